@@ -1,0 +1,1 @@
+"""The pure core: values and `now` in, values out. No clock, log, environment, randomness, async or JSON."""

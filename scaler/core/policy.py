@@ -1,0 +1,144 @@
+"""What counts as idle and for how long: the policy of one trigger, and where each of its values came from.
+
+The nearest source wins, field by field: workload annotation > trigger metadata > settings > built-in default.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from scaler.core.durations import format_duration
+
+
+class Mode(StrEnum):
+    """Whether an idle verdict may suspend the workload or is only shown."""
+
+    OBSERVE = "observe"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRule:
+    """The share of a workload's GPUs that must be idle before the workload is.
+
+    `all` is 1.0. `any` asks for at least one idle GPU; `quorum:0.8` for 80 % of them, rounded up.
+    """
+
+    share: float
+
+    @classmethod
+    def parse(cls, text: str) -> "GpuRule":
+        """Raises: ValueError saying what may be written."""
+        word, _, number = text.strip().partition(":")
+        if word == "all" and not number:
+            return cls(share=1.0)
+        if word == "any" and not number:
+            return cls(share=0.0)
+        if word == "quorum":
+            try:
+                share = float(number)
+            except ValueError:
+                share = -1.0
+            if 0 < share <= 1:
+                return cls(share=share)
+        raise ValueError(f"{text!r} is not a GPU rule; write 'all', 'any' or 'quorum:0.8' (a share above 0, up to 1)")
+
+    def idle_gpus_needed(self, total: int) -> int:
+        """How many of `total` GPUs must be idle: at least one, at most all."""
+        return max(1, -int(-total * self.share // 1))
+
+    def __str__(self) -> str:
+        return {1.0: "all", 0.0: "any"}.get(self.share, f"quorum:{self.share:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What counts as idle for one trigger of one ScaledObject."""
+
+    idle_after: timedelta = timedelta(minutes=30)
+    """Every required GPU must be quiet this long, warm-up not counted, before the answer is 0."""
+    warm_up: timedelta = timedelta(minutes=10)
+    """After the containers started running the answer is 1 for this long, and quiet time does not count yet."""
+    active_above_ratio: float = 0.01
+    """A signal whose peak reaches this share of 0..1 shows work; below it is quiet."""
+    gpus: GpuRule = GpuRule(share=1.0)
+    mode: Mode = Mode.ENFORCE
+    keep_until: datetime | None = None
+    """Until then the answer is 1 whatever the GPUs do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """The policy fields that one source sets; None where it is silent. Hashable, so that it can key the board."""
+
+    idle_after: timedelta | None = None
+    warm_up: timedelta | None = None
+    active_above_ratio: float | None = None
+    gpus: GpuRule | None = None
+    mode: Mode | None = None
+    keep_until: datetime | None = None
+
+    def given(self) -> dict[str, Any]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPolicy:
+    """A policy together with the source of every value that is not the built-in default."""
+
+    policy: Policy
+    provenance: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def source_of(self, name: str) -> str:
+        return self.provenance.get(name, "built-in default")
+
+
+def resolve(*layers: tuple[str, Overrides]) -> ResolvedPolicy:
+    """The policy that results from the layers, given from the farthest (settings) to the nearest (annotation)."""
+    policy, provenance = Policy(), dict[str, str]()
+    for source, overrides in layers:
+        given = overrides.given()
+        policy = replace(policy, **given)
+        provenance |= dict.fromkeys(given, source)
+    return ResolvedPolicy(policy=policy, provenance=MappingProxyType(provenance))
+
+
+def describe(name: str, policy: Policy) -> str:
+    """A policy field's value as its owner would write it."""
+    match getattr(policy, name):
+        case timedelta() as duration:
+            return format_duration(duration)
+        case float() as ratio:
+            return f"{ratio * 100:g} %"
+        case datetime() as instant:
+            return instant.isoformat()
+        case None:
+            return "-"
+        case other:
+            return str(other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """When readings are good enough to judge by. Set by the operator, the same for every workload.
+
+    Counts are collection intervals, because an exporter that collects every 30 s says nothing new in between.
+    """
+
+    interval: timedelta = timedelta(seconds=30)
+    """How often the exporter collects. Default: dcgm-exporter's own."""
+    min_coverage_ratio: float = 0.8
+    """Share of the window's intervals that must hold a sample."""
+    max_age_intervals: int = 3
+    """Age of the newest sample beyond which it is stale: one lost scrape and a late one are tolerated."""
+    max_gap_intervals: int = 6
+    """Longest tolerated hole: 3 min at 30 s. A longer one is a collector fault in which work could hide."""
+    max_clock_skew: timedelta = timedelta(seconds=15)
+    """Tolerated difference between the source's clock and ours: half an interval. Beyond it windows are misplaced."""
+
+    @property
+    def max_age(self) -> timedelta:
+        return self.max_age_intervals * self.interval

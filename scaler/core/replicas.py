@@ -1,0 +1,215 @@
+"""One or zero? Verdict × the target's timeline × policy × now → a decision with its reason.
+
+The order of the table is the order of precedence. Only its last-but-one line shrinks.
+
+| the target is …                                  | answer                       |
+|--------------------------------------------------|------------------------------|
+| finished                                         | as it stands (nothing moves) |
+| vanished, refused, or its policy cannot be read  | none (error)                 |
+| at 0, nobody asks for it                         | 0 Suspended                  |
+| at 0, its owner or a demand query asks for it    | 1 Waking                     |
+| at 1, not admitted yet                           | 1 WaitingFor…                |
+| at 1, pods starting                              | 1 Starting                   |
+| kept                                             | 1 Kept                       |
+| within warm-up of its newest container           | 1 WarmingUp                  |
+| busy                                             | 1 GPUsBusy                   |
+| not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
+| idle, mode observe                               | 1 ObserveOnly                |
+| idle, mode enforce                               | 0 GPUsIdle                   |
+| unknown                                          | none (error)                 |
+
+Why waiting for quota is 1: no pod exists, so no metric does; an answer of 0 would put a workload that was just
+woken back to sleep before it ever ran.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from scaler.core.durations import format_duration
+from scaler.core.idleness import Busy, Idle, Unknown, WorkloadVerdict
+from scaler.core.policy import Mode, Policy
+from scaler.core.reasons import Because, Unknowable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Active:
+    """KEDA shall run the target."""
+
+    because: Because
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inactive:
+    """KEDA shall have the target at 0."""
+
+    because: Because
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoAnswer:
+    """No usable decision: KEDA gets an error and leaves the replicas as they are."""
+
+    reason: Unknowable
+    message: str
+
+
+Answer = Active | Inactive | NoAnswer
+
+
+def answer_reason(answer: Answer) -> str:
+    """The PascalCase reason of any answer."""
+    return str(answer.reason if isinstance(answer, NoAnswer) else answer.because)
+
+
+class Stage(StrEnum):
+    """Where a target stands between asked-for and running, as observed."""
+
+    SUSPENDED = "Suspended"
+    WAITING_FOR_WORKLOAD = "WaitingForWorkload"
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    FINISHED = "Finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A target as observed: how far it is, since when it runs, and what its owner asked for."""
+
+    desired_replicas: int
+    stage: Stage
+    running_since: datetime | None = None
+    """When the newest of its GPU pods' containers started running; never the creation time."""
+    wake_wish: str = ""
+    """Who asks for a suspended target to come back, in words; empty where nobody does."""
+    doubt: Unknown | None = None
+    """Why the target itself cannot be known: it vanished, is refused, or its policy is invalid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided for one trigger at one instant. Every view (RPC, status, Event, `explain`) is a projection."""
+
+    answer: Answer
+    standing: Standing
+    policy: Policy
+    verdict: WorkloadVerdict | None
+    """None where the GPUs were not looked at, because the answer does not depend on them."""
+    idle_since: datetime | None
+    """Since when the GPUs are quiet, as far as known; None while work is seen or nothing runs."""
+    decided_at: datetime
+
+    @property
+    def suspend_at(self) -> datetime | None:
+        """When the answer will turn 0 if the GPUs stay quiet; None where that is not foreseeable."""
+        waits = isinstance(self.answer, Active) and self.answer.because in _QUIET_SO_FAR
+        if not waits or self.idle_since is None or self.policy.mode is not Mode.ENFORCE:
+            return None
+        due = self.idle_since + self.policy.idle_after
+        return max(due, self.policy.keep_until) if self.policy.keep_until else due
+
+
+_QUIET_SO_FAR = frozenset({Because.IDLE_NOT_LONG_ENOUGH, Because.WARMING_UP, Because.KEPT, Because.GPUS_BUSY})
+
+_NOT_RUNNING_YET = {
+    Stage.WAITING_FOR_WORKLOAD: (Because.WAITING_FOR_WORKLOAD, "asked to run; its Kueue Workload does not exist yet"),
+    Stage.WAITING_FOR_QUOTA: (Because.WAITING_FOR_QUOTA, "asked to run; Kueue has not reserved quota for it yet"),
+    Stage.WAITING_FOR_CHECKS: (Because.WAITING_FOR_CHECKS, "quota is reserved; admission checks are not all ready"),
+    Stage.STARTING: (Because.STARTING, "admitted; not all of its GPU pods run yet"),
+}
+
+
+def decide(standing: Standing, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Decision:
+    """The decision for one trigger. `verdict` may be None for a target that does not run."""
+    idle_since = _idle_since(standing, verdict, policy=policy, now=now)
+    return Decision(
+        answer=_answer(standing, verdict, policy=policy, now=now),
+        standing=standing,
+        policy=policy,
+        verdict=verdict,
+        idle_since=idle_since,
+        decided_at=now,
+    )
+
+
+def needs_verdict(standing: Standing) -> bool:
+    """Whether the GPUs have to be looked at: only a running target has any."""
+    return standing.doubt is None and standing.stage is Stage.RUNNING and standing.desired_replicas > 0
+
+
+def _answer(standing: Standing, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
+    if standing.doubt is not None:
+        return NoAnswer(reason=standing.doubt.reason, message=standing.doubt.message)
+    if standing.stage is Stage.FINISHED:
+        as_it_stands = Active if standing.desired_replicas else Inactive
+        return as_it_stands(
+            because=Because.FINISHED, message="the workload has finished; its replicas stay as they are"
+        )
+    if standing.desired_replicas == 0:
+        return _answer_at_zero(standing)
+    if standing.stage in _NOT_RUNNING_YET:
+        because, message = _NOT_RUNNING_YET[standing.stage]
+        return Active(because=because, message=message)
+    return _answer_running(standing, verdict, policy=policy, now=now)
+
+
+def _answer_at_zero(standing: Standing) -> Answer:
+    if standing.wake_wish:
+        return Active(because=Because.WAKING, message=f"asked to come back: {standing.wake_wish}")
+    return Inactive(because=Because.SUSPENDED, message="suspended; nobody has asked for it to come back")
+
+
+def _answer_running(standing: Standing, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
+    if policy.keep_until is not None and now < policy.keep_until:
+        return Active(because=Because.KEPT, message=f"kept until {policy.keep_until.isoformat()}")
+    if standing.running_since is None or verdict is None:
+        return Active(because=Because.STARTING, message="its containers have not reported when they started running")
+    ran = now - standing.running_since
+    if ran < policy.warm_up:
+        return Active(
+            because=Because.WARMING_UP,
+            message=f"running for {format_duration(ran)} of {format_duration(policy.warm_up)} warm-up",
+        )
+    match verdict.verdict:
+        case Busy():
+            return Active(
+                because=Because.GPUS_BUSY, message=f"work seen within the last {format_duration(policy.idle_after)}"
+            )
+        case _ if ran < policy.warm_up + policy.idle_after:
+            return Active(
+                because=Because.IDLE_NOT_LONG_ENOUGH,
+                message=f"running for {format_duration(ran)}, too short to have been idle for "
+                f"{format_duration(policy.idle_after)} after a warm-up of {format_duration(policy.warm_up)}",
+            )
+        case Unknown(reason=reason, message=message):
+            return NoAnswer(reason=reason, message=message)
+        case Idle():
+            return _answer_idle(policy)
+
+
+def _answer_idle(policy: Policy) -> Answer:
+    quiet = f"every required GPU stayed below {100 * policy.active_above_ratio:g} % for {format_duration(policy.idle_after)}"
+    if policy.mode is Mode.OBSERVE:
+        return Active(because=Because.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it")
+    return Inactive(because=Because.GPUS_IDLE, message=quiet)
+
+
+def _idle_since(
+    standing: Standing, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime
+) -> datetime | None:
+    """Since when the GPUs are quiet: the end of the last seen work, and not before the warm-up ended."""
+    if standing.running_since is None or verdict is None or not verdict.gpus:
+        return None
+    if any(isinstance(gpu.verdict, Unknown) for gpu in verdict.gpus):
+        return None
+    since = max(standing.running_since + policy.warm_up, verdict.last_active_at or standing.running_since)
+    return since if since < now else None
+
+
+def earliest_suspension(standing: Standing, *, policy: Policy) -> timedelta | None:
+    """How long after its start a target can be suspended at the earliest; None while it does not run."""
+    return policy.warm_up + policy.idle_after if standing.running_since else None

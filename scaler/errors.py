@@ -1,0 +1,38 @@
+"""One error class per boundary. Each message says what is wrong, where, and what to do about it.
+
+Everything this program raises on purpose derives from `ScalerError`, so that a loop can turn "could not look" into
+a value with a reason and let a programming error crash loudly.
+"""
+
+
+class ScalerError(Exception):
+    """Something outside this program is not as it must be; the message is fit for an operator's eyes."""
+
+
+class ConfigurationError(ScalerError):
+    """Settings, relabel rules or flags that cannot be used; raised before anything is started."""
+
+
+class MetadataError(ScalerError):
+    """Trigger metadata of a ScaledObject that cannot be used; shown to its owner through KEDA's events."""
+
+
+class SourceError(ScalerError):
+    """The metrics source could not be read, or not completely. Nothing it returned may be used."""
+
+    def __init__(self, message: str, *, transient: bool) -> None:
+        super().__init__(message)
+        self.transient = transient
+        """Whether the same read may succeed a moment later (a timeout, a 503) or not (a bad query, a 401)."""
+
+
+class KubeError(ScalerError):
+    """The Kubernetes API refused or could not be reached.
+
+    `status` is the HTTP status (0 where no answer came), `reason` the `reason` of the returned Status object.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
