@@ -59,7 +59,7 @@ class DecisionBoard(Protocol):
     """The answers, ready to be read. Used by the gRPC servicer; nothing behind it ever waits on a backend."""
 
     def answer(self, namespace: str, name: str, trigger: Overrides) -> Answer:
-        """The standing answer for a ScaledObject's trigger with this metadata; `NoAnswer` where there is none usable."""
+        """The standing answer for a ScaledObject's trigger; `NoAnswer` where there is none usable."""
 
     def activations(self, namespace: str, name: str, trigger: Overrides) -> AsyncIterator[Answer]:
         """The current answer where there is a usable one, then one `Active` answer per change to active.

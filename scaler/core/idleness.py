@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scaler.core.durations import format_duration
-from scaler.core.gpu import GpuId, Window, as_stored
+from scaler.core.gpu import GpuId
 from scaler.core.policy import GpuRule, Policy, Trust
 from scaler.core.reasons import Unknowable
+from scaler.core.window import Window, as_stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

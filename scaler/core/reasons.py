@@ -1,4 +1,4 @@
-"""Every reason this program gives, on one page: Events, conditions, logs, metric labels and the CLI share these words."""
+"""Every reason this program gives, on one page, shared by Events, conditions, logs, metric labels and the CLI."""
 
 from enum import StrEnum
 
@@ -22,8 +22,6 @@ class Unknowable(StrEnum):
     """More GPUs report for the pod than it requests: the attribution of series to pods is not to be trusted."""
     SHARED_GPU = "SharedGPU"
     """The same device reports for several pods at once; per-pod readings of a shared GPU can be false zeros."""
-    MISSING_PODS = "MissingPods"
-    """Fewer pods exist than the workload was admitted with."""
     NO_GPU_PODS = "NoGPUPods"
     """No pod of the target requests a GPU, so there is nothing to judge."""
     SOURCE_UNAVAILABLE = "SourceUnavailable"

@@ -168,31 +168,33 @@ def _answer_running(standing: Standing, verdict: WorkloadVerdict | None, *, poli
         return Active(because=Because.KEPT, message=f"kept until {policy.keep_until.isoformat()}")
     if standing.running_since is None or verdict is None:
         return Active(because=Because.STARTING, message="its containers have not reported when they started running")
-    ran = now - standing.running_since
+    return _answer_measured(now - standing.running_since, verdict, policy)
+
+
+def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy) -> Answer:
+    warm_up, idle_after = format_duration(policy.warm_up), format_duration(policy.idle_after)
     if ran < policy.warm_up:
-        return Active(
-            because=Because.WARMING_UP,
-            message=f"running for {format_duration(ran)} of {format_duration(policy.warm_up)} warm-up",
-        )
+        return Active(because=Because.WARMING_UP, message=f"running for {_rough(ran)} of {warm_up} warm-up")
     match verdict.verdict:
         case Busy():
-            return Active(
-                because=Because.GPUS_BUSY, message=f"work seen within the last {format_duration(policy.idle_after)}"
-            )
+            return Active(because=Because.GPUS_BUSY, message=f"work seen within the last {idle_after}")
         case _ if ran < policy.warm_up + policy.idle_after:
-            return Active(
-                because=Because.IDLE_NOT_LONG_ENOUGH,
-                message=f"running for {format_duration(ran)}, too short to have been idle for "
-                f"{format_duration(policy.idle_after)} after a warm-up of {format_duration(policy.warm_up)}",
-            )
+            too_short = f"running for {_rough(ran)}: not yet {idle_after} past its warm-up of {warm_up}"
+            return Active(because=Because.IDLE_NOT_LONG_ENOUGH, message=too_short)
         case Unknown(reason=reason, message=message):
             return NoAnswer(reason=reason, message=message)
         case Idle():
             return _answer_idle(policy)
 
 
+def _rough(duration: timedelta) -> str:
+    """The duration in whole seconds, so that a message does not change with every millisecond."""
+    return format_duration(timedelta(seconds=int(duration.total_seconds())))
+
+
 def _answer_idle(policy: Policy) -> Answer:
-    quiet = f"every required GPU stayed below {100 * policy.active_above_ratio:g} % for {format_duration(policy.idle_after)}"
+    floor, idle_after = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.idle_after)
+    quiet = f"every required GPU stayed below {floor} for {idle_after}"
     if policy.mode is Mode.OBSERVE:
         return Active(because=Because.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it")
     return Inactive(because=Because.GPUS_IDLE, message=quiet)
@@ -208,8 +210,3 @@ def _idle_since(
         return None
     since = max(standing.running_since + policy.warm_up, verdict.last_active_at or standing.running_since)
     return since if since < now else None
-
-
-def earliest_suspension(standing: Standing, *, policy: Policy) -> timedelta | None:
-    """How long after its start a target can be suspended at the earliest; None while it does not run."""
-    return policy.warm_up + policy.idle_after if standing.running_since else None

@@ -1,0 +1,178 @@
+"""What one signal of one GPU showed over a span of time, kept in a compact ring.
+
+Laws of this file:
+
+* A slot is one collection interval. However often an exporter is scraped a slot counts once, so scraping twice per
+  collection does not look like twice the evidence.
+* A slot keeps its highest sample. Idleness is judged by the peak; a mean hides work.
+* A slot without a sample stays empty. It is never filled from its neighbours.
+* Holes are measured between the samples around them, not in empty slots: samples that fall now just before and now
+  just after a slot boundary leave slots empty though nothing is missing.
+
+Worked example: interval 30 s, the window of 2 min that ends at 12:02:00 spans the four slots that begin at 12:00:00,
+12:00:30, 12:01:00 and 12:01:30. Samples 0 at 12:00:10, 0 at 12:00:25 and 0.4 at 12:01:40 give: peak 0.4; between the
+last two lie 75 s = 2.5 intervals, so one whole interval is missing; covered 3 of 4, longest gap 1.
+"""
+
+from array import array
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+_EMPTY = -1.0
+_EARLIEST_SLOT = -(2**62)
+_STEPS = 256
+"""Resolution at which a sample's place within its slot is remembered."""
+_JITTER = 0.25
+"""Share of an interval by which samples may come late before an interval counts as missed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What one signal of one GPU showed over a span of collection intervals."""
+
+    slots: int
+    """Collection intervals that the window spans."""
+    covered: int
+    """Intervals in which the exporter's collection was seen."""
+    longest_gap: int
+    """Length in intervals of the longest run of missed collections, the window's edges included."""
+    peak_ratio: float | None
+    """Highest sample, or None where there is none."""
+    last_sample_at: datetime | None
+    """Time of the newest sample the ring holds."""
+
+    @property
+    def coverage_ratio(self) -> float:
+        return self.covered / self.slots if self.slots else 0.0
+
+
+NO_WINDOW = Window(slots=0, covered=0, longest_gap=0, peak_ratio=None, last_sample_at=None)
+"""The window of a signal that never reported."""
+
+
+class Ring:
+    """A ring buffer over the newest collection intervals of one signal of one GPU, five bytes an interval.
+
+    Values are 32-bit floats. Rounding is monotone, so comparing with a floor that was rounded the same way
+    (`as_stored`) never turns a sample at the floor into one below it.
+    """
+
+    __slots__ = ("_head", "_interval_s", "_last_sample_s", "_places", "_values")
+
+    def __init__(self, *, slots: int, interval: timedelta) -> None:
+        if slots < 1 or interval <= timedelta(0):
+            raise ValueError(f"a ring needs at least one slot and a positive interval, not {slots} × {interval}")
+        self._interval_s = interval.total_seconds()
+        self._values = array("f", [_EMPTY]) * slots
+        self._places = bytearray(slots)
+        self._head = _EARLIEST_SLOT
+        self._last_sample_s = float("-inf")
+
+    @property
+    def slots(self) -> int:
+        return len(self._values)
+
+    @property
+    def last_sample_s(self) -> float:
+        """Unix time of the newest sample, -inf where there is none."""
+        return self._last_sample_s
+
+    @property
+    def last_sample_at(self) -> datetime | None:
+        return None if self._head == _EARLIEST_SLOT else datetime.fromtimestamp(self._last_sample_s, UTC)
+
+    def add(self, at_s: float, ratio: float) -> None:
+        """Record one sample. The order of arrival does not matter; a sample older than the ring is dropped.
+
+        Units: `at_s` Unix seconds, `ratio` 0..1.
+        """
+        position_s, size = at_s / self._interval_s, len(self._values)
+        slot = int(position_s // 1)
+        if slot > self._head:
+            self._advance_to(slot)
+        elif slot <= self._head - size:
+            return
+        index, place = slot % size, int((position_s - slot) * _STEPS)
+        if self._values[index] == _EMPTY or place > self._places[index]:
+            self._places[index] = place
+        self._values[index] = max(self._values[index], ratio)
+        self._last_sample_s = max(self._last_sample_s, at_s)
+
+    def _advance_to(self, slot: int) -> None:
+        size = len(self._values)
+        if slot - self._head >= size:
+            self._values = array("f", [_EMPTY]) * size
+        else:
+            for passed in range(self._head + 1, slot + 1):
+                self._values[passed % size] = _EMPTY
+        self._head = slot
+
+    def window(self, end: datetime, length: timedelta) -> Window:
+        """The window that reaches from `end - length`, rounded down to a slot, to `end`.
+
+        The interval in which `end` falls is still being collected: it belongs to the window when it already holds a
+        sample and is not missed when it does not.
+        """
+        end_s = end.timestamp()
+        first = int((end_s - length.total_seconds()) // self._interval_s)
+        last = int(end_s // self._interval_s)
+        if self._value(last) == _EMPTY:
+            last = max(first, last - 1)
+        values = self._between(first, last)
+        missed, longest = self._missed(values, first) if _EMPTY in values else (0, 0)
+        peak = max(values)
+        return Window(
+            slots=len(values),
+            covered=len(values) - missed,
+            longest_gap=longest,
+            peak_ratio=None if peak == _EMPTY else peak,
+            last_sample_at=self.last_sample_at,
+        )
+
+    def last_active_at(self, above_ratio: float) -> datetime | None:
+        """The end of the newest interval whose peak reached the floor, or None where the ring holds none."""
+        floor, size = as_stored(above_ratio), len(self._values)
+        if max(self._values) < floor:
+            return None
+        slot = next(s for s in range(self._head, self._head - size, -1) if self._values[s % size] >= floor)
+        return datetime.fromtimestamp((slot + 1) * self._interval_s, UTC)
+
+    def _holds(self, slot: int) -> bool:
+        return self._head - len(self._values) < slot <= self._head
+
+    def _value(self, slot: int) -> float:
+        return self._values[slot % len(self._values)] if self._holds(slot) else _EMPTY
+
+    def _between(self, first: int, last: int) -> array[float]:
+        """The values of slots first..last, oldest first; slots that the ring does not hold are empty."""
+        size = len(self._values)
+        held_first, held_last = max(first, self._head - size + 1), min(last, self._head)
+        if held_last < held_first:
+            return array("f", [_EMPTY]) * (last - first + 1)
+        start, count = held_first % size, held_last - held_first + 1
+        held = self._values[start : start + count]
+        held.extend(self._values[: count - len(held)])
+        if count == last - first + 1:
+            return held
+        return array("f", [_EMPTY]) * (held_first - first) + held + array("f", [_EMPTY]) * (last - held_last)
+
+    def _missed(self, values: array[float], first: int) -> tuple[int, int]:
+        """Collections missed in the window: all of them, and the most in a row."""
+        sampled = [offset for offset, value in enumerate(values) if value != _EMPTY]
+        if not sampled:
+            return len(values), len(values)
+        holes = [self._missed_between(first + a, first + b) for a, b in pairwise(sampled)]
+        holes += [sampled[0], len(values) - 1 - sampled[-1]]
+        return sum(holes), max(holes)
+
+    def _missed_between(self, before: int, after: int) -> int:
+        """Whole collections missed between two slots that hold samples and have none in between."""
+        size = len(self._values)
+        places = (self._places[after % size] - self._places[before % size]) / _STEPS
+        return max(0, int(after - before + places - 1 + _JITTER)) if after > before + 1 else 0
+
+
+def as_stored(ratio: float) -> float:
+    """The ratio as a ring keeps it (32-bit), for comparisons with a window's peak."""
+    return array("f", [ratio])[0]
