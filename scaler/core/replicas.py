@@ -88,6 +88,8 @@ class Standing:
     """Who asks for a suspended target to come back, in words; empty where nobody does."""
     doubt: Unknown | None = None
     """Why the target itself cannot be known: it vanished, is refused, or its policy is invalid."""
+    note: str = ""
+    """What is observed about it in words, such as Kueue's own message on why it waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +118,10 @@ class Decision:
 _QUIET_SO_FAR = frozenset({Because.IDLE_NOT_LONG_ENOUGH, Because.WARMING_UP, Because.KEPT, Because.GPUS_BUSY})
 
 _NOT_RUNNING_YET = {
-    Stage.WAITING_FOR_WORKLOAD: (Because.WAITING_FOR_WORKLOAD, "asked to run; its Kueue Workload does not exist yet"),
-    Stage.WAITING_FOR_QUOTA: (Because.WAITING_FOR_QUOTA, "asked to run; Kueue has not reserved quota for it yet"),
-    Stage.WAITING_FOR_CHECKS: (Because.WAITING_FOR_CHECKS, "quota is reserved; admission checks are not all ready"),
-    Stage.STARTING: (Because.STARTING, "admitted; not all of its GPU pods run yet"),
+    Stage.WAITING_FOR_WORKLOAD: (Because.WAITING_FOR_WORKLOAD, "asked to run; no Workload yet"),
+    Stage.WAITING_FOR_QUOTA: (Because.WAITING_FOR_QUOTA, "asked to run; not admitted yet"),
+    Stage.WAITING_FOR_CHECKS: (Because.WAITING_FOR_CHECKS, "quota reserved; admission checks are not all ready"),
+    Stage.STARTING: (Because.STARTING, "not all of its GPU pods run yet"),
 }
 
 
@@ -153,7 +155,7 @@ def _answer(standing: Standing, verdict: WorkloadVerdict | None, *, policy: Poli
         return _answer_at_zero(standing)
     if standing.stage in _NOT_RUNNING_YET:
         because, message = _NOT_RUNNING_YET[standing.stage]
-        return Active(because=because, message=message)
+        return Active(because=because, message=f"{message}: {standing.note}" if standing.note else message)
     return _answer_running(standing, verdict, policy=policy, now=now)
 
 

@@ -1,0 +1,262 @@
+"""ScalableWorkload × Kueue Workload → where it stands, and the one thing to do next.
+
+Everything that drives `Workload.spec.active` is decided in this file, from observed state only, as two tables.
+
+Laws:
+
+* Only `spec.active` is ever toggled. The DeactivationTarget condition is never used: once set it is not removed and
+  turns every reactivation back.
+* A Workload is not reactivated before `QuotaReserved=False`: until then Kueue still counts it and may over-commit.
+* Kueue may recreate a Workload, and then it comes back active. Asking again every time (level-triggered) re-asserts.
+* What somebody else deactivated is theirs to reactivate; it is reported, not fought. So is what finished or vanished.
+
+Asked to be at 0:
+
+| Workload                            | phase            | next       |
+|-------------------------------------|------------------|------------|
+| none                                | NoWorkload       | –          |
+| finished                            | Finished         | –          |
+| a plain Pod's                       | Refused          | –          |
+| active                              | Suspending       | deactivate |
+| inactive, quota still reserved      | Suspending       | wait       |
+| inactive, pods still there          | Suspending       | wait       |
+| inactive, no pods                   | Suspended        | –          |
+
+Asked to be at 1:
+
+| Workload                            | phase            | next       |
+|-------------------------------------|------------------|------------|
+| none                                | NoWorkload       | –          |
+| finished                            | Finished         | –          |
+| inactive by us, quota reserved      | Suspending       | wait       |
+| inactive by us                      | Resuming         | activate   |
+| inactive by somebody else           | DeactivatedByOther | –        |
+| active, no quota                    | WaitingForQuota  | –          |
+| active, quota, not admitted         | WaitingForAdmissionChecks | – |
+| admitted, GPU pods not all running  | Starting         | –          |
+| admitted, all GPU pods running      | Running          | –          |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from scaler.core.idleness import Unknown
+from scaler.core.pods import TERMINAL, Pod, PodPhase
+from scaler.core.reasons import Unknowable
+from scaler.core.replicas import Stage, Standing
+
+
+class Phase(StrEnum):
+    """`status.phase` of a ScalableWorkload."""
+
+    NO_WORKLOAD = "NoWorkload"
+    FINISHED = "Finished"
+    REFUSED = "Refused"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    RESUMING = "Resuming"
+    DEACTIVATED_BY_OTHER = "DeactivatedByOther"
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
+    STARTING = "Starting"
+    RUNNING = "Running"
+
+
+class Step(StrEnum):
+    """What to do to the Workload. Waiting and having nothing to do are both no step."""
+
+    ACTIVATE = "Activate"
+    DEACTIVATE = "Deactivate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A Kueue Workload as observed, reduced to what a suspension depends on."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    active: bool
+    finished: bool
+    quota_reserved: bool
+    admitted: bool
+    suspended_by_us: bool
+    """Whether it carries our annotation, written in the same patch that deactivated it."""
+    eviction_reason: str = ""
+    """Reason of the Evicted=True condition; empty where it is not evicted."""
+    status_message: str = ""
+    """Kueue's own words on why it is not admitted."""
+    is_plain_pod: bool = False
+    """Owned by a Pod that is not part of a group: deactivation deletes the pod and nothing is left to come back."""
+    expected_gpu_pods: int = 0
+    """Pods with GPUs that it was admitted with, less those Kueue knows to be done."""
+    queue: str = ""
+    cluster_queue: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Everything observed about one ScalableWorkload."""
+
+    desired_replicas: int
+    workload: Workload | None
+    pods: Sequence[Pod] = ()
+    was_bound: bool = False
+    """Whether a Workload was found for it before."""
+    wake_wish: str = ""
+    resumes_foreign: bool = False
+    """Whether its owner explicitly asked to run again what somebody else deactivated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Where it stands and the next step, if any. Valid only for the observed `resource_version`."""
+
+    phase: Phase
+    message: str
+    step: Step | None = None
+
+    @property
+    def admitted_replicas(self) -> int:
+        """`status.replicas`: 1 only while Kueue has it admitted."""
+        return int(self.phase in {Phase.RUNNING, Phase.STARTING})
+
+
+def plan(situation: Situation) -> Plan:
+    """Where the ScalableWorkload stands and the one thing to do next."""
+    workload = situation.workload
+    if workload is None:
+        gone = "has vanished" if situation.was_bound else "does not exist (yet)"
+        return Plan(phase=Phase.NO_WORKLOAD, message=f"its Kueue Workload {gone}")
+    if workload.finished:
+        return Plan(phase=Phase.FINISHED, message=f"Workload {workload.name} has finished")
+    if workload.is_plain_pod:
+        return Plan(phase=Phase.REFUSED, message=_REFUSAL)
+    return (
+        _plan_for_zero(situation, workload) if situation.desired_replicas == 0 else _plan_for_one(situation, workload)
+    )
+
+
+_REFUSAL = (
+    "the Workload belongs to a plain Pod: deactivating it would delete the pod with nothing left to resume; "
+    "point the ScaledObject at the Deployment or StatefulSet that owns the pod"
+)
+
+
+def _plan_for_zero(situation: Situation, workload: Workload) -> Plan:
+    if workload.active:
+        return Plan(phase=Phase.SUSPENDING, message="deactivating the Workload", step=Step.DEACTIVATE)
+    if workload.quota_reserved:
+        return Plan(phase=Phase.SUSPENDING, message="deactivated; Kueue still holds its quota")
+    ending = [pod for pod in situation.pods if pod.phase not in TERMINAL]
+    if ending:
+        return Plan(phase=Phase.SUSPENDING, message=f"quota released; {len(ending)} pod(s) still end")
+    return Plan(phase=Phase.SUSPENDED, message="deactivated, quota released, no pod left")
+
+
+def _plan_for_one(situation: Situation, workload: Workload) -> Plan:
+    if not workload.active:
+        return _plan_resumption(situation, workload)
+    if not workload.quota_reserved:
+        return Plan(phase=Phase.WAITING_FOR_QUOTA, message=workload.status_message or "waiting for quota")
+    if not workload.admitted:
+        return Plan(phase=Phase.WAITING_FOR_CHECKS, message=workload.status_message or "waiting for admission checks")
+    running = running_gpu_pods(situation.pods)
+    if len(running) < workload.expected_gpu_pods or len(running) < len(gpu_pods(situation.pods)):
+        return Plan(phase=Phase.STARTING, message=f"{len(running)} of {workload.expected_gpu_pods} GPU pods run")
+    return Plan(
+        phase=Phase.RUNNING, message=f"admitted by {workload.cluster_queue or 'its ClusterQueue'}; all GPU pods run"
+    )
+
+
+def _plan_resumption(situation: Situation, workload: Workload) -> Plan:
+    if not (workload.suspended_by_us or situation.resumes_foreign):
+        why = f" ({workload.eviction_reason})" if workload.eviction_reason else ""
+        message = f"somebody else set spec.active to false{why}; annotate it with idlegpu.io/wake to run it again"
+        return Plan(phase=Phase.DEACTIVATED_BY_OTHER, message=message)
+    if workload.quota_reserved:
+        return Plan(phase=Phase.SUSPENDING, message="asked to run again; waits until Kueue has released its quota")
+    return Plan(phase=Phase.RESUMING, message="activating the Workload", step=Step.ACTIVATE)
+
+
+def gpu_pods(pods: Sequence[Pod]) -> list[Pod]:
+    """The pods that hold GPUs or are about to."""
+    return [pod for pod in pods if pod.holds_gpus]
+
+
+def running_gpu_pods(pods: Sequence[Pod]) -> list[Pod]:
+    """The GPU pods all of whose containers run."""
+    return [pod for pod in gpu_pods(pods) if pod.is_running]
+
+
+def running_since(pods: Sequence[Pod]) -> datetime | None:
+    """When the newest container of the newest GPU pod started running; None while any of them does not run."""
+    starts = [pod.running_since for pod in gpu_pods(pods) if pod.is_running and pod.running_since]
+    return max(starts) if starts and len(starts) == len(gpu_pods(pods)) else None
+
+
+_STAGES = {
+    Phase.FINISHED: Stage.FINISHED,
+    Phase.SUSPENDING: Stage.WAITING_FOR_QUOTA,
+    Phase.SUSPENDED: Stage.SUSPENDED,
+    Phase.RESUMING: Stage.WAITING_FOR_QUOTA,
+    Phase.DEACTIVATED_BY_OTHER: Stage.WAITING_FOR_QUOTA,
+    Phase.WAITING_FOR_QUOTA: Stage.WAITING_FOR_QUOTA,
+    Phase.WAITING_FOR_CHECKS: Stage.WAITING_FOR_CHECKS,
+    Phase.STARTING: Stage.STARTING,
+    Phase.RUNNING: Stage.RUNNING,
+}
+"""How a decision sees a phase. Asked to run and not yet admitted is waiting, whatever keeps it."""
+
+
+def standing(situation: Situation) -> Standing:
+    """The situation as a decision needs it."""
+    planned = plan(situation)
+    return Standing(
+        desired_replicas=situation.desired_replicas,
+        stage=_stage(situation, planned),
+        running_since=running_since(situation.pods),
+        wake_wish=situation.wake_wish,
+        doubt=_doubt(situation, planned),
+        note=planned.message,
+    )
+
+
+def _stage(situation: Situation, planned: Plan) -> Stage:
+    if planned.phase is Phase.NO_WORKLOAD or planned.phase is Phase.REFUSED:
+        return Stage.WAITING_FOR_WORKLOAD
+    if planned.phase is Phase.SUSPENDING and situation.desired_replicas == 0:
+        return Stage.SUSPENDED
+    return _STAGES[planned.phase]
+
+
+def _doubt(situation: Situation, planned: Plan) -> Unknown | None:
+    if planned.phase is Phase.REFUSED:
+        return Unknown(reason=Unknowable.UNSUPPORTED_WORKLOAD, message=planned.message)
+    if planned.phase is Phase.NO_WORKLOAD and situation.was_bound:
+        return Unknown(reason=Unknowable.WORKLOAD_MISSING, message=planned.message)
+    if planned.phase is Phase.RUNNING and not gpu_pods(situation.pods):
+        return Unknown(reason=Unknowable.NO_GPU_PODS, message="no pod of the Workload requests a GPU")
+    return None
+
+
+def standing_of_scale(
+    *, replicas: int, pods: Sequence[Pod], wake_wish: str = "", doubt: Unknown | None = None
+) -> Standing:
+    """The standing of a Deployment, StatefulSet or any other kind that scales its own pods."""
+    holders = gpu_pods(pods)
+    stage = Stage.SUSPENDED if replicas == 0 else Stage.STARTING
+    if replicas > 0 and holders and len(running_gpu_pods(pods)) == len(holders):
+        stage = Stage.RUNNING
+    elif replicas > 0 and not holders and any(pod.phase is PodPhase.RUNNING for pod in pods):
+        doubt = doubt or Unknown(reason=Unknowable.NO_GPU_PODS, message="no pod of the target requests a GPU")
+    return Standing(
+        desired_replicas=replicas,
+        stage=stage,
+        running_since=running_since(pods),
+        wake_wish=wake_wish,
+        doubt=doubt,
+    )
