@@ -154,6 +154,13 @@ def workload_verdict(gpus: Sequence[GpuEvidence], *, rule: GpuRule) -> WorkloadV
     return WorkloadVerdict(verdict=Idle(), gpus=evidence)
 
 
+def distrust(verdict: WorkloadVerdict, doubt: Unknown | None) -> WorkloadVerdict:
+    """The verdict under a doubt about the source as a whole: work that was seen was seen, all else is unknown."""
+    if doubt is None or isinstance(verdict.verdict, Busy):
+        return verdict
+    return WorkloadVerdict(verdict=doubt, gpus=verdict.gpus)
+
+
 def judged_length(*, policy: Policy, trust: Trust) -> timedelta:
     """The window that is judged: `idleAfter`, and never less than one collection interval."""
     return max(policy.idle_after, trust.interval)

@@ -30,6 +30,8 @@ class Unknowable(StrEnum):
     """The clocks of the metrics source and of this program differ by more than is tolerable."""
     COLD_START = "ColdStart"
     """The window has not been rebuilt from the source since this process started or woke up."""
+    STALE_CLUSTER_VIEW = "StaleClusterView"
+    """The Kubernetes API has not been heard of for so long that pods may have changed unseen."""
     TARGET_NOT_FOUND = "TargetNotFound"
     """The ScaledObject's scale target does not exist or has no scale subresource."""
     WORKLOAD_MISSING = "WorkloadMissing"

@@ -43,7 +43,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from scaler.core.idleness import Unknown
-from scaler.core.pods import TERMINAL, Pod, PodPhase
+from scaler.core.pods import TERMINAL, Pod
 from scaler.core.reasons import Unknowable
 from scaler.core.replicas import Stage, Standing
 
@@ -243,20 +243,17 @@ def _doubt(situation: Situation, planned: Plan) -> Unknown | None:
     return None
 
 
-def standing_of_scale(
-    *, replicas: int, pods: Sequence[Pod], wake_wish: str = "", doubt: Unknown | None = None
-) -> Standing:
-    """The standing of a Deployment, StatefulSet or any other kind that scales its own pods."""
-    holders = gpu_pods(pods)
-    stage = Stage.SUSPENDED if replicas == 0 else Stage.STARTING
-    if replicas > 0 and holders and len(running_gpu_pods(pods)) == len(holders):
-        stage = Stage.RUNNING
-    elif replicas > 0 and not holders and any(pod.phase is PodPhase.RUNNING for pod in pods):
-        doubt = doubt or Unknown(reason=Unknowable.NO_GPU_PODS, message="no pod of the target requests a GPU")
+def standing_of_scale(*, replicas: int, pods: Sequence[Pod], wake_wish: str = "") -> Standing:
+    """The standing of a Deployment, StatefulSet or any other kind that scales its own pods.
+
+    A target of which no pod with GPUs is seen counts as starting, for ever if need be: that holds it.
+    """
+    holders, running = gpu_pods(pods), running_gpu_pods(pods)
+    stage = Stage.RUNNING if holders and len(running) == len(holders) else Stage.STARTING
     return Standing(
         desired_replicas=replicas,
-        stage=stage,
+        stage=stage if replicas else Stage.SUSPENDED,
         running_since=running_since(pods),
         wake_wish=wake_wish,
-        doubt=doubt,
+        note=f"{len(running)} of {len(holders)} GPU pods run" if holders else "it has no pod that requests a GPU",
     )

@@ -1,0 +1,86 @@
+"""A Kueue Workload as the core sees it.
+
+Source: kueue.x-k8s.io/v1beta2, conditions QuotaReserved, Admitted, Evicted, Finished.
+"""
+
+from scaler.core import suspension
+from scaler.kube.accelerators import GpuResources
+from scaler.kube.kueue_objects import PodSet, Workload
+from scaler.kube.objects import condition, is_true
+
+SUSPENDED_ANNOTATION = "idlegpu.io/suspended"
+"""On a Workload: written in the patch that deactivates it, removed in the one that activates it again. Whoever reads
+`spec.active: false` without it knows that somebody else has deactivated the Workload."""
+
+POD_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+
+
+def observe(workload: Workload, gpus: GpuResources) -> suspension.Workload:
+    """The Workload reduced to what a suspension depends on."""
+    conditions = workload.status.conditions
+    evicted = condition(conditions, "Evicted")
+    return suspension.Workload(
+        namespace=workload.metadata.namespace,
+        name=workload.metadata.name,
+        uid=workload.metadata.uid,
+        resource_version=workload.metadata.resource_version,
+        active=workload.spec.active,
+        finished=is_true(conditions, "Finished"),
+        quota_reserved=is_true(conditions, "QuotaReserved"),
+        admitted=is_true(conditions, "Admitted"),
+        suspended_by_us=SUSPENDED_ANNOTATION in workload.metadata.annotations,
+        eviction_reason=evicted.reason if evicted and evicted.status == "True" else "",
+        status_message=_why_not_admitted(workload),
+        is_plain_pod=_is_plain_pod(workload),
+        expected_gpu_pods=expected_gpu_pods(workload, gpus),
+        queue=workload.spec.queue_name,
+        cluster_queue=workload.status.admission.cluster_queue if workload.status.admission else "",
+    )
+
+
+def _why_not_admitted(workload: Workload) -> str:
+    """Kueue's own words: on quota, or on the admission checks that are not ready."""
+    conditions = workload.status.conditions
+    if is_true(conditions, "QuotaReserved"):
+        waiting = [f"{c.name}: {c.message or c.state}" for c in workload.status.admission_checks if c.state != "Ready"]
+        return "; ".join(waiting)
+    reserved = condition(conditions, "QuotaReserved")
+    return reserved.message if reserved else ""
+
+
+def _is_plain_pod(workload: Workload) -> bool:
+    owners = workload.metadata.owner_references
+    is_pods = bool(owners) and all(owner.kind == "Pod" and owner.api_version == "v1" for owner in owners)
+    return is_pods and len(owners) == 1 and POD_GROUP_LABEL not in workload.metadata.labels
+
+
+def expected_gpu_pods(workload: Workload, gpus: GpuResources) -> int:
+    """Pods with GPUs that the Workload runs as admitted, less those that Kueue knows to be done."""
+    admitted = (
+        {each.name: each.count for each in workload.status.admission.pod_set_assignments}
+        if workload.status.admission
+        else {}
+    )
+    done = {each.name: each.count for each in workload.status.reclaimable_pods}
+    return sum(
+        max(0, admitted.get(pod_set.name, pod_set.count) - done.get(pod_set.name, 0))
+        for pod_set in workload.spec.pod_sets
+        if _has_gpus(pod_set, gpus)
+    )
+
+
+def _has_gpus(pod_set: PodSet, gpus: GpuResources) -> bool:
+    return gpus.of_pod(pod_set.template.spec) > 0
+
+
+def owner_key(workload: Workload) -> tuple[str, str, str, str] | None:
+    """(namespace, API group, kind, name) of the job that owns the Workload; None where nothing does."""
+    owner = workload.metadata.controller_owner
+    if owner is None:
+        return None
+    return workload.metadata.namespace, group_of(owner.api_version), owner.kind, owner.name
+
+
+def group_of(api_version: str) -> str:
+    """The API group of an `apiVersion`; versions of one group serve the same objects."""
+    return api_version.rpartition("/")[0]

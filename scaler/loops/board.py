@@ -1,0 +1,166 @@
+"""The board: the latest evaluation of every ScaledObject, from which everybody reads and nobody computes.
+
+Laws:
+
+* An evaluation is published whole and replaces the one before.
+* A board that was not renewed in time answers nobody: after a pause of this process (a stopped container, a blocked
+  loop) the old answers are about a world that is gone.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from scaler.core.durations import format_duration
+from scaler.core.policy import Overrides, ResolvedPolicy
+from scaler.core.reasons import Unknowable
+from scaler.core.replicas import Active, Answer, Decision, NoAnswer
+
+Key = tuple[str, str]
+"""(namespace, name) of a ScaledObject."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerEntry:
+    """What was decided for one trigger, and by which policy."""
+
+    decision: Decision
+    policy: ResolvedPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a ScaledObject scales."""
+
+    api_version: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardEntry:
+    """One ScaledObject on the board."""
+
+    target: Target
+    triggers: Mapping[Overrides, TriggerEntry]
+    """By the policy fields that the trigger's metadata sets: that is all the caller of an RPC tells of a trigger."""
+    problems: tuple[str, ...] = ()
+    """Why triggers are left out: metadata that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Everything that one tick decided."""
+
+    at: datetime
+    """The instant that was looked at: a multiple of the evaluation interval."""
+    entries: Mapping[Key, BoardEntry]
+
+
+@dataclass(slots=True)
+class _Listener:
+    answers: asyncio.Queue[Answer | None] = field(default_factory=asyncio.Queue)
+    was_active: bool | None = None
+
+
+class Board:
+    """Implements `ports.DecisionBoard`.
+
+    `max_age` is how long an evaluation may be answered from after it was published.
+    """
+
+    def __init__(self, *, max_age: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_age_s = max_age.total_seconds()
+        self._clock = clock
+        self._evaluation: Evaluation | None = None
+        self._published_s = float("-inf")
+        self._listeners: dict[tuple[str, str, Overrides], set[_Listener]] = {}
+        self._closed = False
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The latest evaluation, however old."""
+        return self._evaluation
+
+    @property
+    def age(self) -> timedelta | None:
+        """Since when the latest evaluation stands, or None before the first."""
+        return None if self._evaluation is None else timedelta(seconds=self._clock() - self._published_s)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._evaluation is not None
+
+    def publish(self, evaluation: Evaluation) -> None:
+        """Replace the evaluation, and tell the listeners whose answer changed to active."""
+        self._evaluation, self._published_s = evaluation, self._clock()
+        for (namespace, name, trigger), listeners in self._listeners.items():
+            answer = self.answer(namespace, name, trigger)
+            for listener in listeners:
+                _notify(listener, answer)
+
+    def answer(self, namespace: str, name: str, trigger: Overrides) -> Answer:
+        stale = self._why_unusable()
+        if stale or self._evaluation is None:
+            return NoAnswer(reason=Unknowable.COLD_START, message=stale)
+        entry = self._evaluation.entries.get((namespace, name))
+        if entry is None:
+            return NoAnswer(
+                reason=Unknowable.TARGET_NOT_FOUND,
+                message=f"ScaledObject {namespace}/{name} is not evaluated (yet): it was not there at the last "
+                "evaluation, or its scalerAddress is not among keda.scalerAddresses of the settings",
+            )
+        found = entry.triggers.get(trigger)
+        if found is None:
+            message = "; ".join(entry.problems) or "the trigger's metadata changed since the last evaluation"
+            return NoAnswer(reason=Unknowable.INVALID_POLICY, message=message)
+        return found.decision.answer
+
+    def _why_unusable(self) -> str:
+        if self._evaluation is None:
+            return "the first evaluation is not complete: the window is being rebuilt from the metrics source"
+        age_s = self._clock() - self._published_s
+        if age_s > self._max_age_s:
+            return f"the last evaluation is {format_duration(timedelta(seconds=int(age_s)))} old; the next one is due"
+        return ""
+
+    async def activations(self, namespace: str, name: str, trigger: Overrides) -> AsyncIterator[Answer]:
+        listener = _Listener()
+        key = (namespace, name, trigger)
+        self._listeners.setdefault(key, set()).add(listener)
+        try:
+            if self._closed:
+                return
+            _notify(listener, self.answer(namespace, name, trigger))
+            while (answer := await listener.answers.get()) is not None:
+                yield answer
+        finally:
+            self._drop(key, listener)
+
+    def _drop(self, key: tuple[str, str, Overrides], listener: _Listener) -> None:
+        listeners = self._listeners.get(key, set())
+        listeners.discard(listener)
+        if not listeners:
+            self._listeners.pop(key, None)
+
+    def close(self) -> None:
+        """End every stream of activations."""
+        self._closed = True
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.answers.put_nowait(None)
+
+
+def _notify(listener: _Listener, answer: Answer) -> None:
+    """Queue the first usable answer, then every change to active. An unusable answer changes nothing."""
+    if isinstance(answer, NoAnswer):
+        return
+    is_first, is_active = listener.was_active is None, isinstance(answer, Active)
+    if is_first or (is_active and not listener.was_active):
+        listener.answers.put_nowait(answer)
+    listener.was_active = is_active
