@@ -1,0 +1,1 @@
+"""Access to the Kubernetes API: transport, reflector, work queue, Lease election, Events."""

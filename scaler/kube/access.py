@@ -1,0 +1,162 @@
+"""Where is the Kubernetes API, and by which credentials? A kubeconfig or the Pod's service account → an API client.
+
+The official client is used for exactly this: to read configuration, run credential plugins, set up TLS and keep tokens
+fresh. Everything else (requests, errors, watches) is `transport.py`'s. Importing it takes most of a second, so it is
+imported when it is first needed.
+
+Traps of the client that are closed here:
+
+* A kubeconfig that does not exist is only logged, and fails later as something else.
+* A credential plugin that fails is only logged, and every request is then anonymous.
+* A token file is read once; service account tokens and many others are rotated within the hour.
+* On Python 3.13 certificates are checked by stricter rules than kubectl's, and cluster CAs in the field fail them.
+"""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from scaler import __version__
+from scaler.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client import ApiClient, Configuration
+
+_log = structlog.get_logger(__name__)
+
+SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+REFRESH_SECONDS = 60.0
+"""How often credentials of a kubeconfig are loaded again. A plugin whose token has not expired is not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """An API client that is configured and ready to be used."""
+
+    api: "ApiClient"
+    server: str
+    source: str
+    """Where the configuration came from, for messages."""
+    loader: Any = None
+    """Loads the credentials again; None where the client does that itself (a service account) or there are none."""
+
+    async def keep_fresh(self) -> None:
+        """Runs until cancelled. A failure leaves the credentials as they are: they may well be good for longer."""
+        while self.loader is not None:
+            await asyncio.sleep(REFRESH_SECONDS)
+            try:
+                await _load(self.loader, self.api.configuration)
+            except Exception as error:
+                _log.warning("KubeCredentialsNotRefreshed", source=self.source, error=str(error))
+
+
+async def open_access(kubeconfig: str | Path | None = None, context: str | None = None) -> Access:
+    """Access by, in this order: the given kubeconfig, $KUBECONFIG, the Pod's service account, ~/.kube/config.
+
+    A given context rules the service account out.
+
+    Raises: ConfigurationError where there is no configuration or it cannot be used.
+    """
+    paths = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG", "")
+    if paths:
+        return await _from_kubeconfig(paths, context)
+    if context is None and _is_in_cluster():
+        return _from_service_account()
+    home = Path.home() / ".kube" / "config"
+    if home.is_file():
+        return await _from_kubeconfig(str(home), context)
+    raise ConfigurationError(
+        "no access to a Kubernetes API is configured: no kubeconfig is given, $KUBECONFIG is not set, "
+        f"this does not run in a Pod with a service account, and {home} does not exist; "
+        "pass --kubeconfig FILE or run in the cluster"
+    )
+
+
+def _is_in_cluster() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.is_file()
+
+
+def _from_service_account() -> Access:
+    from kubernetes.aio import config
+
+    configuration = _new_configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise ConfigurationError(
+            f"the Pod's service account cannot be used: {error}; is automountServiceAccountToken switched off?"
+        ) from error
+    return _access(configuration, source="the Pod's service account")
+
+
+async def _from_kubeconfig(paths: str, context: str | None) -> Access:
+    from kubernetes.aio import config
+
+    _check_exists(paths)
+    configuration = _new_configuration()
+    try:
+        loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=paths, context=context, client_configuration=configuration, persist_config=False
+        )
+    except Exception as error:
+        raise ConfigurationError(f"kubeconfig {paths}: {error or type(error).__name__}") from error
+    _check_credentials(loader, configuration, paths)
+    has_token = "BearerToken" in configuration.api_key
+    return _access(configuration, source=f"kubeconfig {paths}", loader=loader if has_token else None)
+
+
+def _check_exists(paths: str) -> None:
+    """Raises: ConfigurationError unless one of the listed files is there and can be read."""
+    candidates = [Path(path).expanduser() for path in paths.split(os.pathsep) if path]
+    files = [path for path in candidates if path.is_file()]
+    if not files:
+        raise ConfigurationError(f"kubeconfig {paths} does not exist; check --kubeconfig or $KUBECONFIG")
+    for file in files:
+        if not os.access(file, os.R_OK):
+            raise ConfigurationError(f"kubeconfig {file} cannot be read by this user; check its permissions")
+
+
+def _check_credentials(loader: Any, configuration: "Configuration", paths: str) -> None:
+    """Raises: ConfigurationError where the kubeconfig names a credential plugin that gave nothing."""
+    _strip_tokens(configuration)
+    user = loader._user or {}
+    if "exec" in user and "BearerToken" not in configuration.api_key and not configuration.cert_file:
+        raise ConfigurationError(
+            f"kubeconfig {paths}: the credential plugin {user['exec']['command']!r} gave neither token nor "
+            "certificate; run it by hand to see why"
+        )
+
+
+async def _load(loader: Any, configuration: "Configuration") -> None:
+    await loader.load_and_set(configuration)
+    _strip_tokens(configuration)
+
+
+def _strip_tokens(configuration: "Configuration") -> None:
+    # A token file commonly ends in a newline, with which no HTTP header can be sent.
+    configuration.api_key = {name: key.strip() for name, key in configuration.api_key.items()}
+
+
+def _new_configuration() -> "Configuration":
+    from kubernetes.aio.client import Configuration
+
+    configuration = Configuration()
+    configuration.disable_strict_ssl_verification = True
+    return configuration
+
+
+def _access(configuration: "Configuration", *, source: str, loader: Any = None) -> Access:
+    from kubernetes.aio.client import ApiClient
+
+    try:
+        api = ApiClient(configuration)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigurationError(f"{source}: its certificates cannot be used: {error}") from error
+    api.user_agent = f"idle-gpu-scaler/{__version__}"
+    if not configuration.verify_ssl:
+        _log.warning("KubeTLSNotVerified", source=source, server=configuration.host)
+    return Access(api=api, server=configuration.host, source=source, loader=loader)

@@ -1,0 +1,289 @@
+"""The parts of Kubernetes objects that this program reads, as they stand in the API.
+
+Laws:
+
+* Only fields that are read are declared; whatever else an object holds is skipped unread.
+* An absent field, a null and an empty list are one thing here, as they are to the API server.
+* These are views for reading. An object is never written back from here: that would drop what is not declared.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+Quantity = str | int
+"""A resource quantity as written: `"1500m"`, `"80Gi"`, or (in custom resources) a bare number."""
+
+
+class Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The base of all: immutable, camelCase in JSON, and (being trees) not tracked by the cyclic garbage collector."""
+
+
+class OwnerReference(Struct, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: list[OwnerReference] = []
+    finalizers: list[str] = []
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name)."""
+        return self.namespace, self.name
+
+    @property
+    def controller_owner(self) -> OwnerReference | None:
+        """The one owner that manages the object."""
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
+
+class Condition(Struct, frozen=True):
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+    observed_generation: int = 0
+
+
+def condition(conditions: list[Condition], kind: str) -> Condition | None:
+    """The condition of that type; None where it has not been set."""
+    return next((each for each in conditions if each.type == kind), None)
+
+
+def is_true(conditions: list[Condition], kind: str) -> bool:
+    """Whether the condition of that type is set and True; neither absent nor Unknown is."""
+    found = condition(conditions, kind)
+    return found is not None and found.status == "True"
+
+
+class Generic(Struct, frozen=True):
+    """Any object, of which only the metadata is wanted."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+
+# ------------------------------------------------------------------------------------------------------------- Pods
+
+
+class Resources(Struct, frozen=True):
+    requests: dict[str, Quantity] = {}
+    limits: dict[str, Quantity] = {}
+
+
+class Container(Struct, frozen=True):
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str = ""
+    """`Always` on an init container makes it a sidecar, which runs (and holds its GPUs) beside the others."""
+
+
+class PodSpec(Struct, frozen=True):
+    node_name: str = ""
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+
+
+class Running(Struct, frozen=True):
+    started_at: datetime | None = None
+
+
+class ContainerState(Struct, frozen=True):
+    running: Running | None = None
+
+
+class ContainerStatus(Struct, frozen=True):
+    name: str = ""
+    ready: bool = False
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(Struct, frozen=True):
+    phase: str = ""
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+
+
+class Pod(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+# ------------------------------------------------------------------------------------------------------------- KEDA
+
+
+class ScaleTargetRef(Struct, frozen=True):
+    name: str = ""
+    api_version: str = "apps/v1"
+    kind: str = "Deployment"
+    """KEDA's defaults. Source: KEDA, pkg/scaling/resolver, ResolveScaleTargetPodSpec."""
+
+
+class Trigger(Struct, frozen=True):
+    type: str = ""
+    name: str = ""
+    metadata: dict[str, str] = {}
+
+
+class ScaledObjectSpec(Struct, frozen=True):
+    scale_target_ref: ScaleTargetRef = ScaleTargetRef()
+    triggers: list[Trigger] = []
+    min_replica_count: int | None = None
+    max_replica_count: int | None = None
+
+
+class ConditionedStatus(Struct, frozen=True):
+    conditions: list[Condition] = []
+
+
+class ScaledObject(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: ScaledObjectSpec = ScaledObjectSpec()
+    status: ConditionedStatus = ConditionedStatus()
+
+
+# ------------------------------------------------------------------------------------------------------------ Kueue
+
+
+class PodTemplate(Struct, frozen=True):
+    """A PodSet's pods as far as their resources are concerned."""
+
+    spec: PodSpec = PodSpec()
+
+
+class PodSet(Struct, frozen=True):
+    name: str = "main"
+    count: int = 0
+    min_count: int | None = None
+    template: PodTemplate = PodTemplate()
+
+
+class WorkloadSpec(Struct, frozen=True):
+    active: bool = True
+    queue_name: str = ""
+    priority: int | None = None
+    pod_sets: list[PodSet] = []
+
+
+class PodSetAssignment(Struct, frozen=True):
+    name: str = "main"
+    count: int = 0
+    flavors: dict[str, str] = {}
+    resource_usage: dict[str, Quantity] = {}
+    """Of the whole PodSet, not of one pod."""
+
+
+class Admission(Struct, frozen=True):
+    cluster_queue: str = ""
+    pod_set_assignments: list[PodSetAssignment] = []
+
+
+class CheckState(Struct, frozen=True):
+    """One entry of `status.admissionChecks`."""
+
+    name: str = ""
+    state: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+    requeue_after_seconds: int | None = None
+    retry_count: int | None = None
+
+
+class ReclaimablePods(Struct, frozen=True):
+    name: str = ""
+    count: int = 0
+
+
+class WorkloadStatus(Struct, frozen=True):
+    conditions: list[Condition] = []
+    admission: Admission | None = None
+    admission_checks: list[CheckState] = []
+    reclaimable_pods: list[ReclaimablePods] = []
+    cluster_name: str = ""
+
+
+class Workload(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+# ------------------------------------------------------------------------------------------------- ScalableWorkload
+
+
+class WorkloadRef(Struct, frozen=True):
+    name: str = ""
+
+
+class JobRef(Struct, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class ScalableWorkloadSpec(Struct, frozen=True):
+    replicas: int = 1
+    workload_ref: WorkloadRef | None = None
+    job_ref: JobRef | None = None
+
+
+class ScalableWorkloadStatus(Struct, frozen=True):
+    observed_generation: int = 0
+    replicas: int = 0
+    selector: str = ""
+    workload_name: str = ""
+    workload_uid: str = msgspec.field(default="", name="workloadUID")
+    phase: str = ""
+    verdict: str = ""
+    reason: str = ""
+    message: str = ""
+    idle_since: datetime | None = None
+    warned_at: datetime | None = None
+    suspend_at: datetime | None = None
+    suspended_at: datetime | None = None
+    resumed_at: datetime | None = None
+    keep_until: datetime | None = None
+    conditions: list[Condition] = []
+    evidence: list[dict[str, Any]] = []
+    """As it stands in the API: only its writer reads it again, to see whether it has changed."""
+    evidence_omitted: int = 0
+
+
+class ScalableWorkload(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: ScalableWorkloadSpec = ScalableWorkloadSpec()
+    status: ScalableWorkloadStatus = ScalableWorkloadStatus()
+
+
+# ------------------------------------------------------------------------------------------------------------ Lease
+
+
+class LeaseSpec(Struct, frozen=True):
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: datetime | None = None
+    renew_time: datetime | None = None
+    lease_transitions: int = 0
+
+
+class Lease(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: LeaseSpec = LeaseSpec()

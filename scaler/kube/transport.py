@@ -1,0 +1,315 @@
+"""HTTP to the Kubernetes API: bytes and dicts in, bytes out, every failure a KubeError.
+
+Laws:
+
+* Every call has a deadline, for the whole of it: connecting, retrying and reading the last byte. A watch has a limit
+  on silence instead.
+* Only reads are repeated, a bounded number of times, with full jitter. A write is sent once: after a timeout nobody
+  knows whether it was done, and only its caller can look and decide again.
+* A KubeError says what was asked, what the API said, and what to do. It never holds bodies, parameters or credentials.
+* Objects are not decoded here.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import aiohttp
+
+from scaler.errors import KubeError
+from scaler.kube.access import Access, open_access
+from scaler.kube.backoff import Backoff
+from scaler.kube.calls import NO_ANSWER, TRANSIENT, Call, Params, Request, refusal, unanswered
+from scaler.kube.decoding import UNREADABLE, Page, decode
+
+CALL_SECONDS = 10.0
+READ_ATTEMPTS = 3
+PAGE_SIZE = 500
+"""Objects per page: some 3 MB of Workloads, decoded in a few milliseconds."""
+LONGEST_RETRY_AFTER = 5.0
+"""Seconds. What a server asks for beyond that is for the caller's next round, not for a call that somebody awaits."""
+
+Json = Mapping[str, object]
+
+
+class PatchType(StrEnum):
+    """How a patch is to be understood."""
+
+    MERGE = "application/merge-patch+json"
+    JSON = "application/json-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: bytes = b""
+    retry_after: float = 0.0
+    failure: KubeError | None = None
+    """Why there is no answer, where the status is 0."""
+
+
+class KubeTransport:
+    """A connection pool to one API server. Use as an async context manager, or call `close`."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        call_seconds: float = CALL_SECONDS,
+        backoff: Backoff = Backoff(base=0.2, cap=2.0),  # noqa: B008 (immutable)
+        observe: Callable[[Call], None] | None = None,
+    ) -> None:
+        self._access = access
+        self._call_seconds = call_seconds
+        self._backoff = backoff
+        self._observe = observe
+        self._refresher = asyncio.create_task(access.keep_fresh(), name="kube-credentials")
+
+    @classmethod
+    async def connect(
+        cls,
+        kubeconfig: str | Path | None = None,
+        context: str | None = None,
+        *,
+        call_seconds: float = CALL_SECONDS,
+        observe: Callable[[Call], None] | None = None,
+    ) -> Self:
+        """A transport by the kubeconfig, or by what the environment offers (see `open_access`). Asks nothing yet.
+
+        Raises: ConfigurationError.
+        """
+        return cls(await open_access(kubeconfig, context), call_seconds=call_seconds, observe=observe)
+
+    @property
+    def server(self) -> str:
+        """The URL of the API server."""
+        return self._access.server
+
+    async def close(self) -> None:
+        self._refresher.cancel()
+        await asyncio.gather(self._refresher, return_exceptions=True)
+        await self._access.api.close()  # type: ignore[no-untyped-call]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------------------------------------------- reads
+
+    async def get(
+        self, path: str, params: Params | None = None, *, within: float | None = None, attempts: int = READ_ATTEMPTS
+    ) -> bytes:
+        """The answer's body. Units: `within` in seconds, all attempts together. Raises: KubeError."""
+        return await self._read(Request(method="GET", path=path, params=params or {}), within, attempts)
+
+    async def list_pages(
+        self, path: str, params: Params | None = None, *, limit: int = PAGE_SIZE
+    ) -> AsyncIterator[Page]:
+        """The pages of a list, each with its own deadline, as one consistent snapshot.
+
+        No resourceVersion is asked for: with `resourceVersion=0` API servers ignore the limit and send all at once.
+
+        Raises: KubeError; with status 410 where the snapshot has expired meanwhile and the list has to start again.
+        """
+        token = ""
+        while True:
+            asked = {**(params or {}), "limit": limit} | ({"continue": token} if token else {})
+            request = Request(method="GET", path=path, params=asked)
+            body = await self._read(request, None, READ_ATTEMPTS)
+            try:
+                page = decode(Page, body)
+            except UNREADABLE as error:
+                raise unanswered(request, server=self.server, reason="NotAList", what=f"not a list: {error}") from error
+            yield page
+            token = page.metadata.continue_
+            if not token:
+                return
+
+    @asynccontextmanager
+    async def watch(
+        self, path: str, params: Params | None = None, *, silence_seconds: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An open watch: `async with transport.watch(…) as lines: async for line in lines: …`.
+
+        The lines end where the server ends the watch in good order. Nothing but complete lines is ever yielded.
+
+        Raises: KubeError, also out of the lines: after `silence_seconds` without a byte (a half-open connection),
+        and where the connection breaks.
+        """
+        request = Request(method="GET", path=path, params={**(params or {}), "watch": True})
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=self._call_seconds, sock_read=silence_seconds)
+        response = await self._open(request, limits)
+        lines = self._lines(request, response)
+        try:
+            yield lines
+        finally:
+            await lines.aclose()
+            response.close()
+
+    # ------------------------------------------------------------------------------------------------------ writes
+
+    async def create(self, path: str, body: Json, *, within: float | None = None) -> bytes:
+        """The created object. Raises: KubeError; 409 where it exists."""
+        return await self._once(Request(method="POST", path=path, body=body), within)
+
+    async def replace(self, path: str, body: Json, *, within: float | None = None) -> bytes:
+        """The object as replaced. Raises: KubeError; 409 where the body's resourceVersion is not the current one."""
+        return await self._once(Request(method="PUT", path=path, body=body), within)
+
+    async def patch(
+        self,
+        path: str,
+        body: Json | Sequence[Json],
+        *,
+        content_type: PatchType = PatchType.MERGE,
+        field_manager: str = "",
+        force: bool = False,
+        within: float | None = None,
+    ) -> bytes:
+        """The object as patched; a subresource is part of the path.
+
+        A resourceVersion in the body's metadata makes a merge patch fail with 409 where the object has changed.
+
+        Raises: KubeError.
+        """
+        params = ({"fieldManager": field_manager} if field_manager else {}) | ({"force": "true"} if force else {})
+        request = Request(method="PATCH", path=path, params=params, body=body, content_type=content_type)
+        return await self._once(request, within)
+
+    async def delete(
+        self, path: str, *, uid: str = "", resource_version: str = "", within: float | None = None
+    ) -> bytes:
+        """The object as deleted, or a Status. Raises: KubeError; 409 where uid or resourceVersion do not match."""
+        wanted = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {name: value for name, value in wanted.items() if value}
+        body = {"preconditions": preconditions} if preconditions else None
+        return await self._once(Request(method="DELETE", path=path, body=body), within)
+
+    # --------------------------------------------------------------------------------------------------- one request
+
+    async def _read(self, request: Request, within: float | None, attempts: int) -> bytes:
+        deadline = self._deadline(within)
+        for attempt in count(1):
+            answer = await self._exchange(request, deadline)
+            wait = max(answer.retry_after, self._backoff.wait(attempt))
+            is_late = asyncio.get_running_loop().time() + wait >= deadline
+            if answer.status not in TRANSIENT or attempt >= attempts or is_late:
+                return self._body(request, answer)
+            await asyncio.sleep(wait)
+        raise AssertionError("unreachable")
+
+    async def _once(self, request: Request, within: float | None) -> bytes:
+        return self._body(request, await self._exchange(request, self._deadline(within)))
+
+    def _deadline(self, within: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self._call_seconds if within is None else within)
+
+    def _body(self, request: Request, answer: _Answer) -> bytes:
+        if answer.failure:
+            raise answer.failure
+        if answer.status >= 300:
+            raise refusal(request, server=self.server, status=answer.status, body=answer.body)
+        return answer.body
+
+    async def _exchange(self, request: Request, deadline: float) -> _Answer:
+        started = time.monotonic()
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=self._call_seconds)
+        try:
+            with self._failures(request):
+                async with asyncio.timeout_at(deadline):
+                    response = await self._send(request, limits)
+                    async with response:
+                        answer = _Answer(response.status, await response.read(), _retry_after(response))
+        except KubeError as failure:
+            answer = _Answer(NO_ANSWER, failure=failure)
+        self._report(request, answer.status, started)
+        return answer
+
+    async def _open(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """The response of a watch, its body not read. Raises: KubeError for a refusal, too."""
+        started = time.monotonic()
+        try:
+            with self._failures(request):
+                async with asyncio.timeout(self._call_seconds):
+                    response = await self._send(request, limits)
+                    body = b"" if response.status < 300 else await response.read()
+        except KubeError:
+            self._report(request, NO_ANSWER, started)
+            raise
+        self._report(request, response.status, started)
+        if response.status >= 300:
+            response.close()
+            raise refusal(request, server=self.server, status=response.status, body=body)
+        return response
+
+    async def _send(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        api = self._access.api
+        headers = {"Accept": "application/json", "Content-Type": request.content_type or "application/json"}
+        serialized = await api.param_serialize(
+            method=request.method,
+            resource_path=request.path,
+            query_params=list(request.params.items()),
+            header_params=headers,
+            body=request.body,
+            auth_settings=["BearerToken"],
+        )
+        answer = await api.call_api(*serialized, _request_timeout=limits)
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    async def _lines(self, request: Request, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        rest = bytearray()
+        with self._failures(request):
+            async for chunk in response.content.iter_any():
+                rest += chunk
+                if b"\n" in chunk:
+                    *lines, rest = rest.split(b"\n")
+                    for line in lines:
+                        if line:
+                            yield bytes(line)
+        if rest:
+            raise unanswered(request, server=self.server, reason="Truncated", what="the stream ended within a line")
+
+    @contextmanager
+    def _failures(self, request: Request) -> Iterator[None]:
+        """Turns whatever goes wrong on the way into a KubeError."""
+        try:
+            yield
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            reason, what = _failure(error)
+            raise unanswered(request, server=self.server, reason=reason, what=what) from error
+
+    def _report(self, request: Request, status: int, started: float) -> None:
+        if self._observe:
+            self._observe(request.answered(status, time.monotonic() - started))
+
+
+def _failure(error: Exception) -> tuple[str, str]:
+    """The reason and the words for an exception from the HTTP client."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
+            return "CertificateRefused", f"TLS failed: {error}"
+        case TimeoutError():
+            return "Timeout", f"no answer in time{f' ({error})' if str(error) else ''}"
+        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
+            return "Truncated", f"the answer broke off: {error}"
+        case aiohttp.ClientError() | OSError():
+            return "Unreachable", f"cannot connect: {error}"
+        case _:
+            return "NotSent", f"cannot be sent: {type(error).__name__}"
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float:
+    """Seconds that the server asks to wait, capped; 0 where it does not ask or writes a date."""
+    seconds = response.headers.get("Retry-After", "")
+    return min(float(seconds), LONGEST_RETRY_AFTER) if seconds.isdigit() else 0.0
