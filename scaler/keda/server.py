@@ -1,0 +1,145 @@
+"""How is the service reached? The gRPC server: addresses, limits, connection age, health, and a drain without errors.
+
+Laws of this file:
+
+* Connections end at a limited age. KEDA keeps one connection for the life of its operator and looks for new replicas
+  of the scaler only when it has to reconnect.
+* The grace after that age is longer than the longest stream, by construction, so no stream is cut (`lifetimes`).
+* Readiness follows the first full snapshot, liveness only whether this process answers: restarting it never helps
+  against a Prometheus that is down.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from scaler.errors import ConfigurationError
+from scaler.keda._pb import externalscaler_pb2 as pb
+from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
+from scaler.keda.lifetimes import Lifetimes
+from scaler.keda.servicer import ExternalScalerServicer, Observe
+from scaler.ports import DecisionBoard
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+_WHOLE, _LIVENESS, _READINESS = "", "liveness", "readiness"
+"""The health services, as the official http-add-on names them for Kubernetes' gRPC probes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where and within which limits to serve."""
+
+    addresses: tuple[str, ...] = ("[::]:9090",)
+    """`host:port`, `[::]:port` for all interfaces of both families, or `unix:/path`. Port 0 is any free one."""
+    max_connection_age: timedelta = timedelta(minutes=10)
+    """How long KEDA may go without noticing a new replica. gRPC varies it by 10 % per connection."""
+    max_stream_life: timedelta = timedelta(minutes=30)
+    """Every stream ends with OK before this age. Each reopening costs KEDA one write to an active ScaledObject."""
+    max_concurrent_rpcs: int = 20_000
+    """Open streams included, at about 30 KB each. Beyond it clients get RESOURCE_EXHAUSTED instead of our memory."""
+    reflection: bool = False
+    """Describe the service to tools such as grpcurl. Needs the extra `reflection`."""
+
+
+class ExternalScalerServer:
+    """A gRPC server on which KEDA finds the board's answers. Built, started and drained within one event loop."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        board: DecisionBoard,
+        *,
+        observe: Observe = lambda _: None,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        self._config = config
+        self._board = board
+        self._credentials = credentials
+        self._lifetimes = Lifetimes(config.max_stream_life)
+        self._health = health.aio.HealthServicer()
+        self._draining = False
+        self._server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=config.max_concurrent_rpcs)
+        servicer = ExternalScalerServicer(board, self._lifetimes, observe=observe)
+        pb_grpc.add_ExternalScalerServicer_to_server(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if config.reflection:
+            _enable_reflection(self._server)
+
+    async def start(self) -> int:
+        """Bind and serve. Returns the port of the first address, 0 for a unix socket.
+
+        Raises: ConfigurationError where an address cannot be bound.
+        """
+        ports = [self._bind(address) for address in self._config.addresses]
+        await self._server.start()
+        await self._health.set(_LIVENESS, _SERVING)
+        await self.set_ready(self._board.is_ready)
+        return ports[0]
+
+    async def set_ready(self, ready: bool) -> None:
+        """Make the health services "" and `readiness` say so. Once draining, they stay not ready."""
+        status = _SERVING if ready and not self._draining else _NOT_SERVING
+        for service in (_WHOLE, _READINESS):
+            await self._health.set(service, status)
+
+    async def drain(self, grace: timedelta) -> None:
+        """Turn not ready, let every stream end with OK, finish what is under way, stop. Done within the grace."""
+        self._draining = True
+        await self.set_ready(False)
+        self._lifetimes.end_all()
+        await self._server.stop(grace.total_seconds())
+
+    def _bind(self, address: str) -> int:
+        try:
+            if self._credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._credentials)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"gRPC address {address!r} cannot be bound; check its spelling and whether another process listens "
+                f"there ({error})"
+            ) from error
+        return 0 if address.startswith("unix:") else port
+
+
+def _options(config: ServerConfig) -> list[tuple[str, int]]:
+    grace = config.max_stream_life + timedelta(seconds=10)
+    return [
+        ("grpc.max_connection_age_ms", _milliseconds(config.max_connection_age)),
+        ("grpc.max_connection_age_grace_ms", _milliseconds(grace)),
+        # All of KEDA's streams and calls share one connection.
+        ("grpc.max_concurrent_streams", config.max_concurrent_rpcs),
+        # A KEDA whose node died leaves no FIN. Without pings its streams would stay open here until TCP gives up.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Clients may ping as they like: a GOAWAY for it would break their streams.
+        ("grpc.http2.max_ping_strikes", 0),
+        # Proxies and meshes add headers; gRPC's own limit is 8 KiB.
+        ("grpc.max_metadata_size", 64 * 1024),
+        ("grpc.absolute_max_metadata_size", 64 * 1024),
+        # A ScaledObject, its metadata included, is at most 1.5 MiB: etcd takes no more.
+        ("grpc.max_receive_message_length", 2 * 1024 * 1024),
+        # A second process on the same port has to fail, not to take half of the connections.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)
+
+
+def _enable_reflection(server: grpc.aio.Server) -> None:
+    try:
+        from grpc_reflection.v1alpha import reflection
+    except ImportError as error:
+        raise ConfigurationError(
+            "gRPC reflection is switched on but not installed; install 'idle-gpu-scaler[reflection]' or switch it off"
+        ) from error
+    scaler = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
+    reflection.enable_server_reflection((scaler, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

@@ -1,0 +1,178 @@
+"""What does KEDA get to hear? The board's standing answers as replies of the ExternalScaler service.
+
+Laws of this file, from what KEDA does with a reply:
+
+* Every unary RPC is answered from memory, at once. KEDA sets no deadline and holds locks while it waits.
+* GetMetricSpec is constant and cannot fail, whatever the metadata: one that hangs stops all of KEDA's reconciles, and
+  the text of one that fails is never shown to anybody.
+* No usable answer is an error, never `false` or 0. KEDA leaves the replicas alone on errors, and acts on the rest.
+* GetMetrics and IsActive say the same thing, because both are the board's answer.
+* Exactly one metric, value 1 or 0 with target 1: the HorizontalPodAutoscaler then never wants more than one replica.
+* A stream only ever ends with OK, see `lifetimes`. Where there is nothing to say it stays open and silent.
+
+| the board's answer  | GetMetrics       | IsActive         | StreamIsActive                        |
+|---------------------|------------------|------------------|---------------------------------------|
+| Active              | 1                | true             | true, on open and on change to active |
+| Inactive            | 0                | false            | false, on open only                   |
+| NoAnswer            | UNAVAILABLE      | UNAVAILABLE      | silence                               |
+| (metadata unusable) | INVALID_ARGUMENT | INVALID_ARGUMENT | silence                               |
+| (a fault of ours)   | INTERNAL         | INTERNAL         | silence                               |
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple, assert_never
+
+import grpc
+
+from scaler.core.replicas import Active, Answer, Inactive, NoAnswer
+from scaler.errors import MetadataError
+from scaler.keda._pb import externalscaler_pb2 as pb
+from scaler.keda.lifetimes import Lifetimes
+from scaler.keda.metadata import parse_metadata
+from scaler.ports import DecisionBoard
+
+_LOG = logging.getLogger(__name__)
+
+METRIC_NAME = "gpu-in-use"
+"""KEDA puts it into a URL path and, since 2.19, into events: "Scaled ... from 0 to 1, triggered by s0-gpu-in-use"."""
+
+_METRIC_SPEC = pb.GetMetricSpecResponse(
+    # A target of 0 would be refused by the API server. KEDA before 2.17 reads the integer, later ones the float.
+    metricSpecs=[pb.MetricSpec(metricName=METRIC_NAME, targetSize=1, targetSizeFloat=1.0)]
+)
+
+_LONGEST_DETAILS = 900
+"""Characters. An Event's message holds 1024, and KEDA puts the status code in front of ours."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcEnded:
+    """One RPC that is over; what telemetry gets to know of it."""
+
+    method: str
+    code: str
+    """Name of the gRPC status: `OK`, `UNAVAILABLE`. `CANCELLED` is a client that went away."""
+    seconds: float
+    """From the start of the handler; of a stream, its whole life."""
+
+
+Observe = Callable[[RpcEnded], None]
+
+
+class _Refusal(NamedTuple):
+    code: grpc.StatusCode
+    details: str
+
+
+class ExternalScalerServicer:
+    """The ExternalScaler service over a board. Method names are KEDA's."""
+
+    def __init__(self, board: DecisionBoard, lifetimes: Lifetimes, *, observe: Observe) -> None:
+        self._board = board
+        self._lifetimes = lifetimes
+        self._observe = observe
+
+    async def GetMetricSpec(self, _ref: Any, _context: Context) -> Any:  # noqa: N802
+        self._observe(RpcEnded(method="GetMetricSpec", code="OK", seconds=0.0))
+        return _METRIC_SPEC
+
+    async def GetMetrics(self, request: Any, context: Context) -> Any:  # noqa: N802
+        """Whatever metric name is asked for: KEDA stamps the requested one on every value it gets."""
+        name = request.metricName or METRIC_NAME
+        return await self._reply(
+            "GetMetrics",
+            request.scaledObjectRef,
+            context,
+            lambda active: pb.GetMetricsResponse(
+                metricValues=[pb.MetricValue(metricName=name, metricValue=int(active), metricValueFloat=float(active))]
+            ),
+        )
+
+    async def IsActive(self, ref: Any, context: Context) -> Any:  # noqa: N802
+        return await self._reply("IsActive", ref, context, lambda active: pb.IsActiveResponse(result=active))
+
+    async def StreamIsActive(self, ref: Any, context: Context) -> None:  # noqa: N802
+        with self._observed("StreamIsActive"):
+            end = self._lifetimes.end_of_new_stream()
+            async for active in self._changes(ref, end):
+                await context.write(pb.IsActiveResponse(result=active))
+
+    async def StreamMetricSpec(self, _ref: Any, context: Context) -> None:  # noqa: N802
+        """The specs never change, so they are sent once. Without this RPC KEDA 2.21 would only stop asking for it."""
+        with self._observed("StreamMetricSpec"):
+            end = self._lifetimes.end_of_new_stream()
+            await context.write(_METRIC_SPEC)
+            await self._lifetimes.wait(end)
+
+    async def _reply(self, method: str, ref: Any, context: Context, response: Callable[[bool], Any]) -> Any:
+        started = perf_counter()
+        active = self._is_active(ref)
+        code = active.code if isinstance(active, _Refusal) else grpc.StatusCode.OK
+        self._observe(RpcEnded(method=method, code=code.name, seconds=perf_counter() - started))
+        if isinstance(active, _Refusal):
+            await context.abort(active.code, _clipped(active.details))
+        return response(active)
+
+    def _is_active(self, ref: Any) -> bool | _Refusal:
+        try:
+            return _projected(self._board.answer(ref.namespace, ref.name, parse_metadata(ref.scalerMetadata)))
+        except MetadataError as error:
+            return _Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except Exception as error:
+            _LOG.exception("no answer for ScaledObject %s/%s", ref.namespace, ref.name)
+            fault = f"internal error, {type(error).__name__}; the scaler's log has the details"
+            return _Refusal(grpc.StatusCode.INTERNAL, fault)
+
+    async def _changes(self, ref: Any, end: float) -> AsyncIterator[bool]:
+        """The current activity where there is one, then `True` per change to active, until the stream has to end."""
+        try:
+            trigger = parse_metadata(ref.scalerMetadata)
+            answers = self._board.activations(ref.namespace, ref.name, trigger)
+            is_first = True
+            async for answer in self._lifetimes.until(end, answers):
+                active = _projected(answer)
+                if active is True or (is_first and active is False):
+                    yield active
+                is_first = False
+        except MetadataError:
+            await self._lifetimes.wait(end)  # the polls tell the owner
+        except Exception:
+            _LOG.exception("no more pushes on this stream for ScaledObject %s/%s", ref.namespace, ref.name)
+            await self._lifetimes.wait(end)
+
+    @contextmanager
+    def _observed(self, method: str) -> Iterator[None]:
+        started = perf_counter()
+        code = "UNKNOWN"
+        try:
+            yield
+            code = "OK"
+        except asyncio.CancelledError:
+            code = "CANCELLED"
+            raise
+        finally:
+            self._observe(RpcEnded(method=method, code=code, seconds=perf_counter() - started))
+
+
+def _projected(answer: Answer) -> bool | _Refusal:
+    match answer:
+        case Active():
+            return True
+        case Inactive():
+            return False
+        case NoAnswer(reason=reason, message=message):
+            return _Refusal(grpc.StatusCode.UNAVAILABLE, f"{reason}: {message}")
+        case _:
+            # Not left to the type checker alone: a None here would read as "inactive".
+            assert_never(answer)
+
+
+def _clipped(details: str) -> str:
+    return details if len(details) <= _LONGEST_DETAILS else f"{details[: _LONGEST_DETAILS - 1]}…"

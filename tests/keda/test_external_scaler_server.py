@@ -1,0 +1,235 @@
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from keda_harness import Served, ref, serving
+from memory_board import BUSY, IDLE, MemoryBoard
+
+from scaler.errors import ConfigurationError
+from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
+from scaler.keda.lifetimes import Lifetimes
+from scaler.keda.server import ExternalScalerServer, ServerConfig
+from scaler.keda.servicer import ExternalScalerServicer
+
+FIRST = ("demo", "first-raycluster")
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def health(served: Served) -> dict[str, int]:
+    stub = health_pb2_grpc.HealthStub(served.channel)
+    services = ("", "liveness", "readiness")
+    return {name: (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status for name in services}
+
+
+async def test_readiness_follows_the_first_snapshot_and_liveness_does_not() -> None:
+    async with serving(MemoryBoard(is_ready=False)) as served:
+        assert await health(served) == {"": NOT_SERVING, "liveness": SERVING, "readiness": NOT_SERVING}
+        await served.server.set_ready(True)
+        assert await health(served) == {"": SERVING, "liveness": SERVING, "readiness": SERVING}
+
+
+async def test_a_board_that_is_ready_at_start_is_served_as_ready() -> None:
+    async with serving(MemoryBoard()) as served:
+        assert await health(served) == {"": SERVING, "liveness": SERVING, "readiness": SERVING}
+
+
+async def how_it_ends(stream: Any) -> tuple[grpc.StatusCode, list[bool]]:
+    """The status with which a stream ends and what it said before."""
+    said: list[bool] = []
+    try:
+        while (message := await stream.read()) is not grpc.aio.EOF:
+            said.append(message.result)
+    except grpc.aio.AioRpcError as error:
+        return error.code(), said
+    return await stream.code(), said
+
+
+async def test_a_drain_ends_a_thousand_streams_with_ok_well_within_its_grace() -> None:
+    board = MemoryBoard({FIRST: IDLE})
+    async with serving(board) as served:
+        streams = [served.stub.StreamIsActive(ref()) for _ in range(1000)]
+        assert {(await stream.read()).result for stream in streams} == {False}
+        silent = [served.stub.StreamIsActive(ref(idleAfter="soon")), served.stub.StreamIsActive(ref(name="unheard-of"))]
+        specs = served.stub.StreamMetricSpec(ref())
+        assert await specs.read()
+
+        started = perf_counter()
+        ends = [asyncio.ensure_future(how_it_ends(stream)) for stream in [*streams, *silent]]
+        await served.server.drain(timedelta(seconds=10))
+        assert {(code, *said) for code, said in await asyncio.gather(*ends)} == {(grpc.StatusCode.OK,)}
+        assert await specs.code() is grpc.StatusCode.OK
+        assert perf_counter() - started < 8
+        assert board.listeners == 0
+        assert {record.code for record in served.observed} == {"OK"}
+
+
+async def test_during_a_drain_readiness_is_lost_and_does_not_come_back() -> None:
+    async with serving(MemoryBoard()) as served:
+        stub = health_pb2_grpc.HealthStub(served.channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service="readiness"))
+        assert (await watch.read()).status == SERVING
+        draining = asyncio.ensure_future(served.server.drain(timedelta(seconds=0.3)))
+        assert (await watch.read()).status == NOT_SERVING
+        await served.server.set_ready(True)
+        done, _ = await asyncio.wait({asyncio.ensure_future(watch.read())}, timeout=0.1)
+        assert not done
+        await draining
+
+
+async def test_a_drain_is_over_after_its_grace_even_when_a_client_does_not_leave() -> None:
+    async with serving(MemoryBoard()) as served:
+        watch = health_pb2_grpc.HealthStub(served.channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        await watch.read()
+        started = perf_counter()
+        await served.server.drain(timedelta(seconds=0.3))
+        assert perf_counter() - started < 2
+
+
+async def test_a_closed_board_ends_its_streams_with_ok() -> None:
+    board = MemoryBoard({FIRST: BUSY})
+    async with serving(board) as served:
+        stream = served.stub.StreamIsActive(ref())
+        assert (await stream.read()).result is True
+        board.close()
+        assert await how_it_ends(stream) == (grpc.StatusCode.OK, [])
+
+
+@asynccontextmanager
+async def counting_proxy(port: int) -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
+    """A TCP forwarder to the port, and the list of connections it has seen."""
+    seen: list[asyncio.StreamWriter] = []
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(writer)
+        upstream = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, upstream[1]), pump(upstream[0], writer))
+
+    async with await asyncio.start_server(forward, "127.0.0.1", 0) as proxy:
+        yield proxy.sockets[0].getsockname()[1], seen
+
+
+async def reopened(stub: Any, *, for_s: float) -> list[grpc.StatusCode]:
+    """How the streams end that one ScaledObject opens, each at once after the last."""
+    until = perf_counter() + for_s
+    codes = []
+    while perf_counter() < until:
+        code, _ = await how_it_ends(stub.StreamIsActive(ref()))
+        codes.append(code)
+    return codes
+
+
+async def test_streams_outlive_no_connection() -> None:
+    board = MemoryBoard({FIRST: IDLE})
+    limits: dict[str, Any] = {"max_connection_age": timedelta(seconds=0.25), "max_stream_life": timedelta(seconds=0.4)}
+    async with (
+        serving(board, **limits) as served,
+        counting_proxy(served.port) as (port, connections),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        stub = pb_grpc.ExternalScalerStub(channel)
+        ends = await asyncio.gather(*(reopened(stub, for_s=1.5) for _ in range(50)))
+    assert len(connections) > 2, "connections did not age"
+    assert min(map(len, ends)) > 2
+    assert {code for codes in ends for code in codes} == {grpc.StatusCode.OK}
+
+
+async def test_a_stream_longer_than_the_grace_of_its_connection_would_be_cut() -> None:
+    """The premise of `lifetimes`, on the bare gRPC server."""
+    options = [("grpc.max_connection_age_ms", 150), ("grpc.max_connection_age_grace_ms", 150)]
+    server = grpc.aio.server(options=options)
+    servicer = ExternalScalerServicer(MemoryBoard(), Lifetimes(timedelta(hours=1)), observe=lambda _: None)
+    pb_grpc.add_ExternalScalerServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        code, _ = await how_it_ends(pb_grpc.ExternalScalerStub(channel).StreamIsActive(ref()))
+    await server.stop(0)
+    assert code is not grpc.StatusCode.OK
+
+
+async def test_streams_that_open_together_do_not_end_together() -> None:
+    lives = {Lifetimes(timedelta(minutes=30)).end_of_new_stream() for _ in range(200)}
+    now = asyncio.get_running_loop().time()
+    assert 14 * 60 < min(lives) - now < 17 * 60
+    assert 28 * 60 < max(lives) - now <= 30 * 60
+
+
+async def test_a_taken_port_is_a_configuration_error() -> None:
+    async with serving(MemoryBoard()) as served:
+        second = ExternalScalerServer(ServerConfig(addresses=(f"127.0.0.1:{served.port}",)), MemoryBoard())
+        with pytest.raises(ConfigurationError, match=rf"'127.0.0.1:{served.port}' cannot be bound"):
+            await second.start()
+
+
+async def test_it_serves_on_several_addresses(tmp_path: Path) -> None:
+    socket = f"unix:{tmp_path}/scaler.sock"
+    async with serving(MemoryBoard({FIRST: BUSY}), addresses=("127.0.0.1:0", socket)) as served:
+        assert served.port > 0
+        async with grpc.aio.insecure_channel(socket) as channel:
+            assert (await pb_grpc.ExternalScalerStub(channel).IsActive(ref())).result is True
+
+
+async def test_a_client_may_ping_as_often_as_it_likes() -> None:
+    pings = [
+        ("grpc.keepalive_time_ms", 10),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    async with (
+        serving(MemoryBoard({FIRST: BUSY})) as served,
+        grpc.aio.insecure_channel(f"127.0.0.1:{served.port}", options=pings) as channel,
+    ):
+        stream = pb_grpc.ExternalScalerStub(channel).StreamIsActive(ref())
+        assert (await stream.read()).result is True
+        done, _ = await asyncio.wait({asyncio.ensure_future(stream.read())}, timeout=0.4)
+        assert not done
+
+
+async def test_it_serves_over_tls_when_given_credentials() -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    key, chain = issued.private_key_pem.bytes(), b"".join(part.bytes() for part in issued.cert_chain_pems)
+    credentials = grpc.ssl_server_credentials([(key, chain)])
+    board = MemoryBoard({FIRST: BUSY})
+    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), board, credentials=credentials)
+    port = await server.start()
+    trusted = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+    async with grpc.aio.secure_channel(f"localhost:{port}", trusted) as channel:
+        assert (await pb_grpc.ExternalScalerStub(channel).IsActive(ref())).result is True
+    await server.drain(timedelta(0))
+
+
+async def test_reflection_lists_the_services_when_it_is_switched_on() -> None:
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+    async with serving(MemoryBoard(), reflection=True) as served:
+        stub = reflection_pb2_grpc.ServerReflectionStub(served.channel)
+        call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        reply = await call.read()
+    names = {service.name for service in reply.list_services_response.service}
+    assert {"externalscaler.ExternalScaler", "grpc.health.v1.Health"} <= names
+
+
+async def test_reflection_without_its_extra_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc_reflection.v1alpha", None)
+    with pytest.raises(ConfigurationError, match=r"install 'idle-gpu-scaler\[reflection\]'"):
+        ExternalScalerServer(ServerConfig(reflection=True), MemoryBoard())
