@@ -1,0 +1,155 @@
+"""A real Prometheus for tests: the `prometheus` program in a temporary folder, on a port of its own.
+
+    with PrometheusServer(folder, [static_scrape("gpus", exporter.address, interval="200ms")]) as prometheus:
+        prometheus.url  # http://127.0.0.1:41234
+
+Mark tests that use it with `@pytest.mark.prometheus` and call `require_prometheus()` first: where the program is not
+installed they are skipped with that reason, except in CI, where they fail.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+PROGRAM = "prometheus"
+_START_LIMIT_S = 30.0
+_STOP_LIMIT_S = 5.0
+_PORT_ATTEMPTS = 5
+
+
+def require_prometheus() -> None:
+    """Skip the test where Prometheus is not installed; fail it in CI, where nothing may be skipped quietly."""
+    if shutil.which(PROGRAM):
+        return
+    reason = f"the program {PROGRAM!r} is not installed (Debian: apt-get install prometheus)"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def static_scrape(job: str, *targets: str, interval: str = "200ms", **more: Any) -> dict[str, Any]:
+    """A scrape config for fixed `host:port` targets; `more` are further fields such as `honor_labels=True`."""
+    return {
+        "job_name": job,
+        "scrape_interval": interval,
+        "scrape_timeout": interval,
+        "static_configs": [{"targets": list(targets)}],
+        **more,
+    }
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class PrometheusServer:
+    """One Prometheus process. `web_config` turns on TLS or basic auth: its URL then starts with https."""
+
+    def __init__(
+        self,
+        folder: Path,
+        scrape_configs: Sequence[dict[str, Any]] = (),
+        *,
+        web_config: dict[str, Any] | None = None,
+        flags: Sequence[str] = (),
+        route_prefix: str = "",
+    ) -> None:
+        self._folder = folder
+        self._config = {"scrape_configs": list(scrape_configs)}
+        self._web_config = web_config
+        self._flags = list(flags)
+        self._prefix = f"/{route_prefix.strip('/')}" if route_prefix else ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if "tls_server_config" in (self._web_config or {}) else "http"
+        return f"{scheme}://127.0.0.1:{self._port}{self._prefix}"
+
+    def start(self) -> Self:
+        """Return once it listens. A port that somebody else took meanwhile is tried again with another one."""
+        for _ in range(_PORT_ATTEMPTS):
+            self._launch()
+            if self._listens():
+                return self
+        raise RuntimeError(f"prometheus did not start; its log says:\n{self.log()}")
+
+    def stop(self) -> None:
+        """End the process; its data stays in the folder, so that `start` resumes with it."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def log(self) -> str:
+        return (self._folder / "prometheus.log").read_text(encoding="utf-8", errors="replace")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _launch(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._port = free_port()
+        config = self._written("prometheus.yml", self._config)
+        command = [
+            PROGRAM,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={self._folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+            "--log.level=warn",
+            *self._flags,
+        ]
+        if self._prefix:
+            command.append(f"--web.route-prefix={self._prefix}")
+        if self._web_config is not None:
+            command.append(f"--web.config.file={self._written('web.yml', self._web_config)}")
+        with (self._folder / "prometheus.log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def _written(self, name: str, content: dict[str, Any]) -> Path:
+        path = self._folder / name
+        path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
+        return path
+
+    def _listens(self) -> bool:
+        """Whether it came to answer; False when it ended or never did."""
+        deadline = time.monotonic() + _START_LIMIT_S
+        while time.monotonic() < deadline and self._process is not None and self._process.poll() is None:
+            if self._is_ready():
+                return True
+            time.sleep(0.02)
+        self.stop()
+        return False
+
+    def _is_ready(self) -> bool:
+        if self._web_config is not None:
+            # The probe has no credentials; that the port accepts is all it can know.
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self._port)) == 0
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
