@@ -18,6 +18,7 @@ Asked to be at 0:
 | finished                            | Finished         | –          |
 | a plain Pod's                       | Refused          | –          |
 | active                              | Suspending       | deactivate |
+| inactive, not by us                 | Suspending       | adopt      |
 | inactive, quota still reserved      | Suspending       | wait       |
 | inactive, pods still there          | Suspending       | wait       |
 | inactive, no pods                   | Suspended        | –          |
@@ -69,6 +70,8 @@ class Step(StrEnum):
 
     ACTIVATE = "Activate"
     DEACTIVATE = "Deactivate"
+    ADOPT = "Adopt"
+    """Note on an inactive Workload that it is wanted inactive, so that asking for 1 later activates it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,8 @@ class Workload:
     admitted: bool
     suspended_by_us: bool
     """Whether it carries our annotation, written in the same patch that deactivated it."""
+    suspended_at: datetime | None = None
+    """When that was, as the annotation says."""
     eviction_reason: str = ""
     """Reason of the Evicted=True condition; empty where it is not evicted."""
     status_message: str = ""
@@ -149,6 +154,8 @@ _REFUSAL = (
 def _plan_for_zero(situation: Situation, workload: Workload) -> Plan:
     if workload.active:
         return Plan(phase=Phase.SUSPENDING, message="deactivating the Workload", step=Step.DEACTIVATE)
+    if not workload.suspended_by_us:
+        return Plan(phase=Phase.SUSPENDING, message="was inactive already; noting that it shall be", step=Step.ADOPT)
     if workload.quota_reserved:
         return Plan(phase=Phase.SUSPENDING, message="deactivated; Kueue still holds its quota")
     ending = [pod for pod in situation.pods if pod.phase not in TERMINAL]
@@ -175,7 +182,7 @@ def _plan_for_one(situation: Situation, workload: Workload) -> Plan:
 def _plan_resumption(situation: Situation, workload: Workload) -> Plan:
     if not (workload.suspended_by_us or situation.resumes_foreign):
         why = f" ({workload.eviction_reason})" if workload.eviction_reason else ""
-        message = f"somebody else set spec.active to false{why}; annotate it with idlegpu.io/wake to run it again"
+        message = f"somebody else set spec.active to false{why}; set annotation idlegpu.io/wake to run it again"
         return Plan(phase=Phase.DEACTIVATED_BY_OTHER, message=message)
     if workload.quota_reserved:
         return Plan(phase=Phase.SUSPENDING, message="asked to run again; waits until Kueue has released its quota")
@@ -249,11 +256,13 @@ def standing_of_scale(*, replicas: int, pods: Sequence[Pod], wake_wish: str = ""
     A target of which no pod with GPUs is seen counts as starting, for ever if need be: that holds it.
     """
     holders, running = gpu_pods(pods), running_gpu_pods(pods)
-    stage = Stage.RUNNING if holders and len(running) == len(holders) else Stage.STARTING
+    stage = Stage.RUNNING if len(running) == len(holders) >= max(1, replicas) else Stage.STARTING
     return Standing(
         desired_replicas=replicas,
         stage=stage if replicas else Stage.SUSPENDED,
         running_since=running_since(pods),
         wake_wish=wake_wish,
-        note=f"{len(running)} of {len(holders)} GPU pods run" if holders else "it has no pod that requests a GPU",
+        note=f"{len(running)} of {max(replicas, len(holders))} GPU pods run"
+        if holders
+        else "it has no pod that requests a GPU",
     )

@@ -28,6 +28,11 @@ def activate(workload: Workload) -> Mapping[str, Any]:
     return _patch(workload, active=True, annotation=None)
 
 
+def adopt(workload: Workload, *, cause: str) -> Mapping[str, Any]:
+    """Note on a Workload that is inactive already that it is wanted inactive."""
+    return _patch(workload, active=False, annotation=cause)
+
+
 def _patch(workload: Workload, *, active: bool, annotation: str | None) -> Mapping[str, Any]:
     return {
         "metadata": {

@@ -3,6 +3,10 @@
 Source: kueue.x-k8s.io/v1beta2, conditions QuotaReserved, Admitted, Evicted, Finished.
 """
 
+from datetime import datetime
+
+import msgspec
+
 from scaler.core import suspension
 from scaler.kube.accelerators import GpuResources
 from scaler.kube.kueue_objects import PodSet, Workload
@@ -29,6 +33,7 @@ def observe(workload: Workload, gpus: GpuResources) -> suspension.Workload:
         quota_reserved=is_true(conditions, "QuotaReserved"),
         admitted=is_true(conditions, "Admitted"),
         suspended_by_us=SUSPENDED_ANNOTATION in workload.metadata.annotations,
+        suspended_at=_suspended_at(workload.metadata.annotations.get(SUSPENDED_ANNOTATION, "")),
         eviction_reason=evicted.reason if evicted and evicted.status == "True" else "",
         status_message=_why_not_admitted(workload),
         is_plain_pod=_is_plain_pod(workload),
@@ -36,6 +41,18 @@ def observe(workload: Workload, gpus: GpuResources) -> suspension.Workload:
         queue=workload.spec.queue_name,
         cluster_queue=workload.status.admission.cluster_queue if workload.status.admission else "",
     )
+
+
+class _Cause(msgspec.Struct):
+    at: datetime | None = None
+
+
+def _suspended_at(annotation: str) -> datetime | None:
+    """When we deactivated it, from our own annotation; None where somebody has garbled it."""
+    try:
+        return msgspec.json.decode(annotation, type=_Cause).at if annotation else None
+    except msgspec.DecodeError:
+        return None
 
 
 def _why_not_admitted(workload: Workload) -> str:

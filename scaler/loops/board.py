@@ -61,6 +61,14 @@ class Evaluation:
     """The instant that was looked at: a multiple of the evaluation interval."""
     entries: Mapping[Key, BoardEntry]
 
+    def by_target(self) -> Mapping[tuple[str, Target], tuple[Decision, ...]]:
+        """The decisions of all triggers by (namespace, target)."""
+        found: dict[tuple[str, Target], tuple[Decision, ...]] = {}
+        for (namespace, _), entry in self.entries.items():
+            decisions = tuple(trigger.decision for trigger in entry.triggers.values())
+            found[namespace, entry.target] = found.get((namespace, entry.target), ()) + decisions
+        return found
+
 
 @dataclass(slots=True)
 class _Listener:
@@ -79,6 +87,7 @@ class Board:
         self._clock = clock
         self._evaluation: Evaluation | None = None
         self._published_s = float("-inf")
+        self._cold_because = "the window is being rebuilt from the metrics source"
         self._listeners: dict[tuple[str, str, Overrides], set[_Listener]] = {}
         self._closed = False
 
@@ -104,6 +113,10 @@ class Board:
             for listener in listeners:
                 _notify(listener, answer)
 
+    def explain_cold_start(self, message: str) -> None:
+        """Say why there is no first evaluation yet."""
+        self._cold_because = message
+
     def answer(self, namespace: str, name: str, trigger: Overrides) -> Answer:
         stale = self._why_unusable()
         if stale or self._evaluation is None:
@@ -123,7 +136,7 @@ class Board:
 
     def _why_unusable(self) -> str:
         if self._evaluation is None:
-            return "the first evaluation is not complete: the window is being rebuilt from the metrics source"
+            return f"the first evaluation is not complete: {self._cold_because}"
         age_s = self._clock() - self._published_s
         if age_s > self._max_age_s:
             return f"the last evaluation is {format_duration(timedelta(seconds=int(age_s)))} old; the next one is due"

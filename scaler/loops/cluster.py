@@ -1,0 +1,173 @@
+"""The Kubernetes objects as the loops need them: what does a ScaledObject scale, and how does that stand?
+
+Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from scaler.core import pods as core
+from scaler.core.selectors import parse_selector
+from scaler.core.suspension import Situation
+from scaler.kube.accelerators import GpuResources, gpu_pod
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
+from scaler.kube.reflector import Absent, State
+from scaler.kube.store import Index
+from scaler.kueue.workloads import group_of, observe, owner_key
+from scaler.loops.wishes import wake_wish
+
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
+"""On pods of admitted Workloads. Source: Kueue, with the gate TopologyAwareScheduling (on by default)."""
+
+_JOB_NAME_LABELS = {
+    "Job": "batch.kubernetes.io/job-name",
+    "JobSet": "jobset.sigs.k8s.io/jobset-name",
+    "TrainJob": "jobset.sigs.k8s.io/jobset-name",
+    "RayCluster": "ray.io/cluster",
+    "PyTorchJob": "training.kubeflow.org/job-name",
+    "TFJob": "training.kubeflow.org/job-name",
+    "XGBoostJob": "training.kubeflow.org/job-name",
+    "PaddleJob": "training.kubeflow.org/job-name",
+    "JAXJob": "training.kubeflow.org/job-name",
+    "MPIJob": "training.kubeflow.org/job-name",
+}
+"""Labels by which pods name their job, for pods that carry no Workload annotation. Source: each kind's PodLabelSelector
+in Kueue's integrations."""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Store(Protocol[T_co]):
+    """The objects of one kind, as last seen. A Reflector is one."""
+
+    def get(self, namespace: str, name: str) -> T_co | None: ...
+
+    def items(self) -> Sequence[T_co]: ...
+
+    def by_index(self, name: str, key: object) -> Sequence[T_co]: ...
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last sign of life from the API server; infinite before the first list."""
+
+    @property
+    def state(self) -> State: ...
+
+
+# Index functions: each names the keys under which one object is found.
+
+
+def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
+    """Indexes of the pod store. Pods without GPUs are only found by their Workload."""
+
+    def by_workload(pod: Pod) -> Iterable[Hashable]:
+        if name := pod.metadata.annotations.get(WORKLOAD_ANNOTATION):
+            yield pod.metadata.namespace, name
+
+    def by_owner(pod: Pod) -> Iterable[Hashable]:
+        return (owner.uid for owner in pod.metadata.owner_references)
+
+    def by_job(pod: Pod) -> Iterable[Hashable]:
+        labels = pod.metadata.labels
+        return ((pod.metadata.namespace, key, labels[key]) for key in set(_JOB_NAME_LABELS.values()) if key in labels)
+
+    def with_gpus(pod: Pod) -> Iterable[Hashable]:
+        if gpus.of_pod(pod.spec):
+            yield pod.metadata.namespace
+
+    return {"workload": by_workload, "owner": by_owner, "job": by_job, "gpus": with_gpus}
+
+
+def workload_indexes() -> dict[str, Index[Workload]]:
+    def by_owner(workload: Workload) -> Iterable[Hashable]:
+        if key := owner_key(workload):
+            yield key
+
+    return {"owner": by_owner}
+
+
+def scalable_workload_indexes() -> dict[str, Index[ScalableWorkload]]:
+    return {"subject": lambda scalable: [subject_of(scalable)]}
+
+
+def subject_of(scalable: ScalableWorkload) -> tuple[str, ...]:
+    """What the ScalableWorkload scales: (namespace, Workload name) or (namespace, group, kind, name) of a job."""
+    namespace, job = scalable.metadata.namespace, scalable.spec.job_ref
+    if job is not None:
+        return namespace, group_of(job.api_version), job.kind, job.name
+    return namespace, scalable.spec.workload_ref.name if scalable.spec.workload_ref else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The stores together."""
+
+    scaled_objects: Store[ScaledObject]
+    scalable_workloads: Store[ScalableWorkload]
+    workloads: Store[Workload]
+    pods: Store[Pod]
+    gpus: GpuResources
+
+    @property
+    def view_age_s(self) -> float:
+        """Seconds since the quietest store last heard of the API; infinite while one of them was never filled."""
+        return max(
+            _silence(self.scaled_objects),
+            _silence(self.scalable_workloads),
+            _silence(self.workloads),
+            _silence(self.pods),
+        )
+
+    def workload_of(self, scalable: ScalableWorkload) -> Workload | None:
+        """The Kueue Workload that is scaled; of several of one job, the youngest that is not finished."""
+        if scalable.spec.workload_ref:
+            return self.workloads.get(scalable.metadata.namespace, scalable.spec.workload_ref.name)
+        owned = self.workloads.by_index("owner", subject_of(scalable))
+        return max(owned, key=self._preference, default=None)
+
+    def _preference(self, workload: Workload) -> tuple[bool, float, str]:
+        created = workload.metadata.creation_timestamp
+        is_open = not observe(workload, self.gpus).finished
+        return is_open, created.timestamp() if created else 0.0, workload.metadata.name
+
+    def pods_of_workload(self, workload: Workload) -> list[core.Pod]:
+        """The Workload's pods: those annotated with its name, or else those of the job that owns it."""
+        namespace, owner = workload.metadata.namespace, workload.metadata.controller_owner
+        found = self.pods.by_index("workload", (namespace, workload.metadata.name))
+        if not found and owner:
+            found = self.pods.by_index("owner", owner.uid)
+        if not found and owner and owner.kind in _JOB_NAME_LABELS:
+            found = self.pods.by_index("job", (namespace, _JOB_NAME_LABELS[owner.kind], owner.name))
+        return [gpu_pod(pod, self.gpus) for pod in found]
+
+    def pods_of_selector(self, namespace: str, selector: str) -> list[core.Pod]:
+        """The GPU pods of a scale target by the selector of its scale. Raises: ValueError for one not understood."""
+        if not selector.strip():
+            return []
+        wanted = parse_selector(selector)
+        candidates = self.pods.by_index("gpus", namespace)
+        return [gpu_pod(pod, self.gpus) for pod in candidates if wanted.matches(pod.metadata.labels)]
+
+    def situation(self, scalable: ScalableWorkload, *, wish: str = "") -> Situation:
+        """The ScalableWorkload as observed. `wish` is a wish to come back that others have, in words."""
+        workload = self.workload_of(scalable)
+        own_wish = wake_wish(
+            scalable.metadata.annotations,
+            where=f"ScalableWorkload {scalable.metadata.name}",
+            suspended_at=scalable.status.suspended_at,
+        )
+        return Situation(
+            desired_replicas=scalable.spec.replicas,
+            workload=observe(workload, self.gpus) if workload else None,
+            pods=self.pods_of_workload(workload) if workload else (),
+            was_bound=bool(scalable.status.workload_uid),
+            wake_wish=own_wish or wish,
+            resumes_foreign=bool(own_wish),
+        )
+
+
+def _silence(store: Store[object]) -> float:
+    """A kind that is not installed has no objects, and that is known."""
+    return 0.0 if isinstance(store.state, Absent) else store.age

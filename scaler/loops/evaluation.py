@@ -1,0 +1,282 @@
+"""Decides about every ScaledObject, once per interval, and puts the decisions on the board.
+
+Laws:
+
+* Ticks fall on multiples of the interval and judge what was true at that instant, so that replicas of the scaler that
+  see the same data decide the same.
+* Nothing is published before the window was rebuilt from the source once.
+* What cannot be known becomes a decision without an answer, with its reason; one bad ScaledObject harms no other.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+
+import structlog
+
+from scaler.core.durations import format_duration
+from scaler.core.idleness import Unknown, distrust
+from scaler.core.pods import Pod, judge
+from scaler.core.policy import Overrides, ResolvedPolicy, Trust, resolve
+from scaler.core.reasons import Unknowable
+from scaler.core.replicas import Decision, Stage, Standing, decide, needs_verdict
+from scaler.core.suspension import standing, standing_of_scale
+from scaler.errors import MetadataError, SourceError
+from scaler.keda.metadata import parse_metadata
+from scaler.kube.objects import ScaledObject, Trigger
+from scaler.loops.board import Board, BoardEntry, Evaluation, Key, Target, TriggerEntry
+from scaler.loops.cluster import Cluster
+from scaler.loops.sampling import Intake, Sampler
+from scaler.loops.scales import Scales, is_scalable_workload, target_of
+from scaler.loops.wishes import kept, wake_wish
+from scaler.ports import DemandSource
+
+log = structlog.get_logger(__name__)
+
+_YIELD_EVERY = 16
+"""ScaledObjects evaluated before other tasks get the event loop again: about a millisecond."""
+
+EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeQuery:
+    """An operator's demand query: each element above 0 asks for one suspended ScaledObject to come back."""
+
+    name: str
+    promql: str
+    namespaces: frozenset[str] = frozenset()
+    namespace_label: str = "namespace"
+    name_label: str = "scaledobject"
+
+    def covers(self, namespace: str) -> bool:
+        return not self.namespaces or namespace in self.namespaces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    interval: timedelta
+    trust: Trust
+    defaults: Overrides = field(default_factory=Overrides)
+    max_window: timedelta = timedelta(hours=24)
+    max_view_age: timedelta = timedelta(minutes=3)
+    scaler_addresses: frozenset[str] = frozenset()
+    """`scalerAddress` values that mean this scaler; empty: all."""
+    wake_queries: tuple[WakeQuery, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """What one tick did, for telemetry."""
+
+    at: datetime
+    seconds: float
+    intake: Intake
+    evaluation: Evaluation | None
+    """None where nothing was published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """A scale target as it stands, its pods, and what its owner wrote on it."""
+
+    target: Target
+    standing: Standing
+    pods: Sequence[Pod] = ()
+    wishes: tuple[tuple[str, Overrides], ...] = ()
+
+
+def aligned(now: datetime, interval: timedelta) -> datetime:
+    """The newest multiple of the interval that is not after `now`, counted from the Unix epoch."""
+    seconds = interval.total_seconds()
+    return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
+
+
+@dataclass(kw_only=True)
+class Evaluator:
+    """The loop's parts. `observe` is told of every tick."""
+
+    config: EvaluationConfig
+    cluster: Cluster
+    scales: Scales
+    sampler: Sampler
+    board: Board
+    demand: DemandSource | None = None
+    observe: Callable[[Tick], None] = lambda _: None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    last_tick_at: float = field(default=float("-inf"), init=False)
+    """Monotonic time at which the last tick ended, well or not: the loop's heartbeat."""
+
+    async def run(self) -> None:
+        """Tick for ever. An error that is nobody's fault but ours is logged, and the board goes stale by itself."""
+        while True:
+            try:
+                await self.tick(self.clock())
+            except Exception:
+                log.exception("evaluation failed; its answers expire")
+            self.last_tick_at = asyncio.get_running_loop().time()
+            await asyncio.sleep(self._until_next())
+
+    def _until_next(self) -> float:
+        now, interval = self.clock(), self.config.interval
+        return max(0.001, (aligned(now, interval) + interval - now).total_seconds())
+
+    async def tick(self, now: datetime) -> Evaluation | None:
+        """Read, decide, publish. Returns what was published."""
+        started = asyncio.get_running_loop().time()
+        at = aligned(now, self.config.interval)
+        scaled_objects = sorted(self.cluster.scaled_objects.items(), key=lambda each: each.metadata.key)
+        intake = await self.sampler.refresh(end=at, span=self._span(scaled_objects))
+        await self.scales.refresh(scaled_objects)
+        evaluation = None
+        if self.sampler.is_backfilled:
+            evaluation = await self._evaluate(scaled_objects, at, intake.doubt)
+            self.board.publish(evaluation)
+        elif intake.doubt:
+            self.board.explain_cold_start(intake.doubt.message)
+        seconds = asyncio.get_running_loop().time() - started
+        self.observe(Tick(at=at, seconds=seconds, intake=intake, evaluation=evaluation))
+        return evaluation
+
+    def _view_doubt(self) -> Unknown | None:
+        age_s, limit = self.cluster.view_age_s, self.config.max_view_age
+        if age_s <= limit.total_seconds():
+            return None
+        since = f"for {int(age_s)} s" if isfinite(age_s) else "yet"
+        return Unknown(
+            reason=Unknowable.STALE_CLUSTER_VIEW,
+            message=f"the Kubernetes API has not been heard of {since}; pods may have changed unseen",
+        )
+
+    def _span(self, scaled_objects: Sequence[ScaledObject]) -> timedelta:
+        """The longest window that any trigger asks for, so that all are judged from one history."""
+        longest = resolve(("settings", self.config.defaults)).policy.idle_after
+        for trigger in (trigger for each in scaled_objects for trigger in self._own_triggers(each)):
+            try:
+                longest = max(longest, parse_metadata(trigger.metadata).idle_after or timedelta(0))
+            except MetadataError:
+                continue  # reported where the trigger is evaluated
+        return min(longest, self.config.max_window)
+
+    async def _evaluate(
+        self, scaled_objects: Sequence[ScaledObject], at: datetime, doubt: Unknown | None
+    ) -> Evaluation:
+        wishes, view_doubt = await self._demanded(at), self._view_doubt()
+        entries: dict[Key, BoardEntry] = {}
+        for count, each in enumerate(scaled_objects):
+            triggers = self._own_triggers(each)
+            if triggers:
+                subject = self._subject(each, wishes.get(each.metadata.key, ""), view_doubt)
+                entries[each.metadata.key] = self._entry(subject, triggers, at, doubt)
+            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        return Evaluation(at=at, entries=entries)
+
+    def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
+        addresses = self.config.scaler_addresses
+        return [
+            trigger
+            for trigger in scaled_object.spec.triggers
+            if trigger.type in EXTERNAL_TRIGGERS
+            and (not addresses or trigger.metadata.get("scalerAddress") in addresses)
+        ]
+
+    def _entry(self, subject: _Subject, triggers: Sequence[Trigger], at: datetime, doubt: Unknown | None) -> BoardEntry:
+        found: dict[Overrides, TriggerEntry] = {}
+        problems: list[str] = []
+        for trigger in triggers:
+            try:
+                overrides = parse_metadata(trigger.metadata)
+                policy = self._policy(overrides, subject)
+            except MetadataError as error:
+                problems.append(str(error))
+            else:
+                found[overrides] = TriggerEntry(decision=self._decide(subject, policy, at, doubt), policy=policy)
+        return BoardEntry(target=subject.target, triggers=found, problems=tuple(problems))
+
+    def _policy(self, trigger: Overrides, subject: _Subject) -> ResolvedPolicy:
+        resolved = resolve(("settings", self.config.defaults), ("trigger metadata", trigger), *subject.wishes)
+        if resolved.policy.idle_after > self.config.max_window:
+            raise MetadataError(
+                f"trigger metadata 'idleAfter': {format_duration(resolved.policy.idle_after)} is longer than the "
+                f"operator allows ({format_duration(self.config.max_window)}, evaluation.maxWindow of the settings)"
+            )
+        return resolved
+
+    def _decide(self, subject: _Subject, policy: ResolvedPolicy, at: datetime, doubt: Unknown | None) -> Decision:
+        verdict = None
+        if needs_verdict(subject.standing):
+            history, trust = self.sampler.history, self.config.trust
+            verdict = distrust(judge(subject.pods, history, policy=policy.policy, trust=trust, end=at), doubt)
+        return decide(subject.standing, verdict, policy=policy.policy, now=at)
+
+    async def _demanded(self, at: datetime) -> Mapping[Key, str]:
+        """By ScaledObject, the wake query that asks for it. A query that fails asks for nobody: what sleeps, sleeps."""
+        wishes: dict[Key, str] = {}
+        for query in self.config.wake_queries if self.demand else ():
+            try:
+                elements = await self.demand.demand(query.promql, at=at) if self.demand else ()
+            except SourceError as error:
+                log.warning("wake query failed", query=query.name, error=str(error))
+                continue
+            for element in elements:
+                key = element.labels.get(query.namespace_label, ""), element.labels.get(query.name_label, "")
+                if element.value > 0 and query.covers(key[0]):
+                    wishes.setdefault(key, f"demand query {query.name!r}")
+        return wishes
+
+    # ------------------------------------------------------------------------------------------------- the subject
+
+    def _subject(self, scaled_object: ScaledObject, demand: str, view_doubt: Unknown | None) -> _Subject:
+        target = target_of(scaled_object)
+        where = f"ScaledObject {scaled_object.metadata.name}"
+        look = self._scalable if is_scalable_workload(target) else self._scaled
+        try:
+            keeps = (where, kept(scaled_object.metadata.annotations, where=where))
+            subject = look(scaled_object, target, demand, where)
+        except MetadataError as error:
+            subject, keeps = _unknowable(target, Unknowable.INVALID_POLICY, str(error)), (where, Overrides())
+        if view_doubt:
+            return _unknowable(target, view_doubt.reason, view_doubt.message)
+        return _Subject(target=target, standing=subject.standing, pods=subject.pods, wishes=(keeps, *subject.wishes))
+
+    def _scalable(self, scaled_object: ScaledObject, target: Target, demand: str, where: str) -> _Subject:
+        namespace = scaled_object.metadata.namespace
+        scalable = self.cluster.scalable_workloads.get(namespace, target.name)
+        if scalable is None:
+            missing = f"ScalableWorkload {namespace}/{target.name} does not exist; create it or mend scaleTargetRef"
+            return _unknowable(target, Unknowable.TARGET_NOT_FOUND, missing)
+        suspended_at = scalable.status.suspended_at
+        wish = wake_wish(scaled_object.metadata.annotations, where=where, suspended_at=suspended_at) or demand
+        situation = self.cluster.situation(scalable, wish=wish)
+        on_target = f"ScalableWorkload {target.name}"
+        return _Subject(
+            target=target,
+            standing=standing(situation),
+            pods=situation.pods,
+            wishes=((on_target, kept(scalable.metadata.annotations, where=on_target)),),
+        )
+
+    def _scaled(self, scaled_object: ScaledObject, target: Target, demand: str, where: str) -> _Subject:
+        namespace = scaled_object.metadata.namespace
+        scale = self.scales.of(namespace, target)
+        if isinstance(scale, Unknown):
+            return _unknowable(target, scale.reason, scale.message)
+        try:
+            pods = self.cluster.pods_of_selector(namespace, scale.selector)
+        except ValueError as error:
+            return _unknowable(target, Unknowable.TARGET_NOT_FOUND, f"selector of {target}: {error}")
+        wish = wake_wish(scaled_object.metadata.annotations, where=where, suspended_at=None) or demand
+        return _Subject(
+            target=target,
+            standing=standing_of_scale(replicas=scale.replicas, pods=pods, wake_wish=wish),
+            pods=pods,
+        )
+
+
+def _unknowable(target: Target, reason: Unknowable, message: str) -> _Subject:
+    """A subject of which nothing else counts than why it is not known."""
+    doubt = Unknown(reason=reason, message=message)
+    return _Subject(target=target, standing=Standing(desired_replicas=1, stage=Stage.STARTING, doubt=doubt))

@@ -1,0 +1,133 @@
+"""Scale targets of any kind: their replicas and the selector of their pods, from their scale subresource.
+
+A reflector per kind tells when an object changed; only then is its scale read again. So a tick with nothing new asks
+the API nothing, whatever the number of ScaledObjects.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from scaler.core.idleness import Unknown
+from scaler.core.reasons import Unknowable
+from scaler.errors import KubeError
+from scaler.kube.discovery import resolve_kind
+from scaler.kube.objects import Generic, ScaledObject
+from scaler.kube.reflector import Absent, Denied, Reflector
+from scaler.kube.resources import SCALABLE_WORKLOAD
+from scaler.kube.scale import Scale, read_scale
+from scaler.kube.transport import KubeTransport
+from scaler.kueue.workloads import group_of
+from scaler.loops.board import Target
+
+_READS_AT_ONCE = 16
+_FIRST_LIST = timedelta(seconds=5)
+"""How long the first tick that meets a new kind waits for its list."""
+
+Kind = tuple[str, str]
+"""(apiVersion, kind)"""
+TargetKey = tuple[str, Target]
+"""(namespace, target)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    resource_version: str
+    scale: Scale | Unknown
+
+
+def is_scalable_workload(target: Target) -> bool:
+    """Whether the target is our own kind, of which more is known than its scale."""
+    return group_of(target.api_version) == SCALABLE_WORKLOAD.group and target.kind == SCALABLE_WORKLOAD.kind
+
+
+def target_of(scaled_object: ScaledObject) -> Target:
+    reference = scaled_object.spec.scale_target_ref
+    return Target(api_version=reference.api_version, kind=reference.kind, name=reference.name)
+
+
+class Scales:
+    """Scales of all targets that are not ScalableWorkloads."""
+
+    def __init__(self, transport: KubeTransport, *, namespace: str = "", max_age: timedelta) -> None:
+        self._transport = transport
+        self._namespace = namespace
+        self._max_age = max_age
+        self._reflectors: dict[Kind, Reflector[Generic]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unresolved: dict[Kind, str] = {}
+        self._reads: dict[TargetKey, _Read] = {}
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
+        """Follow the kinds that are scaled, and read the scales of targets that changed."""
+        targets = {(each.metadata.namespace, target_of(each)) for each in scaled_objects}
+        targets = {(namespace, target) for namespace, target in targets if not is_scalable_workload(target)}
+        for kind in {(target.api_version, target.kind) for _, target in targets}:
+            await self._follow(kind)
+        self._reads = {key: read for key, read in self._reads.items() if key in targets}
+        turns = asyncio.Semaphore(_READS_AT_ONCE)
+        await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
+
+    def of(self, namespace: str, target: Target) -> Scale | Unknown:
+        """The target's scale as last read, or why it is not known."""
+        kind = target.api_version, target.kind
+        if kind in self._unresolved:
+            return _not_found(self._unresolved[kind])
+        reflector, read = self._reflectors.get(kind), self._reads.get((namespace, target))
+        if reflector is None or not reflector.is_synced:
+            return _stale(f"{target.kind} objects are not listed yet")
+        if isinstance(reflector.state, Absent | Denied):
+            return _not_found(reflector.state.message)
+        if reflector.age > self._max_age.total_seconds():
+            return _stale(f"{target.kind} objects were not heard of for {int(reflector.age)} s")
+        if reflector.get(namespace, target.name) is None or read is None:
+            return _not_found(f"{target} does not exist in namespace {namespace}; create it or mend scaleTargetRef")
+        return read.scale
+
+    async def _follow(self, kind: Kind) -> None:
+        if kind in self._reflectors:
+            return
+        try:
+            resource = await resolve_kind(self._transport, *kind)
+        except KubeError as error:
+            self._unresolved[kind] = str(error)
+            return
+        self._unresolved.pop(kind, None)
+        reflector = Reflector(self._transport, resource, Generic, namespace=self._namespace)
+        self._reflectors[kind] = reflector
+        self._tasks.append(asyncio.create_task(reflector.run(), name=f"reflect-{resource.qualified_name}"))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(reflector.wait_synced(), _FIRST_LIST.total_seconds())
+
+    async def _read(self, namespace: str, target: Target, turns: asyncio.Semaphore) -> None:
+        reflector = self._reflectors.get((target.api_version, target.kind))
+        seen = reflector.get(namespace, target.name) if reflector else None
+        if reflector is None or seen is None:
+            return
+        version, last = seen.metadata.resource_version, self._reads.get((namespace, target))
+        if last is not None and last.resource_version == version and isinstance(last.scale, Scale):
+            return
+        async with turns:
+            scale = await self._scale(reflector, namespace, target)
+        self._reads[namespace, target] = _Read(resource_version=version, scale=scale)
+
+    async def _scale(self, reflector: Reflector[Generic], namespace: str, target: Target) -> Scale | Unknown:
+        try:
+            return await read_scale(self._transport, reflector.resource, namespace, target.name)
+        except KubeError as error:
+            return _not_found(str(error))
+
+
+def _not_found(message: str) -> Unknown:
+    return Unknown(reason=Unknowable.TARGET_NOT_FOUND, message=message)
+
+
+def _stale(message: str) -> Unknown:
+    return Unknown(reason=Unknowable.STALE_CLUSTER_VIEW, message=message)

@@ -1,0 +1,122 @@
+"""The status of a ScalableWorkload: what it shall be, and whether that is worth a write. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from scaler.core.replicas import Decision
+from scaler.core.suspension import Phase, Plan, Workload
+from scaler.kube.objects import ScalableWorkload, ScalableWorkloadStatus, condition
+from scaler.loops.projection import decision_status, is_warning_due, timestamp
+
+_SETTLED = {Phase.RUNNING: 1, Phase.SUSPENDED: 0}
+"""Phases in which a ScalableWorkload is where it was asked to be, if it was asked to be at that number."""
+
+_WORTH_A_WRITE = (
+    "observedGeneration",
+    "replicas",
+    "selector",
+    "workloadName",
+    "workloadUID",
+    "phase",
+    "verdict",
+    "reason",
+    "idleSince",
+    "suspendAt",
+    "warnedAt",
+    "suspendedAt",
+    "resumedAt",
+    "keepUntil",
+)
+"""Fields whose change is written at once. Message and evidence change with every tick and travel along."""
+
+
+def selector_without_pods(scalable: ScalableWorkload) -> str:
+    """A label selector that is not empty and matches no pod.
+
+    The HorizontalPodAutoscaler that KEDA creates refuses an empty one, and refuses the pods' own one where another
+    autoscaler already selects them.
+    """
+    return f"idlegpu.io/scalable-workload={scalable.metadata.uid}"
+
+
+def desired_status(
+    scalable: ScalableWorkload,
+    planned: Plan,
+    workload: Workload | None,
+    decision: Decision | None,
+    *,
+    now: datetime,
+) -> dict[str, Any]:
+    """The whole status. An absent field is None, so that a merge patch removes it."""
+    return {
+        "observedGeneration": scalable.metadata.generation,
+        "replicas": planned.admitted_replicas,
+        "selector": selector_without_pods(scalable),
+        "phase": str(planned.phase),
+        **_binding(scalable.status, workload),
+        **decision_status(decision),
+        **_times(scalable.status, workload, decision, now=now),
+        "conditions": [_ready(scalable, planned, now=now)],
+    }
+
+
+def _binding(status: ScalableWorkloadStatus, workload: Workload | None) -> dict[str, Any]:
+    """The Workload it is bound to; the last one stays named when it vanished, so that its absence means something."""
+    if workload is None:
+        return {"workloadName": status.workload_name or None, "workloadUID": status.workload_uid or None}
+    return {"workloadName": workload.name, "workloadUID": workload.uid}
+
+
+def _times(
+    status: ScalableWorkloadStatus, workload: Workload | None, decision: Decision | None, *, now: datetime
+) -> dict[str, str | None]:
+    suspended_at = (workload.suspended_at if workload else None) or status.suspended_at
+    resumed_at = status.resumed_at
+    if workload and workload.active and suspended_at and (resumed_at is None or resumed_at < suspended_at):
+        resumed_at = now
+    return {
+        "suspendedAt": timestamp(suspended_at),
+        "resumedAt": timestamp(resumed_at),
+        "warnedAt": timestamp(_warned_at(status, decision, now=now)),
+    }
+
+
+def _warned_at(status: ScalableWorkloadStatus, decision: Decision | None, *, now: datetime) -> datetime | None:
+    """When its owner was warned of the suspension that is near; forgotten as soon as work is seen."""
+    if decision is None or decision.idle_since is None:
+        return status.warned_at if decision is None else None
+    if status.warned_at and status.warned_at >= decision.idle_since:
+        return status.warned_at
+    return now if is_warning_due(decision) else None
+
+
+def _ready(scalable: ScalableWorkload, planned: Plan, *, now: datetime) -> dict[str, Any]:
+    settled = _SETTLED.get(planned.phase) == scalable.spec.replicas
+    word = "True" if settled else "False"
+    before = condition(scalable.status.conditions, "Ready")
+    since = before.last_transition_time if before and before.status == word else None
+    return {
+        "type": "Ready",
+        "status": word,
+        "reason": str(planned.phase),
+        "message": planned.message,
+        "observedGeneration": scalable.metadata.generation,
+        "lastTransitionTime": timestamp(since or now),
+    }
+
+
+def is_worth_writing(current: ScalableWorkloadStatus, desired: Mapping[str, Any]) -> bool:
+    """Whether anything changed that somebody waits for."""
+    return any(_written(current, name) != (desired.get(name) or None) for name in _WORTH_A_WRITE)
+
+
+def _written(status: ScalableWorkloadStatus, name: str) -> Any:
+    value = getattr(status, _ATTRIBUTES[name])
+    return timestamp(value) if isinstance(value, datetime) else value or None
+
+
+_ATTRIBUTES = {
+    name: "workload_uid" if name == "workloadUID" else "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+    for name in _WORTH_A_WRITE
+}

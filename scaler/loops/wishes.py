@@ -1,0 +1,58 @@
+"""What owners write on their objects: keep it, wake it. Pure.
+
+| annotation             | value                                             | meaning                               |
+|------------------------|---------------------------------------------------|---------------------------------------|
+| `idlegpu.io/wake`      | `true`, or the time of the wish (RFC 3339)        | come back, once                       |
+| `idlegpu.io/keep-until`| a time (RFC 3339)                                 | not suspended for being idle until then |
+
+Both are read from the ScaledObject and from the ScalableWorkload that it scales. A wake wish with a time counts only if
+it is younger than the suspension, so that one that was left behind does not undo the next suspension.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from scaler.core.policy import Overrides
+from scaler.errors import MetadataError
+
+WAKE = "idlegpu.io/wake"
+KEEP_UNTIL = "idlegpu.io/keep-until"
+
+_NO = frozenset({"", "false", "no", "0"})
+
+
+def wake_wish(annotations: Mapping[str, str], *, where: str, suspended_at: datetime | None) -> str:
+    """Who asks for it to come back, in words; empty where nobody does."""
+    value = annotations.get(WAKE, "").strip()
+    if value.lower() in _NO:
+        return ""
+    asked_at = _time(value)
+    if asked_at is not None and suspended_at is not None and asked_at <= suspended_at:
+        return ""
+    return f"annotation {WAKE} on {where}"
+
+
+def kept(annotations: Mapping[str, str], *, where: str) -> Overrides:
+    """The policy field that the keep annotation sets.
+
+    Raises: MetadataError for a value that is no time. Whoever tried to keep a workload is not to lose it to a typo,
+    so the caller must not decide without it.
+    """
+    value = annotations.get(KEEP_UNTIL, "").strip()
+    if not value:
+        return Overrides()
+    until = _time(value)
+    if until is None:
+        raise MetadataError(
+            f"annotation {KEEP_UNTIL} on {where}: {value!r} is not a time; "
+            "write it with its zone, such as '2026-12-24T18:00:00Z'"
+        )
+    return Overrides(keep_until=until)
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return instant if instant.tzinfo else None
