@@ -1,0 +1,215 @@
+"""How do the simulated controllers see and change the cluster? One shared live copy, in which writes show at once.
+
+Laws:
+
+* Reading is from memory, and never behind the reader's own writes: what a write returned is in the copy when the write
+  returns, and older news from the watch does not undo it. So a plan that is made right after a write knows of it, and
+  nothing needs to be remembered between two plans.
+* A write carries the uid and resourceVersion that its plan was made from. A conflict, or an object that is gone, is an
+  ordinary outcome (`False`), since the next plan starts from what is true by then.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import structlog
+
+from scaler.embedded.actions import Action, Bind, Create, Delete, Note, Patch
+from scaler.embedded.events import Recorder
+from scaler.embedded.kinds import POD, Json, Resource
+from scaler.errors import KubeError
+from scaler.kube.backoff import Backoff
+from scaler.kube.copies import Change
+from scaler.kube.objects import ObjectMeta, Struct
+from scaler.kube.patience import Timing
+from scaler.kube.reflector import Reflector
+from scaler.kube.transport import KubeTransport
+
+_log = structlog.get_logger(__name__)
+
+_TIMING = Timing(absent=1.0, backoff=Backoff(base=0.1, cap=5.0))
+"""Impatient, since a demo or a test waits for it and the API server is next door."""
+
+Key = tuple[str, str]
+
+
+class Whole(Struct, frozen=True):
+    """An object of any kind, whole in what controllers look at."""
+
+    metadata: ObjectMeta
+    api_version: str = ""
+    kind: str = ""
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+    value: int = 0
+    """Of a WorkloadPriorityClass."""
+
+    def as_json(self, resource: Resource) -> Json:
+        """The object as JSON. Items of built-in lists carry no kind; here every object does."""
+        body: Json = msgspec.to_builtins(self)
+        return body | {"apiVersion": resource.api_version, "kind": resource.kind}
+
+
+class Client:
+    """The live copy of some resources, and the verbs. Use as an async context manager."""
+
+    def __init__(self, transport: KubeTransport, resources: Sequence[Resource]) -> None:
+        self.transport = transport
+        self.events = Recorder(transport)
+        self._reflectors = {resource: Reflector(transport, resource, Whole, timing=_TIMING) for resource in resources}
+        self._objects: dict[Resource, dict[Key, Json]] = {resource: {} for resource in resources}
+        self._listeners: dict[Resource, list[Callable[[], None]]] = {resource: [] for resource in resources}
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        for resource, reflector in self._reflectors.items():
+            self._exits.callback(reflector.subscribe(partial(self._take_in, resource)))
+            task = asyncio.create_task(reflector.run(), name=f"mirror-{resource.plural}")
+            self._exits.push_async_callback(_cancelled, task)
+        await asyncio.gather(*(reflector.wait_synced() for reflector in self._reflectors.values()))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exits.aclose()
+
+    # ---------------------------------------------------------------------------------------------------- reading
+
+    def all(self, resource: Resource) -> list[Json]:
+        """Every object of the resource, ordered by namespace and name."""
+        return [body for _, body in sorted(self._objects[resource].items())]
+
+    def find(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """The object, where it exists."""
+        return self._objects[resource].get((namespace, name))
+
+    def listen(self, resources: Sequence[Resource], wake: Callable[[], None]) -> Callable[[], None]:
+        """Calls `wake` at every change of the resources. Returns the function that ends this."""
+        for resource in resources:
+            self._listeners[resource].append(wake)
+
+        def stop() -> None:
+            for resource in resources:
+                self._listeners[resource].remove(wake)
+
+        return stop
+
+    def _take_in(self, resource: Resource, change: Change[Whole]) -> None:
+        if change.new is not None:
+            self._remember(resource, change.new.as_json(resource))
+        elif change.old is not None:
+            self._forget(resource, change.old.metadata.key, change.old.metadata.uid)
+
+    def _remember(self, resource: Resource, body: Json) -> None:
+        objects = self._objects.get(resource)
+        if objects is None:
+            return
+        key = (body["metadata"].get("namespace", ""), body["metadata"]["name"])
+        known = objects.get(key)
+        if known is None or _revision(known) < _revision(body):
+            objects[key] = body
+            self._tell(resource)
+
+    def _forget(self, resource: Resource, key: Key, uid: str) -> None:
+        objects = self._objects.get(resource, {})
+        known = objects.get(key)
+        if known is not None and known["metadata"]["uid"] == uid:
+            del objects[key]
+            self._tell(resource)
+
+    def _tell(self, resource: Resource) -> None:
+        for wake in self._listeners[resource]:
+            wake()
+
+    # ---------------------------------------------------------------------------------------------------- writing
+
+    async def apply(self, action: Action) -> bool:
+        """Does it. False where it no longer applies, so that a new plan is due. Raises: KubeError where it failed."""
+        try:
+            about = await self._do(action)
+        except KubeError as error:
+            if error.status in (404, 409):
+                _log.debug("SimulatedActionOutdated", reason=error.reason, message=str(error))
+                return isinstance(action, Create)
+            raise
+        for note in action.notes:
+            await self.record(note.about or about, note)
+        return True
+
+    async def record(self, about: Json, note: Note) -> None:
+        """Writes the Event. That it cannot be written is logged, and stops nobody."""
+        await self.events.record(about, note, now=datetime.now(UTC))
+
+    async def _do(self, action: Action) -> Json:
+        match action:
+            case Create():
+                return await self._create(action)
+            case Patch():
+                return await self._patch(action)
+            case Delete():
+                return await self._delete(action)
+            case Bind():
+                return await self._bind(action)
+
+    async def _create(self, action: Create) -> Json:
+        path = action.resource.path(action.body["metadata"].get("namespace", ""))
+        return self._written(action.resource, await self.transport.create(path, action.body))
+
+    async def _patch(self, action: Patch) -> Json:
+        metadata = action.observed["metadata"]
+        guard = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        body = {**action.body, "metadata": {**(action.body.get("metadata") or {}), **guard}}
+        path = _path(action.resource, metadata, action.subresource)
+        return self._written(action.resource, await self.transport.patch(path, body))
+
+    async def _delete(self, action: Delete) -> Json:
+        metadata = action.observed["metadata"]
+        path = _path(action.resource, metadata)
+        if action.grace_seconds is not None:
+            path = f"{path}?gracePeriodSeconds={action.grace_seconds}"
+        answer: Json = msgspec.json.decode(await self.transport.delete(path, uid=metadata["uid"]))
+        if "deletionTimestamp" in (answer.get("metadata") or {}) and action.grace_seconds != 0:
+            self._remember(action.resource, answer)
+        return action.observed
+
+    async def _bind(self, action: Bind) -> Json:
+        pod = action.pod
+        if action.annotations:
+            body = {"metadata": {"annotations": action.annotations}}
+            pod = await self._patch(Patch(resource=POD, observed=pod, body=body))
+        metadata = pod["metadata"]
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": action.node},
+        }
+        await self.transport.create(_path(POD, metadata, "binding"), binding)
+        return self._written(POD, await self.transport.get(_path(POD, metadata)))
+
+    def _written(self, resource: Resource, answer: bytes) -> Json:
+        body: Json = msgspec.json.decode(answer)
+        self._remember(resource, body)
+        return body
+
+
+def _path(resource: Resource, metadata: Mapping[str, Any], subresource: str = "") -> str:
+    return resource.path(metadata.get("namespace", ""), metadata["name"], subresource)
+
+
+def _revision(body: Json) -> int:
+    """The resourceVersion as a number, as which API servers have defined it to be comparable since Kubernetes 1.35."""
+    text = body["metadata"].get("resourceVersion", "0")
+    return int(text) if text.isdigit() else 0
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
