@@ -11,29 +11,24 @@ Laws:
 """
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
-import aiohttp
-
-from scaler.errors import KubeError
 from scaler.kube.access import Access, open_access
 from scaler.kube.backoff import Backoff
-from scaler.kube.calls import NO_ANSWER, TRANSIENT, Call, Params, Request, refusal, unanswered
+from scaler.kube.calls import TRANSIENT, Call, Params, Request, refusal, unanswered
 from scaler.kube.decoding import UNREADABLE, Page, decode
+from scaler.kube.exchange import Answer, Exchange
 
 CALL_SECONDS = 10.0
 READ_ATTEMPTS = 3
 PAGE_SIZE = 500
 """Objects per page: some 3 MB of Workloads, decoded in a few milliseconds."""
-LONGEST_RETRY_AFTER = 5.0
-"""Seconds. What a server asks for beyond that is for the caller's next round, not for a call that somebody awaits."""
 
 Json = Mapping[str, object]
 
@@ -44,14 +39,6 @@ class PatchType(StrEnum):
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
     APPLY = "application/apply-patch+yaml"
-
-
-class _Answer(NamedTuple):
-    status: int
-    body: bytes = b""
-    retry_after: float = 0.0
-    failure: KubeError | None = None
-    """Why there is no answer, where the status is 0."""
 
 
 class KubeTransport:
@@ -68,7 +55,7 @@ class KubeTransport:
         self._access = access
         self._call_seconds = call_seconds
         self._backoff = backoff
-        self._observe = observe
+        self._exchange = Exchange(access, observe=observe)
         self._refresher = asyncio.create_task(access.keep_fresh(), name="kube-credentials")
 
     @classmethod
@@ -147,14 +134,10 @@ class KubeTransport:
         and where the connection breaks.
         """
         request = Request(method="GET", path=path, params={**(params or {}), "watch": True})
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=self._call_seconds, sock_read=silence_seconds)
-        response = await self._open(request, limits)
-        lines = self._lines(request, response)
-        try:
+        async with self._exchange.stream(
+            request, deadline=self._deadline(None), silence_seconds=silence_seconds
+        ) as lines:
             yield lines
-        finally:
-            await lines.aclose()
-            response.close()
 
     # ------------------------------------------------------------------------------------------------------ writes
 
@@ -200,7 +183,7 @@ class KubeTransport:
     async def _read(self, request: Request, within: float | None, attempts: int) -> bytes:
         deadline = self._deadline(within)
         for attempt in count(1):
-            answer = await self._exchange(request, deadline)
+            answer = await self._exchange.answer(request, deadline=deadline)
             wait = max(answer.retry_after, self._backoff.wait(attempt))
             is_late = asyncio.get_running_loop().time() + wait >= deadline
             if answer.status not in TRANSIENT or attempt >= attempts or is_late:
@@ -209,107 +192,14 @@ class KubeTransport:
         raise AssertionError("unreachable")
 
     async def _once(self, request: Request, within: float | None) -> bytes:
-        return self._body(request, await self._exchange(request, self._deadline(within)))
+        return self._body(request, await self._exchange.answer(request, deadline=self._deadline(within)))
 
     def _deadline(self, within: float | None) -> float:
         return asyncio.get_running_loop().time() + (self._call_seconds if within is None else within)
 
-    def _body(self, request: Request, answer: _Answer) -> bytes:
+    def _body(self, request: Request, answer: Answer) -> bytes:
         if answer.failure:
             raise answer.failure
         if answer.status >= 300:
             raise refusal(request, server=self.server, status=answer.status, body=answer.body)
         return answer.body
-
-    async def _exchange(self, request: Request, deadline: float) -> _Answer:
-        started = time.monotonic()
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=self._call_seconds)
-        try:
-            with self._failures(request):
-                async with asyncio.timeout_at(deadline):
-                    response = await self._send(request, limits)
-                    async with response:
-                        answer = _Answer(response.status, await response.read(), _retry_after(response))
-        except KubeError as failure:
-            answer = _Answer(NO_ANSWER, failure=failure)
-        self._report(request, answer.status, started)
-        return answer
-
-    async def _open(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """The response of a watch, its body not read. Raises: KubeError for a refusal, too."""
-        started = time.monotonic()
-        try:
-            with self._failures(request):
-                async with asyncio.timeout(self._call_seconds):
-                    response = await self._send(request, limits)
-                    body = b"" if response.status < 300 else await response.read()
-        except KubeError:
-            self._report(request, NO_ANSWER, started)
-            raise
-        self._report(request, response.status, started)
-        if response.status >= 300:
-            response.close()
-            raise refusal(request, server=self.server, status=response.status, body=body)
-        return response
-
-    async def _send(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        api = self._access.api
-        headers = {"Accept": "application/json", "Content-Type": request.content_type or "application/json"}
-        serialized = await api.param_serialize(
-            method=request.method,
-            resource_path=request.path,
-            query_params=list(request.params.items()),
-            header_params=headers,
-            body=request.body,
-            auth_settings=["BearerToken"],
-        )
-        answer = await api.call_api(*serialized, _request_timeout=limits)
-        response: aiohttp.ClientResponse = answer.response
-        return response
-
-    async def _lines(self, request: Request, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-        rest = bytearray()
-        with self._failures(request):
-            async for chunk in response.content.iter_any():
-                rest += chunk
-                if b"\n" in chunk:
-                    *lines, rest = rest.split(b"\n")
-                    for line in lines:
-                        if line:
-                            yield bytes(line)
-        if rest:
-            raise unanswered(request, server=self.server, reason="Truncated", what="the stream ended within a line")
-
-    @contextmanager
-    def _failures(self, request: Request) -> Iterator[None]:
-        """Turns whatever goes wrong on the way into a KubeError."""
-        try:
-            yield
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            reason, what = _failure(error)
-            raise unanswered(request, server=self.server, reason=reason, what=what) from error
-
-    def _report(self, request: Request, status: int, started: float) -> None:
-        if self._observe:
-            self._observe(request.answered(status, time.monotonic() - started))
-
-
-def _failure(error: Exception) -> tuple[str, str]:
-    """The reason and the words for an exception from the HTTP client."""
-    match error:
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
-            return "CertificateRefused", f"TLS failed: {error}"
-        case TimeoutError():
-            return "Timeout", f"no answer in time{f' ({error})' if str(error) else ''}"
-        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
-            return "Truncated", f"the answer broke off: {error}"
-        case aiohttp.ClientError() | OSError():
-            return "Unreachable", f"cannot connect: {error}"
-        case _:
-            return "NotSent", f"cannot be sent: {type(error).__name__}"
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> float:
-    """Seconds that the server asks to wait, capped; 0 where it does not ask or writes a date."""
-    seconds = response.headers.get("Retry-After", "")
-    return min(float(seconds), LONGEST_RETRY_AFTER) if seconds.isdigit() else 0.0

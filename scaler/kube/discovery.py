@@ -1,0 +1,112 @@
+"""Which resource is meant by an apiVersion and a kind? The API's own discovery, remembered.
+
+Objects name others by kind (`apps/v1`, `Deployment`); paths need the plural (`deployments`) and the scope. A kind that
+is not there is looked for again soon, because CRDs get installed; one that is there is believed for a while.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec import field
+
+from scaler.errors import KubeError
+from scaler.kube.decoding import UNREADABLE, decode
+from scaler.kube.objects import Struct
+from scaler.kube.resources import KNOWN, Resource, group_version_path
+from scaler.kube.transport import KubeTransport
+
+FOUND_SECONDS = 600.0
+MISSING_SECONDS = 15.0
+"""For so long a kind is believed to be missing, so that a thousand objects that name it do not ask a thousand times."""
+
+
+class _Entry(Struct, frozen=True):
+    name: str = ""
+    kind: str = ""
+    namespaced: bool = True
+
+
+class _ResourceList(Struct, frozen=True):
+    resources: list[_Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    by_kind: Mapping[str, Resource]
+    read_at: float
+    missing: KubeError | None = None
+    """Why there is nothing, where the API server does not know the API version at all."""
+
+
+class Discovery:
+    """Resolves kinds against one API server."""
+
+    def __init__(
+        self,
+        transport: KubeTransport,
+        *,
+        found_seconds: float = FOUND_SECONDS,
+        missing_seconds: float = MISSING_SECONDS,
+    ) -> None:
+        self._transport = transport
+        self._found_seconds = found_seconds
+        self._missing_seconds = missing_seconds
+        self._listings: dict[str, _Listing] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def resolve_kind(self, api_version: str, kind: str) -> Resource:
+        """The resource of that kind. Raises: KubeError; 404 where the API server serves no such kind."""
+        known = _KNOWN.get((api_version, kind))
+        if known is not None:
+            return known
+        async with self._locks.setdefault(api_version, asyncio.Lock()):
+            listing = self._listings.get(api_version)
+            if listing is None or self._is_outdated(listing, kind):
+                listing = await self._read(api_version)
+                self._listings[api_version] = listing
+        return _find(listing, api_version, kind)
+
+    def _is_outdated(self, listing: _Listing, kind: str) -> bool:
+        lifetime = self._found_seconds if kind in listing.by_kind else self._missing_seconds
+        return time.monotonic() - listing.read_at > lifetime
+
+    async def _read(self, api_version: str) -> _Listing:
+        path = group_version_path(api_version)
+        try:
+            body = await self._transport.get(path)
+            entries = decode(_ResourceList, body).resources
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            return _Listing(by_kind={}, read_at=time.monotonic(), missing=error)
+        except UNREADABLE as error:
+            raise KubeError(f"get {path}: the answer lists no resources: {error}", reason="NotAList") from error
+        return _Listing(by_kind=_by_kind(api_version, entries), read_at=time.monotonic())
+
+
+_KNOWN = {(resource.api_version, resource.kind): resource for resource in KNOWN}
+
+
+def _by_kind(api_version: str, entries: list[_Entry]) -> dict[str, Resource]:
+    group, _, version = api_version.rpartition("/")
+    return {
+        entry.kind: Resource(
+            group=group, version=version, plural=entry.name, kind=entry.kind, namespaced=entry.namespaced
+        )
+        for entry in entries
+        if "/" not in entry.name
+    }
+
+
+def _find(listing: _Listing, api_version: str, kind: str) -> Resource:
+    if kind in listing.by_kind:
+        return listing.by_kind[kind]
+    why = "does not serve the API version" if listing.missing else "serves no such kind in this API version"
+    raise KubeError(
+        f"kind {kind!r} of apiVersion {api_version!r}: the API server {why}; check the spelling (a kind is "
+        "capitalised) and that its CustomResourceDefinition is installed",
+        status=404,
+        reason="KindNotFound",
+    ) from listing.missing

@@ -1,0 +1,243 @@
+"""Tells what was done, and why, in the Events of the object that it was done to.
+
+Laws:
+
+* Recording never waits and never fails. What cannot be sent is dropped and counted: an Event is a courtesy, and the
+  decision it tells of stands in the object's status as well.
+* The queue is bounded, and so is the rate. What is repeated while it waits becomes one Event with a count; what is
+  repeated within ten minutes becomes a count on the Event that exists.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import structlog
+
+from scaler.errors import KubeError
+from scaler.kube.objects import ObjectMeta
+from scaler.kube.resources import EVENT, Resource
+from scaler.kube.transport import KubeTransport
+
+_log = structlog.get_logger(__name__)
+
+COMPONENT = "idle-gpu-scaler"
+AGGREGATION_SECONDS = 600.0
+LONGEST_MESSAGE = 1024
+"""Characters. The events.k8s.io API, by which others read the same Events, allows no more."""
+REMEMBERED = 4096
+"""Series whose Event is remembered in order to count on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectReference:
+    """The object that an Event is about."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    """Empty for what belongs to none; its Events are kept in `default`."""
+    name: str
+    uid: str
+    """`kubectl describe` finds Events by it."""
+    resource_version: str = ""
+
+    @classmethod
+    def of(cls, resource: Resource, metadata: ObjectMeta) -> "ObjectReference":
+        return cls(
+            api_version=resource.api_version,
+            kind=resource.kind,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+        )
+
+
+class _Series(NamedTuple):
+    """What makes two Events the same."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    event_type: str
+    reason: str
+    action: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    count: int
+    first: datetime
+    last: datetime
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    name: str
+    count: int
+    at: float
+
+
+class EventRecorder:
+    """Sends Events while `run` runs."""
+
+    def __init__(
+        self,
+        transport: KubeTransport,
+        *,
+        instance: str = "",
+        queue_limit: int = 1000,
+        per_second: float = 5.0,
+        burst: int = 50,
+    ) -> None:
+        self._transport = transport
+        self._instance = instance or COMPONENT
+        self._queue_limit = queue_limit
+        self._waiting: OrderedDict[_Series, _Waiting] = OrderedDict()
+        self._sent: OrderedDict[_Series, _Sent] = OrderedDict()
+        self._has_waiting = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._per_second = per_second
+        self._burst = burst
+        self._tokens = float(burst)
+        self._refilled_at = time.monotonic()
+        self._is_failing = False
+        self.dropped = 0
+        """Events that found the queue full."""
+        self.failed = 0
+        """Events that the API did not take."""
+
+    def record(
+        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
+    ) -> None:
+        """Queues an Event. Returns at once, never raises."""
+        now = datetime.now(UTC)
+        series = _Series(
+            api_version=about.api_version,
+            kind=about.kind,
+            namespace=about.namespace,
+            name=about.name,
+            uid=about.uid,
+            event_type="Warning" if warning else "Normal",
+            reason=reason,
+            action=action,
+            message=message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…",
+        )
+        waiting = self._waiting.get(series)
+        if waiting is not None:
+            self._waiting[series] = replace(waiting, count=waiting.count + 1, last=now)
+        elif len(self._waiting) >= self._queue_limit:
+            self.dropped += 1
+        else:
+            self._waiting[series] = _Waiting(count=1, first=now, last=now, resource_version=about.resource_version)
+            self._has_waiting.set()
+            self._is_idle.clear()
+
+    async def run(self) -> None:
+        """Sends what is queued until cancelled."""
+        while True:
+            await self._has_waiting.wait()
+            await self._take_token()
+            series, waiting = self._waiting.popitem(last=False)
+            await self._send(series, waiting)
+            if not self._waiting:
+                self._has_waiting.clear()
+                self._is_idle.set()
+
+    async def drain(self, within: float) -> bool:
+        """Whether everything queued was sent (or refused) in so many seconds, while `run` runs."""
+        try:
+            async with asyncio.timeout(within):
+                await self._is_idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------------------------------ sending
+
+    async def _send(self, series: _Series, waiting: _Waiting) -> None:
+        try:
+            known = self._sent.get(series)
+            is_recent = known is not None and time.monotonic() - known.at < AGGREGATION_SECONDS
+            if not (known and is_recent and await self._count_on(series, known, waiting)):
+                await self._create(series, waiting)
+            self._is_failing = False
+        except KubeError as error:
+            self.failed += waiting.count
+            if not self._is_failing:
+                _log.warning("KubeEventNotRecorded", reason=series.reason, error=str(error))
+            self._is_failing = True
+
+    async def _count_on(self, series: _Series, known: _Sent, waiting: _Waiting) -> bool:
+        """Whether the Event that exists was counted up; False where it has been cleaned away."""
+        count = known.count + waiting.count
+        path = EVENT.path(series.namespace or "default", known.name)
+        try:
+            await self._transport.patch(path, {"count": count, "lastTimestamp": _time(waiting.last)})
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            return False
+        self._remember(series, replace(known, count=count))
+        return True
+
+    async def _create(self, series: _Series, waiting: _Waiting) -> None:
+        name = f"{series.name[:230]}.{secrets.token_hex(8)}"
+        namespace = series.namespace or "default"
+        await self._transport.create(EVENT.path(namespace), self._event(series, waiting, name, namespace))
+        self._remember(series, _Sent(name=name, count=waiting.count, at=time.monotonic()))
+
+    def _event(self, series: _Series, waiting: _Waiting, name: str, namespace: str) -> dict[str, object]:
+        about = {
+            "apiVersion": series.api_version,
+            "kind": series.kind,
+            "namespace": series.namespace,
+            "name": series.name,
+            "uid": series.uid,
+            "resourceVersion": waiting.resource_version,
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {field: value for field, value in about.items() if value},
+            "type": series.event_type,
+            "reason": series.reason,
+            "message": series.message,
+            "action": series.action,
+            "count": waiting.count,
+            "firstTimestamp": _time(waiting.first),
+            "lastTimestamp": _time(waiting.last),
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._instance,
+        }
+
+    def _remember(self, series: _Series, sent: _Sent) -> None:
+        self._sent[series] = sent
+        self._sent.move_to_end(series)
+        if len(self._sent) > REMEMBERED:
+            self._sent.popitem(last=False)
+
+    async def _take_token(self) -> None:
+        """Waits until one more Event may be sent."""
+        now = time.monotonic()
+        self._tokens = min(float(self._burst), self._tokens + (now - self._refilled_at) * self._per_second)
+        self._refilled_at = now
+        self._tokens -= 1
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / self._per_second)
+
+
+def _time(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,73 @@
+"""A watch has ended: where does the next one start, and how long is it put off? Pure.
+
+| how it ended                                   | failures in a row | next                                     |
+|------------------------------------------------|-------------------|------------------------------------------|
+| after it had lasted, and not in mere silence   | 0                 | watch from where it ended, at once       |
+| early, but it had delivered something          | 1                 | watch from where it ended, after a wait  |
+| early, with nothing                            | + 1               | the same; or see below                   |
+| 410 Expired, as an answer or in the stream     | + 1               | list, after a wait                       |
+| the third fruitless one that did reach a server| as above          | list, after a wait                       |
+
+A list that succeeds does not make up for failures: a server that answers every watch with 410 would be listed without
+a pause. Nor does an open stream: one that only ever says `ERROR` would be opened again a thousand times a second.
+The last line is for servers whose versions have gone backwards (a restored etcd): they stay silent or refuse for ever.
+"""
+
+from dataclasses import dataclass, field
+
+from scaler.kube.backoff import Backoff
+
+FRUITLESS_WATCHES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """When a reflector loses patience. All in seconds."""
+
+    watch: tuple[float, float] = (240.0, 300.0)
+    """A watch is asked to end after a time drawn from this range, so that watches do not all reconnect together."""
+    slack: float = 15.0
+    """A connection that is silent for this much longer than the watch was asked to last is dead."""
+    bookmark_silence: float = 90.0
+    """The same for a server that is known to send bookmarks, which come about once a minute."""
+    lasting: float = 5.0
+    """A watch that stood this long was a good one, however it ended."""
+    absent: float = 30.0
+    """Between two looks for a resource that the server does not know."""
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a round of list and watch came to its end."""
+
+    lasted: float
+    """Seconds for which the watch was open; 0 where it never was."""
+    delivered: bool = False
+    """Whether an event or a bookmark came."""
+    in_order: bool = False
+    """Whether the server ended the watch as it was asked to."""
+    was_reached: bool = True
+    """Whether a server answered at all."""
+    is_expired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """What follows."""
+
+    failures: int
+    lists: bool
+    """Whether the version that was watched from is to be given up."""
+
+
+def judge(ending: Ending, *, failures: int, timing: Timing) -> Next:
+    """What follows a round that ended like this after so many failures in a row."""
+    if ending.lasted >= timing.lasting and (ending.delivered or ending.in_order):
+        failures = 0
+    elif ending.delivered and not ending.is_expired:
+        failures = 1
+    else:
+        failures += 1
+    is_fruitless = ending.was_reached and failures >= FRUITLESS_WATCHES
+    return Next(failures=failures, lists=ending.is_expired or is_fruitless)
