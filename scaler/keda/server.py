@@ -28,6 +28,8 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _WHOLE, _LIVENESS, _READINESS = "", "liveness", "readiness"
 """The health services, as the official http-add-on names them for Kubernetes' gRPC probes."""
 
+_UNLIMITED = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
@@ -112,8 +114,13 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_connection_age_ms", _milliseconds(config.max_connection_age)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(grace)),
-        # All of KEDA's streams and calls share one connection.
-        ("grpc.max_concurrent_streams", config.max_concurrent_rpcs),
+        # All of KEDA's calls share one connection, and beyond this limit they would wait inside KEDA, without a
+        # deadline. So the limit that counts is `max_concurrent_rpcs`, which refuses.
+        ("grpc.max_concurrent_streams", _UNLIMITED),
+        # After a restart all streams are opened in one burst. gRPC drops calls at random beyond 1,000 that wait to be
+        # taken up, and every one beyond 3,000.
+        ("grpc.server.max_pending_requests", 2 * config.max_concurrent_rpcs),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * config.max_concurrent_rpcs),
         # A KEDA whose node died leaves no FIN. Without pings its streams would stay open here until TCP gives up.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -11,7 +11,7 @@ import grpc
 import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from keda_harness import Served, ref, serving
+from keda_harness import Served, ref, refusal, serving
 from memory_board import BUSY, IDLE, MemoryBoard
 
 from scaler.errors import ConfigurationError
@@ -70,6 +70,22 @@ async def test_a_drain_ends_a_thousand_streams_with_ok_well_within_its_grace() -
         assert perf_counter() - started < 8
         assert board.listeners == 0
         assert {record.code for record in served.observed} == {"OK"}
+
+
+async def test_a_burst_of_streams_is_taken_up_completely() -> None:
+    async with serving(MemoryBoard({FIRST: IDLE})) as served:
+        streams = [served.stub.StreamIsActive(ref()) for _ in range(5000)]
+        firsts = await asyncio.gather(*(stream.read() for stream in streams))
+        assert [first.result for first in firsts] == [False] * 5000
+        assert (await served.stub.GetMetricSpec(ref())).metricSpecs
+
+
+async def test_calls_beyond_the_limit_are_refused_and_do_not_wait() -> None:
+    async with serving(MemoryBoard({FIRST: IDLE}), max_concurrent_rpcs=10) as served:
+        streams = [served.stub.StreamIsActive(ref()) for _ in range(10)]
+        await asyncio.gather(*(stream.read() for stream in streams))
+        code, _ = await asyncio.wait_for(refusal(served.stub.IsActive(ref())), 2)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_during_a_drain_readiness_is_lost_and_does_not_come_back() -> None:
