@@ -144,7 +144,7 @@ class Ring:
     def _value(self, slot: int) -> float:
         return self._values[slot % len(self._values)] if self._holds(slot) else _EMPTY
 
-    def _between(self, first: int, last: int) -> array[float]:
+    def _between(self, first: int, last: int) -> "array[float]":
         """The values of slots first..last, oldest first; slots that the ring does not hold are empty."""
         size = len(self._values)
         held_first, held_last = max(first, self._head - size + 1), min(last, self._head)
@@ -157,7 +157,7 @@ class Ring:
             return held
         return array("f", [_EMPTY]) * (held_first - first) + held + array("f", [_EMPTY]) * (last - held_last)
 
-    def _missed(self, values: array[float], first: int) -> tuple[int, int]:
+    def _missed(self, values: "array[float]", first: int) -> tuple[int, int]:
         """Collections missed in the window: all of them, and the most in a row."""
         sampled = [offset for offset, value in enumerate(values) if value != _EMPTY]
         if not sampled:

@@ -61,13 +61,19 @@ class Evaluation:
     """The instant that was looked at: a multiple of the evaluation interval."""
     entries: Mapping[Key, BoardEntry]
 
-    def by_target(self) -> Mapping[tuple[str, Target], tuple[Decision, ...]]:
-        """The decisions of all triggers by (namespace, target)."""
+    by_target: Mapping[tuple[str, Target], tuple[Decision, ...]]
+    """The decisions of all triggers by (namespace, target)."""
+
+    @classmethod
+    def of(cls, entries: Mapping[Key, BoardEntry], *, at: datetime) -> "Evaluation":
         found: dict[tuple[str, Target], tuple[Decision, ...]] = {}
-        for (namespace, _), entry in self.entries.items():
+        for (namespace, _), entry in entries.items():
             decisions = tuple(trigger.decision for trigger in entry.triggers.values())
             found[namespace, entry.target] = found.get((namespace, entry.target), ()) + decisions
-        return found
+        return cls(at=at, entries=entries, by_target=found)
+
+    def decisions_on(self, namespace: str, target: Target) -> tuple[Decision, ...]:
+        return self.by_target.get((namespace, target), ())
 
 
 @dataclass(slots=True)

@@ -172,7 +172,7 @@ class Evaluator:
                 entries[each.metadata.key] = self._entry(subject, triggers, at, doubt)
             if count % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
-        return Evaluation(at=at, entries=entries)
+        return Evaluation.of(entries, at=at)
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         addresses = self.config.scaler_addresses

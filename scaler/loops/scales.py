@@ -13,7 +13,7 @@ from datetime import timedelta
 from scaler.core.idleness import Unknown
 from scaler.core.reasons import Unknowable
 from scaler.errors import KubeError
-from scaler.kube.discovery import resolve_kind
+from scaler.kube.discovery import Discovery
 from scaler.kube.objects import Generic, ScaledObject
 from scaler.kube.reflector import Absent, Denied, Reflector
 from scaler.kube.resources import SCALABLE_WORKLOAD
@@ -53,6 +53,7 @@ class Scales:
 
     def __init__(self, transport: KubeTransport, *, namespace: str = "", max_age: timedelta) -> None:
         self._transport = transport
+        self._discovery = Discovery(transport)
         self._namespace = namespace
         self._max_age = max_age
         self._reflectors: dict[Kind, Reflector[Generic]] = {}
@@ -95,7 +96,7 @@ class Scales:
         if kind in self._reflectors:
             return
         try:
-            resource = await resolve_kind(self._transport, *kind)
+            resource = await self._discovery.resolve_kind(*kind)
         except KubeError as error:
             self._unresolved[kind] = str(error)
             return

@@ -1,0 +1,216 @@
+"""Drives `Workload.spec.active` from `ScalableWorkload.spec.replicas`, and writes down what was observed. Leader only.
+
+Laws:
+
+* Read → plan (pure, `core/suspension.py`) → re-check → act → observe, one ScalableWorkload at a time, level-triggered:
+  whatever was missed is seen at the next round.
+* Every write carries the resourceVersion that was decided upon; a conflict means looking again.
+* A deactivation is re-checked against the API itself, not a copy: a scale-up that was asked for a moment ago wins.
+* Nothing is announced that did not happen: the Event follows the patch.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from scaler.core.reasons import Because
+from scaler.core.replicas import Decision, Inactive
+from scaler.core.suspension import Phase, Plan, Step, Workload, plan
+from scaler.errors import KubeError
+from scaler.kube.decoding import decode
+from scaler.kube.events import ObjectReference
+from scaler.kube.objects import ObjectMeta, ScalableWorkload
+from scaler.kube.resources import SCALABLE_WORKLOAD, WORKLOAD
+from scaler.kube.transport import KubeTransport
+from scaler.kueue.patches import activate, adopt, deactivate
+from scaler.loops.board import Board, Key, Target
+from scaler.loops.cluster import Cluster
+from scaler.loops.projection import evidence, leading, timestamp
+from scaler.loops.status import desired_status, is_worth_writing
+from scaler.loops.wishes import WAKE
+
+log = structlog.get_logger(__name__)
+
+_CAUSE_GPUS = 8
+"""GPUs listed in the annotation that says why a Workload was deactivated."""
+
+
+class Announcer(Protocol):
+    """Tells owners what happened, as Events on their objects. An EventRecorder is one."""
+
+    def record(
+        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
+    ) -> None:
+        """Never blocks and never fails the caller."""
+
+
+_ANNOUNCED_PHASES = {
+    Phase.REFUSED: ("UnsupportedWorkload", True),
+    Phase.DEACTIVATED_BY_OTHER: ("DeactivatedByOther", True),
+    Phase.FINISHED: ("Finished", False),
+    Phase.SUSPENDED: ("PodsGone", False),
+    Phase.WAITING_FOR_QUOTA: ("WaitingForQuota", False),
+    Phase.RUNNING: ("Running", False),
+}
+"""Phases whose begin is an Event: (reason, whether a warning)."""
+
+
+class Reconciler:
+    """Reconciles one ScalableWorkload at a time."""
+
+    def __init__(
+        self,
+        transport: KubeTransport,
+        cluster: Cluster,
+        board: Board,
+        announcer: Announcer,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._transport = transport
+        self._cluster = cluster
+        self._board = board
+        self._announcer = announcer
+        self._clock = clock
+
+    async def reconcile(self, key: Key) -> None:
+        """Take the next step for the ScalableWorkload and write its status. Raises: KubeError; try again later."""
+        scalable = self._cluster.scalable_workloads.get(*key)
+        if scalable is None or scalable.metadata.deletion_timestamp is not None:
+            return
+        situation, decision = self._cluster.situation(scalable), self._decision(scalable)
+        planned = plan(situation)
+        if planned.step is not None and situation.workload is not None:
+            await self._take(planned.step, scalable, situation.workload, decision)
+        await self._write_status(scalable, planned, situation.workload, decision)
+        await self._consume_wish(scalable, planned)
+
+    def _decision(self, scalable: ScalableWorkload) -> Decision | None:
+        evaluation = self._board.evaluation
+        if evaluation is None:
+            return None
+        target = Target(
+            api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=scalable.metadata.name
+        )
+        return leading(evaluation.decisions_on(scalable.metadata.namespace, target))
+
+    # --------------------------------------------------------------------------------------------------------- steps
+
+    async def _take(
+        self, step: Step, scalable: ScalableWorkload, workload: Workload, decision: Decision | None
+    ) -> None:
+        match step:
+            case Step.DEACTIVATE:
+                await self._deactivate(scalable, workload, decision)
+            case Step.ADOPT:
+                cause = self._cause(scalable, decision, "ScaledToZero", "it was inactive already")
+                await self._patch_workload(workload, adopt(workload, cause=cause))
+            case Step.ACTIVATE:
+                await self._patch_workload(workload, activate(workload))
+                self._tell_both(scalable, workload, "Resumed", f"activated Workload {workload.name}: replicas is 1")
+
+    async def _deactivate(self, scalable: ScalableWorkload, workload: Workload, decision: Decision | None) -> None:
+        if not await self._is_still_wanted_at_zero(scalable):
+            log.info("suspension called off: replicas is no longer 0", scalable_workload=scalable.metadata.key)
+            return
+        reason, message = _why(scalable, decision)
+        cause = self._cause(scalable, decision, reason, message)
+        await self._patch_workload(workload, deactivate(workload, cause=cause))
+        again = " again (it had come back active)" if scalable.status.phase == Phase.SUSPENDED else ""
+        self._tell_both(scalable, workload, reason, f"deactivated Workload {workload.name}{again}: {message}")
+
+    async def _is_still_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
+        path = SCALABLE_WORKLOAD.path(*scalable.metadata.key)
+        fresh = decode(ScalableWorkload, await self._transport.get(path))
+        return fresh.metadata.uid == scalable.metadata.uid and fresh.spec.replicas == 0
+
+    async def _patch_workload(self, workload: Workload, body: Mapping[str, Any]) -> None:
+        await self._transport.patch(WORKLOAD.path(workload.namespace, workload.name), body)
+
+    def _cause(self, scalable: ScalableWorkload, decision: Decision | None, reason: str, message: str) -> str:
+        """The annotation on a Workload that says when, by whom and why it was deactivated. JSON."""
+        gpus = evidence(decision.verdict) if decision else []
+        cause = {
+            "at": timestamp(self._clock()),
+            "by": f"ScalableWorkload/{scalable.metadata.name}",
+            "reason": reason,
+            "message": message,
+            "idleSince": timestamp(scalable.status.idle_since),
+            "evidence": gpus[:_CAUSE_GPUS] or _remembered(scalable)[:_CAUSE_GPUS],
+        }
+        return msgspec.json.encode({name: value for name, value in cause.items() if value}).decode()
+
+    def _tell_both(self, scalable: ScalableWorkload, workload: Workload, reason: str, message: str) -> None:
+        observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
+        self._announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata), reason, message)
+        self._announcer.record(ObjectReference.of(WORKLOAD, observed), reason, message)
+
+    # -------------------------------------------------------------------------------------------------------- status
+
+    async def _write_status(
+        self, scalable: ScalableWorkload, planned: Plan, workload: Workload | None, decision: Decision | None
+    ) -> None:
+        status = desired_status(scalable, planned, workload, decision, now=self._clock())
+        if not is_worth_writing(scalable.status, status):
+            return
+        body = {"metadata": {"resourceVersion": scalable.metadata.resource_version}, "status": status}
+        await self._transport.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key, "status"), body)
+        self._announce_changes(scalable, planned, status)
+
+    def _announce_changes(self, scalable: ScalableWorkload, planned: Plan, status: Mapping[str, Any]) -> None:
+        def tell(reason: str, message: str, *, warning: bool) -> None:
+            self._announcer.record(about, reason, message, warning=warning)
+
+        about = ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata)
+        if status["warnedAt"] and status["warnedAt"] != timestamp(scalable.status.warned_at):
+            tell(
+                "SuspendSoon",
+                f"GPUs idle since {status['idleSince']}; suspended at {status['suspendAt']}",
+                warning=True,
+            )
+        if planned.phase == scalable.status.phase:
+            return
+        if planned.phase is Phase.NO_WORKLOAD and scalable.status.workload_uid:
+            tell("WorkloadMissing", planned.message, warning=True)
+        elif planned.phase in _ANNOUNCED_PHASES:
+            reason, is_warning = _ANNOUNCED_PHASES[planned.phase]
+            tell(reason, planned.message, warning=is_warning)
+
+    async def _consume_wish(self, scalable: ScalableWorkload, planned: Plan) -> None:
+        """Remove a wake wish that has been granted, so that it does not undo the next suspension."""
+        granted = scalable.spec.replicas == 1 and planned.phase not in _WISH_PENDING
+        if not granted or WAKE not in scalable.metadata.annotations:
+            return
+        body = {
+            "metadata": {"annotations": {WAKE: None}, "uid": scalable.metadata.uid},
+        }
+        await self._transport.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key), body)
+
+
+_WISH_PENDING = frozenset({Phase.DEACTIVATED_BY_OTHER, Phase.RESUMING, Phase.SUSPENDING, Phase.NO_WORKLOAD})
+
+
+def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, str]:
+    """The reason and the words for a suspension: GPUs that were judged idle, or somebody who scaled it to 0.
+
+    The decision that KEDA acted on is either still on the board, or was written to the status before; a restart in
+    between loses nothing.
+    """
+    if decision is not None and isinstance(decision.answer, Inactive) and decision.answer.because is Because.GPUS_IDLE:
+        return str(Because.GPUS_IDLE), decision.answer.message
+    if scalable.status.reason == Because.GPUS_IDLE:
+        return str(Because.GPUS_IDLE), scalable.status.message
+    return "ScaledToZero", "replicas was set to 0 (kubectl scale, another trigger, or an annotation of KEDA's)"
+
+
+def _remembered(scalable: ScalableWorkload) -> list[Any]:
+    """The evidence in the status, from the time when there were pods to look at."""
+    return list(scalable.status.evidence)
+
+
+def is_conflict(error: KubeError) -> bool:
+    """Whether somebody else changed the object first: nothing is wrong, look again."""
+    return error.status in {404, 409}

@@ -1,0 +1,1 @@
+"""What this program tells about itself: metrics, logs, and pages over HTTP."""

@@ -1,0 +1,113 @@
+"""Pages over HTTP: metrics, liveness, readiness, and every decision as JSON and as a page for people.
+
+| path                              | answer                                                             |
+|-----------------------------------|--------------------------------------------------------------------|
+| `/metrics`                        | Prometheus exposition                                              |
+| `/healthz`                        | 200 while the loops beat; says which one stopped otherwise (503)   |
+| `/readyz`                         | 200 after the first full evaluation; says what is missing (503)    |
+| `/api/v1/decisions`               | one line per ScaledObject, JSON                                    |
+| `/api/v1/decisions/{ns}/{name}`   | everything known about one ScaledObject, JSON                      |
+| `/`                               | the decisions as a page                                            |
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+
+from scaler import __version__
+from scaler.errors import ConfigurationError
+from scaler.telemetry.metrics import Metrics
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """What the pages show, asked for at every request."""
+
+    unhealthy: Callable[[], Sequence[str]]
+    """What is wrong with the process; empty while it is alive and well."""
+    unready: Callable[[], Sequence[str]]
+    """What is still missing before it can answer."""
+    overview: Callable[[], Sequence[Mapping[str, Any]]]
+    explain: Callable[[str, str], Mapping[str, Any] | None]
+
+
+class HttpServer:
+    """The HTTP side of the process."""
+
+    def __init__(self, address: str, metrics: Metrics, views: Views) -> None:
+        self._host, self._port = _split(address)
+        self._metrics = metrics
+        self._views = views
+        self._runner: web.AppRunner | None = None
+        environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=select_autoescape())
+        self._page = environment.get_template("decisions.html")
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises: ConfigurationError where the address cannot be bound."""
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/metrics", self._get_metrics),
+                web.get("/healthz", self._probe(self._views.unhealthy)),
+                web.get("/readyz", self._probe(self._views.unready)),
+                web.get("/api/v1/decisions", self._get_overview),
+                web.get("/api/v1/decisions/{namespace}/{name}", self._get_explanation),
+                web.get("/", self._get_page),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = error.strerror or str(error)
+            raise ConfigurationError(f"http.address {self._host}:{self._port} cannot be bound: {reason}") from None
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        body, content_type = self._metrics.exposition(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    def _probe(self, problems: Callable[[], Sequence[str]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            found = problems()
+            return web.Response(status=503 if found else 200, text="\n".join(found) + "\n" if found else "ok\n")
+
+        return answer
+
+    async def _get_overview(self, _: web.Request) -> web.Response:
+        return web.json_response({"decisions": list(self._views.overview())})
+
+    async def _get_explanation(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        explanation = self._views.explain(namespace, name)
+        if explanation is None:
+            problem = f"ScaledObject {namespace}/{name} is not on the board"
+            missing = "; ".join(self._views.unready())
+            return web.json_response({"error": f"{problem}: {missing}" if missing else problem}, status=404)
+        return web.json_response(explanation)
+
+    async def _get_page(self, _: web.Request) -> web.Response:
+        html = self._page.render(version=__version__, decisions=self._views.overview(), missing=self._views.unready())
+        return web.Response(text=html, content_type="text/html")
+
+
+def _split(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or `:port` (every interface)."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"http.address {address!r} is not host:port; write for example '0.0.0.0:8080'")
+    return host.strip("[]") or "::", int(port)
