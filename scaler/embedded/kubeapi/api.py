@@ -1,0 +1,128 @@
+"""The embedded Kubernetes API as the demo and the tests hold it: start, stop, connect."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+from aiohttp import web
+
+from scaler.embedded.kubeapi.cluster import Cluster, Writing, wall_clock
+from scaler.embedded.kubeapi.faults import Faults
+from scaler.embedded.kubeapi.garbage import Collector
+from scaler.embedded.kubeapi.registration import Registrar
+from scaler.embedded.kubeapi.resources import Resource, View, storage_view
+from scaler.embedded.kubeapi.server import Server
+from scaler.embedded.kubeapi.status import ApiError, Json
+
+_SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_SHUTDOWN_SECONDS = 1.0
+
+
+class KubeApi:
+    """An in-memory Kubernetes API on a loopback port.
+
+    Its state outlives `stop`: started again, it goes on where it was, as after an outage.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str = "",
+        faults: Faults | None = None,
+        now: Callable[[], datetime] = wall_clock,
+        history: int = 20_000,
+    ) -> None:
+        """`history` is how many past events per resource a watch can resume from."""
+        self.faults = faults or Faults()
+        self._cluster = Cluster(now=now, history=history)
+        self._collector = Collector(self._cluster)
+        self._registrar = Registrar(self._cluster)
+        self._cluster.store.observers += [self._registrar.observe, self._collector.observe]
+        self._server = Server(self._cluster, faults=self.faults, token=token)
+        self._token = token
+        self._runner: web.AppRunner | None = None
+        self._collecting: asyncio.Task[None] | None = None
+        self._address: tuple[str, int] | None = None
+        for name in _SYSTEM_NAMESPACES:
+            self._create("", "namespaces", {"metadata": {"name": name}})
+
+    @property
+    def url(self) -> str:
+        """Where the API is (or was, while stopped). Raises: RuntimeError before the first start."""
+        if self._address is None:
+            raise RuntimeError("the embedded Kubernetes API has no address yet; call start() first")
+        host, port = self._address
+        return f"http://{host}:{port}"
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve, and the URL. A restart without a port takes the earlier port again."""
+        if port == 0 and self._address is not None:
+            port = self._address[1]
+        runner = web.AppRunner(
+            self._server.application(),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        await runner.setup()
+        site = web.TCPSite(runner, host, port, reuse_address=True)
+        await site.start()
+        self._address = (host, runner.addresses[0][1])
+        self._runner = runner
+        self._collecting = asyncio.create_task(self._collector.run(), name="embedded-garbage-collector")
+        return self.url
+
+    async def stop(self) -> None:
+        """Stop serving. Open watches end; the objects stay."""
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.gather(self._collecting, return_exceptions=True)
+            self._collecting = None
+        if self._runner is not None:
+            self._server.close_watches()
+            await self._runner.cleanup()
+            self._runner = None
+
+    def install_crds(self, definitions: Iterable[Json]) -> None:
+        """Register parsed CustomResourceDefinitions; those that are there already are replaced. Raises: ApiError."""
+        view = self._view("apiextensions.k8s.io", "customresourcedefinitions")
+        for definition in definitions:
+            try:
+                self._cluster.create(view, "", definition, Writing(manager="install"))
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                key = ("", definition["metadata"]["name"])
+                self._cluster.update(view, key, lambda _old, new=definition: new, Writing(manager="install"))  # type: ignore[misc]
+
+    def served(self) -> list[Resource]:
+        """The resources that are served at the moment; their versions tell which CEL rules are not evaluated."""
+        return list(self._cluster.registry)
+
+    def kubeconfig(self) -> Json:
+        """A kubeconfig for this API, parsed."""
+        user = {"token": self._token} if self._token else {}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "embedded", "cluster": {"server": self.url}}],
+            "users": [{"name": "embedded", "user": user}],
+            "contexts": [{"name": "embedded", "context": {"cluster": "embedded", "user": "embedded"}}],
+            "current-context": "embedded",
+        }
+
+    def write_kubeconfig(self, path: Path) -> None:
+        """The kubeconfig as a file that only its owner can read."""
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(self.kubeconfig()))
+
+    def _view(self, group: str, plural: str) -> View:
+        resource = self._cluster.registry.resource(group, plural)
+        if resource is None:
+            raise LookupError(f"{plural}.{group} is not a built-in resource")
+        return storage_view(resource)
+
+    def _create(self, group: str, plural: str, body: Json) -> None:
+        self._cluster.create(self._view(group, plural), "", body, Writing(manager="embedded"))

@@ -1,0 +1,233 @@
+"""What may a write change, and what does the server write itself? Metadata, generation, status, deletion marks.
+
+Pure: bodies and `now` in, bodies out; nothing here touches the store.
+
+| write to            | metadata            | spec and the rest | status                     |
+|---------------------|---------------------|-------------------|----------------------------|
+| the object          | the client's        | the client's      | as it was, where it is a subresource |
+| /status, custom     | as it was           | as it was         | the client's               |
+| /status, built-in   | the client's        | as it was         | the client's               |
+
+Server-set metadata (uid, creation, deletion, generation) survives whatever a client sends.
+"""
+
+import random
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from scaler.embedded.kubeapi.resources import View
+from scaler.embedded.kubeapi.status import STALE, Cause, Json, bad_request, conflict, invalid
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_LONGEST_GENERATED_BASE = 58
+_SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+
+
+def timestamp(moment: datetime) -> str:
+    """A time as the API writes it: whole seconds, Z."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def checked_type(view: View, body: Any, *, kind: str = "", api_version: str = "") -> Json:
+    """The body, if it is an object of the type that the URL speaks of. Raises: ApiError 400."""
+    if not isinstance(body, dict):
+        raise bad_request("the body of the request is not a JSON object")
+    expected_kind, expected_version = kind or view.resource.kind, api_version or view.api_version
+    named_kind, named_version = body.get("kind", ""), body.get("apiVersion", "")
+    if not named_kind and view.resource.custom:
+        raise bad_request("Object 'Kind' is missing in the body of the request")
+    if named_kind not in ("", expected_kind) or named_version not in ("", expected_version):
+        raise bad_request(
+            f"{named_version}, Kind={named_kind} in the body does not match what the URL names: "
+            f"{expected_version}, Kind={expected_kind}"
+        )
+    if not isinstance(body.get("metadata", {}), dict):
+        raise bad_request("metadata must be an object")
+    return {**body, "kind": expected_kind, "apiVersion": expected_version, "metadata": body.get("metadata", {})}
+
+
+def checked_namespace(view: View, namespace: str, body: Json) -> Json:
+    """The body with the namespace of the URL. Raises: ApiError 400 where it names another."""
+    metadata = body["metadata"]
+    if metadata.get("namespace", "") not in ("", namespace):
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request "
+            f"({metadata['namespace']!r} is not {namespace!r})"
+        )
+    if not view.resource.namespaced:
+        return body
+    return {**body, "metadata": {**metadata, "namespace": namespace}}
+
+
+def created(view: View, body: Json, *, now: datetime) -> Json:
+    """A new object as the server takes it in: named, identified, without what a client may not set."""
+    given = {key: value for key, value in body["metadata"].items() if key not in _SERVER_SET}
+    if given.pop("resourceVersion", ""):
+        raise bad_request("resourceVersion should not be set on objects to be created")
+    given.pop("managedFields", None)
+    metadata = {
+        **given,
+        "name": given.get("name") or _generated_name(given.get("generateName", "")),
+        "uid": str(uuid.uuid4()),
+        "creationTimestamp": timestamp(now),
+    }
+    if view.resource.generation:
+        metadata["generation"] = 1
+    return {**_with_initial_status(view, body), "metadata": metadata}
+
+
+def _generated_name(base: str) -> str:
+    if not base:
+        return ""
+    suffix = "".join(random.choices(_SUFFIX_ALPHABET, k=5))  # noqa: S311 - a name, not a secret
+    return base[:_LONGEST_GENERATED_BASE] + suffix
+
+
+def _with_initial_status(view: View, body: Json) -> Json:
+    resource = view.resource
+    if not view.version.has_status or resource.status_on_create == "keep":
+        return body
+    kept = {key: value for key, value in body.items() if key != "status"}
+    return {**kept, "status": resource.initial_status} if resource.initial_status else kept
+
+
+def name_problems(metadata: Json) -> list[Cause]:
+    """What is wrong with an object's name."""
+    name = metadata.get("name", "")
+    if not name:
+        message = "Required value: name or generateName is required"
+        return [Cause(reason="FieldValueRequired", field="metadata.name", message=message)]
+    if not isinstance(name, str) or len(name) > 253 or not _NAME.fullmatch(name):
+        message = (
+            f'Invalid value: "{name}": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric '
+            "characters, '-' or '.', and must start and end with an alphanumeric character"
+        )
+        return [Cause(reason="FieldValueInvalid", field="metadata.name", message=message)]
+    return []
+
+
+def check_identity(view: View, old: Json, new: Json) -> None:
+    """Raises: ApiError where a write names another object or a revision that is no longer the present one."""
+    group, plural = view.resource.key
+    was, metadata = old["metadata"], new["metadata"]
+    name = was["name"]
+    if metadata.get("name", name) != name:
+        raise bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
+    uid = metadata.get("uid") or was["uid"]
+    if uid != was["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {was['uid']}"
+        raise conflict(group, plural, name, why)
+    revision = metadata.get("resourceVersion") or was["resourceVersion"]
+    if revision != was["resourceVersion"]:
+        raise conflict(group, plural, name, STALE)
+
+
+def updated(view: View, old: Json, new: Json, *, subresource: str) -> Json:
+    """A written object with everything that this write may not change put back."""
+    restricted = _restricted(view, old, new, subresource=subresource)
+    metadata = _kept_metadata(old["metadata"], restricted["metadata"])
+    if view.resource.generation and _spec_differs(view, old, restricted):
+        metadata["generation"] = old["metadata"].get("generation", 0) + 1
+    return {**restricted, "metadata": metadata}
+
+
+def _restricted(view: View, old: Json, new: Json, *, subresource: str) -> Json:
+    if subresource == "status":
+        kept = {key: value for key, value in old.items() if key != "status"}
+        if not view.resource.custom:
+            kept["metadata"] = new["metadata"]
+        return {**kept, "status": new["status"]} if "status" in new else kept
+    if not view.version.has_status:
+        return new
+    kept = {key: value for key, value in new.items() if key != "status"}
+    return {**kept, "status": old["status"]} if "status" in old else kept
+
+
+def _kept_metadata(old: Json, new: Json) -> Json:
+    metadata = {key: value for key, value in new.items() if key not in _SERVER_SET}
+    metadata |= {key: old[key] for key in _SERVER_SET if key in old}
+    return metadata | {"name": old["name"], "resourceVersion": old["resourceVersion"]}
+
+
+def _spec_differs(view: View, old: Json, new: Json) -> bool:
+    """Whether what a controller has to act on changed: all but metadata and, where it is a subresource, status."""
+    apart = {"metadata", "apiVersion", "kind"} | ({"status"} if view.version.has_status else set())
+    return {k: v for k, v in old.items() if k not in apart} != {k: v for k, v in new.items() if k not in apart}
+
+
+def check_finalizers(view: View, old: Json, new: Json) -> None:
+    """Raises: ApiError 422 where a finalizer is added to an object that is being deleted."""
+    if "deletionTimestamp" not in old["metadata"]:
+        return
+    before = set(old["metadata"].get("finalizers") or ())
+    added = sorted(set(new["metadata"].get("finalizers") or ()) - before)
+    if added:
+        message = (
+            f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added}"
+        )
+        cause = Cause(reason="FieldValueForbidden", field="metadata.finalizers", message=message)
+        raise invalid(view.resource.group, view.resource.kind, old["metadata"]["name"], [cause])
+
+
+def is_due_for_removal(body: Json) -> bool:
+    """Whether nothing holds a deleted object back any more."""
+    metadata = body["metadata"]
+    waiting = metadata.get("deletionGracePeriodSeconds", 0) or metadata.get("finalizers") or holds_contents(body)
+    return "deletionTimestamp" in metadata and not waiting
+
+
+def holds_contents(body: Json) -> bool:
+    """Whether this is a namespace whose contents were not cleared away yet."""
+    is_namespace = body["kind"] == "Namespace" and body["apiVersion"] == "v1"
+    return is_namespace and bool((body.get("spec") or {}).get("finalizers"))
+
+
+def grace_seconds(view: View, body: Json, asked: int | None) -> int:
+    """How long a kubelet may take. Only pods that are bound and still run have anybody to wait for."""
+    if not view.resource.graceful:
+        return 0
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        return 0
+    wanted = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    return max(0, int(wanted))
+
+
+def marked_deleted(body: Json, *, grace: int, now: datetime, finalizers: list[str]) -> Json:
+    """The object with its deletion announced, or the same object where a mark stands that is not longer than this."""
+    metadata: Json = body["metadata"]
+    marked = dict(metadata)
+    if finalizers != (metadata.get("finalizers") or []):
+        marked["finalizers"] = finalizers
+    if "deletionTimestamp" not in metadata:
+        marked |= _deletion(now=now, grace=grace)
+        if "generation" in metadata:
+            marked["generation"] = metadata["generation"] + 1
+    elif grace < metadata.get("deletionGracePeriodSeconds", 0):
+        marked |= _deletion(now=now, grace=grace)
+    return body if marked == metadata else {**body, "metadata": marked}
+
+
+def _deletion(*, now: datetime, grace: int) -> Json:
+    return {"deletionTimestamp": timestamp(now + timedelta(seconds=grace)), "deletionGracePeriodSeconds": grace}
+
+
+def finalizers_for(view: View, body: Json, propagation: str) -> list[str]:
+    """The finalizers that a delete with this propagation policy leaves on the object."""
+    finalizers = list(body["metadata"].get("finalizers") or [])
+    if propagation:
+        finalizers = [name for name in finalizers if name not in _PROPAGATION.values()]
+    if propagation in _PROPAGATION:
+        finalizers.append(_PROPAGATION[propagation])
+    cleanup = view.resource.cleanup_finalizer
+    if cleanup and cleanup not in finalizers and "deletionTimestamp" not in body["metadata"]:
+        finalizers.append(cleanup)
+    return finalizers
+
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+_PROPAGATION = {"Foreground": FOREGROUND, "Orphan": ORPHAN}
