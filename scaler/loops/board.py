@@ -119,6 +119,11 @@ class Board:
             for listener in listeners:
                 _notify(listener, answer)
 
+    @property
+    def why_cold(self) -> str:
+        """Why there is no first evaluation yet, in words."""
+        return f"the first evaluation is not complete: {self._cold_because}"
+
     def explain_cold_start(self, message: str) -> None:
         """Say why there is no first evaluation yet."""
         self._cold_because = message
@@ -142,7 +147,7 @@ class Board:
 
     def _why_unusable(self) -> str:
         if self._evaluation is None:
-            return f"the first evaluation is not complete: {self._cold_because}"
+            return self.why_cold
         age_s = self._clock() - self._published_s
         if age_s > self._max_age_s:
             return f"the last evaluation is {format_duration(timedelta(seconds=int(age_s)))} old; the next one is due"

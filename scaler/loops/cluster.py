@@ -5,6 +5,7 @@ Only observed state passes through here, from the reflectors' stores. Nothing is
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol, TypeVar
 
 from scaler.core import pods as core
@@ -13,7 +14,7 @@ from scaler.core.suspension import Situation
 from scaler.kube.accelerators import GpuResources, gpu_pod
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
-from scaler.kube.reflector import Absent, State
+from scaler.kube.reflector import Absent, Reflecting, State
 from scaler.kube.store import Index
 from scaler.kueue.workloads import group_of, observe, owner_key
 from scaler.loops.wishes import wake_wish
@@ -111,13 +112,26 @@ class Cluster:
     gpus: GpuResources
 
     @property
+    def _stores(self) -> dict[str, Store[object]]:
+        return {
+            "ScaledObjects": self.scaled_objects,
+            "ScalableWorkloads": self.scalable_workloads,
+            "Workloads": self.workloads,
+            "Pods": self.pods,
+        }
+
+    @property
     def view_age_s(self) -> float:
         """Seconds since the quietest store last heard of the API; infinite while one of them was never filled."""
-        return max(
-            _silence(self.scaled_objects),
-            _silence(self.scalable_workloads),
-            _silence(self.workloads),
-            _silence(self.pods),
+        return max(_silence(store) for store in self._stores.values())
+
+    @property
+    def unlisted(self) -> str:
+        """The kinds that were never listed, and why, in words."""
+        return ", ".join(
+            f"{name}: {state.message}" if not isinstance(state := store.state, Reflecting) else name
+            for name, store in self._stores.items()
+            if not isfinite(_silence(store))
         )
 
     def workload_of(self, scalable: ScalableWorkload) -> Workload | None:

@@ -131,14 +131,23 @@ class Evaluator:
         intake = await self.sampler.refresh(end=at, span=self._span(scaled_objects))
         await self.scales.refresh(scaled_objects)
         evaluation = None
-        if self.sampler.is_backfilled:
+        missing = self._why_not_yet(intake)
+        if missing:
+            self.board.explain_cold_start(missing)
+        else:
             evaluation = await self._evaluate(scaled_objects, at, intake.doubt)
             self.board.publish(evaluation)
-        elif intake.doubt:
-            self.board.explain_cold_start(intake.doubt.message)
         seconds = asyncio.get_running_loop().time() - started
         self.observe(Tick(at=at, seconds=seconds, intake=intake, evaluation=evaluation))
         return evaluation
+
+    def _why_not_yet(self, intake: Intake) -> str:
+        """What is missing for the first evaluation; empty where nothing is, or where there was one before."""
+        if not isfinite(self.cluster.view_age_s):
+            return f"the Kubernetes API has not listed everything yet ({self.cluster.unlisted})"
+        if self.sampler.is_backfilled or self.board.is_ready:
+            return ""
+        return intake.doubt.message if intake.doubt else "the window is being rebuilt from the metrics source"
 
     def _view_doubt(self) -> Unknown | None:
         age_s, limit = self.cluster.view_age_s, self.config.max_view_age

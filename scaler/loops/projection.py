@@ -121,7 +121,7 @@ def explain(board: Board, key: Key) -> dict[str, Any] | None:
 def _trigger(trigger: TriggerEntry) -> dict[str, Any]:
     decision = trigger.decision
     return {
-        "answer": _answer_word(decision),
+        "answer": answer_word(decision),
         "reason": answer_reason(decision.answer),
         "message": decision.answer.message,
         "desiredReplicas": decision.standing.desired_replicas,
@@ -140,7 +140,8 @@ def _iso(instant: datetime | None) -> str | None:
     return instant.isoformat() if instant else None
 
 
-def _answer_word(decision: Decision) -> str:
+def answer_word(decision: Decision) -> str:
+    """`active`, `inactive` or `error`: what KEDA gets."""
     match decision.answer:
         case Active():
             return "active"
@@ -203,7 +204,7 @@ def _line(key: Key, entry: BoardEntry) -> Mapping[str, Any]:
     if decision is None:
         return shown
     return shown | {
-        "answer": _answer_word(decision),
+        "answer": answer_word(decision),
         "reason": answer_reason(decision.answer),
         "message": decision.answer.message,
         "stage": str(decision.standing.stage),

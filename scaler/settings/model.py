@@ -84,8 +84,8 @@ class Kubernetes(_Section):
     kubeconfig: Path | None = None
     """None: the pod's service account, or the default kubeconfig outside of a cluster."""
     context: str | None = None
-    namespaces: tuple[str, ...] = ()
-    """Empty: all namespaces."""
+    namespace: str = ""
+    """The one namespace to look after; empty: all."""
     timeout: Duration = timedelta(seconds=10)
     max_view_age: Duration = timedelta(minutes=3)
     """Without a word from the API server for this long (it sends bookmarks every minute) nothing is decided."""

@@ -1,0 +1,126 @@
+"""`idle-gpu-scaler explain`: one decision, with its evidence, its settings, and what comes next."""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from scaler.errors import ConfigurationError, ScalerError
+from scaler.settings.load import load
+from scaler.telemetry import logs
+
+_TIMEOUT_SECONDS = 10.0
+_STYLES = {"active": "green", "inactive": "yellow", "error": "magenta", "Busy": "green", "Idle": "yellow"}
+
+
+def run_explain(
+    scaled_object: str,
+    *,
+    server: str,
+    local: bool,
+    config: Path | None,
+    flags: Mapping[str, Any],
+    as_json: bool,
+) -> int:
+    """The exit status. Raises: ScalerError."""
+    namespace, slash, name = scaled_object.partition("/")
+    if not (namespace and slash and name):
+        raise ConfigurationError(f"{scaled_object!r} is not NAMESPACE/NAME; write for example 'team-a/notebook'")
+    looked_up = _evaluate(namespace, name, config, flags) if local else _ask(server, namespace, name)
+    explanation = asyncio.run(looked_up)
+    if as_json:
+        print(json.dumps(explanation, indent=2))  # noqa: T201 (the program's output)
+    else:
+        Console().print(render(explanation))
+    return 0
+
+
+async def _ask(server: str, namespace: str, name: str) -> Mapping[str, Any]:
+    url = f"{server.rstrip('/')}/api/v1/decisions/{quote(namespace, safe='')}/{quote(name, safe='')}"
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+            body = await response.json(content_type=None)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise ScalerError(
+            f"no scaler answers at {server} ({type(error).__name__}); "
+            "name a running one with --server, or evaluate here with --local"
+        ) from None
+    if response.status != 200:
+        raise ScalerError(str(body.get("error", f"{url} answered {response.status}")))
+    explanation: Mapping[str, Any] = body
+    return explanation
+
+
+async def _evaluate(namespace: str, name: str, config: Path | None, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What this process decides by itself, from the same sources. Writes nothing."""
+    from scaler.cli.runtime import Runtime
+
+    settings = load(config, environ=os.environ, flags=flags)
+    logs.configure(level="error", style="text")
+    return await Runtime(settings).explain_now((namespace, name))
+
+
+# ------------------------------------------------------------------------------------------------------------ rendering
+
+
+def render(explanation: Mapping[str, Any]) -> RenderableType:
+    """The explanation for a terminal."""
+    scaled, target = explanation["scaledObject"], explanation["target"]
+    title = Text.assemble(
+        (f"{scaled['namespace']}/{scaled['name']}", "bold"), f"  scales {target['kind']} {target['name']}"
+    )
+    parts: list[RenderableType] = [title, Text(f"evaluated at {explanation['evaluatedAt']}", style="dim")]
+    parts += [Text(f"problem: {problem}", style="red") for problem in explanation["problems"]]
+    for trigger in explanation["triggers"]:
+        parts += ["", _decision(trigger), "", _settings(trigger["settings"])]
+        if trigger["gpus"]:
+            parts += ["", _gpus(trigger["gpus"])]
+    return Group(*parts)
+
+
+def _decision(trigger: Mapping[str, Any]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    answer = Text.assemble((trigger["answer"], f"bold {_STYLES.get(trigger['answer'], '')}"), f"  {trigger['reason']}")
+    rows: list[tuple[str, Any]] = [
+        ("answer", answer),
+        ("because", trigger["message"]),
+        ("verdict", trigger["verdict"] or "not looked at"),
+        ("replicas", f"{trigger['desiredReplicas']} asked for, {trigger['stage']}"),
+        ("running since", trigger["runningSince"] or "-"),
+        ("idle since", trigger["idleSince"] or "-"),
+        ("next", trigger["next"]),
+    ]
+    for label, value in rows:
+        grid.add_row(Text(label, style="dim"), value)
+    return grid
+
+
+def _settings(settings: list[Mapping[str, str]]) -> RenderableType:
+    table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="dim")
+    for setting in settings:
+        table.add_row(setting["name"], setting["value"], setting["source"])
+    return table
+
+
+def _gpus(gpus: list[Mapping[str, Any]]) -> RenderableType:
+    table = Table("pod", "GPU", "verdict", "signal", "peak %", "coverage %", "last sample", box=None, pad_edge=False)
+    table.header_style = "dim"
+    for gpu in gpus:
+        verdict = Text(gpu["verdict"], style=_STYLES.get(gpu["verdict"], "magenta"))
+        if "reason" in gpu:
+            verdict.append(f" {gpu['reason']}")
+        lines = gpu["signals"] or [{"name": "-"}]
+        for number, line in enumerate(lines):
+            first = (gpu["pod"], gpu["gpu"], verdict) if number == 0 else ("", "", "")
+            cells = (line.get(key, "-") for key in ("name", "peakPercent", "coveragePercent", "lastSample"))
+            table.add_row(*first, *cells)
+    return table

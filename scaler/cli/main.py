@@ -1,0 +1,127 @@
+"""`idle-gpu-scaler`: the verbs and their flags. Each verb's work is in a file of its own."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from scaler.errors import ScalerError
+
+app = typer.Typer(
+    name="idle-gpu-scaler",
+    help="Suspends GPU workloads that are really idle and hands their GPUs to the gangs that wait (KEDA + Kueue).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Config = Annotated[Path | None, typer.Option("--config", help="Settings file (YAML).", show_default=False)]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", help="Kubeconfig; default: the pod's account, or your own.", show_default=False),
+]
+PrometheusUrl = Annotated[
+    str | None, typer.Option("--prometheus-url", help="Prometheus or Thanos querier.", show_default=False)
+]
+
+
+@app.command()
+def demo(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON Lines instead of the live timeline.")] = False,
+    source: Annotated[
+        str, typer.Option("--source", help="Where metrics come from: 'dcgm' (direct scrape) or 'prometheus'.")
+    ] = "dcgm",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Keep gRPC, HTTP and the Kubernetes API up after the story.")
+    ] = False,
+) -> None:
+    """Tell the whole story on an embedded cluster: idle, suspended, the next gang runs, the first comes back."""
+    from scaler.cli.demo import run_demo
+
+    sys.exit(run_demo(as_json=as_json, source=source, serve=serve))
+
+
+@app.command()
+def run(
+    config: Config = None,
+    components: Annotated[
+        str | None,
+        typer.Option("--components", help="'scaler,reconciler' (default), or one of them.", show_default=False),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Annotated[str | None, typer.Option("--context", help="Kubeconfig context.", show_default=False)] = None,
+    prometheus_url: PrometheusUrl = None,
+    dcgm_endpoint: Annotated[
+        list[str] | None,
+        typer.Option("--dcgm-endpoint", help="dcgm-exporter URL to scrape directly; repeatable.", show_default=False),
+    ] = None,
+    grpc_address: Annotated[
+        str | None, typer.Option("--grpc-address", help="Where KEDA calls; default 0.0.0.0:9090.", show_default=False)
+    ] = None,
+    http_address: Annotated[
+        str | None,
+        typer.Option("--http-address", help="Metrics and pages; default 0.0.0.0:8080.", show_default=False),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="debug, info, warning or error.", show_default=False)
+    ] = None,
+    log_format: Annotated[str | None, typer.Option("--log-format", help="json or text.", show_default=False)] = None,
+) -> None:
+    """Run the external scaler for KEDA and the reconciler for Kueue."""
+    from scaler.cli.run import run_scaler
+
+    flags = {
+        "components": components.split(",") if components else None,
+        "kubernetes.kubeconfig": kubeconfig,
+        "kubernetes.context": context,
+        "prometheus.url": prometheus_url,
+        "dcgm.endpoints": dcgm_endpoint or None,
+        "grpc.address": grpc_address,
+        "http.address": http_address,
+        "log.level": log_level,
+        "log.format": log_format,
+    }
+    sys.exit(run_scaler(config, flags))
+
+
+@app.command()
+def explain(
+    scaled_object: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The ScaledObject.")],
+    server: Annotated[
+        str, typer.Option("--server", help="HTTP address of a running scaler.")
+    ] = "http://127.0.0.1:8080",
+    local: Annotated[
+        bool, typer.Option("--local", help="Evaluate here and now, read-only, instead of asking a running scaler.")
+    ] = False,
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    prometheus_url: PrometheusUrl = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+) -> None:
+    """Say what was decided about a ScaledObject, by which evidence and settings, and what happens next and when."""
+    from scaler.cli.explain import run_explain
+
+    flags = {"kubernetes.kubeconfig": kubeconfig, "prometheus.url": prometheus_url}
+    sys.exit(run_explain(scaled_object, server=server, local=local, config=config, flags=flags, as_json=as_json))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from scaler import __version__
+
+    Console().print(f"idle-gpu-scaler {__version__}", highlight=False)
+
+
+def main() -> None:
+    """The program. Errors that are an operator's to mend end it with status 2 and a message, not a traceback."""
+    try:
+        app()
+    except ScalerError as error:
+        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,374 @@
+"""Everything that one process runs, wired together from settings: built, started, watched, and ended in order."""
+
+import asyncio
+import gc
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from scaler import __version__
+from scaler.cli.sources import Source, open_source
+from scaler.core.idleness import verdict_name
+from scaler.core.relabel import DEFAULT_RULES, parse_rules
+from scaler.core.replicas import answer_reason
+from scaler.errors import ScalerError
+from scaler.keda.server import ExternalScalerServer, ServerConfig
+from scaler.keda.servicer import RpcEnded
+from scaler.kube.accelerators import GpuResources
+from scaler.kube.calls import Call
+from scaler.kube.events import EventRecorder
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.lease import LeaderElector
+from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
+from scaler.kube.reflector import Reflector
+from scaler.kube.resources import POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
+from scaler.kube.transport import KubeTransport
+from scaler.loops.board import Board, Evaluation, Key
+from scaler.loops.cluster import Cluster, pod_indexes, scalable_workload_indexes, workload_indexes
+from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick, WakeQuery
+from scaler.loops.leading import Leading, Reconciled
+from scaler.loops.projection import answer_word, explain, overview
+from scaler.loops.reconciliation import Reconciler
+from scaler.loops.sampling import Sampler
+from scaler.loops.scales import Scales
+from scaler.settings.model import Settings
+from scaler.telemetry.http import HttpServer, Views
+from scaler.telemetry.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+_MISSED_TICKS = 3
+"""Evaluations that may be missed before the board answers nobody, and twice that before the process is unwell."""
+
+_LIST_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reflectors:
+    """The live copies that every replica keeps."""
+
+    scaled_objects: Reflector[ScaledObject]
+    scalable_workloads: Reflector[ScalableWorkload]
+    workloads: Reflector[Workload]
+    pods: Reflector[Pod]
+
+    @classmethod
+    def of(cls, transport: KubeTransport, gpus: GpuResources, namespace: str) -> "Reflectors":
+        return cls(
+            scaled_objects=Reflector(transport, SCALED_OBJECT, ScaledObject, namespace=namespace),
+            scalable_workloads=Reflector(
+                transport,
+                SCALABLE_WORKLOAD,
+                ScalableWorkload,
+                namespace=namespace,
+                indexes=scalable_workload_indexes(),
+            ),
+            workloads=Reflector(transport, WORKLOAD, Workload, namespace=namespace, indexes=workload_indexes()),
+            pods=Reflector(transport, POD, Pod, namespace=namespace, indexes=pod_indexes(gpus)),
+        )
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [self.scaled_objects.run(), self.scalable_workloads.run(), self.workloads.run(), self.pods.run()]
+
+
+class Runtime:
+    """One process. `await start()`, then `await run()` until `stop()` is called."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.metrics.build.labels(version=__version__).set(1)
+        self.grpc_port = 0
+        self.http_port = 0
+        self._stack = AsyncExitStack()
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._followers: list[Callable[[Tick], None]] = []
+        self._evaluations: asyncio.Queue[Evaluation] = asyncio.Queue()
+        self._started_at = 0.0
+        self.server: ExternalScalerServer | None = None
+        self.leading: Leading | None = None
+
+    def follow(self, follower: Callable[[Tick], None]) -> None:
+        """Be told of every tick."""
+        self._followers.append(follower)
+
+    # ----------------------------------------------------------------------------------------------------- life-cycle
+
+    async def start(self) -> None:
+        """Build and start everything. Raises: ConfigurationError; nothing is left running then."""
+        try:
+            await self._build()
+            await self._listen()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._started_at = asyncio.get_running_loop().time()
+        self._start_loops()
+
+    async def run(self) -> None:
+        """Until `stop` is called, or a loop that must not end has ended. Raises: what ended it."""
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        try:
+            await asyncio.wait([stopping, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            ended = [task for task in self._tasks if task.done() and not task.cancelled()]
+            await self._shut_down()
+        for task in ended:
+            task.result()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def _shut_down(self) -> None:
+        """Streams end well, the Lease is released, and only then the connections are closed."""
+        log.info("stopping")
+        self.board.close()
+        if self.server is not None:
+            await self.server.drain(self.settings.grpc.drain)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def explain_now(self, key: Key) -> Mapping[str, Any]:
+        """What this process decides by itself about one ScaledObject. Listens nowhere, writes nothing.
+
+        Raises: ScalerError where the API or the source does not answer, or the ScaledObject is not there.
+        """
+        async with self._stack:
+            await self._build()
+            for number, work in enumerate(self.reflectors.tasks()):
+                self._spawn(f"reflector-{number}", work)
+            try:
+                await self._wait_listed()
+                await self.evaluator.tick(self.evaluator.clock())
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+            explanation = explain(self.board, key)
+        if explanation is None:
+            missing = "; ".join(self.unready()) or "there is no such ScaledObject with an external trigger"
+            raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
+        return explanation
+
+    async def _wait_listed(self) -> None:
+        copies = self.reflectors
+        waits = (copies.scaled_objects, copies.scalable_workloads, copies.workloads, copies.pods)
+        try:
+            async with asyncio.timeout(_LIST_SECONDS):
+                await asyncio.gather(*(copy.wait_synced() for copy in waits))
+        except TimeoutError:
+            raise ScalerError(f"the Kubernetes API did not list everything: {self.cluster.unlisted}") from None
+
+    # --------------------------------------------------------------------------------------------------------- parts
+
+    async def _build(self) -> None:
+        settings = self.settings
+        kubernetes = settings.kubernetes
+        namespace = kubernetes.namespace
+        self.source = open_source(settings, self.metrics)
+        self._stack.push_async_callback(self.source.close)
+        self.transport = await KubeTransport.connect(
+            kubernetes.kubeconfig,
+            kubernetes.context,
+            call_seconds=kubernetes.timeout.total_seconds(),
+            observe=self._called,
+        )
+        self._stack.push_async_callback(self.transport.close)
+        gpus = GpuResources(patterns=settings.gpu_resources)
+        self.reflectors = Reflectors.of(self.transport, gpus, namespace)
+        self.cluster = Cluster(
+            scaled_objects=self.reflectors.scaled_objects,
+            scalable_workloads=self.reflectors.scalable_workloads,
+            workloads=self.reflectors.workloads,
+            pods=self.reflectors.pods,
+            gpus=gpus,
+        )
+        self.board = Board(max_age=self._patience(_MISSED_TICKS))
+        self.scales = Scales(self.transport, namespace=namespace, max_age=kubernetes.max_view_age)
+        self._stack.push_async_callback(self.scales.close)
+        self.evaluator = self._evaluator(self.source)
+
+    def _evaluator(self, source: Source) -> Evaluator:
+        settings = self.settings
+        trust = settings.trust.trust()
+        rules = DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel)
+        return Evaluator(
+            config=EvaluationConfig(
+                interval=settings.evaluation.interval,
+                trust=trust,
+                defaults=settings.defaults.overrides(),
+                max_window=settings.evaluation.max_window,
+                max_view_age=settings.kubernetes.max_view_age,
+                scaler_addresses=frozenset(settings.keda.scaler_addresses),
+                wake_queries=tuple(
+                    WakeQuery(
+                        name=wake.name,
+                        promql=wake.query,
+                        namespaces=frozenset(wake.namespaces),
+                        namespace_label=wake.namespace_label,
+                        name_label=wake.name_label,
+                    )
+                    for wake in settings.wake
+                ),
+            ),
+            cluster=self.cluster,
+            scales=self.scales,
+            sampler=Sampler(
+                source.signals,
+                signals=[signal.signal() for signal in settings.signals],
+                rules=rules,
+                trust=trust,
+                overlap=settings.evaluation.overlap,
+            ),
+            board=self.board,
+            demand=source.demand,
+            observe=self._ticked,
+        )
+
+    def _patience(self, ticks: int) -> timedelta:
+        """How long some ticks take at worst: their interval, and a read that runs into its time limit."""
+        return ticks * self.settings.evaluation.interval + self.settings.prometheus.timeout
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        http = HttpServer(
+            settings.http.address,
+            self.metrics,
+            Views(
+                unhealthy=self.unhealthy,
+                unready=self.unready,
+                overview=lambda: overview(self.board),
+                explain=lambda namespace, name: explain(self.board, (namespace, name)),
+            ),
+        )
+        self.http_port = await http.start()
+        self._stack.push_async_callback(http.stop)
+        if "scaler" in settings.components:
+            config = ServerConfig(
+                addresses=(settings.grpc.address,),
+                max_connection_age=settings.grpc.max_connection_age,
+                reflection=settings.grpc.reflection,
+            )
+            self.server = ExternalScalerServer(config, self.board, observe=self._answered)
+            self.grpc_port = await self.server.start()
+        log.info("listening", grpc_port=self.grpc_port or None, http_port=self.http_port, version=__version__)
+
+    def _start_loops(self) -> None:
+        self._spawn("evaluation", self.evaluator.run())
+        for number, work in enumerate(self.reflectors.tasks()):
+            self._spawn(f"reflector-{number}", work)
+        if "reconciler" in self.settings.components:
+            self._spawn("reconciliation", self._reconcile())
+        self._spawn("after-evaluation", self._after_evaluations())
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    # ------------------------------------------------------------------------------------------------------ leadership
+
+    async def _reconcile(self) -> None:
+        lease = self.settings.kubernetes.lease
+        elector = LeaderElector(
+            self.transport,
+            namespace=lease.namespace,
+            name=lease.name,
+            identity=os.environ.get("POD_NAME") or socket.gethostname(),
+            lease_duration=lease.duration.total_seconds(),
+            renew_deadline=lease.renew_deadline.total_seconds(),
+            retry_period=lease.retry_period.total_seconds(),
+        )
+        recorder = EventRecorder(self.transport, instance=elector.identity)
+        reflectors = self.reflectors
+        self.leading = Leading(
+            transport=self.transport,
+            reconciler=Reconciler(self.transport, self.cluster, self.board, recorder),
+            scaled_objects=reflectors.scaled_objects,
+            scalable_workloads=reflectors.scalable_workloads,
+            workloads=reflectors.workloads,
+            pods=reflectors.pods,
+            observe=self._reconciled,
+        )
+        self.metrics.leader.set_function(lambda: float(elector.is_leader))
+        self.metrics.events_lost.set_function(lambda: float(recorder.dropped + recorder.failed))
+        recording = asyncio.create_task(recorder.run(), name="events")
+        try:
+            await elector.run(self._lead)
+        finally:
+            await recorder.drain(2.0)
+            recording.cancel()
+
+    async def _lead(self) -> None:
+        for reflector in (self.reflectors.scalable_workloads, self.reflectors.workloads, self.reflectors.pods):
+            await reflector.wait_synced()
+        if self.leading is not None:
+            await self.leading.run()
+
+    async def _after_evaluations(self) -> None:
+        is_first = True
+        while True:
+            evaluation = await self._evaluations.get()
+            if is_first and self.server is not None:
+                await self.server.set_ready(True)
+                # What was built so far stays for good; the collector need not walk it again and again.
+                gc.collect()
+                gc.freeze()
+            is_first = False
+            if self.leading is not None:
+                await self.leading.evaluated(evaluation)
+
+    # ------------------------------------------------------------------------------------------------------- observers
+
+    def _ticked(self, tick: Tick) -> None:
+        self.metrics.tick.observe(tick.seconds)
+        self.metrics.samples.inc(tick.intake.samples)
+        self.metrics.blanks.inc(tick.intake.blanks)
+        self.metrics.series.labels(attributed="no").set(tick.intake.unattributed)
+        self.metrics.series.labels(attributed="yes").set(tick.intake.series - tick.intake.unattributed)
+        if tick.intake.doubt is not None:
+            log.warning("samples cannot be trusted", reason=tick.intake.doubt.reason, why=tick.intake.doubt.message)
+        if tick.evaluation is not None:
+            self._show(tick.evaluation)
+            self._evaluations.put_nowait(tick.evaluation)
+        for follower in self._followers:
+            follower(tick)
+
+    def _show(self, evaluation: Evaluation) -> None:
+        decisions = [decision for found in evaluation.by_target.values() for decision in found]
+        verdicts = [gpu.verdict for decision in decisions if decision.verdict for gpu in decision.verdict.gpus]
+        self.metrics.show_evaluation(
+            at=evaluation.at,
+            decisions=Counter((answer_word(each), answer_reason(each.answer)) for each in decisions),
+            gpus=Counter(verdict_name(verdict) for verdict in verdicts),
+        )
+
+    def _answered(self, rpc: RpcEnded) -> None:
+        self.metrics.rpcs.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
+
+    def _called(self, call: Call) -> None:
+        resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
+        self.metrics.kube_calls.labels(verb=call.verb, resource=resource, status=str(call.status)).observe(call.seconds)
+
+    def _reconciled(self, done: Reconciled) -> None:
+        outcome = "ok" if done.error is None else str(done.error.status)
+        self.metrics.reconciliations.labels(outcome=outcome).observe(done.seconds)
+
+    # ---------------------------------------------------------------------------------------------------------- health
+
+    def unhealthy(self) -> list[str]:
+        """Loops that should have beaten and did not. The metrics source and the Kubernetes API do not count."""
+        silent = asyncio.get_running_loop().time() - max(self.evaluator.last_tick_at, self._started_at)
+        limit = self._patience(2 * _MISSED_TICKS).total_seconds()
+        return [f"the evaluation loop has not ended a tick for {silent:.0f} s"] if silent > limit else []
+
+    def unready(self) -> list[str]:
+        return [] if self.board.is_ready else [self.board.why_cold]
