@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-REFRESH_SECONDS = 60.0
-"""How often credentials of a kubeconfig are loaded again. A plugin whose token has not expired is not run."""
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +41,22 @@ class Access:
     """Where the configuration came from, for messages."""
     loader: Any = None
     """Loads the credentials again; None where the client does that itself (a service account) or there are none."""
+    refresh_seconds: float = 60.0
+    """How often credentials of a kubeconfig are loaded again. A plugin whose token has not expired is not run."""
 
     async def keep_fresh(self) -> None:
         """Runs until cancelled. A failure leaves the credentials as they are: they may well be good for longer."""
         while self.loader is not None:
-            await asyncio.sleep(REFRESH_SECONDS)
+            await asyncio.sleep(self.refresh_seconds)
             try:
                 await _load(self.loader, self.api.configuration)
             except Exception as error:
                 _log.warning("KubeCredentialsNotRefreshed", source=self.source, error=str(error))
 
 
-async def open_access(kubeconfig: str | Path | None = None, context: str | None = None) -> Access:
+async def open_access(
+    kubeconfig: str | Path | None = None, context: str | None = None, *, service_account: Path = SERVICE_ACCOUNT
+) -> Access:
     """Access by, in this order: the given kubeconfig, $KUBECONFIG, the Pod's service account, ~/.kube/config.
 
     A given context rules the service account out.
@@ -64,8 +66,8 @@ async def open_access(kubeconfig: str | Path | None = None, context: str | None 
     paths = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG", "")
     if paths:
         return await _from_kubeconfig(paths, context)
-    if context is None and _is_in_cluster():
-        return _from_service_account()
+    if context is None and os.environ.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").is_file():
+        return _from_service_account(service_account)
     home = Path.home() / ".kube" / "config"
     if home.is_file():
         return await _from_kubeconfig(str(home), context)
@@ -76,21 +78,21 @@ async def open_access(kubeconfig: str | Path | None = None, context: str | None 
     )
 
 
-def _is_in_cluster() -> bool:
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.is_file()
-
-
-def _from_service_account() -> Access:
-    from kubernetes.aio import config
+def _from_service_account(folder: Path) -> Access:
+    from kubernetes.aio.config.config_exception import ConfigException
+    from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
     configuration = _new_configuration()
+    loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]
+        token_filename=str(folder / "token"), cert_filename=str(folder / "ca.crt")
+    )
     try:
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError) as error:
+        loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+    except (ConfigException, OSError) as error:
         raise ConfigurationError(
-            f"the Pod's service account cannot be used: {error}; is automountServiceAccountToken switched off?"
+            f"the Pod's service account in {folder} cannot be used: {error}; is automountServiceAccountToken off?"
         ) from error
-    return _access(configuration, source="the Pod's service account")
+    return _access(configuration, source=f"service account {folder}")
 
 
 async def _from_kubeconfig(paths: str, context: str | None) -> Access:

@@ -105,12 +105,16 @@ def read_status(body: bytes | msgspec.Raw) -> ApiStatus | None:
     return status if status.kind == "Status" else None
 
 
+_NOT_SERVED = "could not find the requested resource"
+"""How API servers word the 404 for a path that leads to no resource, in an otherwise ordinary Status."""
+
+
 def refusal(request: Request, *, server: str, status: int, body: bytes) -> KubeError:
     """The error for an HTTP status of 400 and above. Contains no parameters, headers or bodies of the request."""
     answer = read_status(body)
     said = answer.message if answer else " ".join(body[:200].decode("utf-8", "replace").split())
     reason = answer.reason if answer and answer.reason else ""
-    advice = _advice(request, status, is_object_missing=reason == "NotFound")
+    advice = _advice(request, status, is_served=reason == "NotFound" and _NOT_SERVED not in said)
     text = f"{request} at {server}: {status} {reason or 'without a Status'}: {said or 'no message'}"
     return KubeError(f"{text}; {advice}" if advice else text, status=status, reason=reason)
 
@@ -128,12 +132,12 @@ _UNANSWERED = {
 }
 
 
-def _advice(request: Request, status: int, *, is_object_missing: bool) -> str:
+def _advice(request: Request, status: int, *, is_served: bool) -> str:
     if status == 404:
         return (
             "it does not exist (any more)"
-            if is_object_missing
-            else "the API server does not know this resource: is its CustomResourceDefinition installed?"
+            if is_served
+            else "the API server does not serve this path: is the CustomResourceDefinition installed?"
         )
     if status == 403:
         return f"grant {_rule(request)} to the account that this program runs under"
@@ -142,7 +146,7 @@ def _advice(request: Request, status: int, *, is_object_missing: bool) -> str:
 
 _ADVICE = {
     401: "the credentials are not accepted: renew the token or certificate of the kubeconfig or service account",
-    409: "somebody else has changed it: read it again and decide again",
+    409: "it exists already, or is not any more what it was when it was read: read it again and decide again",
     410: "the resourceVersion is too old: list again",
     429: "the API server asks to slow down",
 }

@@ -1,0 +1,335 @@
+import asyncio
+import gzip
+import json
+import time
+
+import pytest
+from aiohttp import web
+from crooked_api import CrookedApi, bookmark, event, hang, page, pod, status, stream, write_kubeconfig
+
+from scaler.errors import KubeError
+from scaler.kube.resources import POD
+from scaler.kube.transport import KubeTransport, PatchType
+
+PODS = POD.path("ns")
+
+
+def answers(*responses):
+    """A handler that gives these answers one after the other, the last one for ever."""
+    left = list(responses)
+
+    async def handler(_):
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        return answer() if callable(answer) else answer
+
+    return handler
+
+
+async def failure(awaitable) -> KubeError:
+    with pytest.raises(KubeError) as raised:
+        await awaitable
+    return raised.value
+
+
+# ------------------------------------------------------------------------------------------------------------ reads
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+async def test_a_read_is_repeated_after_a_transient_refusal(crooked, transport, code):
+    crooked.handler = answers(status(code), web.Response(body=b"{}"))
+    assert await transport.get(PODS) == b"{}"
+    assert len(crooked.requests) == 2
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 410, 422])
+async def test_a_read_is_not_repeated_after_a_final_refusal(crooked, transport, code):
+    crooked.handler = answers(lambda: status(code, "Reason", "because"))
+    error = await failure(transport.get(PODS))
+    assert (error.status, error.reason, len(crooked.requests)) == (code, "Reason", 1)
+
+
+async def test_a_read_is_given_up_after_three_refusals(crooked, transport):
+    crooked.handler = answers(lambda: status(503))
+    assert (await failure(transport.get(PODS))).status == 503
+    assert len(crooked.requests) == 3
+
+
+async def test_a_read_waits_as_long_as_the_server_asks(crooked, transport):
+    crooked.handler = answers(status(429, **{"Retry-After": "1"}), web.Response(body=b"{}"))
+    began = time.monotonic()
+    await transport.get(PODS)
+    assert time.monotonic() - began >= 1.0
+
+
+async def test_a_read_does_not_wait_beyond_its_deadline(crooked, transport):
+    crooked.handler = answers(lambda: status(429, **{"Retry-After": "86400"}))
+    began = time.monotonic()
+    assert (await failure(transport.get(PODS, within=2.0))).status == 429
+    assert time.monotonic() - began < 1.0
+
+
+async def test_a_hung_server_costs_no_more_than_the_deadline(crooked, transport):
+    crooked.handler = hang
+    began = time.monotonic()
+    error = await failure(transport.get(PODS, within=0.2))
+    assert time.monotonic() - began < 1.0
+    assert (error.status, error.reason) == (0, "Timeout")
+    assert f"list {PODS}" in str(error)
+
+
+async def test_a_dripping_answer_costs_no_more_than_the_deadline(crooked, transport):
+    async def drip(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.02)
+
+    crooked.handler = drip
+    began = time.monotonic()
+    assert (await failure(transport.get(PODS, within=0.3))).reason == "Timeout"
+    assert time.monotonic() - began < 1.0
+
+
+async def test_an_answer_that_breaks_off_is_no_answer(crooked, transport):
+    async def truncate(request):
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"items": [')
+        request.transport.close()
+        return response
+
+    crooked.handler = truncate
+    error = await failure(transport.get(PODS))
+    assert (error.status, error.reason) == (0, "Truncated")
+
+
+async def test_an_unreachable_server_is_told_by_its_address(tmp_path):
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    async with await KubeTransport.connect(kubeconfig) as transport:
+        error = await failure(transport.get(PODS))
+    assert (error.status, error.reason) == (0, "Unreachable")
+    assert "http://127.0.0.1:1" in str(error)
+
+
+async def test_compressed_answers_are_read(crooked, transport):
+    crooked.handler = answers(web.Response(body=gzip.compress(b'{"a":1}'), headers={"Content-Encoding": "gzip"}))
+    assert await transport.get(PODS) == b'{"a":1}'
+
+
+# ------------------------------------------------------------------------------------------------------------ lists
+
+
+async def test_a_list_is_read_in_pages(crooked, transport):
+    async def handler(request):
+        assert "resourceVersion" not in request.query
+        token = request.query.get("continue", "")
+        return page(pod("a"), version=7, token="T/+=") if not token else page(pod("b"), version=7)
+
+    crooked.handler = handler
+    pages = [each async for each in transport.list_pages(PODS, {"labelSelector": "a in (b,c)"}, limit=1)]
+    assert [len(each.items) for each in pages] == [1, 1]
+    assert [request.query.get("continue") for request in crooked.requests] == [None, "T/+="]
+    assert {request.query["labelSelector"] for request in crooked.requests} == {"a in (b,c)"}
+    assert {request.query["limit"] for request in crooked.requests} == {"1"}
+
+
+async def test_a_list_without_items_is_an_empty_page(crooked, transport):
+    crooked.handler = answers(web.json_response({"metadata": {"resourceVersion": "1"}, "items": None}))
+    assert [each.items async for each in transport.list_pages(PODS)] == [None]
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b'{"items": 5}', b"[]", b"\xff"])
+async def test_what_is_not_a_list_is_an_error(crooked, transport, body):
+    crooked.handler = answers(web.Response(body=body))
+
+    async def read():
+        async for _ in transport.list_pages(PODS):
+            pass
+
+    assert (await failure(read())).reason == "NotAList"
+
+
+# ----------------------------------------------------------------------------------------------------------- writes
+
+WRITES = {
+    "create": (lambda t: t.create(PODS, {"a": 1}), "POST", "application/json"),
+    "replace": (lambda t: t.replace(POD.path("ns", "p"), {"a": 1}), "PUT", "application/json"),
+    "merge patch": (lambda t: t.patch(POD.path("ns", "p"), {"a": None}), "PATCH", "application/merge-patch+json"),
+    "JSON patch": (
+        lambda t: t.patch(POD.path("ns", "p"), [{"op": "test", "path": "/a"}], content_type=PatchType.JSON),
+        "PATCH",
+        "application/json-patch+json",
+    ),
+    "delete": (lambda t: t.delete(POD.path("ns", "p"), uid="u"), "DELETE", "application/json"),
+}
+
+
+@pytest.mark.parametrize(("write", "method", "content_type"), WRITES.values(), ids=WRITES.keys())
+async def test_a_write_is_sent_as_what_it_is(crooked, transport, write, method, content_type):
+    crooked.handler = answers(lambda: web.Response(body=b"{}"))
+    await write(transport)
+    assert (crooked.requests[0].method, crooked.requests[0].content_type) == (method, content_type)
+
+
+@pytest.mark.parametrize(("write", "method", "content_type"), WRITES.values(), ids=WRITES.keys())
+async def test_a_write_is_never_repeated(crooked, transport, write, method, content_type):
+    crooked.handler = answers(lambda: status(503, **{"Retry-After": "0"}))
+    assert (await failure(write(transport))).status == 503
+    assert len(crooked.requests) == 1
+
+
+async def test_a_merge_patch_keeps_its_nulls(crooked, transport):
+    crooked.handler = answers(web.Response(body=b"{}"))
+    await transport.patch(POD.path("ns", "p", "status"), {"status": {"a": None, "b": []}})
+    assert json.loads(crooked.bodies[0]) == {"status": {"a": None, "b": []}}
+
+
+async def test_an_apply_patch_names_its_manager(crooked, transport):
+    crooked.handler = answers(web.Response(body=b"{}"))
+    await transport.patch(
+        POD.path("ns", "p"), {"kind": "Pod"}, content_type=PatchType.APPLY, field_manager="idle gpu", force=True
+    )
+    assert dict(crooked.requests[0].query) == {"fieldManager": "idle gpu", "force": "true"}
+    assert crooked.requests[0].content_type == "application/apply-patch+yaml"
+    assert json.loads(crooked.bodies[0]) == {"kind": "Pod"}
+
+
+async def test_a_delete_can_be_bound_to_one_version_of_an_object(crooked, transport):
+    crooked.handler = answers(web.Response(body=b"{}"))
+    await transport.delete(POD.path("ns", "p"), uid="u", resource_version="5")
+    assert json.loads(crooked.bodies[0]) == {"preconditions": {"uid": "u", "resourceVersion": "5"}}
+
+
+# ---------------------------------------------------------------------------------------------------------- watches
+
+
+async def lines_of(transport, *, silence_seconds=5.0, into=None):
+    into = [] if into is None else into
+    async with transport.watch(PODS, {"resourceVersion": "1"}, silence_seconds=silence_seconds) as lines:
+        async for line in lines:
+            into.append(line)
+    return into
+
+
+async def test_lines_are_whole_however_the_bytes_come(crooked, transport):
+    text = event("ADDED", pod("a")) + b"\n" + event("ADDED", pod("b" * 100_000)) + bookmark(5)
+
+    async def handler(request):
+        chunks = [text[i : i + 7] for i in range(0, 350, 7)] + [text[350:]]
+        return await stream(request, *chunks, stays_open=False)
+
+    crooked.handler = handler
+    assert b"\n".join(await lines_of(transport)) + b"\n" == text.replace(b"\n\n", b"\n")
+
+
+async def test_half_a_line_is_not_a_line(crooked, transport):
+    crooked.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type": "ADD', stays_open=False)
+    seen = []
+    assert (await failure(lines_of(transport, into=seen))).reason == "Truncated"
+    assert seen == [event("ADDED", pod("a")).strip()]
+
+
+async def test_a_dropped_connection_is_told(crooked, transport):
+    crooked.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type"', drops=True)
+    seen = []
+    assert (await failure(lines_of(transport, into=seen))).reason == "Truncated"
+    assert len(seen) == 1
+
+
+async def test_a_silent_watch_dies_of_its_silence(crooked, transport):
+    crooked.handler = lambda request: stream(request, event("ADDED", pod("a")))
+    began, seen = time.monotonic(), []
+    error = await failure(lines_of(transport, silence_seconds=0.3, into=seen))
+    assert (error.status, error.reason) == (0, "Timeout")
+    assert 0.3 <= time.monotonic() - began < 1.5
+    assert len(seen) == 1
+
+
+async def test_a_watch_may_outlast_the_deadline_of_calls(crooked, tmp_path):
+    async def handler(request):
+        response = await stream(request, bookmark(1), stays_open=False)
+        for version in range(2, 6):
+            await asyncio.sleep(0.1)
+            await response.write(bookmark(version))
+        return response
+
+    crooked.handler = handler
+    async with await KubeTransport.connect(
+        write_kubeconfig(tmp_path / "k", crooked.url), call_seconds=0.2
+    ) as transport:
+        assert len(await lines_of(transport)) == 5
+
+
+async def test_a_watch_that_does_not_open_is_given_up(crooked, tmp_path):
+    crooked.handler = hang
+    async with await KubeTransport.connect(
+        write_kubeconfig(tmp_path / "k", crooked.url), call_seconds=0.2
+    ) as transport:
+        assert (await failure(lines_of(transport))).reason == "Timeout"
+
+
+async def test_a_refused_watch_tells_why(crooked, transport):
+    crooked.handler = answers(status(410, "Expired", "too old resource version"))
+    error = await failure(lines_of(transport))
+    assert (error.status, error.reason) == (410, "Expired")
+    assert "list again" in str(error)
+
+
+async def test_a_watch_that_is_left_closes_its_connection(crooked, transport):
+    closed = asyncio.Event()
+
+    async def handler(request):
+        response = await stream(request, bookmark(1), stays_open=False)
+        try:
+            while True:
+                await response.write(bookmark(2))
+                await asyncio.sleep(0.01)
+        except ConnectionResetError:
+            closed.set()
+            raise
+
+    crooked.handler = handler
+    async with transport.watch(PODS, silence_seconds=5) as lines:
+        async for _ in lines:
+            break
+    await asyncio.wait_for(closed.wait(), 2)
+
+
+# --------------------------------------------------------------------------------------------------------- observer
+
+
+async def test_every_request_is_reported_to_the_observer(crooked, transport, calls):
+    crooked.handler = answers(status(503), page(pod("a")))
+    async for _ in transport.list_pages(PODS):
+        pass
+    crooked.handler = answers(lambda: status(403, "Forbidden"))
+    await failure(transport.patch(POD.path("ns", "p", "status"), {}))
+    crooked.handler = lambda request: stream(request, stays_open=False)
+    await lines_of(transport)
+    reported = [(call.verb, call.resource, call.subresource, call.status) for call in calls]
+    assert reported == [
+        ("list", "pods", "", 503),
+        ("list", "pods", "", 200),
+        ("patch", "pods", "status", 403),
+        ("watch", "pods", "", 200),
+    ]
+    assert all(0 <= call.seconds < 5 for call in calls)
+
+
+async def test_a_call_without_an_answer_is_reported_as_status_0(crooked, transport, calls):
+    crooked.handler = hang
+    await failure(transport.get(PODS, within=0.1))
+    assert [call.status for call in calls] == [0]
+
+
+async def test_a_restarted_server_is_reached_again(crooked, tmp_path):
+    """Connections that were kept from before the restart are dead; a read must not fail for that."""
+    async with CrookedApi().serving() as first:
+        first.handler = answers(lambda: web.Response(body=b"1"))
+        port = int(first.url.rsplit(":", 1)[1])
+        transport = await KubeTransport.connect(write_kubeconfig(tmp_path / "k", first.url))
+        assert await transport.get(PODS) == b"1"
+    async with transport, CrookedApi().serving(port) as second:
+        second.handler = answers(lambda: web.Response(body=b"2"))
+        assert await transport.get(PODS) == b"2"
