@@ -1,0 +1,47 @@
+import pytest
+
+from scaler.kube.backoff import Backoff
+from scaler.kube.patience import Ending, Next, Timing, judge
+
+ENDINGS = {
+    "a watch that lasted and ended in order makes up for everything": (
+        Ending(lasted=240, in_order=True), 7, Next(failures=0, lists=False)),
+    "so does one that lasted, delivered and broke": (
+        Ending(lasted=60, delivered=True), 7, Next(failures=0, lists=False)),
+    "mere silence does not, however long": (
+        Ending(lasted=90), 0, Next(failures=1, lists=False)),
+    "what was delivered early counts, but is followed by a wait": (
+        Ending(lasted=0.1, delivered=True), 7, Next(failures=1, lists=False)),
+    "a watch that ends at once is a failure": (
+        Ending(lasted=0.0, in_order=True), 0, Next(failures=1, lists=False)),
+    "an expired version is given up": (
+        Ending(lasted=0.0, is_expired=True), 0, Next(failures=1, lists=True)),
+    "an expired version is a failure even where something was delivered": (
+        Ending(lasted=0.1, delivered=True, is_expired=True), 4, Next(failures=5, lists=True)),
+    "a long watch that expires starts afresh": (
+        Ending(lasted=60, delivered=True, is_expired=True), 4, Next(failures=0, lists=True)),
+    "the third fruitless watch has the version given up": (
+        Ending(lasted=0.0), 2, Next(failures=3, lists=True)),
+    "a server that is not reached says nothing about the version": (
+        Ending(lasted=0.0, was_reached=False), 9, Next(failures=10, lists=False)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ending", "failures", "expected"), ENDINGS.values(), ids=ENDINGS.keys())
+def test_how_a_watch_ended_decides_what_is_next(ending, failures, expected):
+    assert judge(ending, failures=failures, timing=Timing()) == expected
+
+
+def test_waits_double_up_to_their_cap():
+    backoff = Backoff(base=0.5, cap=30)
+    assert [backoff.ceiling(failures) for failures in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_waits_stay_finite_after_any_number_of_failures():
+    assert Backoff(base=0.5, cap=30).ceiling(100_000) == 30
+
+
+def test_waits_are_spread_over_the_whole_range():
+    waits = [Backoff(base=8, cap=30).wait(1) for _ in range(200)]
+    assert all(0 <= wait <= 8 for wait in waits)
+    assert min(waits) < 2 < 6 < max(waits)
