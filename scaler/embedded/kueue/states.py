@@ -1,0 +1,167 @@
+"""The states of a Workload as Kueue writes them: each function returns the status after one transition.
+
+| from → to                | QuotaReserved | Admitted | Evicted       | Requeued              |
+|--------------------------|---------------|----------|---------------|-----------------------|
+| waiting → reserved       | True          | –        | False, if set | –                     |
+| reserved → admitted      | True          | True     | –             | –                     |
+| any → evicted            | –             | –        | True, reason  | –                     |
+| evicted → released       | False         | False    | –             | False, same reason    |
+| released → reactivated   | False         | –        | –             | True, Reactivated     |
+
+An evicted Workload keeps its reservation until its job is inactive. That Kueue's scheduler counts a deactivated one as
+free long before is not in the status at all: see `quota.holds_quota`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from scaler.embedded.conditions import has, make, message_of, reason_of, timestamp, with_conditions
+from scaler.embedded.kinds import Json
+from scaler.embedded.kueue.jobs import Outcome
+
+PENDING, READY, RETRY, REJECTED = "Pending", "Ready", "Retry", "Rejected"
+
+
+def _status(workload: Json, *conditions: tuple[str, str, str, str], now: datetime) -> Json:
+    status = dict(workload.get("status") or {})
+    generation = workload["metadata"].get("generation", 1)
+    made = [make(*condition, now=now, generation=generation) for condition in conditions]
+    status["conditions"] = with_conditions(status.get("conditions"), *made)
+    return status
+
+
+def waiting(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
+    """Looked at, and not fitting at the moment."""
+    if has(workload, "QuotaReserved", "False", reason) and message_of(workload, "QuotaReserved") == message:
+        return dict(workload["status"])
+    return _status(workload, ("QuotaReserved", "False", reason, message), _NO_RESERVATION, now=now)
+
+
+_NO_RESERVATION = ("Admitted", "False", "NoReservation", "The workload has no reservation")
+_ADMITTED = ("Admitted", "True", "Admitted", "The workload is admitted")
+
+
+def reserved(workload: Json, cluster_queue: str, assignments: Sequence[Json], *, checks: bool, now: datetime) -> Json:
+    """Given its quota; and admitted in the same moment where there is nothing to be checked."""
+    conditions = [("QuotaReserved", "True", "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")]
+    if has(workload, "Evicted"):
+        previously = f"Previously: {message_of(workload, 'Evicted')}"
+        conditions.append(("Evicted", "False", "QuotaReserved", previously))
+    if not checks:
+        conditions.append(_ADMITTED)
+    status = _status(workload, *conditions, now=now)
+    status["admission"] = {"clusterQueue": cluster_queue, "podSetAssignments": list(assignments)}
+    return status
+
+
+def admitted(workload: Json, *, now: datetime) -> Json:
+    """All its checks are ready."""
+    return _status(workload, _ADMITTED, now=now)
+
+
+def unsatisfied(workload: Json, *, now: datetime) -> Json:
+    """It has its quota and waits for its checks."""
+    if has(workload, "Admitted", "False", "UnsatisfiedAdmissionChecks"):
+        return dict(workload["status"])
+    why = ("Admitted", "False", "UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
+    return _status(workload, why, now=now)
+
+
+def evicted(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
+    """Told to go. Its checks start again, and carry over what their controllers have left in them."""
+    status = _status(workload, ("Evicted", "True", reason, message), now=now)
+    if has(workload, "DeactivationTarget", "True", "AdmissionCheck"):
+        # Kueue takes back the target that it has set itself. One that somebody else has set it cannot take back.
+        status["conditions"] = [each for each in status["conditions"] if each["type"] != "DeactivationTarget"]
+    if status.get("admissionChecks"):
+        status["admissionChecks"] = [_reset(check, now=now) for check in status["admissionChecks"]]
+    status.pop("requeueState", None)
+    status["schedulingStats"] = {"evictions": _counted((status.get("schedulingStats") or {}), reason)}
+    return status
+
+
+def _reset(check: Json, *, now: datetime) -> Json:
+    if check["state"] == PENDING:
+        return check
+    message = f"Reset to Pending after eviction. Previously: {check['state']}"
+    again = {**check, "state": PENDING, "message": message, "lastTransitionTime": timestamp(now)}
+    return again | {"retryCount": check.get("retryCount", 0) + 1} if check["state"] == RETRY else again
+
+
+def _counted(stats: Json, reason: str) -> list[Json]:
+    evictions = {each["reason"]: each for each in stats.get("evictions") or ()}
+    count = evictions.get(reason, {}).get("count", 0) + 1
+    evictions[reason] = {"reason": reason, "underlyingCause": "", "count": count}
+    return list(evictions.values())
+
+
+def released(workload: Json, *, now: datetime) -> Json:
+    """Evicted, and its job is inactive: without quota, and not to be looked at again before it is requeued."""
+    reason, message = reason_of(workload, "Evicted"), message_of(workload, "Evicted")
+    status = _status(
+        workload,
+        ("QuotaReserved", "False", "PendingEvaluation", message),
+        _NO_RESERVATION,
+        ("Requeued", "False", reason, message),
+        now=now,
+    )
+    status.pop("admission", None)
+    return status
+
+
+def deactivated(workload: Json, *, now: datetime) -> Json:
+    """Without quota because it is not active."""
+    return _status(workload, ("QuotaReserved", "False", "Deactivated", "The workload is deactivated"), now=now)
+
+
+def requeued(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
+    """In the queue again."""
+    return _status(workload, _PENDING_EVALUATION, ("Requeued", "True", reason, message), now=now)
+
+
+def pending(workload: Json, *, now: datetime) -> Json:
+    """In the queue, not looked at yet."""
+    return _status(workload, _PENDING_EVALUATION, _NO_RESERVATION, now=now)
+
+
+_PENDING_EVALUATION = (
+    "QuotaReserved",
+    "False",
+    "PendingEvaluation",
+    "Workload is pending evaluation in the scheduling queue",
+)
+
+
+def rejected(workload: Json, check: Json, *, now: datetime) -> Json:
+    """To be deactivated because a check said no."""
+    message = f'AdmissionCheck in Rejected state: "{check["name"]}" ({check["message"]})'
+    return _status(workload, ("DeactivationTarget", "True", "AdmissionCheck", message), now=now)
+
+
+def finished(workload: Json, outcome: Outcome, *, now: datetime) -> Json:
+    """Done."""
+    return _status(workload, ("Finished", "True", outcome.reason, outcome.message), now=now)
+
+
+def pods_ready(workload: Json, *, ready: bool, now: datetime) -> Json:
+    """Whether its pods all run."""
+    if ready:
+        message = "All pods reached readiness and the workload is running"
+        return _status(workload, ("PodsReady", "True", "Started", message), now=now)
+    return _status(workload, ("PodsReady", "False", "WaitForStart", "Not all pods are ready or succeeded"), now=now)
+
+
+def with_checks(workload: Json, names: Sequence[str], *, now: datetime) -> Json:
+    """With an entry for each of the ClusterQueue's checks, and none for others."""
+    status = dict(workload.get("status") or {})
+    known = {check["name"]: check for check in status.get("admissionChecks") or ()}
+    entries = [known.get(name) or _new_check(name, now=now) for name in names]
+    if entries:
+        status["admissionChecks"] = entries
+    else:
+        status.pop("admissionChecks", None)
+    return status
+
+
+def _new_check(name: str, *, now: datetime) -> Json:
+    return {"name": name, "state": PENDING, "message": "", "lastTransitionTime": timestamp(now)}
