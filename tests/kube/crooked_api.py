@@ -20,6 +20,7 @@ class CrookedApi:
         self.requests: list[web.Request] = []
         self.bodies: list[bytes] = []
         self.url = ""
+        self._runner: web.AppRunner | None = None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
@@ -33,7 +34,7 @@ class CrookedApi:
     async def serving(self, port: int = 0, **tls: Any) -> AsyncIterator[Self]:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.05)
+        self._runner = runner = web.AppRunner(app, shutdown_timeout=0.05)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port, **tls)
         await site.start()
@@ -42,7 +43,11 @@ class CrookedApi:
         try:
             yield self
         finally:
-            await runner.cleanup()
+            await self.stop()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
 
 
 def write_kubeconfig(path: Path, url: str, *, cluster: dict[str, Any] | None = None, **user: Any) -> Path:
