@@ -76,7 +76,7 @@ class Evaluation:
         return self.by_target.get((namespace, target), ())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Listener:
     answers: asyncio.Queue[Answer | None] = field(default_factory=asyncio.Queue)
     was_active: bool | None = None
