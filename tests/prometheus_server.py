@@ -81,11 +81,12 @@ class PrometheusServer:
         return f"{scheme}://127.0.0.1:{self._port}{self._prefix}"
 
     def start(self) -> Self:
-        """Return once it listens. A port that somebody else took meanwhile is tried again with another one."""
+        """Return once it listens, after a stop on the same port again; on another one where somebody else took it."""
         for _ in range(_PORT_ATTEMPTS):
             self._launch()
             if self._listens():
                 return self
+            self._port = 0
         raise RuntimeError(f"prometheus did not start; its log says:\n{self.log()}")
 
     def stop(self) -> None:
@@ -100,6 +101,17 @@ class PrometheusServer:
             self._process.wait()
         self._process = None
 
+    def backfill(self, openmetrics: str) -> None:
+        """Give it samples of the past, each line with its timestamp in seconds, before it is started.
+
+        Needs no scrape, so no test has to wait the 5 s before Prometheus' first one.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        source = self._folder / "backfill.txt"
+        source.write_text(f"{openmetrics.rstrip()}\n# EOF\n", encoding="utf-8")
+        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(source), str(self._folder / "data")]
+        subprocess.run(command, check=True, capture_output=True)
+
     def log(self) -> str:
         return (self._folder / "prometheus.log").read_text(encoding="utf-8", errors="replace")
 
@@ -111,7 +123,7 @@ class PrometheusServer:
 
     def _launch(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._port = free_port()
+        self._port = self._port or free_port()
         config = self._written("prometheus.yml", self._config)
         command = [
             PROGRAM,

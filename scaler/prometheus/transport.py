@@ -164,7 +164,8 @@ def _root_cause(error: BaseException) -> str:
         cause = deeper
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
-    return str(cause).partition(">: ")[2] or str(cause) or type(cause).__name__
+    # urllib3 begins with the connection's own name: `HTTPConnection(host='x', port=1): Failed to …`.
+    return str(cause).rpartition("): ")[2] or type(cause).__name__
 
 
 def _wrapped(error: BaseException) -> BaseException | None:
