@@ -39,10 +39,17 @@ _TIMING = Timing(absent=1.0, backoff=Backoff(base=0.1, cap=5.0))
 Key = tuple[str, str]
 
 
+_TOMBSTONES = 10_000
+
+
+class Metadata(ObjectMeta, frozen=True):
+    deletion_grace_period_seconds: int | None = None
+
+
 class Whole(Struct, frozen=True):
     """An object of any kind, whole in what controllers look at."""
 
-    metadata: ObjectMeta
+    metadata: Metadata
     api_version: str = ""
     kind: str = ""
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -65,6 +72,8 @@ class Client:
         self._reflectors = {resource: Reflector(transport, resource, Whole, timing=_TIMING) for resource in resources}
         self._objects: dict[Resource, dict[Key, Json]] = {resource: {} for resource in resources}
         self._listeners: dict[Resource, list[Callable[[], None]]] = {resource: [] for resource in resources}
+        self._buried: dict[str, None] = {}
+        """Objects (uid) that are gone. An answer that is overtaken by the news of the deletion must not revive one."""
         self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -113,12 +122,17 @@ class Client:
             return
         key = (body["metadata"].get("namespace", ""), body["metadata"]["name"])
         known = objects.get(key)
+        if body["metadata"]["uid"] in self._buried:
+            return
         if known is None or _revision(known) < _revision(body):
             objects[key] = body
             self._tell(resource)
 
     def _forget(self, resource: Resource, key: Key, uid: str) -> None:
-        objects = self._objects.get(resource, {})
+        self._buried[uid] = None
+        if len(self._buried) > _TOMBSTONES:
+            del self._buried[next(iter(self._buried))]
+        objects = self._objects[resource]
         known = objects.get(key)
         if known is not None and known["metadata"]["uid"] == uid:
             del objects[key]
@@ -175,7 +189,7 @@ class Client:
         if action.grace_seconds is not None:
             path = f"{path}?gracePeriodSeconds={action.grace_seconds}"
         answer: Json = msgspec.json.decode(await self.transport.delete(path, uid=metadata["uid"]))
-        if "deletionTimestamp" in (answer.get("metadata") or {}) and action.grace_seconds != 0:
+        if answer.get("kind") == action.resource.kind:
             self._remember(action.resource, answer)
         return action.observed
 

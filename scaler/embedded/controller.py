@@ -33,6 +33,7 @@ class Controller(ABC):
     def __init__(self, client: Client) -> None:
         self.client = client
         self._wake = asyncio.Event()
+        self._has_failed = False
 
     @abstractmethod
     async def tick(self, now: datetime) -> datetime | None:
@@ -51,14 +52,15 @@ class Controller(ABC):
 
     async def _guarded_tick(self) -> datetime | None:
         now = datetime.now(UTC)
+        self._has_failed = False
+        due = None
         try:
-            return await self.tick(now)
-        except KubeError as error:
-            _log.warning("SimulatedControllerFailed", controller=self.name, error=str(error))
+            due = await self.tick(now)
         except Exception:
             # A bug in a simulation must show, and must not silently end the story that it is part of.
             _log.exception("SimulatedControllerBroke", controller=self.name)
-        return now + _AFTER_ERROR
+            self._has_failed = True
+        return soonest([due, now + _AFTER_ERROR]) if self._has_failed else due
 
     async def _pause(self, due: datetime | None) -> None:
         await asyncio.sleep(_SHORTEST_PAUSE.total_seconds())
@@ -69,16 +71,17 @@ class Controller(ABC):
             pass
 
     async def act(self, actions: Iterable[Action]) -> int:
-        """Does them in order. Returns how many were done; one that fails does not keep the others from being tried."""
+        """Does them in order. Returns how many were done.
+
+        One that fails is logged and tried again in a later tick; it does not keep the others from being done.
+        """
         done = 0
-        failure: KubeError | None = None
         for action in actions:
             try:
                 done += await self.client.apply(action)
             except KubeError as error:
-                failure = failure or error
-        if failure:
-            raise failure
+                _log.warning("SimulatedActionFailed", controller=self.name, error=str(error))
+                self._has_failed = True
         return done
 
 

@@ -100,7 +100,7 @@ class Fleet:
 
     def _reading(self, gpu: Gpu, number: int) -> Reading:
         holder = self._holders.get(gpu.uuid)
-        activity = self._level(gpu, holder, number) if holder else 0.0
+        activity = self._level(gpu, holder, number) if holder and holder.is_running else 0.0
         return Reading(gpu=gpu, holder=holder, values=values_at(gpu.model, activity, is_held=holder is not None))
 
     def _level(self, gpu: Gpu, holder: Holder, number: int) -> float:

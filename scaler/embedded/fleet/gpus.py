@@ -53,6 +53,8 @@ class Holder:
     namespace: str
     pod: str
     container: str
+    is_running: bool = True
+    """Whether its program runs. Devices are given to it before that, and are quiet until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,20 +76,26 @@ class Kueue(Controller):
             flavor["metadata"]["name"]: flavor.get("spec", {}).get("nodeLabels") or {}
             for flavor in self.client.all(RESOURCE_FLAVOR)
         }
-        done = 0
-        for kind, job in self._queued_jobs():
-            workload = workloads.get(job["metadata"]["uid"])
-            priority = self._priority(job)
-            plan = plan_job(kind, job, workload, priority=priority, node_labels=node_labels, now=now)
-            done += await self.act(plan)
-        return done
+        plans = [
+            plan_job(
+                kind,
+                job,
+                workloads.get(job["metadata"]["uid"]),
+                priority=self._priority(job),
+                node_labels=node_labels,
+                now=now,
+            )
+            for kind, job in self._queued_jobs()
+        ]
+        return await self.act(action for plan in plans for action in plan)
 
     async def _follow_workloads(self, now: datetime) -> int:
         queues = self._queues()
-        done = 0
-        for workload in self.client.all(WORKLOAD):
-            done += await self.act(plan_workload(workload, checks=self._checks(workload, queues), now=now))
-        return done
+        plans = [
+            plan_workload(workload, checks=self._checks(workload, queues), now=now)
+            for workload in self.client.all(WORKLOAD)
+        ]
+        return await self.act(action for plan in plans for action in plan)
 
     async def _schedule(self, now: datetime) -> int:
         local_queues = {_key(each): each for each in self.client.all(LOCAL_QUEUE)}
