@@ -23,6 +23,7 @@ from scaler.keda.server import ExternalScalerServer, ServerConfig
 from scaler.keda.servicer import RpcEnded
 from scaler.kube.accelerators import GpuResources
 from scaler.kube.calls import Call
+from scaler.kube.copies import Change
 from scaler.kube.events import EventRecorder
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.lease import LeaderElector
@@ -30,14 +31,20 @@ from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
 from scaler.kube.reflector import Reflector
 from scaler.kube.resources import POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.transport import KubeTransport
-from scaler.loops.board import Board, Evaluation, Key
-from scaler.loops.cluster import Cluster, pod_indexes, scalable_workload_indexes, workload_indexes
+from scaler.loops.board import Board, Evaluation, Key, Target
+from scaler.loops.cluster import (
+    Cluster,
+    pod_indexes,
+    scalable_workload_indexes,
+    scaled_object_indexes,
+    workload_indexes,
+)
 from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick, WakeQuery
 from scaler.loops.leading import Leading, Reconciled
 from scaler.loops.projection import answer_word, explain, overview
 from scaler.loops.reconciliation import Reconciler
 from scaler.loops.sampling import Sampler
-from scaler.loops.scales import Scales
+from scaler.loops.scales import Scales, is_asked_for_anew, scalable_target
 from scaler.settings.model import Settings
 from scaler.telemetry.http import HttpServer, Views
 from scaler.telemetry.metrics import Metrics
@@ -62,7 +69,9 @@ class Reflectors:
     @classmethod
     def of(cls, transport: KubeTransport, gpus: GpuResources, namespace: str) -> "Reflectors":
         return cls(
-            scaled_objects=Reflector(transport, SCALED_OBJECT, ScaledObject, namespace=namespace),
+            scaled_objects=Reflector(
+                transport, SCALED_OBJECT, ScaledObject, namespace=namespace, indexes=scaled_object_indexes()
+            ),
             scalable_workloads=Reflector(
                 transport,
                 SCALABLE_WORKLOAD,
@@ -194,7 +203,9 @@ class Runtime:
             gpus=gpus,
         )
         self.board = Board(max_age=self._patience(_MISSED_TICKS))
-        self.scales = Scales(self.transport, namespace=namespace, max_age=kubernetes.max_view_age)
+        self.scales = Scales(
+            self.transport, namespace=namespace, max_age=kubernetes.max_view_age, changed=self._target_changed
+        )
         self._stack.push_async_callback(self.scales.close)
         self.evaluator = self._evaluator(self.source)
 
@@ -233,6 +244,7 @@ class Runtime:
             board=self.board,
             demand=source.demand,
             observe=self._ticked,
+            published=self._evaluations.put_nowait,
         )
 
     def _patience(self, ticks: int) -> timedelta:
@@ -270,6 +282,9 @@ class Runtime:
         if "reconciler" in self.settings.components:
             self._spawn("reconciliation", self._reconcile())
         self._spawn("after-evaluation", self._after_evaluations())
+        self._spawn("between-evaluations", self.evaluator.follow())
+        self.reflectors.scaled_objects.subscribe(self._scaled_object_changed)
+        self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
@@ -328,6 +343,18 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------------- observers
 
+    def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:
+        if is_asked_for_anew(change):
+            self.evaluator.touch(change.key)
+
+    def _scalable_workload_changed(self, change: Change[ScalableWorkload]) -> None:
+        if is_asked_for_anew(change):
+            self._target_changed(change.key[0], scalable_target(change.key[1]))
+
+    def _target_changed(self, namespace: str, target: Target) -> None:
+        for scaled_object in self.reflectors.scaled_objects.by_index("target", (namespace, target)):
+            self.evaluator.touch(scaled_object.metadata.key)
+
     def _ticked(self, tick: Tick) -> None:
         self.metrics.tick.observe(tick.seconds)
         self.metrics.samples.inc(tick.intake.samples)
@@ -338,7 +365,6 @@ class Runtime:
             log.warning("samples cannot be trusted", reason=tick.intake.doubt.reason, why=tick.intake.doubt.message)
         if tick.evaluation is not None:
             self._show(tick.evaluation)
-            self._evaluations.put_nowait(tick.evaluation)
         for follower in self._followers:
             follower(tick)
 

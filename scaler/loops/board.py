@@ -9,7 +9,7 @@ Laws:
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -20,6 +20,9 @@ from scaler.core.replicas import Active, Answer, Decision, NoAnswer
 
 Key = tuple[str, str]
 """(namespace, name) of a ScaledObject."""
+
+ListenerKey = tuple[str, str, Overrides]
+"""A trigger of a ScaledObject that somebody listens to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,7 @@ class Board:
         self._evaluation: Evaluation | None = None
         self._published_s = float("-inf")
         self._cold_because = "the window is being rebuilt from the metrics source"
-        self._listeners: dict[tuple[str, str, Overrides], set[_Listener]] = {}
+        self._listeners: dict[ListenerKey, set[_Listener]] = {}
         self._closed = False
 
     @property
@@ -114,9 +117,19 @@ class Board:
     def publish(self, evaluation: Evaluation) -> None:
         """Replace the evaluation, and tell the listeners whose answer changed to active."""
         self._evaluation, self._published_s = evaluation, self._clock()
-        for (namespace, name, trigger), listeners in self._listeners.items():
-            answer = self.answer(namespace, name, trigger)
-            for listener in listeners:
+        self._notify(self._listeners)
+
+    def amend(self, entries: Mapping[Key, BoardEntry]) -> None:
+        """Replace single entries of the standing evaluation. It does not get younger by that."""
+        if self._evaluation is not None:
+            self._evaluation = Evaluation.of({**self._evaluation.entries, **entries}, at=self._evaluation.at)
+            self._notify(key for key in list(self._listeners) if key[:2] in entries)
+
+    def _notify(self, keys: Iterable[ListenerKey]) -> None:
+        """Tell the listeners whose answer changed to active."""
+        for key in keys:
+            answer = self.answer(*key)
+            for listener in self._listeners[key]:
                 _notify(listener, answer)
 
     @property
@@ -166,7 +179,7 @@ class Board:
         finally:
             self._drop(key, listener)
 
-    def _drop(self, key: tuple[str, str, Overrides], listener: _Listener) -> None:
+    def _drop(self, key: ListenerKey, listener: _Listener) -> None:
         listeners = self._listeners.get(key, set())
         listeners.discard(listener)
         if not listeners:

@@ -17,6 +17,7 @@ from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
 from scaler.kube.reflector import Absent, Reflecting, State
 from scaler.kube.store import Index
 from scaler.kueue.workloads import group_of, observe, owner_key
+from scaler.loops.board import Target
 from scaler.loops.wishes import wake_wish
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
@@ -87,6 +88,16 @@ def workload_indexes() -> dict[str, Index[Workload]]:
             yield key
 
     return {"owner": by_owner}
+
+
+def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
+    return {"target": lambda scaled: [(scaled.metadata.namespace, target_of(scaled))]}
+
+
+def target_of(scaled_object: ScaledObject) -> Target:
+    """What the ScaledObject scales."""
+    reference = scaled_object.spec.scale_target_ref
+    return Target(api_version=reference.api_version, kind=reference.kind, name=reference.name)
 
 
 def scalable_workload_indexes() -> dict[str, Index[ScalableWorkload]]:

@@ -6,10 +6,12 @@ Laws:
   see the same data decide the same.
 * Nothing is published before the window was rebuilt from the source once.
 * What cannot be known becomes a decision without an answer, with its reason; one bad ScaledObject harms no other.
+* Between ticks a ScaledObject whose objects changed is decided again at once, from the samples of the last tick:
+  somebody who sets replicas to 1 by hand must not meet a poll of KEDA's that is answered from before.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import isfinite
@@ -27,9 +29,9 @@ from scaler.errors import MetadataError, SourceError
 from scaler.keda.metadata import parse_metadata
 from scaler.kube.objects import ScaledObject, Trigger
 from scaler.loops.board import Board, BoardEntry, Evaluation, Key, Target, TriggerEntry
-from scaler.loops.cluster import Cluster
+from scaler.loops.cluster import Cluster, target_of
 from scaler.loops.sampling import Intake, Sampler
-from scaler.loops.scales import Scales, is_scalable_workload, target_of
+from scaler.loops.scales import Scales, is_scalable_workload
 from scaler.loops.wishes import kept, wake_wish
 from scaler.ports import DemandSource
 
@@ -37,6 +39,9 @@ log = structlog.get_logger(__name__)
 
 _YIELD_EVERY = 16
 """ScaledObjects evaluated before other tasks get the event loop again: about a millisecond."""
+
+_SETTLE = timedelta(milliseconds=10)
+"""Changes that come together are taken up together."""
 
 EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
 
@@ -96,7 +101,7 @@ def aligned(now: datetime, interval: timedelta) -> datetime:
 
 @dataclass(kw_only=True)
 class Evaluator:
-    """The loop's parts. `observe` is told of every tick."""
+    """The loop's parts. `observe` is told of every tick, `published` of everything that the board shows anew."""
 
     config: EvaluationConfig
     cluster: Cluster
@@ -105,9 +110,18 @@ class Evaluator:
     board: Board
     demand: DemandSource | None = None
     observe: Callable[[Tick], None] = lambda _: None
+    published: Callable[[Evaluation], None] = lambda _: None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     last_tick_at: float = field(default=float("-inf"), init=False)
     """Monotonic time at which the last tick ended, well or not: the loop's heartbeat."""
+    _doubt: Unknown | None = field(default=None, init=False)
+    """What the last tick's samples are not trusted for."""
+    _demanded: Mapping[Key, str] = field(default_factory=dict, init=False)
+    """What the wake queries asked for at the last tick."""
+    _touched: set[Key] = field(default_factory=set, init=False)
+    _has_touched: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    """A change that comes during a tick is taken up after it, or the tick would publish what was before."""
 
     async def run(self) -> None:
         """Tick for ever. An error that is nobody's fault but ours is logged, and the board goes stale by itself."""
@@ -123,20 +137,59 @@ class Evaluator:
         now, interval = self.clock(), self.config.interval
         return max(0.001, (aligned(now, interval) + interval - now).total_seconds())
 
+    # ---- between ticks
+
+    def touch(self, key: Key) -> None:
+        """Have a ScaledObject decided again soon: it, or what it scales, has changed."""
+        self._touched.add(key)
+        self._has_touched.set()
+
+    async def follow(self) -> None:
+        """Decide touched ScaledObjects again, for ever."""
+        while True:
+            await self._has_touched.wait()
+            await asyncio.sleep(_SETTLE.total_seconds())
+            self._has_touched.clear()
+            touched, self._touched = self._touched, set()
+            try:
+                async with self._deciding:
+                    await self.redecide(touched)
+            except Exception:
+                log.exception("a change could not be taken up; the next tick will")
+
+    async def redecide(self, keys: Iterable[Key]) -> None:
+        """Decide these again as of the last tick, from the objects as they are now."""
+        evaluation = self.board.evaluation
+        found = [each for key in keys if (each := self.cluster.scaled_objects.get(*key))]
+        if evaluation is None or not found:
+            return
+        await self.scales.refresh(found)
+        view_doubt = self._view_doubt()
+        entries = {each.metadata.key: self._decided(each, evaluation.at, view_doubt) for each in found}
+        self.board.amend({key: entry for key, entry in entries.items() if entry is not None})
+        self.published(self.board.evaluation or evaluation)
+
+    # ---- the tick
+
     async def tick(self, now: datetime) -> Evaluation | None:
         """Read, decide, publish. Returns what was published."""
         started = asyncio.get_running_loop().time()
         at = aligned(now, self.config.interval)
         scaled_objects = sorted(self.cluster.scaled_objects.items(), key=lambda each: each.metadata.key)
         intake = await self.sampler.refresh(end=at, span=self._span(scaled_objects))
+        self._doubt = intake.doubt
+        self._demanded = await self._demand(at)
         await self.scales.refresh(scaled_objects)
+        self.scales.forget_others(scaled_objects)
         evaluation = None
         missing = self._why_not_yet(intake)
         if missing:
             self.board.explain_cold_start(missing)
         else:
-            evaluation = await self._evaluate(scaled_objects, at, intake.doubt)
-            self.board.publish(evaluation)
+            async with self._deciding:
+                evaluation = await self._evaluate(scaled_objects, at)
+                self.board.publish(evaluation)
+            self.published(evaluation)
         seconds = asyncio.get_running_loop().time() - started
         self.observe(Tick(at=at, seconds=seconds, intake=intake, evaluation=evaluation))
         return evaluation
@@ -169,19 +222,24 @@ class Evaluator:
                 continue  # reported where the trigger is evaluated
         return min(longest, self.config.max_window)
 
-    async def _evaluate(
-        self, scaled_objects: Sequence[ScaledObject], at: datetime, doubt: Unknown | None
-    ) -> Evaluation:
-        wishes, view_doubt = await self._demanded(at), self._view_doubt()
+    async def _evaluate(self, scaled_objects: Sequence[ScaledObject], at: datetime) -> Evaluation:
+        view_doubt = self._view_doubt()
         entries: dict[Key, BoardEntry] = {}
         for count, each in enumerate(scaled_objects):
-            triggers = self._own_triggers(each)
-            if triggers:
-                subject = self._subject(each, wishes.get(each.metadata.key, ""), view_doubt)
-                entries[each.metadata.key] = self._entry(subject, triggers, at, doubt)
+            entry = self._decided(each, at, view_doubt)
+            if entry is not None:
+                entries[each.metadata.key] = entry
             if count % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         return Evaluation.of(entries, at=at)
+
+    def _decided(self, scaled_object: ScaledObject, at: datetime, view_doubt: Unknown | None) -> BoardEntry | None:
+        """The ScaledObject's entry; None where none of its triggers is ours."""
+        triggers = self._own_triggers(scaled_object)
+        if not triggers:
+            return None
+        subject = self._subject(scaled_object, self._demanded.get(scaled_object.metadata.key, ""), view_doubt)
+        return self._entry(subject, triggers, at)
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         addresses = self.config.scaler_addresses
@@ -192,7 +250,7 @@ class Evaluator:
             and (not addresses or trigger.metadata.get("scalerAddress") in addresses)
         ]
 
-    def _entry(self, subject: _Subject, triggers: Sequence[Trigger], at: datetime, doubt: Unknown | None) -> BoardEntry:
+    def _entry(self, subject: _Subject, triggers: Sequence[Trigger], at: datetime) -> BoardEntry:
         found: dict[Overrides, TriggerEntry] = {}
         problems: list[str] = []
         for trigger in triggers:
@@ -202,7 +260,7 @@ class Evaluator:
             except MetadataError as error:
                 problems.append(str(error))
             else:
-                found[overrides] = TriggerEntry(decision=self._decide(subject, policy, at, doubt), policy=policy)
+                found[overrides] = TriggerEntry(decision=self._decide(subject, policy, at), policy=policy)
         return BoardEntry(target=subject.target, triggers=found, problems=tuple(problems))
 
     def _policy(self, trigger: Overrides, subject: _Subject) -> ResolvedPolicy:
@@ -214,14 +272,14 @@ class Evaluator:
             )
         return resolved
 
-    def _decide(self, subject: _Subject, policy: ResolvedPolicy, at: datetime, doubt: Unknown | None) -> Decision:
+    def _decide(self, subject: _Subject, policy: ResolvedPolicy, at: datetime) -> Decision:
         verdict = None
         if needs_verdict(subject.standing):
             history, trust = self.sampler.history, self.config.trust
-            verdict = distrust(judge(subject.pods, history, policy=policy.policy, trust=trust, end=at), doubt)
+            verdict = distrust(judge(subject.pods, history, policy=policy.policy, trust=trust, end=at), self._doubt)
         return decide(subject.standing, verdict, policy=policy.policy, now=at)
 
-    async def _demanded(self, at: datetime) -> Mapping[Key, str]:
+    async def _demand(self, at: datetime) -> Mapping[Key, str]:
         """By ScaledObject, the wake query that asks for it. A query that fails asks for nobody: what sleeps, sleeps."""
         wishes: dict[Key, str] = {}
         for query in self.config.wake_queries if self.demand else ():

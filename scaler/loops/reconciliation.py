@@ -26,9 +26,10 @@ from scaler.kube.objects import ObjectMeta, ScalableWorkload
 from scaler.kube.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.kube.transport import KubeTransport
 from scaler.kueue.patches import activate, adopt, deactivate
-from scaler.loops.board import Board, Key, Target
+from scaler.loops.board import Board, Key
 from scaler.loops.cluster import Cluster
 from scaler.loops.projection import evidence, leading, timestamp
+from scaler.loops.scales import scalable_target
 from scaler.loops.status import desired_status, is_worth_writing
 from scaler.loops.wishes import WAKE
 
@@ -92,9 +93,7 @@ class Reconciler:
         evaluation = self._board.evaluation
         if evaluation is None:
             return None
-        target = Target(
-            api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=scalable.metadata.name
-        )
+        target = scalable_target(scalable.metadata.name)
         return leading(evaluation.decisions_on(scalable.metadata.namespace, target))
 
     # --------------------------------------------------------------------------------------------------------- steps

@@ -5,14 +5,16 @@ the API nothing, whatever the number of ScaledObjects.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from scaler.core.idleness import Unknown
 from scaler.core.reasons import Unknowable
 from scaler.errors import KubeError
+from scaler.kube.copies import Change
 from scaler.kube.discovery import Discovery
 from scaler.kube.objects import Generic, ScaledObject
 from scaler.kube.reflector import Absent, Denied, Reflector
@@ -21,6 +23,7 @@ from scaler.kube.scale import Scale, read_scale
 from scaler.kube.transport import KubeTransport
 from scaler.kueue.workloads import group_of
 from scaler.loops.board import Target
+from scaler.loops.cluster import target_of
 
 _READS_AT_ONCE = 16
 _FIRST_LIST = timedelta(seconds=5)
@@ -43,19 +46,28 @@ def is_scalable_workload(target: Target) -> bool:
     return group_of(target.api_version) == SCALABLE_WORKLOAD.group and target.kind == SCALABLE_WORKLOAD.kind
 
 
-def target_of(scaled_object: ScaledObject) -> Target:
-    reference = scaled_object.spec.scale_target_ref
-    return Target(api_version=reference.api_version, kind=reference.kind, name=reference.name)
+def scalable_target(name: str) -> Target:
+    """A ScalableWorkload as a ScaledObject names it."""
+    return Target(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=name)
 
 
 class Scales:
     """Scales of all targets that are not ScalableWorkloads."""
 
-    def __init__(self, transport: KubeTransport, *, namespace: str = "", max_age: timedelta) -> None:
+    def __init__(
+        self,
+        transport: KubeTransport,
+        *,
+        namespace: str = "",
+        max_age: timedelta,
+        changed: Callable[[str, Target], None] = lambda _namespace, _target: None,
+    ) -> None:
+        """`changed` is told of every change to an object of a kind that is scaled: (namespace, target)."""
         self._transport = transport
         self._discovery = Discovery(transport)
         self._namespace = namespace
         self._max_age = max_age
+        self._changed = changed
         self._reflectors: dict[Kind, Reflector[Generic]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._unresolved: dict[Kind, str] = {}
@@ -68,13 +80,16 @@ class Scales:
 
     async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Follow the kinds that are scaled, and read the scales of targets that changed."""
-        targets = {(each.metadata.namespace, target_of(each)) for each in scaled_objects}
-        targets = {(namespace, target) for namespace, target in targets if not is_scalable_workload(target)}
+        targets = _targets(scaled_objects)
         for kind in {(target.api_version, target.kind) for _, target in targets}:
             await self._follow(kind)
-        self._reads = {key: read for key, read in self._reads.items() if key in targets}
         turns = asyncio.Semaphore(_READS_AT_ONCE)
         await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
+
+    def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
+        """Drop what was read of targets that none of these scales."""
+        targets = _targets(scaled_objects)
+        self._reads = {key: read for key, read in self._reads.items() if key in targets}
 
     def of(self, namespace: str, target: Target) -> Scale | Unknown:
         """The target's scale as last read, or why it is not known."""
@@ -103,9 +118,15 @@ class Scales:
         self._unresolved.pop(kind, None)
         reflector = Reflector(self._transport, resource, Generic, namespace=self._namespace)
         self._reflectors[kind] = reflector
+        reflector.subscribe(lambda change: self._tell(kind, change))
         self._tasks.append(asyncio.create_task(reflector.run(), name=f"reflect-{resource.qualified_name}"))
         with suppress(TimeoutError):
             await asyncio.wait_for(reflector.wait_synced(), _FIRST_LIST.total_seconds())
+
+    def _tell(self, kind: Kind, change: Change[Generic]) -> None:
+        if is_asked_for_anew(change):
+            namespace, name = change.key
+            self._changed(namespace, Target(api_version=kind[0], kind=kind[1], name=name))
 
     async def _read(self, namespace: str, target: Target, turns: asyncio.Semaphore) -> None:
         reflector = self._reflectors.get((target.api_version, target.kind))
@@ -124,6 +145,20 @@ class Scales:
             return await read_scale(self._transport, reflector.resource, namespace, target.name)
         except KubeError as error:
             return _not_found(str(error))
+
+
+def _targets(scaled_objects: Iterable[ScaledObject]) -> set[TargetKey]:
+    found = ((each.metadata.namespace, target_of(each)) for each in scaled_objects)
+    return {(namespace, target) for namespace, target in found if not is_scalable_workload(target)}
+
+
+def is_asked_for_anew(change: Change[Any]) -> bool:
+    """Whether what somebody asks for has changed, and not just what was observed: spec or annotations."""
+    old, new = change.old, change.new
+    if old is None or new is None:
+        return True
+    asked = (new.metadata.generation, new.metadata.annotations)
+    return asked != (old.metadata.generation, old.metadata.annotations)
 
 
 def _not_found(message: str) -> Unknown:
