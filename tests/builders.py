@@ -1,0 +1,360 @@
+"""Values of the core and objects of the API with every field filled in, so that a test names only what it is about.
+
+Times are counted from one noon: `at(30)` is half a minute after it, `at(-3600)` an hour before.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from scaler.core import suspension
+from scaler.core.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Signal, Unit
+from scaler.core.history import History
+from scaler.core.idleness import Busy, GpuEvidence, Idle, Unknown, Verdict, WorkloadVerdict
+from scaler.core.pods import Pod, PodPhase
+from scaler.core.policy import GpuRule, Overrides, Policy, ResolvedPolicy, Trust
+from scaler.core.reasons import Because, Unknowable
+from scaler.core.replicas import Active, Answer, Decision, Inactive, NoAnswer, Stage, Standing
+from scaler.core.window import Window
+from scaler.kube.accelerators import GpuResources
+from scaler.kube.decoding import decode
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.objects import ScalableWorkload, ScalableWorkloadStatus
+from scaler.loops.board import BoardEntry, Evaluation, Key, Target, TriggerEntry
+
+NOON = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
+LONG_AGO = NOON - timedelta(hours=2)
+INTERVAL = timedelta(seconds=30)
+GPUS = GpuResources(patterns=("nvidia.com/gpu", "nvidia.com/mig-*"))
+GR_ENGINE, GPU_UTIL = DEFAULT_SIGNALS
+
+
+def at(seconds: float = 0.0) -> datetime:
+    """The instant so many seconds after noon."""
+    return NOON + timedelta(seconds=seconds)
+
+
+def minutes(count: float) -> timedelta:
+    return timedelta(minutes=count)
+
+
+# ------------------------------------------------------------------------------------------------------------ evidence
+
+
+def window(
+    *, peak: float | None = 0.0, slots: int = 60, covered: int | None = None, gap: int = 0, last: datetime | None = NOON
+) -> Window:
+    """Half an hour of 30 s intervals, quiet and complete, whose newest sample was taken at noon."""
+    return Window(
+        slots=slots,
+        covered=slots if covered is None else covered,
+        longest_gap=gap,
+        peak_ratio=peak,
+        last_sample_at=last,
+    )
+
+
+def unknown(reason: Unknowable = Unknowable.STALE_SAMPLES, message: str = "newest sample is 5m old") -> Unknown:
+    return Unknown(reason=reason, message=message)
+
+
+def gpu_evidence(
+    verdict: Verdict | None = None,
+    *,
+    gpu: str = "GPU-0",
+    pod: str = "worker-0",
+    last_active_at: datetime | None = None,
+    windows: Mapping[str, Window] | None = None,
+) -> GpuEvidence:
+    """One quiet GPU."""
+    return GpuEvidence(
+        gpu=GpuId(device=gpu),
+        pod=pod,
+        node="node-a",
+        model="NVIDIA A100",
+        verdict=verdict or Idle(),
+        windows={"gr_engine_active": window(), "gpu_util": window()} if windows is None else windows,
+        last_active_at=last_active_at,
+    )
+
+
+def verdict(of: Verdict | None = None, *gpus: GpuEvidence) -> WorkloadVerdict:
+    """A verdict on a workload, by default Idle with one quiet GPU."""
+    of = of or Idle()
+    return WorkloadVerdict(verdict=of, gpus=gpus or (gpu_evidence(of),))
+
+
+IDLE, BUSY, UNKNOWN = Idle(), Busy(), unknown()
+
+
+# ------------------------------------------------------------------------------------------------------------- samples
+
+
+def series(gpu: str = "GPU-0", *, pod: str = "worker-0", namespace: str = "demo", mig: str = "") -> GpuSeries:
+    return GpuSeries(
+        gpu=GpuId(device=gpu, mig_instance=mig), namespace=namespace, pod=pod, node="node-a", model="NVIDIA A100"
+    )
+
+
+def in_own_unit(signal: Signal, ratio: float) -> float:
+    """The ratio as an exporter reports it."""
+    return ratio * 100 if signal.unit is Unit.PERCENT else ratio
+
+
+def every(interval_s: float, *, start: float, end: float, ratio: float = 0.0) -> list[tuple[float, float]]:
+    """(Unix seconds, ratio) at every interval from `start` up to `end`, both in seconds from noon."""
+    count = int((end - start) / interval_s) + 1
+    return [(NOON.timestamp() + start + n * interval_s, ratio) for n in range(count)]
+
+
+def history(*, signals: Sequence[Signal] = DEFAULT_SIGNALS, span: timedelta = timedelta(minutes=30)) -> History:
+    return History(signals=signals, interval=INTERVAL, span=span)
+
+
+def record(
+    into: History, of: GpuSeries, samples: Iterable[tuple[float, float]], *, signals: Sequence[Signal] | None = None
+) -> None:
+    """Record samples (Unix seconds, ratio) of every signal, each in the signal's own unit."""
+    kept = list(samples)
+    for signal in into.signals if signals is None else signals:
+        into.record(signal, of, [(at_s, in_own_unit(signal, ratio)) for at_s, ratio in kept])
+
+
+# ------------------------------------------------------------------------------------------------------ pods and policy
+
+
+def pod(
+    name: str = "worker-0",
+    *,
+    gpus: int = 1,
+    phase: PodPhase = PodPhase.RUNNING,
+    running_since: datetime | None = LONG_AGO,
+    terminating: bool = False,
+) -> Pod:
+    """A pod with one GPU whose containers run since two hours before noon."""
+    return Pod(
+        namespace="demo",
+        name=name,
+        phase=phase,
+        gpus=gpus,
+        running_since=running_since,
+        terminating=terminating,
+        node="node-a",
+    )
+
+
+def pending_pod(name: str = "worker-1", *, gpus: int = 1) -> Pod:
+    return pod(name, gpus=gpus, phase=PodPhase.PENDING, running_since=None)
+
+
+def policy(**changes: Any) -> Policy:
+    """30 min idle after 10 min of warm-up, all GPUs, enforced; `share` stands for the GPU rule."""
+    if "share" in changes:
+        changes["gpus"] = GpuRule(share=changes.pop("share"))
+    return Policy(**changes)
+
+
+TRUST = Trust(interval=INTERVAL)
+
+
+def standing(**changes: Any) -> Standing:
+    """A target at 1 that runs since two hours before noon."""
+    given: dict[str, Any] = {"desired_replicas": 1, "stage": Stage.RUNNING, "running_since": LONG_AGO}
+    return Standing(**{**given, **changes})
+
+
+ACTIVE = Active(because=Because.GPUS_BUSY, message="work seen within the last 30m")
+INACTIVE = Inactive(because=Because.GPUS_IDLE, message="every required GPU stayed below 1 % for 30m")
+NO_ANSWER = NoAnswer(reason=Unknowable.STALE_SAMPLES, message="newest sample is 5m old")
+
+
+def decision(answer: Answer = ACTIVE, **changes: Any) -> Decision:
+    """A decision of noon on a running target."""
+    given: dict[str, Any] = {
+        "standing": standing(),
+        "policy": Policy(),
+        "verdict": verdict(BUSY if isinstance(answer, Active) else IDLE),
+        "idle_since": None,
+        "decided_at": NOON,
+    }
+    return Decision(answer=answer, **{**given, **changes})
+
+
+# ------------------------------------------------------------------------------------------------------------ the board
+
+TARGET = Target(api_version="idlegpu.io/v1alpha1", kind="ScalableWorkload", name="first-raycluster")
+SCALED_OBJECT: Key = ("demo", "first-raycluster")
+
+
+def entry(*answers: Answer, trigger: Overrides | None = None, problems: tuple[str, ...] = ()) -> BoardEntry:
+    """A ScaledObject with a trigger per answer; the first trigger is keyed by `trigger`, by default an empty one."""
+    keys = [trigger or Overrides(), *(Overrides(idle_after=minutes(n)) for n in range(1, len(answers)))]
+    triggers = {
+        key: TriggerEntry(decision=decision(answer), policy=ResolvedPolicy(policy=Policy()))
+        for key, answer in zip(keys, answers, strict=False)
+    }
+    return BoardEntry(target=TARGET, triggers=triggers, problems=problems)
+
+
+def evaluation(*answers: Answer, **entry_fields: Any) -> Evaluation:
+    """An evaluation of one ScaledObject."""
+    return Evaluation.of({SCALED_OBJECT: entry(*answers, **entry_fields)}, at=NOON)
+
+
+# ---------------------------------------------------------------------------------------------------- Kueue's Workloads
+
+
+def observed(**changes: Any) -> suspension.Workload:
+    """A gang of two GPU pods that Kueue has admitted, as the core sees it."""
+    given: dict[str, Any] = {
+        "namespace": "demo",
+        "name": "raycluster-first-raycluster-6cd3b",
+        "uid": "7e6b1a34",
+        "resource_version": "4711",
+        "active": True,
+        "finished": False,
+        "quota_reserved": True,
+        "admitted": True,
+        "suspended_by_us": False,
+        "expected_gpu_pods": 2,
+        "queue": "user-queue",
+        "cluster_queue": "cluster-queue",
+    }
+    return suspension.Workload(**{**given, **changes})
+
+
+def suspended(**changes: Any) -> suspension.Workload:
+    """The same, deactivated by us, its quota released."""
+    given = {"active": False, "quota_reserved": False, "admitted": False, "suspended_by_us": True}
+    return observed(**{**given, **changes})
+
+
+def gang(*, running: int = 2, of: int = 2) -> list[Pod]:
+    """`of` GPU pods of which `running` run."""
+    names = [f"worker-{number}" for number in range(of)]
+    return [pod(name) if number < running else pending_pod(name) for number, name in enumerate(names)]
+
+
+def situation(workload: suspension.Workload | None, *, desired: int = 1, **changes: Any) -> suspension.Situation:
+    given: dict[str, Any] = {"pods": gang(), "was_bound": True}
+    return suspension.Situation(desired_replicas=desired, workload=workload, **{**given, **changes})
+
+
+class WorkloadJson:
+    """A Kueue Workload as it stands in the API (v1beta2), changed by verbs that read as its life does."""
+
+    def __init__(
+        self, name: str = "raycluster-first-raycluster-6cd3b", *, pods: int = 2, gpus_per_pod: int = 1
+    ) -> None:
+        amounts = {"cpu": "1", "nvidia.com/gpu": str(gpus_per_pod)}
+        container = {"name": "main", "image": "train:1", "resources": {"requests": amounts, "limits": amounts}}
+        self.json: dict[str, Any] = {
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "Workload",
+            "metadata": {
+                "name": name,
+                "namespace": "demo",
+                "uid": "7e6b1a34",
+                "resourceVersion": "4711",
+                "creationTimestamp": "2026-12-01T09:00:00Z",
+            },
+            "spec": {
+                "active": True,
+                "queueName": "user-queue",
+                "podSets": [{"name": "main", "count": pods, "template": {"spec": {"containers": [container]}}}],
+            },
+        }
+        self.owned_by("ray.io/v1", "RayCluster", "first-raycluster")
+
+    def owned_by(self, api_version: str, kind: str, *names: str, controller: bool = True) -> "WorkloadJson":
+        self.json["metadata"]["ownerReferences"] = [
+            {"apiVersion": api_version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": controller}
+            for name in names
+        ]
+        return self
+
+    def annotated(self, **annotations: str) -> "WorkloadJson":
+        """Keyword names with `__` for `/`, such as `idlegpu.io__suspended`, given as a dict where they need dots."""
+        return self.with_annotations({key.replace("__", "/"): value for key, value in annotations.items()})
+
+    def with_annotations(self, annotations: Mapping[str, str]) -> "WorkloadJson":
+        self.json["metadata"].setdefault("annotations", {}).update(annotations)
+        return self
+
+    def with_pod_sets(self, *pod_sets: Mapping[str, Any]) -> "WorkloadJson":
+        self.json["spec"]["podSets"] = list(pod_sets)
+        return self
+
+    def deactivated(self) -> "WorkloadJson":
+        self.json["spec"]["active"] = False
+        return self
+
+    def condition(self, kind: str, status: bool, reason: str = "", message: str = "") -> "WorkloadJson":
+        conditions = self._status().setdefault("conditions", [])
+        conditions[:] = [each for each in conditions if each["type"] != kind]
+        conditions.append(
+            {
+                "type": kind,
+                "status": str(status),
+                "reason": reason or kind,
+                "message": message,
+                "lastTransitionTime": "2026-12-01T09:00:01Z",
+            }
+        )
+        return self
+
+    def waiting(self, message: str) -> "WorkloadJson":
+        return self.condition("QuotaReserved", False, "WaitingForQuota", message)
+
+    def reserved(self) -> "WorkloadJson":
+        counts = [{"name": each["name"], "count": each["count"]} for each in self.json["spec"]["podSets"]]
+        self._status()["admission"] = {"clusterQueue": "cluster-queue", "podSetAssignments": counts}
+        return self.condition("QuotaReserved", True)
+
+    def admitted(self) -> "WorkloadJson":
+        return self.reserved().condition("Admitted", True)
+
+    def with_status(self, **fields: Any) -> "WorkloadJson":
+        self._status().update(fields)
+        return self
+
+    def _status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.json.setdefault("status", {})
+        return status
+
+    def decoded(self) -> Workload:
+        """As the reflectors decode it."""
+        return decode(Workload, msgspec.json.encode(self.json))
+
+
+# ----------------------------------------------------------------------------------------------------- ScalableWorkload
+
+
+def scalable_workload(
+    *, replicas: int = 1, annotations: Mapping[str, str] | None = None, **status: Any
+) -> ScalableWorkload:
+    """A ScalableWorkload of the RayCluster; keywords fill its status, in the API's camelCase."""
+    document = {
+        "metadata": {
+            "name": "first-raycluster",
+            "namespace": "demo",
+            "uid": "b1f0",
+            "generation": 3,
+            "resourceVersion": "99",
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {
+            "replicas": replicas,
+            "jobRef": {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "first-raycluster"},
+        },
+        "status": status,
+    }
+    return decode(ScalableWorkload, msgspec.json.encode(document))
+
+
+def status_as_written(desired: Mapping[str, Any]) -> ScalableWorkloadStatus:
+    """The status as it is read back after it was written."""
+    kept = {name: value for name, value in desired.items() if value is not None}
+    return decode(ScalableWorkloadStatus, msgspec.json.encode(kept))
