@@ -7,7 +7,8 @@ Laws of this file:
 * A slot keeps its highest sample. Idleness is judged by the peak; a mean hides work.
 * A slot without a sample stays empty. It is never filled from its neighbours.
 * Holes are measured between the samples around them, not in empty slots: samples that fall now just before and now
-  just after a slot boundary leave slots empty though nothing is missing.
+  just after a slot boundary leave slots empty though nothing is missing. That holds at the window's edges as well,
+  with the sample just before it and with its end.
 
 Worked example: interval 30 s, the window of 2 min that ends at 12:02:00 spans the four slots that begin at 12:00:00,
 12:00:30, 12:01:00 and 12:01:30. Samples 0 at 12:00:10, 0 at 12:00:25 and 0.4 at 12:01:40 give: peak 0.4; between the
@@ -52,20 +53,21 @@ NO_WINDOW = Window(slots=0, covered=0, longest_gap=0, peak_ratio=None, last_samp
 
 
 class Ring:
-    """A ring buffer over the newest collection intervals of one signal of one GPU, five bytes an interval.
+    """A ring buffer over the newest collection intervals of one signal of one GPU, six bytes an interval.
 
     Values are 32-bit floats. Rounding is monotone, so comparing with a floor that was rounded the same way
     (`as_stored`) never turns a sample at the floor into one below it.
     """
 
-    __slots__ = ("_head", "_interval_s", "_last_sample_s", "_places", "_values")
+    __slots__ = ("_earliest", "_head", "_interval_s", "_last_sample_s", "_latest", "_values")
 
     def __init__(self, *, slots: int, interval: timedelta) -> None:
         if slots < 1 or interval <= timedelta(0):
             raise ValueError(f"a ring needs at least one slot and a positive interval, not {slots} × {interval}")
         self._interval_s = interval.total_seconds()
         self._values = array("f", [_EMPTY]) * slots
-        self._places = bytearray(slots)
+        self._earliest = bytearray(slots)
+        self._latest = bytearray(slots)
         self._head = _EARLIEST_SLOT
         self._last_sample_s = float("-inf")
 
@@ -94,8 +96,11 @@ class Ring:
         elif slot <= self._head - size:
             return
         index, place = slot % size, int((position_s - slot) * _STEPS)
-        if self._values[index] == _EMPTY or place > self._places[index]:
-            self._places[index] = place
+        is_first = self._values[index] == _EMPTY
+        if is_first or place < self._earliest[index]:
+            self._earliest[index] = place
+        if is_first or place > self._latest[index]:
+            self._latest[index] = place
         self._values[index] = max(self._values[index], ratio)
         self._last_sample_s = max(self._last_sample_s, at_s)
 
@@ -120,7 +125,7 @@ class Ring:
         if self._value(last) == _EMPTY:
             last = max(first, last - 1)
         values = self._between(first, last)
-        missed, longest = self._missed(values, first) if _EMPTY in values else (0, 0)
+        missed, longest = self._missed(values, first, end_s / self._interval_s) if _EMPTY in values else (0, 0)
         peak = max(values)
         return Window(
             slots=len(values),
@@ -157,20 +162,42 @@ class Ring:
             return held
         return array("f", [_EMPTY]) * (held_first - first) + held + array("f", [_EMPTY]) * (last - held_last)
 
-    def _missed(self, values: "array[float]", first: int) -> tuple[int, int]:
-        """Collections missed in the window: all of them, and the most in a row."""
-        sampled = [offset for offset, value in enumerate(values) if value != _EMPTY]
+    def _missed(self, values: "array[float]", first: int, end: float) -> tuple[int, int]:
+        """Collections missed in the window of these slots: all of them, and the most in a row.
+
+        Units: `end` in intervals since the epoch, like slots but not whole.
+        """
+        sampled = [first + offset for offset, value in enumerate(values) if value != _EMPTY]
         if not sampled:
             return len(values), len(values)
-        holes = [self._missed_between(first + a, first + b) for a, b in pairwise(sampled)]
-        holes += [sampled[0], len(values) - 1 - sampled[-1]]
+        last = first + len(values) - 1
+        holes = [self._missed_between(before, after) for before, after in pairwise(sampled)]
+        holes += [self._missed_before(sampled[0], first), self._missed_after(sampled[-1], last, end)]
         return sum(holes), max(holes)
 
     def _missed_between(self, before: int, after: int) -> int:
-        """Whole collections missed between two slots that hold samples and have none in between."""
+        """Collections missed between two slots that hold samples and have none in between."""
+        if after == before + 1:
+            return 0
         size = len(self._values)
-        places = (self._places[after % size] - self._places[before % size]) / _STEPS
-        return max(0, int(after - before + places - 1 + _JITTER)) if after > before + 1 else 0
+        places = (self._earliest[after % size] - self._latest[before % size]) / _STEPS
+        return _whole_collections(after - before + places)
+
+    def _missed_before(self, sampled: int, first: int) -> int:
+        """Collections missed between the window's first slot and the first that holds a sample."""
+        if self._value(first - 1) == _EMPTY:
+            return sampled - first
+        return min(sampled - first, self._missed_between(first - 1, sampled))
+
+    def _missed_after(self, sampled: int, last: int, end: float) -> int:
+        """Collections missed between the last slot that holds a sample and the window's last slot."""
+        waited = end - sampled - self._latest[sampled % len(self._values)] / _STEPS
+        return min(last - sampled, _whole_collections(waited))
+
+
+def _whole_collections(apart: float) -> int:
+    """How many collections fit between two samples that lie this many intervals apart."""
+    return max(0, int(apart - 1 + _JITTER))
 
 
 def as_stored(ratio: float) -> float:

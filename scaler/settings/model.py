@@ -140,7 +140,7 @@ class Evaluation(_Section):
     overlap: Duration = timedelta(minutes=2)
     """How far a read reaches back behind the one before, for samples that arrive late (remote write, Thanos)."""
     max_window: Duration = timedelta(hours=24)
-    """Longest `idleAfter` accepted; memory grows with it (5 bytes per GPU, signal and collection interval)."""
+    """Longest `idleAfter` accepted; memory grows with it (6 bytes per GPU, signal and collection interval)."""
 
 
 _TRUST = Trust()
