@@ -53,6 +53,11 @@ class Pod:
         return self.gpus > 0 and self.phase not in TERMINAL
 
     @property
+    def is_member(self) -> bool:
+        """Whether the workload runs on its GPUs, or is about to; a terminating pod is not part of it any more."""
+        return self.holds_gpus and not self.terminating
+
+    @property
     def is_running(self) -> bool:
         return self.phase is PodPhase.RUNNING and self.running_since is not None and not self.terminating
 
@@ -62,7 +67,7 @@ def judge(pods: Sequence[Pod], history: History, *, policy: Policy, trust: Trust
     evidence = [
         gpu
         for pod in sorted(pods, key=lambda pod: pod.name)
-        if pod.holds_gpus
+        if pod.is_member
         for gpu in _pod_evidence(pod, history, policy=policy, trust=trust, end=end)
     ]
     return workload_verdict(evidence, rule=policy.gpus)

@@ -190,8 +190,8 @@ def _plan_resumption(situation: Situation, workload: Workload) -> Plan:
 
 
 def gpu_pods(pods: Sequence[Pod]) -> list[Pod]:
-    """The pods that hold GPUs or are about to."""
-    return [pod for pod in pods if pod.holds_gpus]
+    """The pods on whose GPUs the workload runs or is about to."""
+    return [pod for pod in pods if pod.is_member]
 
 
 def running_gpu_pods(pods: Sequence[Pod]) -> list[Pod]:
