@@ -2,3 +2,13 @@
 
 That this file exists puts its folder on the import path, so that `import prometheus_server` works in every test.
 """
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kubeconfig",
+        default=None,
+        help="run the Kubernetes contract suite against the API server of this kubeconfig, not the embedded one",
+    )
