@@ -24,7 +24,7 @@ class WorkloadSpec(Struct, frozen=True):
     active: bool = True
     queue_name: str = ""
     priority: int | None = None
-    pod_sets: list[PodSet] = field(default_factory=list)
+    pod_sets: tuple[PodSet, ...] = ()
 
 
 class PodSetAssignment(Struct, frozen=True):
@@ -37,7 +37,7 @@ class PodSetAssignment(Struct, frozen=True):
 
 class Admission(Struct, frozen=True):
     cluster_queue: str = ""
-    pod_set_assignments: list[PodSetAssignment] = field(default_factory=list)
+    pod_set_assignments: tuple[PodSetAssignment, ...] = ()
 
 
 class CheckState(Struct, frozen=True):
@@ -57,10 +57,10 @@ class ReclaimablePods(Struct, frozen=True):
 
 
 class WorkloadStatus(Struct, frozen=True):
-    conditions: list[Condition] = field(default_factory=list)
+    conditions: tuple[Condition, ...] = ()
     admission: Admission | None = None
-    admission_checks: list[CheckState] = field(default_factory=list)
-    reclaimable_pods: list[ReclaimablePods] = field(default_factory=list)
+    admission_checks: tuple[CheckState, ...] = ()
+    reclaimable_pods: tuple[ReclaimablePods, ...] = ()
     cluster_name: str = ""
 
 

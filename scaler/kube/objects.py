@@ -5,8 +5,11 @@ Laws:
 * Only fields that are read are declared; whatever else an object holds is skipped unread.
 * An absent field, a null and an empty list are one thing here, as they are to the API server.
 * These are views for reading. An object is never written back from here: that would drop what is not declared.
+* Sequences are tuples: immutable, and invisible to the cyclic garbage collector, which would otherwise stop the event
+  loop for almost a tenth of a second when twenty thousand pods are listed.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -38,8 +41,8 @@ class ObjectMeta(Struct, frozen=True):
     deletion_timestamp: datetime | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    owner_references: list[OwnerReference] = []
-    finalizers: list[str] = []
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -61,12 +64,12 @@ class Condition(Struct, frozen=True):
     observed_generation: int = 0
 
 
-def condition(conditions: list[Condition], kind: str) -> Condition | None:
+def condition(conditions: Iterable[Condition], kind: str) -> Condition | None:
     """The condition of that type; None where it has not been set."""
     return next((each for each in conditions if each.type == kind), None)
 
 
-def is_true(conditions: list[Condition], kind: str) -> bool:
+def is_true(conditions: Iterable[Condition], kind: str) -> bool:
     """Whether the condition of that type is set and True; neither absent nor Unknown is."""
     found = condition(conditions, kind)
     return found is not None and found.status == "True"
@@ -97,8 +100,8 @@ class Container(Struct, frozen=True):
 
 class PodSpec(Struct, frozen=True):
     node_name: str = ""
-    containers: list[Container] = []
-    init_containers: list[Container] = []
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
 
 
 class Running(Struct, frozen=True):
@@ -117,8 +120,8 @@ class ContainerStatus(Struct, frozen=True):
 
 class PodStatus(Struct, frozen=True):
     phase: str = ""
-    container_statuses: list[ContainerStatus] = []
-    init_container_statuses: list[ContainerStatus] = []
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(Struct, frozen=True):
@@ -145,13 +148,13 @@ class Trigger(Struct, frozen=True):
 
 class ScaledObjectSpec(Struct, frozen=True):
     scale_target_ref: ScaleTargetRef = ScaleTargetRef()
-    triggers: list[Trigger] = []
+    triggers: tuple[Trigger, ...] = ()
     min_replica_count: int | None = None
     max_replica_count: int | None = None
 
 
 class ConditionedStatus(Struct, frozen=True):
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()
 
 
 class ScaledObject(Struct, frozen=True):
@@ -195,8 +198,8 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     suspended_at: datetime | None = None
     resumed_at: datetime | None = None
     keep_until: datetime | None = None
-    conditions: list[Condition] = []
-    evidence: list[dict[str, Any]] = []
+    conditions: tuple[Condition, ...] = ()
+    evidence: tuple[dict[str, Any], ...] = ()
     """As it stands in the API: only its writer reads it again, to see whether it has changed."""
     evidence_omitted: int = 0
 

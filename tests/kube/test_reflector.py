@@ -242,7 +242,7 @@ async def test_a_watch_that_always_fails_is_asked_for_rarely(crooked, transport,
     """Unbounded, this would be a thousand. The longest waits are 20, 40, 80, 100, 100, … ms, the mean half of that."""
     serve(crooked, lists=[listing(pod("a"))], watches=[answer])
     async with reflecting(transport, timing=Timing(watch=(60, 60), backoff=Backoff(base=0.02, cap=0.1))):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.4)
     assert 3 <= crooked.count(watches=True) <= most
     assert crooked.count(watches=False) <= most
 
@@ -257,11 +257,11 @@ async def test_a_list_that_always_fails_is_asked_for_rarely(crooked, transport):
 
 
 async def test_failures_are_forgotten_after_a_good_watch(crooked, transport):
-    timing = Timing(watch=(60, 60), lasting=0.1, backoff=Backoff(base=0.01, cap=60))
+    timing = Timing(watch=(60, 60), lasting=0.05, backoff=Backoff(base=0.01, cap=60))
 
     async def good(request):
         response = await stream(request, bookmark(101), stays_open=False)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.07)
         return response
 
     serve(crooked, lists=[listing()], watches=[refusing(503)] * 5 + [good] * 10 + [streaming()])

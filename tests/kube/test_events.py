@@ -1,0 +1,139 @@
+import asyncio
+
+import msgspec
+import pytest
+from crooked_api import status
+
+from scaler.kube.events import EventRecorder, ObjectReference
+from scaler.kube.objects import ObjectMeta
+from scaler.kube.resources import CUSTOM_RESOURCE_DEFINITION, EVENT, WORKLOAD
+
+ABOUT = ObjectReference.of(WORKLOAD, ObjectMeta(name="w", namespace="default", uid="u-1", resource_version="7"))
+
+
+@pytest.fixture
+async def recording():
+    """Starts recorders; ends them all in the end."""
+    tasks = []
+
+    def start(transport, **options):
+        recorder = EventRecorder(transport, instance="pod-1", **options)
+        tasks.append(asyncio.create_task(recorder.run()))
+        return recorder
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def events(transport, namespace="default"):
+    return msgspec.json.decode(await transport.get(EVENT.path(namespace)))["items"]
+
+
+async def test_an_event_tells_what_was_done_to_what_and_by_whom(client, recording):
+    recorder = recording(client)
+    recorder.record(ABOUT, "GPUsIdle", "every GPU quiet for 30m", action="Suspend")
+    assert await recorder.drain(within=5)
+    (event,) = await events(client)
+    assert event["involvedObject"] == {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "namespace": "default",
+        "name": "w",
+        "uid": "u-1",
+        "resourceVersion": "7",
+    }
+    assert (event["type"], event["reason"], event["action"], event["count"]) == ("Normal", "GPUsIdle", "Suspend", 1)
+    assert event["message"] == "every GPU quiet for 30m"
+    assert (event["reportingComponent"], event["reportingInstance"]) == ("idle-gpu-scaler", "pod-1")
+    assert event["source"] == {"component": "idle-gpu-scaler"}
+
+
+async def test_repetitions_become_a_count(client, recording):
+    recorder = recording(client)
+    for _ in range(2):
+        recorder.record(ABOUT, "GPUsIdle", "quiet")
+    assert await recorder.drain(within=5)
+    for _ in range(3):
+        recorder.record(ABOUT, "GPUsIdle", "quiet")
+    assert await recorder.drain(within=5)
+    assert [event["count"] for event in await events(client)] == [5]
+
+
+async def test_what_differs_is_another_event(client, recording):
+    recorder = recording(client)
+    recorder.record(ABOUT, "GPUsIdle", "quiet")
+    recorder.record(ABOUT, "GPUsIdle", "quiet", warning=True)
+    recorder.record(ABOUT, "GPUsBusy", "quiet")
+    recorder.record(ABOUT, "GPUsIdle", "quieter")
+    assert await recorder.drain(within=5)
+    assert sorted(event["type"] for event in await events(client)) == ["Normal", "Normal", "Normal", "Warning"]
+
+
+async def test_an_event_that_was_cleaned_away_is_made_anew(client, recording):
+    recorder = recording(client)
+    recorder.record(ABOUT, "GPUsIdle", "quiet")
+    await recorder.drain(within=5)
+    (event,) = await events(client)
+    await client.delete(EVENT.path("default", event["metadata"]["name"]))
+    recorder.record(ABOUT, "GPUsIdle", "quiet")
+    await recorder.drain(within=5)
+    assert [event["count"] for event in await events(client)] == [1]
+    assert recorder.failed == 0
+
+
+async def test_an_event_about_a_clusters_object_is_kept_in_default(client, recording):
+    recorder = recording(client)
+    recorder.record(ObjectReference.of(CUSTOM_RESOURCE_DEFINITION, ObjectMeta(name="a.b", uid="u")), "Seen", "there")
+    await recorder.drain(within=5)
+    (event,) = await events(client)
+    assert "namespace" not in event["involvedObject"]
+
+
+async def test_a_long_message_is_cut(client, recording):
+    recorder = recording(client)
+    recorder.record(ABOUT, "GPUsIdle", "x" * 5000)
+    await recorder.drain(within=5)
+    (event,) = await events(client)
+    assert len(event["message"]) == 1024
+    assert event["message"].endswith("…")
+
+
+async def test_a_full_queue_drops_and_counts(client):
+    recorder = EventRecorder(client, queue_limit=3)
+    for number in range(10):
+        recorder.record(ABOUT, "GPUsIdle", f"message {number}")
+    recorder.record(ABOUT, "GPUsIdle", "message 0")
+    assert recorder.dropped == 7
+
+
+async def test_the_rate_is_bounded(client, recording):
+    recorder = recording(client, per_second=20, burst=2)
+    began = asyncio.get_running_loop().time()
+    for number in range(8):
+        recorder.record(ABOUT, "GPUsIdle", f"message {number}")
+    assert await recorder.drain(within=5)
+    assert asyncio.get_running_loop().time() - began >= 6 / 20
+    assert len(await events(client)) == 8
+
+
+async def test_recording_never_waits_for_the_api(kube_api, client, recording):
+    kube_api.faults.latency_seconds = 60
+    recorder = recording(client)
+    recorder.record(ABOUT, "GPUsIdle", "quiet")
+    await asyncio.sleep(0.05)
+    recorder.record(ABOUT, "GPUsIdle", "still quiet")
+    assert not await recorder.drain(within=0.05)
+
+
+async def test_an_api_that_refuses_costs_events_and_nothing_else(crooked, transport, recording):
+    async def forbid(_):
+        return status(403, "Forbidden", "events is forbidden")
+
+    crooked.handler = forbid
+    recorder = recording(transport)
+    for number in range(3):
+        recorder.record(ABOUT, "GPUsIdle", f"message {number}")
+    assert await recorder.drain(within=5)
+    assert recorder.failed == 3
