@@ -11,7 +11,8 @@ _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 def parse_duration(text: str) -> timedelta:
     """The duration that the text means.
 
-    Raises: ValueError with an example of how to write it. A bare number is refused because its unit is a guess.
+    Raises: ValueError with an example of how to write it; OverflowError for one that no calendar holds. A bare number
+    is refused because its unit is a guess.
     """
     compact = text.strip()
     if not _WHOLE.fullmatch(compact):
