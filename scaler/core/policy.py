@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 
@@ -48,7 +49,8 @@ class GpuRule:
 
     def idle_gpus_needed(self, total: int) -> int:
         """How many of `total` GPUs must be idle: at least one, at most all."""
-        return max(1, -int(-total * self.share // 1))
+        # Rounded first: 0.07 × 100 is 7.000000000000001 in floating point, and 8 GPUs were never asked for.
+        return max(1, ceil(round(total * self.share, 9)))
 
     def __str__(self) -> str:
         return {1.0: "all", 0.0: "any"}.get(self.share, f"quorum:{self.share:g}")

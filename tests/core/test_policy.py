@@ -1,0 +1,136 @@
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from math import ceil
+
+import pytest
+from builders import minutes, policy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.core.policy import GpuRule, Mode, Overrides, Policy, Trust, describe, resolve
+
+KEEP = datetime(2026, 12, 24, 18, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("rule", "total", "needed"),
+    [
+        pytest.param("all", 8, 8, id="all of 8"),
+        pytest.param("all", 1, 1, id="all of 1"),
+        pytest.param("any", 8, 1, id="any of 8 is one"),
+        pytest.param("quorum:0.8", 5, 4, id="0.8 × 5 = 4"),
+        pytest.param("quorum:0.8", 4, 4, id="0.8 × 4 = 3.2, rounded up"),
+        pytest.param("quorum:0.5", 2, 1, id="half of 2"),
+        pytest.param("quorum:0.01", 3, 1, id="never none"),
+        pytest.param("quorum:0.55", 20, 11, id="0.55 × 20 = 11"),
+        pytest.param("quorum:0.07", 100, 7, id="0.07 × 100 = 7, though floating point makes 7.000000000000001"),
+        pytest.param("quorum:1", 7, 7, id="all of them"),
+    ],
+)
+def test_a_rule_asks_for_a_share_of_the_gpus_rounded_up(rule: str, total: int, needed: int) -> None:
+    assert GpuRule.parse(rule).idle_gpus_needed(total) == needed
+
+
+@given(percent=st.integers(1, 100), total=st.integers(1, 20_000))
+def test_a_quorum_in_percent_is_exact(percent: int, total: int) -> None:
+    exact = max(1, ceil(Fraction(percent, 100) * total))
+    assert GpuRule.parse(f"quorum:{percent / 100}").idle_gpus_needed(total) == exact
+
+
+@given(share=st.floats(0, 1), total=st.integers(1, 1000))
+def test_a_rule_needs_at_least_one_gpu_and_at_most_all(share: float, total: int) -> None:
+    assert 1 <= GpuRule(share=share).idle_gpus_needed(total) <= total
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "most",
+        "quorum",
+        "quorum:",
+        "quorum:0",
+        "quorum:1.1",
+        "quorum:-1",
+        "quorum:nan",
+        "quorum:x",
+        "all:1",
+        "any:2",
+    ],
+)
+def test_a_rule_that_is_none_is_refused_with_what_may_be_written(text: str) -> None:
+    with pytest.raises(ValueError, match="write 'all', 'any' or 'quorum:0.8'") as refusal:
+        GpuRule.parse(text)
+    assert repr(text) in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["all", "any", "quorum:0.8", "quorum:0.25"])
+def test_a_rule_is_shown_as_it_is_written(text: str) -> None:
+    assert str(GpuRule.parse(text)) == text
+
+
+def test_the_nearest_layer_wins_field_by_field_and_is_remembered() -> None:
+    resolved = resolve(
+        ("settings", Overrides(idle_after=minutes(60), warm_up=minutes(5), mode=Mode.OBSERVE)),
+        ("trigger metadata", Overrides(idle_after=minutes(20), gpus=GpuRule(share=0.0))),
+        ("ScalableWorkload first-raycluster", Overrides(keep_until=KEEP)),
+    )
+    assert resolved.policy == Policy(
+        idle_after=minutes(20),
+        warm_up=minutes(5),
+        active_above_ratio=0.01,
+        gpus=GpuRule(share=0.0),
+        mode=Mode.OBSERVE,
+        keep_until=KEEP,
+    )
+    assert {
+        name: resolved.source_of(name) for name in ("idle_after", "warm_up", "active_above_ratio", "keep_until")
+    } == {
+        "idle_after": "trigger metadata",
+        "warm_up": "settings",
+        "active_above_ratio": "built-in default",
+        "keep_until": "ScalableWorkload first-raycluster",
+    }
+
+
+def test_a_value_that_is_zero_is_a_value_and_not_silence() -> None:
+    resolved = resolve(
+        ("settings", Overrides(warm_up=minutes(5))), ("trigger metadata", Overrides(warm_up=timedelta(0)))
+    )
+    assert resolved.policy.warm_up == timedelta(0)
+    assert resolved.source_of("warm_up") == "trigger metadata"
+
+
+def test_without_layers_the_policy_is_the_documented_default() -> None:
+    assert resolve().policy == Policy(
+        idle_after=minutes(30), warm_up=minutes(10), active_above_ratio=0.01, gpus=GpuRule(share=1.0), mode=Mode.ENFORCE
+    )
+    assert resolve().source_of("mode") == "built-in default"
+
+
+def test_overrides_that_say_the_same_are_one_key() -> None:
+    assert len({Overrides(idle_after=minutes(5)), Overrides(idle_after=timedelta(seconds=300)), Overrides()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("idle_after", "30m"),
+        ("warm_up", "10m"),
+        ("active_above_ratio", "0.5 %"),
+        ("gpus", "quorum:0.8"),
+        ("mode", "enforce"),
+        ("keep_until", "-"),
+    ],
+)
+def test_a_field_is_described_as_its_owner_would_write_it(name: str, shown: str) -> None:
+    assert describe(name, policy(active_above_ratio=0.005, share=0.8)) == shown
+
+
+def test_a_time_is_described_with_its_zone() -> None:
+    assert describe("keep_until", policy(keep_until=KEEP)) == "2026-12-24T18:00:00+00:00"
+
+
+def test_staleness_is_counted_in_collection_intervals() -> None:
+    assert Trust().max_age == timedelta(seconds=90), "3 × 30 s"
+    assert Trust(interval=timedelta(seconds=1), max_age_intervals=5).max_age == timedelta(seconds=5)
