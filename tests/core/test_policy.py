@@ -59,7 +59,7 @@ def test_a_rule_needs_at_least_one_gpu_and_at_most_all(share: float, total: int)
     ],
 )
 def test_a_rule_that_is_none_is_refused_with_what_may_be_written(text: str) -> None:
-    with pytest.raises(ValueError, match="write 'all', 'any' or 'quorum:0.8'") as refusal:
+    with pytest.raises(ValueError, match=r"write 'all', 'any' or 'quorum:0\.8'") as refusal:
         GpuRule.parse(text)
     assert repr(text) in str(refusal.value)
 
