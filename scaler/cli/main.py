@@ -119,7 +119,7 @@ def version() -> None:
 def main() -> None:
     """The program. Errors that are an operator's to mend end it with status 2 and a message, not a traceback."""
     try:
-        app()
+        app(prog_name="idle-gpu-scaler")
     except ScalerError as error:
         Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -54,6 +54,8 @@ log = structlog.get_logger(__name__)
 _MISSED_TICKS = 3
 """Evaluations that may be missed before the board answers nobody, and twice that before the process is unwell."""
 
+_TICK_JITTER = timedelta(seconds=1)
+"""By which one tick may take longer than the one before without its predecessor's verdicts being overdue."""
 _LIST_SECONDS = 20.0
 
 
@@ -202,7 +204,10 @@ class Runtime:
             pods=self.reflectors.pods,
             gpus=gpus,
         )
-        self.board = Board(max_age=self._patience(_MISSED_TICKS))
+        self.board = Board(
+            max_age=self._patience(_MISSED_TICKS),
+            max_idle_age=1.5 * settings.evaluation.interval + _TICK_JITTER,
+        )
         self.scales = Scales(
             self.transport, namespace=namespace, max_age=kubernetes.max_view_age, changed=self._target_changed
         )

@@ -3,6 +3,7 @@
 Laws:
 
 * An evaluation is published whole and replaces the one before.
+* An answer that suspends is good until its successor is due and no longer: while reads hang, work may have begun.
 * A board that was not renewed in time answers nobody: after a pause of this process (a stopped container, a blocked
   loop) the old answers are about a world that is gone.
 """
@@ -15,8 +16,8 @@ from datetime import datetime, timedelta
 
 from scaler.core.durations import format_duration
 from scaler.core.policy import Overrides, ResolvedPolicy
-from scaler.core.reasons import Unknowable
-from scaler.core.replicas import Active, Answer, Decision, NoAnswer
+from scaler.core.reasons import Because, Unknowable
+from scaler.core.replicas import Active, Answer, Decision, Inactive, NoAnswer
 
 Key = tuple[str, str]
 """(namespace, name) of a ScaledObject."""
@@ -88,11 +89,19 @@ class _Listener:
 class Board:
     """Implements `ports.DecisionBoard`.
 
-    `max_age` is how long an evaluation may be answered from after it was published.
+    `max_age` is how long an evaluation may be answered from after it was published, `max_idle_age` how long its
+    verdicts of idle may be; both are the same where only one is given.
     """
 
-    def __init__(self, *, max_age: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        max_age: timedelta,
+        max_idle_age: timedelta | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._max_age_s = max_age.total_seconds()
+        self._max_idle_age_s = (max_idle_age or max_age).total_seconds()
         self._clock = clock
         self._evaluation: Evaluation | None = None
         self._published_s = float("-inf")
@@ -156,7 +165,15 @@ class Board:
         if found is None:
             message = "; ".join(entry.problems) or "the trigger's metadata changed since the last evaluation"
             return NoAnswer(reason=Unknowable.INVALID_POLICY, message=message)
-        return found.decision.answer
+        return self._still_good(found.decision.answer)
+
+    def _still_good(self, answer: Answer) -> Answer:
+        suspends = isinstance(answer, Inactive) and answer.because is Because.GPUS_IDLE
+        age_s = self._clock() - self._published_s
+        if not suspends or age_s <= self._max_idle_age_s:
+            return answer
+        overdue = f"found idle {format_duration(timedelta(seconds=int(age_s)))} ago; the next evaluation is overdue"
+        return NoAnswer(reason=Unknowable.SOURCE_UNAVAILABLE, message=overdue)
 
     def _why_unusable(self) -> str:
         if self._evaluation is None:
