@@ -40,6 +40,8 @@ Key = tuple[str, str]
 
 
 _TOMBSTONES = 10_000
+_UNTIL_NEWS_SECONDS = 0.02
+"""After a conflict the watch brings what has changed; usually it has by then."""
 
 
 class Metadata(ObjectMeta, frozen=True):
@@ -156,6 +158,23 @@ class Client:
         for note in action.notes:
             await self.record(note.about or about, note)
         return True
+
+    async def apply_latest(
+        self, resource: Resource, observed: Json, plan: Callable[[Json], Action | None], *, attempts: int = 5
+    ) -> bool:
+        """Does what is planned on the object as it is now, again where somebody else was faster.
+
+        For writers of a few fields of an object that others write, too. False where it could not be done; True also
+        where the object is gone or nothing was to be done.
+        """
+        metadata = observed["metadata"]
+        for _ in range(attempts):
+            latest = self.find(resource, metadata.get("namespace", ""), metadata["name"])
+            action = plan(latest) if latest else None
+            if action is None or await self.apply(action):
+                return True
+            await asyncio.sleep(_UNTIL_NEWS_SECONDS)
+        return False
 
     async def record(self, about: Json, note: Note) -> None:
         """Writes the Event. That it cannot be written is logged, and stops nobody."""

@@ -106,7 +106,7 @@ class Scheduler:
         freed = {queue for uid, queue in self._holders.items() if uid not in holders}
         changed = {name for name, queue in queues.items() if self._queues.get(name) != queue}
         self._holders, self._queues = holders, queues
-        for name in freed | changed:
+        for name in (freed | changed) & set(self._aside.values()):
             self._look_again.setdefault(name, now + self._batch)
         for name in [name for name, at in self._look_again.items() if at <= now]:
             del self._look_again[name]
