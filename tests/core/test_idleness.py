@@ -244,7 +244,8 @@ def test_busy_stays_busy_whatever_the_unknown_gpus_turn_out_to_do(
 ) -> None:
     found = workload_verdict([gpu_evidence(each) for each in gpus], rule=rule)
     if isinstance(found.verdict, Busy):
-        revealed = [data.draw(st.sampled_from([IDLE, BUSY])) if each == UNKNOWN else each for each in gpus]
+        known: st.SearchStrategy[Verdict] = st.sampled_from([IDLE, BUSY])
+        revealed = [data.draw(known) if each == UNKNOWN else each for each in gpus]
         again = workload_verdict([gpu_evidence(each) for each in revealed], rule=rule)
         assert isinstance(again.verdict, Busy)
 
