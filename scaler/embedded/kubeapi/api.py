@@ -8,9 +8,11 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
-from scaler.embedded.kubeapi.cluster import Cluster, Writing, wall_clock
+from scaler.embedded.kubeapi.cluster import Cluster, wall_clock
 from scaler.embedded.kubeapi.faults import Faults
 from scaler.embedded.kubeapi.garbage import Collector
+from scaler.embedded.kubeapi.namespaces import Furnisher
+from scaler.embedded.kubeapi.options import Writing
 from scaler.embedded.kubeapi.registration import Registrar
 from scaler.embedded.kubeapi.resources import Resource, View, storage_view
 from scaler.embedded.kubeapi.server import Server
@@ -38,8 +40,11 @@ class KubeApi:
         self.faults = faults or Faults()
         self._cluster = Cluster(now=now, history=history)
         self._collector = Collector(self._cluster)
-        self._registrar = Registrar(self._cluster)
-        self._cluster.store.observers += [self._registrar.observe, self._collector.observe]
+        self._cluster.store.observers += [
+            self._collector.observe,
+            Registrar(self._cluster).observe,
+            Furnisher(self._cluster).observe,
+        ]
         self._server = Server(self._cluster, faults=self.faults, token=token)
         self._token = token
         self._runner: web.AppRunner | None = None

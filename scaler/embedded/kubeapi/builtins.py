@@ -101,7 +101,7 @@ BUILT_INS: tuple[Resource, ...] = (
     ),
     _built_in(
         "", "v1", "events", "Event", known(),
-        short_names=("ev",), generation=False,
+        short_names=("ev",), generation=False, create_on_update=True,
         selectable=(
             "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
             "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
@@ -161,7 +161,8 @@ BUILT_INS: tuple[Resource, ...] = (
     ),
     _built_in(
         "coordination.k8s.io", "v1", "leases", "Lease", known(),
-        generation=False, columns=_columns(("Holder", ".spec.holderIdentity")),
+        generation=False, unconditional_update=False, create_on_update=True,
+        columns=_columns(("Holder", ".spec.holderIdentity")),
     ),
     _built_in(
         "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", known(),
@@ -171,6 +172,7 @@ BUILT_INS: tuple[Resource, ...] = (
     _built_in(
         "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", DEFINITION,
         validate=lambda new, _old: definition_problems(new), completed=with_names, cleanup_finalizer=CLEANUP_FINALIZER,
+        unconditional_update=False,
         short_names=("crd", "crds"), categories=("api-extensions",), namespaced=False, has_status=True,
         columns=(Column(name="Created At", path=".metadata.creationTimestamp"),),
     ),

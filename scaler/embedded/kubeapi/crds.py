@@ -7,7 +7,7 @@ from scaler.embedded.kubeapi.builtin_schemas import OBJECT_META
 from scaler.embedded.kubeapi.resources import AGE, Column, Resource, ScalePaths, Version
 from scaler.embedded.kubeapi.status import Cause, Json
 from scaler.embedded.kubeapi.structural import OPEN, Structural, compile_schema
-from scaler.embedded.kubeapi.validation import build_validator
+from scaler.embedded.kubeapi.validation import SchemaValidator
 
 CRD_KEY = ("apiextensions.k8s.io", "customresourcedefinitions")
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -76,6 +76,7 @@ def resource_of(crd: Json) -> Resource:
         versions=versions,
         storage=next(raw["name"] for raw in spec["versions"] if raw.get("storage")),
         custom=True,
+        unconditional_update=False,
     )
 
 
@@ -83,7 +84,7 @@ def _version(raw: Json) -> Version:
     openapi = raw["schema"]["openAPIV3Schema"]
     compiled = _with_metadata(compile_schema(openapi))
     subresources = raw.get("subresources") or {}
-    validator = build_validator(openapi, compiled)
+    validator = SchemaValidator(openapi, compiled)
     return Version(
         name=raw["name"],
         served=bool(raw.get("served")),

@@ -73,6 +73,8 @@ def all_fields(value: Any, node: Structural, path: Path) -> set[Path]:
     """Every field in a value, containers included."""
     found: set[Path] = {path}
     _collect(value, node, path, found, containers=True)
+    # Labels and finalizers have owners; that an object has metadata at all is nobody's.
+    found.discard(("f:metadata",))
     return found
 
 

@@ -9,9 +9,10 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
-from scaler.embedded.kubeapi.cluster import Cluster, Deletion
+from scaler.embedded.kubeapi.cluster import Cluster
 from scaler.embedded.kubeapi.crds import CLEANUP_FINALIZER, CRD_KEY
 from scaler.embedded.kubeapi.lifecycle import FOREGROUND, ORPHAN, is_due_for_removal
+from scaler.embedded.kubeapi.options import Deletion
 from scaler.embedded.kubeapi.resources import Resource, storage_view
 from scaler.embedded.kubeapi.status import ApiError, Json
 from scaler.embedded.kubeapi.store import Event, Key, Stored

@@ -18,9 +18,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from scaler.embedded.kubeapi.resources import View
-from scaler.embedded.kubeapi.status import STALE, Cause, Json, bad_request, conflict, invalid
+from scaler.embedded.kubeapi.status import STALE, ApiError, Cause, Json, bad_request, conflict, invalid
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LABEL_KEY = re.compile(r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_GENERATED_BASE = 58
 _SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
@@ -39,6 +41,8 @@ def checked_type(view: View, body: Any, *, kind: str = "", api_version: str = ""
     named_kind, named_version = body.get("kind", ""), body.get("apiVersion", "")
     if not named_kind and view.resource.custom:
         raise bad_request("Object 'Kind' is missing in the body of the request")
+    if named_kind not in ("", expected_kind) and view.resource.custom:
+        raise _wrong_kind(view, body, expected_kind)
     if named_kind not in ("", expected_kind) or named_version not in ("", expected_version):
         raise bad_request(
             f"{named_version}, Kind={named_kind} in the body does not match what the URL names: "
@@ -47,6 +51,13 @@ def checked_type(view: View, body: Any, *, kind: str = "", api_version: str = ""
     if not isinstance(body.get("metadata", {}), dict):
         raise bad_request("metadata must be an object")
     return {**body, "kind": expected_kind, "apiVersion": expected_version, "metadata": body.get("metadata", {})}
+
+
+def _wrong_kind(view: View, body: Json, expected: str) -> ApiError:
+    message = f'Invalid value: "{body["kind"]}": must be {expected}'
+    cause = Cause(reason="FieldValueInvalid", field="kind", message=message)
+    name = (body.get("metadata") or {}).get("name", "")
+    return invalid(view.resource.group, body["kind"], name, [cause])
 
 
 def checked_namespace(view: View, namespace: str, body: Json) -> Json:
@@ -66,7 +77,7 @@ def created(view: View, body: Json, *, now: datetime) -> Json:
     """A new object as the server takes it in: named, identified, without what a client may not set."""
     given = {key: value for key, value in body["metadata"].items() if key not in _SERVER_SET}
     if given.pop("resourceVersion", ""):
-        raise bad_request("resourceVersion should not be set on objects to be created")
+        raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
     given.pop("managedFields", None)
     metadata = {
         **given,
@@ -109,20 +120,41 @@ def name_problems(metadata: Json) -> list[Cause]:
     return []
 
 
+def label_problems(metadata: Json) -> list[Cause]:
+    """What is wrong with an object's labels."""
+    return [
+        Cause(
+            reason="FieldValueInvalid", field="metadata.labels", message=f'Invalid value: "{text}": not a valid label'
+        )
+        for key, value in (metadata.get("labels") or {}).items()
+        for text, form in ((key, _LABEL_KEY), (value, _LABEL_VALUE))
+        if not isinstance(text, str) or not form.fullmatch(text)
+    ]
+
+
+def check_name(body: Json, name: str) -> None:
+    """Raises: ApiError 400 where a write names another object than its URL."""
+    named = body["metadata"].get("name", name)
+    if named != name:
+        raise bad_request(f"the name of the object ({named}) does not match the name on the URL ({name})")
+
+
 def check_identity(view: View, old: Json, new: Json) -> None:
     """Raises: ApiError where a write names another object or a revision that is no longer the present one."""
-    group, plural = view.resource.key
-    was, metadata = old["metadata"], new["metadata"]
+    resource, was, metadata = view.resource, old["metadata"], new["metadata"]
     name = was["name"]
-    if metadata.get("name", name) != name:
-        raise bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
+    check_name(new, name)
+    revision = metadata.get("resourceVersion")
+    if not revision and not resource.unconditional_update:
+        message = "Invalid value: 0: must be specified for an update"
+        cause = Cause(reason="FieldValueInvalid", field="metadata.resourceVersion", message=message)
+        raise invalid(resource.group, resource.plural, name, [cause])
     uid = metadata.get("uid") or was["uid"]
     if uid != was["uid"]:
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {was['uid']}"
-        raise conflict(group, plural, name, why)
-    revision = metadata.get("resourceVersion") or was["resourceVersion"]
-    if revision != was["resourceVersion"]:
-        raise conflict(group, plural, name, STALE)
+        raise conflict(*resource.key, name, why)
+    if revision and revision != was["resourceVersion"]:
+        raise conflict(*resource.key, name, STALE)
 
 
 def updated(view: View, old: Json, new: Json, *, subresource: str) -> Json:
@@ -158,6 +190,22 @@ def _spec_differs(view: View, old: Json, new: Json) -> bool:
     return {k: v for k, v in old.items() if k not in apart} != {k: v for k, v in new.items() if k not in apart}
 
 
+def reset_fields(view: View, subresource: str) -> frozenset[str]:
+    """The top-level fields that a write to this endpoint cannot set, and so does not own."""
+    if subresource == "status":
+        return frozenset({"spec", "metadata"}) if view.resource.custom else frozenset({"spec"})
+    return frozenset({"status"}) if view.version.has_status else frozenset()
+
+
+def check_not_deleted_by_hand(view: View, old: Json, new: Json) -> None:
+    """Raises: ApiError 422 where a write sets or moves the time of deletion; leaving it out changes nothing."""
+    sent = new["metadata"].get("deletionTimestamp")
+    if sent and sent != old["metadata"].get("deletionTimestamp"):
+        message = f'Invalid value: "{sent}": field is immutable'
+        cause = Cause(reason="FieldValueInvalid", field="metadata.deletionTimestamp", message=message)
+        raise invalid(view.resource.group, view.resource.kind, old["metadata"]["name"], [cause])
+
+
 def check_finalizers(view: View, old: Json, new: Json) -> None:
     """Raises: ApiError 422 where a finalizer is added to an object that is being deleted."""
     if "deletionTimestamp" not in old["metadata"]:
@@ -165,9 +213,7 @@ def check_finalizers(view: View, old: Json, new: Json) -> None:
     before = set(old["metadata"].get("finalizers") or ())
     added = sorted(set(new["metadata"].get("finalizers") or ()) - before)
     if added:
-        message = (
-            f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added}"
-        )
+        message = f"Forbidden: no new finalizers can be added if the object is being deleted, found {added}"
         cause = Cause(reason="FieldValueForbidden", field="metadata.finalizers", message=message)
         raise invalid(view.resource.group, view.resource.kind, old["metadata"]["name"], [cause])
 

@@ -15,7 +15,7 @@ import msgspec
 from scaler.embedded.kubeapi.cluster import Cluster
 from scaler.embedded.kubeapi.resources import View
 from scaler.embedded.kubeapi.selectors import Predicate, everything
-from scaler.embedded.kubeapi.status import ApiError, bad_request, expired, from_the_future
+from scaler.embedded.kubeapi.status import Cause, bad_request, expired, from_the_future, invalid_option
 from scaler.embedded.kubeapi.store import Key, Stored
 
 _SNAPSHOTS_KEPT = 64
@@ -72,7 +72,9 @@ class Lister:
     def _checked_revision(self, query: ListQuery) -> int:
         present = self._cluster.store.revision
         if query.revision_match and not query.revision:
-            raise ApiError(422, "Invalid", "resourceVersionMatch is forbidden unless resourceVersion is provided")
+            message = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+            cause = Cause(reason="FieldValueForbidden", field="resourceVersionMatch", message=message)
+            raise invalid_option("ListOptions", cause)
         if not query.revision:
             return present
         asked = parse_revision(query.revision)

@@ -91,6 +91,10 @@ class Resource:
     initial_status: Json = field(default_factory=dict)
     completed: Callable[[Json], Json] = unchanged
     """What the server itself adds to a new object, apart from defaults."""
+    unconditional_update: bool = True
+    """Whether a PUT without resourceVersion overwrites whatever there is."""
+    create_on_update: bool = False
+    """Whether a PUT of an absent object creates it."""
     cleanup_finalizer: str = ""
     """Put on an object when it is deleted: something that depends on it has to be cleaned up first."""
 

@@ -56,8 +56,11 @@ def scaled(view: View, change: Callable[[Json], Json]) -> Callable[[Json], Json]
 def _checked(view: View, body: Json, replicas: Any) -> int:
     if isinstance(replicas, int) and not isinstance(replicas, bool) and replicas >= 0:
         return replicas
+    is_number = isinstance(replicas, int) and not isinstance(replicas, bool)
+    # A real server cannot even decode the Scale that such a patch leaves.
+    field = ".spec.replicas" if is_number else "patch"
     message = f"Invalid value: {replicas}: should be a non-negative integer"
-    cause = Cause(reason="FieldValueInvalid", field="spec.replicas", message=message)
+    cause = Cause(reason="FieldValueInvalid", field=field, message=message)
     raise invalid(view.resource.group, view.resource.kind, body["metadata"]["name"], [cause])
 
 

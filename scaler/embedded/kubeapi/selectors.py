@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaler.embedded.kubeapi.resources import View
-from scaler.embedded.kubeapi.status import ApiError, Json, bad_request
+from scaler.embedded.kubeapi.status import Json, bad_request
 
 Predicate = Callable[[Json], bool]
 _LabelTest = Callable[[Mapping[str, str]], bool]
@@ -98,18 +98,8 @@ def _known_field(name: str, view: View) -> tuple[str, ...]:
     if view.resource.namespaced:
         known.add("metadata.namespace")
     if name not in known:
-        raise _unknown_field(name, view)
+        raise bad_request(f"field label not supported: {name}")
     return tuple(name.split("."))
-
-
-def _unknown_field(name: str, view: View) -> ApiError:
-    resource = (
-        f'"{view.api_version if "/" in view.api_version else "/" + view.api_version}, Resource={view.resource.plural}"'
-    )
-    return bad_request(
-        f'Unable to find {resource} that match label selector "", field selector "{name}": '
-        f"field label not supported: {name}"
-    )
 
 
 def field_text(body: Json, path: tuple[str, ...]) -> str:

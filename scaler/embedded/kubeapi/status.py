@@ -42,10 +42,10 @@ class ApiError(KubeError):
             "metadata": {},
             "status": "Failure",
             "message": str(self),
-            "reason": self.reason,
             "code": self.status,
         }
-        return {**status, "details": self.details} if self.details else status
+        told = {"reason": self.reason, "details": self.details}
+        return status | {key: value for key, value in told.items() if value}
 
 
 def success(details: Json) -> Json:
@@ -96,14 +96,6 @@ def conflict(group: str, plural: str, name: str, why: str, *, causes: Sequence[C
 STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def apply_conflict(causes: Sequence[Cause]) -> ApiError:
-    """409 of a server-side apply: other managers own fields of this configuration with other values."""
-    listed = "\n".join(f"- {cause.message}: {cause.field}" for cause in causes)
-    count = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
-    message = f"Apply failed with {count}: {listed}"
-    return ApiError(409, "Conflict", message, details={"causes": [cause.as_json() for cause in causes]})
-
-
 def forbidden(group: str, plural: str, name: str, why: str, *, causes: Sequence[Cause] = ()) -> ApiError:
     """403: the object or its surroundings do not allow it."""
     message = f'{qualified(group, plural)} "{name}" is forbidden: {why}'
@@ -135,6 +127,11 @@ def from_the_future(asked: int, current: int) -> ApiError:
     cause = Cause(reason="ResourceVersionTooLarge", field="", message="Too large resource version")
     details = {"causes": [{"reason": cause.reason, "message": cause.message}], "retryAfterSeconds": 1}
     return ApiError(504, "Timeout", f"Too large resource version: {asked}, current: {current}", details=details)
+
+
+def invalid_option(options: str, cause: Cause) -> ApiError:
+    """422: a parameter of the request that cannot be; `options` is `ListOptions`, `PatchOptions`, …"""
+    return invalid("meta.k8s.io", options, "", [cause])
 
 
 def unsupported_media_type(given: str, accepted: Sequence[str]) -> ApiError:

@@ -23,7 +23,7 @@ from scaler.embedded.kubeapi.faults import Faults
 from scaler.embedded.kubeapi.listing import parse_revision
 from scaler.embedded.kubeapi.resources import View
 from scaler.embedded.kubeapi.selectors import Predicate, everything
-from scaler.embedded.kubeapi.status import ApiError, Cause, expired, invalid
+from scaler.embedded.kubeapi.status import ApiError, Cause, expired, invalid_option
 from scaler.embedded.kubeapi.store import Collection, Event, Stored
 
 _BOOKMARK_EVERY_SECONDS = 60.0
@@ -57,7 +57,7 @@ class WatchQuery:
             field = "resourceVersionMatch"
         if problem:
             cause = Cause(reason="FieldValueForbidden", field=field, message=f"Forbidden: {problem}")
-            raise invalid("meta.k8s.io", "ListOptions", "", [cause])
+            raise invalid_option("ListOptions", cause)
 
 
 class Watcher:

@@ -1,0 +1,142 @@
+"""The custom resource of the contract tests, and short ways to write about it."""
+
+from typing import Any
+
+from contract_client import Answer, Client, Json
+
+STRING: Json = {"type": "string"}
+INTEGER: Json = {"type": "integer"}
+
+
+def fields(**properties: Json) -> Json:
+    """The schema of an object."""
+    return {"type": "object", "properties": properties}
+
+
+def keyed(key: str, **properties: Json) -> Json:
+    """The schema of a list whose items are told apart by one field."""
+    item = {**fields(**{key: STRING, **properties}), "required": [key]}
+    return {"type": "array", "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+SPEC: Json = fields(
+    replicas={**INTEGER, "default": 1, "minimum": 0, "maximum": 3},
+    color={**STRING, "enum": ["red", "green"]},
+    size={**STRING, "maxLength": 5, "pattern": "^[a-z]*$"},
+    note=STRING,
+    owner=fields(first=STRING, last=STRING),
+    until={**STRING, "format": "date-time"},
+    port={"x-kubernetes-int-or-string": True},
+    maybe={**STRING, "nullable": True},
+    parts=keyed("name", count={**INTEGER, "default": 7}, hue=STRING),
+    tags={"type": "array", "items": STRING, "x-kubernetes-list-type": "set"},
+    steps={"type": "array", "items": STRING, "maxItems": 3},
+    limits={"type": "object", "additionalProperties": INTEGER},
+    pinned={"type": "object", "additionalProperties": STRING, "x-kubernetes-map-type": "atomic"},
+    free={"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    defaulted={**fields(inner={**STRING, "default": "x"}), "default": {}},
+    fixed={**STRING, "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "fixed is immutable"}]},
+    range={
+        **fields(min=INTEGER, max=INTEGER),
+        "x-kubernetes-validations": [
+            {"rule": "!has(self.min) || !has(self.max) || self.min <= self.max", "message": "min must not exceed max"},
+            {"rule": "!has(self.min) || self.min < 100"},
+            {
+                "rule": "!has(self.min) || self.min != 7",
+                "messageExpression": "self.min == 7 ? 'seven' : 'other'",
+                "reason": "FieldValueForbidden",
+                "fieldPath": ".min",
+            },
+        ],
+    },
+)
+STATUS: Json = fields(
+    replicas=INTEGER,
+    selector=STRING,
+    phase=STRING,
+    conditions=keyed("type", status=STRING, reason=STRING, message=STRING, lastTransitionTime=STRING),
+)
+STATUS["properties"]["conditions"]["items"]["required"] = ["type", "status"]
+COLUMNS = [
+    {"name": "Color", "type": "string", "jsonPath": ".spec.color"},
+    {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
+    {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
+    {"name": "First", "type": "string", "jsonPath": ".spec.parts[0].name", "priority": 1},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+]
+SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+
+
+def definition(group: str, *, plural: str = "widgets", kind: str = "Widget", **version: Any) -> Json:
+    """A CustomResourceDefinition; `version` replaces parts of its only version."""
+    served = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}, "scale": SCALE},
+        "additionalPrinterColumns": COLUMNS,
+        "selectableFields": [{"jsonPath": ".spec.color"}],
+        "schema": {"openAPIV3Schema": fields(spec=SPEC, status=STATUS)},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind, "shortNames": ["wd"]},
+            "versions": [{**served, **version}],
+        },
+    }
+
+
+class Widgets:
+    """The widgets of one namespace."""
+
+    def __init__(self, client: Client, group: str, namespace: str) -> None:
+        self.client = client
+        self.group = group
+        self.namespace = namespace
+        self.path = f"/apis/{group}/v1/namespaces/{namespace}/widgets"
+
+    def body(self, name: str, spec: Json | None = None, **more: Any) -> Json:
+        """A widget; `more` are further top-level fields, `metadata` is added to."""
+        metadata = {"name": name, **more.pop("metadata", {})}
+        head: Json = {"apiVersion": f"{self.group}/v1", "kind": "Widget", "metadata": metadata}
+        return {**head, **({} if spec is None else {"spec": spec}), **more}
+
+    def at(self, name: str, subresource: str = "") -> str:
+        """The path of a widget or its subresource."""
+        return f"{self.path}/{name}" + (f"/{subresource}" if subresource else "")
+
+    async def create(self, name: str, spec: Json | None = None, **more: Any) -> Json:
+        """A new widget."""
+        return (await self.client.post(self.path, self.body(name, spec, **more))).ok()
+
+    async def get(self, name: str) -> Json:
+        """The widget as it stands."""
+        return (await self.client.get(self.at(name))).ok()
+
+    async def patch(self, name: str, patch: Json, subresource: str = "", **query: Any) -> Answer:
+        """A merge patch."""
+        return await self.client.patch(self.at(name, subresource), patch, **query)
+
+    async def apply(
+        self,
+        manager: str,
+        name: str,
+        spec: Json | None = None,
+        *,
+        subresource: str = "",
+        force: bool = False,
+        **more: Any,
+    ) -> Answer:
+        """A server-side apply."""
+        query = {"force": True} if force else {}
+        body = self.body(name, spec, **more)
+        return await self.client.apply(self.at(name, subresource), body, manager, **query)

@@ -1,0 +1,148 @@
+"""Patches: merge, JSON and strategic, their media types, and the optimistic lock that a patch may carry."""
+
+import pytest
+from contract_client import JSON_PATCH, MERGE, STRATEGIC, Client
+from contract_widgets import Widgets
+
+DEPLOYMENT = {
+    "metadata": {"name": "web"},
+    "spec": {
+        "replicas": 0,
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {
+                "containers": [
+                    {"name": "a", "image": "one", "env": [{"name": "X", "value": "1"}]},
+                    {"name": "b", "image": "two"},
+                ]
+            },
+        },
+    },
+}
+
+
+async def test_a_merge_patch_merges_maps_replaces_lists_and_removes_nulls(widgets: Widgets) -> None:
+    spec = {"note": "a", "limits": {"x": 1, "y": 2}, "parts": [{"name": "p"}, {"name": "q"}]}
+    await widgets.create("one", spec)
+    patch = {"spec": {"note": None, "limits": {"x": None, "z": 3}, "parts": [{"name": "r"}]}}
+    patched = (await widgets.patch("one", patch)).ok()["spec"]
+    assert "note" not in patched
+    assert patched["limits"] == {"y": 2, "z": 3}
+    assert patched["parts"] == [{"name": "r", "count": 7}]
+
+
+async def test_a_merge_patch_without_resource_version_needs_no_lock(widgets: Widgets) -> None:
+    await widgets.create("one", {})
+    for note in ("a", "b"):
+        (await widgets.patch("one", {"spec": {"note": note}})).ok()
+    assert (await widgets.get("one"))["spec"]["note"] == "b"
+
+
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_a_merge_patch_with_a_stale_resource_version_is_a_conflict(widgets: Widgets, subresource: str) -> None:
+    stale = (await widgets.create("one", {}))["metadata"]["resourceVersion"]
+    fresh = (await widgets.patch("one", {"spec": {"note": "a"}})).ok()["metadata"]["resourceVersion"]
+    patch = {"spec": {"note": "b"}, "status": {"phase": "b"}}
+    answer = await widgets.patch("one", {**patch, "metadata": {"resourceVersion": stale}}, subresource)
+    assert (answer.status, answer.reason) == (409, "Conflict")
+    assert answer.body["details"] == {"name": "one", "group": widgets.group, "kind": "widgets"}
+    (await widgets.patch("one", {**patch, "metadata": {"resourceVersion": fresh}}, subresource)).ok()
+
+
+async def test_a_patch_with_another_uid_is_a_conflict(widgets: Widgets) -> None:
+    await widgets.create("one", {})
+    answer = await widgets.patch("one", {"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}})
+    assert (answer.status, answer.reason) == (409, "Conflict")
+
+
+async def test_a_json_patch_runs_its_operations_in_order(widgets: Widgets) -> None:
+    await widgets.create("one", {"steps": ["a", "b"]}, metadata={"annotations": {"ex.com/a": "1"}})
+    operations = [
+        {"op": "test", "path": "/spec/steps/0", "value": "a"},
+        {"op": "replace", "path": "/spec/steps/0", "value": "c"},
+        {"op": "add", "path": "/spec/steps/-", "value": "d"},
+        {"op": "remove", "path": "/metadata/annotations/ex.com~1a"},
+    ]
+    patched = (await widgets.client.patch(widgets.at("one"), operations, JSON_PATCH)).ok()
+    assert patched["spec"]["steps"] == ["c", "b", "d"]
+    assert not patched["metadata"].get("annotations")
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "test", "path": "/spec/note", "value": "other"},
+        {"op": "remove", "path": "/spec/absent"},
+        {"op": "add", "path": "/spec/absent/deeper", "value": 1},
+    ],
+    ids=["a test that fails", "a remove of nothing", "an add under nothing"],
+)
+async def test_a_json_patch_that_does_not_apply_changes_nothing(widgets: Widgets, operation: dict) -> None:
+    stored = await widgets.create("one", {"note": "a"})
+    operations = [{"op": "replace", "path": "/spec/note", "value": "b"}, operation]
+    answer = await widgets.client.patch(widgets.at("one"), operations, JSON_PATCH)
+    assert (answer.status, answer.reason) == (422, "Invalid")
+    assert await widgets.get("one") == stored
+
+
+async def test_a_patched_object_is_validated(widgets: Widgets) -> None:
+    await widgets.create("one", {})
+    answer = await widgets.patch("one", {"spec": {"color": "blue"}})
+    assert (answer.status, answer.reason) == (422, "Invalid")
+    assert ("FieldValueNotSupported", "spec.color") in answer.causes
+
+
+async def test_a_custom_object_takes_no_strategic_merge_patch(widgets: Widgets) -> None:
+    await widgets.create("one", {})
+    for path in (widgets.at("one"), widgets.at("one", "status"), widgets.at("one", "scale")):
+        answer = await widgets.client.patch(path, {"spec": {"replicas": 1}}, STRATEGIC)
+        assert (answer.status, answer.reason) == (415, "UnsupportedMediaType")
+
+
+async def test_a_patch_must_say_which_kind_it_is(widgets: Widgets) -> None:
+    await widgets.create("one", {})
+    answer = await widgets.client.patch(widgets.at("one"), {"spec": {}}, "application/json")
+    assert (answer.status, answer.reason) == (415, "UnsupportedMediaType")
+
+
+async def test_a_strategic_merge_patch_merges_keyed_lists_by_their_key(client: Client, namespace: str) -> None:
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    (await client.post(path, DEPLOYMENT)).ok()
+    containers = [{"name": "b", "image": "three"}, {"name": "a", "env": [{"name": "Y", "value": "2"}]}]
+    patch = {"spec": {"template": {"spec": {"containers": containers}}}}
+    patched = (await client.patch(f"{path}/web", patch, STRATEGIC)).ok()
+    by_name = {c["name"]: c for c in patched["spec"]["template"]["spec"]["containers"]}
+    assert {name: c["image"] for name, c in by_name.items()} == {"a": "one", "b": "three"}
+    assert sorted((e["name"], e["value"]) for e in by_name["a"]["env"]) == [("X", "1"), ("Y", "2")]
+
+
+async def test_a_strategic_merge_patch_can_delete_list_items(client: Client, namespace: str) -> None:
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    (await client.post(path, DEPLOYMENT)).ok()
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}}}
+    patched = (await client.patch(f"{path}/web", patch, STRATEGIC)).ok()
+    assert [c["name"] for c in patched["spec"]["template"]["spec"]["containers"]] == ["b"]
+
+
+async def test_a_merge_patch_replaces_keyed_lists_whole(client: Client, namespace: str) -> None:
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    (await client.post(path, DEPLOYMENT)).ok()
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}}
+    patched = (await client.patch(f"{path}/web", patch, MERGE)).ok()
+    assert [c["name"] for c in patched["spec"]["template"]["spec"]["containers"]] == ["c"]
+
+
+async def test_a_strategic_merge_patch_of_conditions_keeps_the_others(
+    client: Client, namespace: str, service_account: None
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    spec = {"containers": [{"name": "c", "image": "i"}], "schedulerName": "nobody"}
+    (await client.post(path, {"metadata": {"name": "one"}, "spec": spec})).ok()
+    for kind in ("ex.com/a", "ex.com/b"):
+        patch = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
+        (await client.patch(f"{path}/one/status", patch, STRATEGIC)).ok()
+    patch = {"status": {"conditions": [{"type": "ex.com/a", "status": "False"}]}}
+    patched = (await client.patch(f"{path}/one/status", patch, STRATEGIC)).ok()
+    found = {c["type"]: c["status"] for c in patched["status"]["conditions"]}
+    assert found == {"ex.com/a": "False", "ex.com/b": "True"}

@@ -1,0 +1,275 @@
+"""Creating and replacing objects: identity, conflicts, generation, what a write may not touch."""
+
+import re
+import secrets
+
+from contract_client import Client
+from contract_widgets import Widgets
+
+
+async def test_a_created_object_is_named_identified_and_dated(widgets: Widgets) -> None:
+    metadata = (await widgets.create("one", {}))["metadata"]
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", metadata["uid"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata["creationTimestamp"])
+    assert metadata["resourceVersion"].isdecimal()
+    assert (metadata["name"], metadata["namespace"], metadata["generation"]) == ("one", widgets.namespace, 1)
+
+
+async def test_what_only_the_server_sets_is_taken_from_no_client(widgets: Widgets) -> None:
+    sent = {"uid": "mine", "generation": 77, "creationTimestamp": "2001-01-01T00:00:00Z"}
+    metadata = (await widgets.create("one", {}, metadata=sent))["metadata"]
+    assert metadata["uid"] != "mine"
+    assert metadata["generation"] == 1
+    assert not metadata["creationTimestamp"].startswith("2001")
+    stored = await widgets.get("one")
+    stored["metadata"] |= {"generation": 99, "creationTimestamp": "2001-01-01T00:00:00Z"}
+    again = (await widgets.client.put(widgets.at("one"), stored)).ok()["metadata"]
+    assert (again["generation"], again["creationTimestamp"]) == (1, metadata["creationTimestamp"])
+
+
+async def test_a_name_can_be_generated(widgets: Widgets) -> None:
+    body = widgets.body("x", {})
+    body["metadata"] = {"generateName": "gen-"}
+    names = {(await widgets.client.post(widgets.path, body)).ok()["metadata"]["name"] for _ in range(3)}
+    assert len(names) == 3
+    assert all(re.fullmatch(r"gen-[a-z0-9]{5}", name) for name in names)
+
+
+async def test_a_name_is_taken_once(widgets: Widgets) -> None:
+    await widgets.create("one", {})
+    answer = await widgets.client.post(widgets.path, widgets.body("one", {}))
+    assert (answer.status, answer.reason) == (409, "AlreadyExists")
+    assert answer.body["details"] == {"name": "one", "group": widgets.group, "kind": "widgets"}
+
+
+async def test_what_is_not_there_is_not_found(widgets: Widgets) -> None:
+    client = widgets.client
+    replaced = await client.put(widgets.at("none"), widgets.body("none", {}, metadata={"resourceVersion": "1"}))
+    for answer in (await client.get(widgets.at("none")), replaced, await widgets.patch("none", {"spec": {}})):
+        assert (answer.status, answer.reason) == (404, "NotFound")
+        assert answer.body["details"] == {"name": "none", "group": widgets.group, "kind": "widgets"}
+
+
+async def test_a_name_must_be_a_dns_name(widgets: Widgets) -> None:
+    answer = await widgets.client.post(widgets.path, widgets.body("Bad_Name", {}))
+    assert (answer.status, answer.reason) == (422, "Invalid")
+    assert answer.causes == [("FieldValueInvalid", "metadata.name")]
+
+
+async def test_a_name_is_required(widgets: Widgets) -> None:
+    body = widgets.body("x", {})
+    body["metadata"] = {}
+    answer = await widgets.client.post(widgets.path, body)
+    assert answer.status == 422
+    assert ("FieldValueRequired", "metadata.name") in answer.causes
+
+
+async def test_labels_must_be_labels(widgets: Widgets) -> None:
+    answer = await widgets.client.post(widgets.path, widgets.body("one", {}, metadata={"labels": {"a": "-bad-"}}))
+    assert (answer.status, set(answer.causes)) == (422, {("FieldValueInvalid", "metadata.labels")})
+
+
+async def test_body_and_url_must_name_the_same_namespace(widgets: Widgets) -> None:
+    answer = await widgets.client.post(widgets.path, widgets.body("one", {}, metadata={"namespace": "other"}))
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+
+
+async def test_body_and_url_must_name_the_same_object(widgets: Widgets) -> None:
+    stored = await widgets.create("one", {})
+    stored["metadata"]["name"] = "two"
+    answer = await widgets.client.put(widgets.at("one"), stored)
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+
+
+async def test_body_and_url_must_name_the_same_kind(widgets: Widgets) -> None:
+    wrong = {**widgets.body("one", {}), "kind": "Gadget"}
+    answer = await widgets.client.post(widgets.path, wrong)
+    assert (answer.status, answer.causes) == (422, [("FieldValueInvalid", "kind")])
+    missing = await widgets.client.post(widgets.path, {"metadata": {"name": "one"}})
+    assert (missing.status, missing.reason) == (400, "BadRequest")
+    pod = {"kind": "Nope", "apiVersion": "v1", "metadata": {"name": "x"}}
+    built_in = await widgets.client.post(f"/api/v1/namespaces/{widgets.namespace}/configmaps", pod)
+    assert (built_in.status, built_in.reason) == (400, "BadRequest")
+
+
+async def test_a_namespace_must_exist(widgets: Widgets) -> None:
+    path = f"/apis/{widgets.group}/v1/namespaces/no-such-namespace/widgets"
+    answer = await widgets.client.post(path, widgets.body("one", {}))
+    assert (answer.status, answer.reason) == (404, "NotFound")
+    assert answer.body["details"] == {"name": "no-such-namespace", "kind": "namespaces"}
+
+
+async def test_a_body_must_be_json(widgets: Widgets) -> None:
+    answer = await widgets.client.post(widgets.path, "{bad")
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+
+
+async def test_a_new_object_has_no_resource_version_yet(widgets: Widgets) -> None:
+    answer = await widgets.client.post(widgets.path, widgets.body("one", {}, metadata={"resourceVersion": "5"}))
+    assert answer.status == 500
+    assert "resourceVersion should not be set" in answer.body["message"]
+
+
+async def test_a_stale_replace_is_a_conflict(widgets: Widgets) -> None:
+    stale = await widgets.create("one", {"note": "a"})
+    (await widgets.client.put(widgets.at("one"), {**stale, "spec": {"note": "b"}})).ok()
+    answer = await widgets.client.put(widgets.at("one"), {**stale, "spec": {"note": "c"}})
+    assert (answer.status, answer.reason) == (409, "Conflict")
+    assert answer.body["details"] == {"name": "one", "group": widgets.group, "kind": "widgets"}
+    assert (await widgets.get("one"))["spec"]["note"] == "b"
+
+
+async def test_a_replace_of_a_recreated_object_is_a_conflict(widgets: Widgets) -> None:
+    first = await widgets.create("one", {})
+    (await widgets.client.delete(widgets.at("one"))).ok()
+    second = await widgets.create("one", {})
+    first["metadata"]["resourceVersion"] = second["metadata"]["resourceVersion"]
+    answer = await widgets.client.put(widgets.at("one"), first)
+    assert (answer.status, answer.reason) == (409, "Conflict")
+
+
+async def test_a_custom_object_is_not_replaced_blindly(widgets: Widgets) -> None:
+    stored = await widgets.create("one", {})
+    del stored["metadata"]["resourceVersion"]
+    answer = await widgets.client.put(widgets.at("one"), stored)
+    assert (answer.status, answer.causes) == (422, [("FieldValueInvalid", "metadata.resourceVersion")])
+
+
+async def test_a_config_map_may_be_replaced_blindly_but_not_created_by_put(client: Client, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    (await client.post(path, {"metadata": {"name": "one"}, "data": {"a": "1"}})).ok()
+    replaced = (await client.put(f"{path}/one", {"metadata": {"name": "one"}, "data": {"a": "2"}})).ok()
+    assert replaced["data"] == {"a": "2"}
+    assert (await client.put(f"{path}/two", {"metadata": {"name": "two"}})).status == 404
+
+
+async def test_a_replace_drops_what_it_does_not_say(widgets: Widgets) -> None:
+    stored = await widgets.create("one", {"note": "a", "size": "b"}, metadata={"labels": {"x": "1"}})
+    stored["spec"] = {"size": "c"}
+    del stored["metadata"]["labels"]
+    replaced = (await widgets.client.put(widgets.at("one"), stored)).ok()
+    assert replaced["spec"] == {"size": "c", "replicas": 1, "defaulted": {"inner": "x"}}
+    assert "labels" not in replaced["metadata"]
+
+
+async def test_generation_counts_changes_of_the_spec_only(widgets: Widgets) -> None:
+    await widgets.create("one", {"note": "a"})
+    generations = [
+        (await widgets.patch("one", patch, subresource)).ok()["metadata"]["generation"]
+        for patch, subresource in (
+            ({"metadata": {"labels": {"x": "1"}}}, ""),
+            ({"status": {"phase": "Running"}}, "status"),
+            ({"spec": {"note": "b"}}, ""),
+            ({"spec": {"note": "b"}}, ""),
+            ({"metadata": {"annotations": {"x": "1"}}, "spec": {"note": "c"}}, ""),
+        )
+    ]
+    assert generations == [1, 1, 2, 2, 3]
+
+
+async def test_a_write_that_changes_nothing_is_not_stored(widgets: Widgets) -> None:
+    stored = await widgets.create("one", {"note": "a"}, metadata={"labels": {"x": "1"}})
+    revision = stored["metadata"]["resourceVersion"]
+    answers = [
+        await widgets.client.put(widgets.at("one"), stored),
+        await widgets.patch("one", {"spec": {"note": "a"}}),
+        await widgets.patch("one", {"metadata": {"labels": {"x": "1"}}}),
+        await widgets.patch("one", {"status": {}}, "status"),
+    ]
+    revisions = [answer.ok()["metadata"]["resourceVersion"] for answer in answers[:3]]
+    assert revisions == [revision] * 3
+
+
+async def test_status_comes_only_through_its_subresource(widgets: Widgets) -> None:
+    created = await widgets.create("one", {"note": "a"}, status={"phase": "Made up"})
+    assert "status" not in created
+    patched = (await widgets.patch("one", {"status": {"phase": "Made up"}})).ok()
+    assert "status" not in patched
+    (await widgets.patch("one", {"status": {"phase": "Real"}}, "status")).ok()
+    stored = await widgets.get("one")
+    stored["status"] = {"phase": "Made up"}
+    assert (await widgets.client.put(widgets.at("one"), stored)).ok()["status"] == {"phase": "Real"}
+
+
+async def test_the_status_subresource_changes_nothing_but_status(widgets: Widgets) -> None:
+    await widgets.create("one", {"note": "a"})
+    patch = {
+        "status": {"phase": "x"},
+        "spec": {"note": "b"},
+        "metadata": {"labels": {"x": "1"}, "finalizers": ["e.x/y"]},
+    }
+    patched = (await widgets.patch("one", patch, "status")).ok()
+    assert patched["status"] == {"phase": "x"}
+    assert patched["spec"]["note"] == "a"
+    assert "labels" not in patched["metadata"]
+    assert "finalizers" not in patched["metadata"]
+
+
+async def test_replacing_status_is_guarded_by_the_resource_version(widgets: Widgets) -> None:
+    stale = await widgets.create("one", {})
+    (await widgets.patch("one", {"spec": {"note": "b"}})).ok()
+    answer = await widgets.client.put(widgets.at("one", "status"), {**stale, "status": {"phase": "x"}})
+    assert (answer.status, answer.reason) == (409, "Conflict")
+    fresh = await widgets.get("one")
+    (await widgets.client.put(widgets.at("one", "status"), {**fresh, "status": {"phase": "x"}})).ok()
+
+
+async def test_a_dry_run_says_what_would_be_and_does_nothing(widgets: Widgets) -> None:
+    made = (await widgets.client.post(widgets.path, widgets.body("one", {}), dryRun="All")).ok()
+    assert made["spec"]["replicas"] == 1
+    assert "resourceVersion" not in made["metadata"]
+    assert (await widgets.client.get(widgets.at("one"))).status == 404
+    stored = await widgets.create("one", {})
+    patched = (await widgets.patch("one", {"spec": {"note": "x"}}, dryRun="All")).ok()
+    assert patched["spec"]["note"] == "x"
+    (await widgets.client.delete(widgets.at("one"), dryRun="All")).ok()
+    assert await widgets.get("one") == stored
+
+
+async def test_dry_run_is_all_or_absent(widgets: Widgets) -> None:
+    answer = await widgets.client.post(widgets.path, widgets.body("one", {}), dryRun="Some")
+    assert (answer.status, answer.causes) == (422, [("FieldValueNotSupported", "dryRun")])
+
+
+async def test_a_lease_is_taken_by_one_of_two(client: Client, namespace: str) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    free = (await client.post(path, {"metadata": {"name": "lead"}, "spec": {"holderIdentity": ""}})).ok()
+    bids = [{**free, "spec": {"holderIdentity": who, "leaseDurationSeconds": 15}} for who in ("a", "b")]
+    first, second = [await client.put(f"{path}/lead", bid) for bid in bids]
+    assert first.ok()["spec"]["holderIdentity"] == "a"
+    assert (second.status, second.reason) == (409, "Conflict")
+    unguarded = await client.put(f"{path}/lead", {"metadata": {"name": "lead"}, "spec": {"holderIdentity": "c"}})
+    assert (unguarded.status, unguarded.causes) == (422, [("FieldValueInvalid", "metadata.resourceVersion")])
+    renewed = first.body | {"spec": {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.123456Z"}}
+    assert (await client.put(f"{path}/lead", renewed)).ok()["spec"]["renewTime"] == "2026-01-01T00:00:00.123456Z"
+
+
+async def test_two_leases_are_created_by_one_of_two(client: Client, namespace: str) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    bids = [{"metadata": {"name": "lead"}, "spec": {"holderIdentity": who}} for who in ("a", "b")]
+    answers = [await client.post(path, bid) for bid in bids]
+    assert [answer.status for answer in answers] == [201, 409]
+
+
+async def test_the_status_of_a_pod_is_isolated_too(client: Client, namespace: str, service_account: None) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    # No scheduler answers to this name, so nobody but the test touches the pod.
+    spec = {"containers": [{"name": "c", "image": "i"}], "schedulerName": "nobody"}
+    made = (await client.post(path, {"metadata": {"name": "one"}, "spec": spec, "status": {"phase": "Running"}})).ok()
+    assert made["status"]["phase"] == "Pending"
+    (await client.patch(f"{path}/one", {"status": {"phase": "Running"}})).ok()
+    assert (await client.get(f"{path}/one")).ok()["status"] == made["status"]
+    patch = {"status": {"phase": "Running"}, "spec": {"nodeName": "n"}}
+    moved = (await client.patch(f"{path}/one/status", patch)).ok()
+    assert moved["status"]["phase"] == "Running"
+    assert moved["spec"] == made["spec"]
+
+
+async def test_a_node_brings_its_own_status(client: Client) -> None:
+    name = f"contract-{secrets.token_hex(4)}"
+    body = {"metadata": {"name": name}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
+    made = (await client.post("/api/v1/nodes", body)).ok()
+    try:
+        assert made["status"]["capacity"] == {"nvidia.com/gpu": "8"}
+    finally:
+        await client.delete(f"/api/v1/nodes/{name}")
