@@ -1,0 +1,1 @@
+"""Samples scraped directly from dcgm-exporter endpoints, for clusters without Prometheus."""
