@@ -11,8 +11,8 @@ Laws of this file:
 * A page must end with a newline. Without it `0.95` may have become `0` on the way.
 * A sample has the exporter's own timestamp where there is one (dcgm-exporter writes none), else the time of the scrape.
 
-The tempting alternative, `prometheus_client.parser`, reads every line into objects and takes 80 times as long: 10 s for 1,250 nodes.
-Tests hold this reader against that one.
+The tempting alternative, `prometheus_client.parser`, reads every line into objects, 80 times as slowly:
+10 s for 1,250 nodes. Tests hold this reader against that one.
 """
 
 import re
