@@ -2,7 +2,8 @@
 
 | how it ended                                   | failures in a row | next                                     |
 |------------------------------------------------|-------------------|------------------------------------------|
-| after it had lasted, and not in mere silence   | 0                 | watch from where it ended, at once       |
+| after it had lasted and delivered something    | 0                 | watch from where it ended, at once       |
+| in order, having lasted and delivered nothing  | 0                 | list, at once                            |
 | early, but it had delivered something          | 1                 | watch from where it ended, after a wait  |
 | early, with nothing                            | + 1               | the same; or see below                   |
 | 410 Expired, as an answer or in the stream     | + 1               | list, after a wait                       |
@@ -10,7 +11,8 @@
 
 A list that succeeds does not make up for failures: a server that answers every watch with 410 would be listed without
 a pause. Nor does an open stream: one that only ever says `ERROR` would be opened again a thousand times a second.
-The last line is for servers whose versions have gone backwards (a restored etcd): they stay silent or refuse for ever.
+A watch without a single event or bookmark proves nothing, however well it ends: from a version that the server has not
+reached yet (an etcd was restored, and versions went backwards) kube-apiserver 1.36 stays silent until the time is up.
 """
 
 from dataclasses import dataclass, field
@@ -63,11 +65,13 @@ class Next:
 
 def judge(ending: Ending, *, failures: int, timing: Timing) -> Next:
     """What follows a round that ended like this after so many failures in a row."""
-    if ending.lasted >= timing.lasting and (ending.delivered or ending.in_order):
+    has_lasted = ending.lasted >= timing.lasting
+    if has_lasted and (ending.delivered or ending.in_order):
         failures = 0
     elif ending.delivered and not ending.is_expired:
         failures = 1
     else:
         failures += 1
+    proves_nothing = has_lasted and ending.in_order and not ending.delivered
     is_fruitless = ending.was_reached and failures >= FRUITLESS_WATCHES
-    return Next(failures=failures, lists=ending.is_expired or is_fruitless)
+    return Next(failures=failures, lists=ending.is_expired or proves_nothing or is_fruitless)

@@ -112,6 +112,7 @@ class Reflector(LiveCopy[T]):
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
+        """Returns when the copy has been complete once; subscribers have heard of every object by then."""
         await self._synced.wait()
 
     @property
@@ -140,7 +141,6 @@ class Reflector(LiveCopy[T]):
             await self._watch()
         except KubeError as error:
             return await self._after_error(error)
-        self._heard()
         return self._wait_after(None)
 
     async def _list(self) -> None:

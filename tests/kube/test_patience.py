@@ -4,8 +4,10 @@ from scaler.kube.backoff import Backoff
 from scaler.kube.patience import Ending, Next, Timing, judge
 
 ENDINGS = {
-    "a watch that lasted and ended in order makes up for everything": (
-        Ending(lasted=240, in_order=True), 7, Next(failures=0, lists=False)),
+    "a watch that lasted, delivered and ended in order makes up for everything": (
+        Ending(lasted=240, in_order=True, delivered=True), 7, Next(failures=0, lists=False)),
+    "one that delivered nothing proves nothing, however well it ended": (
+        Ending(lasted=240, in_order=True), 7, Next(failures=0, lists=True)),
     "so does one that lasted, delivered and broke": (
         Ending(lasted=60, delivered=True), 7, Next(failures=0, lists=False)),
     "mere silence does not, however long": (
