@@ -66,6 +66,15 @@ class GpuEvidence:
     last_active_at: datetime | None = None
     """End of the newest interval with work on any signal, as far back as samples are kept."""
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every signal has reported since the last work; between two samples of work nobody knows."""
+        if self.last_active_at is None:
+            return True
+        return all(
+            w.last_sample_at is not None and w.last_sample_at >= self.last_active_at for w in self.windows.values()
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadVerdict:
@@ -73,10 +82,6 @@ class WorkloadVerdict:
 
     verdict: Verdict
     gpus: tuple[GpuEvidence, ...] = ()
-
-    @property
-    def last_active_at(self) -> datetime | None:
-        return max((gpu.last_active_at for gpu in self.gpus if gpu.last_active_at), default=None)
 
 
 def gpu_verdict(windows: Mapping[str, Window], *, policy: Policy, trust: Trust, end: datetime) -> Verdict:

@@ -4,8 +4,8 @@ The order of the table is the order of precedence. Only its last-but-one line sh
 
 | the target is …                                  | answer                       |
 |--------------------------------------------------|------------------------------|
-| finished                                         | as it stands (nothing moves) |
 | vanished, refused, or its policy cannot be read  | none (error)                 |
+| finished                                         | as it stands (nothing moves) |
 | at 0, nobody asks for it                         | 0 Suspended                  |
 | at 0, its owner or a demand query asks for it    | 1 Waking                     |
 | at 1, not admitted yet                           | 1 WaitingFor…                |
@@ -205,10 +205,17 @@ def _answer_idle(policy: Policy) -> Answer:
 def _idle_since(
     standing: Standing, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime
 ) -> datetime | None:
-    """Since when the GPUs are quiet: the end of the last seen work, and not before the warm-up ended."""
+    """Since when enough GPUs are quiet: the end of their last work, and not before the warm-up ended.
+
+    None while too few of them are, and while one is unknown.
+    """
     if standing.running_since is None or verdict is None or not verdict.gpus:
         return None
     if any(isinstance(gpu.verdict, Unknown) for gpu in verdict.gpus):
         return None
-    since = max(standing.running_since + policy.warm_up, verdict.last_active_at or standing.running_since)
+    quiet = sorted(gpu.last_active_at or standing.running_since for gpu in verdict.gpus if gpu.is_quiet)
+    needed = policy.gpus.idle_gpus_needed(len(verdict.gpus))
+    if len(quiet) < needed:
+        return None
+    since = max(standing.running_since + policy.warm_up, quiet[needed - 1])
     return since if since < now else None

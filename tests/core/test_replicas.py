@@ -1,0 +1,372 @@
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from builders import (
+    BUSY,
+    IDLE,
+    NOON,
+    UNKNOWN,
+    at,
+    gpu_evidence,
+    minutes,
+    policy,
+    standing,
+    unknown,
+    verdict,
+    window,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.core.idleness import Idle, Verdict, WorkloadVerdict
+from scaler.core.policy import GpuRule, Mode
+from scaler.core.reasons import Because, Unknowable
+from scaler.core.replicas import (
+    Active,
+    Answer,
+    Decision,
+    Inactive,
+    NoAnswer,
+    Stage,
+    Standing,
+    answer_reason,
+    decide,
+    needs_verdict,
+)
+
+DOUBT = unknown(Unknowable.WORKLOAD_MISSING, "its Kueue Workload has vanished")
+
+
+def running_for(duration: timedelta) -> Standing:
+    return standing(running_since=NOON - duration)
+
+
+def decided(at_stand: Standing, of: Verdict | WorkloadVerdict | None = None, **changes: Any) -> Decision:
+    judged = of if isinstance(of, WorkloadVerdict | None) else verdict(of)
+    return decide(at_stand, judged, policy=policy(**changes), now=NOON)
+
+
+def shown(answer: Answer) -> tuple[type, str]:
+    return type(answer), answer_reason(answer)
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
+
+TABLE = [
+    pytest.param(standing(doubt=DOUBT), IDLE, {}, (NoAnswer, "WorkloadMissing"), id="vanished"),
+    pytest.param(
+        standing(desired_replicas=0, doubt=DOUBT), None, {}, (NoAnswer, "WorkloadMissing"), id="vanished at 0"
+    ),
+    pytest.param(standing(stage=Stage.FINISHED), IDLE, {}, (Active, "Finished"), id="finished at 1 stays at 1"),
+    pytest.param(
+        standing(stage=Stage.FINISHED, desired_replicas=0),
+        None,
+        {},
+        (Inactive, "Finished"),
+        id="finished at 0 stays at 0",
+    ),
+    pytest.param(
+        standing(stage=Stage.FINISHED, desired_replicas=0, wake_wish="annotation"),
+        None,
+        {},
+        (Inactive, "Finished"),
+        id="finished is not woken",
+    ),
+    pytest.param(
+        standing(desired_replicas=0, stage=Stage.SUSPENDED), None, {}, (Inactive, "Suspended"), id="at 0, nobody asks"
+    ),
+    pytest.param(
+        standing(desired_replicas=0, stage=Stage.SUSPENDED, wake_wish="demand query 'inbox'"),
+        None,
+        {},
+        (Active, "Waking"),
+        id="at 0, somebody asks",
+    ),
+    pytest.param(
+        standing(desired_replicas=0, stage=Stage.SUSPENDED),
+        None,
+        {"keep_until": at(3600)},
+        (Inactive, "Suspended"),
+        id="at 0, keeping does not wake",
+    ),
+    pytest.param(
+        standing(stage=Stage.WAITING_FOR_WORKLOAD), None, {}, (Active, "WaitingForWorkload"), id="no Workload yet"
+    ),
+    pytest.param(standing(stage=Stage.WAITING_FOR_QUOTA), None, {}, (Active, "WaitingForQuota"), id="no quota yet"),
+    pytest.param(
+        standing(stage=Stage.WAITING_FOR_QUOTA),
+        IDLE,
+        {},
+        (Active, "WaitingForQuota"),
+        id="no quota yet, whatever GPUs say",
+    ),
+    pytest.param(
+        standing(stage=Stage.WAITING_FOR_CHECKS), None, {}, (Active, "WaitingForAdmissionChecks"), id="checks not ready"
+    ),
+    pytest.param(standing(stage=Stage.STARTING), IDLE, {}, (Active, "Starting"), id="pods starting"),
+    pytest.param(standing(), None, {}, (Active, "Starting"), id="running, GPUs not looked at"),
+    pytest.param(
+        standing(running_since=None), IDLE, {}, (Active, "Starting"), id="no container said since when it runs"
+    ),
+    pytest.param(standing(), IDLE, {"keep_until": at(1)}, (Active, "Kept"), id="kept for another second"),
+    pytest.param(standing(), UNKNOWN, {"keep_until": at(1)}, (Active, "Kept"), id="kept, whatever is unknown"),
+    pytest.param(standing(), IDLE, {"keep_until": NOON}, (Inactive, "GPUsIdle"), id="no longer kept"),
+    pytest.param(running_for(minutes(9)), IDLE, {}, (Active, "WarmingUp"), id="9 of 10 min warm-up"),
+    pytest.param(running_for(minutes(9)), UNKNOWN, {}, (Active, "WarmingUp"), id="unknown during warm-up"),
+    pytest.param(
+        running_for(minutes(-1)), IDLE, {"warm_up": timedelta(0)}, (Active, "WarmingUp"), id="started in future"
+    ),
+    pytest.param(running_for(minutes(10)), BUSY, {}, (Active, "GPUsBusy"), id="busy after warm-up"),
+    pytest.param(standing(), BUSY, {}, (Active, "GPUsBusy"), id="busy"),
+    pytest.param(running_for(minutes(39)), IDLE, {}, (Active, "IdleNotLongEnough"), id="39 of 10 + 30 min"),
+    pytest.param(running_for(minutes(39)), UNKNOWN, {}, (Active, "IdleNotLongEnough"), id="young and unknown"),
+    pytest.param(running_for(minutes(40)), IDLE, {}, (Inactive, "GPUsIdle"), id="40 of 10 + 30 min"),
+    pytest.param(running_for(minutes(40)), UNKNOWN, {}, (NoAnswer, "StaleSamples"), id="old enough and unknown"),
+    pytest.param(standing(), IDLE, {"mode": Mode.OBSERVE}, (Active, "ObserveOnly"), id="idle, mode observe"),
+    pytest.param(standing(), UNKNOWN, {"mode": Mode.OBSERVE}, (NoAnswer, "StaleSamples"), id="unknown, mode observe"),
+    pytest.param(standing(), IDLE, {}, (Inactive, "GPUsIdle"), id="idle, mode enforce"),
+    pytest.param(standing(wake_wish="annotation"), IDLE, {}, (Inactive, "GPUsIdle"), id="a wish that was granted"),
+]
+
+
+@pytest.mark.parametrize(("at_stand", "of", "given_policy", "expected"), TABLE)
+def test_a_target_is_answered_by_the_first_row_that_applies(
+    at_stand: Standing, of: Verdict | None, given_policy: dict[str, Any], expected: tuple[type, str]
+) -> None:
+    assert shown(decided(at_stand, of, **given_policy).answer) == expected
+
+
+def test_every_stage_of_a_target_at_one_but_running_is_active_whatever_is_measured() -> None:
+    for stage in Stage:
+        for of in (None, IDLE, BUSY, UNKNOWN):
+            answer = decided(standing(stage=stage, running_since=None), of).answer
+            assert isinstance(answer, Active), (stage, of)
+
+
+def test_a_woken_workload_is_not_put_to_sleep_before_it_ran_warm_up_and_idle_after_again() -> None:
+    """Asked to run, admitted, started, and quiet all the time, as it was when it was suspended."""
+    steps = [
+        standing(stage=Stage.WAITING_FOR_QUOTA, running_since=None),
+        standing(stage=Stage.STARTING, running_since=None),
+        running_for(timedelta(0)),
+        running_for(minutes(39.9)),
+        running_for(minutes(40)),
+    ]
+    assert [type(decided(step, IDLE).answer) for step in steps] == [Active, Active, Active, Active, Inactive]
+
+
+def test_durations_work_down_to_seconds() -> None:
+    quick = {"idle_after": timedelta(seconds=3), "warm_up": timedelta(seconds=1)}
+    assert shown(decided(running_for(timedelta(seconds=3.9)), IDLE, **quick).answer) == (Active, "IdleNotLongEnough")
+    assert shown(decided(running_for(timedelta(seconds=4)), IDLE, **quick).answer) == (Inactive, "GPUsIdle")
+
+
+@pytest.mark.parametrize(
+    ("at_stand", "of", "given_policy", "message"),
+    [
+        (
+            standing(stage=Stage.WAITING_FOR_QUOTA, note="2 more needed"),
+            None,
+            {},
+            "asked to run; not admitted yet: 2 more needed",
+        ),
+        (standing(stage=Stage.STARTING), None, {}, "not all of its GPU pods run yet"),
+        (running_for(timedelta(seconds=61.7)), IDLE, {}, "running for 1m1s of 10m warm-up"),
+        (running_for(minutes(20)), IDLE, {}, "running for 20m: not yet 30m past its warm-up of 10m"),
+        (standing(), IDLE, {"active_above_ratio": 0.05}, "every required GPU stayed below 5 % for 30m"),
+        (standing(), BUSY, {}, "work seen within the last 30m"),
+        (standing(), UNKNOWN, {}, "newest sample is 5m old"),
+        (
+            standing(desired_replicas=0, stage=Stage.SUSPENDED, wake_wish="demand query 'inbox'"),
+            None,
+            {},
+            "asked to come back: demand query 'inbox'",
+        ),
+    ],
+)
+def test_an_answer_says_why_in_words(
+    at_stand: Standing, of: Verdict | None, given_policy: dict[str, Any], message: str
+) -> None:
+    assert decided(at_stand, of, **given_policy).answer.message == message
+
+
+# ------------------------------------------------------------------------------------------------------------ the laws
+
+stages = st.sampled_from(Stage)
+instants = st.one_of(st.none(), st.integers(-7200, 600).map(at))
+wholes = st.integers(0, 3600).map(lambda s: timedelta(seconds=s))
+policies = st.builds(
+    policy,
+    idle_after=st.integers(1, 3600).map(lambda s: timedelta(seconds=s)),
+    warm_up=wholes,
+    mode=st.sampled_from(Mode),
+    keep_until=instants,
+    gpus=st.sampled_from([0.0, 0.5, 1.0]).map(lambda share: GpuRule(share=share)),
+)
+gpus = st.builds(
+    gpu_evidence,
+    st.sampled_from([IDLE, BUSY, UNKNOWN]),
+    last_active_at=st.one_of(st.none(), st.integers(-7200, 60).map(at)),
+)
+verdicts = st.one_of(
+    st.none(),
+    st.builds(
+        lambda of, evidence: WorkloadVerdict(verdict=of, gpus=tuple(evidence)),
+        st.sampled_from([IDLE, BUSY, UNKNOWN]),
+        st.lists(gpus, max_size=3),
+    ),
+)
+standings = st.builds(
+    Standing,
+    desired_replicas=st.integers(0, 2),
+    stage=stages,
+    running_since=instants,
+    wake_wish=st.sampled_from(["", "annotation idlegpu.io/wake"]),
+    doubt=st.sampled_from([None, None, None, DOUBT]),
+)
+
+
+@given(at_stand=standings, of=verdicts, given_policy=policies)
+def test_a_target_at_one_shrinks_only_on_an_idle_verdict_enforced_unkept_and_long_enough(
+    at_stand: Standing, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    answer = decide(at_stand, of, policy=given_policy, now=NOON).answer
+    if at_stand.desired_replicas > 0 and isinstance(answer, Inactive):
+        assert answer.because is Because.GPUS_IDLE
+        assert of is not None
+        assert isinstance(of.verdict, Idle)
+        assert given_policy.mode is Mode.ENFORCE
+        assert given_policy.keep_until is None or given_policy.keep_until <= NOON
+        assert at_stand.doubt is None
+        assert at_stand.running_since is not None
+        assert NOON - at_stand.running_since >= given_policy.warm_up + given_policy.idle_after
+
+
+@given(at_stand=standings, of=verdicts, given_policy=policies)
+def test_a_target_at_zero_is_woken_only_by_a_wish(
+    at_stand: Standing, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    answer = decide(at_stand, of, policy=given_policy, now=NOON).answer
+    if at_stand.desired_replicas == 0 and isinstance(answer, Active):
+        assert answer.because is Because.WAKING
+        assert at_stand.wake_wish
+
+
+@given(at_stand=standings, of=verdicts, given_policy=policies)
+def test_a_doubt_about_the_target_is_never_an_answer(
+    at_stand: Standing, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    answer = decide(at_stand, of, policy=given_policy, now=NOON).answer
+    assert at_stand.doubt is None or isinstance(answer, NoAnswer)
+
+
+@given(at_stand=standings, of=verdicts, given_policy=policies)
+def test_a_foreseen_suspension_lies_after_everything_that_forbids_it(
+    at_stand: Standing, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    made = decide(at_stand, of, policy=given_policy, now=NOON)
+    if made.suspend_at is not None:
+        assert isinstance(made.answer, Active)
+        assert made.idle_since is not None
+        assert at_stand.running_since is not None
+        assert made.suspend_at >= at_stand.running_since + given_policy.warm_up + given_policy.idle_after
+        assert made.suspend_at >= made.idle_since + given_policy.idle_after
+        assert given_policy.keep_until is None or made.suspend_at >= given_policy.keep_until
+        assert given_policy.mode is Mode.ENFORCE
+
+
+@pytest.mark.parametrize(
+    ("at_stand", "expected"),
+    [
+        pytest.param(standing(), True, id="running"),
+        pytest.param(standing(stage=Stage.STARTING), False, id="starting"),
+        pytest.param(standing(doubt=DOUBT), False, id="doubted"),
+        pytest.param(standing(desired_replicas=0), False, id="at 0"),
+    ],
+)
+def test_only_a_running_target_has_gpus_to_look_at(at_stand: Standing, expected: bool) -> None:
+    assert needs_verdict(at_stand) is expected
+
+
+# ---------------------------------------------------------------------------------------------- since when, until when
+
+
+def evidence(*last_active_s: float | None, of: Verdict = BUSY, newest_s: float = 0) -> WorkloadVerdict:
+    """GPUs that worked last so many seconds from noon, and whose newest samples were taken at `newest_s`."""
+    windows = {"gr_engine_active": window(last=at(newest_s)), "gpu_util": window(last=at(newest_s))}
+    made = [
+        gpu_evidence(of, gpu=f"GPU-{n}", last_active_at=None if s is None else at(s), windows=windows)
+        for n, s in enumerate(last_active_s)
+    ]
+    return WorkloadVerdict(verdict=of, gpus=tuple(made))
+
+
+@pytest.mark.parametrize(
+    ("ran", "of", "given_policy", "expected"),
+    [
+        pytest.param(minutes(120), evidence(-600), {}, at(-600), id="since its last work"),
+        pytest.param(minutes(120), evidence(-600, -300), {}, at(-300), id="since the last work of any GPU"),
+        pytest.param(minutes(120), evidence(None), {}, at(-110 * 60), id="never worked: since its warm-up ended"),
+        pytest.param(minutes(15), evidence(-600), {}, at(-300), id="work during warm-up: since warm-up ended"),
+        pytest.param(minutes(5), evidence(None), {}, None, id="still warming up"),
+        pytest.param(minutes(120), evidence(0, newest_s=-1), {}, None, id="work in the interval in progress"),
+        pytest.param(minutes(120), evidence(-600, of=UNKNOWN), {}, None, id="unknown"),
+        pytest.param(minutes(120), WorkloadVerdict(verdict=UNKNOWN), {}, None, id="no GPU"),
+        pytest.param(
+            minutes(120), evidence(-600, -20, newest_s=-30), {"share": 0.5}, at(-600), id="half of 2 suffices"
+        ),
+        pytest.param(minutes(120), evidence(-20, -20, newest_s=-30), {"share": 0.5}, None, id="half of 2 is not quiet"),
+        pytest.param(minutes(120), evidence(-900, -600, -300), {"share": 0.6}, at(-600), id="0.6 × 3 = 1.8, so 2 of 3"),
+        pytest.param(minutes(120), evidence(-900, -600, -300), {"share": 0.0}, at(-900), id="any one"),
+    ],
+)
+def test_quiet_counts_from_the_last_work_of_the_gpus_that_are_needed(
+    ran: timedelta, of: WorkloadVerdict, given_policy: dict[str, Any], expected: datetime | None
+) -> None:
+    assert decided(running_for(ran), of, **given_policy).idle_since == expected
+
+
+@pytest.mark.parametrize("newest_s", [-1, -10, -29])
+def test_a_working_gpu_is_not_quiet_between_two_of_its_samples(newest_s: float) -> None:
+    """The interval of 11:59:30 saw work and is over at noon; no sample of the next one is there yet."""
+    working = decided(standing(), evidence(0, newest_s=newest_s)).idle_since
+    later = decide(standing(), evidence(0, newest_s=newest_s), policy=policy(), now=at(15))
+    assert (working, later.idle_since, later.suspend_at) == (None, None, None)
+
+
+def test_one_quiet_signal_is_not_enough_to_call_a_gpu_quiet() -> None:
+    windows = {"gr_engine_active": window(last=at(10)), "gpu_util": window(last=at(-20))}
+    half = gpu_evidence(BUSY, last_active_at=NOON, windows=windows)
+    both = gpu_evidence(BUSY, last_active_at=NOON, windows={**windows, "gpu_util": window(last=at(1))})
+    assert (half.is_quiet, both.is_quiet) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("ran", "of", "given_policy", "expected"),
+    [
+        pytest.param(minutes(120), evidence(-600), {}, at(1200), id="30 min after the work of 10 min ago"),
+        pytest.param(minutes(20), evidence(None, of=IDLE), {}, at(1200), id="ran 20 of 10 + 30 min"),
+        pytest.param(minutes(120), evidence(-600), {"keep_until": at(7200)}, at(7200), id="kept beyond that"),
+        pytest.param(minutes(120), evidence(-600), {"keep_until": at(60)}, at(1200), id="kept, but not as long"),
+        pytest.param(minutes(120), evidence(None, of=IDLE), {"keep_until": at(60)}, at(60), id="only kept"),
+        pytest.param(minutes(120), evidence(-600), {"mode": Mode.OBSERVE}, None, id="never, when only observed"),
+        pytest.param(minutes(120), evidence(None, of=IDLE), {}, None, id="it has come: the answer is 0"),
+        pytest.param(minutes(120), evidence(-600, of=UNKNOWN), {}, None, id="nobody knows"),
+    ],
+)
+def test_the_suspension_is_foreseen_where_it_can_be(
+    ran: timedelta, of: WorkloadVerdict, given_policy: dict[str, Any], expected: datetime | None
+) -> None:
+    assert decided(running_for(ran), of, **given_policy).suspend_at == expected
+
+
+def test_a_foreseen_suspension_happens_at_that_very_instant() -> None:
+    """So that a warning tells the truth: one second before it the answer is 1, at it it is 0."""
+    foreseen = decided(running_for(minutes(20)), evidence(None, of=IDLE)).suspend_at
+    assert foreseen == at(1200)
+    before, then = (
+        decide(running_for(minutes(20)), evidence(None, of=IDLE), policy=policy(), now=at(seconds)).answer
+        for seconds in (1199, 1200)
+    )
+    assert (type(before), type(then)) == (Active, Inactive)
