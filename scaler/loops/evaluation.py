@@ -131,11 +131,16 @@ class Evaluator:
             except Exception:
                 log.exception("evaluation failed; its answers expire")
             self.last_tick_at = asyncio.get_running_loop().time()
-            await asyncio.sleep(self._until_next())
+            await self._sleep_until_due()
 
-    def _until_next(self) -> float:
-        now, interval = self.clock(), self.config.interval
-        return max(0.001, (aligned(now, interval) + interval - now).total_seconds())
+    async def _sleep_until_due(self) -> None:
+        """Sleep to the next multiple of the interval and never short of it: a tick before would repeat the last one."""
+        interval = self.config.interval
+        now = self.clock()
+        due = aligned(now, interval) + interval
+        while timedelta(0) < (left := due - now) <= interval:
+            await asyncio.sleep(left.total_seconds())
+            now = self.clock()
 
     # ---- between ticks
 

@@ -2,9 +2,10 @@
 
 Laws:
 
-* A read is used whole or not at all.
-* After a read that failed the next one reaches back to where the last good one ended, so an outage leaves no hole that
-  the source could fill. The same rule makes the first read a backfill of the whole window.
+* A read that failed, or a part of which cannot be read, leaves a doubt about all that it should have brought.
+* A read reaches back to the newest sample that the ones before have brought, so an outage leaves no hole that the
+  source could fill: neither one in which it did not answer, nor one in which it answered with nothing. The same rule
+  makes the first read a backfill of the whole window.
 * How many reads a tick makes depends on the number of signals, never on the number of workloads.
 """
 
@@ -62,6 +63,7 @@ class Sampler:
         self._overlap = overlap
         self._clock = clock
         self._read_until: dict[str, datetime] = {}
+        """By signal, the time of the newest sample that was taken in."""
         self._identities: dict[str, dict[bytes, GpuSeries | None]] = {}
         self.history = History(signals=signals, interval=trust.interval, span=trust.interval)
 
@@ -81,11 +83,8 @@ class Sampler:
         intake = Intake()
         readings = await asyncio.gather(*(self._read(signal, end) for signal in self.history.signals))
         for signal, reading in zip(self.history.signals, readings, strict=True):
-            if isinstance(reading, Unknown):
-                intake.doubt = intake.doubt or reading
-            else:
-                await self._take_in(signal, reading, intake)
-                self._read_until[signal.name] = end
+            doubt = reading if isinstance(reading, Unknown) else await self._use(signal, reading, intake, end)
+            intake.doubt = intake.doubt or doubt
         self.history.forget_before(self._oldest(end))
         return intake
 
@@ -94,12 +93,12 @@ class Sampler:
         return end - self.history.span - 2 * self._trust.interval
 
     async def _read(self, signal: Signal, end: datetime) -> Reading | Unknown:
-        until = self._read_until.get(signal.name)
-        start = max(until - self._overlap, self._oldest(end)) if until else self._oldest(end)
+        # A clock that was set back may have `end` before the newest sample.
+        until = min(self._read_until.get(signal.name, self._oldest(end)), end)
         try:
-            reading = await self._source.read(signal, start=start, end=end)
+            reading = await self._source.read(signal, start=max(until - self._overlap, self._oldest(end)), end=end)
         except SourceError as error:
-            return Unknown(reason=Unknowable.SOURCE_UNAVAILABLE, message=f"{signal.name}: {error}")
+            return _unavailable(signal, error)
         return self._skewed(reading) or reading
 
     def _skewed(self, reading: Reading) -> Unknown | None:
@@ -114,8 +113,22 @@ class Sampler:
             f"(limit {format_duration(self._trust.max_clock_skew)}); windows would be misplaced",
         )
 
-    async def _take_in(self, signal: Signal, reading: Reading, intake: Intake) -> None:
+    async def _use(self, signal: Signal, reading: Reading, intake: Intake, end: datetime) -> Unknown | None:
+        """Why the reading is not to be trusted to be complete, after it was taken in as far as it can be read."""
+        try:
+            newest = await self._take_in(signal, reading, intake)
+        except SourceError as error:
+            return _unavailable(signal, error)
+        if newest is None:
+            # GPUs that nobody holds are no reason to read their whole window with every tick; no GPU at all is.
+            newest = end if reading.series else self._read_until.get(signal.name, self._oldest(end))
+        self._read_until[signal.name] = newest
+        return None
+
+    async def _take_in(self, signal: Signal, reading: Reading, intake: Intake) -> datetime | None:
+        """The time of the newest sample, None where no pod has any. Raises: SourceError."""
         known, seen = self._identities.get(signal.name, {}), dict[bytes, GpuSeries | None]()
+        newest_s = 0.0
         for count, series in enumerate(reading.series):
             key = series.key
             identity = seen[key] = known[key] if key in known else self._identify(series)
@@ -125,11 +138,18 @@ class Sampler:
                 samples = series.samples()
                 intake.blanks += self.history.record(signal, identity, samples)
                 intake.samples += len(samples)
+                if samples:
+                    newest_s = max(newest_s, samples[-1][0])
             if count % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         intake.series += len(reading.series)
         self._identities[signal.name] = seen
+        return datetime.fromtimestamp(newest_s, UTC) if newest_s else None
 
     def _identify(self, series: RawSeries) -> GpuSeries | None:
         labels = relabel(series.labels(), self._rules)
         return None if labels is None else identify(labels)
+
+
+def _unavailable(signal: Signal, error: SourceError) -> Unknown:
+    return Unknown(reason=Unknowable.SOURCE_UNAVAILABLE, message=f"{signal.name}: {error}")

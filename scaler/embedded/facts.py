@@ -1,0 +1,137 @@
+"""What can be seen of the story's two gangs, and what is news in it. Facts come from the Kubernetes API alone. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scaler.core.reasons import Because
+from scaler.embedded.conditions import has, message_of
+from scaler.embedded.kinds import Json
+
+
+class News(NamedTuple):
+    """One line of a timeline."""
+
+    event: str
+    object: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """One RayCluster, its Workload and its pods."""
+
+    name: str
+    exists: bool = False
+    has_workload: bool = False
+    active: bool = True
+    admitted: bool = False
+    waits_because: str = ""
+    pods: int = 0
+    running: int = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the whole gang runs."""
+        return self.admitted and self.running == self.pods > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """A ScalableWorkload."""
+
+    desired: int = 1
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    warned_at: str = ""
+    evidence: tuple[Mapping[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    first: Gang
+    second: Gang
+    scaled: Scaled = Scaled()
+
+
+def gang(name: str, *, cluster: Json | None, workload: Json | None, pods: list[Json]) -> Gang:
+    """The gang as its objects show it."""
+    if cluster is None:
+        return Gang(name=name, pods=len(pods))
+    if workload is None:
+        return Gang(name=name, exists=True, pods=len(pods))
+    return Gang(
+        name=name,
+        exists=True,
+        has_workload=True,
+        active=workload["spec"].get("active", True),
+        admitted=has(workload, "Admitted"),
+        waits_because=message_of(workload, "QuotaReserved") if has(workload, "QuotaReserved", "False") else "",
+        pods=len(pods),
+        running=sum(_is_running(pod) for pod in pods),
+    )
+
+
+def _is_running(pod: Json) -> bool:
+    terminating = "deletionTimestamp" in pod["metadata"]
+    return (pod.get("status") or {}).get("phase") == "Running" and not terminating
+
+
+def scaled(body: Json | None) -> Scaled:
+    """The ScalableWorkload as it shows itself."""
+    if body is None:
+        return Scaled()
+    status = body.get("status") or {}
+    return Scaled(
+        desired=body["spec"].get("replicas", 1),
+        phase=status.get("phase", ""),
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        warned_at=status.get("warnedAt", ""),
+        evidence=tuple(status.get("evidence") or ()),
+    )
+
+
+def news(before: Facts, after: Facts) -> Iterator[News]:
+    """What has happened between the two looks, in the order of cause and effect."""
+    yield from _scaled_news(before.scaled, after.scaled, f"ScalableWorkload/{after.first.name}")
+    yield from _gang_news(before.first, after.first)
+    yield from _gang_news(before.second, after.second)
+
+
+_VERDICTS = {
+    Because.GPUS_BUSY: "Busy",
+    Because.GPUS_IDLE: "Idle",
+    Because.WAKING: "Waking",
+    Because.WARMING_UP: "WarmingUp",
+}
+
+
+def _scaled_news(before: Scaled, after: Scaled, where: str) -> Iterator[News]:
+    if after.reason != before.reason and after.reason in _VERDICTS:
+        yield News(_VERDICTS[Because(after.reason)], where, after.reason, after.message)
+    if after.warned_at and after.warned_at != before.warned_at:
+        yield News("SuspendSoon", where, "SuspendSoon", "its owner is warned by an Event")
+    if after.desired != before.desired:
+        event = "ScaledToZero" if after.desired == 0 else "ScaledToOne"
+        yield News(event, where, "Scaled", f"KEDA sets replicas to {after.desired}")
+
+
+def _gang_news(before: Gang, after: Gang) -> Iterator[News]:
+    where = f"RayCluster/{after.name}"
+    if before.exists and not after.exists:
+        yield News("Ended", where, "Deleted", "its owner has deleted it")
+    if before.active and not after.active:
+        yield News("Deactivated", where, "Deactivated", "its Workload is inactive: Kueue takes the quota back")
+    if after.active and not before.active:
+        yield News("Reactivated", where, "Reactivated", "its Workload is active again")
+    if after.waits_because and not before.waits_because and after.active:
+        yield News("Waiting", where, "WaitingForQuota", after.waits_because)
+    if after.admitted and not before.admitted:
+        yield News("Admitted", where, "Admitted", "Kueue admits the whole gang")
+    if before.pods and not after.pods:
+        yield News("PodsGone", where, "PodsGone", "its GPUs are really free")
+    if after.is_running and not before.is_running:
+        yield News("Running", where, "PodsRunning", f"{after.running} of {after.pods} pods run")
