@@ -1,4 +1,4 @@
-"""A watch has ended: where does the next one start, and how long is it put off? Pure.
+"""A watch has ended: where does the next one start, and how long is it put off? Pure but for its dice.
 
 | how it ended                                   | failures in a row | next                                     |
 |------------------------------------------------|-------------------|------------------------------------------|
@@ -15,6 +15,8 @@ A watch without a single event or bookmark proves nothing, however well it ends:
 reached yet (an etcd was restored, and versions went backwards) kube-apiserver 1.36 stays silent until the time is up.
 """
 
+import math
+import random
 from dataclasses import dataclass, field
 
 from scaler.kube.backoff import Backoff
@@ -28,6 +30,9 @@ class Timing:
 
     watch: tuple[float, float] = (240.0, 300.0)
     """A watch is asked to end after a time drawn from this range, so that watches do not all reconnect together."""
+    unproven: float = 60.0
+    """It is asked to end no later than about this while the server has not shown yet that it sends bookmarks: where
+    nothing happens they alone tell that a view is current. They come before the end of a watch at the latest."""
     slack: float = 15.0
     """A connection that is silent for this much longer than the watch was asked to last is dead."""
     bookmark_silence: float = 90.0
@@ -37,6 +42,17 @@ class Timing:
     absent: float = 30.0
     """Between two looks for a resource that the server does not know."""
     backoff: Backoff = field(default_factory=Backoff)
+
+    def watch_seconds(self, *, sends_bookmarks: bool) -> int:
+        """How long the next watch is asked to last."""
+        seconds = random.uniform(*self.watch)  # noqa: S311 (spreads load; keeps no secret)
+        if not sends_bookmarks:
+            seconds = min(seconds, self.unproven * random.uniform(0.8, 1.0))  # noqa: S311
+        return math.ceil(seconds)
+
+    def silence_seconds(self, watch_seconds: int, *, sends_bookmarks: bool) -> float:
+        """How long a watch may be silent before its connection is taken for dead."""
+        return self.bookmark_silence if sends_bookmarks else watch_seconds + self.slack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

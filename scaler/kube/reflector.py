@@ -119,8 +119,8 @@ class Reflector(LiveCopy[T]):
     def age(self) -> float:
         """Seconds since the API was last heard on this; infinite before the first list.
 
-        Range: up to about a minute on a resource where nothing happens (the distance of bookmarks), up to five where
-        the server sends no bookmarks.
+        Range: up to about a minute while all is well, the distance of bookmarks; a minute and a half before a silent
+        connection is taken for dead.
         """
         return time.monotonic() - self._last_contact
 
@@ -150,14 +150,14 @@ class Reflector(LiveCopy[T]):
         self._synced.set()
 
     async def _watch(self) -> None:
-        seconds = random.uniform(*self._timing.watch)  # noqa: S311 (spreads load; keeps no secret)
+        seconds = self._timing.watch_seconds(sends_bookmarks=self._sends_bookmarks)
+        silence = self._timing.silence_seconds(seconds, sends_bookmarks=self._sends_bookmarks)
         params: Params = {
             **self._selectors,
             "resourceVersion": self._version,
             "allowWatchBookmarks": True,
-            "timeoutSeconds": math.ceil(seconds),
+            "timeoutSeconds": seconds,
         }
-        silence = self._timing.bookmark_silence if self._sends_bookmarks else math.ceil(seconds) + self._timing.slack
         async with self._transport.watch(self._path, params, silence_seconds=silence) as lines:
             self._opened_at = time.monotonic()
             self._enter(Reflecting())
