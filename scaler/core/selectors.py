@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_SET_BASED = re.compile(r"(?P<key>[^\s,!=()]+)\s+(?P<operator>in|notin)\s+\((?P<values>[^()]*)\)")
-_EQUALITY = re.compile(r"(?P<key>[^\s,!=()]+)\s*(?P<operator>==|=|!=)\s*(?P<values>[^\s,!=()]*)")
-_PRESENCE = re.compile(r"(?P<absent>!?)\s*(?P<key>[^\s,!=()]+)")
+_KEY = r"(?P<key>[^\s,!=()<>]+)"
+_SET_BASED = re.compile(rf"{_KEY}\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
+_EQUALITY = re.compile(rf"{_KEY}\s*(?P<operator>==|=|!=)\s*(?P<values>[^\s,!=()]*)")
+_PRESENCE = re.compile(rf"(?P<absent>!?)\s*{_KEY}")
 _BETWEEN_REQUIREMENTS = re.compile(r",(?![^()]*\))")
 
 
