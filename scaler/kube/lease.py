@@ -11,6 +11,7 @@ Laws:
 * Nobody's wall clock is believed. The times in the record are for people.
 * Every write carries the resourceVersion that was read. A write whose answer was lost may have been done; the next
   one then fails with 409, and the record is read again.
+* A Lease that was deleted is not free: its holder is given the same time to notice.
 * Work ends before the Lease is released. A released Lease has no holder, so the next replica takes it at its next look.
 
 Durations may be shorter than a second, but `leaseDurationSeconds` is a whole number: it is written rounded up. A
@@ -100,6 +101,8 @@ class LeaderElector:
         """Whether `_lease` is what this replica itself has written last, so that it need not be read again."""
         self._seen_at = -math.inf
         """When the record was first seen as it is."""
+        self._vacant_from = -math.inf
+        """When a Lease that does not exist may be taken."""
         self._leads_until = -math.inf
         self._problem = ""
 
@@ -182,6 +185,8 @@ class LeaderElector:
                 self._note(error)
 
     def _may_take(self) -> bool:
+        if not self._lease:
+            return time.monotonic() >= self._vacant_from
         return self.holder in ("", self.identity) or time.monotonic() >= self._seen_at + self._patience()
 
     def _patience(self) -> float:
@@ -208,9 +213,15 @@ class LeaderElector:
         except KubeError as error:
             if error.status != 404:
                 raise
-            self._lease = {}
+            self._forget()
         if self.holder != self.identity:
             self._leads_until = -math.inf
+
+    def _forget(self) -> None:
+        """Takes note that there is no Lease. Its holder may not know that yet, and is given its time."""
+        if self.holder not in ("", self.identity):
+            self._vacant_from = time.monotonic() + self._patience()
+        self._lease = {}
 
     async def _write(self, spec: dict[str, Any]) -> None:
         """Writes the record and, where it names this replica, leads from the moment before."""

@@ -243,6 +243,20 @@ async def test_a_leader_whose_lease_was_taken_stops_at_once(client, campaign, st
     assert (elector.is_leader, elector.holder) == (False, "usurper")
 
 
+async def test_a_lease_that_is_deleted_makes_no_second_leader(connect, campaign, stage):
+    """The follower sees the deletion long before the leader does."""
+    seldom = {"lease_duration": 3, "renew_deadline": 2, "retry_period": 0.5}
+    often = {"lease_duration": 3, "renew_deadline": 2, "retry_period": 0.01}
+    leader, _ = campaign(await connect(), "a", timing=seldom)
+    await until(lambda: leader.is_leader)
+    follower, _ = campaign(await connect(), "b", timing=often)
+    await until(lambda: follower.holder == leader.identity)
+    await (await connect()).delete(PATH)
+    await until(lambda: follower.holder == "")
+    await until(lambda: follower.holder == leader.identity)
+    assert stage.acting == ["a"]
+
+
 async def test_two_processes_of_the_same_name_do_not_both_lead(connect, campaign, stage):
     first, _ = campaign(await connect(), "same")
     second, _ = campaign(await connect(), "same")
