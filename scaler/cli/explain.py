@@ -112,15 +112,17 @@ def _settings(settings: list[Mapping[str, str]]) -> RenderableType:
 
 
 def _gpus(gpus: list[Mapping[str, Any]]) -> RenderableType:
-    table = Table("pod", "GPU", "verdict", "signal", "peak %", "coverage %", "last sample", box=None, pad_edge=False)
-    table.header_style = "dim"
+    """A line per GPU and one per signal below it, so that long names need no wide terminal."""
+    parts: list[RenderableType] = []
     for gpu in gpus:
         verdict = Text(gpu["verdict"], style=_STYLES.get(gpu["verdict"], "magenta"))
-        if "reason" in gpu:
-            verdict.append(f" {gpu['reason']}")
-        lines = gpu["signals"] or [{"name": "-"}]
-        for number, line in enumerate(lines):
-            first = (gpu["pod"], gpu["gpu"], verdict) if number == 0 else ("", "", "")
-            cells = (line.get(key, "-") for key in ("name", "peakPercent", "coveragePercent", "lastSample"))
-            table.add_row(*first, *cells)
-    return table
+        reason = f" {gpu['reason']}" if "reason" in gpu else ""
+        where = f" on {gpu['node']}" if gpu["node"] else ""
+        parts.append(Text.assemble(verdict, reason, f"  {gpu['gpu']}{where}, pod {gpu['pod']}"))
+        parts += [_signal(line) for line in gpu["signals"]]
+    return Group(*parts)
+
+
+def _signal(line: Mapping[str, str]) -> Text:
+    peak, coverage, newest = (line.get(key, "-") for key in ("peakPercent", "coveragePercent", "lastSample"))
+    return Text(f"  {line['name']:<18} peak {peak} %, {coverage} % of the window covered, newest {newest}", style="dim")

@@ -97,8 +97,11 @@ def scaled(body: Json | None) -> Scaled:
 def news(before: Facts, after: Facts) -> Iterator[News]:
     """What has happened between the two looks, in the order of cause and effect."""
     yield from _scaled_news(before.scaled, after.scaled, f"ScalableWorkload/{after.first.name}")
-    yield from _gang_news(before.first, after.first)
-    yield from _gang_news(before.second, after.second)
+    gangs = (before.first, after.first), (before.second, after.second)
+    for pair in gangs:
+        yield from _given_up(*pair)
+    for pair in gangs:
+        yield from _gained(*pair)
 
 
 _VERDICTS = {
@@ -119,19 +122,23 @@ def _scaled_news(before: Scaled, after: Scaled, where: str) -> Iterator[News]:
         yield News(event, where, "Scaled", f"KEDA sets replicas to {after.desired}")
 
 
-def _gang_news(before: Gang, after: Gang) -> Iterator[News]:
+def _given_up(before: Gang, after: Gang) -> Iterator[News]:
     where = f"RayCluster/{after.name}"
     if before.exists and not after.exists:
         yield News("Ended", where, "Deleted", "its owner has deleted it")
     if before.active and not after.active:
         yield News("Deactivated", where, "Deactivated", "its Workload is inactive: Kueue takes the quota back")
+    if before.pods and not after.pods:
+        yield News("PodsGone", where, "PodsGone", "its GPUs are really free")
+
+
+def _gained(before: Gang, after: Gang) -> Iterator[News]:
+    where = f"RayCluster/{after.name}"
     if after.active and not before.active:
         yield News("Reactivated", where, "Reactivated", "its Workload is active again")
     if after.waits_because and not before.waits_because and after.active:
         yield News("Waiting", where, "WaitingForQuota", after.waits_because)
     if after.admitted and not before.admitted:
         yield News("Admitted", where, "Admitted", "Kueue admits the whole gang")
-    if before.pods and not after.pods:
-        yield News("PodsGone", where, "PodsGone", "its GPUs are really free")
     if after.is_running and not before.is_running:
         yield News("Running", where, "PodsRunning", f"{after.running} of {after.pods} pods run")
