@@ -1,8 +1,11 @@
 """Which pods hold GPUs, how many, and since when their containers run."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
+from math import ceil
 
 from scaler.core import pods as core
 from scaler.kube import objects
@@ -21,13 +24,31 @@ class GpuResources:
         )
 
     def of_container(self, container: objects.Container) -> int:
-        """GPUs of one container; extended resources are whole numbers and requests equal limits."""
+        """GPUs of one container; requests of extended resources equal their limits."""
         amounts = container.resources.requests | container.resources.limits
-        return sum(int(amount) for name, amount in amounts.items() if self.matches(name))
+        return sum(_whole(amount) for name, amount in amounts.items() if self.matches(name))
 
     def of_pod(self, spec: objects.PodSpec) -> int:
         """GPUs that the pod holds while it runs: containers and sidecars, not the init containers that have ended."""
         return sum(self.of_container(container) for container in _lasting(spec))
+
+
+_QUANTITY = re.compile(r"(\d{1,20}(?:\.\d{0,20})?(?:[eE]\d{1,2})?)([mkMGTPE]|[KMGTPE]i|)", re.ASCII)
+_SUFFIXES = (
+    {"": Decimal(1), "m": Decimal("0.001"), "k": Decimal(1000)}
+    | {letter: Decimal(1000) ** power for power, letter in enumerate("MGTPE", start=2)}
+    | {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
+)
+
+
+def _whole(amount: objects.Quantity) -> int:
+    """The amount in whole GPUs, rounded up; 1 where it cannot be read, because it asks for some.
+
+    The API server lets only whole numbers into pods, but anything into the pod templates of custom resources, and one
+    of those must not end the evaluation of all.
+    """
+    found = _QUANTITY.fullmatch(str(amount))
+    return ceil(Decimal(found[1]) * _SUFFIXES[found[2]]) if found else 1
 
 
 def _lasting(spec: objects.PodSpec) -> list[objects.Container]:

@@ -71,6 +71,7 @@ def test_a_resource_counts_as_gpu_by_its_whole_name_or_its_beginning(resource: s
         pytest.param("0", 0, id="none"),
         pytest.param("several", 1, id="unreadable: it asks for some"),
         pytest.param("", 1, id="empty: it asks for some"),
+        pytest.param("1e999999999", 1, id="absurd: it asks for some, and no time is lost on it"),
     ],
 )
 def test_an_amount_is_a_whole_number_of_gpus_however_it_is_written(amount: Any, expected: int) -> None:
@@ -96,7 +97,7 @@ def test_instances_of_partitioned_gpus_count_each() -> None:
     assert gpus_of(mixed) == 3
 
 
-# ---------------------------------------------------------------------------------------------------- since when it runs
+# --------------------------------------------------------------------------------------------------- since when it runs
 
 
 @pytest.mark.parametrize(
