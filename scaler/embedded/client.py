@@ -94,7 +94,7 @@ class Client:
     # ---------------------------------------------------------------------------------------------------- reading
 
     def all(self, resource: Resource) -> list[Json]:
-        """Every object of the resource, ordered by namespace and name."""
+        """Every object of the resource, which must be one that is copied, ordered by namespace and name."""
         return [body for _, body in sorted(self._objects[resource].items())]
 
     def find(self, resource: Resource, namespace: str, name: str) -> Json | None:
@@ -127,7 +127,7 @@ class Client:
         if body["metadata"]["uid"] in self._buried:
             return
         if known is None or _revision(known) < _revision(body):
-            objects[key] = body
+            objects[key] = {"spec": {}, "status": {}, **body}
             self._tell(resource)
 
     def _forget(self, resource: Resource, key: Key, uid: str) -> None:

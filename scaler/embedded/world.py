@@ -26,23 +26,7 @@ from scaler.embedded.config import Part, WorldConfig
 from scaler.embedded.controller import Controller
 from scaler.embedded.fleet import Exporter, Fleet
 from scaler.embedded.keda import Keda
-from scaler.embedded.kinds import (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    CUSTOM_RESOURCE_DEFINITION,
-    DEPLOYMENT,
-    JOB,
-    LOCAL_QUEUE,
-    NODE,
-    POD,
-    RAY_CLUSTER,
-    RESOURCE_FLAVOR,
-    SCALED_OBJECT,
-    WORKLOAD,
-    WORKLOAD_PRIORITY_CLASS,
-    Json,
-    Resource,
-)
+from scaler.embedded.kinds import CUSTOM_RESOURCE_DEFINITION, WORKLOAD, Json, Resource
 from scaler.embedded.kubeapi import KubeApi
 from scaler.embedded.kubelet import Kubelets
 from scaler.embedded.kueue import Kueue
@@ -53,20 +37,14 @@ from scaler.kube.transport import KubeTransport
 
 T = TypeVar("T")
 
-_MIRRORED = (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    DEPLOYMENT,
-    JOB,
-    LOCAL_QUEUE,
-    NODE,
-    POD,
-    RAY_CLUSTER,
-    RESOURCE_FLAVOR,
-    SCALED_OBJECT,
-    WORKLOAD,
-    WORKLOAD_PRIORITY_CLASS,
-)
+_CONTROLLERS: dict[Part, type[Controller]] = {
+    Part.KUEUE: Kueue,
+    Part.RAY_CLUSTERS: RayClusterOperator,
+    Part.JOBS: JobController,
+    Part.DEPLOYMENTS: DeploymentController,
+    Part.KUBELETS: Kubelets,
+    Part.KEDA: Keda,
+}
 _LONGEST_PAUSE_SECONDS = 0.05
 _CRD_SECONDS = 20.0
 
@@ -112,8 +90,9 @@ class World:
         await self._exits.enter_async_context(self._transport)
         self._applier = Applier(self._transport)
         await self._install_crds()
-        self._client = await self._exits.enter_async_context(Client(self._transport, _MIRRORED))
-        self._exits.callback(self._client.listen(_MIRRORED, self._news.set))
+        followed = [*{each: None for part in self.config.parts for each in _CONTROLLERS[part].watched}]
+        self._client = await self._exits.enter_async_context(Client(self._transport, followed))
+        self._exits.callback(self._client.listen(followed, self._news.set))
         await self._exits.enter_async_context(self._exporter)
         self._exits.push_async_callback(self._kill_all)
         for part in self.config.parts:
@@ -144,8 +123,8 @@ class World:
             await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
 
     def start(self, part: Part) -> None:
-        """Starts a part that is not running."""
-        if part not in self._tasks:
+        """Starts a part of this world that is not running."""
+        if part in self.config.parts and part not in self._tasks:
             self._tasks[part] = asyncio.create_task(self._make(part).run(), name=f"world-{part}")
 
     async def kill(self, part: Part) -> None:
@@ -223,6 +202,11 @@ class World:
         """The object, asked for. Of kinds that the world does not follow by itself, too. Raises: KubeError."""
         body: Json = msgspec.json.decode(await self._transport.get(resource.path(namespace, name)))
         return body
+
+    async def read_all(self, resource: Resource, namespace: str = "") -> list[Json]:
+        """The objects, asked for. Raises: KubeError."""
+        pages = self._transport.list_pages(resource.path(namespace))
+        return [msgspec.json.decode(item) async for page in pages for item in page.items or ()]
 
     # ------------------------------------------------------------------------------------------------------- looking
 
