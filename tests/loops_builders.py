@@ -1,0 +1,352 @@
+"""A small cluster for the evaluation loop: API objects, stores in memory, and a world that ticks in virtual time.
+
+world = World([gang("train", gpus=2), deployment("serve")], lambda world: source)
+await world.tick(NOON)
+world.answers()      # {"train": Inactive(…), "serve": Inactive(…)}, as KEDA would get them
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Generic, Protocol
+
+import msgspec
+from builders import GPUS, LONG_AGO, NOON, TRUST, WorkloadJson
+
+from scaler.core.gpu import DEFAULT_SIGNALS, Signal
+from scaler.core.idleness import Unknown
+from scaler.core.policy import Overrides, Trust
+from scaler.core.reasons import Unknowable
+from scaler.core.relabel import DEFAULT_RULES
+from scaler.core.replicas import Answer
+from scaler.errors import MetadataError
+from scaler.keda.metadata import parse_metadata
+from scaler.kube.decoding import decode
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
+from scaler.kube.reflector import Reflecting, State
+from scaler.kube.scale import Scale
+from scaler.kube.store import Index, T
+from scaler.kube.store import Store as IndexedStore
+from scaler.loops.board import Board, BoardEntry, Evaluation, Target
+from scaler.loops.cluster import (
+    WORKLOAD_ANNOTATION,
+    Cluster,
+    pod_indexes,
+    scalable_workload_indexes,
+    workload_indexes,
+)
+from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
+from scaler.loops.sampling import Sampler
+from scaler.loops.scales import Scales
+from scaler.ports import DemandSource, Reading, SignalSource
+
+NAMESPACE = "demo"
+NEVER = math.inf
+"""The age of a view of an API that was never heard of."""
+SCALABLE_WORKLOAD_KIND = ("idlegpu.io/v1alpha1", "ScalableWorkload")
+DEPLOYMENT_KIND = ("apps/v1", "Deployment")
+
+# ---------------------------------------------------------------------------------------------------------- API objects
+
+
+def pod(
+    name: str,
+    *,
+    gpus: int = 1,
+    node: str = "node-a",
+    started: datetime | None = LONG_AGO,
+    labels: Mapping[str, str] | None = None,
+    workload: str = "",
+    owner: str = "",
+    namespace: str = NAMESPACE,
+    phase: str = "Running",
+) -> Pod:
+    """A pod of one container; `started` None: the container does not run yet."""
+    state = {"running": {"startedAt": stamp(started)}} if started else {}
+    owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "any", "uid": owner, "controller": True}]
+    return _decoded(
+        Pod,
+        {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": dict(labels or {}),
+                "annotations": {WORKLOAD_ANNOTATION: workload} if workload else {},
+                "ownerReferences": owners if owner else [],
+            },
+            "spec": {"nodeName": node, "containers": [_container(gpus)]},
+            "status": {"phase": phase, "containerStatuses": [{"name": "main", "ready": True, "state": state}]},
+        },
+    )
+
+
+def _container(gpus: int) -> dict[str, Any]:
+    amounts = {"cpu": "4", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    return {"name": "main", "resources": {"requests": amounts, "limits": amounts}}
+
+
+def stamp(instant: datetime) -> str:
+    return instant.isoformat().replace("+00:00", "Z")
+
+
+def scaled_object(
+    name: str,
+    *,
+    kind: tuple[str, str] = SCALABLE_WORKLOAD_KIND,
+    target: str = "",
+    triggers: Sequence[Mapping[str, str]] = ({},),
+    annotations: Mapping[str, str] | None = None,
+    namespace: str = NAMESPACE,
+) -> ScaledObject:
+    """A ScaledObject with an external trigger per metadata."""
+    document = {
+        "metadata": {"name": name, "namespace": namespace, "annotations": dict(annotations or {})},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": kind[0], "kind": kind[1], "name": target or name},
+            "triggers": [{"type": "external", "metadata": dict(metadata)} for metadata in triggers],
+        },
+    }
+    return _decoded(ScaledObject, document)
+
+
+def scalable_workload(
+    name: str,
+    *,
+    replicas: int = 1,
+    workload: str = "",
+    job: tuple[str, str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    namespace: str = NAMESPACE,
+    **status: Any,
+) -> ScalableWorkload:
+    """By the name of its Workload, or by (apiVersion, kind, name) of its job; keywords fill the status."""
+    reference: dict[str, Any] = (
+        {"jobRef": {"apiVersion": job[0], "kind": job[1], "name": job[2]}}
+        if job
+        else {"workloadRef": {"name": workload}}
+    )
+    document = {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{name}",
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {"replicas": replicas, **reference},
+        "status": status,
+    }
+    return _decoded(ScalableWorkload, document)
+
+
+def _decoded(kind: type[T], document: Mapping[str, Any]) -> T:
+    return decode(kind, msgspec.json.encode(document))
+
+
+# ---------------------------------------------------------------------------------------------------- stores, in memory
+
+
+class MemoryStore(Generic[T]):
+    """Objects of one kind as a reflector shows them: indexed, and honest about how old they are."""
+
+    def __init__(self, indexes: Mapping[str, Index[T]] | None = None) -> None:
+        self._objects: IndexedStore[T] = IndexedStore(indexes or {})
+        self.age = 0.0
+        self.state: State = Reflecting()
+
+    def put(self, *objects: T) -> None:
+        for each in objects:
+            self._objects.put(each)
+
+    def drop(self, name: str, namespace: str = NAMESPACE) -> None:
+        self._objects.drop((namespace, name))
+
+    def get(self, namespace: str, name: str) -> T | None:
+        return self._objects.get((namespace, name))
+
+    def items(self) -> list[T]:
+        return self._objects.items()
+
+    def by_index(self, name: str, key: Any) -> list[T]:
+        return self._objects.by_index(name, key)
+
+
+class MemoryScales(Scales):
+    """Scales that need no API: what a test set, and nothing else."""
+
+    def __init__(self) -> None:
+        self.scales: dict[str, Scale | Unknown] = {}
+        """By the name of the target."""
+
+    async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
+        """Nothing to ask."""
+
+    def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
+        """Nothing was read."""
+
+    def of(self, namespace: str, target: Target) -> Scale | Unknown:
+        missing = Unknown(reason=Unknowable.TARGET_NOT_FOUND, message=f"{target} does not exist")
+        return self.scales.get(target.name, missing)
+
+
+@dataclass(kw_only=True)
+class MemoryCluster:
+    """The stores that a Cluster reads, open for writing."""
+
+    scaled_objects: MemoryStore[ScaledObject] = field(default_factory=MemoryStore)
+    scalable_workloads: MemoryStore[ScalableWorkload] = field(
+        default_factory=lambda: MemoryStore(scalable_workload_indexes())
+    )
+    workloads: MemoryStore[Workload] = field(default_factory=lambda: MemoryStore(workload_indexes()))
+    pods: MemoryStore[Pod] = field(default_factory=lambda: MemoryStore(pod_indexes(GPUS)))
+    scales: MemoryScales = field(default_factory=MemoryScales)
+
+    def read(self) -> Cluster:
+        return Cluster(
+            scaled_objects=self.scaled_objects,
+            scalable_workloads=self.scalable_workloads,
+            workloads=self.workloads,
+            pods=self.pods,
+            gpus=GPUS,
+        )
+
+    def go_silent(self, seconds: float) -> None:
+        """The API has not been heard of for so long; infinite: never."""
+        for store in (self.scaled_objects, self.scalable_workloads, self.workloads, self.pods):
+            store.age = seconds
+
+
+# ------------------------------------------------------------------------------------------------- targets, whole
+
+
+class Inhabitant(Protocol):
+    """Puts a ScaledObject, its target and its pods into a cluster."""
+
+    def __call__(self, cluster: MemoryCluster) -> None: ...
+
+
+QUICK = {"idleAfter": "10m", "warmUp": "1m"}
+"""Trigger metadata with a window that a test can afford."""
+
+
+def gang(
+    name: str,
+    *,
+    gpus: int = 2,
+    node: str = "node-a",
+    started: datetime | None = LONG_AGO,
+    metadata: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Inhabitant:
+    """A ScaledObject over a ScalableWorkload whose admitted Workload runs one pod, `NAME-pod`, with `gpus` GPUs."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        json = WorkloadJson(f"{name}-workload", pods=1, gpus_per_pod=gpus).admitted()
+        cluster.scaled_objects.put(scaled_object(name, triggers=[metadata or QUICK], annotations=annotations))
+        cluster.scalable_workloads.put(scalable_workload(name, workload=f"{name}-workload"))
+        cluster.workloads.put(json.decoded())
+        cluster.pods.put(pod(f"{name}-pod", gpus=gpus, node=node, started=started, workload=f"{name}-workload"))
+
+    return settle
+
+
+def deployment(
+    name: str,
+    *,
+    gpus: int = 1,
+    replicas: int = 1,
+    node: str = "node-b",
+    started: datetime | None = LONG_AGO,
+    metadata: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Inhabitant:
+    """A ScaledObject over a Deployment, by its scale, with a pod `NAME-pod` where it has replicas."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        cluster.scaled_objects.put(
+            scaled_object(name, kind=DEPLOYMENT_KIND, triggers=[metadata or QUICK], annotations=annotations)
+        )
+        cluster.scales.scales[name] = Scale(replicas=replicas, observed_replicas=replicas, selector=f"app={name}")
+        if replicas:
+            cluster.pods.put(pod(f"{name}-pod", gpus=gpus, node=node, started=started, labels={"app": name}))
+
+    return settle
+
+
+# ------------------------------------------------------------------------------------------------------------ the world
+
+TICK = timedelta(seconds=30)
+"""How often a world evaluates."""
+
+
+class Source(SignalSource, DemandSource, Protocol):
+    """Where samples and demand come from."""
+
+
+class World:
+    """A cluster, a metrics source and an Evaluator, in a time that only `tick` moves."""
+
+    def __init__(
+        self,
+        inhabitants: Iterable[Inhabitant],
+        source: Callable[["World"], Source],
+        *,
+        signals: Sequence[Signal] = DEFAULT_SIGNALS,
+        trust: Trust = TRUST,
+        overlap: timedelta = timedelta(minutes=2),
+        **config: Any,
+    ) -> None:
+        self.now = NOON
+        self.cluster = MemoryCluster()
+        for settle in inhabitants:
+            settle(self.cluster)
+        self.source = source(self)
+        self.board = Board(max_age=3 * TICK, clock=lambda: self.now.timestamp())
+        self.sampler = Sampler(
+            self.source, signals=signals, rules=DEFAULT_RULES, trust=trust, overlap=overlap, clock=lambda: self.now
+        )
+        self.ticks: list[Tick] = []
+        self.evaluator = Evaluator(
+            config=EvaluationConfig(**{"interval": TICK, "trust": trust, **config}),
+            cluster=self.cluster.read(),
+            scales=self.cluster.scales,
+            sampler=self.sampler,
+            board=self.board,
+            demand=self.source,
+            observe=self.ticks.append,
+            clock=lambda: self.now,
+        )
+
+    async def tick(self, at: datetime) -> Evaluation | None:
+        self.now = at
+        return await self.evaluator.tick(at)
+
+    def answer(self, name: str, metadata: Mapping[str, str] | None = None) -> Answer:
+        """What KEDA gets for the ScaledObject's trigger, or for another trigger with this metadata."""
+        return self.board.answer(NAMESPACE, name, self._trigger(name) if metadata is None else parse_metadata(metadata))
+
+    def answers(self) -> dict[str, Answer]:
+        return {each.metadata.name: self.answer(each.metadata.name) for each in self.cluster.scaled_objects.items()}
+
+    def entry(self, name: str) -> BoardEntry:
+        assert self.board.evaluation is not None
+        return self.board.evaluation.entries[NAMESPACE, name]
+
+    def _trigger(self, name: str) -> Overrides:
+        scaled = self.cluster.scaled_objects.get(NAMESPACE, name)
+        assert scaled is not None
+        try:
+            return parse_metadata(scaled.spec.triggers[0].metadata)
+        except MetadataError:
+            return Overrides()
+
+
+class NoSource:
+    """A cluster without any samples, and with nobody who asks for anything."""
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> Reading:
+        return Reading([], None)
+
+    async def demand(self, promql: str, *, at: datetime) -> Sequence[Any]:
+        return []

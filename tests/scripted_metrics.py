@@ -1,0 +1,268 @@
+"""What a cluster's GPUs showed, as functions of time, and what went wrong on the way into Prometheus. No I/O.
+
+    metrics = Metrics([*gpu("GPU-1", pod="train-0", ratio=lambda at_s: 0.9 if at_s < noon else 0.0)])
+    metrics.distortions.append(during(noon, noon + 60, vanish, of=node("node-a")))
+
+A *distortion* is a function on one sample: it gives the sample as it was stored, or None where it never was. So a fault
+that has passed stays in the data, as it does in a real Prometheus.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from scaler.core.gpu import Signal
+from scaler.errors import SourceError
+from scaler.ports import Demand, Reading
+
+GR_ENGINE_ACTIVE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+GPU_UTIL = "DCGM_FI_DEV_GPU_UTIL"
+EXPORTER_INTERVAL_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One sample of one series."""
+
+    metric: str
+    labels: Mapping[str, str]
+    at_s: float
+    value: float
+
+    def labelled(self, **labels: str) -> "Point":
+        return replace(self, labels={**self.labels, **labels})
+
+
+Distortion = Callable[[Point], Point | None]
+Which = Callable[[Point], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One series: a sample every interval, its value a function of Unix time."""
+
+    metric: str
+    labels: Mapping[str, str]
+    value: Callable[[float], float]
+    interval_s: float = EXPORTER_INTERVAL_S
+    phase_s: float = 7.0
+
+    def points(self, after_s: float, until_s: float) -> Iterator[Point]:
+        """The samples in (after, until]."""
+        step = int((after_s - self.phase_s) // self.interval_s) + 1
+        while (at_s := step * self.interval_s + self.phase_s) <= until_s:
+            yield Point(metric=self.metric, labels=self.labels, at_s=at_s, value=self.value(at_s))
+            step += 1
+
+
+def gpu(
+    device: str,
+    *,
+    pod: str,
+    namespace: str = "demo",
+    node: str = "node-a",
+    ratio: Callable[[float], float] = lambda _: 0.0,
+    phase_s: float = 7.0,
+) -> list[Series]:
+    """The two default signals of one GPU as Prometheus stores them where it sets its target's labels itself."""
+    labels = {
+        "UUID": device,
+        "Hostname": node,
+        "modelName": "NVIDIA A100",
+        "namespace": "gpu-operator",
+        "pod": f"dcgm-exporter-{node}",
+        "container": "exporter",
+        "exported_namespace": namespace,
+        "exported_pod": pod,
+        "exported_container": "main",
+    }
+    return [
+        Series(metric=GR_ENGINE_ACTIVE, labels=labels, value=ratio, phase_s=phase_s),
+        Series(metric=GPU_UTIL, labels=labels, value=lambda at_s: 100 * ratio(at_s), phase_s=phase_s),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------- distortions
+
+
+def during(begin: datetime, end: datetime, distortion: Distortion, *, of: Which = lambda _: True) -> Distortion:
+    """The distortion, of the samples that were taken in [begin, end) and that `of` names."""
+    begin_s, end_s = begin.timestamp(), end.timestamp()
+    return lambda point: distortion(point) if begin_s <= point.at_s < end_s and of(point) else point
+
+
+def vanish(_: Point) -> None:
+    """Never stored."""
+
+
+def reads(value: float) -> Distortion:
+    """Stored with this value."""
+    return lambda point: replace(point, value=value)
+
+
+def shifted(seconds: float) -> Distortion:
+    """Stored with the time of a clock that is ahead by so much. Range: up to two minutes."""
+    return lambda point: replace(point, at_s=point.at_s + seconds)
+
+
+def of_pod(name: str) -> Which:
+    return lambda point: point.labels.get("exported_pod") == name
+
+
+def of_node(name: str) -> Which:
+    return lambda point: point.labels.get("Hostname") == name
+
+
+def of_device(uuid: str) -> Which:
+    return lambda point: point.labels.get("UUID") == uuid
+
+
+def of_metric(name: str) -> Which:
+    return lambda point: point.metric == name
+
+
+def without_workload(point: Point) -> Point:
+    """Only the exporter's own pod is named, as where the exporter has no access to the kubelet."""
+    return replace(point, labels={name: v for name, v in point.labels.items() if not name.startswith("exported_")})
+
+
+def swapped(one: str, other: str) -> Distortion:
+    """The GPUs of two pods each carry the other's name."""
+    names = {one: other, other: one}
+
+    def swap(point: Point) -> Point:
+        pod = point.labels.get("exported_pod", "")
+        return point.labelled(exported_pod=names.get(pod, pod))
+
+    return swap
+
+
+# ------------------------------------------------------------------------------------------------------------- the data
+
+_SELECTOR = re.compile(r"(?P<name>[a-zA-Z_:]\w*)?(?:\{(?P<conditions>.*)\})?\[(?P<amount>\d+)(?P<unit>ms|s)\]")
+_LONGEST_SHIFT_S = 120.0
+_CONDITION = re.compile(r'(\w+)(=~|=)"((?:[^"\\]|\\.)*)"')
+Labelled = tuple[dict[str, str], list[tuple[float, float]]]
+"""A label set, metric name included, and its (Unix seconds, value)."""
+
+
+class UnknownQueryError(Exception):
+    """Neither a range selector nor a demand query that somebody scripted."""
+
+
+@dataclass(kw_only=True)
+class Metrics:
+    """The data of one Prometheus."""
+
+    series: list[Series]
+    distortions: list[Distortion] = field(default_factory=list)
+    demands: dict[str, list[Demand]] = field(default_factory=dict)
+    arrives_at_s: Callable[[Point], float] = lambda point: point.at_s
+    """When a sample can be read: later than taken where it is sent on by remote write."""
+
+    def select(self, promql: str, *, at_s: float, now_s: float) -> list[Labelled]:
+        """What a range selector gives at `at_s` by Prometheus' own clock. Raises: UnknownQueryError."""
+        match = _SELECTOR.fullmatch(promql)
+        if match is None:
+            raise UnknownQueryError(promql)
+        span_s = int(match["amount"]) * (0.001 if match["unit"] == "ms" else 1)
+        wanted = _wanted(match["name"], match["conditions"] or "")
+        return self.range(wanted, after_s=at_s - span_s, until_s=at_s, now_s=now_s)
+
+    def range(self, wanted: Which, *, after_s: float, until_s: float, now_s: float) -> list[Labelled]:
+        found: dict[tuple[str, int], tuple[Point, list[tuple[float, float]]]] = {}
+        for point in self._stored(after_s, until_s, now_s):
+            if wanted(point):
+                _, samples = found.setdefault((point.metric, id(point.labels)), (point, []))
+                samples.append((point.at_s, point.value))
+        return _merged(found.values())
+
+    def _stored(self, after_s: float, until_s: float, now_s: float) -> Iterator[Point]:
+        slack_s = _LONGEST_SHIFT_S if self.distortions else 0.0
+        for series in self.series:
+            for taken in series.points(after_s - slack_s, until_s + slack_s):
+                stored = _distorted(taken, self.distortions) if self.arrives_at_s(taken) <= now_s else None
+                if stored is not None and after_s < stored.at_s <= until_s:
+                    yield stored
+
+
+def _merged(found: Iterable[tuple[Point, list[tuple[float, float]]]]) -> list[Labelled]:
+    """Series that a distortion has given equal labels are one."""
+    merged: dict[tuple[str, frozenset[tuple[str, str]]], Labelled] = {}
+    for point, samples in found:
+        key = point.metric, frozenset(point.labels.items())
+        merged.setdefault(key, ({"__name__": point.metric, **point.labels}, []))[1].extend(samples)
+    return [(labels, sorted(samples)) for labels, samples in merged.values()]
+
+
+def _distorted(point: Point | None, distortions: Iterable[Distortion]) -> Point | None:
+    for distortion in distortions:
+        if point is not None:
+            point = distortion(point)
+    return point
+
+
+def _wanted(name: str | None, conditions: str) -> Which:
+    tests = [(label, operator == "=~", value) for label, operator, value in _CONDITION.findall(conditions)]
+    tests += [("__name__", False, name)] if name else []
+
+    def holds(point: Point) -> bool:
+        for label, is_regex, value in tests:
+            given = point.metric if label == "__name__" else point.labels.get(label, "")
+            if not (re.fullmatch(value, given) if is_regex else given == value):
+                return False
+        return True
+
+    return holds
+
+
+# --------------------------------------------------------------------------------------------------- without HTTP
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedSeries:
+    """Implements ports.RawSeries."""
+
+    all_labels: dict[str, str]
+    all_samples: list[tuple[float, float]]
+
+    @property
+    def key(self) -> bytes:
+        return repr(sorted(self.all_labels.items())).encode()
+
+    def labels(self) -> dict[str, str]:
+        return dict(self.all_labels)
+
+    def samples(self) -> Sequence[tuple[float, float]]:
+        return self.all_samples
+
+
+@dataclass(kw_only=True)
+class ScriptedSource:
+    """Implements ports.SignalSource and ports.DemandSource without a network, and writes down what was asked."""
+
+    metrics: Metrics
+    clock: Callable[[], datetime]
+    failing: dict[str, SourceError] = field(default_factory=dict)
+    """By the name of a signal, or the text of a demand query: what is raised in place of an answer."""
+    asked: list[tuple[str, datetime, datetime]] = field(default_factory=list)
+    """(signal or demand query, start, end) of each read."""
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> Reading:
+        self.asked.append((signal.name, start, end))
+        if signal.name in self.failing:
+            raise self.failing[signal.name]
+        found = self.metrics.range(
+            lambda point: point.metric in signal.metrics,
+            after_s=start.timestamp(),
+            until_s=end.timestamp(),
+            now_s=self.clock().timestamp(),
+        )
+        return Reading([ScriptedSeries(*each) for each in found], None)
+
+    async def demand(self, promql: str, *, at: datetime) -> Sequence[Demand]:
+        self.asked.append((promql, at, at))
+        if promql in self.failing:
+            raise self.failing[promql]
+        return self.metrics.demands[promql]
