@@ -3,12 +3,13 @@
 Source: kueue.x-k8s.io/v1beta2, conditions QuotaReserved, Admitted, Evicted, Finished.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
 from scaler.core import suspension
 from scaler.kube.accelerators import GpuResources
+from scaler.kube.decoding import UNREADABLE
 from scaler.kube.kueue_objects import PodSet, Workload
 from scaler.kube.objects import condition, is_true
 
@@ -16,7 +17,8 @@ SUSPENDED_ANNOTATION = "idlegpu.io/suspended"
 """On a Workload: written in the patch that deactivates it, removed in the one that activates it again. Whoever reads
 `spec.active: false` without it knows that somebody else has deactivated the Workload."""
 
-POD_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+GROUP_ANNOTATION = "kueue.x-k8s.io/is-group-workload"
+"""`true` on the Workload of a group of Pods, whether the group has one Pod (a StatefulSet's only replica) or many."""
 
 
 def observe(workload: Workload, gpus: GpuResources) -> suspension.Workload:
@@ -50,8 +52,9 @@ class _Cause(msgspec.Struct):
 def _suspended_at(annotation: str) -> datetime | None:
     """When we deactivated it, from our own annotation; None where somebody has garbled it."""
     try:
-        return msgspec.json.decode(annotation, type=_Cause).at if annotation else None
-    except msgspec.DecodeError:
+        at = msgspec.json.decode(annotation, type=_Cause).at if annotation else None
+        return at.astimezone(UTC) if at and at.tzinfo else None
+    except (*UNREADABLE, OverflowError):
         return None
 
 
@@ -66,9 +69,8 @@ def _why_not_admitted(workload: Workload) -> str:
 
 
 def _is_plain_pod(workload: Workload) -> bool:
-    owners = workload.metadata.owner_references
-    is_pods = bool(owners) and all(owner.kind == "Pod" and owner.api_version == "v1" for owner in owners)
-    return is_pods and len(owners) == 1 and POD_GROUP_LABEL not in workload.metadata.labels
+    owners = [(owner.api_version, owner.kind) for owner in workload.metadata.owner_references]
+    return owners == [("v1", "Pod")] and workload.metadata.annotations.get(GROUP_ANNOTATION) != "true"
 
 
 def expected_gpu_pods(workload: Workload, gpus: GpuResources) -> int:
