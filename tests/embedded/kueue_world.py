@@ -1,0 +1,133 @@
+"""Kueue and the controllers that it suspends, over the memory client: builders of queues and jobs, and short verbs."""
+
+from datetime import timedelta
+from typing import Any, cast
+
+from memory_client import MemoryClient, state_of
+
+from scaler.embedded.client import Client
+from scaler.embedded.conditions import message_of
+from scaler.embedded.kinds import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    JOB,
+    LOCAL_QUEUE,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+    Json,
+    Resource,
+)
+from scaler.embedded.kueue import Kueue
+from scaler.embedded.operators import JobController, RayClusterOperator
+
+GPU = "nvidia.com/gpu"
+
+
+def cluster_queue(name: str = "cq", *, gpus: int | str = 2, checks: tuple[str, ...] = (), **spec: Any) -> Json:
+    resources = [{"name": GPU, "nominalQuota": gpus}]
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "namespaceSelector": {},
+            "resourceGroups": [{"coveredResources": [GPU], "flavors": [{"name": "flavor", "resources": resources}]}],
+            "admissionChecksStrategy": {"admissionChecks": [{"name": check} for check in checks]},
+            **spec,
+        },
+    }
+
+
+def template(gpus: int = 1, **metadata: Json) -> Json:
+    container = {"name": "main", "image": "train:1", "resources": {"limits": {GPU: gpus}, "requests": {"cpu": "500m"}}}
+    return {"metadata": metadata, "spec": {"containers": [container], "restartPolicy": "Never"}}
+
+
+def job(name: str, *, pods: int = 2, queue: str = "lq", labels: Json | None = None, **spec: Any) -> Json:
+    return {
+        "metadata": {"name": name, "namespace": "ns", "labels": {"kueue.x-k8s.io/queue-name": queue} | (labels or {})},
+        "spec": {"parallelism": pods, "completions": pods, "template": template(), **spec},
+    }
+
+
+def ray_cluster(name: str, *, workers: int = 1) -> Json:
+    group = {"groupName": "workers", "replicas": workers, "template": template()}
+    return {
+        "metadata": {"name": name, "namespace": "ns", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        "spec": {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [group]},
+    }
+
+
+class KueueWorld:
+    """One namespace `ns` with LocalQueue `lq` into ClusterQueue `cq`."""
+
+    def __init__(self, queue: Json | None = None) -> None:
+        self.client = MemoryClient()
+        self.start()
+        self.client.add(RESOURCE_FLAVOR, {"metadata": {"name": "flavor"}, "spec": {}})
+        self.client.add(CLUSTER_QUEUE, queue or cluster_queue())
+        self.client.add(LOCAL_QUEUE, {"metadata": {"name": "lq", "namespace": "ns"}, "spec": {"clusterQueue": "cq"}})
+
+    def start(self) -> None:
+        """All controllers anew, with nothing in memory."""
+        client = cast(Client, self.client)
+        self.controllers = (Kueue(client), JobController(client), RayClusterOperator(client))
+
+    async def settle(self, seconds: float = 0.0) -> None:
+        await self.client.settle(*self.controllers, after=timedelta(seconds=seconds))
+
+    async def run(self, seconds: float = 0.0) -> None:
+        """Settles, and lets pods start and stop at once."""
+        await self.settle(seconds)
+        self.client.run_pods()
+        await self.settle()
+
+    async def submit(self, body: Json, resource: Resource = JOB) -> Json:
+        added = self.client.add(resource, body)
+        await self.settle()
+        return added
+
+    async def submit_and_run(self, body: Json, resource: Resource = JOB) -> Json:
+        added = await self.submit(body, resource)
+        await self.run()
+        return added
+
+    async def set_active(self, name: str, active: bool) -> None:
+        self.client.change(WORKLOAD, "ns", self.workload(name)["metadata"]["name"], {"spec": {"active": active}})
+        await self.settle()
+
+    def workload(self, owner: str) -> Json:
+        """The Workload of the job with that name."""
+        for each in self.client.all(WORKLOAD):
+            if each["metadata"]["ownerReferences"][0]["name"] == owner:
+                return each
+        raise AssertionError(f"{owner} has no Workload")
+
+    def state(self, owner: str) -> tuple[str, ...]:
+        return state_of(self.workload(owner))
+
+    def is_admitted(self, owner: str) -> bool:
+        return "Admitted=True/Admitted" in self.state(owner)
+
+    def why_waiting(self, owner: str) -> str:
+        return message_of(self.workload(owner), "QuotaReserved")
+
+    def job(self, name: str, resource: Resource = JOB) -> Json:
+        found = self.client.find(resource, "ns", name)
+        assert found is not None
+        return found
+
+    def check(self, owner: str) -> Json:
+        """The Workload's only admission check."""
+        (entry,) = self.workload(owner)["status"]["admissionChecks"]
+        return dict(entry)
+
+    async def answer(self, owner: str, state: str, message: str = "", **fields: Any) -> None:
+        """What the check's controller writes."""
+        entry = self.check(owner) | {"state": state, "message": message} | fields
+        name = self.workload(owner)["metadata"]["name"]
+        self.client.change(WORKLOAD, "ns", name, {"status": {"admissionChecks": [entry]}}, "status")
+        await self.settle()
+
+    def add_check(self, name: str = "gate", *, active: bool = True) -> None:
+        conditions = [{"type": "Active", "status": "True", "reason": "Active", "message": ""}] if active else []
+        body = {"metadata": {"name": name}, "spec": {"controllerName": "x/y"}, "status": {"conditions": conditions}}
+        self.client.add(ADMISSION_CHECK, body)
