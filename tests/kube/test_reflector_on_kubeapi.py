@@ -113,7 +113,7 @@ async def test_a_history_that_was_compacted_meanwhile_is_listed_anew(kube_api, c
 
 
 async def test_a_watch_that_falls_silent_is_replaced(kube_api, client, reflect):
-    timing = Timing(watch=(1, 1), slack=-0.7, backoff=Backoff(base=0.02, cap=0.1))
+    timing = Timing(watch=(2, 2), slack=-1.7, bookmark_silence=0.3, backoff=Backoff(base=0.02, cap=0.1))
     reflector = await reflect(timing=timing)
     kube_api.faults.silence_watches = True
     await client.create(CONFIG_MAP.path("default"), config_map("unheard"))
