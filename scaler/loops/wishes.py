@@ -10,7 +10,7 @@ it is younger than the suspension, so that one that was left behind does not und
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 from scaler.core.policy import Overrides
 from scaler.errors import MetadataError
@@ -51,8 +51,9 @@ def kept(annotations: Mapping[str, str], *, where: str) -> Overrides:
 
 
 def _time(text: str) -> datetime | None:
+    """The instant in UTC, or None for what is no instant: neither time nor zone are guessed."""
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError:
+        return instant.astimezone(UTC) if instant.tzinfo else None
+    except (ValueError, OverflowError):
         return None
-    return instant if instant.tzinfo else None
