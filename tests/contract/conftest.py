@@ -7,15 +7,13 @@ the custom resources of a run are in an API group with a random suffix, and go w
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
-from contract_client import Access, Client, Json
-from contract_widgets import Widgets, definition
+from contract_client import Access, Client
+from contract_widgets import DEFINITIONS, Widgets, definition, install
 
 from scaler.embedded.kubeapi import KubeApi
-
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +44,12 @@ async def _delete_definitions(access: Access, names: set[str]) -> None:
             await client.delete(f"{DEFINITIONS}/{name}")
     finally:
         await client.close()
+
+
+@pytest.fixture
+async def seen_by_controllers(kubeconfig: str | None) -> Callable[[], Awaitable[None]]:
+    """Gives a real cluster's garbage collector the time to see what was just made; it cannot be asked."""
+    return lambda: asyncio.sleep(0 if kubeconfig is None else 1)
 
 
 @pytest.fixture
@@ -92,29 +96,3 @@ async def widgets(client: Client, namespace: str, suffix: str, installed: set[st
     group = f"contract-{suffix}.example.com"
     await install(client, definition(group), installed)
     return Widgets(client, group, namespace)
-
-
-async def install(client: Client, crd: Json, installed: set[str]) -> None:
-    """Create a definition, unless an earlier test of this run did, and wait until it is served."""
-    name = crd["metadata"]["name"]
-    answer = await client.post(DEFINITIONS, crd)
-    if answer.status == 409 and name in installed:
-        return
-    answer.ok()
-    installed.add(name)
-    await until_served(client, crd)
-
-
-async def until_served(client: Client, crd: Json) -> None:
-    """Wait until a definition is established and its resource answers lists and watches."""
-    spec = crd["spec"]
-    paths = [f"/apis/{spec['group']}/{v['name']}/{spec['names']['plural']}" for v in spec["versions"] if v["served"]]
-    for _ in range(100):
-        found = (await client.get(f"{DEFINITIONS}/{crd['metadata']['name']}")).ok()
-        conditions = {c["type"]: c["status"] for c in found.get("status", {}).get("conditions", [])}
-        if conditions.get("Established") == "True":
-            answers = [await client.get(path) for path in paths]
-            if all(answer.status == 200 for answer in answers):
-                return
-        await asyncio.sleep(0.05)
-    pytest.fail(f"{crd['metadata']['name']} is not served after 5 s")

@@ -168,6 +168,13 @@ class Watch:
         event = json.loads(line)
         return event["type"], event["object"]
 
+    async def until(self, last: str) -> list[tuple[str, Json]]:
+        """The events before the first one about the object of this name: a quiet stream never says that it is quiet."""
+        events = []
+        while (event := await self.next())[1]["metadata"].get("name") != last:
+            events.append(event)
+        return events
+
     async def rest(self) -> list[tuple[str, Json]]:
         """All events until the server ends the stream."""
         return [

@@ -1,8 +1,12 @@
 """The custom resource of the contract tests, and short ways to write about it."""
 
+import asyncio
 from typing import Any
 
+import pytest
 from contract_client import Answer, Client, Json
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 STRING: Json = {"type": "string"}
 INTEGER: Json = {"type": "integer"}
@@ -93,6 +97,38 @@ def definition(group: str, *, plural: str = "widgets", kind: str = "Widget", **v
             "versions": [{**served, **version}],
         },
     }
+
+
+async def install(client: Client, crd: Json, installed: set[str]) -> None:
+    """Create a definition, unless an earlier test of this run did, and wait until it is served."""
+    name = crd["metadata"]["name"]
+    answer = await client.post(DEFINITIONS, crd)
+    if answer.status == 409 and name in installed:
+        return
+    answer.ok()
+    installed.add(name)
+    await until_served(client, crd)
+
+
+async def until_served(client: Client, crd: Json) -> None:
+    """Wait until a definition is established and its resource answers lists and watches."""
+    spec = crd["spec"]
+    paths = [f"/apis/{spec['group']}/{v['name']}/{spec['names']['plural']}" for v in spec["versions"] if v["served"]]
+    for _ in range(100):
+        found = (await client.get(f"{DEFINITIONS}/{crd['metadata']['name']}")).ok()
+        conditions = {c["type"]: c["status"] for c in found.get("status", {}).get("conditions") or []}
+        if conditions.get("Established") == "True":
+            answers = [await client.get(path) for path in paths]
+            if all(answer.status == 200 for answer in answers):
+                return
+        await asyncio.sleep(0.05)
+    pytest.fail(f"{crd['metadata']['name']} is not served after 5 s")
+
+
+def gated_pod(name: str, **metadata: Any) -> Json:
+    """A pod that no scheduler touches, so that nobody but the test does."""
+    spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGates": [{"name": "ex.com/hold"}]}
+    return {"metadata": {"name": name, **metadata}, "spec": spec}
 
 
 class Widgets:

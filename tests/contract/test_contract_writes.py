@@ -4,7 +4,7 @@ import re
 import secrets
 
 from contract_client import Client
-from contract_widgets import Widgets
+from contract_widgets import Widgets, gated_pod
 
 
 async def test_a_created_object_is_named_identified_and_dated(widgets: Widgets) -> None:
@@ -253,9 +253,7 @@ async def test_two_leases_are_created_by_one_of_two(client: Client, namespace: s
 
 async def test_the_status_of_a_pod_is_isolated_too(client: Client, namespace: str, service_account: None) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
-    # No scheduler answers to this name, so nobody but the test touches the pod.
-    spec = {"containers": [{"name": "c", "image": "i"}], "schedulerName": "nobody"}
-    made = (await client.post(path, {"metadata": {"name": "one"}, "spec": spec, "status": {"phase": "Running"}})).ok()
+    made = (await client.post(path, {**gated_pod("one"), "status": {"phase": "Running"}})).ok()
     assert made["status"]["phase"] == "Pending"
     (await client.patch(f"{path}/one", {"status": {"phase": "Running"}})).ok()
     assert (await client.get(f"{path}/one")).ok()["status"] == made["status"]

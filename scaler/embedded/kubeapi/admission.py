@@ -1,6 +1,6 @@
 """May this object come in, and in which shape? Pruning and defaults, validation, the state of its namespace."""
 
-from scaler.embedded.kubeapi.lifecycle import label_problems, name_problems
+from scaler.embedded.kubeapi.lifecycle import name_problems, reference_problems
 from scaler.embedded.kubeapi.options import Deletion, Writing
 from scaler.embedded.kubeapi.resources import View
 from scaler.embedded.kubeapi.shaping import drop_nulls, fill_defaults, prune
@@ -37,7 +37,7 @@ def taken_in(view: View, body: Json, writing: Writing) -> Json:
 def check_valid(view: View, new: Json, old: Json | None) -> None:
     """Raises: ApiError 422 with everything that is wrong with an object."""
     metadata = new["metadata"]
-    causes = [*(name_problems(metadata) if old is None else ()), *label_problems(metadata)]
+    causes = [*(name_problems(metadata) if old is None else ()), *reference_problems(metadata)]
     causes += view.version.validate(new, old)
     if causes:
         raise invalid(view.resource.group, view.resource.kind, metadata.get("name", ""), causes)

@@ -37,20 +37,22 @@ def definition_problems(crd: Json) -> list[Cause]:
         message = "Invalid value: must have exactly one version marked as storage version"
         found.append(Cause(reason="FieldValueInvalid", field="spec.versions", message=message))
     for index, version in enumerate(spec["versions"]):
-        found += _version_problems(version, f"spec.versions[{index}]")
+        path = f"spec.versions[{index}]"
+        found += _version_problems(version, path, scale="spec" if len(spec["versions"]) == 1 else path)
     return found
 
 
-def _version_problems(version: Json, path: str) -> list[Cause]:
+def _version_problems(version: Json, path: str, *, scale: str) -> list[Cause]:
+    """What is wrong with a version. `scale`: where its subresources are said to stand; real servers lift a single one."""
     found = [] if version.get("name") else [_required(f"{path}.name")]
     if not (version.get("schema") or {}).get("openAPIV3Schema"):
         found.append(_required(f"{path}.schema.openAPIV3Schema"))
-    scale = (version.get("subresources") or {}).get("scale")
-    if scale is not None:
+    paths = (version.get("subresources") or {}).get("scale")
+    if paths is not None:
         found += [
-            _required(f"{path}.subresources.scale.{name}")
+            _required(f"{scale}.subresources.scale.{name}")
             for name in ("specReplicasPath", "statusReplicasPath")
-            if not scale.get(name)
+            if not paths.get(name)
         ]
     return found
 
@@ -84,14 +86,15 @@ def _version(raw: Json) -> Version:
     openapi = raw["schema"]["openAPIV3Schema"]
     compiled = _with_metadata(compile_schema(openapi))
     subresources = raw.get("subresources") or {}
-    validator = SchemaValidator(openapi, compiled)
+    scale = _scale_paths(subresources.get("scale"))
+    validator = SchemaValidator(openapi, compiled, replicas=scale.spec if scale else ())
     return Version(
         name=raw["name"],
         served=bool(raw.get("served")),
         schema=compiled,
         validate=validator,
         has_status="status" in subresources,
-        scale=_scale_paths(subresources.get("scale")),
+        scale=scale,
         columns=_columns(raw.get("additionalPrinterColumns")),
         selectable=tuple(field["jsonPath"].lstrip(".") for field in raw.get("selectableFields") or ()),
         unchecked_rules=validator.unchecked_rules,

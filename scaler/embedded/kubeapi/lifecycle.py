@@ -14,6 +14,7 @@ Server-set metadata (uid, creation, deletion, generation) survives whatever a cl
 import random
 import re
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -63,13 +64,14 @@ def _wrong_kind(view: View, body: Json, expected: str) -> ApiError:
 def checked_namespace(view: View, namespace: str, body: Json) -> Json:
     """The body with the namespace of the URL. Raises: ApiError 400 where it names another."""
     metadata = body["metadata"]
+    if not view.resource.namespaced:
+        kept = {key: value for key, value in metadata.items() if key != "namespace"}
+        return {**body, "metadata": kept}
     if metadata.get("namespace", "") not in ("", namespace):
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request "
             f"({metadata['namespace']!r} is not {namespace!r})"
         )
-    if not view.resource.namespaced:
-        return body
     return {**body, "metadata": {**metadata, "namespace": namespace}}
 
 
@@ -120,9 +122,9 @@ def name_problems(metadata: Json) -> list[Cause]:
     return []
 
 
-def label_problems(metadata: Json) -> list[Cause]:
-    """What is wrong with an object's labels."""
-    return [
+def reference_problems(metadata: Json) -> list[Cause]:
+    """What is wrong with an object's labels and its references to owners."""
+    labels = [
         Cause(
             reason="FieldValueInvalid", field="metadata.labels", message=f'Invalid value: "{text}": not a valid label'
         )
@@ -130,6 +132,14 @@ def label_problems(metadata: Json) -> list[Cause]:
         for text, form in ((key, _LABEL_KEY), (value, _LABEL_VALUE))
         if not isinstance(text, str) or not form.fullmatch(text)
     ]
+    message = 'Invalid value: "": must not be empty'
+    owners = [
+        Cause(reason="FieldValueInvalid", field=f"metadata.ownerReferences.{part}", message=message)
+        for reference in metadata.get("ownerReferences") or ()
+        for part in ("apiVersion", "kind", "name", "uid")
+        if not reference.get(part)
+    ]
+    return [*labels, *owners]
 
 
 def check_name(body: Json, name: str) -> None:
@@ -149,12 +159,30 @@ def check_identity(view: View, old: Json, new: Json) -> None:
         message = "Invalid value: 0: must be specified for an update"
         cause = Cause(reason="FieldValueInvalid", field="metadata.resourceVersion", message=message)
         raise invalid(resource.group, resource.plural, name, [cause])
-    uid = metadata.get("uid") or was["uid"]
-    if uid != was["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {was['uid']}"
-        raise conflict(*resource.key, name, why)
     if revision and revision != was["resourceVersion"]:
         raise conflict(*resource.key, name, STALE)
+    uid = metadata.get("uid") or was["uid"]
+    if uid != was["uid"]:
+        cause = Cause(reason="FieldValueInvalid", field="metadata.uid", message=_immutable(uid))
+        raise invalid(resource.group, resource.kind, name, [cause])
+
+
+def replacement(view: View, body: Json) -> Callable[[Json], Json]:
+    """The change that a PUT makes. Unlike in a patch, a uid in it is a precondition. Raises: ApiError 409."""
+
+    def replace(old: Json) -> Json:
+        metadata, present = body.get("metadata") or {}, old["metadata"]["uid"]
+        uid = metadata.get("uid") or present
+        if uid != present:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {present}"
+            raise conflict(*view.resource.key, old["metadata"]["name"], why)
+        return {**body, "metadata": metadata}
+
+    return replace
+
+
+def _immutable(value: Any) -> str:
+    return f'Invalid value: "{value}": field is immutable'
 
 
 def updated(view: View, old: Json, new: Json, *, subresource: str) -> Json:
@@ -201,8 +229,7 @@ def check_not_deleted_by_hand(view: View, old: Json, new: Json) -> None:
     """Raises: ApiError 422 where a write sets or moves the time of deletion; leaving it out changes nothing."""
     sent = new["metadata"].get("deletionTimestamp")
     if sent and sent != old["metadata"].get("deletionTimestamp"):
-        message = f'Invalid value: "{sent}": field is immutable'
-        cause = Cause(reason="FieldValueInvalid", field="metadata.deletionTimestamp", message=message)
+        cause = Cause(reason="FieldValueInvalid", field="metadata.deletionTimestamp", message=_immutable(sent))
         raise invalid(view.resource.group, view.resource.kind, old["metadata"]["name"], [cause])
 
 
@@ -254,7 +281,10 @@ def marked_deleted(body: Json, *, grace: int, now: datetime, finalizers: list[st
             marked["generation"] = metadata["generation"] + 1
     elif grace < metadata.get("deletionGracePeriodSeconds", 0):
         marked |= _deletion(now=now, grace=grace)
-    return body if marked == metadata else {**body, "metadata": marked}
+    if marked == metadata:
+        return body
+    announced = {**body, "metadata": marked}
+    return {**announced, "status": {"phase": "Terminating"}} if holds_contents(body) else announced
 
 
 def _deletion(*, now: datetime, grace: int) -> Json:

@@ -54,11 +54,12 @@ def scaled(view: View, change: Callable[[Json], Json]) -> Callable[[Json], Json]
 
 
 def _checked(view: View, body: Json, replicas: Any) -> int:
-    if isinstance(replicas, int) and not isinstance(replicas, bool) and replicas >= 0:
-        return replicas
     is_number = isinstance(replicas, int) and not isinstance(replicas, bool)
-    # A real server cannot even decode the Scale that such a patch leaves.
-    field = ".spec.replicas" if is_number else "patch"
+    # What is wrong with a custom object's number is found when the object is validated, with all that is wrong.
+    if is_number and (replicas >= 0 or view.resource.custom):
+        return int(replicas)
+    # A real server cannot even decode the Scale that a patch with something else leaves.
+    field = "spec.replicas" if is_number else "patch"
     message = f"Invalid value: {replicas}: should be a non-negative integer"
     cause = Cause(reason="FieldValueInvalid", field=field, message=message)
     raise invalid(view.resource.group, view.resource.kind, body["metadata"]["name"], [cause])

@@ -9,6 +9,7 @@ from aiohttp import web
 from scaler.embedded.kubeapi import discovery
 from scaler.embedded.kubeapi.cluster import Change, Cluster
 from scaler.embedded.kubeapi.faults import ConnectionDropped, Faults
+from scaler.embedded.kubeapi.lifecycle import replacement
 from scaler.embedded.kubeapi.listing import Lister
 from scaler.embedded.kubeapi.parameters import (
     decoded_body,
@@ -162,7 +163,7 @@ class Server:
         resource = target.view.resource
         if resource.create_on_update and self._cluster.store.find(resource, target.key) is None:
             return self._store_new(request, target, body)
-        return self._update(request, target, lambda _old: {**body, "metadata": body.get("metadata") or {}})
+        return self._update(request, target, replacement(target.view, body))
 
     async def _patch(self, request: web.Request, target: Target) -> web.StreamResponse:
         patch = await decoded_body(request)

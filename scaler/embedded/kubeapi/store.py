@@ -91,9 +91,9 @@ def _event_revision(event: Event) -> int:
 class Collection:
     """All objects of one resource, with the recent events."""
 
-    def __init__(self, *, history: int) -> None:
+    def __init__(self, *, history: int, forgotten: int) -> None:
         self.objects: dict[Key, Stored] = {}
-        self.forgotten = 0
+        self.forgotten = forgotten
         """Events up to this revision may be lost."""
         self.listeners: set[Callable[[], None]] = set()
         self.closed = False
@@ -173,7 +173,9 @@ class Store:
         """The collection of a resource, made when first asked for."""
         found = self._collections.get(resource.key)
         if found is None:
-            found = self._collections[resource.key] = Collection(history=self._history)
+            # Like a real server's watch cache, it knows nothing of the time before it was there.
+            found = Collection(history=self._history, forgotten=self.revision)
+            self._collections[resource.key] = found
         return found
 
     def find(self, resource: Resource, key: Key) -> Stored | None:

@@ -41,10 +41,12 @@ _NOT_ALL_CHECKED = Cause(
 class SchemaValidator:
     """Checks objects against one version's schema: structure, uniqueness in lists, then CEL rules."""
 
-    def __init__(self, openapi: Json, compiled: Structural) -> None:
+    def __init__(self, openapi: Json, compiled: Structural, *, replicas: Place) -> None:
+        """`replicas` is where the scale subresource keeps its number; empty where there is none."""
         import jsonschema_rs  # of the extra `demo`
 
         self._compiled = compiled
+        self._replicas = replicas
         self._schema = jsonschema_rs.Draft4Validator(
             json_schema(openapi),
             validate_formats=True,
@@ -56,6 +58,7 @@ class SchemaValidator:
     def __call__(self, new: Json, old: Json | None) -> Sequence[Cause]:
         """What is wrong with a new object, or with the new revision of an old one."""
         found = [*self._structural(new, old), *duplicates(new, self._compiled, ())]
+        found += _scale_problems(new, self._replicas) if self._replicas else []
         if not self._compiled.rules_below:
             return found
         if any(cause.reason in _BLOCKING for cause in found):
@@ -66,6 +69,15 @@ class SchemaValidator:
         for error in self._schema.iter_errors(new):
             if old is None or value_at_place(old, tuple(error.instance_path)) != error.instance:
                 yield _cause(error)
+
+
+def _scale_problems(new: Json, place: Place) -> list[Cause]:
+    replicas = value_at_place(new, place)
+    if replicas in (UNSET, None) or (type(replicas) is int and replicas >= 0):
+        return []
+    field = f".{spoken_place(place)}"
+    message = f"Invalid value: {replicas}: should be a non-negative integer"
+    return [Cause(reason="FieldValueInvalid", field=field, message=message)]
 
 
 def json_schema(openapi: Json) -> Json:
