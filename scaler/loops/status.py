@@ -1,10 +1,10 @@
 """The status of a ScalableWorkload: what it shall be, and whether that is worth a write. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from datetime import datetime
 from typing import Any
 
-from scaler.core.replicas import Decision
+from scaler.core.replicas import Decision, answer_reason
 from scaler.core.suspension import Phase, Plan, Workload
 from scaler.kube.objects import ScalableWorkload, ScalableWorkloadStatus, condition
 from scaler.loops.projection import decision_status, is_warning_due, timestamp
@@ -31,6 +31,11 @@ _WORTH_A_WRITE = (
 """Fields whose change is written at once. Message and evidence change with every tick and travel along."""
 
 
+_NOTICEABLE = 10
+"""Quiet is shown when it has lasted for this part of `idleAfter`: three minutes of thirty. Work comes in bursts, and a
+status that followed every pause between two samples would be written at every tick, for every busy workload."""
+
+
 def selector_without_pods(scalable: ScalableWorkload) -> str:
     """A label selector that is not empty and matches no pod.
 
@@ -46,19 +51,45 @@ def desired_status(
     workload: Workload | None,
     decision: Decision | None,
     *,
+    is_evaluated: bool = True,
     now: datetime,
 ) -> dict[str, Any]:
-    """The whole status. An absent field is None, so that a merge patch removes it."""
+    """The whole status. An absent field is None, so that a merge patch removes it.
+
+    Before the first evaluation of this process nothing is said about a decision, so that the one in the status stays:
+    it is the last of the process before, which KEDA may be acting on.
+    """
     return {
         "observedGeneration": scalable.metadata.generation,
         "replicas": planned.admitted_replicas,
         "selector": selector_without_pods(scalable),
         "phase": str(planned.phase),
         **_binding(scalable.status, workload),
-        **decision_status(decision),
+        **(_decided(decision) if is_evaluated else {}),
         **_times(scalable.status, workload, decision, now=now),
         "conditions": [_ready(scalable, planned, now=now)],
     }
+
+
+def _decided(decision: Decision | None) -> dict[str, Any]:
+    idle_since, suspend_at = _quiet_times(decision)
+    return decision_status(decision) | {"idleSince": timestamp(idle_since), "suspendAt": timestamp(suspend_at)}
+
+
+def _quiet_times(decision: Decision | None) -> tuple[datetime | None, datetime | None]:
+    """Since when its GPUs are quiet and until when they may be; both None before that is noticeable."""
+    if decision is None or decision.idle_since is None:
+        return None, None
+    is_noticeable = decision.decided_at - decision.idle_since >= decision.policy.idle_after / _NOTICEABLE
+    return (decision.idle_since, decision.suspend_at) if is_noticeable else (None, None)
+
+
+def gist(decision: Decision | None) -> Hashable:
+    """What of a decision is worth a write as soon as it changes; the rest travels along."""
+    if decision is None:
+        return None
+    reason, keep_until = answer_reason(decision.answer), decision.policy.keep_until
+    return reason, _quiet_times(decision), is_warning_due(decision), keep_until
 
 
 def _binding(status: ScalableWorkloadStatus, workload: Workload | None) -> dict[str, Any]:
@@ -108,7 +139,7 @@ def _ready(scalable: ScalableWorkload, planned: Plan, *, now: datetime) -> dict[
 
 def is_worth_writing(current: ScalableWorkloadStatus, desired: Mapping[str, Any]) -> bool:
     """Whether anything changed that somebody waits for."""
-    return any(_written(current, name) != (desired.get(name) or None) for name in _WORTH_A_WRITE)
+    return any(_written(current, name) != (desired[name] or None) for name in _WORTH_A_WRITE if name in desired)
 
 
 def _written(status: ScalableWorkloadStatus, name: str) -> Any:
