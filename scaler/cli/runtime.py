@@ -18,7 +18,7 @@ from scaler.cli.sources import Source, open_source
 from scaler.core.idleness import verdict_name
 from scaler.core.relabel import DEFAULT_RULES, parse_rules
 from scaler.core.replicas import answer_reason
-from scaler.errors import ScalerError
+from scaler.errors import KubeError, ScalerError
 from scaler.keda.server import ExternalScalerServer, ServerConfig
 from scaler.keda.servicer import RpcEnded
 from scaler.kube.accelerators import GpuResources
@@ -40,6 +40,8 @@ from scaler.loops.cluster import (
     workload_indexes,
 )
 from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick, WakeQuery
+from scaler.loops.granting import Granter
+from scaler.loops.leadership import LeaderApi
 from scaler.loops.leading import Leading, Reconciled
 from scaler.loops.projection import answer_word, explain, overview
 from scaler.loops.reconciliation import Reconciler
@@ -308,10 +310,11 @@ class Runtime:
             retry_period=lease.retry_period.total_seconds(),
         )
         recorder = EventRecorder(self.transport, instance=elector.identity)
+        api = LeaderApi(self.transport, is_leader=lambda: elector.is_leader)
         reflectors = self.reflectors
         self.leading = Leading(
-            transport=self.transport,
-            reconciler=Reconciler(self.transport, self.cluster, self.board, recorder),
+            reconciler=Reconciler(api, self.cluster, self.board, recorder),
+            granter=Granter(api, self.cluster, self.board),
             scaled_objects=reflectors.scaled_objects,
             scalable_workloads=reflectors.scalable_workloads,
             workloads=reflectors.workloads,
@@ -344,7 +347,7 @@ class Runtime:
                 gc.freeze()
             is_first = False
             if self.leading is not None:
-                await self.leading.evaluated(evaluation)
+                self.leading.evaluated(evaluation)
 
     # ------------------------------------------------------------------------------------------------------- observers
 
@@ -390,7 +393,13 @@ class Runtime:
         self.metrics.kube_calls.labels(verb=call.verb, resource=resource, status=str(call.status)).observe(call.seconds)
 
     def _reconciled(self, done: Reconciled) -> None:
-        outcome = "ok" if done.error is None else str(done.error.status)
+        match done.error:
+            case None:
+                outcome = "ok"
+            case KubeError(status=status):
+                outcome = str(status)
+            case _:
+                outcome = "broken"
         self.metrics.reconciliations.labels(outcome=outcome).observe(done.seconds)
 
     # ---------------------------------------------------------------------------------------------------------- health

@@ -1,6 +1,10 @@
-"""What the leader does while it leads: reconcile every ScalableWorkload that may have changed, and grant wake wishes.
+"""What the leader does while it leads: reconcile every ScalableWorkload that may have changed, and remove wake wishes
+that were granted.
 
-Watches and evaluations only say where to look; the reconciler decides from what it finds there.
+Laws:
+
+* Watches and evaluations only say where to look; what is done follows from what is found there.
+* Everything that writes goes through one queue: a failure backs off by object, and when leadership ends all of it ends.
 """
 
 import asyncio
@@ -8,25 +12,26 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import NamedTuple
 
 import structlog
 
-from scaler.core.replicas import Decision, Stage, answer_reason
+from scaler.core.suspension import Phase
 from scaler.errors import KubeError
 from scaler.kube.copies import Change
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
 from scaler.kube.reflector import Reflector
-from scaler.kube.resources import SCALED_OBJECT
-from scaler.kube.transport import KubeTransport
+from scaler.kube.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.workqueue import QueueClosed, WorkQueue
 from scaler.kueue.workloads import owner_key
 from scaler.loops.board import Evaluation, Key
-from scaler.loops.cluster import WORKLOAD_ANNOTATION
-from scaler.loops.projection import is_warning_due, leading
+from scaler.loops.cluster import WORKLOAD_ANNOTATION, target_of
+from scaler.loops.granting import Granter, has_wish
+from scaler.loops.projection import leading
 from scaler.loops.reconciliation import Reconciler, is_conflict
-from scaler.loops.wishes import WAKE
+from scaler.loops.scales import is_scalable_workload
+from scaler.loops.status import gist
 
 log = structlog.get_logger(__name__)
 
@@ -34,34 +39,46 @@ _WORKERS = 4
 _RESYNC = timedelta(minutes=5)
 """Everything is looked at this often even if nothing seems to have changed."""
 
+_IN_MOTION = frozenset({Phase.SUSPENDING, Phase.RESUMING, Phase.STARTING})
+"""Phases that end with pods. Not every pod names its Workload, so its watch alone would miss some ends."""
+
+
+class Subject(NamedTuple):
+    """What is to be looked at: a ScalableWorkload, or a ScaledObject with a wake wish."""
+
+    resource: Resource
+    key: Key
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """One round of the reconciler, for telemetry."""
+    """One look at one subject, for telemetry."""
 
-    key: Key
+    subject: Subject
     seconds: float
-    error: KubeError | None
+    error: Exception | None
 
 
 @dataclass(kw_only=True)
 class Leading:
     """The leader's loop over the reflectors that every replica runs."""
 
-    transport: KubeTransport
     reconciler: Reconciler
+    granter: Granter
     scaled_objects: Reflector[ScaledObject]
     scalable_workloads: Reflector[ScalableWorkload]
     workloads: Reflector[Workload]
     pods: Reflector[Pod]
     observe: Callable[[Reconciled], None] = lambda _: None
-    _queue: WorkQueue[Key] = field(default_factory=WorkQueue[Key], init=False)
+    look_again: timedelta = timedelta(seconds=5)
+    """How soon something in motion is looked at again, whether or not anything was heard of it."""
+    _queue: WorkQueue[Subject] = field(default_factory=WorkQueue[Subject], init=False)
     _shown: dict[Key, Hashable] = field(default_factory=dict, init=False)
     _is_leading: bool = field(default=False, init=False)
 
     async def run(self) -> None:
         """Lead until cancelled. What was in work is cancelled too; every write is guarded by what it was based on."""
-        self._queue, self._is_leading = WorkQueue[Key](), True
+        self._queue, self._is_leading = WorkQueue[Subject](), True
         self._shown.clear()
         with ExitStack() as following:
             following.callback(self._queue.close)
@@ -76,18 +93,23 @@ class Leading:
     def _end(self) -> None:
         self._is_leading = False
 
+    # ------------------------------------------------------------------------------------------------- where to look
+
     def _follow(self) -> Iterable[Callable[[], None]]:
-        yield self.scalable_workloads.subscribe(lambda change: self._queue.add(change.key))
+        yield self.scalable_workloads.subscribe(lambda change: self._look_at(change.key))
         yield self.workloads.subscribe(self._workload_changed)
         yield self.pods.subscribe(self._pod_changed)
+
+    def _look_at(self, key: Key) -> None:
+        self._queue.add(Subject(SCALABLE_WORKLOAD, key))
 
     def _workload_changed(self, change: Change[Workload]) -> None:
         workload = change.new or change.old
         if workload is None:
             return
-        self._look_at(workload.metadata.key)
+        self._look_at_scaler_of(workload.metadata.key)
         if owner := owner_key(workload):
-            self._look_at(owner)
+            self._look_at_scaler_of(owner)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         pod = change.new or change.old
@@ -96,78 +118,76 @@ class Leading:
         if workload is not None:
             self._workload_changed(Change(workload.metadata.key, None, workload))
 
-    def _look_at(self, subject: tuple[str, ...]) -> None:
+    def _look_at_scaler_of(self, subject: tuple[str, ...]) -> None:
         for scalable in self.scalable_workloads.by_index("subject", subject):
-            self._queue.add(scalable.metadata.key)
+            self._look_at(scalable.metadata.key)
 
     async def _resync(self) -> None:
         while True:
             for scalable in self.scalable_workloads.items():
-                self._queue.add(scalable.metadata.key)
+                self._look_at(scalable.metadata.key)
             await asyncio.sleep(_RESYNC.total_seconds())
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Look at the ScalableWorkloads whose decision has changed, and at all wake wishes."""
+        if not self._is_leading:
+            return
+        shown = {
+            (namespace, target.name): gist(leading(decisions))
+            for (namespace, target), decisions in evaluation.by_target.items()
+            if is_scalable_workload(target)
+        }
+        for key in shown.keys() | self._shown.keys():
+            if shown.get(key) != self._shown.get(key):
+                self._look_at(key)
+        self._shown = shown
+        for scaled_object in filter(has_wish, self.scaled_objects.items()):
+            self._follow_wish(scaled_object)
+
+    def _follow_wish(self, scaled_object: ScaledObject) -> None:
+        """Nothing may have changed but the evaluation, so what is backing off goes on doing so."""
+        target, subjects = target_of(scaled_object), [Subject(SCALED_OBJECT, scaled_object.metadata.key)]
+        if is_scalable_workload(target):
+            subjects.append(Subject(SCALABLE_WORKLOAD, (scaled_object.metadata.namespace, target.name)))
+        for subject in subjects:
+            if not self._queue.failures(subject):
+                self._queue.add(subject)
+
+    # ------------------------------------------------------------------------------------------------------- looking
 
     async def _work(self) -> None:
         while True:
             try:
-                key = await self._queue.get()
+                subject = await self._queue.get()
             except QueueClosed:
                 return
             try:
-                await self._reconcile(key)
+                await self._handle(subject)
             finally:
-                self._queue.done(key)
+                self._queue.done(subject)
             await asyncio.sleep(0)
 
-    async def _reconcile(self, key: Key) -> None:
+    async def _handle(self, subject: Subject) -> None:
         loop = asyncio.get_running_loop()
-        started, failure = loop.time(), None
+        started = loop.time()
+        failure: Exception | None = None
+        about = {"kind": subject.resource.kind, "object": "/".join(subject.key)}
         try:
-            await self.reconciler.reconcile(key)
-            self._queue.forget(key)
+            await self._look(subject)
+            self._queue.forget(subject)
         except KubeError as error:
             failure = error
-            wait = self._queue.retry(key)
+            wait = self._queue.retry(subject)
             tell = log.debug if is_conflict(error) else log.warning
-            tell("reconciliation failed", key=key, error=str(error), retry_in_seconds=round(wait, 1))
-        except Exception:
-            self._queue.retry(key)
-            log.exception("reconciliation broke", key=key)
-        self.observe(Reconciled(key=key, seconds=loop.time() - started, error=failure))
+            tell("reconciliation failed", **about, error=str(error), retry_in_seconds=round(wait, 1))
+        except Exception as error:
+            failure = error
+            self._queue.retry(subject)
+            log.exception("reconciliation broke", **about)
+        self.observe(Reconciled(subject=subject, seconds=loop.time() - started, error=failure))
 
-    # ------------------------------------------------------------------------------------------- after an evaluation
-
-    async def evaluated(self, evaluation: Evaluation) -> None:
-        """Look at the ScalableWorkloads whose decision changed, and remove wake wishes that were granted."""
-        if not self._is_leading:
-            return
-        for (namespace, target), decisions in evaluation.by_target.items():
-            key, shown = (namespace, target.name), _gist(leading(decisions))
-            if self._shown.get(key) != shown:
-                self._shown[key] = shown
-                self._queue.add(key)
-        for scaled_object in self.scaled_objects.items():
-            if WAKE in scaled_object.metadata.annotations:
-                await self._grant(scaled_object, evaluation)
-
-    async def _grant(self, scaled_object: ScaledObject, evaluation: Evaluation) -> None:
-        entry = evaluation.entries.get(scaled_object.metadata.key)
-        standings = [trigger.decision.standing for trigger in entry.triggers.values()] if entry else []
-        if not standings or any(not _is_up(standing.desired_replicas, standing.stage) for standing in standings):
-            return
-        body: dict[str, Any] = {"metadata": {"annotations": {WAKE: None}, "uid": scaled_object.metadata.uid}}
-        try:
-            await self.transport.patch(SCALED_OBJECT.path(*scaled_object.metadata.key), body)
-        except KubeError as error:
-            log.warning("a granted wake wish could not be removed", key=scaled_object.metadata.key, error=str(error))
-
-
-def _is_up(desired_replicas: int, stage: Stage) -> bool:
-    return desired_replicas > 0 and stage is not Stage.SUSPENDED
-
-
-def _gist(decision: Decision | None) -> Hashable:
-    """What of a decision a status shows at once; the rest travels along."""
-    if decision is None:
-        return None
-    reason = answer_reason(decision.answer)
-    return reason, decision.idle_since, decision.suspend_at, is_warning_due(decision), decision.policy.keep_until
+    async def _look(self, subject: Subject) -> None:
+        if subject.resource == SCALED_OBJECT:
+            await self.granter.grant(subject.key)
+        elif await self.reconciler.reconcile(subject.key) in _IN_MOTION:
+            self._queue.add_after(subject, self.look_again.total_seconds())

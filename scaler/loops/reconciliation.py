@@ -7,9 +7,11 @@ Laws:
 * Every write carries the resourceVersion that was decided upon; a conflict means looking again.
 * A deactivation is re-checked against the API itself, not a copy: a scale-up that was asked for a moment ago wins.
 * Nothing is announced that did not happen: the Event follows the patch.
+* Of several ScalableWorkloads of one Workload only the oldest acts. Two that disagree would start and stop it for ever.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -18,20 +20,21 @@ import structlog
 
 from scaler.core.reasons import Because
 from scaler.core.replicas import Decision, Inactive
-from scaler.core.suspension import Phase, Plan, Step, Workload, plan
+from scaler.core.suspension import Phase, Plan, Situation, Step, Workload, plan
 from scaler.errors import KubeError
 from scaler.kube.decoding import decode
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects import ObjectMeta, ScalableWorkload
 from scaler.kube.resources import SCALABLE_WORKLOAD, WORKLOAD
-from scaler.kube.transport import KubeTransport
 from scaler.kueue.patches import activate, adopt, deactivate
+from scaler.kueue.workloads import owner_key
 from scaler.loops.board import Board, Key
 from scaler.loops.cluster import Cluster
+from scaler.loops.leadership import Api
 from scaler.loops.projection import evidence, leading, timestamp
 from scaler.loops.scales import scalable_target
 from scaler.loops.status import desired_status, is_worth_writing
-from scaler.loops.wishes import WAKE
+from scaler.loops.wishes import WAKE, wake_wish
 
 log = structlog.get_logger(__name__)
 
@@ -64,30 +67,36 @@ class Reconciler:
 
     def __init__(
         self,
-        transport: KubeTransport,
+        api: Api,
         cluster: Cluster,
         board: Board,
         announcer: Announcer,
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._transport = transport
+        self._api = api
         self._cluster = cluster
         self._board = board
         self._announcer = announcer
         self._clock = clock
 
-    async def reconcile(self, key: Key) -> None:
-        """Take the next step for the ScalableWorkload and write its status. Raises: KubeError; try again later."""
+    async def reconcile(self, key: Key) -> Phase | None:
+        """Take the next step for the ScalableWorkload and write its status; returns where it was found to stand.
+
+        None for one that is gone or going. Raises: KubeError; try again later.
+        """
         scalable = self._cluster.scalable_workloads.get(*key)
         if scalable is None or scalable.metadata.deletion_timestamp is not None:
-            return
-        situation, decision = self._cluster.situation(scalable), self._decision(scalable)
-        planned = plan(situation)
+            return None
+        situation, decision = self._situation(scalable), self._decision(scalable)
+        planned = self._plan(scalable, situation)
         if planned.step is not None and situation.workload is not None:
-            await self._take(planned.step, scalable, situation.workload, decision)
+            is_outdated = not await self._take(planned.step, scalable, situation.workload, decision)
+            if is_outdated:
+                return planned.phase
         await self._write_status(scalable, planned, situation.workload, decision)
-        await self._consume_wish(scalable, planned)
+        await self._consume_wish(scalable, planned, decision)
+        return planned.phase
 
     def _decision(self, scalable: ScalableWorkload) -> Decision | None:
         evaluation = self._board.evaluation
@@ -96,38 +105,70 @@ class Reconciler:
         target = scalable_target(scalable.metadata.name)
         return leading(evaluation.decisions_on(scalable.metadata.namespace, target))
 
+    def _situation(self, scalable: ScalableWorkload) -> Situation:
+        situation = self._cluster.situation(scalable)
+        if plan(situation).phase is Phase.DEACTIVATED_BY_OTHER and self._is_asked_for(scalable):
+            return replace(situation, resumes_foreign=True)
+        return situation
+
+    def _is_asked_for(self, scalable: ScalableWorkload) -> bool:
+        """Whether its owner has written a wake wish on a ScaledObject that scales it."""
+        target = scalable.metadata.namespace, scalable_target(scalable.metadata.name)
+        suspended_at = scalable.status.suspended_at
+        return any(
+            wake_wish(each.metadata.annotations, where="", suspended_at=suspended_at)
+            for each in self._cluster.scaled_objects.by_index("target", target)
+        )
+
+    def _plan(self, scalable: ScalableWorkload, situation: Situation) -> Plan:
+        oldest = self._oldest_scaler_of(situation.workload) if situation.workload else None
+        if oldest is None or oldest.metadata.uid == scalable.metadata.uid:
+            return plan(situation)
+        name = situation.workload.name if situation.workload else ""
+        taken = f"ScalableWorkload {oldest.metadata.name} scales Workload {name} already; delete one of the two"
+        return Plan(phase=Phase.REFUSED, message=taken)
+
+    def _oldest_scaler_of(self, workload: Workload) -> ScalableWorkload | None:
+        observed = self._cluster.workloads.get(workload.namespace, workload.name)
+        subjects = [(workload.namespace, workload.name), owner_key(observed) if observed else None]
+        found = [each for key in subjects if key for each in self._cluster.scalable_workloads.by_index("subject", key)]
+        return min((each for each in found if each.metadata.deletion_timestamp is None), key=_seniority, default=None)
+
     # --------------------------------------------------------------------------------------------------------- steps
 
     async def _take(
         self, step: Step, scalable: ScalableWorkload, workload: Workload, decision: Decision | None
-    ) -> None:
+    ) -> bool:
+        """Whether the step was taken; False where it turned out not to be wanted any more."""
         match step:
             case Step.DEACTIVATE:
-                await self._deactivate(scalable, workload, decision)
+                return await self._deactivate(scalable, workload, decision)
             case Step.ADOPT:
                 cause = self._cause(scalable, decision, "ScaledToZero", "it was inactive already")
                 await self._patch_workload(workload, adopt(workload, cause=cause))
             case Step.ACTIVATE:
                 await self._patch_workload(workload, activate(workload))
                 self._tell_both(scalable, workload, "Resumed", f"activated Workload {workload.name}: replicas is 1")
+        return True
 
-    async def _deactivate(self, scalable: ScalableWorkload, workload: Workload, decision: Decision | None) -> None:
+    async def _deactivate(self, scalable: ScalableWorkload, workload: Workload, decision: Decision | None) -> bool:
         if not await self._is_still_wanted_at_zero(scalable):
             log.info("suspension called off: replicas is no longer 0", scalable_workload=scalable.metadata.key)
-            return
+            return False
         reason, message = _why(scalable, decision)
         cause = self._cause(scalable, decision, reason, message)
         await self._patch_workload(workload, deactivate(workload, cause=cause))
         again = " again (it had come back active)" if scalable.status.phase == Phase.SUSPENDED else ""
         self._tell_both(scalable, workload, reason, f"deactivated Workload {workload.name}{again}: {message}")
+        return True
 
     async def _is_still_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
         path = SCALABLE_WORKLOAD.path(*scalable.metadata.key)
-        fresh = decode(ScalableWorkload, await self._transport.get(path))
+        fresh = decode(ScalableWorkload, await self._api.get(path))
         return fresh.metadata.uid == scalable.metadata.uid and fresh.spec.replicas == 0
 
     async def _patch_workload(self, workload: Workload, body: Mapping[str, Any]) -> None:
-        await self._transport.patch(WORKLOAD.path(workload.namespace, workload.name), body)
+        await self._api.patch(WORKLOAD.path(workload.namespace, workload.name), body)
 
     def _cause(self, scalable: ScalableWorkload, decision: Decision | None, reason: str, message: str) -> str:
         """The annotation on a Workload that says when, by whom and why it was deactivated. JSON."""
@@ -152,11 +193,12 @@ class Reconciler:
     async def _write_status(
         self, scalable: ScalableWorkload, planned: Plan, workload: Workload | None, decision: Decision | None
     ) -> None:
-        status = desired_status(scalable, planned, workload, decision, now=self._clock())
+        is_evaluated = self._board.evaluation is not None
+        status = desired_status(scalable, planned, workload, decision, is_evaluated=is_evaluated, now=self._clock())
         if not is_worth_writing(scalable.status, status):
             return
         body = {"metadata": {"resourceVersion": scalable.metadata.resource_version}, "status": status}
-        await self._transport.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key, "status"), body)
+        await self._api.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key, "status"), body)
         self._announce_changes(scalable, planned, status)
 
     def _announce_changes(self, scalable: ScalableWorkload, planned: Plan, status: Mapping[str, Any]) -> None:
@@ -178,18 +220,29 @@ class Reconciler:
             reason, is_warning = _ANNOUNCED_PHASES[planned.phase]
             tell(reason, planned.message, warning=is_warning)
 
-    async def _consume_wish(self, scalable: ScalableWorkload, planned: Plan) -> None:
-        """Remove a wake wish that has been granted, so that it does not undo the next suspension."""
-        granted = scalable.spec.replicas == 1 and planned.phase not in _WISH_PENDING
-        if not granted or WAKE not in scalable.metadata.annotations:
+    async def _consume_wish(self, scalable: ScalableWorkload, planned: Plan, decision: Decision | None) -> None:
+        """Remove a wake wish that has been granted, so that it does not undo the next suspension.
+
+        One that is made while it is just being put to sleep is not granted yet, although replicas is still 1.
+        """
+        is_wished = bool(wake_wish(scalable.metadata.annotations, where="", suspended_at=None))
+        runs = scalable.spec.replicas == 1 and planned.phase not in _WISH_PENDING
+        if not (is_wished and runs) or self._is_about_to_sleep(decision):
             return
-        body = {
-            "metadata": {"annotations": {WAKE: None}, "uid": scalable.metadata.uid},
-        }
-        await self._transport.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key), body)
+        body = {"metadata": {"annotations": {WAKE: None}, "uid": scalable.metadata.uid}}
+        await self._api.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key), body)
+
+    def _is_about_to_sleep(self, decision: Decision | None) -> bool:
+        """Whether KEDA may have been told to suspend it, as far as can be known."""
+        return self._board.evaluation is None or (decision is not None and isinstance(decision.answer, Inactive))
 
 
 _WISH_PENDING = frozenset({Phase.DEACTIVATED_BY_OTHER, Phase.RESUMING, Phase.SUSPENDING, Phase.NO_WORKLOAD})
+
+
+def _seniority(scalable: ScalableWorkload) -> tuple[float, str]:
+    created = scalable.metadata.creation_timestamp
+    return created.timestamp() if created else 0.0, scalable.metadata.name
 
 
 def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, str]:

@@ -1,0 +1,43 @@
+"""May this process write? What a leader asks of the Kubernetes API, with that question before every write.
+
+A leader is stopped when its Lease is lost, but a process that was suspended for a while, or whose event loop hung, goes
+on in the middle of what it was doing. So whoever writes asks at that moment, and not only when the work began.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from scaler.errors import KubeError
+from scaler.kube.transport import KubeTransport
+
+NOT_LEADING = "NotLeading"
+
+
+class Api(Protocol):
+    """As much of the Kubernetes API as reconciling needs. A KubeTransport is one."""
+
+    async def get(self, path: str) -> bytes:
+        """The object. Raises: KubeError."""
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """The object as changed by a JSON merge patch. Raises: KubeError."""
+
+
+class LeaderApi:
+    """An `Api` that writes only while this replica leads."""
+
+    def __init__(self, transport: KubeTransport, *, is_leader: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._is_leader = is_leader
+
+    async def get(self, path: str) -> bytes:
+        return await self._transport.get(path)
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """Raises: KubeError, with the reason NotLeading where the Lease was lost meanwhile; nothing is sent then."""
+        if not self._is_leader():
+            raise KubeError(
+                f"patch {path}: not sent, because this replica no longer leads; its successor does what is left to do",
+                reason=NOT_LEADING,
+            )
+        return await self._transport.patch(path, body)
