@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from scaler.core.suspension import Phase
 from scaler.embedded.facts import Facts, Gang, News, Scaled, gang, news, scaled
 from scaler.embedded.kinds import POD, RAY_CLUSTER, Json
 from scaler.embedded.world import World
@@ -125,6 +126,7 @@ class Story:
         await self._until(lambda facts: facts.first.is_running, "the first to run again")
         self._act(FIRST, 0.85)
         self._say("Trains", first, "Training", "its owner goes on")
+        await self._until(lambda facts: facts.scaled.phase == Phase.RUNNING, "its status to say that it runs")
         await self._stay_up()
 
     async def _begin(self) -> None:
