@@ -1,0 +1,248 @@
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from builders import ACTIVE, INACTIVE, NO_ANSWER, NOON, SCALED_OBJECT, TARGET, entry, evaluation, minutes
+
+from scaler.core.policy import Overrides
+from scaler.core.reasons import Unknowable
+from scaler.core.replicas import Answer, NoAnswer
+from scaler.loops.board import Board, Evaluation, Target
+
+MAX_AGE = timedelta(seconds=45)
+ANY = Overrides()
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def board(clock: Clock) -> Board:
+    return Board(max_age=MAX_AGE, clock=clock)
+
+
+def ask(board: Board, trigger: Overrides = ANY) -> Answer:
+    return board.answer(*SCALED_OBJECT, trigger)
+
+
+def reason(answer: Answer) -> Unknowable:
+    assert isinstance(answer, NoAnswer)
+    return answer.reason
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+def test_the_answer_is_that_of_the_latest_evaluation(board: Board) -> None:
+    board.publish(evaluation(ACTIVE))
+    assert ask(board) == ACTIVE
+    board.publish(evaluation(INACTIVE))
+    assert ask(board) == INACTIVE
+
+
+def test_before_the_first_evaluation_nobody_is_answered_and_is_told_why(board: Board) -> None:
+    assert not board.is_ready
+    assert reason(ask(board)) is Unknowable.COLD_START
+    board.explain_cold_start("gpu_util: connection refused")
+    assert ask(board).message == "the first evaluation is not complete: gpu_util: connection refused"
+
+
+def test_a_stale_board_answers_nobody(board: Board, clock: Clock) -> None:
+    board.publish(evaluation(INACTIVE))
+    clock.advance(45)
+    assert ask(board) == INACTIVE
+    clock.advance(0.5)
+    assert reason(ask(board)) is Unknowable.COLD_START
+    assert ask(board).message == "the last evaluation is 45s old; the next one is due"
+    board.publish(evaluation(ACTIVE))
+    assert ask(board) == ACTIVE, "and recovers by itself"
+
+
+def test_a_stale_board_still_tells_its_age_and_what_it_knew(board: Board, clock: Clock) -> None:
+    assert (board.evaluation, board.age) == (None, None)
+    board.publish(evaluation(INACTIVE))
+    clock.advance(600)
+    assert board.age == timedelta(minutes=10)
+    assert board.evaluation is not None
+    assert board.is_ready, "it was complete once; that it is stale is another matter"
+
+
+def test_a_scaled_object_that_was_not_evaluated_has_no_answer(board: Board) -> None:
+    board.publish(evaluation(ACTIVE))
+    answer = board.answer("demo", "third", ANY)
+    assert reason(answer) is Unknowable.TARGET_NOT_FOUND
+    assert "demo/third" in answer.message
+    assert "scalerAddress" in answer.message
+    assert reason(board.answer("prod", SCALED_OBJECT[1], ANY)) is Unknowable.TARGET_NOT_FOUND
+
+
+def test_each_trigger_has_the_answer_of_its_own_metadata(board: Board) -> None:
+    other = Overrides(idle_after=minutes(1))
+    board.publish(evaluation(ACTIVE, INACTIVE))
+    assert (ask(board), ask(board, other)) == (ACTIVE, INACTIVE)
+
+
+def test_metadata_that_is_not_on_the_board_has_no_answer(board: Board) -> None:
+    changed = Overrides(idle_after=minutes(7))
+    board.publish(evaluation(ACTIVE))
+    assert reason(ask(board, changed)) is Unknowable.INVALID_POLICY
+    assert ask(board, changed).message == "the trigger's metadata changed since the last evaluation"
+    board.publish(evaluation(ACTIVE, problems=("idleAfter: too long", "gpus: what?")))
+    assert ask(board, changed).message == "idleAfter: too long; gpus: what?"
+
+
+def test_an_evaluation_replaces_the_one_before_whole(board: Board) -> None:
+    board.publish(evaluation(ACTIVE))
+    board.publish(Evaluation.of({("demo", "other"): entry(ACTIVE)}, at=NOON))
+    assert reason(ask(board)) is Unknowable.TARGET_NOT_FOUND
+
+
+def test_all_decisions_on_one_target_are_found_by_it() -> None:
+    made = Evaluation.of({("demo", "a"): entry(ACTIVE, INACTIVE), ("demo", "b"): entry(NO_ANSWER)}, at=NOON)
+    assert [each.answer for each in made.decisions_on("demo", TARGET)] == [ACTIVE, INACTIVE, NO_ANSWER]
+    assert made.decisions_on("prod", TARGET) == ()
+    assert made.decisions_on("demo", Target(api_version="apps/v1", kind="Deployment", name="x")) == ()
+
+
+# ------------------------------------------------------------------------------------------------------------- streams
+
+
+class Stream:
+    """Collects what a stream of activations yields, without waiting for time."""
+
+    def __init__(self, activations: AsyncIterator[Answer]) -> None:
+        self.received: list[Answer] = []
+        self.has_ended = False
+        self._task = asyncio.create_task(self._collect(activations))
+
+    async def _collect(self, activations: AsyncIterator[Answer]) -> None:
+        async for answer in activations:
+            self.received.append(answer)
+        self.has_ended = True
+
+    async def settled(self) -> list[Answer]:
+        """What was received once everything that can happen now has happened."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return self.received
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def stream(board: Board, trigger: Overrides = ANY) -> Stream:
+    return Stream(board.activations(*SCALED_OBJECT, trigger))
+
+
+@pytest.mark.parametrize("first", [ACTIVE, INACTIVE])
+async def test_a_stream_opens_with_the_current_answer(board: Board, first: Answer) -> None:
+    board.publish(evaluation(first))
+    assert await stream(board).settled() == [first]
+
+
+async def test_a_stream_opened_before_there_is_an_answer_waits_for_the_first(board: Board) -> None:
+    opened = stream(board)
+    assert await opened.settled() == []
+    board.publish(evaluation(NO_ANSWER))
+    assert await opened.settled() == []
+    board.publish(evaluation(INACTIVE))
+    assert await opened.settled() == [INACTIVE]
+
+
+@pytest.mark.parametrize(
+    ("published", "expected"),
+    [
+        pytest.param([INACTIVE, ACTIVE], [INACTIVE, ACTIVE], id="a change to active is told"),
+        pytest.param([ACTIVE, INACTIVE], [ACTIVE], id="a change to inactive is not: KEDA learns it by polling"),
+        pytest.param([ACTIVE, ACTIVE, ACTIVE], [ACTIVE], id="no change, nothing told"),
+        pytest.param([ACTIVE, INACTIVE, ACTIVE], [ACTIVE, ACTIVE], id="each change to active is told"),
+        pytest.param([ACTIVE, NO_ANSWER, ACTIVE], [ACTIVE], id="no answer in between repeats nothing"),
+        pytest.param([INACTIVE, NO_ANSWER, ACTIVE], [INACTIVE, ACTIVE], id="no answer in between hides no change"),
+        pytest.param([ACTIVE, NO_ANSWER, INACTIVE, ACTIVE], [ACTIVE, ACTIVE], id="nor one from inactive"),
+        pytest.param([NO_ANSWER, NO_ANSWER], [], id="nothing usable, nothing told"),
+    ],
+)
+async def test_a_stream_tells_the_first_usable_answer_and_then_only_changes_to_active(
+    board: Board, published: list[Answer], expected: list[Answer]
+) -> None:
+    opened = stream(board)
+    await opened.settled()
+    for answer in published:
+        board.publish(evaluation(answer))
+        await opened.settled()
+    assert opened.received == expected
+
+
+async def test_a_slow_reader_misses_no_change(board: Board) -> None:
+    opened = stream(board)
+    await opened.settled()
+    for answer in (INACTIVE, ACTIVE, INACTIVE, ACTIVE):
+        board.publish(evaluation(answer))
+    assert await opened.settled() == [INACTIVE, ACTIVE, ACTIVE]
+
+
+async def test_a_stream_on_a_stale_board_waits_for_the_next_evaluation(board: Board, clock: Clock) -> None:
+    board.publish(evaluation(ACTIVE))
+    clock.advance(3600)
+    opened = stream(board)
+    assert await opened.settled() == []
+    board.publish(evaluation(ACTIVE))
+    assert await opened.settled() == [ACTIVE]
+
+
+async def test_streams_of_one_trigger_are_told_alike_and_of_others_nothing(board: Board) -> None:
+    one, two, other = stream(board), stream(board), stream(board, Overrides(idle_after=minutes(9)))
+    await asyncio.gather(one.settled(), two.settled(), other.settled())
+    board.publish(evaluation(ACTIVE))
+    assert await one.settled() == await two.settled() == [ACTIVE]
+    assert await other.settled() == []
+
+
+async def test_closing_ends_every_stream_and_those_that_are_opened_after_it(board: Board) -> None:
+    board.publish(evaluation(ACTIVE))
+    opened = stream(board)
+    await opened.settled()
+    board.close()
+    late = stream(board)
+    assert (await opened.settled(), await late.settled()) == ([ACTIVE], [])
+    assert opened.has_ended
+    assert late.has_ended
+    assert ask(board) == ACTIVE, "calls in flight are answered to the end"
+
+
+async def test_what_was_queued_before_closing_is_told_before_the_end(board: Board) -> None:
+    board.publish(evaluation(INACTIVE))
+    opened = stream(board)
+    await opened.settled()
+    board.publish(evaluation(ACTIVE))
+    board.close()
+    assert await opened.settled() == [INACTIVE, ACTIVE]
+    assert opened.has_ended
+
+
+async def test_a_stream_that_was_hung_up_on_is_told_no_more_and_disturbs_no_other(board: Board) -> None:
+    board.publish(evaluation(ACTIVE))
+    gone, stays = stream(board), stream(board)
+    await asyncio.gather(gone.settled(), stays.settled())
+    await gone.cancel()
+    board.publish(evaluation(INACTIVE))
+    board.publish(evaluation(ACTIVE))
+    assert await stays.settled() == [ACTIVE, ACTIVE]
+    assert gone.received == [ACTIVE]
