@@ -4,12 +4,12 @@ No view computes anything of its own; what two of them say about the same decisi
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from scaler.core.durations import format_duration
 from scaler.core.idleness import GpuEvidence, Unknown, WorkloadVerdict, verdict_name
-from scaler.core.policy import Policy, ResolvedPolicy, describe
+from scaler.core.policy import Mode, Policy, ResolvedPolicy, describe
 from scaler.core.reasons import Because
 from scaler.core.replicas import Active, Decision, Inactive, NoAnswer, answer_reason
 from scaler.core.window import Window
@@ -30,7 +30,7 @@ _POLICY_FIELDS = {
 
 def timestamp(instant: datetime | None) -> str | None:
     """The instant as the Kubernetes API writes times: whole seconds, UTC."""
-    return instant.strftime("%Y-%m-%dT%H:%M:%SZ") if instant else None
+    return instant.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if instant else None
 
 
 def percent(ratio: float | None) -> str:
@@ -72,10 +72,22 @@ def leading(decisions: Sequence[Decision]) -> Decision | None:
     return min(decisions, key=lambda decision: order.index(type(decision.answer)), default=None)
 
 
+_DECISION_FIELDS = (
+    "verdict",
+    "reason",
+    "message",
+    "evidence",
+    "evidenceOmitted",
+    "idleSince",
+    "suspendAt",
+    "keepUntil",
+)
+
+
 def decision_status(decision: Decision | None) -> dict[str, Any]:
     """The fields of a ScalableWorkload's status that a decision fills. An absent field is None."""
     if decision is None:
-        return dict.fromkeys(("verdict", "reason", "message", "evidence", "idleSince", "suspendAt", "keepUntil"))
+        return dict.fromkeys(_DECISION_FIELDS)
     listed = evidence(decision.verdict)
     return {
         "verdict": verdict_name(decision.verdict.verdict) if decision.verdict else "",
@@ -112,7 +124,7 @@ def explain(board: Board, key: Key) -> dict[str, Any] | None:
         "scaledObject": {"namespace": key[0], "name": key[1]},
         "target": {"apiVersion": entry.target.api_version, "kind": entry.target.kind, "name": entry.target.name},
         "evaluatedAt": evaluation.at.isoformat(),
-        "evaluationAgeSeconds": round(age.total_seconds(), 1) if (age := board.age) else None,
+        "evaluationAgeSeconds": round(age.total_seconds(), 1) if (age := board.age) is not None else None,
         "triggers": [_trigger(trigger) for trigger in entry.triggers.values()],
         "problems": list(entry.problems),
     }
@@ -163,6 +175,8 @@ def what_next(decision: Decision) -> str:
     match decision.answer:
         case NoAnswer():
             return "KEDA gets an error and leaves the replicas as they are, until this is known again."
+        case Active(because=Because.FINISHED) | Inactive(because=Because.FINISHED):
+            return "Nothing: the workload has finished."
         case Inactive(because=Because.GPUS_IDLE):
             return "KEDA scales it to 0 at its next poll after its cooldownPeriod."
         case Inactive():
@@ -179,9 +193,11 @@ def _when_suspended(decision: Decision) -> str:
         left = max(timedelta(0), decision.suspend_at - decision.decided_at)
         at = timestamp(decision.suspend_at)
         return f"If its GPUs stay quiet the answer turns inactive at {at}, in {format_duration(_whole(left))}."
-    if decision.standing.running_since is not None and decision.verdict is not None:
-        return f"It stays up while any work is seen; after {_quiet(policy)} without, the answer turns inactive."
-    return "It stays at 1; its GPUs are judged once all of its GPU pods run."
+    if decision.standing.running_since is None or decision.verdict is None:
+        return "It stays at 1; its GPUs are judged once all of its GPU pods run."
+    if policy.mode is Mode.OBSERVE:
+        return "It stays at 1 whatever its GPUs do: mode observe only reports."
+    return f"It stays up while any work is seen; after {_quiet(policy)} without, the answer turns inactive."
 
 
 def _quiet(policy: Policy) -> str:
