@@ -205,9 +205,11 @@ class Client:
     async def _delete(self, action: Delete) -> Json:
         metadata = action.observed["metadata"]
         path = _path(action.resource, metadata)
+        uid = metadata["uid"]
         if action.grace_seconds is not None:
-            path = f"{path}?gracePeriodSeconds={action.grace_seconds}"
-        answer: Json = msgspec.json.decode(await self.transport.delete(path, uid=metadata["uid"]))
+            # API servers read the query only where there is no body, so this goes without a precondition.
+            path, uid = f"{path}?gracePeriodSeconds={action.grace_seconds}", ""
+        answer: Json = msgspec.json.decode(await self.transport.delete(path, uid=uid))
         if answer.get("kind") == action.resource.kind:
             self._remember(action.resource, answer)
         return action.observed

@@ -1,5 +1,7 @@
 """Who gets quota, when, and what their pods then carry. The embedded Kueue in virtual time."""
 
+import hashlib
+
 import pytest
 from kueue_world import GPU, KueueWorld, cluster_queue, job, ray_cluster, template
 
@@ -51,15 +53,9 @@ async def test_the_workload_is_named_and_owned_as_kueue_does_it(world: KueueWorl
 
 
 def test_workload_names_end_in_a_digest_of_their_owner() -> None:
-    # printf 'Job\nbatch\ntrain\n1' | sha1sum -> dd1fe...
-    assert workload_name(JOB, "train", "1") == "job-train-" + _sha1("Job\nbatch\ntrain\n1")
+    digest = hashlib.sha1(b"Job\nbatch\ntrain\n1").hexdigest()
+    assert workload_name(JOB, "train", "1") == f"job-train-{digest[:5]}"
     assert len(workload_name(RAY_CLUSTER, "x" * 300, "1")) == 253
-
-
-def _sha1(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha1(text.encode()).hexdigest()[:5]
 
 
 async def test_pods_carry_their_workload_pod_set_and_queues(world: KueueWorld) -> None:
