@@ -6,8 +6,9 @@ between. What they do they do as the real ones do it, in their order.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,15 @@ class SmallCluster:
     async def all(self, resource: Resource) -> list[Json]:
         items: list[Json] = _object(await self.kube.get(resource.path(NAMESPACE_NAME)))["items"]
         return items
+
+    @contextmanager
+    def refusing(self, method: str, path_part: str, *, status: int = 500) -> Iterator[None]:
+        """As long as this lasts the API refuses such requests."""
+        self.api.faults.fail_next(sys.maxsize, status=status, method=method, path_part=path_part)
+        try:
+            yield
+        finally:
+            self.api.faults._failures.clear()
 
     # ------------------------------------------------------------------------------------------ owners and KEDA
 

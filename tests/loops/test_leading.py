@@ -162,9 +162,9 @@ async def test_a_quiet_cluster_costs_no_calls(running, leader):
 
 
 async def test_an_api_that_refuses_is_asked_less_and_less(running, leader):
-    running.api.faults.fail_next(10_000, status=500, method="PATCH", path_part=WORKLOAD_NAME)
-    await running.scale(0)
-    await asyncio.sleep(2.0)
+    with running.refusing("PATCH", WORKLOAD_NAME):
+        await running.scale(0)
+        await asyncio.sleep(2.0)
     # At once, and after waits of 0.5, 1 and 2 s; of the last only the wait falls into these two seconds.
     assert 2 <= len(leader.workload_patches) <= 3
     assert leader.rounds[-1].error.status == 500
@@ -180,10 +180,10 @@ async def test_what_was_refused_is_done_later(running, leader):
 
 
 async def test_one_that_fails_does_not_hold_up_the_others(running, leader):
-    running.api.faults.fail_next(10_000, status=500, method="PATCH", path_part=WORKLOAD_NAME)
-    await running.scale(0)
-    await running.wants(1, name="other", workloadRef={"name": "nobody"})
-    await until(lambda: running.status("other"))
+    with running.refusing("PATCH", WORKLOAD_NAME):
+        await running.scale(0)
+        await running.wants(1, name="other", workloadRef={"name": "nobody"})
+        await until(lambda: running.status("other"))
     assert (await running.status("other"))["phase"] == "NoWorkload"
 
 
@@ -296,10 +296,10 @@ async def no_wish(cluster: SmallCluster) -> bool:
 
 async def test_a_wish_that_cannot_be_removed_backs_off(running, leader):
     await wished(running, leader)
-    running.api.faults.fail_next(10_000, status=500, method="PATCH", path_part="/scaledobjects/")
-    for _ in range(20):
-        leader.decides(UP)
-        await asyncio.sleep(0.03)
+    with running.refusing("PATCH", "/scaledobjects/"):
+        for _ in range(20):
+            leader.decides(UP)
+            await asyncio.sleep(0.03)
     assert len(leader.patches_of(SCALED_OBJECT, NAME)) == 2  # at once, and after 0.5 s
 
 
@@ -334,16 +334,18 @@ async def has_activity(cluster: SmallCluster, wanted: bool) -> bool:
     return await is_active(cluster) is wanted
 
 
-async def test_a_round_that_is_cut_off_half_way_is_finished_by_the_next_leader(running, leader, cluster):
-    """The Workload is deactivated, its status not yet written."""
-    cluster.api.faults.fail_next(10_000, status=500, method="PATCH", path_part=f"/scalableworkloads/{NAME}/status")
-    async with replica(cluster) as successor:
-        await running.scale(0)
-        await until(lambda: has_activity(running, False))
-        await until(lambda: any(done.error for done in leader.rounds))
-        cluster.api.faults.__init__()
-        async with successor.leads():
-            await until(lambda: stands(running, "Suspending"))
+async def test_a_round_that_is_cut_off_half_way_is_finished_by_the_next_leader(cluster, leader):
+    """The Workload is deactivated, and its status not yet written."""
+    await cluster.wants(0)
+    await cluster.submit()
+    await cluster.admit()
+    with cluster.refusing("PATCH", f"/scalableworkloads/{NAME}/status"):
+        async with leader.leads():
+            await until(lambda: has_activity(cluster, False))
+            await until(lambda: any(done.error for done in leader.rounds))
+    assert await cluster.status() == {}
+    async with replica(cluster) as successor, successor.leads():
+        await until(lambda: stands(cluster, "Suspending"))
 
 
 async def test_a_write_is_not_sent_once_the_lease_is_lost(running, leader):

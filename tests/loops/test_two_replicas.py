@@ -1,0 +1,192 @@
+"""Two replicas of the whole program on one API: both answer KEDA, one writes, and either can die at any moment."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+import yaml
+from running_scaler import Keda, Process, gpus, keda, metric, process, run_gang, runtime, settings_document
+from small_cluster import NAME, SmallCluster, small_cluster, until
+
+from scaler.cli.runtime import Runtime
+from scaler.errors import KubeError
+from scaler.kube.resources import LEASE
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with small_cluster(tmp_path) as started:
+        await run_gang(started)
+        yield started
+
+
+@pytest.fixture
+async def document(cluster):
+    """Settings for a gang that does nothing."""
+    async with gpus() as (_, exporter):
+        yield settings_document(cluster.kubeconfig, f"{exporter.url}/metrics")
+
+
+async def holder(cluster: SmallCluster) -> str:
+    """Who holds the Lease; empty where nobody does."""
+    try:
+        lease = json.loads(await cluster.kube.get(LEASE.path("default", "idle-gpu-scaler")))
+    except KubeError:
+        return ""
+    return str(lease["spec"].get("holderIdentity") or "")
+
+
+async def is_active(cluster: SmallCluster) -> bool:
+    return bool((await cluster.observed_workload())["spec"]["active"])
+
+
+async def writes(replica: Runtime | Process) -> float:
+    """Patches that this replica has sent; its Lease is written with updates."""
+    return await metric(replica.http_port, "idle_gpu_scaler_kube_call_seconds_count", verb="patch")
+
+
+async def leads(replica: Runtime | Process) -> bool:
+    return await metric(replica.http_port, "idle_gpu_scaler_leader") == 1
+
+
+async def is_ready(port: int) -> bool:
+    async with keda(port) as client:
+        return isinstance(await client.is_active(), bool)
+
+
+@asynccontextmanager
+async def polled(client: Keda) -> AsyncIterator[list[bool | grpc.StatusCode]]:
+    """Asks without a pause; yields the answers so far."""
+    answers: list[bool | grpc.StatusCode] = []
+
+    async def ask() -> None:
+        while True:
+            answers.append(await client.is_active())
+            await asyncio.sleep(0.02)
+
+    asking = asyncio.create_task(ask())
+    try:
+        yield answers
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_both_answer_and_only_the_leader_writes(cluster, document):
+    async with runtime(document) as one, runtime(document) as other:
+        await until(lambda: is_ready(one.grpc_port))
+        await until(lambda: is_ready(other.grpc_port))
+        async with keda(one.grpc_port) as to_one, keda(other.grpc_port) as to_other:
+            await until(lambda: answers(to_one, False))
+            await until(lambda: answers(to_other, False))
+        await cluster.scale(0)
+        await until(lambda: has_phase(cluster, "Suspending"))
+        await cluster.evict()
+        await cluster.end_pods()
+        await cluster.release()
+        await until(lambda: has_phase(cluster, "Suspended"))
+        leading, following = (one, other) if await leads(one) else (other, one)
+        assert [await leads(leading), await leads(following)] == [True, False]
+        assert await writes(leading) > 0
+        assert await writes(following) == 0
+        assert (await cluster.reasons("Workload")) == ["GPUsIdle"]
+
+
+async def answers(client: Keda, wanted: bool) -> bool:
+    return await client.is_active() is wanted
+
+
+async def has_phase(cluster: SmallCluster, phase: str) -> bool:
+    return (await cluster.status()).get("phase") == phase
+
+
+async def test_a_leader_that_stops_hands_over_at_once_and_the_other_never_stops_answering(cluster, document):
+    document["kubernetes"]["lease"] |= {"duration": "60s", "renewDeadline": "40s"}
+    async with runtime(document) as leader:
+        await until(lambda: leads(leader))
+        async with runtime(document) as follower:
+            await until(lambda: is_ready(follower.grpc_port))
+            async with keda(follower.grpc_port) as client, polled(client) as heard:
+                leader.stop()
+                await until(lambda: leads(follower))
+                await cluster.scale(0)
+                await until(lambda: is_asleep(cluster))
+                assert {type(answer) for answer in heard} == {bool}
+
+
+async def is_asleep(cluster: SmallCluster) -> bool:
+    return not await is_active(cluster)
+
+
+async def test_a_leader_that_is_killed_half_way_is_succeeded_within_its_lease(cluster, document, tmp_path):
+    """It has deactivated the Workload and could not write that down."""
+    config = tmp_path / "settings.yaml"
+    config.write_text(yaml.safe_dump(document))
+    async with process(["run", "--config", str(config)]) as leader:
+        await leader.listens()
+        await until(lambda: holder(cluster))
+        async with runtime(document) as follower:
+            await until(lambda: is_ready(follower.grpc_port))
+            async with keda(follower.grpc_port) as client, polled(client) as heard:
+                with cluster.refusing("PATCH", f"/scalableworkloads/{NAME}/status"):
+                    await cluster.scale(0)
+                    await until(lambda: is_asleep(cluster))
+                    dead = await holder(cluster)
+                    assert not await leads(follower)
+                    leader.send(signal.SIGKILL)
+                killed_at = asyncio.get_running_loop().time()
+                await until(lambda: leads(follower))
+                # One second of Lease, and up to 0.12 s between two looks; the rest is this machine's.
+                assert asyncio.get_running_loop().time() - killed_at < 2.5
+                assert await holder(cluster) != dead
+                await until(lambda: has_phase(cluster, "Suspending"))
+                assert {type(answer) for answer in heard} == {bool}
+        assert await leader.ended() == -signal.SIGKILL
+
+
+async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more(cluster, document, tmp_path):
+    config = tmp_path / "settings.yaml"
+    config.write_text(yaml.safe_dump(document))
+    async with process(["run", "--config", str(config)]) as paused:
+        await paused.listens()
+        await until(lambda: leads(paused))
+        async with runtime(document) as successor:
+            await until(lambda: is_ready(successor.grpc_port))
+            await until(lambda: has_phase(cluster, "Running"))
+            written = await writes(paused)
+            paused.send(signal.SIGSTOP)
+            await until(lambda: leads(successor))
+            await cluster.scale(0)
+            await until(lambda: is_asleep(cluster))
+            paused.send(signal.SIGCONT)
+            assert not await leads(paused)
+            await cluster.evict()
+            await cluster.release()
+            await cluster.scale(1)
+            await until(lambda: is_active(cluster))
+            assert await writes(paused) == written
+            assert await leads(successor)
+
+
+async def test_sigterm_ends_streams_well_and_releases_the_lease(cluster, document, tmp_path):
+    config = tmp_path / "settings.yaml"
+    config.write_text(yaml.safe_dump(document))
+    async with process(["run", "--config", str(config)]) as leader:
+        await leader.listens()
+        await until(lambda: holder(cluster))
+        await until(lambda: is_ready(leader.grpc_port))
+        async with keda(leader.grpc_port) as client:
+            stream = client.stream()
+            first = await stream.read()
+            assert first is not grpc.aio.EOF
+            leader.send(signal.SIGTERM)
+            while await stream.read() is not grpc.aio.EOF:
+                pass
+            assert await stream.code() is grpc.StatusCode.OK
+        assert await leader.ended() == 0
+        assert await holder(cluster) == ""
+    assert all(json.loads(line)["event"] for line in leader.log)

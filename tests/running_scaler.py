@@ -1,0 +1,179 @@
+"""The whole program for tests: as a Runtime in this process or as a process of its own, with GPUs to judge.
+
+Everything is hurried: a collection every 200 ms, idle after a second, a Lease of one second.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+from prometheus_client.parser import text_string_to_metric_families
+from small_cluster import NAME, NAMESPACE_NAME, PODS, SmallCluster
+
+from scaler.cli.runtime import Runtime
+from scaler.embedded.fleet import Exporter, Fleet, FleetConfig, Holder
+from scaler.keda._pb import externalscaler_pb2 as pb
+from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
+from scaler.settings.load import load
+
+COLLECT_SECONDS = 0.2
+TRIGGER = {"idleAfter": "1s", "warmUp": "0s"}
+"""What the ScaledObject of the gang asks for."""
+
+
+@asynccontextmanager
+async def gpus(*, busy: float = 0.0) -> AsyncIterator[tuple[Fleet, Exporter]]:
+    """An exporter that shows the two GPUs of the gang's pods, both as busy as that (0..1)."""
+    fleet = Fleet(FleetConfig(nodes={"node-a": len(PODS)}, collect_seconds=COLLECT_SECONDS))
+    holders = [Holder(namespace=NAMESPACE_NAME, pod=pod, container="main") for pod in PODS]
+    fleet.hold("node-a", dict(zip((gpu.uuid for gpu in fleet.gpus), holders, strict=True)))
+    fleet.set_activity(NAMESPACE_NAME, "*", busy)
+    async with Exporter(fleet) as exporter:
+        yield fleet, exporter
+
+
+def settings_document(kubeconfig: Path, endpoint: str, **sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as they would stand in a file."""
+    document: dict[str, Any] = {
+        "kubernetes": {
+            "kubeconfig": str(kubeconfig),
+            "timeout": "2s",
+            "lease": {"namespace": "default", "duration": "1s", "renewDeadline": "700ms", "retryPeriod": "100ms"},
+        },
+        "dcgm": {"endpoints": [endpoint], "timeout": "1s"},
+        "prometheus": {"timeout": "1s"},
+        "evaluation": {"interval": "200ms", "overlap": "1s"},
+        "trust": {"collectionInterval": "200ms", "maxAgeIntervals": 10, "maxGapIntervals": 10, "minCoverage": "30 %"},
+        "grpc": {"address": "127.0.0.1:0", "drain": "2s"},
+        "http": {"address": "127.0.0.1:0"},
+    }
+    return document | {name: {**document.get(name, {}), **section} for name, section in sections.items()}
+
+
+@asynccontextmanager
+async def runtime(document: Mapping[str, Any], **flags: Any) -> AsyncIterator[Runtime]:
+    """The program in this process, which is stopped in order in the end."""
+    one = Runtime(load(None, environ={}, flags={**document, **flags}))
+    await one.start()
+    running = asyncio.create_task(one.run())
+    try:
+        yield one
+    finally:
+        one.stop()
+        await running
+
+
+class Process:
+    """`idle-gpu-scaler run` as a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.log: list[str] = []
+        self.grpc_port = 0
+        self.http_port = 0
+
+    async def listens(self) -> None:
+        """Returns when it says where it listens."""
+        assert self._process.stderr is not None
+        while not self.grpc_port:
+            line = (await self._process.stderr.readline()).decode()
+            assert line, f"it ended: {self.log}"
+            self.log.append(line)
+            with suppress(ValueError):
+                said = json.loads(line)
+                if said["event"] == "listening":
+                    self.grpc_port, self.http_port = said["grpc_port"], said["http_port"]
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Its exit status; the rest of its log is read first."""
+        assert self._process.stderr is not None
+        self.log += (await self._process.stderr.read()).decode().splitlines()
+        return await self._process.wait()
+
+
+@asynccontextmanager
+async def process(arguments: Sequence[str]) -> AsyncIterator[Process]:
+    """The program with these arguments, which is killed in the end if it still runs."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("IDLE_GPU_SCALER__")}
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "scaler",
+        *arguments,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        yield Process(started)
+    finally:
+        if started.returncode is None:
+            started.kill()
+            await started.wait()
+
+
+async def run_gang(cluster: SmallCluster, trigger: Mapping[str, str] = TRIGGER) -> None:
+    """A gang that runs, with a ScalableWorkload and a ScaledObject."""
+    await cluster.wants(1)
+    await cluster.submit()
+    await cluster.admit()
+    await cluster.run_pods()
+    await cluster.is_scaled_by(trigger)
+
+
+# ------------------------------------------------------------------------------------------------------- asking it
+
+
+class Keda:
+    """A client that asks about the gang as KEDA does."""
+
+    def __init__(self, channel: grpc.aio.Channel, trigger: Mapping[str, str]) -> None:
+        self._stub = pb_grpc.ExternalScalerStub(channel)  # type: ignore[no-untyped-call]
+        self._reference = pb.ScaledObjectRef(name=NAME, namespace=NAMESPACE_NAME, scalerMetadata=dict(trigger))
+
+    async def is_active(self) -> bool | grpc.StatusCode:
+        """The answer, or the status of the error that came instead."""
+        try:
+            return bool((await self._stub.IsActive(self._reference, timeout=2)).result)
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+
+    def stream(self) -> Any:
+        return self._stub.StreamIsActive(self._reference)
+
+
+@asynccontextmanager
+async def keda(port: int, trigger: Mapping[str, str] = TRIGGER) -> AsyncIterator[Keda]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Keda(channel, trigger)
+
+
+async def fetch(port: int, path: str, **headers: str) -> tuple[int, str, str]:
+    """(status, content type, body) of a page."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as got,
+    ):
+        return got.status, got.headers["Content-Type"], await got.text()
+
+
+async def metric(port: int, name: str, **labels: str) -> float:
+    """The sum of all samples of that name with these labels."""
+    *_, text = await fetch(port, "/metrics")
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
