@@ -8,9 +8,10 @@ that has passed stays in the data, as it does in a real Prometheus.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from scaler.core.gpu import Signal
 from scaler.errors import SourceError
@@ -21,8 +22,7 @@ GPU_UTIL = "DCGM_FI_DEV_GPU_UTIL"
 EXPORTER_INTERVAL_S = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(NamedTuple):
     """One sample of one series."""
 
     metric: str
@@ -31,7 +31,7 @@ class Point:
     value: float
 
     def labelled(self, **labels: str) -> "Point":
-        return replace(self, labels={**self.labels, **labels})
+        return self._replace(labels={**self.labels, **labels})
 
 
 Distortion = Callable[[Point], Point | None]
@@ -52,7 +52,7 @@ class Series:
         """The samples in (after, until]."""
         step = int((after_s - self.phase_s) // self.interval_s) + 1
         while (at_s := step * self.interval_s + self.phase_s) <= until_s:
-            yield Point(metric=self.metric, labels=self.labels, at_s=at_s, value=self.value(at_s))
+            yield Point(self.metric, self.labels, at_s, self.value(at_s))
             step += 1
 
 
@@ -98,12 +98,12 @@ def vanish(_: Point) -> None:
 
 def reads(value: float) -> Distortion:
     """Stored with this value."""
-    return lambda point: replace(point, value=value)
+    return lambda point: point._replace(value=value)
 
 
 def shifted(seconds: float) -> Distortion:
     """Stored with the time of a clock that is ahead by so much. Range: up to two minutes."""
-    return lambda point: replace(point, at_s=point.at_s + seconds)
+    return lambda point: point._replace(at_s=point.at_s + seconds)
 
 
 def of_pod(name: str) -> Which:
@@ -124,7 +124,7 @@ def of_metric(name: str) -> Which:
 
 def without_workload(point: Point) -> Point:
     """Only the exporter's own pod is named, as where the exporter has no access to the kubelet."""
-    return replace(point, labels={name: v for name, v in point.labels.items() if not name.startswith("exported_")})
+    return point._replace(labels={name: v for name, v in point.labels.items() if not name.startswith("exported_")})
 
 
 def swapped(one: str, other: str) -> Distortion:
@@ -167,20 +167,26 @@ class Metrics:
         if match is None:
             raise UnknownQueryError(promql)
         span_s = int(match["amount"]) * (0.001 if match["unit"] == "ms" else 1)
-        wanted = _wanted(match["name"], match["conditions"] or "")
-        return self.range(wanted, after_s=at_s - span_s, until_s=at_s, now_s=now_s)
+        conditions = [*_CONDITION.findall(match["conditions"] or ""), ("__name__", "=", match["name"] or "")]
+        names = [_matches(*condition[1:]) for condition in conditions if condition[0] == "__name__" and condition[2]]
+        metrics = {each.metric for each in self.series if all(holds(each.metric) for holds in names)}
+        found = self.range(metrics, after_s=at_s - span_s, until_s=at_s, now_s=now_s)
+        labels = [(label, _matches(*others)) for label, *others in conditions if label != "__name__"]
+        return [each for each in found if all(holds(each[0].get(label, "")) for label, holds in labels)]
 
-    def range(self, wanted: Which, *, after_s: float, until_s: float, now_s: float) -> list[Labelled]:
+    def range(self, metrics: Collection[str], *, after_s: float, until_s: float, now_s: float) -> list[Labelled]:
+        """All samples of these metrics that can be read now and whose stored time is in (after, until]."""
         found: dict[tuple[str, int], tuple[Point, list[tuple[float, float]]]] = {}
-        for point in self._stored(after_s, until_s, now_s):
-            if wanted(point):
-                _, samples = found.setdefault((point.metric, id(point.labels)), (point, []))
-                samples.append((point.at_s, point.value))
+        for point in self._stored(metrics, after_s, until_s, now_s):
+            _, samples = found.setdefault((point.metric, id(point.labels)), (point, []))
+            samples.append((point.at_s, point.value))
         return _merged(found.values())
 
-    def _stored(self, after_s: float, until_s: float, now_s: float) -> Iterator[Point]:
+    def _stored(self, metrics: Collection[str], after_s: float, until_s: float, now_s: float) -> Iterator[Point]:
         slack_s = _LONGEST_SHIFT_S if self.distortions else 0.0
         for series in self.series:
+            if series.metric not in metrics:
+                continue
             for taken in series.points(after_s - slack_s, until_s + slack_s):
                 stored = _distorted(taken, self.distortions) if self.arrives_at_s(taken) <= now_s else None
                 if stored is not None and after_s < stored.at_s <= until_s:
@@ -203,18 +209,9 @@ def _distorted(point: Point | None, distortions: Iterable[Distortion]) -> Point 
     return point
 
 
-def _wanted(name: str | None, conditions: str) -> Which:
-    tests = [(label, operator == "=~", value) for label, operator, value in _CONDITION.findall(conditions)]
-    tests += [("__name__", False, name)] if name else []
-
-    def holds(point: Point) -> bool:
-        for label, is_regex, value in tests:
-            given = point.metric if label == "__name__" else point.labels.get(label, "")
-            if not (re.fullmatch(value, given) if is_regex else given == value):
-                return False
-        return True
-
-    return holds
+def _matches(operator: str, value: str) -> Callable[[str], bool]:
+    pattern = re.compile(value if operator == "=~" else re.escape(value))
+    return lambda given: pattern.fullmatch(given) is not None
 
 
 # --------------------------------------------------------------------------------------------------- without HTTP
@@ -254,7 +251,7 @@ class ScriptedSource:
         if signal.name in self.failing:
             raise self.failing[signal.name]
         found = self.metrics.range(
-            lambda point: point.metric in signal.metrics,
+            signal.metrics,
             after_s=start.timestamp(),
             until_s=end.timestamp(),
             now_s=self.clock().timestamp(),
