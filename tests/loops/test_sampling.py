@@ -395,8 +395,8 @@ async def test_pods_that_come_and_go_leave_nothing_behind() -> None:
             assert len(bench.sampler.history) <= SPAN / minutes(1) + 2
             if tick in (59, 239):
                 held.append(bytes_held())
-    # What 90 pods would leave behind if only the identities of their 2 series were remembered, at 200 bytes each.
-    assert held[1] - held[0] < 90 * 2 * 200
+    # Nothing but noise; the identities of what 90 pods showed would be 30 KB.
+    assert held[1] - held[0] < 4096
 
 
 async def test_a_gpu_takes_less_than_4_kib() -> None:
