@@ -335,7 +335,12 @@ class WorkloadJson:
 def scalable_workload(
     *, replicas: int = 1, annotations: Mapping[str, str] | None = None, **status: Any
 ) -> ScalableWorkload:
-    """A ScalableWorkload of the RayCluster; keywords fill its status, in the API's camelCase."""
+    """A ScalableWorkload of the RayCluster; keywords fill its status, in the API's camelCase.
+
+    `status_replicas` stands for `status.replicas`.
+    """
+    if "status_replicas" in status:
+        status["replicas"] = status.pop("status_replicas")
     document = {
         "metadata": {
             "name": "first-raycluster",

@@ -4,7 +4,8 @@ from collections.abc import Hashable, Mapping
 from datetime import datetime
 from typing import Any
 
-from scaler.core.replicas import Decision, answer_reason
+from scaler.core.idleness import Unknown
+from scaler.core.replicas import Decision, NoAnswer, answer_reason
 from scaler.core.suspension import Phase, Plan, Workload
 from scaler.kube.objects import ScalableWorkload, ScalableWorkloadStatus, condition
 from scaler.loops.projection import decision_status, is_warning_due, timestamp
@@ -66,7 +67,7 @@ def desired_status(
         "phase": str(planned.phase),
         **_binding(scalable.status, workload),
         **(_decided(decision) if is_evaluated else {}),
-        **_times(scalable.status, workload, decision, now=now),
+        **_times(scalable, workload, decision, now=now),
         "conditions": [_ready(scalable, planned, now=now)],
     }
 
@@ -100,11 +101,14 @@ def _binding(status: ScalableWorkloadStatus, workload: Workload | None) -> dict[
 
 
 def _times(
-    status: ScalableWorkloadStatus, workload: Workload | None, decision: Decision | None, *, now: datetime
+    scalable: ScalableWorkload, workload: Workload | None, decision: Decision | None, *, now: datetime
 ) -> dict[str, str | None]:
+    status = scalable.status
     suspended_at = (workload.suspended_at if workload else None) or status.suspended_at
     resumed_at = status.resumed_at
-    if workload and workload.active and suspended_at and (resumed_at is None or resumed_at < suspended_at):
+    # At 0 an active Workload is one that Kueue has recreated, and that is about to be deactivated again.
+    is_active = workload is not None and workload.active and scalable.spec.replicas > 0
+    if is_active and suspended_at and (resumed_at is None or resumed_at < suspended_at):
         resumed_at = now
     return {
         "suspendedAt": timestamp(suspended_at),
@@ -115,11 +119,19 @@ def _times(
 
 def _warned_at(status: ScalableWorkloadStatus, decision: Decision | None, *, now: datetime) -> datetime | None:
     """When its owner was warned of the suspension that is near; forgotten as soon as work is seen."""
-    if decision is None or decision.idle_since is None:
-        return status.warned_at if decision is None else None
+    if decision is None or (decision.idle_since is None and _is_unknown(decision)):
+        return status.warned_at
+    if decision.idle_since is None:
+        return None
     if status.warned_at and status.warned_at >= decision.idle_since:
         return status.warned_at
     return now if is_warning_due(decision) else None
+
+
+def _is_unknown(decision: Decision) -> bool:
+    """Whether nobody knows what the GPUs do: not to know is not to have seen work."""
+    is_doubted = decision.verdict is not None and isinstance(decision.verdict.verdict, Unknown)
+    return is_doubted or isinstance(decision.answer, NoAnswer)
 
 
 def _ready(scalable: ScalableWorkload, planned: Plan, *, now: datetime) -> dict[str, Any]:
