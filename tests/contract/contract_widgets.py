@@ -61,6 +61,18 @@ STATUS: Json = fields(
     conditions=keyed("type", status=STRING, reason=STRING, message=STRING, lastTransitionTime=STRING),
 )
 STATUS["properties"]["conditions"]["items"]["required"] = ["type", "status"]
+ROOT_RULES = [
+    {
+        "rule": "!has(self.spec) || !has(self.spec.color) || !has(self.status) || !has(self.status.phase)"
+        " || self.status.phase != self.spec.color",
+        "message": "a phase is not a color",
+    },
+    {
+        "rule": "!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase != 'Locked'"
+        " || (has(self.spec) && has(oldSelf.spec) && self.spec == oldSelf.spec)",
+        "message": "a locked widget keeps its spec",
+    },
+]
 COLUMNS = [
     {"name": "Color", "type": "string", "jsonPath": ".spec.color"},
     {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
@@ -84,7 +96,7 @@ def definition(group: str, *, plural: str = "widgets", kind: str = "Widget", **v
         "subresources": {"status": {}, "scale": SCALE},
         "additionalPrinterColumns": COLUMNS,
         "selectableFields": [{"jsonPath": ".spec.color"}],
-        "schema": {"openAPIV3Schema": fields(spec=SPEC, status=STATUS)},
+        "schema": {"openAPIV3Schema": {**fields(spec=SPEC, status=STATUS), "x-kubernetes-validations": ROOT_RULES}},
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -152,3 +152,21 @@ async def test_a_transition_rule_sees_what_was_before(widgets: Widgets) -> None:
     assert (answer.status, answer.causes) == (422, [("FieldValueInvalid", "spec.fixed")])
     assert 'Invalid value: "b": fixed is immutable' in answer.body["message"]
     (await widgets.patch("one", {"spec": {"fixed": None}})).ok()
+
+
+async def test_a_rule_of_the_whole_object_sees_spec_and_status(widgets: Widgets) -> None:
+    await widgets.create("one", {"color": "red"})
+    answer = await widgets.patch("one", {"status": {"phase": "red"}}, "status")
+    assert (answer.status, answer.causes) == (422, [("FieldValueInvalid", "<nil>")])
+    assert "a phase is not a color" in answer.body["message"]
+
+
+async def test_a_rule_of_the_whole_object_compares_it_with_what_it_was(widgets: Widgets) -> None:
+    await widgets.create("one", {"note": "a"})
+    (await widgets.patch("one", {"status": {"phase": "Locked"}}, "status")).ok()
+    answer = await widgets.patch("one", {"spec": {"note": "b"}})
+    assert (answer.status, answer.causes) == (422, [("FieldValueInvalid", "<nil>")])
+    assert "a locked widget keeps its spec" in answer.body["message"]
+    (await widgets.patch("one", {"metadata": {"labels": {"a": "b"}}})).ok()
+    (await widgets.patch("one", {"status": {"phase": "Free"}}, "status")).ok()
+    (await widgets.patch("one", {"spec": {"note": "b"}})).ok()

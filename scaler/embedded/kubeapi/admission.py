@@ -3,7 +3,7 @@
 from scaler.embedded.kubeapi.lifecycle import name_problems, reference_problems
 from scaler.embedded.kubeapi.options import Deletion, Writing
 from scaler.embedded.kubeapi.resources import View
-from scaler.embedded.kubeapi.shaping import drop_nulls, fill_defaults, prune
+from scaler.embedded.kubeapi.shaping import drop_all_nulls, drop_nulls, fill_defaults, prune
 from scaler.embedded.kubeapi.status import (
     ApiError,
     Cause,
@@ -30,7 +30,8 @@ def taken_in(view: View, body: Json, writing: Writing) -> Json:
         )
     if writing.field_validation == "Warn":
         writing.warnings.extend(unknown)
-    complete: Json = fill_defaults(drop_nulls(pruned, schema), schema)
+    without_nulls = drop_nulls(pruned, schema) if view.resource.custom else drop_all_nulls(pruned)
+    complete: Json = fill_defaults(without_nulls, schema)
     return complete
 
 

@@ -14,11 +14,12 @@ from scaler.embedded.kubeapi.garbage import Collector
 from scaler.embedded.kubeapi.namespaces import Furnisher
 from scaler.embedded.kubeapi.options import Writing
 from scaler.embedded.kubeapi.registration import Registrar
-from scaler.embedded.kubeapi.resources import Resource, View, storage_view
+from scaler.embedded.kubeapi.resources import Resource, View
 from scaler.embedded.kubeapi.server import Server
-from scaler.embedded.kubeapi.status import ApiError, Json
+from scaler.embedded.kubeapi.status import Json, bad_request
 
 _SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_MANAGER = "embedded"
 _SHUTDOWN_SECONDS = 1.0
 
 
@@ -36,7 +37,11 @@ class KubeApi:
         now: Callable[[], datetime] = wall_clock,
         history: int = 20_000,
     ) -> None:
-        """`history` is how many past events per resource a watch can resume from."""
+        """`history` is how many past events per resource a watch can resume from.
+
+        With a `token`, requests without it get 401. kubectl and other users of client-go send tokens over TLS only, and
+        so cannot come in then.
+        """
         self.faults = faults or Faults()
         self._cluster = Cluster(now=now, history=history)
         self._collector = Collector(self._cluster)
@@ -50,8 +55,8 @@ class KubeApi:
         self._runner: web.AppRunner | None = None
         self._collecting: asyncio.Task[None] | None = None
         self._address: tuple[str, int] | None = None
-        for name in _SYSTEM_NAMESPACES:
-            self._create("", "namespaces", {"metadata": {"name": name}})
+        namespaces = ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}} for n in _SYSTEM_NAMESPACES)
+        self.load(namespaces)
 
     @property
     def url(self) -> str:
@@ -92,15 +97,28 @@ class KubeApi:
 
     def install_crds(self, definitions: Iterable[Json]) -> None:
         """Register parsed CustomResourceDefinitions; those that are there already are replaced. Raises: ApiError."""
-        view = self._view("apiextensions.k8s.io", "customresourcedefinitions")
         for definition in definitions:
-            try:
-                self._cluster.create(view, "", definition, Writing(manager="install"))
-            except ApiError as error:
-                if error.reason != "AlreadyExists":
-                    raise
-                key = ("", definition["metadata"]["name"])
-                self._cluster.update(view, key, lambda _old, new=definition: new, Writing(manager="install"))  # type: ignore[misc]
+            key = ("", definition["metadata"]["name"])
+            view = self._view_of(definition)
+            if self._cluster.store.find(view.resource, key) is None:
+                self._cluster.create(view, "", definition, Writing(manager=_MANAGER))
+            else:
+                self._cluster.update(view, key, _replacing(definition), Writing(manager=_MANAGER))
+
+    def load(self, objects: Iterable[Json]) -> None:
+        """Create objects of any served kind, without the detour over HTTP. Raises: ApiError."""
+        for body in objects:
+            view = self._view_of(body)
+            namespace = body["metadata"].get("namespace", "default") if view.resource.namespaced else ""
+            self._cluster.create(view, namespace, body, Writing(manager=_MANAGER))
+
+    def _view_of(self, body: Json) -> View:
+        view = self._cluster.registry.by_kind(body.get("apiVersion", ""), body.get("kind", ""))
+        if view is None:
+            raise bad_request(
+                f"no kind {body.get('kind')!r} is served in {body.get('apiVersion')!r}; install its CRD first"
+            )
+        return view
 
     def served(self) -> list[Resource]:
         """The resources that are served at the moment; their versions tell which CEL rules are not evaluated."""
@@ -123,11 +141,12 @@ class KubeApi:
         path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(self.kubeconfig()))
 
-    def _view(self, group: str, plural: str) -> View:
-        resource = self._cluster.registry.resource(group, plural)
-        if resource is None:
-            raise LookupError(f"{plural}.{group} is not a built-in resource")
-        return storage_view(resource)
 
-    def _create(self, group: str, plural: str, body: Json) -> None:
-        self._cluster.create(self._view(group, plural), "", body, Writing(manager="embedded"))
+def _replacing(definition: Json) -> Callable[[Json], Json]:
+    """The change that puts a definition in the place of an older one, whatever its revision."""
+
+    def change(old: Json) -> Json:
+        metadata = {**definition["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}
+        return {**definition, "metadata": metadata}
+
+    return change

@@ -44,11 +44,17 @@ class _Compiled:
     check: Any
     message: Any
     """The compiled messageExpression, None where there is none."""
+    is_transition: bool
+    """Whether the rule compares with what was before."""
 
-    @property
-    def is_transition(self) -> bool:
-        """Whether the rule compares with what was before."""
-        return "oldSelf" in _WORD.findall(self.rule.expression)
+    def is_due(self, new: Any, old: Any) -> bool:
+        """Whether the rule applies to this change.
+
+        A value that did not change is not held against a rule that it broke before (ratcheting).
+        """
+        if self.is_transition:
+            return old is not None or self.rule.optional_old_self
+        return old is None or old != new
 
 
 class RuleBook:
@@ -75,7 +81,8 @@ class RuleBook:
         if check is None:
             self.unchecked = (*self.unchecked, rule.expression)
             return None
-        return _Compiled(rule, check, _program(rule.message_expression, node) if rule.message_expression else None)
+        message = _program(rule.message_expression, node) if rule.message_expression else None
+        return _Compiled(rule, check, message, "oldSelf" in _WORD.findall(rule.expression))
 
     def broken(self, new: Json, old: Json | None) -> Iterator[Cause]:
         """A cause for each rule that the new object breaks."""
@@ -97,17 +104,14 @@ class RuleBook:
                 yield from self._broken(item, before_of(item), node.items, (*place, index))
 
     def _broken_here(self, new: Any, old: Any, node: Structural, place: Place) -> Iterator[Cause]:
-        rules = self._compiled.get(id(node))
-        if not rules:
+        due = [rule for rule in self._compiled.get(id(node), ()) if rule.is_due(new, old)]
+        if not due:
             return
         import cel  # of the extra `demo`
 
         context = cel.Context({"self": new} if old is None else {"self": new, "oldSelf": old})
-        for compiled in rules:
-            # A value that did not change is not held against a rule that it broke before (ratcheting).
-            due = old is not None if compiled.is_transition else old is None or old != new
-            if due or compiled.rule.optional_old_self:
-                yield from _verdict(compiled, context, new, place)
+        for rule in due:
+            yield from _verdict(rule, context, new, place)
 
 
 def _program(expression: str, node: Structural) -> Any:
@@ -193,4 +197,7 @@ def _cel_type(value: Any) -> str:
 
 
 def _spoken(place: Place) -> str:
+    """A place as causes name it; the object itself is `<nil>`, as real servers print it."""
+    if not place:
+        return "<nil>"
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")

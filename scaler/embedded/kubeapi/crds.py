@@ -38,12 +38,13 @@ def definition_problems(crd: Json) -> list[Cause]:
         found.append(Cause(reason="FieldValueInvalid", field="spec.versions", message=message))
     for index, version in enumerate(spec["versions"]):
         path = f"spec.versions[{index}]"
+        # Real servers lift the subresources of a single version out of it.
         found += _version_problems(version, path, scale="spec" if len(spec["versions"]) == 1 else path)
     return found
 
 
 def _version_problems(version: Json, path: str, *, scale: str) -> list[Cause]:
-    """What is wrong with a version. `scale`: where its subresources are said to stand; real servers lift a single one."""
+    """What is wrong with a version. `scale` is where its subresources are said to stand."""
     found = [] if version.get("name") else [_required(f"{path}.name")]
     if not (version.get("schema") or {}).get("openAPIV3Schema"):
         found.append(_required(f"{path}.schema.openAPIV3Schema"))

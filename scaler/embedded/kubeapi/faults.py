@@ -5,9 +5,17 @@ The server asks it once per request, and watches ask it before they write; nothi
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scaler.embedded.kubeapi.status import ApiError
+
+_REASONS = {
+    409: "Conflict",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,44 +30,76 @@ class ConnectionDropped(Exception):  # noqa: N818 - it is an order to the server
     """The server shall hang up without an answer."""
 
 
-@dataclass(slots=True)
 class Faults:
-    """The faults in force. The attributes may be set at any time."""
+    """The faults in force. They may be changed at any time, and hold until they are changed again or healed."""
 
-    latency_seconds: float = 0.0
-    """Every answer comes this much later."""
-    drop_connections: bool = False
-    """Connections are closed instead of answered, and open watches with them."""
-    silence_watches: bool = False
-    """Open watches stay open and say nothing, as behind a half-open connection; set to False they go on."""
-    _failures: list[_Failure] = field(default_factory=list)
-    _on_close_watches: list[Callable[[], None]] = field(default_factory=list)
-    _on_compact: list[Callable[[], None]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.latency_seconds = 0.0
+        """Every answer comes this much later."""
+        self._drop_connections = False
+        self._silence_watches = False
+        self._failures: list[_Failure] = []
+        self._on_close_watches: list[Callable[[], None]] = []
+        self._on_wake_watches: list[Callable[[], None]] = []
+        self._on_compact: list[Callable[[], None]] = []
+
+    @property
+    def drop_connections(self) -> bool:
+        """Connections are cut instead of answered, and open watches with them."""
+        return self._drop_connections
+
+    @drop_connections.setter
+    def drop_connections(self, drop: bool) -> None:
+        self._drop_connections = drop
+        _call(self._on_wake_watches)
+
+    @property
+    def silence_watches(self) -> bool:
+        """Open watches stay open and say nothing, as behind a half-open connection; then they tell what they missed."""
+        return self._silence_watches
+
+    @silence_watches.setter
+    def silence_watches(self, silence: bool) -> None:
+        self._silence_watches = silence
+        _call(self._on_wake_watches)
 
     def fail_next(self, count: int = 1, *, status: int = 500, method: str = "", path_part: str = "") -> None:
         """Refuse the next requests of this method whose path holds this text (empty: any)."""
-        self._failures.append(_Failure(remaining=count, status=status, method=method, path_part=path_part))
+        if count > 0:
+            self._failures.append(_Failure(remaining=count, status=status, method=method, path_part=path_part))
 
     def close_watches(self) -> None:
         """End every open watch, cleanly."""
-        for close in self._on_close_watches:
-            close()
+        _call(self._on_close_watches)
 
     def compact_history(self) -> None:
         """Forget all past events and list snapshots: watches and lists from before get 410."""
-        for compact in self._on_compact:
-            compact()
+        _call(self._on_compact)
 
-    def connect(self, *, close_watches: Callable[[], None], compact: Callable[[], None]) -> None:
+    def heal(self) -> None:
+        """Behave again."""
+        self.latency_seconds = 0.0
+        self._failures.clear()
+        self._drop_connections = False
+        self.silence_watches = False
+
+    def connect(
+        self,
+        *,
+        close_watches: Callable[[], None],
+        wake_watches: Callable[[], None],
+        compact: Callable[[], None],
+    ) -> None:
         """Tell the faults what they act on. Called by the server."""
         self._on_close_watches.append(close_watches)
+        self._on_wake_watches.append(wake_watches)
         self._on_compact.append(compact)
 
     async def before(self, method: str, path: str) -> None:
         """What happens to a request before it is looked at. Raises: ConnectionDropped, ApiError."""
         if self.latency_seconds:
             await asyncio.sleep(self.latency_seconds)
-        if self.drop_connections:
+        if self._drop_connections:
             raise ConnectionDropped
         failure = self._due(method, path)
         if failure is not None:
@@ -75,7 +115,12 @@ class Faults:
         return None
 
 
+def _call(actions: list[Callable[[], None]]) -> None:
+    for act in actions:
+        act()
+
+
 def _refusal(status: int) -> ApiError:
-    reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
     details = {"retryAfterSeconds": 1} if status in (429, 503) else {}
-    return ApiError(status, reasons.get(status, "InternalError"), "this request was made to fail", details=details)
+    reason = _REASONS.get(status, "InternalError")
+    return ApiError(status, reason, "this request was made to fail", details=details)

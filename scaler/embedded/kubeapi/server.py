@@ -51,7 +51,7 @@ class Server:
         self._faults = faults
         self._token = token
         self._watchers: set[Watcher] = set()
-        faults.connect(close_watches=self.close_watches, compact=self._compact)
+        faults.connect(close_watches=self.close_watches, wake_watches=self._wake_watches, compact=self._compact)
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -63,6 +63,10 @@ class Server:
         """End all open watches."""
         for watcher in list(self._watchers):
             watcher.end()
+
+    def _wake_watches(self) -> None:
+        for watcher in self._watchers:
+            watcher.wake()
 
     def _compact(self) -> None:
         self._cluster.store.compact()
@@ -76,8 +80,7 @@ class Server:
         except ApiError as error:
             return _refusal(error)
         except ConnectionDropped:
-            if request.transport is not None:
-                request.transport.abort()
+            _hang_up(request)
             return web.Response(status=500)
 
     def _authenticate(self, request: web.Request) -> None:
@@ -146,6 +149,8 @@ class Server:
         self._watchers.add(watcher)
         try:
             await watcher.stream(response.write)
+        except ConnectionDropped:
+            _hang_up(request)
         finally:
             self._watchers.discard(watcher)
         return response
@@ -211,6 +216,11 @@ class Server:
         to_object = scaled(target.view, change)
         stored = self._cluster.update(target.view, target.key, to_object, writing(request), subresource="scale")
         return _json(scale_of(target.view, stored))
+
+
+def _hang_up(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
 
 
 def _bytes(body: bytes, *, status: int = 200, warnings: list[str] | None = None) -> web.Response:

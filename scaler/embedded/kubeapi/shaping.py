@@ -80,6 +80,17 @@ def drop_nulls(value: Any, node: Structural | None) -> Any:
     return value
 
 
+def drop_all_nulls(value: Any) -> Any:
+    """The value without any null in an object: how typed, built-in objects take them."""
+    if isinstance(value, dict):
+        kept = {key: drop_all_nulls(item) for key, item in value.items() if item is not None}
+        same = len(kept) == len(value) and all(kept[key] is item for key, item in value.items())
+        return value if same else kept
+    if isinstance(value, list):
+        return _map_list(value, lambda _, item: drop_all_nulls(item))
+    return value
+
+
 def fill_defaults(value: Any, node: Structural) -> Any:
     """The value with every default that its schema gives for an absent (or, where not nullable, null) field."""
     if not node.defaults_below:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from scaler.embedded.kubeapi.cluster import Cluster
-from scaler.embedded.kubeapi.faults import Faults
+from scaler.embedded.kubeapi.faults import ConnectionDropped, Faults
 from scaler.embedded.kubeapi.listing import parse_revision
 from scaler.embedded.kubeapi.resources import View
 from scaler.embedded.kubeapi.selectors import Predicate, everything
@@ -80,8 +80,15 @@ class Watcher:
         self._ended = True
         self._news.set()
 
+    def wake(self) -> None:
+        """Look up: the faults have changed."""
+        self._news.set()
+
     async def stream(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Write events until the time is up, the watch is ended, or the log has overtaken it."""
+        """Write events until the time is up, the watch is ended, or the log has overtaken it.
+
+        Raises: ConnectionDropped.
+        """
         self._collection.listeners.add(self._news.set)
         try:
             opening, goes_on = self._opening()
@@ -121,6 +128,8 @@ class Watcher:
         bookmark_at = _next_bookmark(loop.time(), end) if self._query.bookmarks else end
         while not self._ended and not self._collection.closed and loop.time() < end:
             self._news.clear()
+            if self._faults.drop_connections:
+                raise ConnectionDropped
             if not self._faults.silence_watches:
                 batch = self._batch()
                 if batch is None:
