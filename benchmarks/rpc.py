@@ -20,9 +20,9 @@ import platform
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,12 +35,14 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
-from scaler.core.policy import Overrides
-from scaler.core.reasons import Because
-from scaler.core.replicas import Active, Answer, Inactive
+from scaler.cli.runtime import calm_collector
+from scaler.core.policy import resolve
+from scaler.core.replicas import Stage, Standing, decide
 from scaler.keda._pb import externalscaler_pb2 as pb
+from scaler.keda.metadata import parse_metadata
 from scaler.keda.server import ExternalScalerServer, ServerConfig
-from scaler.ports import DecisionBoard
+from scaler.loops.board import Board, BoardEntry, Evaluation, TriggerEntry
+from scaler.loops.scales import scalable_target
 
 SCALED_OBJECTS = 5_000
 CLIENTS = 50
@@ -64,28 +66,27 @@ METADATA = {
 }
 
 
-class MemoryBoard:
-    """As many standing answers as there are ScaledObjects, half of them active. Nothing changes."""
-
-    is_ready = True
-
-    def __init__(self) -> None:
-        answers: tuple[Answer, Answer] = (
-            Active(because=Because.GPUS_BUSY, message="work seen within the last 30m"),
-            Inactive(because=Because.SUSPENDED, message="suspended; nobody has asked for it to come back"),
-        )
-        self._answers = {name: answers[index % 2] for index, name in enumerate(names())}
-
-    def answer(self, namespace: str, name: str, trigger: Overrides) -> Answer:  # noqa: ARG002
-        return self._answers[namespace, name]
-
-    async def activations(self, namespace: str, name: str, trigger: Overrides) -> AsyncIterator[Answer]:
-        yield self.answer(namespace, name, trigger)
-        await asyncio.get_running_loop().create_future()
+async def evaluation() -> Evaluation:
+    """As many decisions as there are ScaledObjects, half of them active, made in turns as the evaluation loop does."""
+    at, trigger = datetime.now(UTC), parse_metadata(METADATA)
+    policy = resolve(("trigger metadata", trigger))
+    running = Standing(desired_replicas=1, stage=Stage.WAITING_FOR_QUOTA)
+    asleep = Standing(desired_replicas=0, stage=Stage.SUSPENDED)
+    entries = {}
+    for index, (namespace, name) in enumerate(names()):
+        decision = decide(asleep if index % 2 else running, None, policy=policy.policy, now=at)
+        entry = TriggerEntry(decision=decision, policy=policy)
+        entries[namespace, name] = BoardEntry(target=scalable_target(name), triggers={trigger: entry})
+        if index % 16 == 15:
+            await asyncio.sleep(0)
+    return Evaluation.of(entries, at=at)
 
 
-def make_board() -> DecisionBoard:
-    return MemoryBoard()
+async def republish(board: Board) -> None:
+    """What a tick does to the board, every other second: far more often than a scaler does."""
+    while True:
+        await asyncio.sleep(2)
+        board.publish(await evaluation())
 
 
 def names() -> Iterator[tuple[str, str]]:
@@ -98,9 +99,15 @@ def names() -> Iterator[tuple[str, str]]:
 
 async def serve() -> None:
     """Print the port, and serve until standard input ends."""
-    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), make_board())
+    board = Board(max_age=timedelta(hours=1))
+    board.publish(await evaluation())
+    calm_collector()
+    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), board)
     print(await server.start(), flush=True)
+    publishing = asyncio.create_task(republish(board))
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    publishing.cancel()
+    board.close()
     await server.drain(timedelta(seconds=10))
 
 

@@ -5,6 +5,7 @@ import signal
 import tempfile
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ def run_demo(*, as_json: bool, source: str, serve: bool) -> int:
     """The exit status: 0 only if the waiting gang really got its GPUs and the first came back."""
     if source not in ("dcgm", "prometheus"):
         raise ConfigurationError(f"--source {source!r}: write 'dcgm' or 'prometheus'")
+    missing = [module for module in ("cel", "jsonpatch", "jsonschema_rs") if find_spec(module) is None]
+    if missing:
+        raise ConfigurationError("the demo needs the extra 'demo': pip install 'idle-gpu-scaler[demo]'")
     logs.configure(level="error", style="text")
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(_demo(_timeline(as_json), source=source, serve=serve))
@@ -84,6 +88,7 @@ def settings(kubeconfig: Path, metrics: dict[str, Any]) -> Settings:
         "evaluation": {"interval": f"{interval:g}s", "overlap": "3s"},
         "trust": {"collectionInterval": f"{interval:g}s"},
         "grpc.address": "127.0.0.1:0",
+        "grpc.reflection": find_spec("grpc_reflection") is not None,
         "http.address": "127.0.0.1:0",
     }
     return load(None, environ={}, flags=hurried | metrics)

@@ -125,4 +125,5 @@ def _gpus(gpus: list[Mapping[str, Any]]) -> RenderableType:
 
 def _signal(line: Mapping[str, str]) -> Text:
     peak, coverage, newest = (line.get(key, "-") for key in ("peakPercent", "coveragePercent", "lastSample"))
-    return Text(f"  {line['name']:<18} peak {peak} %, {coverage} % of the window covered, newest {newest}", style="dim")
+    at = newest.partition("T")[2] or newest
+    return Text(f"  {line['name']:<18} peak {peak + ' %':<8} coverage {coverage + ' %':<6} newest {at}", style="dim")

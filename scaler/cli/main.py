@@ -38,7 +38,10 @@ def demo(
         bool, typer.Option("--serve", help="Keep gRPC, HTTP and the Kubernetes API up after the story.")
     ] = False,
 ) -> None:
-    """Tell the whole story on an embedded cluster: idle, suspended, the next gang runs, the first comes back."""
+    """Tell the story on an embedded cluster.
+
+    A gang goes idle and is suspended, the gang that waited gets its GPUs, and the first one comes back.
+    """
     from scaler.cli.demo import run_demo
 
     sys.exit(run_demo(as_json=as_json, source=source, serve=serve))
@@ -70,7 +73,10 @@ def run(
     ] = None,
     log_format: Annotated[str | None, typer.Option("--log-format", help="json or text.", show_default=False)] = None,
 ) -> None:
-    """Run the external scaler for KEDA and the reconciler for Kueue."""
+    """Run the scaler and the reconciler.
+
+    The external scaler answers KEDA; the reconciler, in the replica that holds the Lease, drives Kueue's Workloads.
+    """
     from scaler.cli.run import run_scaler
 
     flags = {
@@ -101,7 +107,10 @@ def explain(
     prometheus_url: PrometheusUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
 ) -> None:
-    """Say what was decided about a ScaledObject, by which evidence and settings, and what happens next and when."""
+    """Explain one decision.
+
+    What was decided about a ScaledObject, by which evidence, where each setting came from, what happens next and when.
+    """
     from scaler.cli.explain import run_explain
 
     flags = {"kubernetes.kubeconfig": kubeconfig, "prometheus.url": prometheus_url}
