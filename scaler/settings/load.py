@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -53,8 +53,16 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     for name, text in environ.items():
         if name.startswith(ENV_PREFIX):
             parts = name.removeprefix(ENV_PREFIX).lower().split("__")
-            given[".".join(to_camel(part) for part in parts)] = yaml.safe_load(text) if text[:1] in "[{" else text
+            given[".".join(to_camel(part) for part in parts)] = _list_or_map(text) if text[:1] in "[{" else text
     return given
+
+
+def _list_or_map(text: str) -> Any:
+    """What the JSON or YAML means; where it means nothing the text itself, which is then refused with the rest."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _env_name(dotted: str) -> str:
@@ -66,9 +74,10 @@ def _set(document: dict[str, Any], dotted: str, value: Any, origin: dict[str, st
     *sections, last = dotted.split(".")
     level: Any = document
     for section in sections:
-        if not isinstance(level.setdefault(section, {}), dict):
+        inner = level.get(section)
+        if not isinstance(inner, dict | None):
             raise ConfigurationError(f"{source}: {dotted}: {section} is not a section")
-        level = level[section]
+        level[section] = level = {} if inner is None else inner
     level[last] = value
     origin[dotted] = source
 
@@ -76,10 +85,20 @@ def _set(document: dict[str, Any], dotted: str, value: Any, origin: dict[str, st
 def _explain(error: ValidationError, path: Path | None, origin: Mapping[str, str]) -> str:
     lines = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        dotted = ".".join(str(part) for part in problem["loc"])
-        where = origin.get(dotted) or (str(path) if path else "settings")
+        dotted = _dotted(problem["loc"])
+        where = _origin(problem["loc"], origin) or (str(path) if path else "settings")
         lines.append(f"{where}: {dotted or 'document'}: {_words(problem['msg'], problem['type'], problem['loc'])}")
     return "\n".join(lines)
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
+
+
+def _origin(location: tuple[int | str, ...], origin: Mapping[str, str]) -> str:
+    """Which variable or flag set it, or the list or map that it lies in; empty where none did."""
+    around = (_dotted(location[:length]) for length in range(len(location), 0, -1))
+    return next((origin[dotted] for dotted in around if dotted in origin), "")
 
 
 def _words(message: str, kind: str, location: tuple[int | str, ...]) -> str:
@@ -96,6 +115,12 @@ def _known_keys(section: tuple[int | str, ...]) -> list[str]:
     for part in section:
         if isinstance(part, str):
             by_alias = {field.alias: field.annotation for field in model.model_fields.values()}
-            found = by_alias.get(part)
-            model = found if isinstance(found, type) and issubclass(found, BaseModel) else model
+            model = _model_in(by_alias.get(part)) or model
     return sorted(str(field.alias) for field in model.model_fields.values())
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds: as it is, or optional, or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)

@@ -14,23 +14,40 @@ from pydantic.alias_generators import to_camel
 from scaler.core import relabel
 from scaler.core.durations import format_duration, parse_duration
 from scaler.core.gpu import DEFAULT_SIGNALS, Signal, Unit
-from scaler.core.policy import GpuRule, Mode, Overrides, Trust
+from scaler.core.policy import GpuRule, Mode, Overrides, Policy, Trust
 from scaler.errors import ConfigurationError
 
 
 def _duration(value: Any) -> Any:
-    return parse_duration(value) if isinstance(value, str) else value
+    """`30m` → 30 minutes. A bare number is refused: its author means minutes as often as seconds."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"{value!r} has no unit; write it with one, such as '{value}s'")
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a duration; write for example '30m'")
+    try:
+        return parse_duration(value)
+    except OverflowError:
+        raise ValueError(f"{value!r} is too long for a duration; write for example '30m'") from None
 
 
 def _ratio(value: Any) -> Any:
     """`80 %` → 0.8. A bare number is refused: 1 could mean 1 % or all."""
     if isinstance(value, str) and value.strip().endswith("%"):
-        return float(value.strip().removesuffix("%")) / 100
-    if isinstance(value, str):
-        raise ValueError(f"{value!r} has no unit; write it in percent, such as '1 %'")
-    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _percentage(value)
+    if isinstance(value, str | bool):
+        raise ValueError(f"{value!r} is not a percentage; write for example '80 %'")
+    if isinstance(value, int | float):
         raise ValueError(f"{value!r} has no unit; write it in percent, such as '{value} %'")
     return value
+
+
+def _percentage(text: str) -> float:
+    try:
+        return float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        raise ValueError(f"{text!r} is not a percentage; write for example '80 %'") from None
 
 
 Duration = Annotated[
@@ -48,6 +65,12 @@ class _Section(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, hide_input_in_errors=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_is_the_defaults(cls, value: Any) -> Any:
+        """YAML reads a section whose lines are all comments as null."""
+        return {} if value is None else value
 
 
 class Grpc(_Section):
@@ -223,12 +246,9 @@ class Settings(_Section):
     kubernetes: Kubernetes = Kubernetes()
     prometheus: Prometheus = Prometheus()
     dcgm: Dcgm = Dcgm()
-    signals: tuple[SignalSetting, ...] = Field(
-        default=tuple(
-            SignalSetting(name=s.name, metrics=s.metrics, unit=s.unit, absent_on_mig=s.absent_on_mig)
-            for s in DEFAULT_SIGNALS
-        ),
-        min_length=1,
+    signals: tuple[SignalSetting, ...] = tuple(
+        SignalSetting(name=s.name, metrics=s.metrics, unit=s.unit, absent_on_mig=s.absent_on_mig)
+        for s in DEFAULT_SIGNALS
     )
     relabel: tuple[dict[str, Any], ...] | None = None
     """Prometheus relabel_config rules for every series; None: exported_* labels replace the exporter's own."""
@@ -257,9 +277,15 @@ class Settings(_Section):
             raise ValueError("prometheus.url and dcgm.endpoints are both set; configure one source")
         if self.wake and not self.prometheus.url:
             raise ValueError("wake queries need prometheus.url")
-        if (self.defaults.idle_after or timedelta(0)) > self.evaluation.max_window:
-            raise ValueError("defaults.idleAfter is longer than evaluation.maxWindow; raise the latter")
+        idle_after, max_window = self.defaults.idle_after or Policy().idle_after, self.evaluation.max_window
+        if idle_after > max_window:
+            raise ValueError(
+                f"idleAfter is {format_duration(idle_after)} by default and evaluation.maxWindow only "
+                f"{format_duration(max_window)}; raise evaluation.maxWindow or set defaults.idleAfter"
+            )
         names = [signal.name for signal in self.signals]
+        if not names:
+            raise ValueError("no signal is configured; leave signals out for the default ones")
         if len(set(names)) != len(names):
             raise ValueError("two signals have the same name")
         return self
