@@ -7,7 +7,7 @@ status of its ScalableWorkload and in Events.
 from collections.abc import Mapping
 from datetime import datetime
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 _PREFIX = "idle_gpu_scaler"
@@ -19,6 +19,7 @@ class Metrics:
     """The metrics of one process."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         self.build = Gauge(f"{_PREFIX}_build_info", "Version of this process.", ["version"], registry=registry)
         self.rpcs = Histogram(
