@@ -22,6 +22,7 @@ from scaler import __version__
 from scaler.errors import ConfigurationError
 from scaler.telemetry.metrics import Metrics
 
+_HIGHEST_PORT = 65535
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -41,6 +42,7 @@ class HttpServer:
     """The HTTP side of the process."""
 
     def __init__(self, address: str, metrics: Metrics, views: Views) -> None:
+        self._address = address
         self._host, self._port = _split(address)
         self._metrics = metrics
         self._views = views
@@ -69,7 +71,7 @@ class HttpServer:
         except OSError as error:
             await self._runner.cleanup()
             reason = error.strerror or str(error)
-            raise ConfigurationError(f"http.address {self._host}:{self._port} cannot be bound: {reason}") from None
+            raise ConfigurationError(f"http.address {self._address} cannot be bound: {reason}") from None
         port: int = self._runner.addresses[0][1]
         return port
 
@@ -105,9 +107,9 @@ class HttpServer:
         return web.Response(text=html, content_type="text/html")
 
 
-def _split(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port` or `:port` (every interface)."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+def _split(address: str) -> tuple[str | None, int]:
+    """Host and port of `host:port`, `[v6]:port` or `:port`, whose host is None: every interface of both families."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdecimal() and int(port) <= _HIGHEST_PORT) or (":" in host and not host.endswith("]")):
         raise ConfigurationError(f"http.address {address!r} is not host:port; write for example '0.0.0.0:8080'")
-    return host.strip("[]") or "::", int(port)
+    return host.strip("[]") or None, int(port)
