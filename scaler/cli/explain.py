@@ -39,7 +39,8 @@ def run_explain(
     if as_json:
         print(json.dumps(explanation, indent=2))  # noqa: T201 (the program's output)
     else:
-        Console().print(render(explanation))
+        # No markup and no emojis: messages hold selectors and patterns, with brackets and colons of their own.
+        Console(markup=False, emoji=False, highlight=False).print(render(explanation))
     return 0
 
 
@@ -50,14 +51,21 @@ async def _ask(server: str, namespace: str, name: str) -> Mapping[str, Any]:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
             body = await response.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise ScalerError(
-            f"no scaler answers at {server} ({type(error).__name__}); "
-            "name a running one with --server, or evaluate here with --local"
-        ) from None
-    if response.status != 200:
-        raise ScalerError(str(body.get("error", f"{url} answered {response.status}")))
-    explanation: Mapping[str, Any] = body
-    return explanation
+        raise _nobody_at(server, type(error).__name__) from None
+    match body:
+        case {"scaledObject": _, "triggers": _} if response.status == 200:
+            explanation: Mapping[str, Any] = body
+            return explanation
+        case {"error": problem} if response.status == 404:
+            raise ScalerError(str(problem))
+        case _:
+            raise _nobody_at(server, f"status {response.status}")
+
+
+def _nobody_at(server: str, why: str) -> ScalerError:
+    return ScalerError(
+        f"no scaler answers at {server} ({why}); name a running one with --server, or evaluate here with --local"
+    )
 
 
 async def _evaluate(namespace: str, name: str, config: Path | None, flags: Mapping[str, Any]) -> Mapping[str, Any]:

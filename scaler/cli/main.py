@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from scaler.errors import ScalerError
 
@@ -130,7 +131,8 @@ def main() -> None:
     try:
         app(prog_name="idle-gpu-scaler")
     except ScalerError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        # As Text, because what is printed may hold square brackets of its own.
+        Console(stderr=True).print(Text.assemble(("error: ", "red"), str(error)), soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
