@@ -17,7 +17,7 @@ from scaler.errors import KubeError
 from scaler.kube.copies import Change
 from scaler.kube.discovery import Discovery
 from scaler.kube.objects import Generic, ScaledObject
-from scaler.kube.reflector import Absent, Denied, Reflector
+from scaler.kube.reflector import Absent, Denied, Reflecting, Reflector
 from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.kube.scale import Scale, read_scale
 from scaler.kube.transport import KubeTransport
@@ -28,6 +28,13 @@ from scaler.loops.cluster import target_of
 _READS_AT_ONCE = 16
 _FIRST_LIST = timedelta(seconds=5)
 """How long the first tick that meets a new kind waits for its list."""
+_ONE_READ = timedelta(seconds=2)
+"""How long one scale may take, so that a few which hang leave time for the others."""
+_PATIENCE = timedelta(seconds=10)
+"""How long all of it may take; a tick that waits for longer lets the answers for all other targets expire."""
+
+_IS_NONE = frozenset({400, 404})
+"""Statuses by which the API says that there is no such scale; all others are no news of it."""
 
 Kind = tuple[str, str]
 """(apiVersion, kind)"""
@@ -60,6 +67,7 @@ class Scales:
         *,
         namespace: str = "",
         max_age: timedelta,
+        patience: timedelta = _PATIENCE,
         changed: Callable[[str, Target], None] = lambda _namespace, _target: None,
     ) -> None:
         """`changed` is told of every change to an object of a kind that is scaled: (namespace, target)."""
@@ -67,10 +75,12 @@ class Scales:
         self._discovery = Discovery(transport)
         self._namespace = namespace
         self._max_age = max_age
+        self._patience_s = patience.total_seconds()
         self._changed = changed
         self._reflectors: dict[Kind, Reflector[Generic]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._unresolved: dict[Kind, str] = {}
+        self._following: dict[Kind, asyncio.Lock] = {}
         self._reads: dict[TargetKey, _Read] = {}
 
     async def close(self) -> None:
@@ -79,12 +89,22 @@ class Scales:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
-        """Follow the kinds that are scaled, and read the scales of targets that changed."""
-        targets = _targets(scaled_objects)
-        for kind in {(target.api_version, target.kind) for _, target in targets}:
-            await self._follow(kind)
+        """Follow the kinds that are scaled, and read the scales of targets that changed.
+
+        What cannot be read in time is not known, and tried again at the next refresh.
+        """
+        targets = sorted(_targets(scaled_objects), key=self._has_failed)
+        kinds = {(target.api_version, target.kind) for _, target in targets}
         turns = asyncio.Semaphore(_READS_AT_ONCE)
-        await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                await asyncio.gather(*(self._follow(kind) for kind in kinds))
+                await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
+
+    def _has_failed(self, key: TargetKey) -> bool:
+        """Whether it could not be read the last time; such targets come last."""
+        read = self._reads.get(key)
+        return read is not None and isinstance(read.scale, Unknown)
 
     def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Drop what was read of targets that none of these scales."""
@@ -94,22 +114,35 @@ class Scales:
     def of(self, namespace: str, target: Target) -> Scale | Unknown:
         """The target's scale as last read, or why it is not known."""
         kind = target.api_version, target.kind
+        reflector, read = self._reflectors.get(kind), self._reads.get((namespace, target))
+        doubt = self._doubt(kind, reflector)
+        if doubt is not None or reflector is None:
+            return doubt or _stale(f"{target.kind} objects are not listed yet")
+        if reflector.get(namespace, target.name) is None:
+            return _not_found(f"{target} does not exist in namespace {namespace}; create it or mend scaleTargetRef")
+        return read.scale if read else _stale(f"the scale of {target} has not been read yet")
+
+    def _doubt(self, kind: Kind, reflector: Reflector[Generic] | None) -> Unknown | None:
+        """Why nothing is known about any object of the kind; None where something is, or nothing was tried."""
         if kind in self._unresolved:
             return _not_found(self._unresolved[kind])
-        reflector, read = self._reflectors.get(kind), self._reads.get((namespace, target))
-        if reflector is None or not reflector.is_synced:
-            return _stale(f"{target.kind} objects are not listed yet")
-        if isinstance(reflector.state, Absent | Denied):
+        if reflector is None:
+            return None
+        if isinstance(reflector.state, Absent):
             return _not_found(reflector.state.message)
+        if isinstance(reflector.state, Denied) or not reflector.is_synced:
+            why = "" if isinstance(reflector.state, Reflecting) else f": {reflector.state.message}"
+            return _stale(f"{kind[1]} objects cannot be listed{why}")
         if reflector.age > self._max_age.total_seconds():
-            return _stale(f"{target.kind} objects were not heard of for {int(reflector.age)} s")
-        if reflector.get(namespace, target.name) is None or read is None:
-            return _not_found(f"{target} does not exist in namespace {namespace}; create it or mend scaleTargetRef")
-        return read.scale
+            return _stale(f"{kind[1]} objects were not heard of for {int(reflector.age)} s")
+        return None
 
     async def _follow(self, kind: Kind) -> None:
-        if kind in self._reflectors:
-            return
+        async with self._following.setdefault(kind, asyncio.Lock()):
+            if kind not in self._reflectors:
+                await self._reflect(kind)
+
+    async def _reflect(self, kind: Kind) -> None:
         try:
             resource = await self._discovery.resolve_kind(*kind)
         except KubeError as error:
@@ -142,9 +175,12 @@ class Scales:
 
     async def _scale(self, reflector: Reflector[Generic], namespace: str, target: Target) -> Scale | Unknown:
         try:
-            return await read_scale(self._transport, reflector.resource, namespace, target.name)
+            async with asyncio.timeout(_ONE_READ.total_seconds()):
+                return await read_scale(self._transport, reflector.resource, namespace, target.name)
+        except TimeoutError:
+            return _stale(f"the scale of {target} was not read within {_ONE_READ.total_seconds():g} s")
         except KubeError as error:
-            return _not_found(str(error))
+            return _not_found(str(error)) if error.status in _IS_NONE else _stale(str(error))
 
 
 def _targets(scaled_objects: Iterable[ScaledObject]) -> set[TargetKey]:
