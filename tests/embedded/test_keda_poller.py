@@ -81,6 +81,13 @@ def shown(world: World, name: str = "app") -> Json:
     return world.find(SCALED_OBJECT, "default", name) or {"metadata": {}, "status": {}}
 
 
+def is_settled_at_0(deployment: Json) -> bool:
+    status = deployment["status"]
+    return bool(
+        status.get("observedGeneration") == deployment["metadata"]["generation"] and status.get("replicas") == 0
+    )
+
+
 async def annotate(world: World, **annotations: str | None) -> None:
     named = {ANNOTATION + key.replace("_", "-"): value for key, value in annotations.items()}
     await world.patch(SCALED_OBJECT, "default", "app", {"metadata": {"annotations": named}})
@@ -196,20 +203,20 @@ async def test_an_error_is_asked_about_twice_and_freezes_the_replicas(
     world: World, scaler: ScriptedScaler, rpc: str, calls_of_a_poll: list[str], told: str
 ) -> None:
     scaler.active = True
-    await world.apply([deployment(), scaled_object(scaler.address)])
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=0)])
     await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerActive")
     scaler.failing[rpc], scaler.active = "no data", False
     await world.wait_for(lambda: reason_of(shown(world), "Ready") == "TriggerError", "the error to show")
     scaler.asked.clear()
-    assert await stays(lambda: replicas(world) == 1, 1.5)  # longer than the cooldown of 1 s
+    assert await stays(lambda: replicas(world) == 1, 0.6)
     calls = "".join(f"{name} " for name in scaler.rpcs())
     one_poll = "".join(f"{name} " for name in calls_of_a_poll)
-    assert calls.count(one_poll) >= 5
+    assert calls.count(one_poll) >= 3
     assert set(scaler.rpcs()) == set(calls_of_a_poll)
     failed = await event(world, "KEDAScalerFailed")
     assert (failed["type"], failed["message"]) == ("Warning", told)
-    assert failed["count"] > 3
-    # On recovery lastActiveTime is older than the cooldown, and the first inactive answer acts at once.
+    assert failed["count"] > 2
+    # No poll without an error has refreshed lastActiveTime, so on recovery the first inactive answer acts at once.
     scaler.failing.clear()
     await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 after recovery", within=1)
 
@@ -306,7 +313,7 @@ async def test_a_stream_that_fails_is_reopened_ever_later_and_one_that_ends_well
 async def test_force_activation_wakes_and_keeps_even_while_the_scaler_fails(
     world: World, scaler: ScriptedScaler
 ) -> None:
-    await world.apply([deployment(), scaled_object(scaler.address)])
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=0)])
     await world.wait_for(lambda: replicas(world) == 0)
     scaler.failing["GetMetrics"] = "no data"
     await annotate(world, force_activation="true")
@@ -314,7 +321,7 @@ async def test_force_activation_wakes_and_keeps_even_while_the_scaler_fails(
     await world.wait_for(lambda: "forced by annotation" in message_of(shown(world), "Active"))
     await world.wait_for(lambda: reason_of(shown(world), "Ready") == "PartialTriggerError")
     scaler.failing.clear()
-    assert await stays(lambda: replicas(world) == 1, 1.5)
+    assert await stays(lambda: replicas(world) == 1, 0.5)
     await annotate(world, force_activation="false")
     await world.wait_for(lambda: replicas(world) == 0, "the end of the force")
 
@@ -383,6 +390,8 @@ async def test_deleting_restores_the_original_replicas_only_where_asked(world: W
     await world.apply(scaled_object(scaler.address, "left"))
     await world.apply(scaled_object(scaler.address, "back", advanced={"restoreToOriginalReplicaCount": True}))
     await world.wait_for(lambda: replicas(world, "left") == replicas(world, "back") == 0)
+    # KEDA restores with one write and gives up on a conflict, so its controller has to be done with the Deployment.
+    await world.wait_for(lambda: all(is_settled_at_0(each) for each in world.all(DEPLOYMENT)))
     for name in ("left", "back"):
         await world.delete(SCALED_OBJECT, "default", name)
     await world.wait_for(lambda: not world.all(SCALED_OBJECT), "the finalizers")

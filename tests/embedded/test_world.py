@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from scaler.embedded.conditions import has, reason_of
 from scaler.embedded.config import Part, WorldConfig
 from scaler.embedded.kinds import JOB, POD, RAY_CLUSTER, WORKLOAD, Json
 from scaler.embedded.kubeapi import KubeApi
+from scaler.embedded.kubelet import KubeletTiming
 from scaler.embedded.world import World
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.transport import KubeTransport
@@ -63,9 +64,15 @@ def ray_cluster(name: str) -> Json:
     }
 
 
+QUICK = dataclasses.replace(
+    WorldConfig.fast(collect=timedelta(seconds=0.2)),
+    kubelet=KubeletTiming(start_delay=timedelta(seconds=0.1), termination=timedelta(seconds=0.3)),
+)
+
+
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with World(WorldConfig.fast()) as world:
+    async with World(QUICK) as world:
         await world.apply(QUEUES)
         yield world
 
@@ -128,7 +135,7 @@ async def test_a_part_that_is_killed_again_and_again_ends_in_the_same_state(worl
     await two_gangs(world)
     killer = asyncio.create_task(kill_all_the_time())
     await set_active(world, "first", False)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(1.2)
     killer.cancel()
     await world.wait_for(lambda: is_ready(world, "second"), "the second gang to run")
     await world.wait_for(lambda: has(workload(world, "first"), "QuotaReserved", "False", "Deactivated"))
@@ -240,7 +247,7 @@ async def test_the_story_passes_the_schemas_and_rules_of_the_real_kinds(tmp_path
     api.install_crds(real_crd(definition["metadata"]["name"]) for definition in crds.load())
     await api.start()
     api.write_kubeconfig(tmp_path / "kubeconfig")
-    config = dataclasses.replace(WorldConfig.fast(), kubeconfig=tmp_path / "kubeconfig")
+    config = dataclasses.replace(QUICK, kubeconfig=tmp_path / "kubeconfig")
     try:
         async with World(config) as world:
             assert world.api_url == api.url

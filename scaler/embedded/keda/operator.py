@@ -212,7 +212,7 @@ class Keda(Controller):
         await self._change(scaled_object, lambda latest: _metadata_patch(latest, rest, note))
 
     async def _restore(self, scaled_object: Json) -> None:
-        """The target as it was when it was first seen, where that is asked for. A failure keeps nobody waiting."""
+        """The target as it was when it was first seen, where that is asked for. Like KEDA, logs a failure only."""
         original = (scaled_object.get("status") or {}).get("originalReplicaCount")
         try:
             scaling = read_scaling(scaled_object)
