@@ -22,6 +22,7 @@ from scaler.errors import KubeError, ScalerError
 from scaler.keda.server import ExternalScalerServer, ServerConfig
 from scaler.keda.servicer import RpcEnded
 from scaler.kube.accelerators import GpuResources
+from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.calls import Call
 from scaler.kube.copies import Change
 from scaler.kube.events import EventRecorder
@@ -314,7 +315,7 @@ class Runtime:
         lease = self.settings.kubernetes.lease
         elector = LeaderElector(
             self.transport,
-            namespace=lease.namespace,
+            namespace=lease.namespace or _own_namespace(has_kubeconfig=self.settings.kubernetes.kubeconfig is not None),
             name=lease.name,
             identity=os.environ.get("POD_NAME") or socket.gethostname(),
             lease_duration=lease.duration.total_seconds(),
@@ -422,3 +423,11 @@ class Runtime:
 
     def unready(self) -> list[str]:
         return [] if self.board.is_ready else [self.board.why_cold]
+
+
+def _own_namespace(*, has_kubeconfig: bool) -> str:
+    """The namespace of this Pod; `default` where the API is not that of the cluster it runs in, or there is no Pod."""
+    if namespace := os.environ.get("POD_NAMESPACE"):
+        return namespace
+    file = SERVICE_ACCOUNT / "namespace"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() and not has_kubeconfig else "default"

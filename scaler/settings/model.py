@@ -88,7 +88,8 @@ class Http(_Section):
 
 
 class Lease(_Section):
-    namespace: str = "idle-gpu-scaler"
+    namespace: str = ""
+    """Empty: the namespace that this program's Pod runs in, and `default` outside of a cluster."""
     name: str = "idle-gpu-scaler"
     duration: Duration = timedelta(seconds=15)
     """A dead leader is replaced after this long."""
