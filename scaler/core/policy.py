@@ -1,6 +1,8 @@
 """What counts as idle and for how long: the policy of one trigger, and where each of its values came from.
 
-The nearest source wins, field by field: workload annotation > trigger metadata > settings > built-in default.
+The nearest source wins, field by field: workload annotation > trigger metadata > settings > built-in default. But for
+keeping: there the latest time wins, because an annotation that was left behind and has passed does not take back
+what somebody else has asked for since.
 """
 
 from collections.abc import Mapping
@@ -103,6 +105,8 @@ def resolve(*layers: tuple[str, Overrides]) -> ResolvedPolicy:
     policy, provenance = Policy(), dict[str, str]()
     for source, overrides in layers:
         given = overrides.given()
+        if overrides.keep_until and policy.keep_until and overrides.keep_until <= policy.keep_until:
+            del given["keep_until"]
         policy = replace(policy, **given)
         provenance |= dict.fromkeys(given, source)
     return ResolvedPolicy(policy=policy, provenance=MappingProxyType(provenance))

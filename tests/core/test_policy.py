@@ -101,6 +101,15 @@ def test_a_value_that_is_zero_is_a_value_and_not_silence() -> None:
     assert resolved.source_of("warm_up") == "trigger metadata"
 
 
+@pytest.mark.parametrize("days", [[24, 1], [1, 24], [24, 1, 23], [24, 24]])
+def test_of_several_times_to_keep_it_until_the_latest_wins(days: list[int]) -> None:
+    """A keep-until that was left on one object and has passed does not take back the one on another."""
+    layers = [(f"layer {n}", Overrides(keep_until=KEEP.replace(day=day))) for n, day in enumerate(days)]
+    resolved = resolve(*layers)
+    assert resolved.policy.keep_until == KEEP
+    assert resolved.source_of("keep_until") == f"layer {days.index(24)}"
+
+
 def test_without_layers_the_policy_is_the_documented_default() -> None:
     assert resolve().policy == Policy(
         idle_after=minutes(30), warm_up=minutes(10), active_above_ratio=0.01, gpus=GpuRule(share=1.0), mode=Mode.ENFORCE
