@@ -353,6 +353,8 @@ class Runtime:
         is_first = True
         while True:
             evaluation = await self._evaluations.get()
+            while not self._evaluations.empty():
+                evaluation = self._evaluations.get_nowait()
             if is_first and self.server is not None:
                 await self.server.set_ready(True)
                 calm_collector()
@@ -422,6 +424,8 @@ class Runtime:
         return [f"the evaluation loop has not ended a tick for {silent:.0f} s"] if silent > limit else []
 
     def unready(self) -> list[str]:
+        if self._stopping.is_set():
+            return ["this process is stopping"]
         return [] if self.board.is_ready else [self.board.why_cold]
 
 

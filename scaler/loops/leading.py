@@ -8,14 +8,16 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import is_
 from typing import NamedTuple
 
 import structlog
 
+from scaler.core.replicas import Decision
 from scaler.core.suspension import Phase
 from scaler.errors import KubeError
 from scaler.kube.copies import Change
@@ -25,7 +27,7 @@ from scaler.kube.reflector import Reflector
 from scaler.kube.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.workqueue import QueueClosed, WorkQueue
 from scaler.kueue.workloads import owner_key
-from scaler.loops.board import Evaluation, Key
+from scaler.loops.board import Evaluation, Key, Target
 from scaler.loops.cluster import WORKLOAD_ANNOTATION, target_of
 from scaler.loops.granting import Granter, has_wish
 from scaler.loops.projection import leading
@@ -73,13 +75,14 @@ class Leading:
     look_again: timedelta = timedelta(seconds=5)
     """How soon something in motion is looked at again, whether or not anything was heard of it."""
     _queue: WorkQueue[Subject] = field(default_factory=WorkQueue[Subject], init=False)
-    _shown: dict[Key, Hashable] = field(default_factory=dict, init=False)
+    _decided: Mapping[tuple[str, Target], tuple[Decision, ...]] = field(default_factory=dict, init=False)
+    """What the evaluation before has decided."""
     _is_leading: bool = field(default=False, init=False)
 
     async def run(self) -> None:
         """Lead until cancelled. What was in work is cancelled too; every write is guarded by what it was based on."""
         self._queue, self._is_leading = WorkQueue[Subject](), True
-        self._shown.clear()
+        self._decided = {}
         with ExitStack() as following:
             following.callback(self._queue.close)
             following.callback(self._end)
@@ -132,17 +135,26 @@ class Leading:
         """Look at the ScalableWorkloads whose decision has changed, and at all wake wishes."""
         if not self._is_leading:
             return
-        shown = {
-            (namespace, target.name): gist(leading(decisions))
-            for (namespace, target), decisions in evaluation.by_target.items()
-            if is_scalable_workload(target)
-        }
-        for key in shown.keys() | self._shown.keys():
-            if shown.get(key) != self._shown.get(key):
-                self._look_at(key)
-        self._shown = shown
+        for key in self._changed_by(evaluation):
+            self._look_at(key)
         for scaled_object in filter(has_wish, self.scaled_objects.items()):
             self._follow_wish(scaled_object)
+
+    def _changed_by(self, evaluation: Evaluation) -> Iterable[Key]:
+        """The ScalableWorkloads of whose decision something is worth a write that was not there before.
+
+        Between ticks single decisions are replaced, and all others are the very same objects.
+        """
+        before, self._decided = self._decided, evaluation.by_target
+        for (namespace, target), decisions in evaluation.by_target.items():
+            known = before.get((namespace, target), ())
+            if not is_scalable_workload(target) or (len(known) == len(decisions) and all(map(is_, known, decisions))):
+                continue
+            if gist(leading(known)) != gist(leading(decisions)):
+                yield namespace, target.name
+        for namespace, target in before.keys() - evaluation.by_target.keys():
+            if is_scalable_workload(target):
+                yield namespace, target.name
 
     def _follow_wish(self, scaled_object: ScaledObject) -> None:
         """Nothing may have changed but the evaluation, so what is backing off goes on doing so."""

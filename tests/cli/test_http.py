@@ -63,6 +63,13 @@ async def says_why(port: int) -> bool:
     return status == 503 and "none of 1 dcgm-exporter endpoints could be scraped" in text
 
 
+async def test_it_is_not_ready_any_more_while_it_stops(cluster):
+    async with gpus() as (_, exporter), scaler(cluster, exporter) as one:
+        await until(lambda: is_ready(one.http_port))
+        one.stop()
+        assert await get(one.http_port, "/readyz") == (503, "this process is stopping\n")
+
+
 async def test_it_is_not_ready_while_the_api_refuses_to_list(cluster):
     async with gpus() as (_, exporter):
         with cluster.refusing("GET", "/workloads", status=403):

@@ -321,6 +321,20 @@ async def test_after_leadership_nothing_is_written(cluster, leader):
     assert await is_active(cluster)
 
 
+async def test_leadership_that_is_lost_in_the_midst_of_work_leaves_the_rest_undone(cluster, leader):
+    names = [f"notebook-{number}" for number in range(20)]
+    for name in names:
+        await cluster.wants(1, name=name, workloadRef={"name": name})
+    await until(leader.is_current)
+    cluster.api.faults.latency_seconds = 0.05
+    async with leader.leads():
+        await until(lambda: len(leader.patches) > 3)
+    cluster.api.faults.latency_seconds = 0.0
+    written = len(leader.patches)
+    await asyncio.sleep(0.2)
+    assert len(leader.patches) == written < len(names)
+
+
 async def test_leadership_that_returns_goes_on(cluster, leader):
     await cluster.wants(1)
     await cluster.submit()
