@@ -81,10 +81,13 @@ def shown(world: World, name: str = "app") -> Json:
     return world.find(SCALED_OBJECT, "default", name) or {"metadata": {}, "status": {}}
 
 
-def is_settled_at_0(deployment: Json) -> bool:
-    status = deployment["status"]
-    return bool(
-        status.get("observedGeneration") == deployment["metadata"]["generation"] and status.get("replicas") == 0
+def are_settled_at_0(world: World) -> bool:
+    """Whether all Deployments are at 0, and their controller has written so and is done with them."""
+    found = world.all(DEPLOYMENT)
+    return bool(found) and all(
+        each["status"].get("observedGeneration") == each["metadata"]["generation"]
+        and each["spec"]["replicas"] == each["status"].get("replicas") == 0
+        for each in found
     )
 
 
@@ -146,7 +149,7 @@ async def test_a_poll_asks_for_the_spec_the_metrics_and_the_activity_in_this_ord
     # One GetMetricSpec of the reconciliation, then polls.
     assert scaler.rpcs()[:7] == ["GetMetricSpec", *["GetMetricSpec", "GetMetrics", "IsActive"] * 2]
     polls = [each.at for each in scaler.asked if each.rpc == "IsActive"]
-    assert polls[2] - polls[0] == pytest.approx(2 * POLLING, abs=POLLING)
+    assert polls[2] - polls[0] > 2 * POLLING - 0.05
 
 
 async def test_all_metadata_is_passed_except_what_comes_from_an_unknown_environment(
@@ -279,7 +282,8 @@ async def test_a_pushed_true_scales_up_at_once_and_a_pushed_false_does_nothing(
     polling = KedaTiming(polling=timedelta(minutes=1))
     async with World(dataclasses.replace(world.config, keda=polling)) as world:
         await world.apply([deployment(), scaled_object(scaler.address, kind="external-push")])
-        await world.wait_for(lambda: replicas(world) == 0)
+        # A scale write is not repeated after a conflict, so its controller has to be done with the Deployment.
+        await world.wait_for(lambda: are_settled_at_0(world))
         await world.wait_for(lambda: bool(scaler.pushes), "the stream")
         scaler.push(True)
         await world.wait_for(lambda: replicas(world) == 1, "scaling to 1", within=1)
@@ -304,10 +308,10 @@ async def test_a_stream_that_fails_is_reopened_ever_later_and_one_that_ends_well
         return loop.time() - started
 
     failed = [await reopened_after(grpc.StatusCode.UNAVAILABLE) for _ in range(3)]
-    assert failed == [pytest.approx(seconds, abs=0.1) for seconds in (0.1, 0.2, 0.4)]
+    assert all(waited > due - 0.05 for waited, due in zip(failed, (0.1, 0.2, 0.4), strict=True))
     # The wait that was due is still waited; only the next one is short again.
     await reopened_after(grpc.StatusCode.OK)
-    assert await reopened_after(grpc.StatusCode.OK) == pytest.approx(0.1, abs=0.1)
+    assert await reopened_after(grpc.StatusCode.OK) < 0.7  # 0.1 and not the 1.6 that would be next
 
 
 async def test_force_activation_wakes_and_keeps_even_while_the_scaler_fails(
@@ -391,7 +395,7 @@ async def test_deleting_restores_the_original_replicas_only_where_asked(world: W
     await world.apply(scaled_object(scaler.address, "back", advanced={"restoreToOriginalReplicaCount": True}))
     await world.wait_for(lambda: replicas(world, "left") == replicas(world, "back") == 0)
     # KEDA restores with one write and gives up on a conflict, so its controller has to be done with the Deployment.
-    await world.wait_for(lambda: all(is_settled_at_0(each) for each in world.all(DEPLOYMENT)))
+    await world.wait_for(lambda: are_settled_at_0(world))
     for name in ("left", "back"):
         await world.delete(SCALED_OBJECT, "default", name)
     await world.wait_for(lambda: not world.all(SCALED_OBJECT), "the finalizers")
