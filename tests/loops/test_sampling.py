@@ -223,12 +223,92 @@ async def test_a_longer_window_that_cannot_be_read_is_a_doubt_and_no_shorter_one
     assert {w.coverage_ratio for w in windows(bench.sampler.history, at(60), minutes(30)).values()} == {1.0}
 
 
-async def test_a_clock_that_is_set_back_does_not_stop_the_reading() -> None:
+async def test_a_clock_that_is_set_back_begins_anew() -> None:
     bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
     await bench.refresh(at(3600))
     intake = await bench.refresh(NOON)
     assert intake.doubt is None
-    assert bench.starts() == {NOON - OVERLAP}
+    assert bench.starts() == {NOON - SPAN - EDGE}
+    assert {window.coverage_ratio for window in windows(bench.sampler.history, NOON).values()} == {1.0}
+
+
+# ---- windows longer than one read
+
+HOUR = minutes(60)
+
+
+async def test_no_read_is_longer_than_an_hour_whatever_the_window() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train", ratio=busy_in(at(-9000), at(-8900)))))
+    asked = []
+    for tick in range(5):
+        await bench.refresh(at(30 * tick), span=minutes(150))
+        asked.append([(start, end) for name, start, end in bench.source.asked if name == "gpu_util"])
+    begin = at(60) - minutes(150) - EDGE  # of the window, at the third tick
+    assert asked == [
+        [(NOON - HOUR, NOON)],
+        [(at(-23) - OVERLAP, at(30)), (NOON - 2 * HOUR, NOON - HOUR)],
+        [(at(7) - OVERLAP, at(60)), (begin, NOON - 2 * HOUR)],
+        [(at(37) - OVERLAP, at(90))],
+        [(at(67) - OVERLAP, at(120))],
+    ]
+    assert {w.coverage_ratio for w in windows(bench.sampler.history, at(120), minutes(150)).values()} == {1.0}
+
+
+async def test_a_long_window_that_was_read_in_parts_is_the_same_as_ever() -> None:
+    series = gpu("GPU-0", pod="train", ratio=busy_in(at(-8000), at(-7900)))
+    bench = Bench(Metrics(series=series))
+    for tick in range(4):
+        await bench.refresh(at(30 * tick), span=minutes(150))
+    (device,) = bench.sampler.history
+    whole = History(signals=DEFAULT_SIGNALS, interval=TRUST.interval, span=minutes(150))
+    for signal in DEFAULT_SIGNALS:
+        (each,) = (await bench.source.read(signal, start=at(-20_000), end=at(90))).series
+        whole.record(signal, device.series, each.samples())
+    assert windows(bench.sampler.history, at(90), minutes(150)) == windows(whole, at(90), minutes(150))
+    assert peak(bench.sampler, at(90), minutes(150)) == pytest.approx(0.9)
+
+
+async def test_an_older_part_that_cannot_be_read_is_tried_again_and_doubts_nothing_newer() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    await bench.refresh(NOON, span=minutes(90))
+
+    class OldIsGone(ScriptedSource):
+        async def read(self, signal: Signal, *, start: datetime, end: datetime) -> Reading:
+            if end < NOON:
+                raise DOWN
+            return await super().read(signal, start=start, end=end)
+
+    plain, bench.sampler._source = bench.source, OldIsGone(metrics=bench.metrics, clock=bench.clock)
+    assert (await bench.refresh(at(30), span=minutes(90))).doubt is None
+    (device,) = bench.sampler.history
+    assert device.window("gpu_util", end=at(30), length=minutes(90)).longest_gap == 59
+    bench.sampler._source = plain
+    assert (await bench.refresh(at(60), span=minutes(90))).doubt is None
+    assert device.window("gpu_util", end=at(60), length=minutes(90)).coverage_ratio == 1.0
+
+
+async def test_after_an_outage_of_hours_a_long_window_is_read_anew_in_parts() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    for tick in range(3):
+        await bench.refresh(at(30 * tick), span=minutes(120))
+    later = at(3 * 3600)
+    await bench.refresh(later, span=minutes(120))
+    assert bench.starts() == {later - HOUR}
+    for tick in range(1, 3):
+        await bench.refresh(later + tick * minutes(0.5), span=minutes(120))
+    found = windows(bench.sampler.history, later + minutes(1), minutes(120))
+    assert {window.coverage_ratio for window in found.values()} == {1.0}
+
+
+async def test_a_cluster_whose_gpus_come_later_has_its_long_window_too() -> None:
+    bench = Bench(Metrics(series=[]))
+    for tick in range(4):
+        await bench.refresh(at(30 * tick), span=minutes(120))
+    assert bench.sampler.is_backfilled
+    bench.metrics.series = gpu("GPU-0", pod="train")
+    await bench.refresh(at(120), span=minutes(120))
+    (device,) = bench.sampler.history
+    assert device.window("gpu_util", end=at(120), length=minutes(60)).coverage_ratio == 1.0
 
 
 # ---- what is made of it
