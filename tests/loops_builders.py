@@ -243,7 +243,9 @@ def gang(
 
     def settle(cluster: MemoryCluster) -> None:
         json = WorkloadJson(f"{name}-workload", pods=1, gpus_per_pod=gpus).admitted()
-        cluster.scaled_objects.put(scaled_object(name, triggers=[metadata or QUICK], annotations=annotations))
+        cluster.scaled_objects.put(
+            scaled_object(name, triggers=[QUICK if metadata is None else metadata], annotations=annotations)
+        )
         cluster.scalable_workloads.put(scalable_workload(name, workload=f"{name}-workload"))
         cluster.workloads.put(json.decoded())
         cluster.pods.put(pod(f"{name}-pod", gpus=gpus, node=node, started=started, workload=f"{name}-workload"))
@@ -265,7 +267,9 @@ def deployment(
 
     def settle(cluster: MemoryCluster) -> None:
         cluster.scaled_objects.put(
-            scaled_object(name, kind=DEPLOYMENT_KIND, triggers=[metadata or QUICK], annotations=annotations)
+            scaled_object(
+                name, kind=DEPLOYMENT_KIND, triggers=[QUICK if metadata is None else metadata], annotations=annotations
+            )
         )
         cluster.scales.scales[name] = Scale(replicas=replicas, observed_replicas=replicas, selector=f"app={name}")
         if replicas:

@@ -33,7 +33,7 @@ from scaler.loops.cluster import Cluster, target_of
 from scaler.loops.sampling import Intake, Sampler
 from scaler.loops.scales import Scales, is_scalable_workload
 from scaler.loops.wishes import kept, wake_wish
-from scaler.ports import DemandSource
+from scaler.ports import Demand, DemandSource
 
 log = structlog.get_logger(__name__)
 
@@ -243,8 +243,15 @@ class Evaluator:
         triggers = self._own_triggers(scaled_object)
         if not triggers:
             return None
-        subject = self._subject(scaled_object, self._demanded.get(scaled_object.metadata.key, ""), view_doubt)
-        return self._entry(subject, triggers, at)
+        key = scaled_object.metadata.key
+        try:
+            subject = self._subject(scaled_object, self._demanded.get(key, ""), view_doubt)
+            return self._entry(subject, triggers, at)
+        except Exception as error:
+            # Objects are written by tenants. What one of them provokes must not take the answers from all others.
+            log.exception("a ScaledObject could not be decided", scaled_object="/".join(key))
+            problem = f"internal error while it was decided ({error!r}); please report it with the scaler's log"
+            return BoardEntry(target=target_of(scaled_object), triggers={}, problems=(problem,))
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         addresses = self.config.scaler_addresses
@@ -285,19 +292,25 @@ class Evaluator:
         return decide(subject.standing, verdict, policy=policy.policy, now=at)
 
     async def _demand(self, at: datetime) -> Mapping[Key, str]:
-        """By ScaledObject, the wake query that asks for it. A query that fails asks for nobody: what sleeps, sleeps."""
-        wishes: dict[Key, str] = {}
-        for query in self.config.wake_queries if self.demand else ():
-            try:
-                elements = await self.demand.demand(query.promql, at=at) if self.demand else ()
-            except SourceError as error:
-                log.warning("wake query failed", query=query.name, error=str(error))
-                continue
+        """By ScaledObject, the first wake query that asks for it."""
+        queries, wishes = self.config.wake_queries, dict[Key, str]()
+        answers = await asyncio.gather(*(self._elements(query, at) for query in queries))
+        for query, elements in zip(queries, answers, strict=True):
             for element in elements:
                 key = element.labels.get(query.namespace_label, ""), element.labels.get(query.name_label, "")
                 if element.value > 0 and query.covers(key[0]):
                     wishes.setdefault(key, f"demand query {query.name!r}")
         return wishes
+
+    async def _elements(self, query: WakeQuery, at: datetime) -> Sequence[Demand]:
+        """What the query gives. One that fails asks for nobody: what sleeps, sleeps."""
+        if self.demand is None:
+            return ()
+        try:
+            return await self.demand.demand(query.promql, at=at)
+        except SourceError as error:
+            log.warning("wake query failed", query=query.name, error=str(error))
+            return ()
 
     # ------------------------------------------------------------------------------------------------- the subject
 
