@@ -10,6 +10,7 @@ from scaler.embedded.fleet import FleetConfig
 from scaler.embedded.keda import KedaTiming
 from scaler.embedded.kubelet import KubeletTiming
 from scaler.embedded.kueue import KueueTiming
+from scaler.kube.resources import Resource
 
 
 class Part(StrEnum):
@@ -32,6 +33,8 @@ class WorldConfig:
     kubelet: KubeletTiming = field(default_factory=KubeletTiming)
     keda: KedaTiming = field(default_factory=KedaTiming)
     parts: frozenset[Part] = frozenset(Part)
+    follows: tuple[Resource, ...] = ()
+    """Kinds to look at (`World.find`, `World.all`) beyond those that the parts need."""
     schedules: bool = True
     """Whether pods are placed here, and not by a kube-scheduler."""
     kubeconfig: Path | None = None

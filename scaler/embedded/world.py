@@ -90,7 +90,8 @@ class World:
         await self._exits.enter_async_context(self._transport)
         self._applier = Applier(self._transport)
         await self._install_crds()
-        followed = [*{each: None for part in self.config.parts for each in _CONTROLLERS[part].watched}]
+        needed = {each: None for part in self.config.parts for each in _CONTROLLERS[part].watched}
+        followed = [*(needed | dict.fromkeys(self.config.follows))]
         self._client = await self._exits.enter_async_context(Client(self._transport, followed))
         self._exits.callback(self._client.listen(followed, self._news.set))
         await self._exits.enter_async_context(self._exporter)
