@@ -97,8 +97,8 @@ async def test_a_replicas_field_that_is_absent_is_an_error_of_the_server(
     answer = await client.get(widgets.at("one", "scale"))
     assert (answer.status, answer.reason) == (500, "InternalError")
     assert 'the spec replicas field ".spec.replicas" does not exist' in answer.body["message"]
-    (await widgets.patch("one", {"spec": {"replicas": 1}})).ok()
-    assert (await client.get(widgets.at("one", "scale"))).ok()["spec"] == {"replicas": 1}
+    (await widgets.patch("one", {"spec": {"replicas": 2}}, "scale")).ok()
+    assert (await client.get(widgets.at("one", "scale"))).ok()["spec"] == {"replicas": 2}
 
 
 async def test_a_deployment_scales_and_shows_its_selector(client: Client, namespace: str) -> None:
@@ -111,3 +111,13 @@ async def test_a_deployment_scales_and_shows_its_selector(client: Client, namesp
     scale = (await client.get(f"{path}/web/scale")).ok()
     assert scale["status"] == {"replicas": 0, "selector": "a=b,t in (u,v)"}
     assert scale["spec"] == {}
+
+
+async def test_who_scales_owns_the_replicas_but_nobody_owns_zero(widgets: Widgets) -> None:
+    (await widgets.client.post(widgets.path, widgets.body("one", {"replicas": 1}), fieldManager="author")).ok()
+    (await widgets.patch("one", {"spec": {"replicas": 2}}, "scale", fieldManager="keda")).ok()
+    refused = await widgets.apply("gitops", "one", {"replicas": 1})
+    assert (refused.status, refused.causes) == (409, [("FieldManagerConflict", ".spec.replicas")])
+    assert 'conflict with "keda" with subresource "scale"' in refused.body["message"]
+    (await widgets.patch("one", {"spec": {"replicas": 0}}, "scale", fieldManager="keda")).ok()
+    assert (await widgets.apply("gitops", "one", {"replicas": 1})).ok()["spec"]["replicas"] == 1

@@ -67,7 +67,7 @@ def applied(
     wanted_part = managed_part(config, without=without)
     _check_typed(wanted_part, schema, ())
     if live and not managers:
-        managers = (_first_manager(live, applier, schema),)
+        managers = (_first_manager(managed_part(live, without=without), applier, schema),)
     mine = find_manager(managers, applier)
     others = [manager for manager in managers if manager.identity != applier.identity]
     wanted = applied_fields(wanted_part, schema)
@@ -75,7 +75,7 @@ def applied(
     base = live or {key: config[key] for key in ("apiVersion", "kind", "metadata")}
     merged: Json = {**base, **merge_applied(managed_part(live, without=frozenset()), wanted_part, schema)}
     merged["metadata"] = {**base["metadata"], **merged["metadata"]}
-    doomed = _no_longer_named(mine.fields if mine else frozenset(), owned)
+    doomed = _no_longer_named(mine.fields if mine else frozenset(), owned, schema)
     body = _without_paths(merged, schema, (), doomed) if doomed else merged
     changed = changes(managed_part(live, without=without), managed_part(body, without=without), schema)
     conflicts = [(manager, found) for manager in others if (found := manager.fields & changed.written)]
@@ -84,10 +84,10 @@ def applied(
     return Applied(body, _managers_after(others, mine, replace(applier, fields=wanted), changed))
 
 
-def _first_manager(live: Json, applier: Manager, schema: Structural) -> Manager:
+def _first_manager(live_part: Json, applier: Manager, schema: Structural) -> Manager:
     """Who is taken to own an object that nobody was recorded to own."""
-    fields = frozenset(all_fields(managed_part(live, without=frozenset()), schema, ()) - {()})
-    return replace(applier, name=_FIRST, operation="Update", subresource="", fields=fields)
+    fields = frozenset(all_fields(live_part, schema, ()) - {()})
+    return replace(applier, name=_FIRST, operation="Update", fields=fields)
 
 
 def _managers_after(
@@ -110,7 +110,8 @@ def merge_applied(live: Any, config: Any, node: Structural) -> Any:
         return merged
     if is_granular_list(live, node) and is_granular_list(config, node):
         return _merge_lists(live, config, node)
-    return config
+    # A null says nothing about a map or list that is there.
+    return live if config is None and isinstance(live, dict | list) else config
 
 
 def _merge_lists(live: list[Any], config: list[Any], node: Structural) -> list[Any]:
@@ -118,18 +119,21 @@ def _merge_lists(live: list[Any], config: list[Any], node: Structural) -> list[A
     lives = {item_element(item, node): item for item in live}
     configs = {item_element(item, node): item for item in config}
     behind, ahead = deque(lives), deque(configs)
+    common = deque(element for element in configs if element in lives)
     merged: list[Any] = []
     while behind or ahead:
         if behind and behind[0] not in configs:
             merged.append(lives[behind.popleft()])
-        elif ahead and (ahead[0] not in lives or not behind or behind[0] == ahead[0]):
+        elif behind and behind[0] != common[0]:
+            # A common item that has a later place in the configuration.
+            behind.popleft()
+        else:
             element = ahead.popleft()
             merged.append(_merged_item(element, lives, configs, node))
-            if behind and behind[0] == element:
-                behind.popleft()
-        else:
-            # A common item that the configuration has at a later place.
-            behind.popleft()
+            if element in lives:
+                common.popleft()
+                if behind:
+                    behind.popleft()
     return merged
 
 
@@ -139,25 +143,46 @@ def _merged_item(element: str, lives: Json, configs: Json, node: Structural) -> 
     return configs[element]
 
 
-def _no_longer_named(before: Fields, owned: Fields) -> set[Path]:
-    """What goes: fields applied before, and the containers around them, if nobody owns them or anything below."""
-    alive = set(_with_parents(owned))
-    return {path for path in _with_parents(before) if path not in alive and path != ("f:metadata",)}
+def _no_longer_named(before: Fields, owned: Fields, schema: Structural) -> set[Path]:
+    """What goes: fields that were applied before and that nobody owns, and the containers around them.
+
+    A list item or a key of a free-form map goes with all that is in it unless somebody owns the item or key itself; a
+    field of the schema stays as long as anything below it is owned.
+    """
+    alive = set(_with_named_parents(owned, schema))
+    return {path for path in _with_named_parents(before, schema) if path not in alive and path != ("f:metadata",)}
 
 
-def _with_parents(fields: Fields) -> Iterable[Path]:
+def _with_named_parents(fields: Fields, schema: Structural) -> Iterable[Path]:
+    """The fields, and those above them that the schema knows by name."""
+    yield from fields
     for path in fields:
-        for length in range(1, len(path) + 1):
-            yield path[:length]
+        node: Structural | None = schema
+        for depth, element in enumerate(path[:-1], start=1):
+            if node is None:
+                break
+            if element.startswith("f:"):
+                named = node.properties.get(element.removeprefix("f:"))
+                if named is not None:
+                    yield path[:depth]
+                node = named or node.additional
+            else:
+                node = node.items
 
 
 def _without_paths(value: Any, node: Structural, path: Path, doomed: set[Path]) -> Any:
     if is_granular_map(value, node):
-        return {
-            key: _without_paths(item, child_or_open(node, key), (*path, "f:" + key), doomed)
-            for key, item in value.items()
-            if (*path, "f:" + key) not in doomed
-        }
+        kept = {}
+        for key, item in value.items():
+            here = (*path, "f:" + key)
+            # What holds no field that could be owned (empty lists) cannot be taken away either.
+            if here in doomed and applied_fields({key: item}, node):
+                continue
+            left = _without_paths(item, child_or_open(node, key), here, doomed)
+            # What has no field left that could be owned goes too, whoever owned it; an empty map still has itself.
+            if left in (item, {}) or applied_fields({key: left}, node):
+                kept[key] = left
+        return kept
     if is_granular_list(value, node):
         placed = [((*path, item_element(item, node)), item) for item in value]
         inner = node.items or OPEN

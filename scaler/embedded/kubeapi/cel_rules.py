@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from scaler.embedded.kubeapi.fieldsets import list_key
+from scaler.embedded.kubeapi.json_values import same
 from scaler.embedded.kubeapi.status import Cause, Json
 from scaler.embedded.kubeapi.structural import Rule, Structural
 
@@ -54,7 +55,7 @@ class _Compiled:
         """
         if self.is_transition:
             return old is not None or self.rule.optional_old_self
-        return old is None or old != new
+        return old is None or not same(old, new)
 
 
 class RuleBook:

@@ -20,9 +20,11 @@ from scaler.embedded.kubeapi.admission import (
 from scaler.embedded.kubeapi.apply import applied
 from scaler.embedded.kubeapi.builtins import BUILT_INS
 from scaler.embedded.kubeapi.fieldsets import changes, managed_part
+from scaler.embedded.kubeapi.json_values import same
 from scaler.embedded.kubeapi.options import Deletion, Writing
-from scaler.embedded.kubeapi.ownership import Manager, after_update, managers_from_json
+from scaler.embedded.kubeapi.ownership import Manager, after_scaling, after_update, managers_from_json
 from scaler.embedded.kubeapi.resources import Registry, View, storage_view
+from scaler.embedded.kubeapi.scaling import value_at
 from scaler.embedded.kubeapi.shaping import fill_defaults, prune
 from scaler.embedded.kubeapi.status import Json, already_exists, bad_request, conflict, not_found
 from scaler.embedded.kubeapi.store import Key, Store, Stored
@@ -85,7 +87,9 @@ class Cluster:
         changed = change(before)
         managers = _managers_before(old, changed["metadata"].get("managedFields") if not subresource else None)
         new = self._settled(view, old, changed, writing, subresource=subresource)
-        managers = self._owned_after(view, before, new, managers, writing, subresource=subresource)
+        if managers:
+            # Real servers do not begin to record owners with an update: it could not tell who wrote all the rest.
+            managers = self._owned_after(view, before, new, managers, writing, subresource=subresource)
         return self._store_next(view, old, new, managers, writing)
 
     def apply(
@@ -142,7 +146,7 @@ class Cluster:
         body = _for_storage(view, new, managers)
         if managers == old.managers and "managedFields" in old.body["metadata"]:
             body["metadata"]["managedFields"] = old.body["metadata"]["managedFields"]
-        if body == old.body:
+        if same(body, old.body):
             return old
         if writing.dry_run:
             return Stored(body, key=old.key, revision=old.revision, managers=managers)
@@ -170,7 +174,12 @@ class Cluster:
         without = lifecycle.reset_fields(view, subresource)
         before, after = managed_part(old, without=without), managed_part(new, without=without)
         writer = self._manager(view, writing, "Update", subresource=subresource)
-        return after_update(managers, writer, changes(before, after, view.version.schema))
+        changed = changes(before, after, view.version.schema)
+        if subresource == "scale" and changed and view.version.scale:
+            steps = view.version.scale.spec
+            path = tuple(f"f:{step}" for step in steps)
+            return after_scaling(managers, writer, path, value_at(new, steps))
+        return after_update(managers, writer, changed)
 
     def _manager(self, view: View, writing: Writing, operation: str, *, subresource: str) -> Manager:
         return Manager(

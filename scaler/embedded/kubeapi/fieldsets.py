@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from scaler.embedded.kubeapi.json_values import same
 from scaler.embedded.kubeapi.status import Json
 from scaler.embedded.kubeapi.structural import OPEN, UNSET, Structural, child_or_open
 
@@ -84,7 +85,8 @@ def _collect(value: Any, node: Structural, path: Path, found: set[Path], *, cont
             here = (*path, "f:" + key)
             if isinstance(item, dict | list):
                 _collect(item, child_or_open(node, key), here, found, containers=containers)
-                if containers or not item or key not in node.properties:
+                # An empty map is owned as such; of an empty list there is nothing to own, unless it is owned whole.
+                if containers or item == {} or key not in node.properties:
                     found.add(here)
             else:
                 found.add(here)
@@ -120,7 +122,7 @@ def changes(old: Json, new: Json, schema: Structural) -> Changes:
 
 
 def _compare(old: Any, new: Any, node: Structural, path: Path, found: Changes) -> None:
-    if old is new or (type(old) is type(new) and old == new):
+    if same(old, new):
         return
     if is_granular_map(old, node) and is_granular_map(new, node):
         olds = {"f:" + key: (item, child_or_open(node, key)) for key, item in old.items()}

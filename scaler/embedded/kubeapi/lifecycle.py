@@ -18,6 +18,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from scaler.embedded.kubeapi.json_values import same
 from scaler.embedded.kubeapi.resources import View
 from scaler.embedded.kubeapi.status import STALE, ApiError, Cause, Json, bad_request, conflict, invalid
 
@@ -215,7 +216,8 @@ def _kept_metadata(old: Json, new: Json) -> Json:
 def _spec_differs(view: View, old: Json, new: Json) -> bool:
     """Whether what a controller has to act on changed: all but metadata and, where it is a subresource, status."""
     apart = {"metadata", "apiVersion", "kind"} | ({"status"} if view.version.has_status else set())
-    return {k: v for k, v in old.items() if k not in apart} != {k: v for k, v in new.items() if k not in apart}
+    before, after = ({k: v for k, v in body.items() if k not in apart} for body in (old, new))
+    return not same(before, after)
 
 
 def reset_fields(view: View, subresource: str) -> frozenset[str]:

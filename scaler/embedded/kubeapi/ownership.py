@@ -11,6 +11,7 @@ from typing import Any
 from scaler.embedded.kubeapi.fieldsets import (
     Changes,
     Fields,
+    Path,
     from_fields_v1,
     to_fields_v1,
 )
@@ -77,6 +78,17 @@ def after_update(managers: tuple[Manager, ...], writer: Manager, changed: Change
     lost = changed.written | changed.removed
     others = (replace(m, fields=m.fields - lost) for m in managers if m.identity != writer.identity)
     return arranged([*others, mine])
+
+
+def after_scaling(managers: tuple[Manager, ...], writer: Manager, path: Path, replicas: int) -> tuple[Manager, ...]:
+    """The managers after `writer` set the number of replicas through /scale.
+
+    Ownership moves only where somebody had it, and a 0 is owned by nobody: in a Scale, 0 is written as nothing.
+    """
+    if not any(path in manager.fields for manager in managers):
+        return managers
+    kept = [replace(m, fields=m.fields - {path}) for m in managers if m.identity != writer.identity]
+    return arranged([*kept, replace(writer, fields=frozenset({path} if replicas else ()))])
 
 
 def find_manager(managers: Iterable[Manager], wanted: Manager) -> Manager | None:

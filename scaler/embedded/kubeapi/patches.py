@@ -7,6 +7,7 @@ merged items keep their place and new ones go to the end. Real servers take it f
 Law: the old object is never changed; untouched parts of it are shared with the result.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -60,10 +61,23 @@ def json_patched(old: Json, operations: Any) -> Any:
 
     if not isinstance(operations, list):
         raise bad_request("a JSON patch is a list of operations")
+    patched = copy.deepcopy(old)
     try:
-        return jsonpatch.JsonPatch(operations).apply(old)
+        for operation in operations:
+            patched = jsonpatch.JsonPatch([_lenient(operation, patched)]).apply(patched, in_place=True)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         raise _does_not_apply(str(error)) from error
+    return patched
+
+
+def _lenient(operation: Any, body: Any) -> Any:
+    """The operation; a replace of an absent key adds it, as real servers let it."""
+    import jsonpatch
+
+    if not isinstance(operation, dict) or operation.get("op") != "replace":
+        return operation
+    parent, _ = jsonpatch.JsonPointer(operation.get("path", "")).to_last(body)
+    return {**operation, "op": "add"} if isinstance(parent, dict) else operation
 
 
 def _does_not_apply(why: str) -> ApiError:

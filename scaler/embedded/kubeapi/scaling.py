@@ -12,15 +12,14 @@ SCALE_VERSION = "autoscaling/v1"
 
 def scale_of(view: View, stored: Stored) -> Json:
     """The Scale of an object. Raises: ApiError 500 where a custom object lacks its replicas field."""
-    return scale_of_body(view, stored.as_served(view))
-
-
-def scale_of_body(view: View, body: Json) -> Json:
-    """The Scale of an object's body."""
-    paths = _paths(view)
-    replicas = value_at(body, paths.spec)
-    if replicas is None and view.resource.custom:
+    body, paths = stored.as_served(view), _paths(view)
+    if view.resource.custom and value_at(body, paths.spec) is None:
         raise internal(f'the spec replicas field ".{".".join(paths.spec)}" does not exist')
+    return _scale(body, paths)
+
+
+def _scale(body: Json, paths: ScalePaths) -> Json:
+    replicas = value_at(body, paths.spec)
     metadata = body["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     status: Json = {"replicas": value_at(body, paths.status) or 0}
@@ -41,7 +40,8 @@ def scaled(view: View, change: Callable[[Json], Json]) -> Callable[[Json], Json]
     paths = _paths(view)
 
     def apply(body: Json) -> Json:
-        scale = change(scale_of_body(view, body))
+        # Unlike reading it, writing it works where there is no number yet.
+        scale = change(_scale(body, paths))
         if scale.get("kind", "Scale") != "Scale":
             raise bad_request(f"a Scale was expected, not a {scale['kind']}")
         replicas = _checked(view, body, (scale.get("spec") or {}).get("replicas", 0))

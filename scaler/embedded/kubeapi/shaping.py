@@ -30,10 +30,11 @@ def prune(body: Json, schema: Structural) -> tuple[Json, list[str]]:
 
 
 def _known_metadata(metadata: Any, dropped: list[str]) -> Any:
-    if not isinstance(metadata, dict) or metadata.keys() <= _OBJECT_META:
+    """The metadata as a typed server keeps it: known fields, and no empty ones."""
+    if not isinstance(metadata, dict) or (metadata.keys() <= _OBJECT_META and all(metadata.values())):
         return metadata
     dropped.extend(f"metadata.{key}" for key in metadata if key not in _OBJECT_META)
-    return {key: value for key, value in metadata.items() if key in _OBJECT_META}
+    return {key: value for key, value in metadata.items() if key in _OBJECT_META and value}
 
 
 def _prune(value: Any, node: Structural, path: str, dropped: list[str]) -> Any:

@@ -14,6 +14,7 @@ import msgspec
 
 from scaler.embedded.kubeapi.cel_rules import RuleBook
 from scaler.embedded.kubeapi.fieldsets import list_key
+from scaler.embedded.kubeapi.json_values import same
 from scaler.embedded.kubeapi.status import Cause, Json
 from scaler.embedded.kubeapi.structural import UNSET, Structural
 
@@ -67,7 +68,7 @@ class SchemaValidator:
 
     def _structural(self, new: Json, old: Json | None) -> Iterator[Cause]:
         for error in self._schema.iter_errors(new):
-            if old is None or value_at_place(old, tuple(error.instance_path)) != error.instance:
+            if old is None or not same(value_at_place(old, tuple(error.instance_path)), error.instance):
                 yield _cause(error)
 
 
