@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +197,7 @@ async def small_cluster(folder: Path) -> AsyncIterator[SmallCluster]:
     """A cluster with an empty namespace; its kubeconfig lies in the folder."""
     api = KubeApi()
     await api.start()
-    own = yaml.safe_load(_OWN_CRD.read_text(encoding="utf-8"))
-    api.install_crds([*crds.load(), own])
+    api.install_crds(json.loads(_definitions()))
     kubeconfig = folder / "kubeconfig"
     api.write_kubeconfig(kubeconfig)
     try:
@@ -206,6 +206,12 @@ async def small_cluster(folder: Path) -> AsyncIterator[SmallCluster]:
             yield SmallCluster(api, kube, kubeconfig)
     finally:
         await api.stop()
+
+
+@cache
+def _definitions() -> str:
+    """All CustomResourceDefinitions as JSON, since reading them as YAML takes longer than most tests."""
+    return json.dumps([*crds.load(), yaml.safe_load(_OWN_CRD.read_text(encoding="utf-8"))])
 
 
 def pod_json(name: str, owner_uid: str, *, annotated: bool, running: bool) -> Json:

@@ -6,7 +6,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -175,7 +175,7 @@ class Runtime:
             for number, work in enumerate(self.reflectors.tasks()):
                 self._spawn(f"reflector-{number}", work)
             try:
-                await self._wait_listed()
+                await self._wait_listed(_LIST_SECONDS)
                 await self.evaluator.tick(self.evaluator.clock())
             finally:
                 for task in self._tasks:
@@ -186,14 +186,21 @@ class Runtime:
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
         return explanation
 
-    async def _wait_listed(self) -> None:
+    async def _wait_listed(self, seconds: float) -> None:
+        """Raises: ScalerError where the API has not listed everything by then."""
         copies = self.reflectors
         waits = (copies.scaled_objects, copies.scalable_workloads, copies.workloads, copies.pods)
         try:
-            async with asyncio.timeout(_LIST_SECONDS):
+            async with asyncio.timeout(seconds):
                 await asyncio.gather(*(copy.wait_synced() for copy in waits))
         except TimeoutError:
             raise ScalerError(f"the Kubernetes API did not list everything: {self.cluster.unlisted}") from None
+
+    async def _evaluate(self) -> None:
+        """Evaluate for ever; the first time not before there is something to evaluate, or that would cost a tick."""
+        with suppress(ScalerError):  # which the evaluation tells, too
+            await self._wait_listed(self.settings.evaluation.interval.total_seconds())
+        await self.evaluator.run()
 
     # --------------------------------------------------------------------------------------------------------- parts
 
@@ -296,7 +303,7 @@ class Runtime:
         log.info("listening", grpc_port=self.grpc_port or None, http_port=self.http_port, version=__version__)
 
     def _start_loops(self) -> None:
-        self._spawn("evaluation", self.evaluator.run())
+        self._spawn("evaluation", self._evaluate())
         for number, work in enumerate(self.reflectors.tasks()):
             self._spawn(f"reflector-{number}", work)
         if "reconciler" in self.settings.components:

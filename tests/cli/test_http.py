@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from running_scaler import TRIGGER, fetch, gpus, keda, run_gang, runtime, settings_document
+from prometheus_server import free_port
+from running_scaler import TRIGGER, fetch, gpus, keda, metric, run_gang, runtime, settings_document
 from small_cluster import NAME, small_cluster, until
 
 from scaler.telemetry.http import HttpServer, Views
@@ -63,6 +64,14 @@ async def says_why(port: int) -> bool:
     return status == 503 and "none of 1 dcgm-exporter endpoints could be scraped" in text
 
 
+async def test_an_api_that_is_slower_than_the_source_costs_no_whole_interval(cluster):
+    cluster.api.faults.latency_seconds = 0.2
+    async with gpus() as (_, exporter):
+        document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"], evaluation={"interval": "15s"})
+        async with runtime(document) as one:
+            await until(lambda: is_ready(one.http_port), seconds=4)
+
+
 async def test_it_is_not_ready_any_more_while_it_stops(cluster):
     async with gpus() as (_, exporter), scaler(cluster, exporter) as one:
         await until(lambda: is_ready(one.http_port))
@@ -91,6 +100,7 @@ async def test_metrics_can_be_read_by_whoever_scrapes_them(cluster):
         async with keda(one.grpc_port) as client:
             await until(lambda: hears(client))
         await until(lambda: is_running(cluster))
+        await until(lambda: metric(one.http_port, "idle_gpu_scaler_decisions"))
         _, content_type, text = await fetch(one.http_port, "/metrics")
         assert content_type.startswith("text/plain; version=")
         samples = {sample.name: sample for family in parse_text(text) for sample in family.samples}
@@ -258,11 +268,11 @@ async def test_what_tenants_write_is_text_on_the_page():
 
 
 @pytest.mark.parametrize(
-    ("address", "reachable"), [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "[::1]"), (":0", "127.0.0.1")]
+    ("address", "reachable"), [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "[::1]"), (":{port}", "127.0.0.1")]
 )
 async def test_it_listens_where_it_is_told_to(address, reachable):
     views = Views(unhealthy=list, unready=list, overview=list, explain=lambda _namespace, _name: None)
-    server = HttpServer(address, Metrics(), views)
+    server = HttpServer(address.format(port=free_port()), Metrics(), views)
     port = await server.start()
     async with aiohttp.ClientSession() as session, session.get(f"http://{reachable}:{port}/healthz") as answer:
         assert answer.status == 200
