@@ -34,7 +34,7 @@ from scaler.core.idleness import (
 )
 from scaler.core.policy import GpuRule, Trust
 from scaler.core.reasons import Unknowable
-from scaler.core.window import NO_WINDOW, Window
+from scaler.core.window import NO_WINDOW, Window, as_stored
 
 QUIET = window(peak=0.0)
 ACTIVE = window(peak=0.4)
@@ -88,7 +88,7 @@ def test_a_gpu_is_judged_by_all_of_its_signals(engine: Window, util: Window, exp
     [
         pytest.param(0.0, Idle, id="0 %"),
         pytest.param(0.0099, Idle, id="0.99 %"),
-        pytest.param(0.01, Busy, id="exactly the floor of 1 %"),
+        pytest.param(as_stored(0.01), Busy, id="exactly the floor of 1 %"),
         pytest.param(0.011, Busy, id="1.1 %"),
         pytest.param(57.0, Busy, id="percent where a ratio was declared"),
     ],
@@ -111,6 +111,9 @@ def test_the_floor_is_the_policys() -> None:
         pytest.param(window(covered=54, gap=6), None, id="a hole of 6 intervals is tolerated"),
         pytest.param(window(covered=53, gap=7), Unknowable.SAMPLE_GAP, id="one of 7 is not, whatever the coverage"),
         pytest.param(window(covered=40, gap=20), Unknowable.SAMPLE_GAP, id="the hole is the more precise word"),
+        pytest.param(
+            window(peak=None, covered=0, gap=60, last=at(-3600)), Unknowable.NO_SAMPLES, id="none at all in the window"
+        ),
         pytest.param(window(last=at(-600), covered=40, gap=20), Unknowable.STALE_SAMPLES, id="stale comes first"),
         pytest.param(window(last=at(10)), None, id="a clock that is ahead is no reason to doubt"),
     ],

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -54,6 +55,13 @@ def test_a_gang_whose_gpus_are_all_quiet_is_idle() -> None:
         ("worker-0", "GPU-0", "node-a", "NVIDIA A100"),
         ("worker-1", "GPU-1", "node-a", "NVIDIA A100"),
     ]
+
+
+def test_evidence_names_the_pods_node_where_the_exporter_names_none() -> None:
+    made = history()
+    record(made, replace(series(), node=""), every(30, start=-WINDOW_S - 60, end=-5))
+    assert judged([pod()], made).gpus[0].node == "node-a"
+    assert judged([replace(pod(gpus=2), node="node-b")], made).gpus[1].node == "node-b", "missing GPUs, too"
 
 
 def test_one_working_member_keeps_the_gang() -> None:
@@ -206,6 +214,9 @@ def test_a_pod_holds_gpus_until_it_ended_belongs_until_it_ends_and_runs_while_it
     made = pod(phase=phase, running_since=running_since, terminating=terminating)
     found = {"holds": made.holds_gpus, "member": made.is_member, "runs": made.is_running}
     assert [word for word, applies in found.items() if applies] == expected
+    without = pod(gpus=0, phase=phase, running_since=running_since, terminating=terminating)
+    assert not without.holds_gpus
+    assert not without.is_member
 
 
 # ------------------------------------------------------------------------------------------------------ same names

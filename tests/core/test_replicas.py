@@ -310,6 +310,7 @@ def evidence(*last_active_s: float | None, of: Verdict = BUSY, newest_s: float =
         pytest.param(minutes(120), evidence(None), {}, at(-110 * 60), id="never worked: since its warm-up ended"),
         pytest.param(minutes(15), evidence(-600), {}, at(-300), id="work during warm-up: since warm-up ended"),
         pytest.param(minutes(5), evidence(None), {}, None, id="still warming up"),
+        pytest.param(minutes(10), evidence(None), {}, None, id="warmed up this instant"),
         pytest.param(minutes(120), evidence(0, newest_s=-1), {}, None, id="work in the interval in progress"),
         pytest.param(minutes(120), evidence(-600, of=UNKNOWN), {}, None, id="unknown"),
         pytest.param(minutes(120), WorkloadVerdict(verdict=UNKNOWN), {}, None, id="no GPU"),
@@ -339,7 +340,8 @@ def test_one_quiet_signal_is_not_enough_to_call_a_gpu_quiet() -> None:
     windows = {"gr_engine_active": window(last=at(10)), "gpu_util": window(last=at(-20))}
     half = gpu_evidence(BUSY, last_active_at=NOON, windows=windows)
     both = gpu_evidence(BUSY, last_active_at=NOON, windows={**windows, "gpu_util": window(last=at(1))})
-    assert (half.is_quiet, both.is_quiet) == (False, True)
+    at_once = gpu_evidence(BUSY, last_active_at=NOON, windows={"gr_engine_active": window(last=NOON)})
+    assert (half.is_quiet, both.is_quiet, at_once.is_quiet) == (False, True, True)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from scaler.core.reasons import Because, Unknowable
 from scaler.core.replicas import Active, Inactive, NoAnswer, Stage, decide
 from scaler.core.suspension import (
     Phase,
+    Plan,
     Situation,
     Step,
     Workload,
@@ -114,6 +115,12 @@ def test_asked_to_be_at_one(
 ) -> None:
     planned = plan(situation(workload, desired=1, **changes))
     assert (planned.phase, planned.step) == (phase, step)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_replicas_is_one_only_in_the_phases_of_an_admitted_workload_that_is_wanted(phase: Phase) -> None:
+    planned = Plan(phase=phase, message="")
+    assert planned.admitted_replicas == (1 if phase in {Phase.STARTING, Phase.RUNNING} else 0)
 
 
 @pytest.mark.parametrize(

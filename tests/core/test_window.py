@@ -133,6 +133,26 @@ def test_a_sample_just_before_the_window_is_the_one_due_at_its_begin() -> None:
     assert coverage(ring(31, 61, 91).window(at(120), minutes(2))) == (3, 4, 1), "without it, that one is missed"
 
 
+def test_a_sample_before_the_window_excuses_no_more_than_the_window_lacks() -> None:
+    """11:59:30 and 12:00:59 lie 89 s = 2.97 intervals apart, two collections are missed, one of them before noon."""
+    assert coverage(ring(-30, 59, 75, 105).window(at(120), minutes(2))) == (3, 4, 1)
+
+
+def test_the_interval_before_the_window_is_not_read_where_the_ring_does_not_reach_it() -> None:
+    """A ring as long as the window would find the newest interval in its place."""
+    assert coverage(ring(31, 61, 91, 119, slots=4).window(at(120), minutes(2))) == (3, 4, 1)
+
+
+def test_samples_in_neighbouring_intervals_are_regular_however_far_apart() -> None:
+    """12:00:00 and 12:00:59: each interval has its sample. 12:01:30 has none."""
+    assert coverage(ring(0, 59, 75).window(at(149), timedelta(seconds=149))) == (3, 4, 1)
+
+
+def test_an_interval_in_progress_is_not_missed_even_where_another_one_is() -> None:
+    """At 12:02:29 the sample of 12:01:30 is nearly two intervals old, and the one due by 12:02:30 not late."""
+    assert coverage(ring(0, 60, 90).window(at(149), timedelta(seconds=149))) == (3, 4, 1)
+
+
 def test_a_sample_that_is_due_but_not_late_yet_is_not_missed() -> None:
     made = ring(1, 31, 59)
     # The newest is of 12:00:59. At 12:01:31 the interval from 12:01:00 is over and empty, but only 32 s have passed.

@@ -6,8 +6,8 @@ import pytest
 from builders import ACTIVE, INACTIVE, NO_ANSWER, NOON, SCALED_OBJECT, TARGET, entry, evaluation, minutes
 
 from scaler.core.policy import Overrides
-from scaler.core.reasons import Unknowable
-from scaler.core.replicas import Answer, NoAnswer
+from scaler.core.reasons import Because, Unknowable
+from scaler.core.replicas import Answer, Inactive, NoAnswer
 from scaler.loops.board import Board, Evaluation, Target
 
 MAX_AGE = timedelta(seconds=45)
@@ -111,6 +111,71 @@ def test_an_evaluation_replaces_the_one_before_whole(board: Board) -> None:
     board.publish(evaluation(ACTIVE))
     board.publish(Evaluation.of({("demo", "other"): entry(ACTIVE)}, at=NOON))
     assert reason(ask(board)) is Unknowable.TARGET_NOT_FOUND
+
+
+# ----------------------------------------------------------------------------------------- verdicts of idle age sooner
+
+
+@pytest.fixture
+def strict(clock: Clock) -> Board:
+    return Board(max_age=MAX_AGE, max_idle_age=timedelta(seconds=20), clock=clock)
+
+
+def test_an_answer_that_suspends_expires_before_the_others(strict: Board, clock: Clock) -> None:
+    """Work may have begun since; nobody loses anything by an error."""
+    suspended = Inactive(because=Because.SUSPENDED, message="suspended")
+    for answer, after_s, expected in (
+        (INACTIVE, 20, INACTIVE),
+        (INACTIVE, 21, Unknowable.SOURCE_UNAVAILABLE),
+        (ACTIVE, 21, ACTIVE),
+        (suspended, 21, suspended),
+        (NO_ANSWER, 21, NO_ANSWER),
+        (ACTIVE, 46, Unknowable.COLD_START),
+    ):
+        strict.publish(evaluation(answer))
+        clock.advance(after_s)
+        found = ask(strict)
+        assert found == expected if not isinstance(expected, Unknowable) else reason(found) is expected
+
+
+def test_without_an_age_of_their_own_verdicts_of_idle_last_as_long_as_the_board(board: Board, clock: Clock) -> None:
+    board.publish(evaluation(INACTIVE))
+    clock.advance(45)
+    assert ask(board) == INACTIVE
+
+
+# ------------------------------------------------------------------------------------------- amending single entries
+
+
+def test_an_entry_can_be_replaced_between_evaluations_and_the_others_stay(board: Board) -> None:
+    board.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(ACTIVE)}, at=NOON))
+    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    assert ask(board) == ACTIVE
+    assert board.answer("demo", "other", ANY) == ACTIVE
+    assert board.evaluation is not None
+    assert [each.answer for each in board.evaluation.decisions_on("demo", TARGET)] == [ACTIVE, ACTIVE]
+
+
+def test_an_amended_board_is_no_younger(board: Board, clock: Clock) -> None:
+    board.publish(evaluation(ACTIVE))
+    clock.advance(40)
+    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    clock.advance(6)
+    assert reason(ask(board)) is Unknowable.COLD_START
+
+
+def test_there_is_nothing_to_amend_before_the_first_evaluation(board: Board) -> None:
+    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    assert reason(ask(board)) is Unknowable.COLD_START
+    assert not board.is_ready
+
+
+async def test_an_amended_entry_is_told_to_its_own_streams_only(board: Board) -> None:
+    board.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(INACTIVE)}, at=NOON))
+    own, other = stream(board), Stream(board.activations("demo", "other", ANY))
+    await asyncio.gather(own.settled(), other.settled())
+    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    assert (await own.settled(), await other.settled()) == ([INACTIVE, ACTIVE], [INACTIVE])
 
 
 def test_all_decisions_on_one_target_are_found_by_it() -> None:

@@ -257,6 +257,7 @@ def test_an_owner_is_warned_once_in_an_idle_period() -> None:
     assert warned_at(None, quiet_for(minutes(24))) is None, "not yet"
     assert warned_at(None, quiet_for(minutes(25))) == "2026-12-01T12:00:00Z"
     assert warned_at("2026-12-01T11:58:00Z", quiet_for(minutes(27))) == "2026-12-01T11:58:00Z"
+    assert warned_at("2026-12-01T11:33:00Z", quiet_for(minutes(27))) == "2026-12-01T11:33:00Z", "at its very begin"
     assert warned_at("2026-12-01T11:58:00Z", decision(INACTIVE, idle_since=at(-1800))) == "2026-12-01T11:58:00Z"
 
 
