@@ -75,8 +75,8 @@ def gang(name: str, *, cluster: Json | None, workload: Json | None, pods: list[J
 
 
 def _is_running(pod: Json) -> bool:
-    terminating = "deletionTimestamp" in pod["metadata"]
-    return (pod.get("status") or {}).get("phase") == "Running" and not terminating
+    is_terminating = pod["metadata"].get("deletionTimestamp") is not None
+    return (pod.get("status") or {}).get("phase") == "Running" and not is_terminating
 
 
 def scaled(body: Json | None) -> Scaled:
