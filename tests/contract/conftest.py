@@ -19,7 +19,8 @@ from scaler.embedded.kubeapi import KubeApi
 @pytest.fixture(scope="session")
 def kubeconfig(request: pytest.FixtureRequest) -> str | None:
     """The kubeconfig of a real cluster; None for the embedded API."""
-    return request.config.getoption("kubeconfig", default=None)
+    path = request.config.getoption("kubeconfig", default=None)
+    return str(path) if path else None
 
 
 @pytest.fixture(scope="session")

@@ -164,11 +164,13 @@ class Widgets:
 
     async def create(self, name: str, spec: Json | None = None, **more: Any) -> Json:
         """A new widget."""
-        return (await self.client.post(self.path, self.body(name, spec, **more))).ok()
+        made: Json = (await self.client.post(self.path, self.body(name, spec, **more))).ok()
+        return made
 
     async def get(self, name: str) -> Json:
         """The widget as it stands."""
-        return (await self.client.get(self.at(name))).ok()
+        found: Json = (await self.client.get(self.at(name))).ok()
+        return found
 
     async def patch(self, name: str, patch: Json, subresource: str = "", **query: Any) -> Answer:
         """A merge patch."""

@@ -29,7 +29,7 @@ class Own:
         return definition(self.group, **version)
 
     async def install(self, crd: Json) -> Json:
-        made = (await self.client.post(DEFINITIONS, crd)).ok()
+        made: Json = (await self.client.post(DEFINITIONS, crd)).ok()
         self.names.append(made["metadata"]["name"])
         await until_served(self.client, crd)
         return made
@@ -55,14 +55,6 @@ async def test_a_definition_says_when_it_is_served(own: Own) -> None:
     }
     assert found["status"]["acceptedNames"] == names
     assert found["spec"]["conversion"] == {"strategy": "None"}
-
-
-def _without(crd: Json, *path: str | int) -> Json:
-    place: Any = crd
-    for step in path[:-1]:
-        place = place[step]
-    del place[path[-1]]
-    return crd
 
 
 REFUSED: dict[str, tuple[tuple[str | int, ...], Any, tuple[str, str]]] = {

@@ -8,7 +8,8 @@ import pytest
 from contract_client import Client, Json
 from contract_widgets import Widgets, gated_pod
 
-SECONDS_FOR_CONTROLLERS = 20
+SECONDS_FOR_CONTROLLERS = 60
+"""A real namespace controller has the namespaces of all other tests to clear away as well."""
 Pause = Callable[[], Awaitable[None]]
 
 

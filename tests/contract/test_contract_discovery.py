@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from contract_client import STRATEGIC, TABLE, Client
+from contract_client import STRATEGIC, TABLE, Client, Json
 from contract_widgets import Widgets, gated_pod
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -40,7 +40,7 @@ BUILT_IN = {
 
 
 @pytest.mark.parametrize(("path", "expected"), BUILT_IN.items(), ids=BUILT_IN)
-async def test_built_in_resources_are_discovered(client: Client, path: str, expected: dict) -> None:
+async def test_built_in_resources_are_discovered(client: Client, path: str, expected: Json) -> None:
     found = {r["name"]: r for r in (await client.get(path)).ok()["resources"]}
     for name, (namespaced, kind, nicknames) in expected.items():
         resource = found[name]

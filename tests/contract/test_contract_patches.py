@@ -1,7 +1,7 @@
 """Patches: merge, JSON and strategic, their media types, and the optimistic lock that a patch may carry."""
 
 import pytest
-from contract_client import JSON_PATCH, MERGE, STRATEGIC, Client
+from contract_client import JSON_PATCH, MERGE, STRATEGIC, Client, Json
 from contract_widgets import Widgets, gated_pod
 
 DEPLOYMENT = {
@@ -79,7 +79,7 @@ async def test_a_json_patch_runs_its_operations_in_order(widgets: Widgets) -> No
     ],
     ids=["a test that fails", "a remove of nothing", "an add under nothing"],
 )
-async def test_a_json_patch_that_does_not_apply_changes_nothing(widgets: Widgets, operation: dict) -> None:
+async def test_a_json_patch_that_does_not_apply_changes_nothing(widgets: Widgets, operation: Json) -> None:
     stored = await widgets.create("one", {"note": "a"})
     operations = [{"op": "replace", "path": "/spec/note", "value": "b"}, operation]
     answer = await widgets.client.patch(widgets.at("one"), operations, JSON_PATCH)

@@ -10,7 +10,7 @@ END_OF_STATE = {"k8s.io/initial-events-end": "true"}
 
 
 async def revision(widgets: Widgets) -> str:
-    return (await widgets.client.get(widgets.path)).ok()["metadata"]["resourceVersion"]
+    return str((await widgets.client.get(widgets.path)).ok()["metadata"]["resourceVersion"])
 
 
 def told(events: list[tuple[str, Json]]) -> list[tuple[str, str]]:
@@ -113,7 +113,7 @@ async def test_a_watch_ends_cleanly_when_its_time_is_up(widgets: Widgets) -> Non
 async def test_the_state_can_be_asked_for_with_a_bookmark_at_its_end(widgets: Widgets) -> None:
     await widgets.create("one", {})
     await widgets.create("two", {})
-    query = {"sendInitialEvents": True, "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": True}
+    query: Json = {"sendInitialEvents": True, "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": True}
     async with widgets.client.watch(widgets.path, **query) as watch:
         events = [await watch.next() for _ in range(3)]
         assert sorted(told(events[:2])) == [("ADDED", "one"), ("ADDED", "two")]
@@ -141,7 +141,7 @@ async def test_parameters_that_contradict_each_other_are_refused(widgets: Widget
 
 
 async def test_a_bookmark_comes_before_the_time_is_up_where_it_is_asked_for(widgets: Widgets) -> None:
-    query = {"resourceVersion": await revision(widgets), "timeoutSeconds": 3}
+    query: Json = {"resourceVersion": await revision(widgets), "timeoutSeconds": 3}
 
     async def follow(*, bookmarks: bool) -> list[tuple[str, Json]]:
         async with widgets.client.watch(widgets.path, **query, allowWatchBookmarks=bookmarks) as watch:

@@ -2,8 +2,9 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubeapi_session import serving
@@ -64,7 +65,7 @@ spec:
     spec: {containers: [{name: a, image: IMAGE}, {name: b, image: two}]}
 """
 
-Kubectl = Callable[..., Awaitable[str]]
+Kubectl = Callable[..., Coroutine[Any, Any, str]]
 
 
 @pytest.fixture

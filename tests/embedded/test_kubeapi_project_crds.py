@@ -80,7 +80,7 @@ async def test_an_admission_check_entry_must_be_complete(session: Session) -> No
     entry |= {"message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status, _ = await session.call("PATCH", f"{WORKLOADS}/one/status", patch, kind=MERGE)
     assert status == 200
-    ignored = {"status": {"admissionChecks": []}}
+    ignored: dict[str, Any] = {"status": {"admissionChecks": []}}
     status, body = await session.call("PATCH", f"{WORKLOADS}/one", ignored, kind=MERGE)
     assert (status, len(body["status"]["admissionChecks"])) == (200, 1)
 

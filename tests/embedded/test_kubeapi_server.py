@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -21,7 +22,7 @@ async def session() -> AsyncIterator[Session]:
         yield session
 
 
-def definition(**schema: object) -> dict:
+def definition(**schema: object) -> dict[str, Any]:
     version = {
         "name": "v1",
         "served": True,

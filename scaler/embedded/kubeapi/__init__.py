@@ -1,7 +1,19 @@
 """A small, honest Kubernetes API over HTTP, in memory: what controllers and kubectl rely on, and nothing that lies.
 
-It is held to a real kube-apiserver by `tests/contract`, which passes against both. What it leaves out on purpose:
-admission webhooks, RBAC, built-in field validation, binding, quotas, protobuf, and version conversion by webhook.
+It is held to a real kube-apiserver by `tests/contract`, which passes against both. The way of a request:
+
+    server → routing, parameters → cluster: lifecycle → admission → ownership | apply → store → watch, listing
+                                             (shape)    (schema, CEL)  (who owns what)
+
+What it leaves out on purpose, and how that shows:
+
+* admission webhooks, RBAC, quotas, API priority: nothing is refused for them;
+* validation of built-in kinds beyond their shape: a Deployment without a selector is taken, `spec.nodeName` can be set;
+* schedulers, kubelets and workload controllers: the simulated cluster brings its own. Only what every cluster has is
+  here: garbage collection, namespace contents, the default service account;
+* protobuf: `kubectl create deployment` and its like send it and get 415; `kubectl create -f` and `apply` do not;
+* conversion webhooks: all versions of a custom resource hold the same object (strategy None);
+* CEL functions that only Kubernetes has: such rules are listed in `Version.unchecked_rules` and not evaluated.
 """
 
 from scaler.embedded.kubeapi.api import KubeApi

@@ -24,6 +24,7 @@ from scaler.embedded.kubeapi.crds import CLEANUP_FINALIZER, definition_problems,
 from scaler.embedded.kubeapi.resources import AGE, Column, Resource, ScalePaths, Version
 from scaler.embedded.kubeapi.status import Json
 from scaler.embedded.kubeapi.structural import compile_schema
+from scaler.embedded.kubeapi.typed import BuiltIn, Definition, Pod, Replicated
 
 _SCALE = ScalePaths(spec=("spec", "replicas"), status=("status", "replicas"), selector=("spec", "selector"))
 
@@ -39,6 +40,7 @@ def _built_in(group: str, version: str, plural: str, kind: str, schema: Json, **
         for name in ("has_status", "scale", "columns", "selectable", "validate")
         if name in traits
     }
+    traits.setdefault("shape", BuiltIn)
     whole = known(**{**schema["properties"], "metadata": METADATA})
     served = Version(name=version, schema=compile_schema(whole), **of_version)
     return Resource(
@@ -84,7 +86,7 @@ BUILT_INS: tuple[Resource, ...] = (
         completed=_namespace_completed,
     ),
     _built_in(
-        "", "v1", "pods", "Pod", known(spec=POD_SPEC, status=POD_STATUS),
+        "", "v1", "pods", "Pod", known(spec=POD_SPEC, status=POD_STATUS), shape=Pod,
         short_names=("po",), categories=("all",), has_status=True, graceful=True, returns_deleted=True,
         initial_status={"phase": "Pending", "qosClass": "BestEffort"},
         selectable=(
@@ -132,7 +134,7 @@ BUILT_INS: tuple[Resource, ...] = (
         "", "v1", "podtemplates", "PodTemplate", known(template=template()), returns_deleted=True,
     ),
     _built_in(
-        "apps", "v1", "deployments", "Deployment", REPLICATED,
+        "apps", "v1", "deployments", "Deployment", REPLICATED, shape=Replicated,
         short_names=("deploy",), categories=("all",), has_status=True, scale=_SCALE,
         columns=_columns(
             ("Ready", ".status.readyReplicas"), ("Desired", ".spec.replicas"),
@@ -140,19 +142,19 @@ BUILT_INS: tuple[Resource, ...] = (
         ),
     ),
     _built_in(
-        "apps", "v1", "statefulsets", "StatefulSet", REPLICATED,
+        "apps", "v1", "statefulsets", "StatefulSet", REPLICATED, shape=Replicated,
         short_names=("sts",), categories=("all",), has_status=True, scale=_SCALE,
         columns=_columns(("Ready", ".status.readyReplicas"), ("Desired", ".spec.replicas")),
     ),
     _built_in(
-        "apps", "v1", "replicasets", "ReplicaSet", REPLICATED,
+        "apps", "v1", "replicasets", "ReplicaSet", REPLICATED, shape=Replicated,
         short_names=("rs",), categories=("all",), has_status=True, scale=_SCALE, selectable=("status.replicas",),
         columns=_columns(
             ("Desired", ".spec.replicas"), ("Current", ".status.replicas"), ("Ready", ".status.readyReplicas")
         ),
     ),
     _built_in(
-        "batch", "v1", "jobs", "Job", JOB,
+        "batch", "v1", "jobs", "Job", JOB, shape=Replicated,
         categories=("all",), has_status=True, selectable=("status.successful",),
         columns=_columns(
             ("Suspend", ".spec.suspend"), ("Completions", ".spec.completions"), ("Succeeded", ".status.succeeded")
@@ -171,6 +173,7 @@ BUILT_INS: tuple[Resource, ...] = (
     ),
     _built_in(
         "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", DEFINITION,
+        shape=Definition,
         validate=lambda new, _old: definition_problems(new), completed=with_names, cleanup_finalizer=CLEANUP_FINALIZER,
         unconditional_update=False,
         short_names=("crd", "crds"), categories=("api-extensions",), namespaced=False, has_status=True,

@@ -19,6 +19,15 @@ from scaler.embedded.kubeapi.admission import (
 )
 from scaler.embedded.kubeapi.apply import applied
 from scaler.embedded.kubeapi.builtins import BUILT_INS
+from scaler.embedded.kubeapi.deletion import (
+    check_finalizers,
+    check_not_deleted_by_hand,
+    finalizers_for,
+    grace_seconds,
+    holds_contents,
+    is_due_for_removal,
+    marked_deleted,
+)
 from scaler.embedded.kubeapi.fieldsets import changes, managed_part
 from scaler.embedded.kubeapi.json_values import same
 from scaler.embedded.kubeapi.options import Deletion, Writing
@@ -84,7 +93,7 @@ class Cluster:
         """The object after a change, the same one where nothing changed. Raises: ApiError."""
         old = self.get(view, *key)
         before = old.as_served(view)
-        changed = change(before)
+        changed = lifecycle.checked_type(view, change(before))
         managers = _managers_before(old, changed["metadata"].get("managedFields") if not subresource else None)
         new = self._settled(view, old, changed, writing, subresource=subresource)
         if managers:
@@ -132,12 +141,12 @@ class Cluster:
     def _settled(self, view: View, old: Stored, new: Json, writing: Writing, *, subresource: str) -> Json:
         """A changed object as it may be stored. Raises: ApiError."""
         before = old.as_served(view)
-        new = lifecycle.checked_namespace(view, old.key[0], lifecycle.checked_type(view, new))
+        new = lifecycle.checked_namespace(view, old.key[0], new)
         lifecycle.check_identity(view, before, new)
-        lifecycle.check_not_deleted_by_hand(view, before, new)
+        check_not_deleted_by_hand(view, before, new)
         new = taken_in(view, new, writing)
         new = lifecycle.updated(view, before, new, subresource=subresource)
-        lifecycle.check_finalizers(view, before, new)
+        check_finalizers(view, before, new)
         check_valid(view, new, before)
         return new
 
@@ -150,7 +159,7 @@ class Cluster:
             return old
         if writing.dry_run:
             return Stored(body, key=old.key, revision=old.revision, managers=managers)
-        if lifecycle.is_due_for_removal(body):
+        if is_due_for_removal(body):
             return self.store.remove(view.resource, old.key, body)
         return self.store.put(view.resource, old.key, body, managers)
 
@@ -158,12 +167,12 @@ class Cluster:
         """The object as the delete left it, and whether it is gone. Raises: ApiError 404, 409."""
         old = self.get(view, namespace, name)
         check_preconditions(view, old, deletion)
-        grace = lifecycle.grace_seconds(view, old.body, deletion.grace_seconds)
-        finalizers = lifecycle.finalizers_for(view, old.body, deletion.propagation)
-        held = bool(finalizers) or grace > 0 or lifecycle.holds_contents(old.body)
+        grace = grace_seconds(view, old.body, deletion.grace_seconds)
+        finalizers = finalizers_for(view, old.body, deletion.propagation)
+        held = bool(finalizers) or grace > 0 or holds_contents(old.body)
         if not held:
             return (old if deletion.dry_run else self.store.remove(view.resource, old.key)), True
-        body = lifecycle.marked_deleted(old.body, grace=grace, now=self.now(), finalizers=finalizers)
+        body = marked_deleted(old.body, grace=grace, now=self.now(), finalizers=finalizers)
         if body is old.body or deletion.dry_run:
             return old, False
         return self.store.put(view.resource, old.key, body, old.managers), False

@@ -11,7 +11,7 @@ from typing import Any
 
 from scaler.embedded.kubeapi.cluster import Cluster
 from scaler.embedded.kubeapi.crds import CLEANUP_FINALIZER, CRD_KEY
-from scaler.embedded.kubeapi.lifecycle import FOREGROUND, ORPHAN, is_due_for_removal
+from scaler.embedded.kubeapi.deletion import FOREGROUND, ORPHAN, is_due_for_removal
 from scaler.embedded.kubeapi.options import Deletion
 from scaler.embedded.kubeapi.resources import Resource, storage_view
 from scaler.embedded.kubeapi.status import ApiError, Json
@@ -63,6 +63,8 @@ class Collector:
 
     async def run(self) -> None:
         """Clean up whenever there is something to clean up."""
+        # A new one for each run: an event belongs to one event loop, the collector to none.
+        self._news = asyncio.Event()
         if self._suspects or self._terminating:
             self._news.set()
         while True:

@@ -1,4 +1,4 @@
-"""What may a write change, and what does the server write itself? Metadata, generation, status, deletion marks.
+"""What may a write change, and what does the server write itself? Identity, metadata, generation, status.
 
 Pure: bodies and `now` in, bodies out; nothing here touches the store.
 
@@ -15,12 +15,13 @@ import random
 import re
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from scaler.embedded.kubeapi.json_values import same
 from scaler.embedded.kubeapi.resources import View
 from scaler.embedded.kubeapi.status import STALE, ApiError, Cause, Json, bad_request, conflict, invalid
+from scaler.embedded.kubeapi.typed import check_shape
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -35,11 +36,12 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def checked_type(view: View, body: Any, *, kind: str = "", api_version: str = "") -> Json:
-    """The body, if it is an object of the type that the URL speaks of. Raises: ApiError 400."""
+def checked_type(view: View, body: Any) -> Json:
+    """The body, if it is an object of the type that the URL speaks of. Raises: ApiError 400, 422."""
     if not isinstance(body, dict):
         raise bad_request("the body of the request is not a JSON object")
-    expected_kind, expected_version = kind or view.resource.kind, api_version or view.api_version
+    expected_kind, expected_version = view.resource.kind, view.api_version
+    check_shape(body, view.resource.shape, kind=expected_kind)
     named_kind, named_version = body.get("kind", ""), body.get("apiVersion", "")
     if not named_kind and view.resource.custom:
         raise bad_request("Object 'Kind' is missing in the body of the request")
@@ -50,9 +52,7 @@ def checked_type(view: View, body: Any, *, kind: str = "", api_version: str = ""
             f"{named_version}, Kind={named_kind} in the body does not match what the URL names: "
             f"{expected_version}, Kind={expected_kind}"
         )
-    if not isinstance(body.get("metadata", {}), dict):
-        raise bad_request("metadata must be an object")
-    return {**body, "kind": expected_kind, "apiVersion": expected_version, "metadata": body.get("metadata", {})}
+    return {**body, "kind": expected_kind, "apiVersion": expected_version, "metadata": body.get("metadata") or {}}
 
 
 def _wrong_kind(view: View, body: Json, expected: str) -> ApiError:
@@ -164,25 +164,26 @@ def check_identity(view: View, old: Json, new: Json) -> None:
         raise conflict(*resource.key, name, STALE)
     uid = metadata.get("uid") or was["uid"]
     if uid != was["uid"]:
-        cause = Cause(reason="FieldValueInvalid", field="metadata.uid", message=_immutable(uid))
+        cause = Cause(reason="FieldValueInvalid", field="metadata.uid", message=immutable(uid))
         raise invalid(resource.group, resource.kind, name, [cause])
 
 
 def replacement(view: View, body: Json) -> Callable[[Json], Json]:
-    """The change that a PUT makes. Unlike in a patch, a uid in it is a precondition. Raises: ApiError 409."""
+    """The change that a PUT makes. Unlike in a patch, a uid in it is a precondition. Raises: ApiError 400, 409."""
 
     def replace(old: Json) -> Json:
-        metadata, present = body.get("metadata") or {}, old["metadata"]["uid"]
-        uid = metadata.get("uid") or present
+        new, present = checked_type(view, body), old["metadata"]["uid"]
+        uid = new["metadata"].get("uid") or present
         if uid != present:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {present}"
             raise conflict(*view.resource.key, old["metadata"]["name"], why)
-        return {**body, "metadata": metadata}
+        return new
 
     return replace
 
 
-def _immutable(value: Any) -> str:
+def immutable(value: Any) -> str:
+    """What a cause says of a field that cannot be changed."""
     return f'Invalid value: "{value}": field is immutable'
 
 
@@ -225,87 +226,3 @@ def reset_fields(view: View, subresource: str) -> frozenset[str]:
     if subresource == "status":
         return frozenset({"spec", "metadata"}) if view.resource.custom else frozenset({"spec"})
     return frozenset({"status"}) if view.version.has_status else frozenset()
-
-
-def check_not_deleted_by_hand(view: View, old: Json, new: Json) -> None:
-    """Raises: ApiError 422 where a write sets or moves the time of deletion; leaving it out changes nothing."""
-    sent = new["metadata"].get("deletionTimestamp")
-    if sent and sent != old["metadata"].get("deletionTimestamp"):
-        cause = Cause(reason="FieldValueInvalid", field="metadata.deletionTimestamp", message=_immutable(sent))
-        raise invalid(view.resource.group, view.resource.kind, old["metadata"]["name"], [cause])
-
-
-def check_finalizers(view: View, old: Json, new: Json) -> None:
-    """Raises: ApiError 422 where a finalizer is added to an object that is being deleted."""
-    if "deletionTimestamp" not in old["metadata"]:
-        return
-    before = set(old["metadata"].get("finalizers") or ())
-    added = sorted(set(new["metadata"].get("finalizers") or ()) - before)
-    if added:
-        message = f"Forbidden: no new finalizers can be added if the object is being deleted, found {added}"
-        cause = Cause(reason="FieldValueForbidden", field="metadata.finalizers", message=message)
-        raise invalid(view.resource.group, view.resource.kind, old["metadata"]["name"], [cause])
-
-
-def is_due_for_removal(body: Json) -> bool:
-    """Whether nothing holds a deleted object back any more."""
-    metadata = body["metadata"]
-    waiting = metadata.get("deletionGracePeriodSeconds", 0) or metadata.get("finalizers") or holds_contents(body)
-    return "deletionTimestamp" in metadata and not waiting
-
-
-def holds_contents(body: Json) -> bool:
-    """Whether this is a namespace whose contents were not cleared away yet."""
-    is_namespace = body["kind"] == "Namespace" and body["apiVersion"] == "v1"
-    return is_namespace and bool((body.get("spec") or {}).get("finalizers"))
-
-
-def grace_seconds(view: View, body: Json, asked: int | None) -> int:
-    """How long a kubelet may take. Only pods that are bound and still run have anybody to wait for."""
-    if not view.resource.graceful:
-        return 0
-    spec, status = body.get("spec") or {}, body.get("status") or {}
-    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
-        return 0
-    wanted = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
-    return max(0, int(wanted))
-
-
-def marked_deleted(body: Json, *, grace: int, now: datetime, finalizers: list[str]) -> Json:
-    """The object with its deletion announced, or the same object where a mark stands that is not longer than this."""
-    metadata: Json = body["metadata"]
-    marked = dict(metadata)
-    if finalizers != (metadata.get("finalizers") or []):
-        marked["finalizers"] = finalizers
-    if "deletionTimestamp" not in metadata:
-        marked |= _deletion(now=now, grace=grace)
-        if "generation" in metadata:
-            marked["generation"] = metadata["generation"] + 1
-    elif grace < metadata.get("deletionGracePeriodSeconds", 0):
-        marked |= _deletion(now=now, grace=grace)
-    if marked == metadata:
-        return body
-    announced = {**body, "metadata": marked}
-    return {**announced, "status": {"phase": "Terminating"}} if holds_contents(body) else announced
-
-
-def _deletion(*, now: datetime, grace: int) -> Json:
-    return {"deletionTimestamp": timestamp(now + timedelta(seconds=grace)), "deletionGracePeriodSeconds": grace}
-
-
-def finalizers_for(view: View, body: Json, propagation: str) -> list[str]:
-    """The finalizers that a delete with this propagation policy leaves on the object."""
-    finalizers = list(body["metadata"].get("finalizers") or [])
-    if propagation:
-        finalizers = [name for name in finalizers if name not in _PROPAGATION.values()]
-    if propagation in _PROPAGATION:
-        finalizers.append(_PROPAGATION[propagation])
-    cleanup = view.resource.cleanup_finalizer
-    if cleanup and cleanup not in finalizers and "deletionTimestamp" not in body["metadata"]:
-        finalizers.append(cleanup)
-    return finalizers
-
-
-FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
-_PROPAGATION = {"Foreground": FOREGROUND, "Orphan": ORPHAN}

@@ -15,6 +15,7 @@ from scaler.embedded.kubeapi.rendering import Form, form_of
 from scaler.embedded.kubeapi.routing import Target
 from scaler.embedded.kubeapi.selectors import Predicate, selection
 from scaler.embedded.kubeapi.status import Cause, Json, bad_request, invalid_option, unsupported_media_type
+from scaler.embedded.kubeapi.typed import as_delete_options
 from scaler.embedded.kubeapi.watch import WatchQuery
 
 _YAML_TYPES = ("application/yaml", APPLY_PATCH)
@@ -94,18 +95,17 @@ def writing(request: web.Request) -> Writing:
     )
 
 
-def deletion(request: web.Request, options: Any) -> Deletion:
+def deletion(request: web.Request, body: Any) -> Deletion:
     """How a delete shall be done: by its body or, where that is silent, its query."""
-    options = options if isinstance(options, dict) else {}
-    query = request.query
-    preconditions = options.get("preconditions") or {}
-    grace = options.get("gracePeriodSeconds")
+    options, query = as_delete_options(body), request.query
+    wanted = options.preconditions
+    grace = options.grace_period_seconds
     return Deletion(
-        grace_seconds=_whole(query.get("gracePeriodSeconds", "")) if grace is None else int(grace),
-        propagation=_propagation(options.get("propagationPolicy") or query.get("propagationPolicy", "")),
-        uid=preconditions.get("uid") or "",
-        resource_version=preconditions.get("resourceVersion") or "",
-        dry_run=_dry_run(options.get("dryRun") or query.getall("dryRun", []), "DeleteOptions"),
+        grace_seconds=_whole(query.get("gracePeriodSeconds", "")) if grace is None else grace,
+        propagation=_propagation(options.propagation_policy or query.get("propagationPolicy", "")),
+        uid=(wanted.uid if wanted else None) or "",
+        resource_version=(wanted.resource_version if wanted else None) or "",
+        dry_run=_dry_run(options.dry_run or list(query.getall("dryRun", [])), "DeleteOptions"),
     )
 
 

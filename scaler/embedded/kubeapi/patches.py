@@ -37,7 +37,7 @@ def patch_function(view: View, content_type: str, patch: Any) -> Callable[[Json]
 
 
 def _object(value: Any) -> Json:
-    if not isinstance(value, dict) or not isinstance(value.get("metadata", {}), dict):
+    if not isinstance(value, dict):
         raise bad_request("the patch does not leave an object behind")
     return value
 
@@ -126,11 +126,15 @@ def _merge_keyed(old: list[Any], patch: list[Any], key: str, node: Structural) -
     for change in patch:
         if not isinstance(change, dict) or key not in change:
             raise bad_request(f"map: {change!r} does not contain declared merge key: {key}")
-        place = next((i for i, item in enumerate(merged) if item.get(key) == change[key]), None)
+        place = next((index for index, item in enumerate(merged) if _is_named(item, key, change[key])), None)
         if change.get("$patch") == "delete":
-            merged = [item for item in merged if item.get(key) != change[key]]
+            merged = [item for item in merged if not _is_named(item, key, change[key])]
         elif place is None:
             merged.append(strategic_merge({}, change, node))
         else:
             merged[place] = strategic_merge(merged[place], change, node)
     return merged
+
+
+def _is_named(item: Any, key: str, name: Any) -> bool:
+    return isinstance(item, dict) and item.get(key) == name

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from scaler.embedded.kubeapi.status import Cause, Json, qualified
 from scaler.embedded.kubeapi.structural import OPEN, Structural
+from scaler.embedded.kubeapi.typed import Anything
 
 Path = tuple[str, ...]
 Validator = Callable[[Json, Json | None], Sequence[Cause]]
@@ -82,6 +85,8 @@ class Resource:
     categories: tuple[str, ...] = ()
     custom: bool = False
     """From a CRD. Custom resources answer some questions differently: see `lifecycle`."""
+    shape: type[msgspec.Struct] = Anything
+    """What a body must be decodable as."""
     generation: bool = True
     graceful: bool = False
     """Deleting waits for a kubelet while the object is bound to a node."""

@@ -6,6 +6,7 @@ from typing import Any
 from scaler.embedded.kubeapi.resources import Path, ScalePaths, View
 from scaler.embedded.kubeapi.status import Cause, Json, bad_request, internal, invalid
 from scaler.embedded.kubeapi.store import Stored
+from scaler.embedded.kubeapi.typed import Scale, check_shape
 
 SCALE_VERSION = "autoscaling/v1"
 
@@ -42,6 +43,7 @@ def scaled(view: View, change: Callable[[Json], Json]) -> Callable[[Json], Json]
     def apply(body: Json) -> Json:
         # Unlike reading it, writing it works where there is no number yet.
         scale = change(_scale(body, paths))
+        check_shape(scale, Scale, kind="Scale")
         if scale.get("kind", "Scale") != "Scale":
             raise bad_request(f"a Scale was expected, not a {scale['kind']}")
         replicas = _checked(view, body, (scale.get("spec") or {}).get("replicas", 0))
