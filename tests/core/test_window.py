@@ -88,7 +88,7 @@ def test_coverage_of_no_window_is_nothing() -> None:
 phases = st.floats(min_value=0, max_value=0.999)
 jitters = st.lists(st.floats(min_value=-0.2, max_value=0.2), min_size=40, max_size=40)
 ends = st.floats(min_value=35, max_value=36)
-lengths = st.floats(min_value=1, max_value=30)
+lengths = st.floats(min_value=2, max_value=30)
 
 
 @given(phase=phases, jitter=jitters, end=ends, length=lengths)
@@ -102,6 +102,11 @@ def test_samples_that_jitter_by_a_fifth_of_the_interval_lose_nothing(
     shown = made.window(at(end_s), timedelta(seconds=length * INTERVAL_S))
     assert shown.covered == shown.slots
     assert shown.longest_gap == 0
+
+
+def test_a_window_of_one_interval_needs_a_sample_of_its_own() -> None:
+    """12:01:58 and then 12:02:31 would be regular; of the interval from 12:02:00, all that is judged, they say nothing."""
+    assert coverage(ring(58, 88, 118).window(at(150), INTERVAL)) == (0, 1, 1)
 
 
 @given(phase=phases, jitter=jitters, lost=st.integers(min_value=8, max_value=30), run=st.integers(1, 5))
