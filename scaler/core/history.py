@@ -20,15 +20,13 @@ PodKey = tuple[str, str]
 class DeviceHistory:
     """One GPU as one pod held it: a ring per signal that ever reported."""
 
-    __slots__ = ("rings", "series")
+    __slots__ = ("last_sample_s", "rings", "series")
 
     def __init__(self, series: GpuSeries) -> None:
         self.series = series
         self.rings: dict[str, Ring] = {}
-
-    @property
-    def last_sample_s(self) -> float:
-        return max((ring.last_sample_s for ring in self.rings.values()), default=float("-inf"))
+        self.last_sample_s = float("-inf")
+        """Unix time of the newest sample of any signal."""
 
     def window(self, signal: str, *, end: datetime, length: timedelta) -> Window:
         ring = self.rings.get(signal)
@@ -59,22 +57,24 @@ class History:
 
         Units: (Unix seconds, value in the signal's own unit).
         """
-        blanks, ring = 0, self._ring(signal, series)
-        for at_s, value in samples:
-            ratio = utilisation_ratio(value, signal.unit)
-            if ratio is None:
-                blanks += 1
-            else:
-                ring.add(at_s, ratio)
-        return blanks
+        taken, unit = list(samples), signal.unit
+        measured = [(at_s, ratio) for at_s, value in taken if (ratio := utilisation_ratio(value, unit)) is not None]
+        device = self._device(series)
+        ring = self._ring(device, signal)
+        ring.extend(measured)
+        device.last_sample_s = max(device.last_sample_s, ring.last_sample_s)
+        return len(taken) - len(measured)
 
-    def _ring(self, signal: Signal, series: GpuSeries) -> Ring:
+    def _device(self, series: GpuSeries) -> DeviceHistory:
         pod = (series.namespace, series.pod)
         devices = self._by_pod.setdefault(pod, {})
         device = devices.get(series.gpu)
         if device is None:
             device = devices[series.gpu] = DeviceHistory(series)
             self._holders.setdefault(series.gpu, set()).add(pod)
+        return device
+
+    def _ring(self, device: DeviceHistory, signal: Signal) -> Ring:
         ring = device.rings.get(signal.name)
         if ring is None:
             ring = device.rings[signal.name] = Ring(slots=self.slots, interval=self.interval)

@@ -16,8 +16,10 @@ last two lie 75 s = 2.5 intervals, so one whole interval is missing; covered 3 o
 """
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 
 _EMPTY = -1.0
@@ -85,24 +87,35 @@ class Ring:
         return None if self._head == _EARLIEST_SLOT else datetime.fromtimestamp(self._last_sample_s, UTC)
 
     def add(self, at_s: float, ratio: float) -> None:
-        """Record one sample. The order of arrival does not matter; a sample older than the ring is dropped.
+        """Record one sample, as `extend` does."""
+        self.extend([(at_s, ratio)])
 
-        Units: `at_s` Unix seconds, `ratio` 0..1.
+    def extend(self, samples: Iterable[tuple[float, float]]) -> None:
+        """Record samples. The order of arrival does not matter; a sample older than the ring is dropped.
+
+        Written for speed: a first read of 10,000 GPUs brings more than a million samples.
+
+        Units: (Unix seconds, ratio 0..1).
         """
-        position_s, size = at_s / self._interval_s, len(self._values)
-        slot = int(position_s // 1)
-        if slot > self._head:
-            self._advance_to(slot)
-        elif slot <= self._head - size:
-            return
-        index, place = slot % size, int((position_s - slot) * _STEPS)
-        is_first = self._values[index] == _EMPTY
-        if is_first or place < self._earliest[index]:
-            self._earliest[index] = place
-        if is_first or place > self._latest[index]:
-            self._latest[index] = place
-        self._values[index] = max(self._values[index], ratio)
-        self._last_sample_s = max(self._last_sample_s, at_s)
+        interval_s, size = self._interval_s, len(self._values)
+        for at_s, ratio in samples:
+            position = at_s / interval_s
+            slot = int(position // 1)
+            if slot > self._head:
+                self._advance_to(slot)
+            elif slot <= self._head - size:
+                continue
+            index, place = slot % size, int((position - slot) * _STEPS)
+            known = self._values[index]
+            if known == _EMPTY:
+                self._earliest[index] = self._latest[index] = place
+            elif place < self._earliest[index]:
+                self._earliest[index] = place
+            elif place > self._latest[index]:
+                self._latest[index] = place
+            if ratio > known:
+                self._values[index] = ratio
+            self._last_sample_s = max(self._last_sample_s, at_s)
 
     def _advance_to(self, slot: int) -> None:
         size = len(self._values)
@@ -200,6 +213,7 @@ def _whole_collections(apart: float) -> int:
     return max(0, int(apart - 1 + _JITTER))
 
 
+@lru_cache(maxsize=1024)
 def as_stored(ratio: float) -> float:
     """The ratio as a ring keeps it (32-bit), for comparisons with a window's peak."""
     return array("f", [ratio])[0]
