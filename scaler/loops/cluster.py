@@ -3,19 +3,20 @@
 Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from scaler.core import pods as core
+from scaler.core import suspension
 from scaler.core.selectors import Selector, parse_selector
 from scaler.core.suspension import Situation
 from scaler.kube.accelerators import GpuResources, gpu_pod
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
 from scaler.kube.reflector import Absent, Reflecting, State
-from scaler.kube.store import Index
+from scaler.kube.store import Index, KubeObject
 from scaler.kueue.workloads import group_of, observe, owner_key
 from scaler.loops.board import Target
 from scaler.loops.wishes import wake_wish
@@ -39,6 +40,8 @@ _JOB_NAME_LABELS = {
 in Kueue's integrations."""
 
 T_co = TypeVar("T_co", covariant=True)
+Object = TypeVar("Object", bound=KubeObject)
+View = TypeVar("View")
 
 
 class Store(Protocol[T_co]):
@@ -133,6 +136,36 @@ def subject_of(scalable: ScalableWorkload) -> tuple[str, ...]:
     return namespace, scalable.spec.workload_ref.name if scalable.spec.workload_ref else ""
 
 
+class Remembered(Generic[Object, View]):
+    """What was made of each object, made again only when there is another object of its name.
+
+    Objects are immutable and stay the same while nothing changes; of ten thousand pods hardly one does between two
+    evaluations.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str], tuple[Object, View]] = {}
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def of(self, obj: Object, make: Callable[[Object], View], store: Store[Object]) -> View:
+        """What `make` gives for the object, which is of that store."""
+        known = self._made.get(obj.metadata.key)
+        if known is None or known[0] is not obj:
+            if len(self._made) % _FORGET_EVERY == _FORGET_EVERY - 1:
+                self._forget_gone(store)
+            known = self._made[obj.metadata.key] = (obj, make(obj))
+        return known[1]
+
+    def _forget_gone(self, store: Store[Object]) -> None:
+        self._made = {key: made for key, made in self._made.items() if store.get(*key) is made[0]}
+
+
+_FORGET_EVERY = 1024
+"""Objects that may be remembered beyond their time, at most."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The stores together."""
@@ -142,6 +175,8 @@ class Cluster:
     workloads: Store[Workload]
     pods: Store[Pod]
     gpus: GpuResources
+    _gpu_pods: Remembered[Pod, core.Pod] = field(default_factory=Remembered, init=False, repr=False)
+    _observed: Remembered[Workload, suspension.Workload] = field(default_factory=Remembered, init=False, repr=False)
 
     @property
     def _stores(self) -> dict[str, Store[object]]:
@@ -171,12 +206,18 @@ class Cluster:
         if scalable.spec.workload_ref:
             return self.workloads.get(scalable.metadata.namespace, scalable.spec.workload_ref.name)
         owned = self.workloads.by_index("owner", subject_of(scalable))
-        return max(owned, key=self._preference, default=None)
+        return owned[0] if len(owned) == 1 else max(owned, key=self._preference, default=None)
 
     def _preference(self, workload: Workload) -> tuple[bool, float, str]:
         created = workload.metadata.creation_timestamp
-        is_open = not observe(workload, self.gpus).finished
+        is_open = not self._observe(workload).finished
         return is_open, created.timestamp() if created else 0.0, workload.metadata.name
+
+    def _observe(self, workload: Workload) -> suspension.Workload:
+        return self._observed.of(workload, lambda each: observe(each, self.gpus), self.workloads)
+
+    def _gpu_pod(self, pod: Pod) -> core.Pod:
+        return self._gpu_pods.of(pod, lambda each: gpu_pod(each, self.gpus), self.pods)
 
     def pods_of_workload(self, workload: Workload) -> list[core.Pod]:
         """The Workload's pods: those annotated with its name, or else those of the job that owns it."""
@@ -186,7 +227,7 @@ class Cluster:
             found = self.pods.by_index("owner", owner.uid)
         if not found and owner and owner.kind in _JOB_NAME_LABELS:
             found = self.pods.by_index("job", (namespace, _JOB_NAME_LABELS[owner.kind], owner.name))
-        return [gpu_pod(pod, self.gpus) for pod in found]
+        return [self._gpu_pod(pod) for pod in found]
 
     def pods_of_selector(self, namespace: str, selector: str) -> list[core.Pod]:
         """The GPU pods of a scale target by the selector of its scale. Raises: ValueError for one not understood."""
@@ -194,7 +235,7 @@ class Cluster:
             return []
         wanted = parse_selector(selector)
         candidates = self._candidates(namespace, wanted)
-        return [gpu_pod(pod, self.gpus) for pod in candidates if wanted.matches(pod.metadata.labels)]
+        return [self._gpu_pod(pod) for pod in candidates if wanted.matches(pod.metadata.labels)]
 
     def _candidates(self, namespace: str, wanted: Selector) -> Sequence[Pod]:
         """GPU pods among which are all that the selector matches: as few as the indexes give.
@@ -218,7 +259,7 @@ class Cluster:
         )
         return Situation(
             desired_replicas=scalable.spec.replicas,
-            workload=observe(workload, self.gpus) if workload else None,
+            workload=self._observe(workload) if workload else None,
             pods=self.pods_of_workload(workload) if workload else (),
             was_bound=bool(scalable.status.workload_uid),
             wake_wish=own_wish or wish,

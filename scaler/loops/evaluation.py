@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from math import isfinite
 
 import structlog
@@ -42,6 +43,10 @@ _YIELD_EVERY = 16
 
 _SETTLE = timedelta(milliseconds=10)
 """Changes that come together are taken up together."""
+
+_SILENT = Overrides()
+_resolve = lru_cache(maxsize=1024)(resolve)
+"""Most triggers are set alike, and what is alike is one object."""
 
 EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
 
@@ -276,7 +281,8 @@ class Evaluator:
         return BoardEntry(target=subject.target, triggers=found, problems=tuple(problems))
 
     def _policy(self, trigger: Overrides, subject: _Subject) -> ResolvedPolicy:
-        resolved = resolve(("settings", self.config.defaults), ("trigger metadata", trigger), *subject.wishes)
+        wishes = (each for each in subject.wishes if each[1] != _SILENT)
+        resolved = _resolve(("settings", self.config.defaults), ("trigger metadata", trigger), *wishes)
         if resolved.policy.idle_after > self.config.max_window:
             raise MetadataError(
                 f"trigger metadata 'idleAfter': {format_duration(resolved.policy.idle_after)} is longer than the "

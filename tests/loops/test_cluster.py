@@ -13,6 +13,7 @@ from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import Pod
 from scaler.kube.reflector import Absent, Denied, Disconnected
 from scaler.loops.cluster import (
+    Remembered,
     is_indexed,
     pod_indexes,
     scalable_workload_indexes,
@@ -101,6 +102,27 @@ def test_a_workload_without_an_owner_has_only_annotated_pods(memory: MemoryClust
     memory.pods.put(pod("one", workload="wl"), pod("other", owner="uid-train"))
     workload = WorkloadJson("wl").owned_by("batch/v1", "Job", "train", controller=False).decoded()
     assert names(memory.read().pods_of_workload(workload)) == ["one"]
+
+
+def test_a_pod_is_looked_at_again_only_when_it_has_changed(memory: MemoryCluster) -> None:
+    cluster = memory.read()
+    memory.pods.put(pod("one", workload="wl", started=None, phase="Pending"))
+    (before,) = cluster.pods_of_workload(named("wl"))
+    assert cluster.pods_of_workload(named("wl"))[0] is before
+    memory.pods.put(pod("one", workload="wl"))
+    (after,) = cluster.pods_of_workload(named("wl"))
+    assert (before.is_running, after.is_running) == (False, True)
+
+
+def test_what_is_remembered_of_pods_that_are_gone_is_bounded(memory: MemoryCluster) -> None:
+    remembered: Remembered[Pod, str] = Remembered()
+    memory.pods.put(pod("lasting"))
+    for n in range(5000):
+        memory.pods.put(pod(f"pod-{n}"))
+        for each in memory.pods.items():
+            assert remembered.of(each, lambda it: it.metadata.name, memory.pods) == each.metadata.name
+        memory.pods.drop(f"pod-{n}")
+    assert len(remembered) <= 1024
 
 
 # ---- the Workload of a ScalableWorkload
