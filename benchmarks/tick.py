@@ -1,0 +1,573 @@
+"""How long does a tick take, how long does it hold up everybody else, and what memory does the process take?
+
+    uv run python benchmarks/tick.py [--ticks 20] [--scaled-objects 5000]
+
+5,000 ScaledObjects, half of them over Kueue Workloads and half over Deployments, each with two pods of one GPU: 10,000
+GPUs with two signals, collected every 30 s, judged over 30 min. A tick falls on every 15 s, in virtual time: it is run
+as soon as the one before has ended. Each source has a process of its own, so that its memory is its own.
+
+* in-process: the source makes the samples itself, as the evaluation takes them. What is measured is ours alone.
+* HTTP: the same samples from an HTTP server in another process, through `PrometheusSource`: JSON included.
+
+A stall is how much later than asked a task came back that slept for a millisecond at a time: what a KEDA call that
+came in meanwhile would have waited for.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Generic
+from urllib.parse import parse_qs
+
+import msgspec
+from aiohttp import web
+from rich.console import Console
+from rich.table import Table
+
+from scaler.cli.runtime import calm_collector  # and with it all that a process of ours has in memory in any case
+from scaler.core.gpu import DEFAULT_SIGNALS, Signal, Unit
+from scaler.core.idleness import Unknown
+from scaler.core.policy import Trust
+from scaler.core.reasons import Unknowable
+from scaler.core.relabel import DEFAULT_RULES
+from scaler.core.replicas import Inactive
+from scaler.kube.accelerators import GpuResources
+from scaler.kube.decoding import decode
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
+from scaler.kube.reflector import Reflecting, State
+from scaler.kube.scale import Scale
+from scaler.kube.store import Index, Store, T
+from scaler.loops.board import Board, Target
+from scaler.loops.cluster import (
+    WORKLOAD_ANNOTATION,
+    Cluster,
+    pod_indexes,
+    scalable_workload_indexes,
+    workload_indexes,
+)
+from scaler.loops.evaluation import EvaluationConfig, Evaluator
+from scaler.loops.sampling import Sampler
+from scaler.loops.scales import Scales
+from scaler.ports import RawSeries, Reading, SignalSource
+from scaler.prometheus.config import PrometheusConfig
+from scaler.prometheus.source import PrometheusSource
+
+TARGET_TICK_S = 1.0
+TARGET_RESIDENT_MB = 300.0
+
+NAMESPACES = 100
+PODS_PER_TARGET = 2
+COLLECTED_EVERY_S = 30
+INTERVAL = timedelta(seconds=15)
+FIRST_TICK = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
+STARTED = "2026-12-01T09:00:00Z"
+GPUS = GpuResources(patterns=("nvidia.com/gpu", "nvidia.com/mig-*"))
+
+
+# The data: what every GPU showed at every half minute
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU and the pod that holds it. Every second one works, a little differently at each instant."""
+
+    number: int
+
+    @property
+    def pod(self) -> tuple[str, str]:
+        """(namespace, name)"""
+        target, ordinal = divmod(self.number, PODS_PER_TARGET)
+        return namespace_of(target), f"{name_of(target)}-{ordinal}"
+
+    def labels(self, metric: str) -> dict[str, str]:
+        namespace, pod = self.pod
+        node = f"gpu-node-{self.number // 8}.eu-central-1.compute.internal"
+        return {
+            "__name__": metric,
+            "DCGM_FI_DRIVER_VERSION": "550.144.03",
+            "Hostname": node,
+            "UUID": f"GPU-{self.number:08x}-0edd-c157-ce48-2078e8b1a935",
+            "container": "exporter",
+            "device": f"nvidia{self.number % 8}",
+            "endpoint": "gpu-metrics",
+            "exported_container": "worker",
+            "exported_namespace": namespace,
+            "exported_pod": pod,
+            "gpu": str(self.number % 8),
+            "instance": f"10.0.{self.number // 2000}.{self.number // 8 % 250}:9400",
+            "job": "nvidia-dcgm-exporter",
+            "modelName": "NVIDIA A100-SXM4-80GB",
+            "namespace": "gpu-operator",
+            "pci_bus_id": f"00000000:{self.number % 8:02X}:00.0",
+            "pod": f"nvidia-dcgm-exporter-{self.number // 8:05}",
+            "service": "nvidia-dcgm-exporter",
+        }
+
+    @property
+    def phase_s(self) -> int:
+        """When in an interval it is collected: exporters are not in step with each other."""
+        return self.number // 8 % COLLECTED_EVERY_S
+
+    @property
+    def works(self) -> bool:
+        return self.number // PODS_PER_TARGET % 2 == 0
+
+    def value(self, at_s: float, unit: Unit) -> float:
+        busy = 0.5 + at_s // COLLECTED_EVERY_S % 997 / 2000 if self.works else 0.0
+        return round(100 * busy) if unit is Unit.PERCENT else busy
+
+    def times(self, after_s: float, until_s: float) -> range:
+        first = int((after_s - self.phase_s) // COLLECTED_EVERY_S + 1) * COLLECTED_EVERY_S + self.phase_s
+        return range(first, int(until_s) + 1, COLLECTED_EVERY_S)
+
+
+def namespace_of(target: int) -> str:
+    return f"team-{target % NAMESPACES}"
+
+
+def name_of(target: int) -> str:
+    return f"raycluster-{target}"
+
+
+@dataclass(slots=True)
+class MadeSeries:
+    """Implements ports.RawSeries without keeping any samples."""
+
+    key: bytes
+    gpu: Gpu
+    signal: Signal
+    after_s: float
+    until_s: float
+
+    def labels(self) -> dict[str, str]:
+        return self.gpu.labels(self.signal.metrics[0])
+
+    def samples(self) -> Sequence[tuple[float, float]]:
+        value, unit = self.gpu.value, self.signal.unit
+        return [(float(at_s), value(at_s, unit)) for at_s in self.gpu.times(self.after_s, self.until_s)]
+
+
+class Lazily(Sequence[RawSeries]):
+    """The series of one reading, each made when it is looked at."""
+
+    def __init__(self, count: int, make: Callable[[int], RawSeries]) -> None:
+        self._count, self._make = count, make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._make(index)
+
+
+class InProcessSource:
+    """Implements ports.SignalSource."""
+
+    def __init__(self, gpus: int) -> None:
+        self._gpus = [Gpu(n) for n in range(gpus)]
+        self._keys = {
+            signal.name: [msgspec.json.encode(gpu.labels(signal.metrics[0])) for gpu in self._gpus]
+            for signal in DEFAULT_SIGNALS
+        }
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> Reading:
+        keys, after_s, until_s = self._keys[signal.name], start.timestamp(), end.timestamp()
+        make = lambda n: MadeSeries(keys[n], self._gpus[n], signal, after_s, until_s)  # noqa: E731
+        return Reading(Lazily(len(keys), make), None)
+
+
+# The same over HTTP
+
+
+async def serve(gpus: int) -> None:
+    """Answer range selectors on a port that is printed first, until standard input ends."""
+    served = {signal.metrics[0]: signal for signal in DEFAULT_SIGNALS}
+    prefixes = {
+        metric: [b'{"metric":' + msgspec.json.encode(Gpu(n).labels(metric)) for n in range(gpus)] for metric in served
+    }
+
+    async def query(request: web.Request) -> web.Response:
+        form = parse_qs(await request.text())
+        promql, until_s = form["query"][0], float(form["time"][0])
+        metric = next(name for name in served if name in promql)
+        span_s = int(promql.partition("[")[2].removesuffix("s]"))
+        columns = {
+            (phase, works): _values(phase, works, served[metric], until_s - span_s, until_s)
+            for phase in range(COLLECTED_EVERY_S)
+            for works in (True, False)
+        }
+        series = [
+            prefix + columns[gpu.phase_s, gpu.works]
+            for prefix, gpu in zip(prefixes[metric], map(Gpu, range(gpus)), strict=True)
+        ]
+        body = b'{"status":"success","data":{"resultType":"matrix","result":[' + b",".join(series) + b"]}}"
+        # The sampler compares clocks, and time is virtual here.
+        return web.Response(body=body, content_type="application/json", headers={"Date": ""})
+
+    app = web.Application()
+    app.router.add_post("/api/v1/query", query)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await runner.cleanup()
+
+
+def _values(phase_s: int, works: bool, signal: Signal, after_s: float, until_s: float) -> bytes:
+    gpu = next(
+        each for each in map(Gpu, range(8 * COLLECTED_EVERY_S)) if (each.phase_s, each.works) == (phase_s, works)
+    )
+    samples = [[at_s, f"{gpu.value(at_s, signal.unit):g}"] for at_s in gpu.times(after_s, until_s)]
+    return b',"values":' + msgspec.json.encode(samples) + b"}"
+
+
+@asynccontextmanager
+async def http_source(gpus: int) -> AsyncIterator[SignalSource]:
+    command = [sys.executable, __file__, "--serve", str(gpus)]
+    with subprocess.Popen(  # noqa: ASYNC220
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+        source = PrometheusSource(PrometheusConfig(url=url, timeout=timedelta(minutes=1)))
+        try:
+            yield source
+        finally:
+            await source.close()
+            server.stdin.close()
+
+
+@asynccontextmanager
+async def in_process_source(gpus: int) -> AsyncIterator[SignalSource]:
+    yield InProcessSource(gpus)
+
+
+SOURCES = {"in-process": in_process_source, "HTTP": http_source}
+
+
+# The cluster
+
+
+class FilledStore(Generic[T]):
+    """Objects of one kind as a reflector shows them."""
+
+    age = 0.0
+    state: State = Reflecting()
+
+    def __init__(self, objects: Iterable[T], indexes: dict[str, Index[T]]) -> None:
+        self._store: Store[T] = Store(indexes)
+        for each in objects:
+            self._store.put(each)
+
+    def get(self, namespace: str, name: str) -> T | None:
+        return self._store.get((namespace, name))
+
+    def items(self) -> Sequence[T]:
+        return self._store.items()
+
+    def by_index(self, name: str, key: Any) -> Sequence[T]:
+        return self._store.by_index(name, key)
+
+
+class StandingScales(Scales):
+    """Every Deployment is at two replicas, and nothing changes."""
+
+    def __init__(self) -> None:
+        """Needs no API."""
+
+    async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
+        """Nothing is new."""
+
+    def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
+        """Nothing is remembered."""
+
+    def of(self, namespace: str, target: Target) -> Scale | Unknown:
+        if not namespace:
+            return Unknown(reason=Unknowable.TARGET_NOT_FOUND, message=str(target))
+        return Scale(replicas=PODS_PER_TARGET, observed_replicas=PODS_PER_TARGET, selector=f"app={target.name}")
+
+
+def cluster_of(scaled_objects: int) -> Cluster:
+    targets = range(scaled_objects)
+    gangs = [target for target in targets if is_gang(target)]
+    return Cluster(
+        scaled_objects=FilledStore(_decoded(ScaledObject, map(scaled_object, targets)), {}),
+        scalable_workloads=FilledStore(
+            _decoded(ScalableWorkload, map(scalable_workload, gangs)), scalable_workload_indexes()
+        ),
+        workloads=FilledStore(_decoded(Workload, map(workload, gangs)), workload_indexes()),
+        pods=FilledStore(
+            _decoded(Pod, (pod(target, ordinal) for target in targets for ordinal in range(PODS_PER_TARGET))),
+            pod_indexes(GPUS),
+        ),
+        gpus=GPUS,
+    )
+
+
+def _decoded(kind: type[T], documents: Iterable[dict[str, Any]]) -> Iterator[T]:
+    return (decode(kind, msgspec.json.encode(document)) for document in documents)
+
+
+def is_gang(target: int) -> bool:
+    """Half of the targets are gangs and half Deployments, and in both halves half of the GPUs work."""
+    return target // 2 % 2 == 0
+
+
+def metadata(name: str, target: int, **more: Any) -> dict[str, Any]:
+    uid = f"{target:08x}-0000-4000-8000-{abs(hash(name)) % 16**12:012x}"
+    return {"name": name, "namespace": namespace_of(target), "uid": uid, "resourceVersion": str(target), **more}
+
+
+def scaled_object(target: int) -> dict[str, Any]:
+    kind = ("idlegpu.io/v1alpha1", "ScalableWorkload") if is_gang(target) else ("apps/v1", "Deployment")
+    address = "idle-gpu-scaler.gpu-system.svc.cluster.local:9090"
+    trigger = {"type": "external-push", "metadata": {"scalerAddress": address, "idleAfter": "30m"}}
+    reference = {"apiVersion": kind[0], "kind": kind[1], "name": name_of(target)}
+    return {
+        "metadata": metadata(name_of(target), target),
+        "spec": {"scaleTargetRef": reference, "triggers": [trigger], "minReplicaCount": 0, "maxReplicaCount": 1},
+    }
+
+
+def job(target: int) -> dict[str, str]:
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": name_of(target)}
+
+
+def scalable_workload(target: int) -> dict[str, Any]:
+    return {"metadata": metadata(name_of(target), target), "spec": {"replicas": 1, "jobRef": job(target)}}
+
+
+def workload(target: int) -> dict[str, Any]:
+    owner = {**job(target), "uid": f"uid-{target}", "controller": True}
+    conditions = [{"type": kind, "status": "True", "reason": kind} for kind in ("QuotaReserved", "Admitted")]
+    pod_set = {"name": "workers", "count": PODS_PER_TARGET, "template": {"spec": {"containers": [container()]}}}
+    return {
+        "metadata": metadata(workload_name(target), target, ownerReferences=[owner]),
+        "spec": {"active": True, "queueName": "user-queue", "podSets": [pod_set]},
+        "status": {"conditions": conditions, "admission": {"clusterQueue": "cluster-queue"}},
+    }
+
+
+def workload_name(target: int) -> str:
+    return f"raycluster-{name_of(target)}-6cd3b"
+
+
+def container() -> dict[str, Any]:
+    amounts = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
+    return {"name": "worker", "resources": {"requests": amounts, "limits": amounts}}
+
+
+def pod(target: int, ordinal: int) -> dict[str, Any]:
+    annotations = {WORKLOAD_ANNOTATION: workload_name(target)} if is_gang(target) else {}
+    labels = {
+        "app": name_of(target),
+        "app.kubernetes.io/name": "kuberay",
+        "app.kubernetes.io/managed-by": "kuberay-operator",
+        "pod-template-hash": f"{target:08x}",
+        "kueue.x-k8s.io/podset": "workers",
+    }
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "any", "uid": f"uid-{target}", "controller": True}
+    state = {"running": {"startedAt": STARTED}}
+    return {
+        "metadata": metadata(
+            f"{name_of(target)}-{ordinal}", target, labels=labels, annotations=annotations, ownerReferences=[owner]
+        ),
+        "spec": {"nodeName": f"gpu-node-{target // 4}", "containers": [container()]},
+        "status": {"phase": "Running", "containerStatuses": [{"name": "worker", "ready": True, "state": state}]},
+    }
+
+
+# The measurement
+
+
+@dataclass
+class Stalls:
+    """Longest time that the event loop gave nobody else a turn, by a task that wants one every millisecond."""
+
+    longest_s: float = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            asked = perf_counter()
+            await asyncio.sleep(0.001)
+            self.longest_s = max(self.longest_s, perf_counter() - asked - 0.001)
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What one process showed. Times in seconds, memory in MB."""
+
+    backfill_s: float
+    backfill_stall_s: float
+    ticks_s: list[float] = field(default_factory=list)
+    stalls_s: list[float] = field(default_factory=list)
+    imported_mb: float
+    with_cluster_mb: float
+    resident_mb: float
+    highest_mb: float
+    gpus: int
+    idle: int
+    """Answers that suspend: that something was decided at all."""
+
+    @cached_property
+    def slowest_s(self) -> float:
+        return max(self.ticks_s)
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+async def measure(source_name: str, scaled_objects: int, ticks: int) -> Result:
+    imported_mb = resident_mb()
+    cluster = cluster_of(scaled_objects)
+    gc.collect()
+    with_cluster_mb = resident_mb()
+    async with SOURCES[source_name](scaled_objects * PODS_PER_TARGET) as source:
+        evaluator = evaluator_of(cluster, source)
+        backfill_s, backfill_stall_s = await timed_tick(evaluator, FIRST_TICK)
+        calm_collector()  # as the program does it after its first evaluation
+        steady = [await timed_tick(evaluator, FIRST_TICK + count * INTERVAL) for count in range(1, ticks + 1)]
+        gc.collect()
+        evaluation = evaluator.board.evaluation
+        assert evaluation is not None
+        decisions = [decision for found in evaluation.by_target.values() for decision in found]
+        return Result(
+            backfill_s=backfill_s,
+            backfill_stall_s=backfill_stall_s,
+            ticks_s=[seconds for seconds, _ in steady],
+            stalls_s=[stall for _, stall in steady],
+            imported_mb=imported_mb,
+            with_cluster_mb=with_cluster_mb,
+            resident_mb=resident_mb(),
+            highest_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+            gpus=len(evaluator.sampler.history),
+            idle=sum(isinstance(decision.answer, Inactive) for decision in decisions),
+        )
+
+
+def evaluator_of(cluster: Cluster, source: SignalSource) -> Evaluator:
+    trust = Trust()
+    sampler = Sampler(source, signals=DEFAULT_SIGNALS, rules=DEFAULT_RULES, trust=trust, overlap=timedelta(minutes=2))
+    return Evaluator(
+        config=EvaluationConfig(interval=INTERVAL, trust=trust),
+        cluster=cluster,
+        scales=StandingScales(),
+        sampler=sampler,
+        board=Board(max_age=timedelta(hours=1)),
+    )
+
+
+async def timed_tick(evaluator: Evaluator, at: datetime) -> tuple[float, float]:
+    """(how long it took, the longest stall meanwhile)"""
+    stalls = Stalls()
+    watching = asyncio.create_task(stalls.watch())
+    await asyncio.sleep(0.01)
+    started = perf_counter()
+    evaluation = await evaluator.tick(at)
+    seconds = perf_counter() - started
+    await asyncio.sleep(0.002)
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    assert evaluation is not None, evaluator.board.why_cold
+    return seconds, stalls.longest_s
+
+
+# The report
+
+
+def headroom(value: float) -> str:
+    return f"[{'green' if value >= 1 else 'red'}]{value:.1f}× headroom[/]"
+
+
+def report(results: dict[str, Result], scaled_objects: int) -> Table:
+    gpus = scaled_objects * PODS_PER_TARGET
+    table = Table(title=f"A tick at {scaled_objects:,} ScaledObjects and {gpus:,} GPUs", title_justify="left")
+    table.add_column("")
+    table.add_column("target", justify="right")
+    for name in results:
+        table.add_column(name, justify="right")
+    rows: list[tuple[str, str, Callable[[Result], str]]] = [
+        ("first tick, 30 min of samples: s", "", lambda r: f"{r.backfill_s:.2f}"),
+        ("  longest stall meanwhile: ms", "", lambda r: f"{1000 * r.backfill_stall_s:.0f}"),
+        ("a tick, median / slowest: s", f"< {TARGET_TICK_S:g}", lambda r: f"{_median(r):.2f} / {r.slowest_s:.2f}"),
+        ("", "", lambda r: headroom(TARGET_TICK_S / r.slowest_s)),
+        (
+            "  longest stall meanwhile, median / worst: ms",
+            "",
+            lambda r: f"{1000 * statistics.median(r.stalls_s):.0f} / {1000 * max(r.stalls_s):.0f}",
+        ),
+        ("resident memory: MB", f"< {TARGET_RESIDENT_MB:.0f}", lambda r: f"{r.resident_mb:.0f}"),
+        ("", "", lambda r: headroom(TARGET_RESIDENT_MB / r.resident_mb)),
+        ("  of which the program's code: MB", "", lambda r: f"{r.imported_mb:.0f}"),
+        ("  of which the cluster's objects: MB", "", lambda r: f"{r.with_cluster_mb - r.imported_mb:.0f}"),
+        ("  highest, during the first tick: MB", "", lambda r: f"{r.highest_mb:.0f}"),
+    ]
+    for label, target, cell in rows:
+        table.add_row(label, target, *(cell(result) for result in results.values()))
+    return table
+
+
+def _median(result: Result) -> float:
+    return statistics.median(result.ticks_s)
+
+
+def machine() -> str:
+    described = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.partition(":")[2].strip() for line in described.splitlines() if line.startswith("model name")]
+    model = models[0] if models else platform.machine()
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}"
+
+
+def measured_apart(source: str, arguments: argparse.Namespace) -> Result:
+    """The result of a process of its own."""
+    command = [sys.executable, __file__, "--measure", source]
+    command += ["--ticks", str(arguments.ticks), "--scaled-objects", str(arguments.scaled_objects)]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return Result(**json.loads(printed))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ticks", type=int, default=20, help="how many ticks after the first one")
+    parser.add_argument("--scaled-objects", type=int, default=5_000)
+    parser.add_argument("--measure", choices=list(SOURCES), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        asyncio.run(serve(arguments.serve))
+        return
+    if arguments.measure:
+        result = asyncio.run(measure(arguments.measure, arguments.scaled_objects, arguments.ticks))
+        print(json.dumps(asdict(result)))
+        return
+    results = {source: measured_apart(source, arguments) for source in SOURCES}
+    assert all(result.gpus == arguments.scaled_objects * PODS_PER_TARGET for result in results.values())
+    assert all(result.idle == arguments.scaled_objects // 2 for result in results.values())
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(report(results, arguments.scaled_objects))
+    console.print(machine(), highlight=False)
+
+
+if __name__ == "__main__":
+    main()
