@@ -32,6 +32,7 @@ from scaler.embedded.kubeapi.status import ApiError, Cause, Json
 from scaler.embedded.kubeapi.structural import OPEN, Structural, child_or_open
 
 _FIRST = "before-first-apply"
+_IDENTITY = ("apiVersion", "kind", "metadata")
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -72,9 +73,7 @@ def applied(
     others = [manager for manager in managers if manager.identity != applier.identity]
     wanted = applied_fields(wanted_part, schema)
     owned = wanted.union(*(manager.fields for manager in others))
-    base = live or {key: config[key] for key in ("apiVersion", "kind", "metadata")}
-    merged: Json = {**base, **merge_applied(managed_part(live, without=frozenset()), wanted_part, schema)}
-    merged["metadata"] = {**base["metadata"], **merged["metadata"]}
+    merged = _merged_object(live or {key: config[key] for key in _IDENTITY}, wanted_part, schema)
     doomed = _no_longer_named(mine.fields if mine else frozenset(), owned, schema)
     body = _without_paths(merged, schema, (), doomed) if doomed else merged
     changed = changes(managed_part(live, without=without), managed_part(body, without=without), schema)
@@ -82,6 +81,12 @@ def applied(
     if conflicts and not force:
         raise _conflict(conflicts)
     return Applied(body, _managers_after(others, mine, replace(applier, fields=wanted), changed))
+
+
+def _merged_object(live: Json, wanted_part: Json, schema: Structural) -> Json:
+    merged: Json = {**live, **merge_applied(managed_part(live, without=frozenset()), wanted_part, schema)}
+    # Name, uid and the like take no part in the merge, since nobody owns them.
+    return {**merged, "metadata": {**live["metadata"], **merged["metadata"]}}
 
 
 def _first_manager(live_part: Json, applier: Manager, schema: Structural) -> Manager:
