@@ -4,6 +4,11 @@ That this file exists puts its folder on the import path, so that `import promet
 """
 
 import pytest
+from hypothesis import settings
+
+# An example may take as long as a busy machine makes it: how fast something is, is measured elsewhere.
+settings.register_profile("project", deadline=None)
+settings.load_profile("project")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

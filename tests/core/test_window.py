@@ -105,7 +105,7 @@ def test_samples_that_jitter_by_a_fifth_of_the_interval_lose_nothing(
 
 
 def test_a_window_of_one_interval_needs_a_sample_of_its_own() -> None:
-    """12:01:58 and then 12:02:31 would be regular; of the interval from 12:02:00, all that is judged, they say nothing."""
+    """12:01:58 and then 12:02:31 would be regular; of the interval from 12:02:00, which is judged, nothing is known."""
     assert coverage(ring(58, 88, 118).window(at(150), INTERVAL)) == (0, 1, 1)
 
 
