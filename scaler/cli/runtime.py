@@ -58,7 +58,7 @@ _MISSED_TICKS = 3
 """Evaluations that may be missed before the board answers nobody, and twice that before the process is unwell."""
 
 _TICK_JITTER = timedelta(seconds=1)
-"""By which one tick may take longer than the one before without its predecessor's verdicts being overdue."""
+"""By which one tick may take longer than the one before without its predecessor's answers being overdue."""
 _LIST_SECONDS = 20.0
 
 
@@ -228,7 +228,7 @@ class Runtime:
         )
         self.board = Board(
             max_age=self._patience(_MISSED_TICKS),
-            max_idle_age=1.5 * settings.evaluation.interval + _TICK_JITTER,
+            max_zero_age=1.5 * settings.evaluation.interval + _TICK_JITTER,
         )
         self.scales = Scales(
             self.transport, namespace=namespace, max_age=kubernetes.max_view_age, changed=self._target_changed

@@ -63,11 +63,15 @@ class Pod:
 
 
 def judge(pods: Sequence[Pod], history: History, *, policy: Policy, trust: Trust, end: datetime) -> WorkloadVerdict:
-    """The verdict on the workload that these pods make up, from the window that ends at `end`."""
+    """The verdict on the workload that these pods make up, from the window that ends at `end`.
+
+    Pods that request no GPU count, too, if a GPU reports for them (a DRA claim, a resource that is not configured):
+    work on it is the workload's.
+    """
     evidence = [
         gpu
         for pod in sorted(pods, key=lambda pod: pod.name)
-        if pod.is_member
+        if pod.phase not in TERMINAL and not pod.terminating
         for gpu in _pod_evidence(pod, history, policy=policy, trust=trust, end=end)
     ]
     return workload_verdict(evidence, rule=policy.gpus)

@@ -32,6 +32,8 @@ class Unknowable(StrEnum):
     """The window has not been rebuilt from the source since this process started or woke up."""
     STALE_CLUSTER_VIEW = "StaleClusterView"
     """The Kubernetes API has not been heard of for so long that pods may have changed unseen."""
+    SUSPENDING = "Suspending"
+    """It is asked to be at 0 and its Workload is still active: just scaled down, or seen too late."""
     TARGET_NOT_FOUND = "TargetNotFound"
     """The ScaledObject's scale target does not exist or has no scale subresource."""
     WORKLOAD_MISSING = "WorkloadMissing"

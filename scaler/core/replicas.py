@@ -10,7 +10,7 @@ The order of the table is the order of precedence. Only its last-but-one line sh
 | at 0, its owner or a demand query asks for it    | 1 Waking                     |
 | at 1, not admitted yet                           | 1 WaitingFor…                |
 | at 1, pods starting                              | 1 Starting                   |
-| kept                                             | 1 Kept                       |
+| kept, or in demand                               | 1 Kept                       |
 | within warm-up of its newest container           | 1 WarmingUp                  |
 | busy                                             | 1 GPUsBusy                   |
 | not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
@@ -86,6 +86,8 @@ class Standing:
     """When the newest of its GPU pods' containers started running; never the creation time."""
     wake_wish: str = ""
     """Who asks for a suspended target to come back, in words; empty where nobody does."""
+    demand: str = ""
+    """Who asks for it to run for as long as the demand lasts, in words. Suspending it would only wake it again."""
     doubt: Unknown | None = None
     """Why the target itself cannot be known: it vanished, is refused, or its policy is invalid."""
     note: str = ""
@@ -168,6 +170,8 @@ def _answer_at_zero(standing: Standing) -> Answer:
 def _answer_running(standing: Standing, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
     if policy.keep_until is not None and now < policy.keep_until:
         return Active(because=Because.KEPT, message=f"kept until {policy.keep_until.isoformat()}")
+    if standing.demand:
+        return Active(because=Because.KEPT, message=f"asked for: {standing.demand}")
     if standing.running_since is None or verdict is None:
         return Active(because=Because.STARTING, message="its containers have not reported when they started running")
     return _answer_measured(now - standing.running_since, verdict, policy)

@@ -16,7 +16,7 @@ Asked to be at 0:
 |-------------------------------------|------------------|------------|
 | none                                | NoWorkload       | –          |
 | finished                            | Finished         | –          |
-| a plain Pod's                       | Refused          | –          |
+| a plain Pod's, or another's already | Refused          | –          |
 | active                              | Suspending       | deactivate |
 | inactive, not by us                 | Suspending       | adopt      |
 | inactive, quota still reserved      | Suspending       | wait       |
@@ -36,10 +36,11 @@ Asked to be at 1:
 | active, quota, not admitted         | WaitingForAdmissionChecks | – |
 | admitted, GPU pods not all running  | Starting         | –          |
 | admitted, all GPU pods running      | Running          | –          |
+| active with our note still on it    | as above         | disown     |
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -72,6 +73,8 @@ class Step(StrEnum):
     DEACTIVATE = "Deactivate"
     ADOPT = "Adopt"
     """Note on an inactive Workload that it is wanted inactive, so that asking for 1 later activates it."""
+    DISOWN = "Disown"
+    """Take that note off an active Workload that somebody else has activated, or his next deactivation seems ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,8 @@ class Situation:
     wake_wish: str = ""
     resumes_foreign: bool = False
     """Whether its owner explicitly asked to run again what somebody else deactivated."""
+    taken_by: str = ""
+    """The older ScalableWorkload that scales the same Workload; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +141,9 @@ def plan(situation: Situation) -> Plan:
     if workload is None:
         gone = "has vanished" if situation.was_bound else "does not exist (yet)"
         return Plan(phase=Phase.NO_WORKLOAD, message=f"its Kueue Workload {gone}")
+    if situation.taken_by:
+        taken = f"ScalableWorkload {situation.taken_by} scales Workload {workload.name} already; delete one of the two"
+        return Plan(phase=Phase.REFUSED, message=taken)
     if workload.finished:
         return Plan(phase=Phase.FINISHED, message=f"Workload {workload.name} has finished")
     if workload.is_plain_pod:
@@ -167,8 +175,13 @@ def _plan_for_zero(situation: Situation, workload: Workload) -> Plan:
 def _plan_for_one(situation: Situation, workload: Workload) -> Plan:
     if not workload.active:
         return _plan_resumption(situation, workload)
+    planned = _plan_active(situation, workload)
+    return replace(planned, step=Step.DISOWN) if workload.suspended_by_us else planned
+
+
+def _plan_active(situation: Situation, workload: Workload) -> Plan:
     if not workload.quota_reserved:
-        return Plan(phase=Phase.WAITING_FOR_QUOTA, message=workload.status_message or "waiting for quota")
+        return Plan(phase=Phase.WAITING_FOR_QUOTA, message=_why_it_waits(workload))
     if not workload.admitted:
         return Plan(phase=Phase.WAITING_FOR_CHECKS, message=workload.status_message or "waiting for admission checks")
     running = running_gpu_pods(situation.pods)
@@ -177,6 +190,15 @@ def _plan_for_one(situation: Situation, workload: Workload) -> Plan:
     return Plan(
         phase=Phase.RUNNING, message=f"admitted by {workload.cluster_queue or 'its ClusterQueue'}; all GPU pods run"
     )
+
+
+def _why_it_waits(workload: Workload) -> str:
+    if workload.eviction_reason.startswith("DeactivatedDueTo"):
+        return (
+            f"Kueue deactivated it ({workload.eviction_reason}) and does not queue it again by itself; stop and resume "
+            "its LocalQueue (stopPolicy Hold, then None), or set condition Requeued=True with reason Reactivated"
+        )
+    return workload.status_message or "waiting for quota"
 
 
 def _plan_resumption(situation: Situation, workload: Workload) -> Plan:
@@ -245,6 +267,8 @@ def _doubt(situation: Situation, planned: Plan) -> Unknown | None:
         return Unknown(reason=Unknowable.UNSUPPORTED_WORKLOAD, message=planned.message)
     if planned.phase is Phase.NO_WORKLOAD and situation.was_bound:
         return Unknown(reason=Unknowable.WORKLOAD_MISSING, message=planned.message)
+    if planned.step is Step.DEACTIVATE:
+        return Unknown(reason=Unknowable.SUSPENDING, message="asked to be at 0; its Workload is still active")
     if planned.phase is Phase.RUNNING and not gpu_pods(situation.pods):
         return Unknown(reason=Unknowable.NO_GPU_PODS, message="no pod of the Workload requests a GPU")
     return None

@@ -12,11 +12,9 @@ from typing import Any
 from scaler.core.suspension import Workload
 from scaler.kueue.workloads import SUSPENDED_ANNOTATION
 
-MERGE_PATCH = "application/merge-patch+json"
-
 
 def deactivate(workload: Workload, *, cause: str) -> Mapping[str, Any]:
-    """Deactivate the Workload and say why.
+    """Deactivate the Workload and say why; on one that is inactive already, note that it shall be.
 
     `cause` is JSON text for people and for a later reader: who asked, the reason and the evidence.
     """
@@ -24,13 +22,8 @@ def deactivate(workload: Workload, *, cause: str) -> Mapping[str, Any]:
 
 
 def activate(workload: Workload) -> Mapping[str, Any]:
-    """Let Kueue admit the Workload again."""
+    """Let Kueue admit the Workload again; on one that is active already, take off our note."""
     return _patch(workload, active=True, annotation=None)
-
-
-def adopt(workload: Workload, *, cause: str) -> Mapping[str, Any]:
-    """Note on a Workload that is inactive already that it is wanted inactive."""
-    return _patch(workload, active=False, annotation=cause)
 
 
 def _patch(workload: Workload, *, active: bool, annotation: str | None) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 Laws:
 
 * An evaluation is published whole and replaces the one before.
-* An answer that suspends is good until its successor is due and no longer: while reads hang, work may have begun.
+* An answer of 0 is good until its successor is due and no longer: meanwhile work, or a wish, may have come unseen.
 * A board that was not renewed in time answers nobody: after a pause of this process (a stopped container, a blocked
   loop) the old answers are about a world that is gone.
 """
@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from scaler.core.durations import format_duration
 from scaler.core.policy import Overrides, ResolvedPolicy
-from scaler.core.reasons import Because, Unknowable
+from scaler.core.reasons import Unknowable
 from scaler.core.replicas import Active, Answer, Decision, Inactive, NoAnswer
 
 Key = tuple[str, str]
@@ -89,19 +89,19 @@ class _Listener:
 class Board:
     """Implements `ports.DecisionBoard`.
 
-    `max_age` is how long an evaluation may be answered from after it was published, `max_idle_age` how long its
-    verdicts of idle may be; both are the same where only one is given.
+    `max_age` is how long an evaluation may be answered from after it was published, `max_zero_age` how long its
+    answers of 0 may be; both are the same where only one is given.
     """
 
     def __init__(
         self,
         *,
         max_age: timedelta,
-        max_idle_age: timedelta | None = None,
+        max_zero_age: timedelta | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_age_s = max_age.total_seconds()
-        self._max_idle_age_s = (max_idle_age or max_age).total_seconds()
+        self._max_zero_age_s = (max_zero_age or max_age).total_seconds()
         self._clock = clock
         self._evaluation: Evaluation | None = None
         self._published_s = float("-inf")
@@ -168,11 +168,12 @@ class Board:
         return self._still_good(found.decision.answer)
 
     def _still_good(self, answer: Answer) -> Answer:
-        suspends = isinstance(answer, Inactive) and answer.because is Because.GPUS_IDLE
+        """KEDA acts on every 0 alike: one that says "suspended" puts to sleep what was woken since."""
         age_s = self._clock() - self._published_s
-        if not suspends or age_s <= self._max_idle_age_s:
+        if not isinstance(answer, Inactive) or age_s <= self._max_zero_age_s:
             return answer
-        overdue = f"found idle {format_duration(timedelta(seconds=int(age_s)))} ago; the next evaluation is overdue"
+        age = format_duration(timedelta(seconds=int(age_s)))
+        overdue = f"{answer.because} as of {age} ago; the next evaluation is overdue"
         return NoAnswer(reason=Unknowable.SOURCE_UNAVAILABLE, message=overdue)
 
     def _why_unusable(self) -> str:

@@ -264,7 +264,22 @@ class Cluster:
             was_bound=bool(scalable.status.workload_uid),
             wake_wish=own_wish or wish,
             resumes_foreign=bool(own_wish),
+            taken_by=self._taken_by(scalable, workload) if workload else "",
         )
+
+    def _taken_by(self, scalable: ScalableWorkload, workload: Workload) -> str:
+        """The oldest other ScalableWorkload of the same Workload, where there is an older one: it alone acts."""
+        subjects = (workload.metadata.key, owner_key(workload))
+        rivals = [each for key in subjects if key for each in self.scalable_workloads.by_index("subject", key)]
+        oldest = min(
+            (each for each in rivals if each.metadata.deletion_timestamp is None), key=_seniority, default=None
+        )
+        return oldest.metadata.name if oldest and oldest.metadata.uid != scalable.metadata.uid else ""
+
+
+def _seniority(scalable: ScalableWorkload) -> tuple[float, str]:
+    created = scalable.metadata.creation_timestamp
+    return created.timestamp() if created else 0.0, scalable.metadata.name
 
 
 def _silence(store: Store[object]) -> float:

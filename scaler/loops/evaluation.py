@@ -12,7 +12,7 @@ Laws:
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
@@ -20,9 +20,9 @@ from math import isfinite
 import structlog
 
 from scaler.core.durations import format_duration
-from scaler.core.idleness import Unknown, distrust
+from scaler.core.idleness import Unknown, distrust, judged_length
 from scaler.core.pods import Pod, judge
-from scaler.core.policy import Overrides, ResolvedPolicy, Trust, resolve
+from scaler.core.policy import Overrides, Policy, ResolvedPolicy, Trust, resolve
 from scaler.core.reasons import Unknowable
 from scaler.core.replicas import Decision, Stage, Standing, decide, needs_verdict
 from scaler.core.suspension import standing, standing_of_scale
@@ -53,7 +53,7 @@ EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeQuery:
-    """An operator's demand query: each element above 0 asks for one suspended ScaledObject to come back."""
+    """An operator's demand query: each element above 0 asks for one ScaledObject to run, and to come back for it."""
 
     name: str
     promql: str
@@ -123,6 +123,8 @@ class Evaluator:
     """What the last tick's samples are not trusted for."""
     _demanded: Mapping[Key, str] = field(default_factory=dict, init=False)
     """What the wake queries asked for at the last tick."""
+    _unheard: Sequence[tuple[WakeQuery, Unknown]] = field(default=(), init=False)
+    """The wake queries that failed at the last tick, and why."""
     _touched: set[Key] = field(default_factory=set, init=False)
     _has_touched: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -173,7 +175,7 @@ class Evaluator:
         found = [each for key in keys if (each := self.cluster.scaled_objects.get(*key))]
         if evaluation is None or not found:
             return
-        await self.scales.refresh(found)
+        await self.scales.refresh(self._ours(found))
         view_doubt = self._view_doubt()
         entries = {each.metadata.key: self._decided(each, evaluation.at, view_doubt) for each in found}
         self.board.amend({key: entry for key, entry in entries.items() if entry is not None})
@@ -188,9 +190,10 @@ class Evaluator:
         scaled_objects = sorted(self.cluster.scaled_objects.items(), key=lambda each: each.metadata.key)
         intake = await self.sampler.refresh(end=at, span=self._span(scaled_objects))
         self._doubt = intake.doubt
-        self._demanded = await self._demand(at)
-        await self.scales.refresh(scaled_objects)
-        self.scales.forget_others(scaled_objects)
+        await self._ask_for_demand(at)
+        ours = self._ours(scaled_objects)
+        await self.scales.refresh(ours)
+        self.scales.forget_others(ours)
         evaluation = None
         missing = self._why_not_yet(intake)
         if missing:
@@ -251,12 +254,16 @@ class Evaluator:
         key = scaled_object.metadata.key
         try:
             subject = self._subject(scaled_object, self._demanded.get(key, ""), view_doubt)
-            return self._entry(subject, triggers, at)
+            return self._entry(subject, triggers, at, self._doubt_in(key[0]))
         except Exception as error:
             # Objects are written by tenants. What one of them provokes must not take the answers from all others.
             log.exception("a ScaledObject could not be decided", scaled_object="/".join(key))
             problem = f"internal error while it was decided ({error!r}); please report it with the scaler's log"
             return BoardEntry(target=target_of(scaled_object), triggers={}, problems=(problem,))
+
+    def _ours(self, scaled_objects: Iterable[ScaledObject]) -> list[ScaledObject]:
+        """Those with a trigger of ours; what others scale is none of our business."""
+        return [each for each in scaled_objects if self._own_triggers(each)]
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         addresses = self.config.scaler_addresses
@@ -267,7 +274,11 @@ class Evaluator:
             and (not addresses or trigger.metadata.get("scalerAddress") in addresses)
         ]
 
-    def _entry(self, subject: _Subject, triggers: Sequence[Trigger], at: datetime) -> BoardEntry:
+    def _doubt_in(self, namespace: str) -> Unknown | None:
+        """Why no verdict of idle counts there: the samples may lack something, or nobody knows who is in demand."""
+        return self._doubt or next((doubt for query, doubt in self._unheard if query.covers(namespace)), None)
+
+    def _entry(self, subject: _Subject, triggers: Sequence[Trigger], at: datetime, doubt: Unknown | None) -> BoardEntry:
         found: dict[Overrides, TriggerEntry] = {}
         problems: list[str] = []
         for trigger in triggers:
@@ -277,7 +288,7 @@ class Evaluator:
             except MetadataError as error:
                 problems.append(str(error))
             else:
-                found[overrides] = TriggerEntry(decision=self._decide(subject, policy, at), policy=policy)
+                found[overrides] = TriggerEntry(decision=self._decide(subject, policy, at, doubt), policy=policy)
         return BoardEntry(target=subject.target, triggers=found, problems=tuple(problems))
 
     def _policy(self, trigger: Overrides, subject: _Subject) -> ResolvedPolicy:
@@ -290,33 +301,47 @@ class Evaluator:
             )
         return resolved
 
-    def _decide(self, subject: _Subject, policy: ResolvedPolicy, at: datetime) -> Decision:
+    def _decide(self, subject: _Subject, policy: ResolvedPolicy, at: datetime, doubt: Unknown | None) -> Decision:
         verdict = None
         if needs_verdict(subject.standing):
             history, trust = self.sampler.history, self.config.trust
-            verdict = distrust(judge(subject.pods, history, policy=policy.policy, trust=trust, end=at), self._doubt)
+            judged = judge(subject.pods, history, policy=policy.policy, trust=trust, end=at)
+            verdict = distrust(judged, doubt or self._unread(policy.policy, at))
         return decide(subject.standing, verdict, policy=policy.policy, now=at)
 
-    async def _demand(self, at: datetime) -> Mapping[Key, str]:
-        """By ScaledObject, the first wake query that asks for it."""
-        queries, wishes = self.config.wake_queries, dict[Key, str]()
+    def _unread(self, policy: Policy, at: datetime) -> Unknown | None:
+        """Why the window cannot be judged yet: a part of it was not read back since the start, or since it grew."""
+        begin, since = at - judged_length(policy=policy, trust=self.config.trust), self.sampler.since
+        if since <= begin:
+            return None
+        back_to = f"{since:%H:%M:%S} UTC; the window begins at {begin:%H:%M:%S}"
+        return Unknown(reason=Unknowable.COLD_START, message=f"samples were read back to {back_to}")
+
+    async def _ask_for_demand(self, at: datetime) -> None:
+        """Learn which ScaledObjects the wake queries ask for; the first query that asks for one is the one to name.
+
+        A query that fails asks for nobody: what sleeps, sleeps. But nothing that it could ask for is put to sleep.
+        """
+        queries, wishes, unheard = self.config.wake_queries, dict[Key, str](), list[tuple[WakeQuery, Unknown]]()
         answers = await asyncio.gather(*(self._elements(query, at) for query in queries))
         for query, elements in zip(queries, answers, strict=True):
+            if isinstance(elements, Unknown):
+                unheard.append((query, elements))
+                continue
             for element in elements:
                 key = element.labels.get(query.namespace_label, ""), element.labels.get(query.name_label, "")
                 if element.value > 0 and query.covers(key[0]):
                     wishes.setdefault(key, f"demand query {query.name!r}")
-        return wishes
+        self._demanded, self._unheard = wishes, unheard
 
-    async def _elements(self, query: WakeQuery, at: datetime) -> Sequence[Demand]:
-        """What the query gives. One that fails asks for nobody: what sleeps, sleeps."""
+    async def _elements(self, query: WakeQuery, at: datetime) -> Sequence[Demand] | Unknown:
         if self.demand is None:
             return ()
         try:
             return await self.demand.demand(query.promql, at=at)
         except SourceError as error:
             log.warning("wake query failed", query=query.name, error=str(error))
-            return ()
+            return Unknown(reason=Unknowable.SOURCE_UNAVAILABLE, message=f"demand query {query.name!r}: {error}")
 
     # ------------------------------------------------------------------------------------------------- the subject
 
@@ -331,7 +356,12 @@ class Evaluator:
             subject, keeps = _unknowable(target, Unknowable.INVALID_POLICY, str(error)), (where, Overrides())
         if view_doubt:
             return _unknowable(target, view_doubt.reason, view_doubt.message)
-        return _Subject(target=target, standing=subject.standing, pods=subject.pods, wishes=(keeps, *subject.wishes))
+        return _Subject(
+            target=target,
+            standing=replace(subject.standing, demand=demand),
+            pods=subject.pods,
+            wishes=(keeps, *subject.wishes),
+        )
 
     def _scalable(self, scaled_object: ScaledObject, target: Target, demand: str, where: str) -> _Subject:
         namespace = scaled_object.metadata.namespace

@@ -26,8 +26,7 @@ from scaler.kube.decoding import decode
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects import ObjectMeta, ScalableWorkload
 from scaler.kube.resources import SCALABLE_WORKLOAD, WORKLOAD
-from scaler.kueue.patches import activate, adopt, deactivate
-from scaler.kueue.workloads import owner_key
+from scaler.kueue.patches import activate, deactivate
 from scaler.loops.board import Board, Key
 from scaler.loops.cluster import Cluster
 from scaler.loops.leadership import Api
@@ -89,7 +88,7 @@ class Reconciler:
         if scalable is None or scalable.metadata.deletion_timestamp is not None:
             return None
         situation, decision = self._situation(scalable), self._decision(scalable)
-        planned = self._plan(scalable, situation)
+        planned = plan(situation)
         if planned.step is not None and situation.workload is not None:
             is_outdated = not await self._take(planned.step, scalable, situation.workload, decision)
             if is_outdated:
@@ -120,20 +119,6 @@ class Reconciler:
             for each in self._cluster.scaled_objects.by_index("target", target)
         )
 
-    def _plan(self, scalable: ScalableWorkload, situation: Situation) -> Plan:
-        oldest = self._oldest_scaler_of(situation.workload) if situation.workload else None
-        if oldest is None or oldest.metadata.uid == scalable.metadata.uid:
-            return plan(situation)
-        name = situation.workload.name if situation.workload else ""
-        taken = f"ScalableWorkload {oldest.metadata.name} scales Workload {name} already; delete one of the two"
-        return Plan(phase=Phase.REFUSED, message=taken)
-
-    def _oldest_scaler_of(self, workload: Workload) -> ScalableWorkload | None:
-        observed = self._cluster.workloads.get(workload.namespace, workload.name)
-        subjects = [(workload.namespace, workload.name), owner_key(observed) if observed else None]
-        found = [each for key in subjects if key for each in self._cluster.scalable_workloads.by_index("subject", key)]
-        return min((each for each in found if each.metadata.deletion_timestamp is None), key=_seniority, default=None)
-
     # --------------------------------------------------------------------------------------------------------- steps
 
     async def _take(
@@ -145,7 +130,9 @@ class Reconciler:
                 return await self._deactivate(scalable, workload, decision)
             case Step.ADOPT:
                 cause = self._cause(scalable, decision, "ScaledToZero", "it was inactive already")
-                await self._patch_workload(workload, adopt(workload, cause=cause))
+                await self._patch_workload(workload, deactivate(workload, cause=cause))
+            case Step.DISOWN:
+                await self._patch_workload(workload, activate(workload))
             case Step.ACTIVATE:
                 await self._patch_workload(workload, activate(workload))
                 self._tell_both(scalable, workload, "Resumed", f"activated Workload {workload.name}: replicas is 1")
@@ -238,11 +225,6 @@ class Reconciler:
 
 
 _WISH_PENDING = frozenset({Phase.DEACTIVATED_BY_OTHER, Phase.RESUMING, Phase.SUSPENDING, Phase.NO_WORKLOAD})
-
-
-def _seniority(scalable: ScalableWorkload) -> tuple[float, str]:
-    created = scalable.metadata.creation_timestamp
-    return created.timestamp() if created else 0.0, scalable.metadata.name
 
 
 def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, str]:

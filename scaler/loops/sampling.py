@@ -98,6 +98,12 @@ class Sampler:
         """Whether every signal was read. Where a window is longer than one read, it says so by what it lacks."""
         return len(self._reaches) == len(self.history.signals)
 
+    @property
+    def since(self) -> datetime:
+        """From when on every signal was read without a break. What was before may have been work."""
+        never = datetime.max.replace(tzinfo=UTC)
+        return max((reach.since for reach in self._reaches.values()), default=never) if self.is_backfilled else never
+
     async def refresh(self, *, end: datetime, span: timedelta) -> Intake:
         """Read what is new up to `end`, and hold at least `span` of it, or come nearer to that by an hour.
 

@@ -91,7 +91,7 @@ class MatrixSeries:
     def labels(self) -> dict[str, str]:
         try:
             return _LABELS.decode(self.key)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"the labels {_clipped(self.key)} cannot be read: {error}") from None
 
     def samples(self) -> Sequence[tuple[float, float]]:

@@ -127,6 +127,8 @@ TABLE = [
     pytest.param(standing(), UNKNOWN, {"mode": Mode.OBSERVE}, (NoAnswer, "StaleSamples"), id="unknown, mode observe"),
     pytest.param(standing(), IDLE, {}, (Inactive, "GPUsIdle"), id="idle, mode enforce"),
     pytest.param(standing(wake_wish="annotation"), IDLE, {}, (Inactive, "GPUsIdle"), id="a wish that was granted"),
+    pytest.param(standing(demand="query"), IDLE, {}, (Active, "Kept"), id="idle, and in demand"),
+    pytest.param(standing(demand="query"), UNKNOWN, {}, (Active, "Kept"), id="unknown, and in demand"),
 ]
 
 

@@ -95,7 +95,7 @@ AT_ONE = [
         observed(suspended_by_us=True),
         {"pods": gang()},
         Phase.RUNNING,
-        None,
+        Step.DISOWN,
         id="activated by hand after our suspension",
     ),
 ]
@@ -256,7 +256,7 @@ def test_at_one_nothing_but_an_idle_verdict_makes_the_answer_zero(given_situatio
         pytest.param(
             situation(observed(is_plain_pod=True), desired=0), Stage.WAITING_FOR_WORKLOAD, NoAnswer, id="0, refused"
         ),
-        pytest.param(situation(observed(), desired=0), Stage.SUSPENDED, Inactive, id="0, to be deactivated"),
+        pytest.param(situation(observed(), desired=0), Stage.SUSPENDED, NoAnswer, id="0, to be deactivated"),
         pytest.param(situation(suspended(), desired=0), Stage.SUSPENDED, Inactive, id="0, pods still end"),
         pytest.param(situation(suspended(), desired=0, pods=[]), Stage.SUSPENDED, Inactive, id="0, suspended"),
         pytest.param(

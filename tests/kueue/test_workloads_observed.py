@@ -5,7 +5,7 @@ import pytest
 from builders import GPUS, WorkloadJson, at, observed
 
 from scaler.core.suspension import Workload
-from scaler.kueue.patches import activate, adopt, deactivate
+from scaler.kueue.patches import activate, deactivate
 from scaler.kueue.workloads import SUSPENDED_ANNOTATION, expected_gpu_pods, group_of, observe, owner_key
 
 CAUSE = json.dumps({"at": "2026-12-01T12:00:00Z", "by": "ScalableWorkload/first-raycluster", "reason": "GPUsIdle"})
@@ -226,13 +226,7 @@ def test_activating_takes_the_annotation_back_in_the_same_patch() -> None:
     }
 
 
-def test_adopting_notes_it_and_leaves_it_inactive() -> None:
-    assert adopt(observed(active=False), cause=CAUSE) == deactivate(observed(), cause=CAUSE)
-
-
-@pytest.mark.parametrize(
-    "body", [deactivate(observed(), cause=CAUSE), activate(observed()), adopt(observed(), cause=CAUSE)]
-)
+@pytest.mark.parametrize("body", [deactivate(observed(), cause=CAUSE), activate(observed())])
 def test_no_patch_touches_anything_else(body: dict[str, Any]) -> None:
     assert set(body) == {"metadata", "spec"}
     assert set(body["spec"]) == {"active"}

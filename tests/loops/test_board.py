@@ -113,22 +113,23 @@ def test_an_evaluation_replaces_the_one_before_whole(board: Board) -> None:
     assert reason(ask(board)) is Unknowable.TARGET_NOT_FOUND
 
 
-# ----------------------------------------------------------------------------------------- verdicts of idle age sooner
+# ------------------------------------------------------------------------------------------------ answers of 0 age sooner
 
 
 @pytest.fixture
 def strict(clock: Clock) -> Board:
-    return Board(max_age=MAX_AGE, max_idle_age=timedelta(seconds=20), clock=clock)
+    return Board(max_age=MAX_AGE, max_zero_age=timedelta(seconds=20), clock=clock)
 
 
-def test_an_answer_that_suspends_expires_before_the_others(strict: Board, clock: Clock) -> None:
-    """Work may have begun since; nobody loses anything by an error."""
+def test_an_answer_of_0_expires_before_the_others(strict: Board, clock: Clock) -> None:
+    """Work, or a wish, may have come since; nobody loses anything by an error."""
     suspended = Inactive(because=Because.SUSPENDED, message="suspended")
     for answer, after_s, expected in (
         (INACTIVE, 20, INACTIVE),
         (INACTIVE, 21, Unknowable.SOURCE_UNAVAILABLE),
         (ACTIVE, 21, ACTIVE),
-        (suspended, 21, suspended),
+        (suspended, 20, suspended),
+        (suspended, 21, Unknowable.SOURCE_UNAVAILABLE),
         (NO_ANSWER, 21, NO_ANSWER),
         (ACTIVE, 46, Unknowable.COLD_START),
     ):
@@ -138,7 +139,7 @@ def test_an_answer_that_suspends_expires_before_the_others(strict: Board, clock:
         assert found == expected if not isinstance(expected, Unknowable) else reason(found) is expected
 
 
-def test_without_an_age_of_their_own_verdicts_of_idle_last_as_long_as_the_board(board: Board, clock: Clock) -> None:
+def test_without_an_age_of_their_own_answers_of_0_last_as_long_as_the_board(board: Board, clock: Clock) -> None:
     board.publish(evaluation(INACTIVE))
     clock.advance(45)
     assert ask(board) == INACTIVE

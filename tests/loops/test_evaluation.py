@@ -386,7 +386,8 @@ async def test_a_demand_query_wakes_what_it_names() -> None:
     expected = {"asked": WAKING, "serve": WAKING, "zero": SUSPENDED, "nan": SUSPENDED, "unasked": SUSPENDED}
     assert {name: word(world.answer(name)) for name in expected} == expected
     assert world.answer("asked").message == "asked to come back: demand query 'queued'"
-    assert word(world.answer("running")) == IDLE  # demand wakes; it keeps nothing up
+    # Suspending what is asked for would only wake it again.
+    assert word(world.answer("running")) == f"Active {Because.KEPT}"
 
 
 async def test_a_demand_query_wakes_only_in_its_namespaces_and_by_its_own_labels() -> None:
@@ -401,16 +402,32 @@ async def test_a_demand_query_wakes_only_in_its_namespaces_and_by_its_own_labels
     assert [word(world.answer(name)) for name in "ab"] == [SUSPENDED, WAKING]
 
 
-async def test_a_demand_query_that_fails_wakes_nobody_and_stops_nothing() -> None:
-    broken = WakeQuery(name="broken", promql="oops(")
-    world = cluster_of(sleeping("a"), gang("train"), wake_queries=(broken, QUEUED))
-    scripted(world).failing = {broken.promql: SourceError("parse error", transient=False)}
-    scripted(world).metrics.demands[QUEUED.promql] = [demanded("a", 1)]
+async def test_a_demand_query_that_fails_wakes_nobody_and_puts_nobody_to_sleep() -> None:
+    """What it would have asked for is not known: an idle workload that is in demand would be suspended."""
+    broken = WakeQuery(name="broken", promql="oops(", namespaces=frozenset({NAMESPACE}))
+    elsewhere = WakeQuery(name="elsewhere", promql="down", namespaces=frozenset({"another"}))
+
+    def work(at_s: float) -> float:
+        return BUSY
+
+    world = cluster_of(
+        sleeping("a"), gang("idle"), gang("busy"), busy={"busy-pod": work}, wake_queries=(broken, elsewhere, QUEUED)
+    )
+    source, refused = scripted(world), SourceError("parse error", transient=False)
+    source.metrics.demands = {QUEUED.promql: [demanded("a", 1)], broken.promql: []}
+    source.failing = {broken.promql: refused, elsewhere.promql: refused}
     await world.tick(NOON)
-    assert [word(world.answer(name)) for name in ("a", "train")] == [WAKING, IDLE]
-    scripted(world).failing[QUEUED.promql] = SourceError("connection refused", transient=True)
+    unavailable = f"NoAnswer {Unknowable.SOURCE_UNAVAILABLE}"
+    assert [word(world.answer(name)) for name in ("a", "idle")] == [WAKING, unavailable]
+    assert world.answer("idle").message == "demand query 'broken': parse error"
+    assert word(world.answer("busy")) == f"Active {Because.GPUS_BUSY}"
+
+    source.failing = {QUEUED.promql: refused, elsewhere.promql: refused}
     await world.tick(at(30))
-    assert [word(world.answer(name)) for name in ("a", "train")] == [SUSPENDED, IDLE]
+    assert [word(world.answer(name)) for name in ("a", "idle")] == [SUSPENDED, unavailable]
+    source.failing = {elsewhere.promql: refused}
+    await world.tick(at(60))
+    assert [word(world.answer(name)) for name in ("a", "idle")] == [WAKING, IDLE]
 
 
 async def test_demand_queries_are_asked_side_by_side() -> None:
@@ -523,6 +540,8 @@ async def test_a_deployment_goes_from_1_to_0_and_back() -> None:
     await says(750, f"Active {Because.STARTING}")
     pods.put(pod("serve-pod", gpus=2, started=at(775), labels={"app": "serve"}))
     await says(780, f"Active {Because.WARMING_UP}")
+    world.cluster.scaled_objects.put(scaled_object("serve", kind=DEPLOYMENT_KIND, triggers=[QUICK]))
+    await says(810, f"Active {Because.WARMING_UP}")
     await says(835, f"Active {Because.WARMING_UP}")
     await says(840, f"Active {Because.IDLE_NOT_LONG_ENOUGH}")
     await says(1430, f"Active {Because.IDLE_NOT_LONG_ENOUGH}")
@@ -592,8 +611,8 @@ async def test_a_longer_window_of_a_new_target_leaves_the_others_their_verdicts(
         scripted(world).asked.clear()
         await world.tick(NOON + tick * TICK)
         answers.append((word(world.answer("train")), word(world.answer("patient")), len(scripted(world).asked)))
-    gap = f"NoAnswer {Unknowable.SAMPLE_GAP}"
-    assert answers == [(IDLE, gap, 2), *[(IDLE, gap, 4)] * 3, (IDLE, IDLE, 4), *[(IDLE, IDLE, 2)] * 2]
+    unread = f"NoAnswer {Unknowable.COLD_START}"
+    assert answers == [(IDLE, unread, 2), *[(IDLE, unread, 4)] * 3, (IDLE, IDLE, 4), *[(IDLE, IDLE, 2)] * 2]
 
 
 async def test_ticks_are_observed_with_what_they_took_in() -> None:
@@ -612,7 +631,7 @@ async def test_a_change_between_ticks_is_decided_at_once_from_the_same_samples()
     await world.tick(NOON)
     published: asyncio.Queue[Evaluation] = asyncio.Queue()
     world.evaluator.published = published.put_nowait
-    world.cluster.scalable_workloads.put(scalable_workload("train", workload="train-workload", replicas=0))
+    sleeping("train")(world.cluster)
     following = asyncio.create_task(world.evaluator.follow())
     world.evaluator.touch((NAMESPACE, "train"))
     world.evaluator.touch((NAMESPACE, "nobody"))
