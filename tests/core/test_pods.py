@@ -128,6 +128,15 @@ def test_work_on_a_surplus_gpu_is_not_believed_either() -> None:
     assert reason(judged([pod(gpus=1)], made).verdict) is Unknowable.UNEXPECTED_GPUS
 
 
+def test_work_for_a_pod_that_requests_no_gpu_keeps_the_gang() -> None:
+    """A claim (DRA), or a resource that is not among gpuResources: its GPUs are the workload's all the same."""
+    made = history()
+    quiet(made, "GPU-0", "head")
+    working(made, "GPU-1", "worker")
+    found = judged([pod("head"), pod("worker", gpus=0)], made)
+    assert reason(found.verdict) is Unknowable.UNEXPECTED_GPUS
+
+
 # ---------------------------------------------------------------------------------------------------------- sharing
 
 

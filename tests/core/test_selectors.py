@@ -63,3 +63,14 @@ def test_labels_written_as_a_selector_match_themselves_and_whatever_has_more(lab
     assert selector.matches({**labels, "extra": "label"})
     for missing in labels:
         assert not selector.matches({key: value for key, value in labels.items() if key != missing})
+
+
+def test_a_selector_as_long_as_an_object_may_be_is_refused_at_once() -> None:
+    """Whoever may write a Deployment must not be able to hold up the answers for everybody else's."""
+    with pytest.raises(ValueError, match="is too long"):
+        parse_selector("app=" + "a," * 100_000)
+
+
+def test_reading_takes_time_in_proportion_to_the_length() -> None:
+    selector = parse_selector(",".join(f"key-{number} in (a, b)" for number in range(600)))
+    assert len(selector.requirements) == 600

@@ -192,6 +192,23 @@ def test_only_an_active_workload_that_is_wanted_at_zero_is_deactivated(given_sit
 
 
 @given(given_situation=situations)
+def test_disowning_touches_only_an_active_workload_that_is_wanted_active(given_situation: Situation) -> None:
+    if plan(given_situation).step is Step.DISOWN:
+        assert given_situation.workload is not None
+        assert (given_situation.workload.active, given_situation.desired_replicas) == (True, 1)
+
+
+def test_a_second_scalable_workload_of_a_workload_is_refused_and_gets_no_answer() -> None:
+    for desired in (0, 1):
+        found = situation(observed(), desired=desired, pods=gang(), taken_by="older")
+        assert (plan(found).phase, plan(found).step) == (Phase.REFUSED, None)
+        doubt = standing(found).doubt
+        assert doubt is not None
+        assert doubt.reason is Unknowable.UNSUPPORTED_WORKLOAD
+        assert "ScalableWorkload older scales Workload" in doubt.message
+
+
+@given(given_situation=situations)
 def test_what_finished_vanished_or_is_refused_is_never_touched(given_situation: Situation) -> None:
     workload = given_situation.workload
     if workload is None or workload.finished or workload.is_plain_pod:
@@ -204,7 +221,7 @@ def test_taking_a_step_makes_it_unnecessary(given_situation: Situation) -> None:
     workload, step = given_situation.workload, plan(given_situation).step
     if workload is None or step is None:
         return
-    wanted_active = step is Step.ACTIVATE
+    wanted_active = step in {Step.ACTIVATE, Step.DISOWN}
     flags = {name: getattr(workload, name) for name in ("finished", "quota_reserved", "admitted", "is_plain_pod")}
     after = observed(active=wanted_active, suspended_by_us=not wanted_active, **flags)
     again = plan(situation(after, desired=given_situation.desired_replicas, pods=given_situation.pods))

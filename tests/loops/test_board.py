@@ -113,7 +113,7 @@ def test_an_evaluation_replaces_the_one_before_whole(board: Board) -> None:
     assert reason(ask(board)) is Unknowable.TARGET_NOT_FOUND
 
 
-# ------------------------------------------------------------------------------------------------ answers of 0 age sooner
+# ---------------------------------------------------------------------------------------------- answers of 0 age sooner
 
 
 @pytest.fixture
