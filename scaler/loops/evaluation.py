@@ -358,7 +358,7 @@ class Evaluator:
             return _unknowable(target, view_doubt.reason, view_doubt.message)
         return _Subject(
             target=target,
-            standing=replace(subject.standing, demand=demand),
+            standing=replace(subject.standing, demand=demand) if demand else subject.standing,
             pods=subject.pods,
             wishes=(keeps, *subject.wishes),
         )

@@ -220,7 +220,7 @@ async def test_prometheus_down() -> None:
 
 async def test_prometheus_slower_than_the_timeout() -> None:
     slow = every_request(hangs)
-    slow.patience, slow.step = timedelta(seconds=0.5), minutes(2)
+    slow.patience, slow.step = timedelta(seconds=1), minutes(3)
     await show_held(slow, reason=Unknowable.SOURCE_UNAVAILABLE, recovers=AT_ONCE)
 
 
