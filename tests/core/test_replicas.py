@@ -225,6 +225,7 @@ standings = st.builds(
     stage=stages,
     running_since=instants,
     wake_wish=st.sampled_from(["", "annotation idlegpu.io/wake"]),
+    demand=st.sampled_from(["", "demand query 'inbox'"]),
     doubt=st.sampled_from([None, None, None, DOUBT]),
 )
 
@@ -241,6 +242,7 @@ def test_a_target_at_one_shrinks_only_on_an_idle_verdict_enforced_unkept_and_lon
         assert given_policy.mode is Mode.ENFORCE
         assert given_policy.keep_until is None or given_policy.keep_until <= NOON
         assert at_stand.doubt is None
+        assert not at_stand.demand
         assert at_stand.running_since is not None
         assert NOON - at_stand.running_since >= given_policy.warm_up + given_policy.idle_after
 
