@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import structlog
+
 from scaler.core.idleness import Unknown
 from scaler.core.reasons import Unknowable
 from scaler.errors import KubeError
@@ -24,6 +26,8 @@ from scaler.kube.transport import KubeTransport
 from scaler.kueue.workloads import group_of
 from scaler.loops.board import Target
 from scaler.loops.cluster import target_of
+
+log = structlog.get_logger(__name__)
 
 _READS_AT_ONCE = 16
 _FIRST_LIST = timedelta(seconds=5)
@@ -45,6 +49,7 @@ TargetKey = tuple[str, Target]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
     resource_version: str
+    asked: tuple[str, int | str]
     scale: Scale | Unknown
 
 
@@ -93,13 +98,18 @@ class Scales:
 
         What cannot be read in time is not known, and tried again at the next refresh.
         """
-        targets = sorted(_targets(scaled_objects), key=self._has_failed)
-        kinds = {(target.api_version, target.kind) for _, target in targets}
+        by_kind: dict[Kind, list[TargetKey]] = {}
+        for key in sorted(_targets(scaled_objects), key=self._has_failed):
+            by_kind.setdefault((key[1].api_version, key[1].kind), []).append(key)
         turns = asyncio.Semaphore(_READS_AT_ONCE)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
-                await asyncio.gather(*(self._follow(kind) for kind in kinds))
-                await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
+                await asyncio.gather(*(self._refresh(kind, targets, turns) for kind, targets in by_kind.items()))
+
+    async def _refresh(self, kind: Kind, targets: Iterable[TargetKey], turns: asyncio.Semaphore) -> None:
+        """A kind whose API hangs holds up nobody but its own targets."""
+        await self._follow(kind)
+        await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
 
     def _has_failed(self, key: TargetKey) -> bool:
         """Whether it could not be read the last time; such targets come last."""
@@ -118,9 +128,12 @@ class Scales:
         doubt = self._doubt(kind, reflector)
         if doubt is not None or reflector is None:
             return doubt or _stale(f"{target.kind} objects are not listed yet")
-        if reflector.get(namespace, target.name) is None:
+        seen = reflector.get(namespace, target.name)
+        if seen is None:
             return _not_found(f"{target} does not exist in namespace {namespace}; create it or mend scaleTargetRef")
-        return read.scale if read else _stale(f"the scale of {target} has not been read yet")
+        if read is None or (isinstance(read.scale, Scale) and read.asked != _asked(seen)):
+            return _stale(f"the scale of {target} has not been read since it changed")
+        return read.scale
 
     def _doubt(self, kind: Kind, reflector: Reflector[Generic] | None) -> Unknown | None:
         """Why nothing is known about any object of the kind; None where something is, or nothing was tried."""
@@ -152,9 +165,17 @@ class Scales:
         reflector = Reflector(self._transport, resource, Generic, namespace=self._namespace)
         self._reflectors[kind] = reflector
         reflector.subscribe(lambda change: self._tell(kind, change))
-        self._tasks.append(asyncio.create_task(reflector.run(), name=f"reflect-{resource.qualified_name}"))
+        task = asyncio.create_task(reflector.run(), name=f"reflect-{resource.qualified_name}")
+        task.add_done_callback(lambda ended: self._ended(kind, ended))
+        self._tasks.append(task)
         with suppress(TimeoutError):
             await asyncio.wait_for(reflector.wait_synced(), _FIRST_LIST.total_seconds())
+
+    def _ended(self, kind: Kind, task: asyncio.Task[None]) -> None:
+        """A reflector runs for ever. One that broke is followed anew, and until then nothing is known of its kind."""
+        self._reflectors.pop(kind, None)
+        if not task.cancelled():
+            log.error("a reflector ended", kind=kind[1], error=repr(task.exception()))
 
     def _tell(self, kind: Kind, change: Change[Generic]) -> None:
         if is_asked_for_anew(change):
@@ -171,7 +192,10 @@ class Scales:
             return
         async with turns:
             scale = await self._scale(reflector, namespace, target)
-        self._reads[namespace, target] = _Read(resource_version=version, scale=scale)
+        now = reflector.get(namespace, target.name)
+        if now is not None and _asked(now) != _asked(seen):
+            return  # it has changed meanwhile: whoever reads it since knows better than this late answer
+        self._reads[namespace, target] = _Read(resource_version=version, asked=_asked(seen), scale=scale)
 
     async def _scale(self, reflector: Reflector[Generic], namespace: str, target: Target) -> Scale | Unknown:
         try:
@@ -195,6 +219,11 @@ def is_asked_for_anew(change: Change[Any]) -> bool:
         return True
     asked = (new.metadata.generation, new.metadata.annotations)
     return asked != (old.metadata.generation, old.metadata.annotations)
+
+
+def _asked(seen: Generic) -> tuple[str, int | str]:
+    """What stands for the object's specification. Kinds that count no generation change with every write."""
+    return seen.metadata.uid, seen.metadata.generation or seen.metadata.resource_version
 
 
 def _not_found(message: str) -> Unknown:
