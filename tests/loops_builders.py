@@ -40,7 +40,7 @@ from scaler.loops.cluster import (
 from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
 from scaler.loops.sampling import Sampler
 from scaler.loops.scales import Scales
-from scaler.ports import DemandSource, Reading, SignalSource
+from scaler.ports import DemandSource, SignalSource
 
 NAMESPACE = "demo"
 NEVER = math.inf
@@ -344,13 +344,3 @@ class World:
             return parse_metadata(scaled.spec.triggers[0].metadata)
         except MetadataError:
             return Overrides()
-
-
-class NoSource:
-    """A cluster without any samples, and with nobody who asks for anything."""
-
-    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> Reading:
-        return Reading([], None)
-
-    async def demand(self, promql: str, *, at: datetime) -> Sequence[Any]:
-        return []

@@ -106,10 +106,6 @@ def shifted(seconds: float) -> Distortion:
     return lambda point: point._replace(at_s=point.at_s + seconds)
 
 
-def of_pod(name: str) -> Which:
-    return lambda point: point.labels.get("exported_pod") == name
-
-
 def of_node(name: str) -> Which:
     return lambda point: point.labels.get("Hostname") == name
 
