@@ -34,6 +34,8 @@ Resolver = Callable[[], Awaitable[Sequence[str]]]
 
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity", "User-Agent": "idle-gpu-scaler"}
 _CHUNK = 64 * 1024
+_PAST_S = 300.0
+"""Ticks ask for what is some seconds old at most."""
 _FUTURE_TOLERANCE_S = 15.0
 """By which an exporter's own timestamps may be ahead of our clock: half of the default collection interval."""
 
@@ -120,6 +122,9 @@ class ExpositionSource:
 
         Raises: SourceError where no endpoint could be scraped.
         """
+        if self._clock() - end.timestamp() > _PAST_S:
+            # Exporters know only the present; to scrape them for a part of the past would not change that.
+            return Reading([], server_time=None)
         wanted, start_s = frozenset(signal.metrics), start.timestamp()
         self._metrics |= wanted
         scrape = await self._scraped_for(end)
