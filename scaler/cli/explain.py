@@ -88,6 +88,8 @@ def render(explanation: Mapping[str, Any]) -> RenderableType:
     )
     parts: list[RenderableType] = [title, Text(f"evaluated at {explanation['evaluatedAt']}", style="dim")]
     parts += [Text(f"problem: {problem}", style="red") for problem in explanation["problems"]]
+    if ignored := explanation.get("ignoredKeys"):
+        parts.append(Text(f"ignored trigger metadata: {', '.join(ignored)}", style="dim"))
     for trigger in explanation["triggers"]:
         parts += ["", _decision(trigger), "", _settings(trigger["settings"])]
         if trigger["gpus"]:

@@ -101,7 +101,7 @@ def calm_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(2_000, 10, 1_000)
 
 
 class Runtime:

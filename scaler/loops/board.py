@@ -55,6 +55,8 @@ class BoardEntry:
     """By the policy fields that the trigger's metadata sets: that is all the caller of an RPC tells of a trigger."""
     problems: tuple[str, ...] = ()
     """Why triggers are left out: metadata that cannot be used."""
+    ignored: tuple[str, ...] = ()
+    """Keys of the triggers' metadata that mean nothing to this scaler, nor to KEDA."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,12 @@ class _Listener:
     was_active: bool | None = None
 
 
+def since_boot() -> float:
+    """Seconds on a clock that nobody sets, and that goes on while the machine is suspended where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
 class Board:
     """Implements `ports.DecisionBoard`.
 
@@ -98,7 +106,7 @@ class Board:
         *,
         max_age: timedelta,
         max_zero_age: timedelta | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = since_boot,
     ) -> None:
         self._max_age_s = max_age.total_seconds()
         self._max_zero_age_s = (max_zero_age or max_age).total_seconds()

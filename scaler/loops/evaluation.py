@@ -27,7 +27,7 @@ from scaler.core.reasons import Unknowable
 from scaler.core.replicas import Decision, Stage, Standing, decide, needs_verdict
 from scaler.core.suspension import standing, standing_of_scale
 from scaler.errors import MetadataError, SourceError
-from scaler.keda.metadata import parse_metadata
+from scaler.keda.metadata import foreign_keys, parse_metadata
 from scaler.kube.objects import ScaledObject, Trigger
 from scaler.loops.board import Board, BoardEntry, Evaluation, Key, Target, TriggerEntry
 from scaler.loops.cluster import Cluster, target_of
@@ -289,7 +289,8 @@ class Evaluator:
                 problems.append(str(error))
             else:
                 found[overrides] = TriggerEntry(decision=self._decide(subject, policy, at, doubt), policy=policy)
-        return BoardEntry(target=subject.target, triggers=found, problems=tuple(problems))
+        ignored = sorted({key for trigger in triggers for key in foreign_keys(trigger.metadata)})
+        return BoardEntry(target=subject.target, triggers=found, problems=tuple(problems), ignored=tuple(ignored))
 
     def _policy(self, trigger: Overrides, subject: _Subject) -> ResolvedPolicy:
         wishes = (each for each in subject.wishes if each[1] != _SILENT)
@@ -298,6 +299,12 @@ class Evaluator:
             raise MetadataError(
                 f"trigger metadata 'idleAfter': {format_duration(resolved.policy.idle_after)} is longer than the "
                 f"operator allows ({format_duration(self.config.max_window)}, evaluation.maxWindow of the settings)"
+            )
+        if resolved.policy.idle_after < self.config.trust.interval:
+            raise MetadataError(
+                f"trigger metadata 'idleAfter': {format_duration(resolved.policy.idle_after)} is shorter than the time "
+                f"between two samples ({format_duration(self.config.trust.interval)}, trust.collectionInterval of the "
+                "settings); nothing could be seen in it"
             )
         return resolved
 

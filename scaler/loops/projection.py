@@ -127,6 +127,7 @@ def explain(board: Board, key: Key) -> dict[str, Any] | None:
         "evaluationAgeSeconds": round(age.total_seconds(), 1) if (age := board.age) is not None else None,
         "triggers": [_trigger(trigger) for trigger in entry.triggers.values()],
         "problems": list(entry.problems),
+        "ignoredKeys": list(entry.ignored),
     }
 
 

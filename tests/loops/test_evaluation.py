@@ -673,3 +673,21 @@ async def test_the_loop_survives_what_a_tick_raises() -> None:
     assert {each["event"] for each in logged} == {"evaluation failed; its answers expire"}
     assert world.evaluator.last_tick_at > 0
     assert not world.board.is_ready
+
+
+async def test_an_idle_after_that_no_sample_could_show_is_refused_in_words() -> None:
+    world = cluster_of(deployment("hasty"))
+    world.cluster.scaled_objects.put(scaled_object("hasty", kind=DEPLOYMENT_KIND, triggers=[{"idleAfter": "10s"}]))
+    await world.tick(NOON)
+    answer = world.answer("hasty", {"idleAfter": "10s"})
+    assert word(answer) == f"NoAnswer {Unknowable.INVALID_POLICY}"
+    assert "10s is shorter than the time between two samples (30s" in answer.message
+
+
+async def test_metadata_that_is_nobodys_is_named_and_does_no_harm() -> None:
+    world = cluster_of(deployment("serve"))
+    world.cluster.scaled_objects.put(
+        scaled_object("serve", kind=DEPLOYMENT_KIND, triggers=[{**QUICK, "team": "vision"}])
+    )
+    await world.tick(NOON)
+    assert world.entry("serve").ignored == ("team",)

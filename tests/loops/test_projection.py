@@ -218,6 +218,7 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         "evaluatedAt": "2026-12-01T12:00:00+00:00",
         "evaluationAgeSeconds": 0.0,
         "problems": ["trigger metadata 'gpus': ..."],
+        "ignoredKeys": [],
     }
     assert (trigger["answer"], trigger["reason"], trigger["stage"]) == ("active", "IdleNotLongEnough", "Running")
     assert (trigger["idleSince"], trigger["suspendAt"]) == ("2026-12-01T11:50:00+00:00", "2026-12-01T12:20:00+00:00")
