@@ -37,6 +37,7 @@ from scaler.loops.cluster import (
     scalable_workload_indexes,
     workload_indexes,
 )
+from scaler.loops.demand import Demands, WakeQuery
 from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
 from scaler.loops.sampling import Sampler
 from scaler.loops.scales import Scales
@@ -299,6 +300,7 @@ class World:
         signals: Sequence[Signal] = DEFAULT_SIGNALS,
         trust: Trust = TRUST,
         overlap: timedelta = timedelta(minutes=2),
+        wake_queries: Sequence[WakeQuery] = (),
         **config: Any,
     ) -> None:
         self.now = NOON
@@ -317,7 +319,7 @@ class World:
             scales=self.cluster.scales,
             sampler=self.sampler,
             board=self.board,
-            demand=self.source,
+            demands=Demands(queries=wake_queries, source=self.source),
             observe=self.ticks.append,
             clock=lambda: self.now,
         )

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -14,16 +13,13 @@ from typing import Any
 import structlog
 
 from scaler import __version__
+from scaler.cli.observers import Observers
 from scaler.cli.sources import Source, open_source
-from scaler.core.idleness import verdict_name
 from scaler.core.relabel import DEFAULT_RULES, parse_rules
-from scaler.core.replicas import answer_reason
-from scaler.errors import KubeError, ScalerError
+from scaler.errors import ScalerError
 from scaler.keda.server import ExternalScalerServer, ServerConfig
-from scaler.keda.servicer import RpcEnded
 from scaler.kube.accelerators import GpuResources
 from scaler.kube.access import SERVICE_ACCOUNT
-from scaler.kube.calls import Call
 from scaler.kube.copies import Change
 from scaler.kube.events import EventRecorder
 from scaler.kube.kueue_objects import Workload
@@ -32,6 +28,7 @@ from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
 from scaler.kube.reflector import Reflector
 from scaler.kube.resources import POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.transport import KubeTransport
+from scaler.kueue.workloads import owner_key
 from scaler.loops.board import Board, Evaluation, Key, Target
 from scaler.loops.cluster import (
     Cluster,
@@ -40,11 +37,12 @@ from scaler.loops.cluster import (
     scaled_object_indexes,
     workload_indexes,
 )
-from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick, WakeQuery
+from scaler.loops.demand import Demands, WakeQuery
+from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
 from scaler.loops.granting import Granter
 from scaler.loops.leadership import LeaderApi
-from scaler.loops.leading import Leading, Reconciled
-from scaler.loops.projection import answer_word, explain, overview
+from scaler.loops.leading import Leading
+from scaler.loops.projection import explain, overview
 from scaler.loops.reconciliation import Reconciler
 from scaler.loops.sampling import Sampler
 from scaler.loops.scales import Scales, is_asked_for_anew, scalable_target
@@ -110,6 +108,7 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self._observers = Observers(self.metrics)
         self.metrics.build.labels(version=__version__).set(1)
         self.grpc_port = 0
         self.http_port = 0
@@ -214,7 +213,7 @@ class Runtime:
             kubernetes.kubeconfig,
             kubernetes.context,
             call_seconds=kubernetes.timeout.total_seconds(),
-            observe=self._called,
+            observe=self._observers.called,
         )
         self._stack.push_async_callback(self.transport.close)
         gpus = GpuResources(patterns=settings.gpu_resources)
@@ -248,16 +247,6 @@ class Runtime:
                 max_window=settings.evaluation.max_window,
                 max_view_age=settings.kubernetes.max_view_age,
                 scaler_addresses=frozenset(settings.keda.scaler_addresses),
-                wake_queries=tuple(
-                    WakeQuery(
-                        name=wake.name,
-                        promql=wake.query,
-                        namespaces=frozenset(wake.namespaces),
-                        namespace_label=wake.namespace_label,
-                        name_label=wake.name_label,
-                    )
-                    for wake in settings.wake
-                ),
             ),
             cluster=self.cluster,
             scales=self.scales,
@@ -269,7 +258,7 @@ class Runtime:
                 overlap=settings.evaluation.overlap,
             ),
             board=self.board,
-            demand=source.demand,
+            demands=Demands(queries=_wake_queries(settings), source=source.demand),
             observe=self._ticked,
             published=self._evaluations.put_nowait,
         )
@@ -298,7 +287,7 @@ class Runtime:
                 max_connection_age=settings.grpc.max_connection_age,
                 reflection=settings.grpc.reflection,
             )
-            self.server = ExternalScalerServer(config, self.board, observe=self._answered)
+            self.server = ExternalScalerServer(config, self.board, observe=self._observers.answered)
             self.grpc_port = await self.server.start()
         log.info("listening", grpc_port=self.grpc_port or None, http_port=self.http_port, version=__version__)
 
@@ -312,6 +301,7 @@ class Runtime:
         self._spawn("between-evaluations", self.evaluator.follow())
         self.reflectors.scaled_objects.subscribe(self._scaled_object_changed)
         self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
+        self.reflectors.workloads.subscribe(self._workload_changed)
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
@@ -339,7 +329,7 @@ class Runtime:
             scalable_workloads=reflectors.scalable_workloads,
             workloads=reflectors.workloads,
             pods=reflectors.pods,
-            observe=self._reconciled,
+            observe=self._observers.reconciled,
         )
         self.metrics.leader.set_function(lambda: float(elector.is_leader))
         self.metrics.events_lost.set_function(lambda: float(recorder.dropped + recorder.failed))
@@ -369,7 +359,7 @@ class Runtime:
             if self.leading is not None:
                 self.leading.evaluated(evaluation)
 
-    # ------------------------------------------------------------------------------------------------------- observers
+    # ---------------------------------------------------------------------------------------------- between evaluations
 
     def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:
         if is_asked_for_anew(change):
@@ -383,44 +373,19 @@ class Runtime:
         for scaled_object in self.reflectors.scaled_objects.by_index("target", (namespace, target)):
             self.evaluator.touch(scaled_object.metadata.key)
 
+    def _workload_changed(self, change: Change[Workload]) -> None:
+        """What was asked to be at 0 is only known to be suspended once its Workload is inactive."""
+        workload = change.new or change.old
+        if workload is None or not is_asked_for_anew(change):
+            return
+        for subject in (workload.metadata.key, owner_key(workload)):
+            for scalable in self.reflectors.scalable_workloads.by_index("subject", subject) if subject else ():
+                self._target_changed(scalable.metadata.namespace, scalable_target(scalable.metadata.name))
+
     def _ticked(self, tick: Tick) -> None:
-        self.metrics.tick.observe(tick.seconds)
-        self.metrics.samples.inc(tick.intake.samples)
-        self.metrics.blanks.inc(tick.intake.blanks)
-        self.metrics.series.labels(attributed="no").set(tick.intake.unattributed)
-        self.metrics.series.labels(attributed="yes").set(tick.intake.series - tick.intake.unattributed)
-        if tick.intake.doubt is not None:
-            log.warning("samples cannot be trusted", reason=tick.intake.doubt.reason, why=tick.intake.doubt.message)
-        if tick.evaluation is not None:
-            self._show(tick.evaluation)
+        self._observers.ticked(tick)
         for follower in self._followers:
             follower(tick)
-
-    def _show(self, evaluation: Evaluation) -> None:
-        decisions = [decision for found in evaluation.by_target.values() for decision in found]
-        verdicts = [gpu.verdict for decision in decisions if decision.verdict for gpu in decision.verdict.gpus]
-        self.metrics.show_evaluation(
-            at=evaluation.at,
-            decisions=Counter((answer_word(each), answer_reason(each.answer)) for each in decisions),
-            gpus=Counter(verdict_name(verdict) for verdict in verdicts),
-        )
-
-    def _answered(self, rpc: RpcEnded) -> None:
-        self.metrics.rpcs.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
-
-    def _called(self, call: Call) -> None:
-        resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
-        self.metrics.kube_calls.labels(verb=call.verb, resource=resource, status=str(call.status)).observe(call.seconds)
-
-    def _reconciled(self, done: Reconciled) -> None:
-        match done.error:
-            case None:
-                outcome = "ok"
-            case KubeError(status=status):
-                outcome = str(status)
-            case _:
-                outcome = "broken"
-        self.metrics.reconciliations.labels(outcome=outcome).observe(done.seconds)
 
     # ---------------------------------------------------------------------------------------------------------- health
 
@@ -434,6 +399,19 @@ class Runtime:
         if self._stopping.is_set():
             return ["this process is stopping"]
         return [] if self.board.is_ready else [self.board.why_cold]
+
+
+def _wake_queries(settings: Settings) -> list[WakeQuery]:
+    return [
+        WakeQuery(
+            name=wake.name,
+            promql=wake.query,
+            namespaces=frozenset(wake.namespaces),
+            namespace_label=wake.namespace_label,
+            name_label=wake.name_label,
+        )
+        for wake in settings.wake
+    ]
 
 
 def _own_namespace(*, has_kubeconfig: bool) -> str:

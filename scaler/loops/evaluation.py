@@ -11,8 +11,8 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
@@ -21,20 +21,19 @@ import structlog
 
 from scaler.core.durations import format_duration
 from scaler.core.idleness import Unknown, distrust, judged_length
-from scaler.core.pods import Pod, judge
+from scaler.core.pods import judge
 from scaler.core.policy import Overrides, Policy, ResolvedPolicy, Trust, resolve
 from scaler.core.reasons import Unknowable
-from scaler.core.replicas import Decision, Stage, Standing, decide, needs_verdict
-from scaler.core.suspension import standing, standing_of_scale
-from scaler.errors import MetadataError, SourceError
+from scaler.core.replicas import Decision, decide, needs_verdict
+from scaler.errors import MetadataError
 from scaler.keda.metadata import foreign_keys, parse_metadata
 from scaler.kube.objects import ScaledObject, Trigger
-from scaler.loops.board import Board, BoardEntry, Evaluation, Key, Target, TriggerEntry
+from scaler.loops.board import Board, BoardEntry, Evaluation, Key, TriggerEntry
 from scaler.loops.cluster import Cluster, target_of
+from scaler.loops.demand import Demands
 from scaler.loops.sampling import Intake, Sampler
-from scaler.loops.scales import Scales, is_scalable_workload
-from scaler.loops.wishes import kept, wake_wish
-from scaler.ports import Demand, DemandSource
+from scaler.loops.scales import Scales
+from scaler.loops.subjects import Subject, Subjects
 
 log = structlog.get_logger(__name__)
 
@@ -52,20 +51,6 @@ EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WakeQuery:
-    """An operator's demand query: each element above 0 asks for one ScaledObject to run, and to come back for it."""
-
-    name: str
-    promql: str
-    namespaces: frozenset[str] = frozenset()
-    namespace_label: str = "namespace"
-    name_label: str = "scaledobject"
-
-    def covers(self, namespace: str) -> bool:
-        return not self.namespaces or namespace in self.namespaces
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
     interval: timedelta
     trust: Trust
@@ -74,7 +59,6 @@ class EvaluationConfig:
     max_view_age: timedelta = timedelta(minutes=3)
     scaler_addresses: frozenset[str] = frozenset()
     """`scalerAddress` values that mean this scaler; empty: all."""
-    wake_queries: tuple[WakeQuery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +70,6 @@ class Tick:
     intake: Intake
     evaluation: Evaluation | None
     """None where nothing was published."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
-    """A scale target as it stands, its pods, and what its owner wrote on it."""
-
-    target: Target
-    standing: Standing
-    pods: Sequence[Pod] = ()
-    wishes: tuple[tuple[str, Overrides], ...] = ()
 
 
 def aligned(now: datetime, interval: timedelta) -> datetime:
@@ -113,7 +87,7 @@ class Evaluator:
     scales: Scales
     sampler: Sampler
     board: Board
-    demand: DemandSource | None = None
+    demands: Demands = field(default_factory=Demands)
     observe: Callable[[Tick], None] = lambda _: None
     published: Callable[[Evaluation], None] = lambda _: None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -121,10 +95,6 @@ class Evaluator:
     """Monotonic time at which the last tick ended, well or not: the loop's heartbeat."""
     _doubt: Unknown | None = field(default=None, init=False)
     """What the last tick's samples are not trusted for."""
-    _demanded: Mapping[Key, str] = field(default_factory=dict, init=False)
-    """What the wake queries asked for at the last tick."""
-    _unheard: Sequence[tuple[WakeQuery, Unknown]] = field(default=(), init=False)
-    """The wake queries that failed at the last tick, and why."""
     _touched: set[Key] = field(default_factory=set, init=False)
     _has_touched: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -190,7 +160,7 @@ class Evaluator:
         scaled_objects = sorted(self.cluster.scaled_objects.items(), key=lambda each: each.metadata.key)
         intake = await self.sampler.refresh(end=at, span=self._span(scaled_objects))
         self._doubt = intake.doubt
-        await self._ask_for_demand(at)
+        await self.demands.ask(at)
         ours = self._ours(scaled_objects)
         await self.scales.refresh(ours)
         self.scales.forget_others(ours)
@@ -253,8 +223,9 @@ class Evaluator:
             return None
         key = scaled_object.metadata.key
         try:
-            subject = self._subject(scaled_object, self._demanded.get(key, ""), view_doubt)
-            return self._entry(subject, triggers, at, self._doubt_in(key[0]))
+            subjects = Subjects(cluster=self.cluster, scales=self.scales)
+            subject = subjects.of(scaled_object, demand=self.demands.of(key), view_doubt=view_doubt)
+            return self._entry(subject, triggers, at, self._doubt or self.demands.doubt_in(key[0]))
         except Exception as error:
             # Objects are written by tenants. What one of them provokes must not take the answers from all others.
             log.exception("a ScaledObject could not be decided", scaled_object="/".join(key))
@@ -274,11 +245,7 @@ class Evaluator:
             and (not addresses or trigger.metadata.get("scalerAddress") in addresses)
         ]
 
-    def _doubt_in(self, namespace: str) -> Unknown | None:
-        """Why no verdict of idle counts there: the samples may lack something, or nobody knows who is in demand."""
-        return self._doubt or next((doubt for query, doubt in self._unheard if query.covers(namespace)), None)
-
-    def _entry(self, subject: _Subject, triggers: Sequence[Trigger], at: datetime, doubt: Unknown | None) -> BoardEntry:
+    def _entry(self, subject: Subject, triggers: Sequence[Trigger], at: datetime, doubt: Unknown | None) -> BoardEntry:
         found: dict[Overrides, TriggerEntry] = {}
         problems: list[str] = []
         for trigger in triggers:
@@ -292,7 +259,7 @@ class Evaluator:
         ignored = sorted({key for trigger in triggers for key in foreign_keys(trigger.metadata)})
         return BoardEntry(target=subject.target, triggers=found, problems=tuple(problems), ignored=tuple(ignored))
 
-    def _policy(self, trigger: Overrides, subject: _Subject) -> ResolvedPolicy:
+    def _policy(self, trigger: Overrides, subject: Subject) -> ResolvedPolicy:
         wishes = (each for each in subject.wishes if each[1] != _SILENT)
         resolved = _resolve(("settings", self.config.defaults), ("trigger metadata", trigger), *wishes)
         if resolved.policy.idle_after > self.config.max_window:
@@ -308,7 +275,7 @@ class Evaluator:
             )
         return resolved
 
-    def _decide(self, subject: _Subject, policy: ResolvedPolicy, at: datetime, doubt: Unknown | None) -> Decision:
+    def _decide(self, subject: Subject, policy: ResolvedPolicy, at: datetime, doubt: Unknown | None) -> Decision:
         verdict = None
         if needs_verdict(subject.standing):
             history, trust = self.sampler.history, self.config.trust
@@ -323,88 +290,3 @@ class Evaluator:
             return None
         back_to = f"{since:%H:%M:%S} UTC; the window begins at {begin:%H:%M:%S}"
         return Unknown(reason=Unknowable.COLD_START, message=f"samples were read back to {back_to}")
-
-    async def _ask_for_demand(self, at: datetime) -> None:
-        """Learn which ScaledObjects the wake queries ask for; the first query that asks for one is the one to name.
-
-        A query that fails asks for nobody: what sleeps, sleeps. But nothing that it could ask for is put to sleep.
-        """
-        queries, wishes, unheard = self.config.wake_queries, dict[Key, str](), list[tuple[WakeQuery, Unknown]]()
-        answers = await asyncio.gather(*(self._elements(query, at) for query in queries))
-        for query, elements in zip(queries, answers, strict=True):
-            if isinstance(elements, Unknown):
-                unheard.append((query, elements))
-                continue
-            for element in elements:
-                key = element.labels.get(query.namespace_label, ""), element.labels.get(query.name_label, "")
-                if element.value > 0 and query.covers(key[0]):
-                    wishes.setdefault(key, f"demand query {query.name!r}")
-        self._demanded, self._unheard = wishes, unheard
-
-    async def _elements(self, query: WakeQuery, at: datetime) -> Sequence[Demand] | Unknown:
-        if self.demand is None:
-            return ()
-        try:
-            return await self.demand.demand(query.promql, at=at)
-        except SourceError as error:
-            log.warning("wake query failed", query=query.name, error=str(error))
-            return Unknown(reason=Unknowable.SOURCE_UNAVAILABLE, message=f"demand query {query.name!r}: {error}")
-
-    # ------------------------------------------------------------------------------------------------- the subject
-
-    def _subject(self, scaled_object: ScaledObject, demand: str, view_doubt: Unknown | None) -> _Subject:
-        target = target_of(scaled_object)
-        where = f"ScaledObject {scaled_object.metadata.name}"
-        look = self._scalable if is_scalable_workload(target) else self._scaled
-        try:
-            keeps = (where, kept(scaled_object.metadata.annotations, where=where))
-            subject = look(scaled_object, target, demand, where)
-        except MetadataError as error:
-            subject, keeps = _unknowable(target, Unknowable.INVALID_POLICY, str(error)), (where, Overrides())
-        if view_doubt:
-            return _unknowable(target, view_doubt.reason, view_doubt.message)
-        return _Subject(
-            target=target,
-            standing=replace(subject.standing, demand=demand) if demand else subject.standing,
-            pods=subject.pods,
-            wishes=(keeps, *subject.wishes),
-        )
-
-    def _scalable(self, scaled_object: ScaledObject, target: Target, demand: str, where: str) -> _Subject:
-        namespace = scaled_object.metadata.namespace
-        scalable = self.cluster.scalable_workloads.get(namespace, target.name)
-        if scalable is None:
-            missing = f"ScalableWorkload {namespace}/{target.name} does not exist; create it or mend scaleTargetRef"
-            return _unknowable(target, Unknowable.TARGET_NOT_FOUND, missing)
-        suspended_at = scalable.status.suspended_at
-        wish = wake_wish(scaled_object.metadata.annotations, where=where, suspended_at=suspended_at) or demand
-        situation = self.cluster.situation(scalable, wish=wish)
-        on_target = f"ScalableWorkload {target.name}"
-        return _Subject(
-            target=target,
-            standing=standing(situation),
-            pods=situation.pods,
-            wishes=((on_target, kept(scalable.metadata.annotations, where=on_target)),),
-        )
-
-    def _scaled(self, scaled_object: ScaledObject, target: Target, demand: str, where: str) -> _Subject:
-        namespace = scaled_object.metadata.namespace
-        scale = self.scales.of(namespace, target)
-        if isinstance(scale, Unknown):
-            return _unknowable(target, scale.reason, scale.message)
-        try:
-            pods = self.cluster.pods_of_selector(namespace, scale.selector)
-        except ValueError as error:
-            return _unknowable(target, Unknowable.TARGET_NOT_FOUND, f"selector of {target}: {error}")
-        wish = wake_wish(scaled_object.metadata.annotations, where=where, suspended_at=None) or demand
-        return _Subject(
-            target=target,
-            standing=standing_of_scale(replicas=scale.replicas, pods=pods, wake_wish=wish),
-            pods=pods,
-        )
-
-
-def _unknowable(target: Target, reason: Unknowable, message: str) -> _Subject:
-    """A subject of which nothing else counts than why it is not known."""
-    doubt = Unknown(reason=reason, message=message)
-    return _Subject(target=target, standing=Standing(desired_replicas=1, stage=Stage.STARTING, doubt=doubt))

@@ -35,7 +35,8 @@ from scaler.errors import SourceError
 from scaler.kube.reflector import Disconnected
 from scaler.kube.scale import Scale
 from scaler.loops.board import Evaluation, Target
-from scaler.loops.evaluation import WakeQuery, aligned
+from scaler.loops.demand import WakeQuery
+from scaler.loops.evaluation import aligned
 from scaler.ports import Demand, Reading
 
 BUSY = 0.9

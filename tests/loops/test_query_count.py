@@ -12,7 +12,7 @@ from scripted_prometheus import ScriptedPrometheus
 
 from scaler.core.policy import Overrides
 from scaler.core.replicas import Inactive
-from scaler.loops.evaluation import WakeQuery
+from scaler.loops.demand import WakeQuery
 from scaler.ports import Demand
 from scaler.prometheus.config import PrometheusConfig
 from scaler.prometheus.source import PrometheusSource

@@ -1,0 +1,64 @@
+"""What the parts report about themselves, turned into metrics and logs."""
+
+from collections import Counter
+
+import structlog
+
+from scaler.core.idleness import verdict_name
+from scaler.core.replicas import answer_reason
+from scaler.errors import KubeError
+from scaler.keda.servicer import RpcEnded
+from scaler.kube.calls import Call
+from scaler.loops.board import Evaluation
+from scaler.loops.evaluation import Tick
+from scaler.loops.leading import Reconciled
+from scaler.loops.projection import answer_word
+from scaler.telemetry.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+
+class Observers:
+    """One method per kind of report; each is handed to the part that reports."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def ticked(self, tick: Tick) -> None:
+        metrics, intake = self._metrics, tick.intake
+        metrics.tick.observe(tick.seconds)
+        metrics.samples.inc(intake.samples)
+        metrics.blanks.inc(intake.blanks)
+        metrics.series.labels(attributed="no").set(intake.unattributed)
+        metrics.series.labels(attributed="yes").set(intake.series - intake.unattributed)
+        if intake.doubt is not None:
+            log.warning("samples cannot be trusted", reason=intake.doubt.reason, why=intake.doubt.message)
+        if tick.evaluation is not None:
+            self._show(tick.evaluation)
+
+    def _show(self, evaluation: Evaluation) -> None:
+        decisions = [decision for found in evaluation.by_target.values() for decision in found]
+        verdicts = [gpu.verdict for decision in decisions if decision.verdict for gpu in decision.verdict.gpus]
+        self._metrics.show_evaluation(
+            at=evaluation.at,
+            decisions=Counter((answer_word(each), answer_reason(each.answer)) for each in decisions),
+            gpus=Counter(verdict_name(verdict) for verdict in verdicts),
+        )
+
+    def answered(self, rpc: RpcEnded) -> None:
+        self._metrics.rpcs.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
+
+    def called(self, call: Call) -> None:
+        resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
+        labels = {"verb": call.verb, "resource": resource, "status": str(call.status)}
+        self._metrics.kube_calls.labels(**labels).observe(call.seconds)
+
+    def reconciled(self, done: Reconciled) -> None:
+        match done.error:
+            case None:
+                outcome = "ok"
+            case KubeError(status=status):
+                outcome = str(status)
+            case _:
+                outcome = "broken"
+        self._metrics.reconciliations.labels(outcome=outcome).observe(done.seconds)
