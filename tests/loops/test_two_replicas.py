@@ -207,7 +207,7 @@ async def test_sigterm_ends_streams_well_and_releases_the_lease(cluster, documen
 async def test_what_is_asked_for_is_answered_long_before_the_next_tick(cluster, document):
     slow = document | {"evaluation": {"interval": "20s", "overlap": "1s"}}
     async with runtime(slow) as scaler:
-        await until(lambda: is_ready(scaler.grpc_port), seconds=25)
+        await until(lambda: scaler.board.is_ready, seconds=25)
         async with keda(scaler.grpc_port) as client:
             await cluster.scale(0)
             await until(lambda: is_asleep(cluster))
