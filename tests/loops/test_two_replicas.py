@@ -209,7 +209,11 @@ async def test_what_is_asked_for_is_answered_long_before_the_next_tick(cluster, 
     async with runtime(slow) as scaler:
         await until(lambda: scaler.board.is_ready, seconds=25)
         async with keda(scaler.grpc_port) as client:
-            await cluster.scale(0)
+            with cluster.refusing("PATCH", "/workloads/"):
+                await cluster.scale(0)
+                # It cannot be deactivated yet, so it is neither running nor suspended.
+                await asyncio.sleep(0.3)
+                assert await client.is_active() is grpc.StatusCode.UNAVAILABLE
             await until(lambda: is_asleep(cluster))
             await until(lambda: answers(client, False), seconds=2)
             await cluster.evict()
