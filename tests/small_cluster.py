@@ -84,7 +84,7 @@ class SmallCluster:
         try:
             yield
         finally:
-            self.api.faults._failures.clear()
+            self.api.faults.heal()
 
     # ------------------------------------------------------------------------------------------ owners and KEDA
 

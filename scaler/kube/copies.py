@@ -2,7 +2,7 @@
 
 **An object that cannot be decoded is not absent.** Its last readable version stays, and its key stands in
 `undecodable` until a readable version or its deletion arrives. To drop it would look like a deletion, and a deleted
-pod is one that has given its GPUs back. Whoever draws conclusions from absence asks `undecodable` first.
+pod is one that has given its GPUs back. Whoever draws conclusions from absence can ask for it.
 """
 
 import asyncio

@@ -149,8 +149,6 @@ class Trigger(Struct, frozen=True):
 class ScaledObjectSpec(Struct, frozen=True):
     scale_target_ref: ScaleTargetRef = ScaleTargetRef()
     triggers: tuple[Trigger, ...] = ()
-    min_replica_count: int | None = None
-    max_replica_count: int | None = None
 
 
 class ConditionedStatus(Struct, frozen=True):

@@ -7,7 +7,7 @@ Laws:
 * A key that fails comes back later and later, each key by its own count. `forget` ends the count.
 * Of several delayed additions of one key the earliest counts; whatever was due then is seen by a level-triggered
   reconciler anyway.
-* After `close` nothing is handed out any more; what is in work can be waited for.
+* After `close` nothing is handed out any more.
 
 A worker:
 
@@ -51,8 +51,6 @@ class WorkQueue(Generic[K]):
         self._delayed: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._has_ready = asyncio.Event()
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
         self._closed = False
 
     def __len__(self) -> int:
@@ -107,7 +105,6 @@ class WorkQueue(Generic[K]):
         key = self._ready.popleft()
         self._waiting.discard(key)
         self._in_work.add(key)
-        self._is_idle.clear()
         return key
 
     def done(self, key: K) -> None:
@@ -115,8 +112,6 @@ class WorkQueue(Generic[K]):
         self._in_work.discard(key)
         if key in self._waiting:
             self._enqueue(key)
-        if not self._in_work:
-            self._is_idle.set()
 
     def close(self) -> None:
         """Ends the queue: every `get` raises, waiting keys are dropped, and nothing can be added any more."""
@@ -127,10 +122,6 @@ class WorkQueue(Generic[K]):
         self._ready.clear()
         self._waiting.clear()
         self._has_ready.set()
-
-    async def wait_idle(self) -> None:
-        """Returns when nothing is in work."""
-        await self._is_idle.wait()
 
     def _enqueue(self, key: K) -> None:
         self._ready.append(key)

@@ -129,18 +129,6 @@ async def test_closing_ends_all_waiting_and_hands_nothing_out_any_more():
         await soon(queue.get())
 
 
-async def test_what_is_in_work_can_be_waited_for_after_closing():
-    queue = WorkQueue()
-    queue.add("a")
-    await soon(queue.get())
-    queue.close()
-    idle = asyncio.create_task(queue.wait_idle())
-    await asyncio.sleep(0.01)
-    assert not idle.done()
-    queue.done("a")
-    await soon(idle)
-
-
 @given(st.lists(st.sampled_from(["add a", "add b", "get", "done"]), max_size=40))
 def test_no_addition_is_lost_and_no_key_is_ever_in_work_twice(steps):
     """Whatever is added is handed out at least once after that."""
