@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import structlog
+
 from scaler.dcgm.source import ExpositionSource, ScrapeRecord
 from scaler.errors import ConfigurationError
 from scaler.ports import DemandSource, SignalSource
@@ -10,6 +12,8 @@ from scaler.prometheus.config import PrometheusConfig
 from scaler.prometheus.source import PrometheusSource, QueryRecord
 from scaler.settings.model import Prometheus, Settings
 from scaler.telemetry.metrics import Metrics
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,11 @@ def _prometheus(settings: Prometheus, url: str, metrics: Metrics) -> Source:
         metrics.reads.labels(**labels).observe(query.seconds)
         metrics.read_bytes.labels(source="prometheus").inc(query.size_bytes)
 
+    if settings.thanos and not settings.matchers:
+        log.warning(
+            "prometheus.thanos is set without prometheus.matchers: where it holds several clusters, pods of the same "
+            "namespace and name are judged as one; name this cluster's label, such as matchers: {cluster: prod-1}"
+        )
     config = PrometheusConfig(
         url=url,
         timeout=settings.timeout,
