@@ -15,7 +15,7 @@ import yaml
 from scaler.embedded import crds
 from scaler.embedded.conditions import has, reason_of
 from scaler.embedded.config import Part, WorldConfig
-from scaler.embedded.kinds import JOB, POD, RAY_CLUSTER, WORKLOAD, Json
+from scaler.embedded.kinds import JOB, POD, RAY_CLUSTER, WORKLOAD, Json, Resource
 from scaler.embedded.kubeapi import KubeApi
 from scaler.embedded.kubelet import KubeletTiming
 from scaler.embedded.world import World
@@ -83,8 +83,8 @@ def workload(world: World, name: str) -> Json:
     return found
 
 
-def is_admitted(world: World, name: str) -> bool:
-    found = world.workload_of(RAY_CLUSTER, "demo", name)
+def is_admitted(world: World, name: str, kind: Resource = RAY_CLUSTER) -> bool:
+    found = world.workload_of(kind, "demo", name)
     return found is not None and has(found, "Admitted")
 
 
@@ -169,7 +169,10 @@ async def test_a_job_with_a_runtime_finishes_and_a_deleted_gang_leaves_nothing(w
         "metadata": {"name": "short", "namespace": "demo", "labels": labels},
         "spec": {"parallelism": 1, "completions": 1, "template": template},
     }
-    await world.apply([job, ray_cluster("gang")])
+    await world.apply(job)
+    # Created within the same second, the two would be equals before the queue.
+    await world.wait_for(lambda: is_admitted(world, "short", JOB), "the Job to be admitted")
+    await world.apply(ray_cluster("gang"))
     await world.wait_for(lambda: world.condition(JOB, "demo", "short", "Complete"), "the Job to complete")
     await world.wait_for(lambda: is_ready(world, "gang"), "the gang to run")
     finished = world.workload_of(JOB, "demo", "short")
