@@ -111,7 +111,7 @@ class Decision:
     def suspend_at(self) -> datetime | None:
         """When the answer will turn 0 if the GPUs stay quiet; None where that is not foreseeable."""
         waits = isinstance(self.answer, Active) and self.answer.because in _QUIET_SO_FAR
-        if not waits or self.idle_since is None or self.policy.mode is not Mode.ENFORCE:
+        if not waits or self.idle_since is None or self.policy.mode is not Mode.ENFORCE or self.standing.demand:
             return None
         due = self.idle_since + self.policy.idle_after
         return max(due, self.policy.keep_until) if self.policy.keep_until else due

@@ -214,7 +214,7 @@ class Defaults(_Section):
 
 
 class Wake(_Section):
-    """A demand query: every element of its vector above 0 asks for one suspended target to come back."""
+    """A demand query: every element of its vector above 0 asks for one target to run, and to come back for it."""
 
     name: str = Field(min_length=1)
     query: str = Field(min_length=1)

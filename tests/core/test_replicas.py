@@ -376,3 +376,11 @@ def test_a_foreseen_suspension_happens_at_that_very_instant() -> None:
         for seconds in (1199, 1200)
     )
     assert (type(before), type(then)) == (Active, Inactive)
+
+
+def test_while_it_is_in_demand_no_suspension_is_foreseen_and_so_nobody_is_warned() -> None:
+    wanted, unwanted = (
+        decide(standing(demand=d), verdict(IDLE), policy=policy(keep_until=at(3600)), now=NOON) for d in ("q", "")
+    )
+    assert unwanted.suspend_at is not None
+    assert wanted.suspend_at is None
