@@ -81,12 +81,13 @@ def shown(world: World, name: str = "app") -> Json:
     return world.find(SCALED_OBJECT, "default", name) or {"metadata": {}, "status": {}}
 
 
-def are_settled_at_0(world: World) -> bool:
-    """Whether all Deployments are at 0, and their controller has written so and is done with them."""
+def are_settled_at(world: World, replicas: int) -> bool:
+    """Whether all Deployments are at so many replicas, and their controller has written so and is done with them."""
     found = world.all(DEPLOYMENT)
     return bool(found) and all(
         each["status"].get("observedGeneration") == each["metadata"]["generation"]
-        and each["spec"]["replicas"] == each["status"].get("replicas") == 0
+        and each["spec"]["replicas"] == each["status"].get("replicas", 0) == each["status"].get("readyReplicas", 0)
+        and each["spec"]["replicas"] == replicas
         for each in found
     )
 
@@ -281,9 +282,11 @@ async def test_a_pushed_true_scales_up_at_once_and_a_pushed_false_does_nothing(
 ) -> None:
     polling = KedaTiming(polling=timedelta(minutes=1))
     async with World(dataclasses.replace(world.config, keda=polling)) as world:
-        await world.apply([deployment(), scaled_object(scaler.address, kind="external-push")])
-        # A scale write is not repeated after a conflict, so its controller has to be done with the Deployment.
-        await world.wait_for(lambda: are_settled_at_0(world))
+        # A scale write that meets a conflict waits for the next poll, a minute away: each side is done before the next.
+        await world.apply([deployment()])
+        await world.wait_for(lambda: are_settled_at(world, 1), "its controller to be done at 1")
+        await world.apply([scaled_object(scaler.address, kind="external-push")])
+        await world.wait_for(lambda: are_settled_at(world, 0), "its controller to be done at 0")
         await world.wait_for(lambda: bool(scaler.pushes), "the stream")
         scaler.push(True)
         await world.wait_for(lambda: replicas(world) == 1, "scaling to 1", within=1)
@@ -395,7 +398,7 @@ async def test_deleting_restores_the_original_replicas_only_where_asked(world: W
     await world.apply(scaled_object(scaler.address, "back", advanced={"restoreToOriginalReplicaCount": True}))
     await world.wait_for(lambda: replicas(world, "left") == replicas(world, "back") == 0)
     # KEDA restores with one write and gives up on a conflict, so its controller has to be done with the Deployment.
-    await world.wait_for(lambda: are_settled_at_0(world))
+    await world.wait_for(lambda: are_settled_at(world, 0))
     for name in ("left", "back"):
         await world.delete(SCALED_OBJECT, "default", name)
     await world.wait_for(lambda: not world.all(SCALED_OBJECT), "the finalizers")
