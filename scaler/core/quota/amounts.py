@@ -1,0 +1,84 @@
+"""Amounts of quota: whole numbers, CPU in milli-cores and every other resource in its own unit, as Kueue counts them.
+
+Laws:
+
+* Text is read once, at the border; fractions are rounded up, so that a request never looks smaller than it is.
+* Sums are exact: Python's integers neither overflow nor round, so nothing saturates. A quota beyond what Kueue can hold
+  is UNLIMITED there and, being far above any request, behaves as such here.
+
+Source: Kueue, pkg/resources/amount.go (AmountFromQuantity).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+CPU = "cpu"
+UNLIMITED = 2**63 - 1
+
+
+class FlavorResource(NamedTuple):
+    """What quota is counted in: one resource of one flavor."""
+
+    flavor: str
+    resource: str
+
+    def __str__(self) -> str:
+        return f"{self.flavor}/{self.resource}"
+
+
+Requests = Mapping[str, int]
+"""Amounts by resource name."""
+Usage = Mapping[FlavorResource, int]
+"""Amounts by flavor and resource."""
+
+NOTHING: Mapping[FlavorResource, int] = MappingProxyType({})
+
+_QUANTITY = re.compile(
+    r"([+-]?)(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
+)
+_SUFFIXES = (
+    {"": Fraction(1), "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "k": Fraction(1000)}
+    | {letter: Fraction(1000) ** power for power, letter in enumerate("MGTPE", start=2)}
+    | {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
+)
+
+
+@lru_cache(maxsize=4096)
+def amount(resource: str, quantity: str | int) -> int:
+    """The quantity as an amount of that resource.
+
+    Raises: ValueError for what is no quantity.
+    Source: apimachinery, pkg/api/resource (MilliValue, Value: both round up).
+    """
+    found = _QUANTITY.fullmatch(str(quantity).strip())
+    if not found:
+        raise ValueError(f"{quantity!r} is not a resource quantity; write for example '8', '500m' or '64Gi'")
+    sign, number, exponent, suffix = found.groups()
+    value = Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""])
+    scaled = (-value if sign == "-" else value) * (1000 if resource == CPU else 1)
+    return min(-(-scaled.numerator // scaled.denominator), UNLIMITED)
+
+
+def as_text(resource: str, amount: int) -> str:
+    """The amount as its owner would write it: `500m` and `2` of CPU, `64Gi`, `8`."""
+    if amount >= UNLIMITED:
+        return "unlimited"
+    if resource == CPU:
+        return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+    for power, letter in ((4, "Ti"), (3, "Gi"), (2, "Mi")):
+        if amount and amount % 1024**power == 0:
+            return f"{amount // 1024**power}{letter}"
+    return str(amount)
+
+
+def added(usages: Iterable[Usage]) -> dict[FlavorResource, int]:
+    """The sum, flavor resource by flavor resource."""
+    result: dict[FlavorResource, int] = {}
+    for usage in usages:
+        for key, value in usage.items():
+            result[key] = result.get(key, 0) + value
+    return result

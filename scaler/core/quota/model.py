@@ -1,0 +1,244 @@
+"""Kueue's objects as far as quota depends on them: queues, cohorts, flavors and Workloads, as values.
+
+A Workload here is what the scheduler keeps of one: what it asks for, how it stands in its queue, and the reservation
+that it holds, if any. One that is deactivated or finished holds nothing and waits for nothing: it is not in a snapshot.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+
+from scaler.core.nodes import ANYWHERE, NodeSelection, Taint, Toleration
+from scaler.core.quota.amounts import FlavorResource, Requests, Usage
+from scaler.core.selectors import Selector
+
+EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+class Strategy(StrEnum):
+    """`queueingStrategy`."""
+
+    STRICT_FIFO = "StrictFIFO"
+    BEST_EFFORT_FIFO = "BestEffortFIFO"
+
+
+class StopPolicy(StrEnum):
+    """Of a ClusterQueue or LocalQueue. Draining also evicts what runs."""
+
+    NONE = "None"
+    HOLD = "Hold"
+    HOLD_AND_DRAIN = "HoldAndDrain"
+
+
+class PreemptionPolicy(StrEnum):
+    """Whom a Workload may preempt, by priority."""
+
+    NEVER = "Never"
+    LOWER_PRIORITY = "LowerPriority"
+    LOWER_OR_NEWER_EQUAL_PRIORITY = "LowerOrNewerEqualPriority"
+    ANY = "Any"
+
+
+class Search(StrEnum):
+    """`flavorFungibility.whenCanBorrow` and `whenCanPreempt`."""
+
+    MAY_STOP = "MayStopSearch"
+    TRY_NEXT = "TryNextFlavor"
+
+
+class Preference(StrEnum):
+    """`flavorFungibility.preference`."""
+
+    BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
+    PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """A ResourceFlavor."""
+
+    name: str
+    node_labels: Mapping[str, str] = EMPTY
+    taints: tuple[Taint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    topology: str = ""
+    """Name of its Topology; Workloads on such a flavor are placed by topology-aware scheduling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """Quota of one flavor resource in one queue or cohort. A limit of None is no limit."""
+
+    nominal: int = 0
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceGroup:
+    """Resources that one flavor serves together, and the flavors in the order in which they are tried."""
+
+    resources: frozenset[str]
+    flavors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fungibility:
+    when_can_borrow: Search = Search.MAY_STOP
+    when_can_preempt: Search = Search.TRY_NEXT
+    preference: Preference = Preference.BORROWING_OVER_PREEMPTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """A ClusterQueue's preemption policies."""
+
+    within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
+    reclaim_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
+    borrow_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
+    """NEVER or LOWER_PRIORITY."""
+    max_priority_threshold: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """A Cohort object, or one that exists only as a name."""
+
+    name: str
+    parent: str = ""
+    quotas: Mapping[FlavorResource, Quota] = MappingProxyType({})
+    fair_weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterQueue:
+    name: str
+    cohort: str = ""
+    groups: tuple[ResourceGroup, ...] = ()
+    quotas: Mapping[FlavorResource, Quota] = MappingProxyType({})
+    strategy: Strategy = Strategy.BEST_EFFORT_FIFO
+    namespace_selector: Selector | None = None
+    """None matches no namespace; a Selector without requirements matches every one."""
+    fungibility: Fungibility = Fungibility()
+    preemption: Preemption = Preemption()
+    stop_policy: StopPolicy = StopPolicy.NONE
+    inactive_because: str = ""
+    """Kueue's reason why the queue admits nothing (a check or a flavor is missing); empty where it is active."""
+    fair_weight: float = 1.0
+    checks: frozenset[str] = frozenset()
+    """Names of the AdmissionChecks that its Workloads have to pass."""
+
+    @property
+    def schedules(self) -> bool:
+        """Whether the scheduler sees the queue at all."""
+        return self.stop_policy is StopPolicy.NONE and not self.inactive_because
+
+    def group_of(self, resource: str) -> ResourceGroup | None:
+        """The group that covers the resource; None where the queue has no quota for it."""
+        return next((group for group in self.groups if resource in group.resources), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalQueue:
+    namespace: str
+    name: str
+    cluster_queue: str
+    stop_policy: StopPolicy = StopPolicy.NONE
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSet:
+    """Pods of one shape."""
+
+    name: str
+    count: int
+    requests: Requests
+    """Of one pod."""
+    min_count: int | None = None
+    """Fewest pods with which the gang may start (partial admission); None where all are needed."""
+    nodes: NodeSelection = ANYWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSetAssignment:
+    """Where one PodSet's quota comes from."""
+
+    name: str
+    count: int
+    flavors: Mapping[str, str]
+    """Flavor by resource."""
+    usage: Requests
+    """Of all its pods together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Quota that a Workload holds in a ClusterQueue."""
+
+    cluster_queue: str
+    at: datetime
+    """When it was reserved: of equals, the newest is preempted first."""
+    assignments: tuple[PodSetAssignment, ...]
+    usage: Usage
+
+
+def usage_of(assignments: tuple[PodSetAssignment, ...]) -> dict[FlavorResource, int]:
+    """The quota that the assignments take together. A resource that no flavor serves takes none."""
+    usage: dict[FlavorResource, int] = {}
+    for each in assignments:
+        for resource, amount in each.usage.items():
+            if amount and resource in each.flavors:
+                key = FlavorResource(each.flavors[resource], resource)
+                usage[key] = usage.get(key, 0) + amount
+    return usage
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Workload:
+    """A Workload that waits for quota or holds some. Compared by identity; a changed one is another value."""
+
+    namespace: str
+    name: str
+    uid: str
+    queue: str
+    """Its LocalQueue."""
+    priority: int = 0
+    """The effective one: with Kueue's priority boost where that gate is on."""
+    queued_at: datetime
+    """Its place among equals: when it was created, or evicted where Kueue orders by that."""
+    pod_sets: tuple[PodSet, ...] = ()
+    reservation: Reservation | None = None
+    admitted: bool = False
+    evicted: bool = False
+    """Eviction has been asked for and is not complete: it still holds its reservation, and goes first."""
+    may_queue: bool = True
+    """False while a backoff runs or an eviction has not been followed by a requeue: it waits outside its queue."""
+    opaque_because: str = ""
+    """Why its scheduling cannot be foreseen, such as a topology request; empty where it can."""
+    generation: int = 1
+    extra_shape: Hashable = field(default=())
+    """What else Kueue counts when it asks whether two Workloads are alike."""
+
+    @property
+    def held(self) -> Reservation:
+        """The reservation of a Workload that is known to have one. Raises: ValueError where it has none."""
+        if self.reservation is None:
+            raise ValueError(f"Workload {self.key} holds no reservation")
+        return self.reservation
+
+    @cached_property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @cached_property
+    def requests(self) -> tuple[Requests, ...]:
+        """What every PodSet asks for, all its pods together."""
+        return tuple(MappingProxyType({r: a * each.count for r, a in each.requests.items()}) for each in self.pod_sets)

@@ -1,0 +1,325 @@
+"""The quota tree: what a queue has, what it uses, and what it may take from its cohorts.
+
+Mutable on purpose, and the only thing here that is: the scheduler asks "would it fit without these?" thousands of times
+in one plan. A tree is one root Cohort with all below it, or one ClusterQueue without a Cohort; different trees share no
+quota, so each can be simulated alone. `clone` gives a simulation its own copy.
+
+With localQuota = the part that lending limits keep from the parent, for one flavor resource:
+
+    subtree(queue)  = nominal
+    subtree(cohort) = own nominal + Σ (subtree(child) − localQuota(child))
+    available(root) = subtree − usage                                          (negative when over-admitted)
+    available(n)    = max(0, localQuota − usage) + min(available(parent), (subtree − localQuota)
+                      − max(0, usage − localQuota) + borrowingLimit)
+
+Worked example: queues a and b of one cohort, nominal 4 each, b lends at most 1. localQuota(b) = 3, subtree(cohort) =
+4 + 1 = 5, so an empty a may take 5; with b using 4 the cohort holds 1 of b's usage and a may take 4.
+
+Source: Kueue, pkg/cache/scheduler/resource_node.go.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from scaler.core.quota.amounts import FlavorResource, Usage
+from scaler.core.quota.model import ClusterQueue, Cohort, Quota, Workload
+
+
+class Node:
+    """A Cohort or a ClusterQueue in its tree."""
+
+    __slots__ = ("_local", "_potential", "fair_weight", "height", "name", "parent", "quotas", "subtree", "usage")
+
+    def __init__(self, name: str, quotas: Mapping[FlavorResource, Quota], fair_weight: float) -> None:
+        self.name = name
+        self.quotas = quotas
+        self.fair_weight = fair_weight
+        self.parent: CohortNode | None = None
+        self.subtree: dict[FlavorResource, int] = {}
+        self.usage: dict[FlavorResource, int] = {}
+        self.height = 0
+        """Distance to the farthest leaf; that of a ClusterQueue is 0."""
+        self._local: dict[FlavorResource, int] = {}
+        self._potential: dict[FlavorResource, int] = {}
+
+    def ancestors(self) -> Iterator["CohortNode"]:
+        """The parent, its parent, and so on to the root."""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def local_available(self, key: FlavorResource) -> int:
+        """Unused quota that no other node sees."""
+        local = self._local.get(key)
+        return max(0, local - self.usage.get(key, 0)) if local else 0
+
+    def raw_available(self, key: FlavorResource) -> int:
+        """What is left here, cohorts included; negative where more is used than there is."""
+        parent = self.parent
+        if parent is None:
+            return self.subtree.get(key, 0) - self.usage.get(key, 0)
+        from_parent = parent.raw_available(key)
+        quota = self.quotas.get(key)
+        if quota is not None and quota.borrowing_limit is not None:
+            local = self._local.get(key, 0)
+            stored = self.subtree.get(key, 0) - local - max(0, self.usage.get(key, 0) - local)
+            from_parent = min(from_parent, stored + quota.borrowing_limit)
+        return self.local_available(key) + from_parent
+
+    def available(self, key: FlavorResource) -> int:
+        """What a Workload could still get here, at least 0."""
+        return max(0, self.raw_available(key))
+
+    def potential(self, key: FlavorResource) -> int:
+        """The most that could ever be got here, were nothing used."""
+        known = self._potential.get(key)
+        if known is None:
+            known = self._potential[key] = self._find_potential(key)
+        return known
+
+    def _find_potential(self, key: FlavorResource) -> int:
+        if self.parent is None:
+            return self.subtree.get(key, 0)
+        most = self._local.get(key, 0) + self.parent.potential(key)
+        quota = self.quotas.get(key)
+        if quota is not None and quota.borrowing_limit is not None:
+            return min(most, self.subtree.get(key, 0) + quota.borrowing_limit)
+        return most
+
+    def borrows_with(self, key: FlavorResource, amount: int = 0) -> bool:
+        """Whether so much more would exceed the node's own quota."""
+        return self.usage.get(key, 0) + amount > self.subtree.get(key, 0)
+
+    def is_within_quota(self, keys: Iterable[FlavorResource]) -> bool:
+        """Whether the node exceeds its quota in none of them."""
+        return not any(self.borrows_with(key) for key in keys)
+
+    def add(self, usage: Usage) -> None:
+        """Count the usage here; what exceeds the local quota counts in the parent too."""
+        for key, amount in usage.items():
+            self._add(key, amount)
+
+    def _add(self, key: FlavorResource, amount: int) -> None:
+        local = self.local_available(key)
+        self.usage[key] = self.usage.get(key, 0) + amount
+        if self.parent is not None and amount > local:
+            self.parent._add(key, amount - local)
+
+    def remove(self, usage: Usage) -> None:
+        """Take the usage back from here and from wherever it was counted above."""
+        for key, amount in usage.items():
+            self._remove(key, amount)
+
+    def _remove(self, key: FlavorResource, amount: int) -> None:
+        stored_above = self.usage.get(key, 0) - self._local.get(key, 0)
+        self.usage[key] = self.usage.get(key, 0) - amount
+        if stored_above > 0 and self.parent is not None:
+            self.parent._remove(key, min(amount, stored_above))
+
+    def remainder(self, wanted: Usage) -> tuple[bool, dict[FlavorResource, int]]:
+        """Whether the amounts fit the node's own quota, and what of them its parent would have to give."""
+        fits = not any(self.borrows_with(key, amount) for key, amount in wanted.items())
+        return fits, {key: max(0, amount - self.local_available(key)) for key, amount in wanted.items()}
+
+    def _settle(self) -> None:
+        """Derive the part that is not lent from subtree and lending limits."""
+        self._potential.clear()
+        self._local = {
+            key: local
+            for key, quota in self.quotas.items()
+            if quota.lending_limit is not None and (local := max(0, self.subtree.get(key, 0) - quota.lending_limit))
+        }
+
+    def _copy_into(self, other: "Node") -> None:
+        other.subtree, other.usage = self.subtree, self.usage.copy()
+        other.height, other._local, other._potential = self.height, self._local, self._potential
+
+
+class CohortNode(Node):
+    """A Cohort with what is below it."""
+
+    __slots__ = ("cohorts", "queues", "spec")
+
+    def __init__(self, spec: Cohort) -> None:
+        super().__init__(spec.name, spec.quotas, spec.fair_weight)
+        self.spec = spec
+        self.cohorts: list[CohortNode] = []
+        self.queues: list[QueueNode] = []
+
+    def settle(self) -> None:
+        """Derive quota, usage and height from the children upwards."""
+        self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
+        self.usage = {}
+        for cohort in self.cohorts:
+            cohort.settle()
+        for queue in self.queues:
+            queue.settle()
+        for child in self._children():
+            self._accumulate(child)
+        # A queue that does not schedule is no leaf: the scheduler's snapshot has it in the sums only.
+        leaf = any(queue.spec.schedules for queue in self.queues)
+        self.height = max([cohort.height + 1 for cohort in self.cohorts] + [int(leaf)])
+        self._settle()
+
+    def _children(self) -> Iterator[Node]:
+        yield from self.cohorts
+        yield from self.queues
+
+    def _accumulate(self, child: Node) -> None:
+        for key, quota in child.subtree.items():
+            self.subtree[key] = self.subtree.get(key, 0) + quota - child._local.get(key, 0)
+        for key, used in child.usage.items():
+            self.usage[key] = self.usage.get(key, 0) + max(0, used - child._local.get(key, 0))
+
+    def subtree_queues(self) -> Iterator["QueueNode"]:
+        """Every ClusterQueue below that the scheduler sees."""
+        for queue in self.queues:
+            if queue.spec.schedules:
+                yield queue
+        for cohort in self.cohorts:
+            yield from cohort.subtree_queues()
+
+
+class QueueNode(Node):
+    """A ClusterQueue and the Workloads that hold quota in it."""
+
+    __slots__ = ("spec", "workloads")
+
+    def __init__(self, spec: ClusterQueue) -> None:
+        super().__init__(spec.name, spec.quotas, spec.fair_weight)
+        self.spec = spec
+        self.workloads: dict[str, Workload] = {}
+
+    def settle(self) -> None:
+        """Derive quota from the specification and usage from the Workloads."""
+        self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
+        self.usage = {}
+        for workload in self.workloads.values():
+            for key, amount in workload.held.usage.items():
+                self.usage[key] = self.usage.get(key, 0) + amount
+        self._settle()
+
+    def nominal(self, key: FlavorResource) -> int:
+        quota = self.quotas.get(key)
+        return quota.nominal if quota is not None else 0
+
+    def reserve(self, workload: Workload) -> None:
+        """Count a Workload that holds a reservation here."""
+        self.workloads[workload.key] = workload
+        self.add(workload.held.usage)
+
+    def release(self, workload: Workload) -> None:
+        """Stop counting it."""
+        self.remove(self.workloads.pop(workload.key).held.usage)
+
+    def fits(self, usage: Usage) -> bool:
+        """Whether all of it is available now."""
+        return all(self.available(key) >= amount for key, amount in usage.items())
+
+    def lowest_fit(self, key: FlavorResource, amount: int) -> tuple[int, bool]:
+        """Height of the lowest subtree whose own quota holds so much more, and whether that is not the whole tree.
+
+        Height 0 needs no borrowing. Where no subtree holds it, the height of the whole tree.
+        Source: Kueue, FindHeightOfLowestSubtreeThatFits.
+        """
+        if self.parent is None or not self.borrows_with(key, amount):
+            return 0, self.parent is not None
+        remaining, node = amount - self.local_available(key), self.parent
+        for node in self.ancestors():
+            if not node.borrows_with(key, remaining):
+                return node.height, node.parent is not None
+            remaining -= node.local_available(key)
+        return node.height, False
+
+
+Root = CohortNode | QueueNode
+
+
+class Tree:
+    """One root with everything below it."""
+
+    __slots__ = ("cohorts", "queues", "root")
+
+    def __init__(self, root: Root, cohorts: dict[str, CohortNode], queues: dict[str, QueueNode]) -> None:
+        self.root = root
+        self.cohorts = cohorts
+        self.queues = queues
+        """All ClusterQueues by name; those that do not schedule count in their cohorts and are otherwise invisible."""
+
+    @property
+    def scheduling(self) -> list[QueueNode]:
+        """The ClusterQueues that the scheduler sees."""
+        return [queue for queue in self.queues.values() if queue.spec.schedules]
+
+    def clone(self) -> "Tree":
+        """A copy whose usage and Workloads can change without this one noticing. Specifications are shared."""
+        queues: dict[str, QueueNode] = {}
+        cohorts: dict[str, CohortNode] = {}
+        root: Root
+        if isinstance(self.root, CohortNode):
+            root = _cloned_cohort(self.root, cohorts, queues)
+        else:
+            root = _cloned_queue(self.root, queues)
+        return Tree(root, cohorts, {name: queues[name] for name in self.queues})
+
+
+def _cloned_queue(node: QueueNode, queues: dict[str, QueueNode]) -> QueueNode:
+    queue = queues[node.name] = QueueNode(node.spec)
+    queue.workloads = node.workloads.copy()
+    node._copy_into(queue)
+    return queue
+
+
+def _cloned_cohort(node: CohortNode, cohorts: dict[str, CohortNode], queues: dict[str, QueueNode]) -> CohortNode:
+    cohort = cohorts[node.name] = CohortNode(node.spec)
+    node._copy_into(cohort)
+    for below in node.cohorts:
+        _adopt(cohort, _cloned_cohort(below, cohorts, queues))
+    for queue in node.queues:
+        _adopt(cohort, _cloned_queue(queue, queues))
+    return cohort
+
+
+def _adopt(parent: CohortNode, child: Root) -> None:
+    child.parent = parent
+    if isinstance(child, QueueNode):
+        parent.queues.append(child)
+    else:
+        parent.cohorts.append(child)
+
+
+def build_trees(queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort], reserved: Iterable[Workload]) -> list[Tree]:
+    """The trees that the objects form, with the usage of the Workloads that hold reservations.
+
+    A cohort that is only named exists without quota of its own. Members of a cycle of cohorts are left out: Kueue does
+    not schedule them. A reservation in a ClusterQueue that does not exist is not counted.
+    """
+    nodes = {cohort.name: CohortNode(cohort) for cohort in cohorts}
+    leaves = {queue.name: QueueNode(queue) for queue in queues}
+    for workload in reserved:
+        if workload.reservation and (leaf := leaves.get(workload.reservation.cluster_queue)):
+            leaf.workloads[workload.key] = workload
+    named = {leaf.spec.cohort for leaf in leaves.values()} | {node.spec.parent for node in nodes.values()}
+    nodes |= {name: CohortNode(Cohort(name=name)) for name in sorted(named - nodes.keys() - {""})}
+    for node in nodes.values():
+        if node.spec.parent:
+            _adopt(nodes[node.spec.parent], node)
+    for leaf in leaves.values():
+        if leaf.spec.cohort:
+            _adopt(nodes[leaf.spec.cohort], leaf)
+    roots: list[Root] = [*nodes.values(), *leaves.values()]
+    return [_tree(root) for root in roots if root.parent is None]
+
+
+def _tree(root: Root) -> Tree:
+    root.settle()
+    if isinstance(root, QueueNode):
+        return Tree(root, {}, {root.name: root})
+    cohorts = {node.name: node for node in _cohorts(root)}
+    return Tree(root, cohorts, {queue.name: queue for node in cohorts.values() for queue in node.queues})
+
+
+def _cohorts(node: CohortNode) -> Iterator[CohortNode]:
+    yield node
+    for below in node.cohorts:
+        yield from _cohorts(below)
