@@ -61,7 +61,7 @@ class Flavor:
     """A ResourceFlavor."""
 
     name: str
-    node_labels: Mapping[str, str] = EMPTY
+    node_labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     taints: tuple[Taint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     topology: str = ""
@@ -109,7 +109,7 @@ class Cohort:
 
     name: str
     parent: str = ""
-    quotas: Mapping[FlavorResource, Quota] = MappingProxyType({})
+    quotas: Mapping[FlavorResource, Quota] = field(default_factory=lambda: MappingProxyType({}))
     fair_weight: float = 1.0
 
 
@@ -118,7 +118,7 @@ class ClusterQueue:
     name: str
     cohort: str = ""
     groups: tuple[ResourceGroup, ...] = ()
-    quotas: Mapping[FlavorResource, Quota] = MappingProxyType({})
+    quotas: Mapping[FlavorResource, Quota] = field(default_factory=lambda: MappingProxyType({}))
     strategy: Strategy = Strategy.BEST_EFFORT_FIFO
     namespace_selector: Selector | None = None
     """None matches no namespace; a Selector without requirements matches every one."""
