@@ -1,0 +1,177 @@
+"""Queues, cohorts and Workloads with every field filled in, so that a test names only what it is about.
+
+Quota is in GPUs of flavor `default` unless a test says otherwise: `cluster_queue("a", gpus=4)`. Where it does, a
+mapping gives the flavors in the order in which they are tried: `cluster_queue("a", gpus={"a100": 4, "h100": 8})`.
+Workloads are in namespace `team` and queue `a`. Each is a second younger than the one made before it, and each that
+holds quota has reserved it later than the one before.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from scaler.core.nodes import ANYWHERE, NodeSelection, Requirement, Taint, Term, Toleration
+from scaler.core.quota.amounts import FlavorResource
+from scaler.core.quota.model import (
+    ClusterQueue,
+    Cohort,
+    Flavor,
+    LocalQueue,
+    PodSet,
+    PodSetAssignment,
+    Preemption,
+    PreemptionPolicy,
+    Quota,
+    Reservation,
+    ResourceGroup,
+    StopPolicy,
+    Workload,
+    usage_of,
+)
+from scaler.core.quota.tree import Tree, build_trees
+from scaler.core.selectors import Selector
+
+GPU = "nvidia.com/gpu"
+NOW = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
+NAMESPACE = "team"
+EVERY_NAMESPACE = Selector(())
+
+_age = count()
+
+Gpus = int | Quota | Mapping[str, int | Quota]
+"""Quota of flavor `default`, or of several flavors in the order in which they are tried."""
+
+
+def gpu(flavor: str = "default") -> FlavorResource:
+    return FlavorResource(flavor, GPU)
+
+
+def quota(nominal: int, *, borrowing: int | None = None, lending: int | None = None) -> Quota:
+    return Quota(nominal=nominal, borrowing_limit=borrowing, lending_limit=lending)
+
+
+def quotas(gpus: Gpus, resource: str = GPU) -> dict[FlavorResource, Quota]:
+    by_flavor = gpus if isinstance(gpus, Mapping) else {"default": gpus}
+    return {
+        FlavorResource(flavor, resource): given if isinstance(given, Quota) else quota(given)
+        for flavor, given in by_flavor.items()
+    }
+
+
+def cluster_queue(name: str = "a", *, gpus: Gpus = 4, **fields: Any) -> ClusterQueue:
+    """One that admits from every namespace. Without `groups` it has one group, with the flavors of `gpus`."""
+    own = quotas(gpus)
+    group = ResourceGroup(resources=frozenset({GPU}), flavors=tuple(key.flavor for key in own))
+    given: dict[str, Any] = {"groups": (group,), "quotas": own, "namespace_selector": EVERY_NAMESPACE} | fields
+    return ClusterQueue(name=name, **given)
+
+
+def cohort(name: str = "team", *, gpus: Gpus | None = None, **fields: Any) -> Cohort:
+    return Cohort(name=name, quotas={} if gpus is None else quotas(gpus), **fields)
+
+
+def preempting(
+    *,
+    within: PreemptionPolicy = PreemptionPolicy.NEVER,
+    reclaim: PreemptionPolicy = PreemptionPolicy.NEVER,
+    borrowing: PreemptionPolicy = PreemptionPolicy.NEVER,
+    threshold: int | None = None,
+) -> Preemption:
+    return Preemption(
+        within_cluster_queue=within,
+        reclaim_within_cohort=reclaim,
+        borrow_within_cohort=borrowing,
+        max_priority_threshold=threshold,
+    )
+
+
+def flavor(name: str = "default", **fields: Any) -> Flavor:
+    """One that carries the label `flavor: <its name>`."""
+    return Flavor(name=name, **({"node_labels": {"flavor": name}} | fields))
+
+
+def flavors(*names: str) -> dict[str, Flavor]:
+    return {name: flavor(name) for name in names or ("default",)}
+
+
+def taint(key: str = "spot", value: str = "true", effect: str = "NoSchedule") -> Taint:
+    return Taint(key=key, value=value, effect=effect)
+
+
+def tolerating(*taints: Taint) -> NodeSelection:
+    """Of a pod that tolerates exactly these."""
+    tolerations = tuple(Toleration(key=each.key, value=each.value, effect=each.effect) for each in taints)
+    return NodeSelection(labels={}, tolerations=tolerations)
+
+
+def selecting(terms: Sequence[Term] = (), **labels: str) -> NodeSelection:
+    return NodeSelection(labels=labels, terms=tuple(terms))
+
+
+def requiring(key: str, operator: Any, *values: str) -> Requirement:
+    return Requirement(key=key, operator=operator, values=values)
+
+
+def pod_set(
+    name: str = "main", *, pods: int = 1, gpus: int = 1, nodes: NodeSelection = ANYWHERE, **fields: Any
+) -> PodSet:
+    """`gpus` are those of one pod."""
+    given: dict[str, Any] = {"requests": {GPU: gpus}} | fields
+    return PodSet(name=name, count=pods, nodes=nodes, **given)
+
+
+def workload(name: str = "gang", *, gpus: int = 1, queue: str = "a", **fields: Any) -> Workload:
+    """One that waits in the LocalQueue of that name, with one pod of so many GPUs unless `pod_sets` says otherwise."""
+    age = next(_age)
+    given: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "uid": f"uid-{age:06}",
+        "queued_at": NOW - timedelta(days=1) + timedelta(seconds=age),
+        "pod_sets": (pod_set(gpus=gpus),),
+    } | fields
+    return Workload(name=name, queue=queue, **given)
+
+
+def holding(
+    name: str = "runs",
+    *,
+    gpus: int = 1,
+    queue: str = "a",
+    flavor: str = "default",
+    cluster_queue: str = "",
+    reserved_at: datetime | None = None,
+    **fields: Any,
+) -> Workload:
+    """One that is admitted with all its pods in one flavor. Its ClusterQueue is named like its LocalQueue."""
+    waiting = workload(name, gpus=gpus, queue=queue)
+    pod_sets = fields.get("pod_sets", waiting.pod_sets)
+    assignments = tuple(_assigned(each, flavor) for each in pod_sets)
+    reservation = Reservation(
+        cluster_queue=cluster_queue or queue,
+        at=reserved_at or waiting.queued_at + timedelta(hours=1),
+        assignments=assignments,
+        usage=usage_of(assignments),
+    )
+    return workload(name, gpus=gpus, queue=queue, reservation=reservation, admitted=True, **fields)
+
+
+def _assigned(pods: PodSet, flavor: str) -> PodSetAssignment:
+    usage = {resource: amount * pods.count for resource, amount in pods.requests.items()}
+    return PodSetAssignment(name=pods.name, count=pods.count, flavors=dict.fromkeys(usage, flavor), usage=usage)
+
+
+def local_queue(name: str = "a", cluster_queue: str = "", stop_policy: StopPolicy = StopPolicy.NONE) -> LocalQueue:
+    return LocalQueue(namespace=NAMESPACE, name=name, cluster_queue=cluster_queue or name, stop_policy=stop_policy)
+
+
+def trees(
+    queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort] = (), workloads: Iterable[Workload] = ()
+) -> list[Tree]:
+    return build_trees(queues, cohorts, [each for each in workloads if each.reservation])
+
+
+def tree(queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort] = (), workloads: Iterable[Workload] = ()) -> Tree:
+    """The one tree that they form."""
+    (only,) = trees(queues, cohorts, workloads)
+    return only
