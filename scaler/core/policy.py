@@ -3,9 +3,13 @@
 The nearest source wins, field by field: workload annotation > trigger metadata > settings > built-in default. But for
 keeping: there the latest time wins, because an annotation that was left behind and has passed does not take back
 what somebody else has asked for since.
+
+`idleAfterUnderPressure` makes sense only up to `idleAfter`. Longer is an error of whoever wrote it; but where the
+longer one is a default from farther away (settings) and the owner wrote the shorter `idleAfter`, the owner has said it
+all: then both are `idleAfter`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scaler.core.durations import format_duration
+from scaler.errors import MetadataError
 
 
 class Mode(StrEnum):
@@ -21,6 +26,17 @@ class Mode(StrEnum):
 
     OBSERVE = "observe"
     ENFORCE = "enforce"
+
+
+class Reclaim(StrEnum):
+    """What takes an idle workload's quota away."""
+
+    ALWAYS = "Always"
+    """Time alone: the answer is 0 once it was idle for `idleAfter`, whether anybody waits or not."""
+    ON_PRESSURE = "OnPressure"
+    """Only a plan that lets a waiting gang in, which may take it after `idleAfterUnderPressure`."""
+    PRIORITY_BOOST = "PriorityBoost"
+    """Kueue itself: the answer is never 0, but while idle it has a negative priority boost, so that it is preempted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +86,16 @@ class Policy:
     """A signal whose peak reaches this share of 0..1 shows work; below it is quiet."""
     gpus: GpuRule = GpuRule(share=1.0)
     mode: Mode = Mode.ENFORCE
+    reclaim: Reclaim = Reclaim.ALWAYS
+    idle_after_under_pressure: timedelta | None = None
+    """How long it must be idle before a plan may take it for a gang that waits; None: as long as `idle_after`."""
     keep_until: datetime | None = None
     """Until then the answer is 1 whatever the GPUs do."""
+
+    @property
+    def idle_after_if_pressed(self) -> timedelta:
+        """How long it must be idle before a plan may take it; never longer than `idle_after`."""
+        return min(self.idle_after_under_pressure or self.idle_after, self.idle_after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +107,8 @@ class Overrides:
     active_above_ratio: float | None = None
     gpus: GpuRule | None = None
     mode: Mode | None = None
+    reclaim: Reclaim | None = None
+    idle_after_under_pressure: timedelta | None = None
     keep_until: datetime | None = None
 
     def given(self) -> dict[str, Any]:
@@ -101,7 +127,10 @@ class ResolvedPolicy:
 
 
 def resolve(*layers: tuple[str, Overrides]) -> ResolvedPolicy:
-    """The policy that results from the layers, given from the farthest (settings) to the nearest (annotation)."""
+    """The policy that results from the layers, given from the farthest (settings) to the nearest (annotation).
+
+    Raises: MetadataError where a layer has an `idleAfterUnderPressure` longer than the `idleAfter` it goes with.
+    """
     policy, provenance = Policy(), dict[str, str]()
     for source, overrides in layers:
         given = overrides.given()
@@ -109,12 +138,37 @@ def resolve(*layers: tuple[str, Overrides]) -> ResolvedPolicy:
             del given["keep_until"]
         policy = replace(policy, **given)
         provenance |= dict.fromkeys(given, source)
-    return ResolvedPolicy(policy=policy, provenance=MappingProxyType(provenance))
+    resolved = ResolvedPolicy(policy=policy, provenance=MappingProxyType(provenance))
+    problem = pressure_problem(policy.idle_after, policy.idle_after_under_pressure)
+    return _settled(resolved, problem, [source for source, _ in layers]) if problem else resolved
+
+
+def pressure_problem(idle_after: timedelta | None, under_pressure: timedelta | None) -> str:
+    """What is wrong with the two of them, and what to write; empty where nothing is."""
+    if idle_after is None or under_pressure is None or under_pressure <= idle_after:
+        return ""
+    longest = format_duration(idle_after)
+    return f"{format_duration(under_pressure)} is longer than idleAfter ({longest}); write at most '{longest}'"
+
+
+def _settled(resolved: ResolvedPolicy, problem: str, sources: Sequence[str]) -> ResolvedPolicy:
+    """The policy without an `idleAfterUnderPressure` that a nearer `idleAfter` has undercut; any other is an error."""
+    under_pressure, idle_after = resolved.source_of("idle_after_under_pressure"), resolved.source_of("idle_after")
+    is_undercut = idle_after in sources and sources.index(under_pressure) < sources.index(idle_after)
+    if not is_undercut:
+        raise MetadataError(f"{under_pressure} 'idleAfterUnderPressure': {problem}; idleAfter is from: {idle_after}")
+    left = {name: source for name, source in resolved.provenance.items() if name != "idle_after_under_pressure"}
+    policy = replace(resolved.policy, idle_after_under_pressure=None)
+    return ResolvedPolicy(policy=policy, provenance=MappingProxyType(left))
 
 
 def describe(name: str, policy: Policy) -> str:
-    """A policy field's value as its owner would write it."""
-    match getattr(policy, name):
+    """A policy field's value as its owner would write it, and as it applies."""
+    return _shown(policy.idle_after_if_pressed if name == "idle_after_under_pressure" else getattr(policy, name))
+
+
+def _shown(value: Any) -> str:
+    match value:
         case timedelta() as duration:
             return format_duration(duration)
         case float() as ratio:

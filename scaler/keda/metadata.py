@@ -1,17 +1,19 @@
 """What does the owner of a ScaledObject ask for? Trigger metadata (strings) → policy overrides.
 
-| key         | meaning                                             | written as                         |
-|-------------|-----------------------------------------------------|------------------------------------|
-| idleAfter   | quiet this long before the answer is 0              | a duration above 0: 30m, 1h30m     |
-| warmUp      | answer 1 this long after the containers started     | a duration, 0s for none            |
-| activeAbove | a GPU signal that reaches this share shows work     | a percentage above 0 %: 1%, 0.5 %  |
-| gpus        | the GPUs that must be idle                          | all, any, quorum:0.8               |
-| mode        | suspend, or only report                             | enforce, observe                   |
-| keepUntil   | answer 1 until then                                 | RFC 3339: 2026-12-01T18:00:00Z     |
+| key                    | meaning                                         | written as                         |
+|------------------------|-------------------------------------------------|------------------------------------|
+| idleAfter              | quiet this long before the answer is 0          | a duration above 0: 30m, 1h30m     |
+| warmUp                 | answer 1 this long after the containers started | a duration, 0s for none            |
+| activeAbove            | a GPU signal that reaches this share shows work | a percentage above 0 %: 1%, 0.5 %  |
+| gpus                   | the GPUs that must be idle                      | all, any, quorum:0.8               |
+| mode                   | suspend, or only report                         | enforce, observe                   |
+| reclaim                | what takes its quota away while it is idle      | Always, OnPressure, PriorityBoost  |
+| idleAfterUnderPressure | quiet this long before a plan may take it       | a duration up to idleAfter: 5m     |
+| keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
 
 Laws of this file:
 
-* Metadata is a tenant's input. It sets these six values, within bounds, and nothing else: no URL, no query.
+* Metadata is a tenant's input. It sets these eight values, within bounds, and nothing else: no URL, no query.
 * All problems are reported at once, so that an owner does not fix them one KEDA event at a time.
 * A misspelt key of ours is an error. To ignore it is to apply a default that its owner believes replaced, and to
   suspend a workload that was only to be observed.
@@ -29,7 +31,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from scaler.core.durations import format_duration, parse_duration
-from scaler.core.policy import GpuRule, Mode, Overrides
+from scaler.core.policy import GpuRule, Mode, Overrides, Reclaim, pressure_problem
 from scaler.errors import MetadataError
 
 KEDA_KEYS = frozenset(
@@ -69,6 +71,8 @@ def _parse(items: frozenset[tuple[str, str]]) -> Overrides:
             given[field.name] = _value(field, text.strip())
         except ValueError as problem:
             problems.append(f"trigger metadata {_clipped(key)}: {problem}")
+    if too_long := pressure_problem(given.get("idle_after"), given.get("idle_after_under_pressure")):
+        problems.append(f"trigger metadata 'idleAfterUnderPressure': {too_long}")
     if problems:
         raise MetadataError(" | ".join(problems))
     return Overrides(**given)
@@ -152,6 +156,13 @@ def _mode(text: str) -> Mode:
         raise ValueError(f"{text!r} is not a mode; write 'observe' or 'enforce'") from None
 
 
+def _reclaim(text: str) -> Reclaim:
+    try:
+        return Reclaim(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a way to reclaim; write 'Always', 'OnPressure' or 'PriorityBoost'") from None
+
+
 _RFC3339 = re.compile(
     r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})", re.ASCII | re.IGNORECASE
 )
@@ -176,6 +187,8 @@ _FIELDS = {
     "activeAbove": _Field("active_above_ratio", _percentage, "1%"),
     "gpus": _Field("gpus", GpuRule.parse, "all"),
     "mode": _Field("mode", _mode, "observe"),
+    "reclaim": _Field("reclaim", _reclaim, "OnPressure"),
+    "idleAfterUnderPressure": _Field("idle_after_under_pressure", _positive_duration, "5m"),
     "keepUntil": _Field("keep_until", _instant, "2026-12-01T18:00:00Z"),
 }
 
@@ -183,8 +196,8 @@ _KEY_BY_LETTERS = {key.lower(): key for key in _FIELDS}
 _UNMISTAKABLE = tuple(letters for letters in _KEY_BY_LETTERS if len(letters) > 4)
 """Long enough that a key which begins so, like `idleAfterSeconds`, can only be meant for us."""
 
-_OTHER_WORDS = frozenset({"code", "cpus", "model", "models", "node", "tpus"})
-"""Words that other tools use and that merely look like `mode` and `gpus`."""
+_OTHER_WORDS = frozenset({"claim", "claims", "code", "cpus", "model", "models", "node", "tpus"})
+"""Words that other tools use and that merely look like `mode`, `gpus` and `reclaim`."""
 
 _SIMILAR_ENOUGH = 0.75
 """difflib's ratio: one wrong letter in `mode`, or two swapped, is still `mode`; `keepalive` is not `keepUntil`."""
@@ -198,6 +211,7 @@ def _intended_key(key: str) -> str:
     letters = re.sub(r"[^a-z0-9]", "", key.lower()).removesuffix("fromenv")
     if key in KEDA_KEYS or letters in _OTHER_WORDS:
         return ""
-    begins = [known for known in _UNMISTAKABLE if letters.startswith(known)]
-    near = begins or get_close_matches(letters, _KEY_BY_LETTERS, n=1, cutoff=_SIMILAR_ENOUGH)
+    # The likeness comes first: `idleAfterPressure` begins as `idleAfter` does, too.
+    near = get_close_matches(letters, _KEY_BY_LETTERS, n=1, cutoff=_SIMILAR_ENOUGH)
+    near = near or [known for known in _UNMISTAKABLE if letters.startswith(known)]
     return _KEY_BY_LETTERS[near[0]] if near else ""

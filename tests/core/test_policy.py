@@ -7,7 +7,8 @@ from builders import minutes, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.core.policy import GpuRule, Mode, Overrides, Policy, Trust, describe, resolve
+from scaler.core.policy import GpuRule, Mode, Overrides, Policy, Reclaim, Trust, describe, resolve
+from scaler.errors import MetadataError
 
 KEEP = datetime(2026, 12, 24, 18, 0, tzinfo=UTC)
 
@@ -110,10 +111,90 @@ def test_of_several_times_to_keep_it_until_the_latest_wins(days: list[int]) -> N
     assert resolved.source_of("keep_until") == f"layer {days.index(24)}"
 
 
+# ------------------------------------------------------------------------------------------------- under pressure
+
+
+def test_without_a_word_on_pressure_a_plan_waits_as_long_as_time_alone_does() -> None:
+    assert Policy(idle_after=minutes(20)).idle_after_if_pressed == minutes(20)
+    pressed = Policy(idle_after=minutes(20), idle_after_under_pressure=minutes(5))
+    assert pressed.idle_after_if_pressed == minutes(5)
+
+
+@pytest.mark.parametrize(
+    ("layers", "source", "idle_after_source"),
+    [
+        pytest.param(
+            [Overrides(idle_after=minutes(20), idle_after_under_pressure=minutes(21))],
+            "layer 0",
+            "layer 0",
+            id="both from one source",
+        ),
+        pytest.param(
+            [Overrides(idle_after=minutes(20)), Overrides(idle_after_under_pressure=minutes(21))],
+            "layer 1",
+            "layer 0",
+            id="longer than the default it goes with",
+        ),
+        pytest.param(
+            [Overrides(idle_after_under_pressure=minutes(31))],
+            "layer 0",
+            "built-in default",
+            id="longer than the built-in default",
+        ),
+    ],
+)
+def test_to_wait_longer_under_pressure_is_an_error_of_whoever_wrote_it(
+    layers: list[Overrides], source: str, idle_after_source: str
+) -> None:
+    with pytest.raises(MetadataError) as refusal:
+        resolve(*((f"layer {n}", layer) for n, layer in enumerate(layers)))
+    longest = "30m" if idle_after_source == "built-in default" else "20m"
+    shown = "31m" if longest == "30m" else "21m"
+    assert str(refusal.value) == (
+        f"{source} 'idleAfterUnderPressure': {shown} is longer than idleAfter ({longest}); "
+        f"write at most '{longest}'; idleAfter is from: {idle_after_source}"
+    )
+
+
+def test_an_owners_shorter_idle_after_is_not_spoilt_by_a_default_for_pressure_from_farther_away() -> None:
+    far = Overrides(idle_after=minutes(60), idle_after_under_pressure=minutes(10))
+    resolved = resolve(("settings", far), ("trigger metadata", Overrides(idle_after=minutes(5))))
+    assert resolved.policy.idle_after_if_pressed == minutes(5)
+    assert resolved.source_of("idle_after_under_pressure") == "built-in default", "which is idleAfter itself"
+    longer = resolve(("settings", far), ("trigger metadata", Overrides(idle_after=minutes(15))))
+    assert longer.policy.idle_after_if_pressed == minutes(10)
+    assert longer.source_of("idle_after_under_pressure") == "settings"
+
+
+def test_only_the_values_that_result_must_fit_together() -> None:
+    """The middle layer's 5 min would not go with 10 min, but the nearest layer says 20."""
+    layers = [
+        Overrides(idle_after_under_pressure=minutes(10)),
+        Overrides(idle_after=minutes(5)),
+        Overrides(idle_after=minutes(20)),
+    ]
+    resolved = resolve(*((f"layer {n}", layer) for n, layer in enumerate(layers)))
+    assert resolved.policy.idle_after_if_pressed == minutes(10)
+
+
+_DURATIONS = st.none() | st.integers(1, 60).map(minutes)
+
+
+@given(st.lists(st.builds(Overrides, idle_after=_DURATIONS, idle_after_under_pressure=_DURATIONS), max_size=3))
+def test_a_plan_never_has_to_wait_longer_than_time_alone(layers: list[Overrides]) -> None:
+    try:
+        policy = resolve(*((f"layer {n}", layer) for n, layer in enumerate(layers))).policy
+    except MetadataError:
+        return
+    assert policy.idle_after_if_pressed <= policy.idle_after
+    assert policy.idle_after_under_pressure is None or policy.idle_after_under_pressure <= policy.idle_after
+
+
 def test_without_layers_the_policy_is_the_documented_default() -> None:
     assert resolve().policy == Policy(
         idle_after=minutes(30), warm_up=minutes(10), active_above_ratio=0.01, gpus=GpuRule(share=1.0), mode=Mode.ENFORCE
     )
+    assert (resolve().policy.reclaim, resolve().policy.idle_after_under_pressure) == (Reclaim.ALWAYS, None)
     assert resolve().source_of("mode") == "built-in default"
 
 
@@ -129,6 +210,8 @@ def test_overrides_that_say_the_same_are_one_key() -> None:
         ("active_above_ratio", "0.5 %"),
         ("gpus", "quorum:0.8"),
         ("mode", "enforce"),
+        ("reclaim", "Always"),
+        ("idle_after_under_pressure", "30m"),
         ("keep_until", "-"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.core.policy import GpuRule, Mode, Overrides
+from scaler.core.policy import GpuRule, Mode, Overrides, Reclaim
 from scaler.errors import MetadataError
 from scaler.keda.metadata import KEDA_KEYS, foreign_keys, parse_metadata
 
@@ -24,6 +24,8 @@ def test_every_key_sets_its_field() -> None:
         "activeAbove": "5%",
         "gpus": "quorum:0.8",
         "mode": "observe",
+        "reclaim": "OnPressure",
+        "idleAfterUnderPressure": "5m",
         "keepUntil": "2026-12-01T18:00:00Z",
     }
     assert parse_metadata(metadata) == Overrides(
@@ -32,6 +34,8 @@ def test_every_key_sets_its_field() -> None:
         active_above_ratio=0.05,
         gpus=GpuRule(share=0.8),
         mode=Mode.OBSERVE,
+        reclaim=Reclaim.ON_PRESSURE,
+        idle_after_under_pressure=timedelta(minutes=5),
         keep_until=EVENING,
     )
 
@@ -42,10 +46,18 @@ def test_what_is_left_out_is_left_to_the_next_source() -> None:
 
 
 def test_kedas_keys_and_those_of_other_tools_have_no_effect() -> None:
-    others = {"pricing": "spot", "model": "llama-3", "node": "a", "queryFromEnv": "Q", "keepalive": "1", "": "x"}
+    others = {
+        "pricing": "spot",
+        "model": "llama-3",
+        "claim": "pvc",
+        "node": "a",
+        "queryFromEnv": "Q",
+        "keepalive": "1",
+        "": "x",
+    }
     metadata = dict.fromkeys(KEDA_KEYS, "") | others | {"idleAfter": "5m"}
     assert parse_metadata(metadata) == Overrides(idle_after=timedelta(minutes=5))
-    assert foreign_keys(metadata) == ("", "keepalive", "model", "node", "pricing", "queryFromEnv")
+    assert foreign_keys(metadata) == ("", "claim", "keepalive", "model", "node", "pricing", "queryFromEnv")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +79,11 @@ def test_kedas_keys_and_those_of_other_tools_have_no_effect() -> None:
         ("moed", "mode"),
         ("mod", "mode"),
         ("keepUntill", "keepUntil"),
+        ("reclaims", "reclaim"),
+        ("reclaimPolicy", "reclaim"),
+        ("idle_after_under_pressure", "idleAfterUnderPressure"),
+        ("idleAfterPressure", "idleAfterUnderPressure"),
+        ("idleAfterUnderPresure", "idleAfterUnderPressure"),
     ],
 )
 def test_a_misspelt_key_is_refused_with_the_right_one(key: str, meant: str) -> None:
@@ -99,6 +116,17 @@ def test_a_value_from_the_environment_is_refused() -> None:
         ("activeAbove", "nan%", "'nan%' is not a percentage; write for example '1%'"),
         ("gpus", "most", "'most' is not a GPU rule; write 'all', 'any' or 'quorum:0.8' (a share above 0, up to 1)"),
         ("mode", "dry-run", "'dry-run' is not a mode; write 'observe' or 'enforce'"),
+        (
+            "reclaim",
+            "onpressure",
+            "'onpressure' is not a way to reclaim; write 'Always', 'OnPressure' or 'PriorityBoost'",
+        ),
+        ("idleAfterUnderPressure", "5", "'5' is not a duration; write '5s'"),
+        (
+            "idleAfterUnderPressure",
+            "0s",
+            "'0s' leaves no time to be idle in; write a duration above 0, for example '30m'",
+        ),
         ("keepUntil", "tomorrow", "'tomorrow' is not a time; write for example '2026-12-01T18:00:00Z'"),
         (
             "keepUntil",
@@ -135,6 +163,15 @@ def test_all_problems_are_reported_at_once() -> None:
     ]
 
 
+def test_to_wait_longer_under_pressure_is_reported_with_all_else() -> None:
+    assert problem(idleAfter="30m", idleAfterUnderPressure="1h", gpus="some").split(" | ")[1] == (
+        "trigger metadata 'idleAfterUnderPressure': 1h is longer than idleAfter (30m); write at most '30m'"
+    )
+    assert parse_metadata({"idleAfterUnderPressure": "1h"}).idle_after_under_pressure == timedelta(hours=1), (
+        "with which idleAfter it goes is known only where all sources are"
+    )
+
+
 @pytest.mark.parametrize(("text", "ratio"), [("1%", 0.01), ("1 %", 0.01), ("0.5%", 0.005), ("100 %", 1.0)])
 def test_a_percentage_is_a_ratio(text: str, ratio: float) -> None:
     assert parse_metadata({"activeAbove": text}).active_above_ratio == ratio
@@ -156,7 +193,10 @@ def test_the_order_of_keys_is_irrelevant() -> None:
     assert parse_metadata(metadata) == parse_metadata(dict(reversed(metadata.items())))
 
 
-@given(st.dictionaries(st.sampled_from(["idleAfter", "warmUp", "activeAbove", "gpus", "mode", "keepUntil"]), st.text()))
+KEYS = ["idleAfter", "warmUp", "activeAbove", "gpus", "mode", "reclaim", "idleAfterUnderPressure", "keepUntil"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), st.text()))
 def test_whatever_is_written_is_either_used_or_refused(metadata: dict[str, str]) -> None:
     try:
         parsed = parse_metadata(metadata)
