@@ -54,12 +54,25 @@ def amount(resource: str, quantity: str | int) -> int:
     Raises: ValueError for what is no quantity.
     Source: apimachinery, pkg/api/resource (MilliValue, Value: both round up).
     """
+    return rounded(resource, exact(quantity))
+
+
+def exact(quantity: str | int) -> Fraction:
+    """The quantity as it is written, for sums: Kubernetes adds quantities first and rounds the sum.
+
+    Raises: ValueError for what is no quantity.
+    """
     found = _QUANTITY.fullmatch(str(quantity).strip())
     if not found:
         raise ValueError(f"{quantity!r} is not a resource quantity; write for example '8', '500m' or '64Gi'")
     sign, number, exponent, suffix = found.groups()
     value = Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""])
-    scaled = (-value if sign == "-" else value) * (1000 if resource == CPU else 1)
+    return -value if sign == "-" else value
+
+
+def rounded(resource: str, value: Fraction) -> int:
+    """The value as an amount of that resource, rounded up."""
+    scaled = value * 1000 if resource == CPU else value
     return min(-(-scaled.numerator // scaled.denominator), UNLIMITED)
 
 
