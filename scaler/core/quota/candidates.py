@@ -1,0 +1,135 @@
+"""Who may be preempted for whom, in what order, and what is left when some of them are gone?
+
+Laws:
+
+* A search leaves the tree as it was: whom it takes out, it counts again before it answers.
+* Nobody is preempted in vain: whoever need not go for the Workload to fit is put back, the last taken first.
+
+Order of candidates: those that are evicted already, since they go anyway; then Workloads of other queues before those
+of the preemptor's own; then lower priorities, later reservations, and at last the uid, so that there is one answer.
+
+Source: Kueue, pkg/scheduler/preemption (preemption.go, common/).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scaler.core.quota.amounts import FlavorResource, Usage
+from scaler.core.quota.model import PreemptionPolicy, Reservation, Workload
+from scaler.core.quota.tree import QueueNode, Rank, Tree
+
+
+class Reason(StrEnum):
+    """Reason of the Preempted condition."""
+
+    IN_CLUSTER_QUEUE = "InClusterQueue"
+    IN_COHORT_RECLAMATION = "InCohortReclamation"
+    IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
+    IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A Workload that has to go."""
+
+    workload: Workload
+    reason: Reason
+
+
+def satisfies(policy: PreemptionPolicy, preemptor: Workload, candidate: Workload) -> bool:
+    """Whether the policy lets the one preempt the other."""
+    match policy:
+        case PreemptionPolicy.NEVER:
+            return False
+        case PreemptionPolicy.ANY:
+            return True
+        case PreemptionPolicy.LOWER_PRIORITY:
+            return candidate.priority < preemptor.priority
+        case PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY:
+            newer = candidate.priority == preemptor.priority and preemptor.queued_at < candidate.queued_at
+            return newer or candidate.priority < preemptor.priority
+
+
+def uses(reservation: Reservation, contested: frozenset[FlavorResource]) -> bool:
+    """Whether any of it was assigned to the reservation, even an amount of none."""
+    if not contested.isdisjoint(reservation.usage):
+        return True
+    return any(
+        each.flavors.get(resource) == flavor for each in reservation.assignments for flavor, resource in contested
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A Workload that does not fit now, and what of its usage is contested: held by others that may have to go."""
+
+    queue: QueueNode
+    workload: Workload
+    usage: Usage
+    contested: frozenset[FlavorResource]
+
+    def fits(self, *, borrowing: bool = True) -> bool:
+        """Whether all of it is available; without borrowing, also within the queue's own quota."""
+        if not borrowing and any(self.queue.borrows_with(key, amount) for key, amount in self.usage.items()):
+            return False
+        return self.queue.fits(self.usage)
+
+    def candidates(self, queue: QueueNode) -> Iterator[tuple[Rank, Workload]]:
+        """The Workloads of the queue that may be preempted as far as policy and flavors go, in order."""
+        policies = self.queue.spec.preemption
+        own = queue is self.queue
+        policy = policies.within_cluster_queue if own else policies.reclaim_within_cohort
+        if policy is not PreemptionPolicy.NEVER:
+            for rank, candidate in queue.in_preemption_order:
+                if satisfies(policy, self.workload, candidate) and uses(candidate.held, self.contested):
+                    yield rank, candidate
+
+
+@dataclass(slots=True)
+class Removal:
+    """Workloads that a search has taken out of the tree for as long as it lasts."""
+
+    tree: Tree
+    claim: Claim
+    targets: list[Target] = field(default_factory=list)
+
+    def take(self, workload: Workload, reason: Reason) -> None:
+        """Count the Workload no longer."""
+        self._release(workload)
+        self.targets.append(Target(workload, reason))
+
+    def give_up(self) -> None:
+        """Count everybody again."""
+        for target in self.targets:
+            self._restore(target.workload)
+        self.targets.clear()
+
+    def conclude(self, *, borrowing: bool) -> tuple[Target, ...]:
+        """Those that have to go indeed. Everybody is counted again."""
+        self._fill_back(borrowing=borrowing)
+        targets = tuple(self.targets)
+        self.give_up()
+        return targets
+
+    def _fill_back(self, *, borrowing: bool) -> None:
+        """Drop the targets that need not go: the last one taken is needed, the others are tried backwards.
+
+        The last target moves to the place of a dropped one, which gives the targets Kueue's order.
+        """
+        for place in range(len(self.targets) - 2, -1, -1):
+            workload = self.targets[place].workload
+            self._restore(workload)
+            if self.claim.fits(borrowing=borrowing):
+                last = self.targets.pop()
+                if place < len(self.targets):
+                    self.targets[place] = last
+            else:
+                self._release(workload)
+
+    def _release(self, workload: Workload) -> None:
+        """The set of Workloads stays as it is, so that the queue's order need not be found again."""
+        self.tree.queues[workload.held.cluster_queue].remove(workload.held.usage)
+
+    def _restore(self, workload: Workload) -> None:
+        self.tree.queues[workload.held.cluster_queue].add(workload.held.usage)
