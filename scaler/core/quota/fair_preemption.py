@@ -12,8 +12,8 @@ except those on the preemptor's own way. Shares are compared just below the coho
   the queue had with it (LessThanInitialShare).
 
 Worked example: c lends 8 GPUs, b uses all in 4 Workloads of 2, a wants 4. With them a has the share 500. b is at 1000;
-without one Workload it is at 750, without two at 500, and 500 <= 500: both go. Had a wanted 6 (750), one would have gone
-by the first rule, and none of the rest by either: 750 <= 500 is false, and so is 750 < 750. Then nobody goes.
+without one Workload it is at 750, without two at 500, and 500 <= 500: both go. Had a wanted 6 (750), one would have
+gone by the first rule, and none of the rest by either: 750 <= 500 is false, and so is 750 < 750. Then nobody goes.
 
 Source: Kueue, pkg/scheduler/preemption/preemption.go (fairPreemptions) and fairsharing/; KEP-1714.
 """
