@@ -1,23 +1,72 @@
 """The parts of Kueue's Workload (kueue.x-k8s.io/v1beta2) that this program reads, by the laws of `objects.py`."""
 
 from datetime import datetime
+from typing import Any
 
 from msgspec import field
 
-from scaler.kube.objects import Condition, ObjectMeta, PodSpec, Quantity, Struct
+from scaler.kube.nodes import Affinity, Toleration
+from scaler.kube.objects import Condition, Container, ObjectMeta, PodSpec, Quantity, Resources, Struct
+
+
+class ContainerPort(Struct, frozen=True):
+    """Read only to tell one shape of pods from another, as Kueue does."""
+
+    name: str = ""
+    container_port: int = 0
+    host_port: int = 0
+    protocol: str = ""
+
+
+class TemplateContainer(Container, frozen=True):
+    ports: tuple[ContainerPort, ...] = ()
+
+
+class TemplateSpec(PodSpec, frozen=True):
+    """Pods as far as quota depends on them: what they ask for, and on which nodes they may run."""
+
+    containers: tuple[TemplateContainer, ...] = ()
+    init_containers: tuple[TemplateContainer, ...] = ()
+    resources: Resources | None = None
+    """Of the pod as a whole; where given, these count instead of the sum over the containers."""
+    overhead: dict[str, Quantity] = field(default_factory=dict)
+    node_selector: dict[str, str] = field(default_factory=dict)
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    runtime_class_name: str = ""
+    priority: int | None = None
+    topology_spread_constraints: tuple[Any, ...] = ()
+    """Only compared, never interpreted."""
+    resource_claims: tuple[Any, ...] = ()
 
 
 class PodTemplate(Struct, frozen=True):
     """A PodSet's pods as far as their resources are concerned."""
 
-    spec: PodSpec = PodSpec()
+    spec: TemplateSpec = TemplateSpec()
+
+
+class TopologyRequest(Struct, frozen=True):
+    """Kueue writes one for every Job: `podIndexLabel` and the like alone ask for nothing."""
+
+    required: str = ""
+    preferred: str = ""
+    unconstrained: bool | None = None
+    pod_index_label: str = ""
+    sub_group_index_label: str = ""
+    sub_group_count: int | None = None
+    pod_set_group_name: str = ""
+    pod_set_slice_required_topology: str = ""
+    pod_set_slice_size: int | None = None
+    podset_slice_required_topology_constraints: tuple[Any, ...] = ()
 
 
 class PodSet(Struct, frozen=True):
     name: str = "main"
-    count: int = 0
+    count: int = 1
     min_count: int | None = None
     template: PodTemplate = PodTemplate()
+    topology_request: TopologyRequest | None = None
 
 
 class WorkloadSpec(Struct, frozen=True):
@@ -27,12 +76,19 @@ class WorkloadSpec(Struct, frozen=True):
     pod_sets: tuple[PodSet, ...] = ()
 
 
+class Placed(Struct, frozen=True):
+    """That there is a topology assignment; where it puts the pods is not read."""
+
+
 class PodSetAssignment(Struct, frozen=True):
     name: str = "main"
-    count: int = 0
+    count: int | None = None
+    """None, which no current Kueue writes, means all pods of the PodSet."""
     flavors: dict[str, str] = field(default_factory=dict)
     resource_usage: dict[str, Quantity] = field(default_factory=dict)
     """Of the whole PodSet, not of one pod."""
+    topology_assignment: Placed | None = None
+    delayed_topology_request: str = ""
 
 
 class Admission(Struct, frozen=True):
@@ -56,12 +112,28 @@ class ReclaimablePods(Struct, frozen=True):
     count: int = 0
 
 
+class RequeueState(Struct, frozen=True):
+    count: int = 0
+    requeue_at: datetime | None = None
+
+
+class PodSetRequest(Struct, frozen=True):
+    """What Kueue counted for a PodSet when it last tried to admit the Workload."""
+
+    name: str = ""
+    resources: dict[str, Quantity] = field(default_factory=dict)
+    """Of all its pods together."""
+
+
 class WorkloadStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     admission: Admission | None = None
     admission_checks: tuple[CheckState, ...] = ()
     reclaimable_pods: tuple[ReclaimablePods, ...] = ()
+    requeue_state: RequeueState | None = None
+    resource_requests: tuple[PodSetRequest, ...] = ()
     cluster_name: str = ""
+    nominated_cluster_names: tuple[str, ...] = ()
 
 
 class Workload(Struct, frozen=True):

@@ -78,6 +78,8 @@ def _not_a_path(problem: str) -> KubeError:
 
 
 POD = Resource(group="", version="v1", plural="pods", kind="Pod")
+NODE = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False)
+NAMESPACE = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 EVENT = Resource(group="", version="v1", plural="events", kind="Event")
 DEPLOYMENT = Resource(group="apps", version="v1", plural="deployments", kind="Deployment")
 STATEFUL_SET = Resource(group="apps", version="v1", plural="statefulsets", kind="StatefulSet")
@@ -95,10 +97,23 @@ SCALABLE_WORKLOAD = Resource(
     group="idlegpu.io", version="v1alpha1", plural="scalableworkloads", kind="ScalableWorkload"
 )
 WORKLOAD = Resource(group="kueue.x-k8s.io", version="v1beta2", plural="workloads", kind="Workload")
+LOCAL_QUEUE = Resource(group="kueue.x-k8s.io", version="v1beta2", plural="localqueues", kind="LocalQueue")
+CLUSTER_QUEUE = Resource(
+    group="kueue.x-k8s.io", version="v1beta2", plural="clusterqueues", kind="ClusterQueue", namespaced=False
+)
+COHORT = Resource(group="kueue.x-k8s.io", version="v1beta2", plural="cohorts", kind="Cohort", namespaced=False)
+RESOURCE_FLAVOR = Resource(
+    group="kueue.x-k8s.io", version="v1beta2", plural="resourceflavors", kind="ResourceFlavor", namespaced=False
+)
+ADMISSION_CHECK = Resource(
+    group="kueue.x-k8s.io", version="v1beta2", plural="admissionchecks", kind="AdmissionCheck", namespaced=False
+)
 RAY_CLUSTER = Resource(group="ray.io", version="v1", plural="rayclusters", kind="RayCluster")
 
 KNOWN = (
     POD,
+    NODE,
+    NAMESPACE,
     EVENT,
     DEPLOYMENT,
     STATEFUL_SET,
@@ -108,5 +123,10 @@ KNOWN = (
     SCALED_OBJECT,
     SCALABLE_WORKLOAD,
     WORKLOAD,
+    LOCAL_QUEUE,
+    CLUSTER_QUEUE,
+    COHORT,
+    RESOURCE_FLAVOR,
+    ADMISSION_CHECK,
     RAY_CLUSTER,
 )

@@ -76,7 +76,7 @@ def _is_plain_pod(workload: Workload) -> bool:
 def expected_gpu_pods(workload: Workload, gpus: GpuResources) -> int:
     """Pods with GPUs that the Workload runs as admitted, less those that Kueue knows to be done."""
     admitted = (
-        {each.name: each.count for each in workload.status.admission.pod_set_assignments}
+        {each.name: each.count for each in workload.status.admission.pod_set_assignments if each.count is not None}
         if workload.status.admission
         else {}
     )
