@@ -167,5 +167,5 @@ def distrust(verdict: WorkloadVerdict, doubt: Unknown | None) -> WorkloadVerdict
 
 
 def judged_length(*, policy: Policy, trust: Trust) -> timedelta:
-    """The window that is judged: `idleAfter`, and never less than one collection interval."""
-    return max(policy.idle_after, trust.interval)
+    """The window that is judged: the policy's, and never less than one collection interval."""
+    return max(policy.window, trust.interval)

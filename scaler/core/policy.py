@@ -97,6 +97,11 @@ class Policy:
         """How long it must be idle before a plan may take it; never longer than `idle_after`."""
         return min(self.idle_after_under_pressure or self.idle_after, self.idle_after)
 
+    @property
+    def window(self) -> timedelta:
+        """How long its GPUs must be quiet before anything may be done to it; what its verdict is about."""
+        return self.idle_after if self.reclaim is Reclaim.ALWAYS else self.idle_after_if_pressed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:

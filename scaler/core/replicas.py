@@ -1,6 +1,6 @@
 """One or zero? Verdict × the target's timeline × policy × now → a decision with its reason.
 
-The order of the table is the order of precedence. Only its last-but-one line shrinks.
+The order of the table is the order of precedence. Only the lines that say GPUsIdle and Reclaimed shrink.
 
 | the target is …                                  | answer                       |
 |--------------------------------------------------|------------------------------|
@@ -8,6 +8,7 @@ The order of the table is the order of precedence. Only its last-but-one line sh
 | finished                                         | as it stands (nothing moves) |
 | at 0, nobody asks for it                         | 0 Suspended                  |
 | at 0, its owner or a demand query asks for it    | 1 Waking                     |
+| at 0, and its pods run until its plan is carried out | as at 1, from "kept" on  |
 | at 1, not admitted yet                           | 1 WaitingFor…                |
 | at 1, pods starting                              | 1 Starting                   |
 | kept, or in demand                               | 1 Kept                       |
@@ -15,6 +16,9 @@ The order of the table is the order of precedence. Only its last-but-one line sh
 | busy                                             | 1 GPUsBusy                   |
 | not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
 | idle, mode observe                               | 1 ObserveOnly                |
+| idle, reclaimed on pressure, no plan takes it    | 1 NobodyWaits                |
+| idle, reclaimed on pressure, a plan takes it     | 0 Reclaimed                  |
+| idle, left to Kueue by a priority boost          | 1 LeftToKueue                |
 | idle, mode enforce                               | 0 GPUsIdle                   |
 | unknown                                          | none (error)                 |
 
@@ -28,7 +32,7 @@ from enum import StrEnum
 
 from scaler.core.durations import format_duration
 from scaler.core.idleness import Busy, Idle, Unknown, WorkloadVerdict
-from scaler.core.policy import Mode, Policy
+from scaler.core.policy import Mode, Policy, Reclaim
 from scaler.core.reasons import Because, Unknowable
 
 
@@ -68,6 +72,8 @@ class Stage(StrEnum):
     """Where a target stands between asked-for and running, as observed."""
 
     SUSPENDED = "Suspended"
+    HELD = "HeldForPlan"
+    """Asked to be at 0 by a plan and still running, until all of its plan's workloads are asked to be at 0."""
     WAITING_FOR_WORKLOAD = "WaitingForWorkload"
     WAITING_FOR_QUOTA = "WaitingForQuota"
     WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
@@ -88,6 +94,8 @@ class Standing:
     """Who asks for a suspended target to come back, in words; empty where nobody does."""
     demand: str = ""
     """Who asks for it to run for as long as the demand lasts, in words. Suspending it would only wake it again."""
+    grant: str = ""
+    """The plan that may take it for a gang that waits, in words; empty where none may."""
     doubt: Unknown | None = None
     """Why the target itself cannot be known: it vanished, is refused, or its policy is invalid."""
     note: str = ""
@@ -111,10 +119,16 @@ class Decision:
     def suspend_at(self) -> datetime | None:
         """When the answer will turn 0 if the GPUs stay quiet; None where that is not foreseeable."""
         waits = isinstance(self.answer, Active) and self.answer.because in _QUIET_SO_FAR
-        if not waits or self.idle_since is None or self.policy.mode is not Mode.ENFORCE or self.standing.demand:
+        if not waits or self.idle_since is None or not self._may_shrink:
             return None
-        due = self.idle_since + self.policy.idle_after
+        due = self.idle_since + self.policy.window
         return max(due, self.policy.keep_until) if self.policy.keep_until else due
+
+    @property
+    def _may_shrink(self) -> bool:
+        """Whether quiet time alone makes the answer 0."""
+        is_due = self.policy.reclaim is Reclaim.ALWAYS or bool(self.standing.grant)
+        return is_due and self.policy.mode is Mode.ENFORCE and not self.standing.demand
 
 
 _QUIET_SO_FAR = frozenset({Because.IDLE_NOT_LONG_ENOUGH, Because.WARMING_UP, Because.KEPT, Because.GPUS_BUSY})
@@ -142,7 +156,8 @@ def decide(standing: Standing, verdict: WorkloadVerdict | None, *, policy: Polic
 
 def needs_verdict(standing: Standing) -> bool:
     """Whether the GPUs have to be looked at: only a running target has any."""
-    return standing.doubt is None and standing.stage is Stage.RUNNING and standing.desired_replicas > 0
+    runs = standing.stage is Stage.HELD or (standing.stage is Stage.RUNNING and standing.desired_replicas > 0)
+    return standing.doubt is None and runs
 
 
 def _answer(standing: Standing, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
@@ -153,7 +168,7 @@ def _answer(standing: Standing, verdict: WorkloadVerdict | None, *, policy: Poli
         return as_it_stands(
             because=Because.FINISHED, message="the workload has finished; its replicas stay as they are"
         )
-    if standing.desired_replicas == 0:
+    if standing.desired_replicas == 0 and (standing.stage is not Stage.HELD or standing.wake_wish):
         return _answer_at_zero(standing)
     if standing.stage in _NOT_RUNNING_YET:
         because, message = _NOT_RUNNING_YET[standing.stage]
@@ -174,23 +189,23 @@ def _answer_running(standing: Standing, verdict: WorkloadVerdict | None, *, poli
         return Active(because=Because.KEPT, message=f"asked for: {standing.demand}")
     if standing.running_since is None or verdict is None:
         return Active(because=Because.STARTING, message="its containers have not reported when they started running")
-    return _answer_measured(now - standing.running_since, verdict, policy)
+    return _answer_measured(now - standing.running_since, verdict, policy, standing.grant)
 
 
-def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy) -> Answer:
-    warm_up, idle_after = format_duration(policy.warm_up), format_duration(policy.idle_after)
+def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy, grant: str) -> Answer:
+    warm_up, window = format_duration(policy.warm_up), format_duration(policy.window)
     if ran < policy.warm_up:
         return Active(because=Because.WARMING_UP, message=f"running for {_rough(ran)} of {warm_up} warm-up")
     match verdict.verdict:
         case Busy():
-            return Active(because=Because.GPUS_BUSY, message=f"work seen within the last {idle_after}")
-        case _ if ran < policy.warm_up + policy.idle_after:
-            too_short = f"running for {_rough(ran)}: not yet {idle_after} past its warm-up of {warm_up}"
+            return Active(because=Because.GPUS_BUSY, message=f"work seen within the last {window}")
+        case _ if ran < policy.warm_up + policy.window:
+            too_short = f"running for {_rough(ran)}: not yet {window} past its warm-up of {warm_up}"
             return Active(because=Because.IDLE_NOT_LONG_ENOUGH, message=too_short)
         case Unknown(reason=reason, message=message):
             return NoAnswer(reason=reason, message=message)
         case Idle():
-            return _answer_idle(policy)
+            return _answer_idle(policy, grant)
 
 
 def _rough(duration: timedelta) -> str:
@@ -198,12 +213,20 @@ def _rough(duration: timedelta) -> str:
     return format_duration(timedelta(seconds=int(duration.total_seconds())))
 
 
-def _answer_idle(policy: Policy) -> Answer:
-    floor, idle_after = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.idle_after)
-    quiet = f"every required GPU stayed below {floor} for {idle_after}"
+def _answer_idle(policy: Policy, grant: str) -> Answer:
+    floor, window = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.window)
+    quiet = f"every required GPU stayed below {floor} for {window}"
     if policy.mode is Mode.OBSERVE:
         return Active(because=Because.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it")
-    return Inactive(because=Because.GPUS_IDLE, message=quiet)
+    match policy.reclaim:
+        case Reclaim.ALWAYS:
+            return Inactive(because=Because.GPUS_IDLE, message=quiet)
+        case Reclaim.ON_PRESSURE if grant:
+            return Inactive(because=Because.RECLAIMED, message=f"{quiet}; taken by {grant}")
+        case Reclaim.ON_PRESSURE:
+            return Active(because=Because.NOBODY_WAITS, message=f"{quiet}; no waiting gang needs its GPUs")
+        case Reclaim.PRIORITY_BOOST:
+            return Active(because=Because.LEFT_TO_KUEUE, message=f"{quiet}; Kueue preempts it first where it must")
 
 
 def _idle_since(

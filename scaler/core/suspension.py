@@ -17,6 +17,7 @@ Asked to be at 0:
 | none                                | NoWorkload       | –          |
 | finished                            | Finished         | –          |
 | a plain Pod's, or another's already | Refused          | –          |
+| admitted, its plan not carried out  | HeldForPlan      | wait       |
 | active                              | Suspending       | deactivate |
 | inactive, not by us                 | Suspending       | adopt      |
 | inactive, quota still reserved      | Suspending       | wait       |
@@ -56,6 +57,8 @@ class Phase(StrEnum):
     NO_WORKLOAD = "NoWorkload"
     FINISHED = "Finished"
     REFUSED = "Refused"
+    HELD = "HeldForPlan"
+    """A plan asks it to be at 0, and waits for the others that it asks: all are deactivated together, or none is."""
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
     RESUMING = "Resuming"
@@ -117,6 +120,10 @@ class Situation:
     wake_wish: str = ""
     resumes_foreign: bool = False
     """Whether its owner explicitly asked to run again what somebody else deactivated."""
+    grant: str = ""
+    """The plan that may take it for a gang that waits, in words."""
+    is_held: bool = False
+    """Whether it has a grant, even one whose time is up: only whoever follows the plan ends that."""
     taken_by: str = ""
     """The older ScalableWorkload that scales the same Workload; empty where there is none."""
 
@@ -132,7 +139,7 @@ class Plan:
     @property
     def admitted_replicas(self) -> int:
         """`status.replicas`: 1 only while Kueue has it admitted."""
-        return int(self.phase in {Phase.RUNNING, Phase.STARTING})
+        return int(self.phase in {Phase.RUNNING, Phase.STARTING, Phase.HELD})
 
 
 def plan(situation: Situation) -> Plan:
@@ -160,6 +167,8 @@ _REFUSAL = (
 
 
 def _plan_for_zero(situation: Situation, workload: Workload) -> Plan:
+    if workload.active and workload.admitted and situation.is_held:
+        return Plan(phase=Phase.HELD, message="waits until every workload of its plan is asked to be at 0")
     if workload.active:
         return Plan(phase=Phase.SUSPENDING, message="deactivating the Workload", step=Step.DEACTIVATE)
     if not workload.suspended_by_us:
@@ -229,6 +238,7 @@ def running_since(pods: Sequence[Pod]) -> datetime | None:
 
 _STAGES = {
     Phase.FINISHED: Stage.FINISHED,
+    Phase.HELD: Stage.HELD,
     Phase.SUSPENDING: Stage.WAITING_FOR_QUOTA,
     Phase.SUSPENDED: Stage.SUSPENDED,
     Phase.RESUMING: Stage.WAITING_FOR_QUOTA,
@@ -249,6 +259,7 @@ def standing(situation: Situation) -> Standing:
         stage=_stage(situation, planned),
         running_since=running_since(situation.pods),
         wake_wish=situation.wake_wish,
+        grant=situation.grant,
         doubt=_doubt(situation, planned),
         note=planned.message,
     )

@@ -180,6 +180,37 @@ class ScalableWorkloadSpec(Struct, frozen=True):
     job_ref: JobRef | None = None
 
 
+class GrantStatus(Struct, frozen=True):
+    """The plan that may take the workload for a gang that waits."""
+
+    plan: str = ""
+    workload: str = ""
+    """`namespace/name` of the gang's Workload."""
+    workload_uid: str = msgspec.field(default="", name="workloadUID")
+    victims: tuple[str, ...] = ()
+    granted_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class ReallocationStatus(Struct, frozen=True):
+    """Where the GPUs are that the workload gave up for a gang."""
+
+    plan: str = ""
+    workload: str = ""
+    gpus: int = 0
+    stage: str = ""
+    reclaimable_at: datetime | None = None
+    releasing_at: datetime | None = None
+    available_at: datetime | None = None
+    reserved_at: datetime | None = None
+    admitted_at: datetime | None = None
+    ended_at: datetime | None = None
+    taken_by: str = ""
+    wasted_gpu_seconds: int = 0
+    times: int = 0
+    """How often plans have suspended the workload, this one included."""
+
+
 class ScalableWorkloadStatus(Struct, frozen=True):
     observed_generation: int = 0
     replicas: int = 0
@@ -200,6 +231,8 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     evidence: tuple[dict[str, Any], ...] = ()
     """As it stands in the API: only its writer reads it again, to see whether it has changed."""
     evidence_omitted: int = 0
+    grant: GrantStatus | None = None
+    reallocation: ReallocationStatus | None = None
 
 
 class ScalableWorkload(Struct, frozen=True):

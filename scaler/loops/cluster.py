@@ -5,6 +5,7 @@ Only observed state passes through here, from the reflectors' stores. Nothing is
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import isfinite
 from typing import Generic, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from scaler.kube.reflector import Absent, Reflecting, State
 from scaler.kube.store import Index, KubeObject
 from scaler.kueue.workloads import group_of, observe, owner_key
 from scaler.loops.board import Target
+from scaler.loops.granted import grant_of
 from scaler.loops.wishes import wake_wish
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
@@ -249,9 +251,13 @@ class Cluster:
         ]
         return min(found, key=len) if found else self.pods.by_index("gpus", namespace)
 
-    def situation(self, scalable: ScalableWorkload, *, wish: str = "") -> Situation:
-        """The ScalableWorkload as observed. `wish` is a wish to come back that others have, in words."""
-        workload = self.workload_of(scalable)
+    def situation(self, scalable: ScalableWorkload, *, wish: str = "", at: datetime | None = None) -> Situation:
+        """The ScalableWorkload as observed.
+
+        `wish` is a wish to come back that others have, in words; `at` is the instant at which its grant must stand,
+        None where that does not matter.
+        """
+        workload, grant = self.workload_of(scalable), grant_of(scalable)
         own_wish = wake_wish(
             scalable.metadata.annotations,
             where=f"ScalableWorkload {scalable.metadata.name}",
@@ -264,6 +270,8 @@ class Cluster:
             was_bound=bool(scalable.status.workload_uid),
             wake_wish=own_wish or wish,
             resumes_foreign=bool(own_wish),
+            grant=grant.words if grant and at and at < grant.expires_at else "",
+            is_held=grant is not None,
             taken_by=self._taken_by(scalable, workload) if workload else "",
         )
 

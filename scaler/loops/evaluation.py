@@ -224,7 +224,7 @@ class Evaluator:
         key = scaled_object.metadata.key
         try:
             subjects = Subjects(cluster=self.cluster, scales=self.scales)
-            subject = subjects.of(scaled_object, demand=self.demands.of(key), view_doubt=view_doubt)
+            subject = subjects.of(scaled_object, demand=self.demands.of(key), view_doubt=view_doubt, at=at)
             return self._entry(subject, triggers, at, self._doubt or self.demands.doubt_in(key[0]))
         except Exception as error:
             # Objects are written by tenants. What one of them provokes must not take the answers from all others.

@@ -9,7 +9,7 @@ from typing import Any
 
 from scaler.core.durations import format_duration
 from scaler.core.idleness import GpuEvidence, Unknown, WorkloadVerdict, verdict_name
-from scaler.core.policy import Mode, Policy, ResolvedPolicy, describe
+from scaler.core.policy import Mode, Policy, Reclaim, ResolvedPolicy, describe
 from scaler.core.reasons import Because
 from scaler.core.replicas import Active, Decision, Inactive, NoAnswer, answer_reason
 from scaler.core.window import Window
@@ -24,6 +24,8 @@ _POLICY_FIELDS = {
     "active_above_ratio": "activeAbove",
     "gpus": "gpus",
     "mode": "mode",
+    "reclaim": "reclaim",
+    "idle_after_under_pressure": "idleAfterUnderPressure",
     "keep_until": "keepUntil",
 }
 
@@ -108,7 +110,7 @@ def is_warning_due(decision: Decision) -> bool:
     """Whether the suspension is so near that its owner is warned: a third of `idleAfter` before, 5 minutes at most."""
     if decision.suspend_at is None or decision.verdict is None or isinstance(decision.verdict.verdict, Unknown):
         return False
-    return decision.suspend_at - decision.decided_at <= min(_LONGEST_WARNING, decision.policy.idle_after / 3)
+    return decision.suspend_at - decision.decided_at <= min(_LONGEST_WARNING, decision.policy.window / 3)
 
 
 # ----------------------------------------------------------------------------------------------------------- explain
@@ -178,7 +180,7 @@ def what_next(decision: Decision) -> str:
             return "KEDA gets an error and leaves the replicas as they are, until this is known again."
         case Active(because=Because.FINISHED) | Inactive(because=Because.FINISHED):
             return "Nothing: the workload has finished."
-        case Inactive(because=Because.GPUS_IDLE):
+        case Inactive(because=Because.GPUS_IDLE | Because.RECLAIMED):
             return "KEDA scales it to 0 at its next poll after its cooldownPeriod."
         case Inactive():
             return "It stays at 0 until somebody asks for it: kubectl scale, annotation idlegpu.io/wake, or demand."
@@ -198,11 +200,19 @@ def _when_suspended(decision: Decision) -> str:
         return "It stays at 1; its GPUs are judged once all of its GPU pods run."
     if policy.mode is Mode.OBSERVE:
         return "It stays at 1 whatever its GPUs do: mode observe only reports."
+    if policy.reclaim is not Reclaim.ALWAYS:
+        return _UNTIL_TAKEN[policy.reclaim]
     return f"It stays up while any work is seen; after {_quiet(policy)} without, the answer turns inactive."
 
 
+_UNTIL_TAKEN = {
+    Reclaim.ON_PRESSURE: "It stays up until a plan takes it for a gang that waits, and only while its GPUs are idle.",
+    Reclaim.PRIORITY_BOOST: "It stays up until Kueue preempts it, which is likelier while it is idle.",
+}
+
+
 def _quiet(policy: Policy) -> str:
-    return format_duration(policy.idle_after)
+    return format_duration(policy.window)
 
 
 def _whole(duration: timedelta) -> timedelta:

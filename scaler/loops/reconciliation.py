@@ -227,16 +227,19 @@ class Reconciler:
 _WISH_PENDING = frozenset({Phase.DEACTIVATED_BY_OTHER, Phase.RESUMING, Phase.SUSPENDING, Phase.NO_WORKLOAD})
 
 
+_FOUND_IDLE = frozenset({Because.GPUS_IDLE, Because.RECLAIMED})
+
+
 def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, str]:
     """The reason and the words for a suspension: GPUs that were judged idle, or somebody who scaled it to 0.
 
     The decision that KEDA acted on is either still on the board, or was written to the status before; a restart in
     between loses nothing.
     """
-    if decision is not None and isinstance(decision.answer, Inactive) and decision.answer.because is Because.GPUS_IDLE:
-        return str(Because.GPUS_IDLE), decision.answer.message
-    if scalable.status.reason == Because.GPUS_IDLE:
-        return str(Because.GPUS_IDLE), scalable.status.message
+    if decision is not None and isinstance(decision.answer, Inactive) and decision.answer.because in _FOUND_IDLE:
+        return str(decision.answer.because), decision.answer.message
+    if scalable.status.reason in _FOUND_IDLE:
+        return scalable.status.reason, scalable.status.message
     return "ScaledToZero", "replicas was set to 0 (kubectl scale, another trigger, or an annotation of KEDA's)"
 
 

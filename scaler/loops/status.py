@@ -81,7 +81,7 @@ def _quiet_times(decision: Decision | None) -> tuple[datetime | None, datetime |
     """Since when its GPUs are quiet and until when they may be; both None before that is noticeable."""
     if decision is None or decision.idle_since is None:
         return None, None
-    is_noticeable = decision.decided_at - decision.idle_since >= decision.policy.idle_after / _NOTICEABLE
+    is_noticeable = decision.decided_at - decision.idle_since >= decision.policy.window / _NOTICEABLE
     return (decision.idle_since, decision.suspend_at) if is_noticeable else (None, None)
 
 

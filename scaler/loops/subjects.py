@@ -5,6 +5,7 @@ Two kinds of target: a ScalableWorkload, of which Kueue's side is known, and any
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from scaler.core.idleness import Unknown
 from scaler.core.pods import Pod
@@ -37,8 +38,8 @@ class Subjects:
     cluster: Cluster
     scales: Scales
 
-    def of(self, scaled_object: ScaledObject, *, demand: str, view_doubt: Unknown | None) -> Subject:
-        """What the ScaledObject scales, as it stands.
+    def of(self, scaled_object: ScaledObject, *, demand: str, view_doubt: Unknown | None, at: datetime) -> Subject:
+        """What the ScaledObject scales, as it stands at that instant.
 
         `demand` is who asks for it, in words; `view_doubt` is why the copies of objects are not to be believed.
         """
@@ -47,7 +48,7 @@ class Subjects:
         look = self._scalable if is_scalable_workload(target) else self._scaled
         try:
             keeps = (where, kept(scaled_object.metadata.annotations, where=where))
-            subject = look(scaled_object, target, demand, where)
+            subject = look(scaled_object, target, demand, where, at)
         except MetadataError as error:
             subject, keeps = _unknowable(target, Unknowable.INVALID_POLICY, str(error)), (where, Overrides())
         if view_doubt:
@@ -59,7 +60,7 @@ class Subjects:
             wishes=(keeps, *subject.wishes),
         )
 
-    def _scalable(self, scaled_object: ScaledObject, target: Target, demand: str, where: str) -> Subject:
+    def _scalable(self, scaled_object: ScaledObject, target: Target, demand: str, where: str, at: datetime) -> Subject:
         namespace = scaled_object.metadata.namespace
         scalable = self.cluster.scalable_workloads.get(namespace, target.name)
         if scalable is None:
@@ -67,7 +68,7 @@ class Subjects:
             return _unknowable(target, Unknowable.TARGET_NOT_FOUND, missing)
         suspended_at = scalable.status.suspended_at
         wish = wake_wish(scaled_object.metadata.annotations, where=where, suspended_at=suspended_at) or demand
-        situation = self.cluster.situation(scalable, wish=wish)
+        situation = self.cluster.situation(scalable, wish=wish, at=at)
         on_target = f"ScalableWorkload {target.name}"
         return Subject(
             target=target,
@@ -76,7 +77,7 @@ class Subjects:
             wishes=((on_target, kept(scalable.metadata.annotations, where=on_target)),),
         )
 
-    def _scaled(self, scaled_object: ScaledObject, target: Target, demand: str, where: str) -> Subject:
+    def _scaled(self, scaled_object: ScaledObject, target: Target, demand: str, where: str, _at: datetime) -> Subject:
         namespace = scaled_object.metadata.namespace
         scale = self.scales.of(namespace, target)
         if isinstance(scale, Unknown):

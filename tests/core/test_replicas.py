@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.core.idleness import Idle, Verdict, WorkloadVerdict
-from scaler.core.policy import GpuRule, Mode
+from scaler.core.policy import GpuRule, Mode, Reclaim
 from scaler.core.reasons import Because, Unknowable
 from scaler.core.replicas import (
     Active,
@@ -203,6 +204,8 @@ policies = st.builds(
     idle_after=st.integers(1, 3600).map(lambda s: timedelta(seconds=s)),
     warm_up=wholes,
     mode=st.sampled_from(Mode),
+    reclaim=st.sampled_from(Reclaim),
+    idle_after_under_pressure=st.one_of(st.none(), wholes),
     keep_until=instants,
     gpus=st.sampled_from([0.0, 0.5, 1.0]).map(lambda share: GpuRule(share=share)),
 )
@@ -226,6 +229,7 @@ standings = st.builds(
     running_since=instants,
     wake_wish=st.sampled_from(["", "annotation idlegpu.io/wake"]),
     demand=st.sampled_from(["", "demand query 'inbox'"]),
+    grant=st.sampled_from(["", "plan p1 for Workload team/gang"]),
     doubt=st.sampled_from([None, None, None, DOUBT]),
 )
 
@@ -236,7 +240,9 @@ def test_a_target_at_one_shrinks_only_on_an_idle_verdict_enforced_unkept_and_lon
 ) -> None:
     answer = decide(at_stand, of, policy=given_policy, now=NOON).answer
     if at_stand.desired_replicas > 0 and isinstance(answer, Inactive):
-        assert answer.because is Because.GPUS_IDLE
+        takers = {Reclaim.ALWAYS: Because.GPUS_IDLE, Reclaim.ON_PRESSURE: Because.RECLAIMED}
+        assert answer.because is takers[given_policy.reclaim]
+        assert answer.because is not Because.RECLAIMED or at_stand.grant
         assert of is not None
         assert isinstance(of.verdict, Idle)
         assert given_policy.mode is Mode.ENFORCE
@@ -244,7 +250,7 @@ def test_a_target_at_one_shrinks_only_on_an_idle_verdict_enforced_unkept_and_lon
         assert at_stand.doubt is None
         assert not at_stand.demand
         assert at_stand.running_since is not None
-        assert NOON - at_stand.running_since >= given_policy.warm_up + given_policy.idle_after
+        assert NOON - at_stand.running_since >= given_policy.warm_up + given_policy.window
 
 
 @given(at_stand=standings, of=verdicts, given_policy=policies)
@@ -252,9 +258,67 @@ def test_a_target_at_zero_is_woken_only_by_a_wish(
     at_stand: Standing, of: WorkloadVerdict | None, given_policy: Any
 ) -> None:
     answer = decide(at_stand, of, policy=given_policy, now=NOON).answer
-    if at_stand.desired_replicas == 0 and isinstance(answer, Active):
+    if at_stand.desired_replicas == 0 and at_stand.stage is not Stage.HELD and isinstance(answer, Active):
         assert answer.because is Because.WAKING
         assert at_stand.wake_wish
+
+
+ON_PRESSURE = {"reclaim": Reclaim.ON_PRESSURE}
+GRANTED = standing(grant="plan p1 for Workload team/gang")
+HELD = standing(desired_replicas=0, stage=Stage.HELD, grant="plan p1 for Workload team/gang")
+
+
+@pytest.mark.parametrize(
+    ("at_stand", "of", "changes", "expected"),
+    [
+        pytest.param(standing(), IDLE, ON_PRESSURE, (Active, "NobodyWaits"), id="idle, and no plan takes it"),
+        pytest.param(GRANTED, IDLE, ON_PRESSURE, (Inactive, "Reclaimed"), id="idle, and a plan takes it"),
+        pytest.param(GRANTED, BUSY, ON_PRESSURE, (Active, "GPUsBusy"), id="a plan takes nothing that works"),
+        pytest.param(GRANTED, UNKNOWN, ON_PRESSURE, (NoAnswer, UNKNOWN.reason), id="nor what is not known"),
+        pytest.param(GRANTED, IDLE, {}, (Inactive, "GPUsIdle"), id="what time takes needs no plan"),
+        pytest.param(
+            GRANTED, IDLE, {"reclaim": Reclaim.PRIORITY_BOOST}, (Active, "LeftToKueue"), id="left to Kueue, plan or not"
+        ),
+        pytest.param(
+            GRANTED, IDLE, ON_PRESSURE | {"mode": Mode.OBSERVE}, (Active, "ObserveOnly"), id="observed, plan or not"
+        ),
+        pytest.param(
+            standing(grant="plan", demand="demand query"),
+            IDLE,
+            ON_PRESSURE,
+            (Active, "Kept"),
+            id="in demand, plan or not",
+        ),
+        pytest.param(HELD, IDLE, ON_PRESSURE, (Inactive, "Reclaimed"), id="at 0 and still idle: its plan goes on"),
+        pytest.param(HELD, BUSY, ON_PRESSURE, (Active, "GPUsBusy"), id="at 0 and working again: back to 1"),
+        pytest.param(HELD, UNKNOWN, ON_PRESSURE, (NoAnswer, UNKNOWN.reason), id="at 0 and unknown: nothing moves"),
+        pytest.param(
+            standing(desired_replicas=0, stage=Stage.HELD),
+            IDLE,
+            ON_PRESSURE,
+            (Active, "NobodyWaits"),
+            id="its plan ended",
+        ),
+        pytest.param(
+            standing(desired_replicas=0, stage=Stage.HELD, grant="plan", wake_wish="annotation"),
+            IDLE,
+            ON_PRESSURE,
+            (Active, "Waking"),
+            id="at 0 and asked for",
+        ),
+    ],
+)
+def test_on_pressure_only_a_plan_takes_what_is_idle(
+    at_stand: Standing, of: Verdict, changes: dict[str, Any], expected: tuple[type, str]
+) -> None:
+    assert shown(decided(at_stand, of, **changes).answer) == expected
+
+
+def test_under_pressure_the_shorter_window_counts() -> None:
+    ran = running_for(minutes(16))  # 10 of warm-up, 6 since
+    short = {"idle_after_under_pressure": minutes(5), **ON_PRESSURE}
+    assert shown(decided(replace(ran, grant="plan"), IDLE, **short).answer) == (Inactive, "Reclaimed")
+    assert shown(decided(ran, IDLE).answer) == (Active, "IdleNotLongEnough")
 
 
 @given(at_stand=standings, of=verdicts, given_policy=policies)

@@ -118,9 +118,16 @@ def test_asked_to_be_at_one(
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_replicas_is_one_only_in_the_phases_of_an_admitted_workload_that_is_wanted(phase: Phase) -> None:
+def test_replicas_is_one_only_in_the_phases_of_an_admitted_workload(phase: Phase) -> None:
     planned = Plan(phase=phase, message="")
-    assert planned.admitted_replicas == (1 if phase in {Phase.STARTING, Phase.RUNNING} else 0)
+    assert planned.admitted_replicas == (1 if phase in {Phase.STARTING, Phase.RUNNING, Phase.HELD} else 0)
+
+
+def test_a_workload_of_a_plan_is_not_deactivated_before_its_plan_is_carried_out() -> None:
+    held = situation(observed(), desired=0, pods=gang(), is_held=True)
+    assert (plan(held).phase, plan(held).step) == (Phase.HELD, None)
+    assert standing(held).stage is Stage.HELD
+    assert plan(situation(observed(), desired=0, pods=gang())).step is Step.DEACTIVATE
 
 
 @pytest.mark.parametrize(

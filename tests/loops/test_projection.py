@@ -228,6 +228,8 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         ("warmUp", "5m", "settings"),
         ("activeAbove", "1 %", "built-in default"),
         ("gpus", "all", "built-in default"),
+        ("reclaim", "Always", "built-in default"),
+        ("idleAfterUnderPressure", "30m", "built-in default"),
         ("mode", "observe", "trigger metadata"),
         ("keepUntil", "-", "built-in default"),
     }
