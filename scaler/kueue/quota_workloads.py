@@ -1,0 +1,331 @@
+"""A Kueue Workload as the quota engine sees it: what it asks for, how it stands in its queue, what it holds. Pure.
+
+Laws:
+
+* A Workload that is finished or deactivated is none of the scheduler's: it holds nothing, whatever its status still
+  says. Kueue frees the quota of a deactivated one at the watch event, before anything has stopped.
+* A reservation is the condition QuotaReserved, counted as Kueue wrote it into `status.admission`, less the pods that
+  need no quota any more.
+* What Kueue counted itself (`status.resourceRequests`) wins over what the pods say, while the specification is still
+  the one that was counted: only Kueue knows LimitRanges, excluded prefixes and transformations.
+* What cannot be foreseen (topology, other clusters, slices of elastic jobs, devices, quantities that are none) makes
+  the Workload opaque, with the reason; it never raises and never makes the Workload disappear.
+
+Source: Kueue, pkg/workload/workload.go (totalRequestsFromPodSets, totalRequestsFromAdmission, GetQueueOrderTimestamp,
+IsAdmissible, computeSchedulingHash), pkg/cache/queue/cluster_queue.go (backoffWaitingTimeExpired).
+"""
+
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from types import MappingProxyType
+
+import msgspec
+
+from scaler.core.nodes import ANYWHERE, NodeSelection
+from scaler.core.quota import model
+from scaler.core.quota.amounts import Requests, amount
+from scaler.kube import kueue_objects as kube
+from scaler.kube.nodes import terms, tolerations
+from scaler.kube.objects import Condition
+from scaler.kueue.pod_requests import effective, pod_requests
+
+BOOST_ANNOTATION = "kueue.x-k8s.io/priority-boost"
+GATE_ANNOTATION = "kueue.x-k8s.io/admission-gated-by"
+ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
+SLICE_ANNOTATION = "kueue.x-k8s.io/workload-slice-replacement-for"
+FLAVORS_ANNOTATION = "kueue.x-k8s.io/workload-allowed-resource-flavors"
+
+_REORDERING_EVICTIONS = ("PodsReadyTimeout", "AdmissionCheck")
+"""After these a Workload queues by the time of its eviction; after all others by its creation."""
+_BOOST = re.compile(r"[+-]?\d{1,10}", re.ASCII)
+_INT32 = range(-(2**31), 2**31)
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+Conditions = Mapping[str, Condition]
+
+
+def quota_workload_of(
+    workload: kube.Workload, *, boosts: bool = False, excluded: tuple[str, ...] = (), now: datetime | None = None
+) -> model.Workload | None:
+    """The Workload as far as it waits for quota or holds some; None where it does neither.
+
+    `boosts`: whether Kueue's gate PriorityBoost is on. `excluded`: prefixes of resources that Kueue is configured not
+    to count (`resources.excludeResourcePrefixes`). `now` is compared with the end of backoffs; without it all are over.
+    """
+    conditions = {each.type: each for each in workload.status.conditions}
+    if not workload.spec.active or _is_true(conditions, "Finished"):
+        return None
+    counts = _counts(workload)
+    doubts: list[str] = []
+    reservation = _reservation(workload, conditions, counts, doubts)
+    metadata = workload.metadata
+    return model.Workload(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        queue=workload.spec.queue_name,
+        priority=(workload.spec.priority or 0) + (_boost(workload) if boosts else 0),
+        queued_at=_queued_at(workload, conditions),
+        pod_sets=_pod_sets(workload, conditions, counts, excluded, doubts),
+        reservation=reservation,
+        admitted=reservation is not None and _is_true(conditions, "Admitted"),
+        evicted=reservation is not None and _is_true(conditions, "Evicted"),
+        may_queue=_may_queue(workload, conditions, now),
+        opaque_because=_opaque_because(workload, conditions) or "; ".join(doubts),
+        generation=metadata.generation or 1,
+        extra_shape=_extra_shape(workload.spec.pod_sets),
+    )
+
+
+def _is_true(conditions: Conditions, kind: str) -> bool:
+    found = conditions.get(kind)
+    return found is not None and found.status == "True"
+
+
+def _is_false(conditions: Conditions, kind: str) -> bool:
+    found = conditions.get(kind)
+    return found is not None and found.status == "False"
+
+
+# ------------------------------------------------------------------------------------------------------- its place
+
+
+def _boost(workload: kube.Workload) -> int:
+    """The priority boost; 0 where it is absent or no number of 32 bits, which Kueue's webhook refuses."""
+    text = workload.metadata.annotations.get(BOOST_ANNOTATION, "")
+    boost = int(text) if _BOOST.fullmatch(text) else 0
+    return boost if boost in _INT32 else 0
+
+
+def _queued_at(workload: kube.Workload, conditions: Conditions) -> datetime:
+    evicted = conditions.get("Evicted")
+    if evicted is not None and evicted.status == "True" and evicted.reason in _REORDERING_EVICTIONS:
+        return evicted.last_transition_time or _LONG_AGO
+    return workload.metadata.creation_timestamp or _LONG_AGO
+
+
+def _may_queue(workload: kube.Workload, conditions: Conditions, now: datetime | None) -> bool:
+    if _is_false(conditions, "Requeued") or _is_true(conditions, "WaitingForReplacementPods"):
+        return False
+    if workload.metadata.annotations.get(GATE_ANNOTATION):
+        return False
+    if _is_false(conditions, "QuotaReserved") and conditions["QuotaReserved"].reason == "OnHold":
+        return False
+    requeue_at = requeue_at_of(workload)
+    return now is None or requeue_at is None or requeue_at <= now
+
+
+def requeue_at_of(workload: kube.Workload) -> datetime | None:
+    """When the backoff ends that keeps the Workload out of its queue."""
+    return workload.status.requeue_state.requeue_at if workload.status.requeue_state else None
+
+
+# ---------------------------------------------------------------------------------------------------- what it wants
+
+
+def _counts(workload: kube.Workload) -> dict[str, int]:
+    """Pods of each PodSet that need quota: those that have succeeded do not."""
+    counts = {each.name: each.count for each in workload.spec.pod_sets}
+    for done in workload.status.reclaimable_pods:
+        if done.name in counts:
+            counts[done.name] = max(0, counts[done.name] - done.count)
+    return counts
+
+
+def _pod_sets(
+    workload: kube.Workload,
+    conditions: Conditions,
+    counts: Mapping[str, int],
+    excluded: tuple[str, ...],
+    doubts: list[str],
+) -> tuple[model.PodSet, ...]:
+    counted = _counted_by_kueue(workload, conditions)
+    return tuple(
+        model.PodSet(
+            name=each.name,
+            count=counts[each.name],
+            requests=_requests(each, counts[each.name], counted, excluded, doubts),
+            min_count=each.min_count,
+            nodes=_nodes(each, doubts),
+        )
+        for each in workload.spec.pod_sets
+    )
+
+
+def _counted_by_kueue(workload: kube.Workload, conditions: Conditions) -> Mapping[str, kube.PodSetRequest]:
+    """What Kueue counted when it last tried this specification, by PodSet; nothing where it has not yet."""
+    reserved = conditions.get("QuotaReserved")
+    if reserved is None or reserved.status != "False" or reserved.observed_generation != workload.metadata.generation:
+        return {}
+    return {each.name: each for each in workload.status.resource_requests}
+
+
+def _requests(
+    pod_set: kube.PodSet,
+    count: int,
+    counted: Mapping[str, kube.PodSetRequest],
+    excluded: tuple[str, ...],
+    doubts: list[str],
+) -> Requests:
+    """Of one pod. Nothing where that cannot be read, and a doubt."""
+    try:
+        total = counted.get(pod_set.name)
+        requests = _of_one_pod(total, count) if total is not None and count > 0 else None
+        if requests is None:
+            requests = {
+                name: value
+                for name, value in pod_requests(pod_set.template.spec).items()
+                if not name.startswith(excluded)
+            }
+    except ValueError as error:
+        doubts.append(f"PodSet {pod_set.name}: {error}")
+        return _shared(())
+    return _shared(tuple(requests.items()))
+
+
+def _of_one_pod(total: kube.PodSetRequest, count: int) -> dict[str, int] | None:
+    """Kueue's count for the PodSet, divided by its pods; None where it was another number of pods that was counted."""
+    amounts = {name: amount(name, quantity) for name, quantity in total.resources.items()}
+    if any(value % count for value in amounts.values()):
+        return None
+    return {name: value // count for name, value in amounts.items()}
+
+
+@lru_cache(maxsize=4096)
+def _shared(items: tuple[tuple[str, int], ...]) -> Requests:
+    """One mapping for all that ask for the same: of fifty thousand Workloads most look like another one."""
+    return MappingProxyType(dict(items))
+
+
+def _nodes(pod_set: kube.PodSet, doubts: list[str]) -> NodeSelection:
+    spec = pod_set.template.spec
+    if not (spec.node_selector or spec.affinity or spec.tolerations):
+        return ANYWHERE
+    try:
+        alternatives = terms(spec.affinity)
+    except ValueError as error:
+        doubts.append(f"PodSet {pod_set.name}: node affinity: {error}")
+        alternatives = ()
+    return NodeSelection(labels=spec.node_selector, terms=alternatives, tolerations=tolerations(spec.tolerations))
+
+
+# ---------------------------------------------------------------------------------------------------- what it holds
+
+
+def _reservation(
+    workload: kube.Workload, conditions: Conditions, counts: Mapping[str, int], doubts: list[str]
+) -> model.Reservation | None:
+    admission = workload.status.admission
+    if not _is_true(conditions, "QuotaReserved"):
+        return None
+    if admission is None:
+        doubts.append("QuotaReserved is True without an admission in its status")
+        return None
+    asked = {each.name: each.count for each in workload.spec.pod_sets}
+    assignments = tuple(
+        _assignment(each, asked.get(each.name, 0), counts.get(each.name, 0), doubts)
+        for each in admission.pod_set_assignments
+    )
+    return model.Reservation(
+        cluster_queue=admission.cluster_queue,
+        at=conditions["QuotaReserved"].last_transition_time or _LONG_AGO,
+        assignments=assignments,
+        usage=model.usage_of(assignments),
+    )
+
+
+def _assignment(
+    assignment: kube.PodSetAssignment, asked: int, needed: int, doubts: list[str]
+) -> model.PodSetAssignment:
+    """What of the assignment is still held. With fewer pods left, so much of the total as these have of all pods."""
+    count = asked if assignment.count is None else assignment.count
+    usage = _usage(assignment, doubts)
+    if needed < count:
+        usage = {resource: value // count * needed for resource, value in usage.items()}
+        count = needed
+    return model.PodSetAssignment(
+        name=assignment.name, count=count, flavors=assignment.flavors, usage=_shared(tuple(usage.items()))
+    )
+
+
+def _usage(assignment: kube.PodSetAssignment, doubts: list[str]) -> dict[str, int]:
+    usage = {}
+    for resource, quantity in assignment.resource_usage.items():
+        try:
+            usage[resource] = amount(resource, quantity)
+        except ValueError as error:
+            doubts.append(f"admission of PodSet {assignment.name}: {error}")
+    return usage
+
+
+# ------------------------------------------------------------------------------------------------ what is not foreseen
+
+
+def _opaque_because(workload: kube.Workload, conditions: Conditions) -> str:
+    """Why Kueue's decisions about the Workload cannot be foreseen; empty where they can."""
+    annotations = workload.metadata.annotations
+    if workload.metadata.deletion_timestamp is not None:
+        return "it is being deleted"
+    if workload.status.cluster_name or workload.status.nominated_cluster_names:
+        return "it is dispatched to another cluster by MultiKueue"
+    if annotations.get(ELASTIC_ANNOTATION) == "true" or SLICE_ANNOTATION in annotations:
+        return "it is a slice of an elastic job"
+    if FLAVORS_ANNOTATION in annotations:
+        return "it is one of several variants that are admitted concurrently"
+    if any(each.template.spec.resource_claims for each in workload.spec.pod_sets):
+        return "it claims devices"
+    return _topology(workload) or _failed_check(workload, conditions)
+
+
+def _topology(workload: kube.Workload) -> str:
+    if any(_asks_for_topology(each.topology_request) for each in workload.spec.pod_sets if each.topology_request):
+        return "it asks for a topology"
+    admission = workload.status.admission
+    placed = admission.pod_set_assignments if admission else ()
+    if any(each.topology_assignment or each.delayed_topology_request for each in placed):
+        return "it is placed by topology"
+    return ""
+
+
+def _asks_for_topology(request: kube.TopologyRequest) -> bool:
+    return bool(
+        request.required
+        or request.preferred
+        or request.unconstrained is not None
+        or request.pod_set_group_name
+        or request.pod_set_slice_required_topology
+        or request.pod_set_slice_size
+        or request.podset_slice_required_topology_constraints
+    )
+
+
+def _failed_check(workload: kube.Workload, conditions: Conditions) -> str:
+    """A Workload without reservation is not nominated while one of its checks says Retry or Rejected."""
+    if _is_true(conditions, "QuotaReserved"):
+        return ""
+    failed = [each for each in workload.status.admission_checks if each.state in ("Retry", "Rejected")]
+    return f"its check {failed[0].name} is {failed[0].state}" if failed else ""
+
+
+def _extra_shape(pod_sets: Iterable[kube.PodSet]) -> Hashable:
+    """A number for what Kueue compares beside requests, counts and demands on nodes: the same for equal shapes."""
+    return hash(_encode([_shape(each) for each in pod_sets]))
+
+
+def _shape(pod_set: kube.PodSet) -> list[object]:
+    spec = pod_set.template.spec
+    return [
+        [[effective(each.resources), each.ports] for each in spec.init_containers],
+        [[effective(each.resources), each.ports] for each in spec.containers],
+        spec.affinity,
+        spec.runtime_class_name,
+        spec.priority,
+        spec.topology_spread_constraints,
+        spec.overhead,
+        spec.resource_claims,
+        spec.resources and effective(spec.resources),
+        pod_set.topology_request,
+    ]
