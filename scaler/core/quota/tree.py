@@ -77,6 +77,10 @@ class Node:
         local = self._local.get(key)
         return max(0, local - self.usage.get(key, 0)) if local else 0
 
+    def stored_above(self, key: FlavorResource) -> int:
+        """How much of the usage here counts in the parent too."""
+        return max(0, self.usage.get(key, 0) - self._local.get(key, 0))
+
     def raw_available(self, key: FlavorResource) -> int:
         """What is left here, cohorts included; negative where more is used than there is."""
         parent = self.parent
