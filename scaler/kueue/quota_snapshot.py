@@ -55,6 +55,15 @@ class Filing:
         self._boosts = boosts
         self._excluded = excluded
         self._sleeping: dict[str, Workload] = {}
+        self._drops: Mapping[type[QuotaObject], Callable[[str], None]] = {
+            Workload: snapshot.drop_workload,
+            kube.LocalQueue: lambda key: snapshot.drop_local_queue(*key.split("/")),
+            kube.ClusterQueue: snapshot.drop_cluster_queue,
+            kube.Cohort: snapshot.drop_cohort,
+            kube.ResourceFlavor: snapshot.drop_flavor,
+            kube.AdmissionCheck: snapshot.drop_check,
+            kube.Namespace: snapshot.drop_namespace,
+        }
 
     def put(self, obj: QuotaObject, *, now: datetime | None = None) -> None:
         """File the object as it is now. `now` is compared with the end of backoffs; without it all are over."""
@@ -113,27 +122,13 @@ class Filing:
             if (requeue_at := requeue_at_of(workload)) is None or requeue_at <= now:
                 self._put_workload(workload, now)
 
-    def drop(self, kind: type[QuotaObject], namespace: str, name: str) -> None:
-        """The object of that kind and name is gone."""
-        key = f"{namespace}/{name}" if namespace else name
+    def drop(self, obj: QuotaObject) -> None:
+        """The object is gone; which version of it is given does not matter."""
+        kind, key = type(obj), name_of(obj.metadata)
         self.unreadable.pop((kind.__name__, key), None)
-        self._sleeping.pop(key, None)
-        if kind is kube.LocalQueue:
-            self.snapshot.drop_local_queue(namespace, name)
-        else:
-            self._drops[kind](key)
-
-    @property
-    def _drops(self) -> Mapping[type[QuotaObject], Callable[[str], None]]:
-        snapshot = self.snapshot
-        return {
-            Workload: snapshot.drop_workload,
-            kube.ClusterQueue: snapshot.drop_cluster_queue,
-            kube.Cohort: snapshot.drop_cohort,
-            kube.ResourceFlavor: snapshot.drop_flavor,
-            kube.AdmissionCheck: snapshot.drop_check,
-            kube.Namespace: snapshot.drop_namespace,
-        }
+        if kind is Workload:
+            self._sleeping.pop(key, None)
+        self._drops[kind](key)
 
 
 def snapshot_of(

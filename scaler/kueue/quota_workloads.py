@@ -103,8 +103,15 @@ def _boost(workload: kube.Workload) -> int:
 def _queued_at(workload: kube.Workload, conditions: Conditions) -> datetime:
     evicted = conditions.get("Evicted")
     if evicted is not None and evicted.status == "True" and evicted.reason in _REORDERING_EVICTIONS:
-        return evicted.last_transition_time or _LONG_AGO
-    return workload.metadata.creation_timestamp or _LONG_AGO
+        return _aware(evicted.last_transition_time)
+    return _aware(workload.metadata.creation_timestamp)
+
+
+def _aware(time: datetime | None) -> datetime:
+    """The time, comparable with all others; a time without zone, which no API server writes, is taken for UTC."""
+    if time is None:
+        return _LONG_AGO
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _may_queue(workload: kube.Workload, conditions: Conditions, now: datetime | None) -> bool:
@@ -120,7 +127,8 @@ def _may_queue(workload: kube.Workload, conditions: Conditions, now: datetime | 
 
 def requeue_at_of(workload: kube.Workload) -> datetime | None:
     """When the backoff ends that keeps the Workload out of its queue."""
-    return workload.status.requeue_state.requeue_at if workload.status.requeue_state else None
+    state = workload.status.requeue_state
+    return _aware(state.requeue_at) if state and state.requeue_at else None
 
 
 # ---------------------------------------------------------------------------------------------------- what it wants
@@ -231,7 +239,7 @@ def _reservation(
     )
     return model.Reservation(
         cluster_queue=admission.cluster_queue,
-        at=conditions["QuotaReserved"].last_transition_time or _LONG_AGO,
+        at=_aware(conditions["QuotaReserved"].last_transition_time),
         assignments=assignments,
         usage=model.usage_of(assignments),
     )
