@@ -1,0 +1,236 @@
+"""What is free on every node now, and what would be, were some workloads gone or some pods placed?
+
+Laws:
+
+* A Capacity never changes; `without`, `once_ended` and `after` return another one, which shares what is the same. Each
+  costs what it touches and a copy of one list, so that a planner may ask for hundreds of sets of victims.
+* What is gone is freed once, whichever way it was asked to go.
+* Amounts may be negative, where a node has lost devices that are still in use: the first ones to be freed only fill
+  that gap.
+
+Worked example: node a has 8 GPUs, of which x holds 4 and a terminating pod of y holds 4. Free are 0; without x 4;
+once y has ended 4; both 8.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from scaler.core.placement.index import Needs, Node, NodeIndex, NodeSet, Shape, members, union
+from scaler.core.placement.occupancy import Gone, Held, Occupancy, Occupant, held_by, needs_of, occupancy_of
+from scaler.core.quota.amounts import Requests
+
+Vector = tuple[int, ...]
+"""Amounts in the order of the index's resources."""
+Levels = Mapping[int, NodeSet]
+"""Which nodes have so much of a resource free."""
+
+
+class Seat(NamedTuple):
+    """So many pods of one PodSet on one node."""
+
+    pod_set: str
+    node: str
+    pods: int
+    requests: Requests
+    """Of one pod."""
+
+
+class Freed(NamedTuple):
+    """What a node gains when workloads are gone."""
+
+    node: str
+    amounts: tuple[tuple[str, int], ...]
+    """By resource, in the order of their names."""
+
+
+class Hole(NamedTuple):
+    """Nodes that have equally much of a resource free."""
+
+    free: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Free amounts per node. Made by `capacity_of`."""
+
+    index: NodeIndex
+    free: list[Vector]
+    """Per node. Not to be written."""
+    levels: Mapping[int, Levels]
+    """Per device resource. By them the nodes with enough free devices are found without a look at the others."""
+    occupancy: Occupancy
+    gone: Gone = field(default_factory=Gone)
+
+    def without(self, workloads: Iterable[str]) -> "Capacity":
+        """As it will be when no pod of these workloads is left."""
+        workloads = frozenset(workloads)
+        gone = Gone(self.gone.workloads | workloads, self.gone.ended)
+        return self._freed(self.occupancy.leaving(workloads, self.gone), gone)
+
+    def once_ended(self) -> "Capacity":
+        """As it will be when the pods that are terminating now are gone."""
+        return self._freed(self.occupancy.ended(self.gone), Gone(self.gone.workloads, ended=True))
+
+    def after(self, seats: Iterable[Seat]) -> "Capacity":
+        """As it will be when these pods run, too. Nothing frees again what they take."""
+        index = self.index
+        return self._taken((index.position[seat.node], needs_of(index, seat.requests), seat.pods) for seat in seats)
+
+    def filled(self, shape: Shape, pods: Iterable[tuple[int, int]]) -> "Capacity":
+        """As it will be when each node, by its position, runs so many pods of the shape, too."""
+        return self._taken((node, shape.needs, count) for node, count in pods)
+
+    def emptied(self) -> "Capacity":
+        """The most that there could ever be: no pod at all, every node ready and uncordoned."""
+        return _emptied(self.index)
+
+    def _freed(self, leaving: Iterable[Held], gone: Gone) -> "Capacity":
+        return self._changed(((held.node, held.amounts, 1) for held in leaving), gone)
+
+    def _taken(self, pods: Iterable[tuple[int, Needs, int]]) -> "Capacity":
+        return self._changed(((node, needs, -count) for node, needs, count in pods), self.gone)
+
+    def _changed(self, changes: Iterable[tuple[int, Needs, int]], gone: Gone) -> "Capacity":
+        vectors: dict[int, list[int]] = {}
+        for node, amounts, times in changes:
+            vector = vectors.get(node)
+            if vector is None:
+                vector = vectors[node] = list(self.free[node])
+            for resource, amount in amounts:
+                vector[resource] += amount * times
+        free = self.free.copy()
+        for node, vector in vectors.items():
+            free[node] = tuple(vector)
+        levels = {resource: self._moved(resource, vectors) for resource in self.levels}
+        return Capacity(index=self.index, free=free, levels=levels, occupancy=self.occupancy, gone=gone)
+
+    def _moved(self, resource: int, vectors: Mapping[int, list[int]]) -> Levels:
+        """The resource's levels, with the changed nodes in their new places."""
+        moved = [node for node, vector in vectors.items() if vector[resource] != self.free[node][resource]]
+        if not moved:
+            return self.levels[resource]
+        levels = dict(self.levels[resource])
+        for node in moved:
+            levels[self.free[node][resource]] ^= 1 << node
+            levels[vectors[node][resource]] = levels.get(vectors[node][resource], 0) | 1 << node
+        return levels
+
+    # ------------------------------------------------------------------------------------------------------- questions
+
+    def gain(self, workloads: Iterable[str]) -> tuple[Freed, ...]:
+        """What each node gains when no pod of these workloads is left. Equal for workloads that can replace another."""
+        names = self.index.resources
+        return tuple(
+            Freed(self.index.nodes[node].name, tuple((names[r], amount) for r, amount in sorted(amounts.items())))
+            for node, amounts in sorted(self.held_by(workloads).items())
+        )
+
+    def held_by(self, workloads: Iterable[str]) -> dict[int, dict[int, int]]:
+        """What pods of these workloads hold, by positions of nodes and resources."""
+        held: dict[int, dict[int, int]] = {}
+        for pod in self.occupancy.leaving(workloads, self.gone):
+            of_node = held.setdefault(pod.node, {})
+            for resource, amount in pod.amounts:
+                of_node[resource] = of_node.get(resource, 0) + amount
+        return held
+
+    def rooms(self, shape: Shape) -> Iterator[tuple[int, int]]:
+        """The nodes that take pods of the shape and how many each: small holes first, so that large ones stay whole."""
+        for nodes in self._with_devices(shape):
+            for node in members(nodes):
+                room = shape.room_in(self.free[node])
+                if room:
+                    yield node, room
+
+    def _with_devices(self, shape: Shape) -> Iterator[NodeSet]:
+        """The eligible nodes that have the devices for a pod, those with the fewest first."""
+        devices = [(resource, amount) for resource, amount in shape.needs if resource in self.levels]
+        nodes = shape.eligible
+        for resource, amount in devices[1:]:
+            nodes &= union(found for level, found in self.levels[resource].items() if level >= amount)
+        if not devices:
+            yield nodes
+            return
+        resource, amount = devices[0]
+        levels = self.levels[resource]
+        yield from (nodes & levels[level] for level in sorted(level for level in levels if level >= amount))
+
+    def bound(self, shape: Shape) -> int | None:
+        """Most pods of the shape for which there are devices, in a few steps; None where it needs no device."""
+        rooms = (
+            room_by(amount, self.sizes(resource, shape.eligible))
+            for resource, amount in shape.needs
+            if resource in self.levels
+        )
+        return min(rooms, default=None)
+
+    def sizes(self, resource: int, nodes: NodeSet) -> dict[int, int]:
+        """How many of the nodes have how much of the resource free."""
+        levels = self.levels.get(resource)
+        if levels is not None:
+            return {level: count for level, found in levels.items() if (count := (found & nodes).bit_count())}
+        sizes: dict[int, int] = {}
+        for node in members(nodes):
+            free = self.free[node][resource]
+            sizes[free] = sizes.get(free, 0) + 1
+        return sizes
+
+    def holes(self, resource: str, nodes: NodeSet | None = None) -> tuple[Hole, ...]:
+        """What is free of the resource and on which of the nodes (of all open ones by default), the largest first."""
+        position = self.index.resource_position.get(resource)
+        if position is None:
+            return ()
+        by_size: dict[int, list[str]] = {}
+        for node in members(self.index.open if nodes is None else nodes):
+            free = self.free[node][position]
+            if free > 0:
+                by_size.setdefault(free, []).append(self.index.nodes[node].name)
+        return tuple(Hole(free, tuple(by_size[free])) for free in sorted(by_size, reverse=True))
+
+
+def capacity_of(nodes: NodeIndex | Iterable[Node], occupants: Iterable[Occupant]) -> Capacity:
+    """What the occupants leave free on the nodes."""
+    index = nodes if isinstance(nodes, NodeIndex) else NodeIndex(nodes)
+    free = [list(index.allocatable(node)) for node in index.nodes]
+    holding = list(held_by(index, occupants))
+    for held in holding:
+        vector = free[held.node]
+        for resource, amount in held.amounts:
+            vector[resource] -= amount
+    return _capacity(index, [tuple(vector) for vector in free], occupancy_of(holding))
+
+
+@lru_cache(maxsize=2)
+def _emptied(index: NodeIndex) -> Capacity:
+    best = index.at_its_best
+    return _capacity(best, [best.allocatable(node) for node in best.nodes], Occupancy())
+
+
+def _capacity(index: NodeIndex, free: list[Vector], occupancy: Occupancy) -> Capacity:
+    levels = {resource: _levels(free, resource) for resource, name in enumerate(index.resources) if is_device(name)}
+    return Capacity(index=index, free=free, levels=levels, occupancy=occupancy)
+
+
+def _levels(free: list[Vector], resource: int) -> Levels:
+    levels: dict[int, NodeSet] = {}
+    for node, vector in enumerate(free):
+        levels[vector[resource]] = levels.get(vector[resource], 0) | 1 << node
+    return levels
+
+
+def is_device(resource: str) -> bool:
+    """Whether it is counted in pieces: an extended resource, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb."""
+    return "/" in resource
+
+
+def room_by(amount: int, sizes: Mapping[int, int]) -> int:
+    """Pods that need this amount for which holes of these sizes (and how many there are of each) have room."""
+    return sum(free // amount * nodes for free, nodes in sizes.items() if free > 0)
+
+
+def total(sizes: Mapping[int, int]) -> int:
+    """What holes of these sizes hold together."""
+    return sum(free * nodes for free, nodes in sizes.items() if free > 0)

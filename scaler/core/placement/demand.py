@@ -1,0 +1,45 @@
+"""What a gang needs of the nodes: pods of several shapes, each where its own rules and its flavors allow."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scaler.core.nodes import ANYWHERE, NodeSelection, Operator, Requirement
+from scaler.core.quota.amounts import Requests
+from scaler.core.quota.model import Flavor, PodSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The pods of one PodSet. They are alike."""
+
+    pod_set: str
+    count: int
+    requests: Requests
+    """Of one pod."""
+    nodes: NodeSelection = ANYWHERE
+    """What a pod demands of its node, and what the flavors that it is assigned add to that."""
+
+
+def demand_of(pod_set: PodSet, flavors: Iterable[Flavor] = (), *, count: int | None = None) -> Demand:
+    """What the PodSet needs once these flavors are assigned to it; `count` where it starts with fewer pods."""
+    return Demand(
+        pod_set=pod_set.name,
+        count=pod_set.count if count is None else count,
+        requests=pod_set.requests,
+        nodes=on_flavors(pod_set.nodes, flavors),
+    )
+
+
+def on_flavors(selection: NodeSelection, flavors: Iterable[Flavor]) -> NodeSelection:
+    """What pods demand with the node labels and tolerations that Kueue gives them for their flavors.
+
+    Where a pod selects one value of a label and its flavor another, both are demanded, so that no node matches.
+    """
+    labels, conflicts, tolerations = dict(selection.labels), [], list(selection.tolerations)
+    for flavor in flavors:
+        for key, value in flavor.node_labels.items():
+            if labels.setdefault(key, value) != value:
+                conflicts.append(Requirement(key=key, operator=Operator.IN, values=(value,)))
+        tolerations += (each for each in flavor.tolerations if each not in tolerations)
+    terms = tuple((*term, *conflicts) for term in selection.terms or ((),)) if conflicts else selection.terms
+    return NodeSelection(labels=labels, terms=terms, tolerations=tuple(tolerations))

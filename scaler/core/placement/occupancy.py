@@ -1,0 +1,102 @@
+"""Who holds what on which node, and what goes when some workloads go or what is terminating has ended?
+
+Laws:
+
+* A pod occupies until it is really gone: deleted, or in phase Succeeded or Failed. One that is terminating still holds
+  its GPUs, for as long as it takes.
+* Nothing goes twice: a pod that is terminating and whose workload is a victim counts once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from scaler.core.placement.index import PODS, Needs, NodeIndex
+from scaler.core.pods import TERMINAL, PodPhase
+from scaler.core.quota.amounts import Requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupant:
+    """A pod that is bound to a node."""
+
+    pod: str
+    """`namespace/name`."""
+    node: str
+    requests: Requests
+    workload: str = ""
+    """Key of its Workload; empty where it has none, so that nothing frees what it holds."""
+    phase: PodPhase = PodPhase.RUNNING
+    terminating: bool = False
+
+    @property
+    def occupies(self) -> bool:
+        return self.phase not in TERMINAL
+
+
+@dataclass(slots=True)
+class Held:
+    """What one pod takes from one node."""
+
+    node: int
+    amounts: Needs
+    workload: str
+    ends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Which pods are counted as gone."""
+
+    workloads: frozenset[str] = frozenset()
+    ended: bool = False
+
+    def includes(self, held: Held) -> bool:
+        return (self.ended and held.ends) or held.workload in self.workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The pods that may go. Those without a workload go only when they are terminating."""
+
+    of_workload: Mapping[str, list[Held]] = field(default_factory=dict)
+    ending: list[Held] = field(default_factory=list)
+
+    def leaving(self, workloads: Iterable[str], gone: Gone) -> Iterator[Held]:
+        """The workloads' pods that are not gone already."""
+        for workload in set(workloads):
+            for held in self.of_workload.get(workload, ()):
+                if not gone.includes(held):
+                    yield held
+
+    def ended(self, gone: Gone) -> Iterator[Held]:
+        """The terminating pods that are not gone already."""
+        return (held for held in self.ending if not gone.includes(held))
+
+
+def occupancy_of(holding: Iterable[Held]) -> Occupancy:
+    """The pods by workload."""
+    of_workload: dict[str, list[Held]] = {}
+    ending: list[Held] = []
+    for held in holding:
+        if held.workload:
+            of_workload.setdefault(held.workload, []).append(held)
+        if held.ends:
+            ending.append(held)
+    return Occupancy(of_workload, ending)
+
+
+def held_by(index: NodeIndex, occupants: Iterable[Occupant]) -> Iterator[Held]:
+    """What each pod holds. Pods that are over, and pods on nodes that are not there, hold nothing."""
+    for each in occupants:
+        node = index.position.get(each.node)
+        if node is not None and each.occupies:
+            yield Held(node, needs_of(index, each.requests), each.workload, each.terminating)
+
+
+def needs_of(index: NodeIndex, requests: Requests) -> Needs:
+    """What a pod takes of the resources that nodes declare; one of `pods` in any case."""
+    positions = index.resource_position
+    needs = [
+        (positions[name], amount) for name, amount in requests.items() if amount and name in positions and name != PODS
+    ]
+    return (*needs, (positions[PODS], 1))

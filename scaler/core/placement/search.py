@@ -1,0 +1,263 @@
+"""Does a gang fit the nodes' free GPUs, whole?
+
+Laws:
+
+* All or nothing: either every pod of every PodSet has a node, or the answer is no Placement.
+* A Placement is a proof: it exceeds no node, and every pod is where its selectors, affinity and tolerations allow.
+* A Misfit is a proof, too. It says what is short, with the numbers, and whether empty nodes would not do (`never`).
+* Where several PodSets compete for the same nodes the search may run out of steps. That is `Unproven`: greedy packing
+  (big pods first, small holes first) has failed and no other one was found. It is no yes.
+* Free capacity added never turns a fit into a misfit. The order of nodes, pods and PodSets changes nothing.
+
+Counted are the resources that nodes declare, among them `pods`. Not counted are host ports, volumes, spread constraints
+and affinity between pods: a gang that uses them may wait for the scheduler although it fits here.
+
+Worked example: two nodes with 4 free GPUs each. One pod of 8: 8 are free in total, but no node has 8, the largest hole
+is 4, so it misfits by one pod. Two pods of 4 fit. With both nodes empty (8 each) so does the pod of 8: not `never`.
+
+The tempting alternative, comparing sums of free GPUs with the demand, lets 8 scattered GPUs pass for a pod of 8.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from scaler.core.placement.capacity import Capacity, Seat
+from scaler.core.placement.demand import Demand
+from scaler.core.placement.index import NodeIndex, NodeSet, Shape, members, union
+from scaler.core.placement.packing import Kind, OutOfSteps, Packed, Space, Steps, pack
+from scaler.core.placement.shortage import Misfit, Unproven, explain_alone, explain_together
+
+STEPS = 50_000
+"""Of search, for one gang: some 50 ms. Gangs of one PodSet need none, and those of several hardly ever any."""
+
+_Share = tuple[int, int]
+"""Position of a node, and how many pods it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Every pod has a node. This is one way of it: the scheduler may find another."""
+
+    seats: tuple[Seat, ...]
+    """By PodSet and node, both in the order of their names."""
+
+    @property
+    def by_node(self) -> dict[str, dict[str, int]]:
+        """How many pods of which PodSet each node takes."""
+        found: dict[str, dict[str, int]] = {}
+        for seat in self.seats:
+            found.setdefault(seat.node, {})[seat.pod_set] = seat.pods
+        return found
+
+
+def place(demands: Sequence[Demand], capacity: Capacity, *, steps: int = STEPS) -> Placement | Misfit | Unproven:
+    """A node for every pod, or why there is none."""
+    groups = _grouped(demands, capacity.index)
+    found = _seated(groups, capacity, Steps(steps))
+    if isinstance(found, _Seated):
+        return Placement(seats=tuple(sorted(found.seats(capacity.index), key=lambda seat: (seat.pod_set, seat.node))))
+    demand, missing = found.group.most, min(found.missing, found.group.most.count)
+    if not found.is_proven:
+        return Unproven(pod_set=demand.pod_set, count=demand.count, missing=missing, steps=steps)
+    never = _never(demands, capacity, steps)
+    if found.is_alone:
+        return explain_alone(
+            demand, found.group.shape, capacity, wanted=found.group.count, missing=missing, never=never
+        )
+    gang = [(group.shape, group.count) for group in groups]
+    return explain_together(demand, gang, capacity, missing=missing, never=never)
+
+
+def fits(demands: Sequence[Demand], capacity: Capacity, *, steps: int = STEPS) -> bool:
+    """Whether it is proven that every pod has a node: `place` without the reasons."""
+    return isinstance(_seated(_grouped(demands, capacity.index), capacity, Steps(steps)), _Seated)
+
+
+def upper_bound(demand: Demand, capacity: Capacity) -> int:
+    """Most of its pods that could have a node, judged by the devices they need and nothing else. Never too few."""
+    bound = capacity.bound(capacity.index.shape(demand.requests, demand.nodes))
+    return demand.count if bound is None else min(demand.count, bound)
+
+
+def _never(demands: Sequence[Demand], capacity: Capacity, steps: int) -> bool:
+    empty = capacity.emptied()
+    found = _seated(_grouped(demands, empty.index), empty, Steps(steps))
+    return isinstance(found, _LeftOver) and found.is_proven
+
+
+# --------------------------------------------------------------------------------------------------------------- groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """PodSets whose pods are interchangeable: the same needs, and the same nodes open to them."""
+
+    shape: Shape
+    demands: tuple[Demand, ...]
+    """Those with fewest pods first; they are seated first."""
+
+    @property
+    def count(self) -> int:
+        return sum(demand.count for demand in self.demands)
+
+    @property
+    def most(self) -> Demand:
+        """The PodSet that is named when the group does not fit."""
+        return self.demands[-1]
+
+    def seats(self, shares: Iterable[_Share], index: NodeIndex) -> Iterator[Seat]:
+        """The nodes' shares, dealt out to the PodSets."""
+        left = iter(sorted(shares))
+        node, room = 0, 0
+        for demand in self.demands:
+            waiting = demand.count
+            while waiting:
+                if not room:
+                    node, room = next(left)
+                taken = min(waiting, room)
+                yield Seat(demand.pod_set, index.nodes[node].name, taken, demand.requests)
+                waiting, room = waiting - taken, room - taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Seated:
+    """Every pod of the groups has a node."""
+
+    shares: Sequence[tuple[_Group, Sequence[_Share]]]
+
+    def seats(self, index: NodeIndex) -> Iterator[Seat]:
+        for group, shares in self.shares:
+            yield from group.seats(shares, index)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOver:
+    """Pods of the group have no node."""
+
+    group: _Group
+    missing: int
+    is_alone: bool = False
+    """Whether they would have none even if the group were all there is."""
+    is_proven: bool = True
+
+
+def _grouped(demands: Iterable[Demand], index: NodeIndex) -> list[_Group]:
+    """The groups, those that are hardest to seat first."""
+    by_shape: dict[Shape, list[Demand]] = {}
+    for demand in demands:
+        if demand.count > 0:
+            by_shape.setdefault(index.shape(demand.requests, demand.nodes), []).append(demand)
+    groups = [
+        _Group(shape, tuple(sorted(alike, key=lambda each: (each.count, each.pod_set))))
+        for shape, alike in by_shape.items()
+    ]
+    return sorted(groups, key=lambda group: _ease(group, index)) if len(groups) > 1 else groups
+
+
+def _ease(group: _Group, index: NodeIndex) -> tuple[object, ...]:
+    """Least for pods that take the largest part of a node and have the fewest nodes to choose from."""
+    shape = group.shape
+    part = max(amount / max(1, index.largest[resource]) for resource, amount in shape.needs)
+    return -part, shape.eligible.bit_count(), shape
+
+
+# --------------------------------------------------------------------------------------------------------------- search
+
+
+def _seated(groups: Sequence[_Group], capacity: Capacity, steps: Steps) -> _Seated | _LeftOver:
+    shares: list[tuple[_Group, Sequence[_Share]]] = []
+    for group in groups:
+        taken, missing = _filled(group, capacity)
+        if missing:
+            return _LeftOver(group, missing, is_alone=True)
+        shares.append((group, taken))
+    if len(groups) < 2:
+        return _Seated(shares)
+    found = _greedy(groups, capacity)
+    return found if isinstance(found, _Seated) else _exact(groups, capacity, steps)
+
+
+def _filled(group: _Group, capacity: Capacity) -> tuple[list[_Share], int]:
+    """Where the group's pods go, small holes first, and how many are left over. Exact, as they are all alike."""
+    waiting, taken = group.count, []
+    for node, room in capacity.rooms(group.shape):
+        taken.append((node, min(room, waiting)))
+        waiting -= taken[-1][1]
+        if not waiting:
+            break
+    return taken, waiting
+
+
+def _greedy(groups: Iterable[_Group], capacity: Capacity) -> _Seated | _LeftOver:
+    """One group after the other. Its yes is right; its no means little."""
+    shares: list[tuple[_Group, Sequence[_Share]]] = []
+    for group in groups:
+        taken, missing = _filled(group, capacity)
+        if missing:
+            return _LeftOver(group, missing)
+        shares.append((group, taken))
+        capacity = capacity.filled(group.shape, taken)
+    return _Seated(shares)
+
+
+def _exact(groups: Sequence[_Group], capacity: Capacity, steps: Steps) -> _Seated | _LeftOver:
+    """Every part of the gang that shares no node with the rest, by itself."""
+    open_to = {group.shape: union(1 << node for node, _ in capacity.rooms(group.shape)) for group in groups}
+    shares: list[tuple[_Group, Sequence[_Share]]] = []
+    unproven: _LeftOver | None = None
+    for part in _parts(groups, open_to):
+        found = _packed(part, open_to, capacity, steps)
+        if isinstance(found, _Seated):
+            shares += found.shares
+        elif found.is_proven:
+            return found
+        else:
+            unproven = unproven or found
+    return unproven or _Seated(shares)
+
+
+def _parts(groups: Iterable[_Group], open_to: dict[Shape, NodeSet]) -> list[list[_Group]]:
+    """The groups, together where they compete for a node."""
+    parts: list[tuple[NodeSet, list[_Group]]] = []
+    for group in groups:
+        nodes, together = open_to[group.shape], [group]
+        for others, competing in [part for part in parts if part[0] & nodes]:
+            parts.remove((others, competing))
+            nodes, together = nodes | others, [*competing, *together]
+        parts.append((nodes, together))
+    return [part for _, part in parts]
+
+
+def _packed(
+    part: Sequence[_Group], open_to: dict[Shape, NodeSet], capacity: Capacity, steps: Steps
+) -> _Seated | _LeftOver:
+    greedy = _greedy(part, capacity)
+    if isinstance(greedy, _Seated):
+        return greedy
+    nodes = list(members(union(open_to[group.shape] for group in part)))
+    resources = sorted({resource for group in part for resource, _ in group.shape.needs})
+    kinds = [Kind(_amounts(group.shape, resources), group.count) for group in part]
+    spaces = [
+        Space(
+            tuple(capacity.free[node][resource] for resource in resources),
+            tuple(bool(open_to[group.shape] >> node & 1) for group in part),
+        )
+        for node in nodes
+    ]
+    match pack(kinds, spaces, steps):
+        case Packed(counts):
+            return _Seated(
+                [
+                    (group, [(nodes[space], taken[kind]) for space, taken in counts.items() if taken[kind]])
+                    for kind, group in enumerate(part)
+                ]
+            )
+        case OutOfSteps():
+            return _LeftOver(greedy.group, greedy.missing, is_proven=False)
+        case _:
+            return greedy
+
+
+def _amounts(shape: Shape, resources: Iterable[int]) -> tuple[int, ...]:
+    needs = dict(shape.needs)
+    return tuple(needs.get(resource, 0) for resource in resources)
