@@ -1,0 +1,414 @@
+"""Does the quota engine decide what Kueue's own scheduler decided?
+
+    uv run python -m benchmarks.oracle FILE.jsonl.gz … [--tag fairSharing:on] [--strict] [--jobs 2]
+    uv run python -m benchmarks.oracle FILE.jsonl.gz --show hand-07
+
+Every line of a file holds a scenario (plain manifests, and Workloads to deactivate) and the result of running Kueue's
+scheduler on it. A scenario is equal if the same Workloads are admitted with the same flavors and counts, the same ones
+were preempted and drained, and the same ones wait at the end. Of one that never settles (`converged: false`) the listed
+cycles are compared instead. Of one that is sensitive to the timing of requeues either ending counts; where heads of
+different queues tie exactly, which Kueue leaves to chance, a difference is shown and forgiven.
+
+`--strict` compares more, one by one: every cycle with its trace, the numbers of the quota tree at both ends, why
+Workloads wait, what would have been without the deactivation, and the ending with late requeues.
+
+The last line says how many are equal. The exit code is 1 if any differs.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from scaler.core.quota.cycle import Considered, Cycle
+from scaler.core.quota.model import Workload
+from scaler.core.quota.queues import Outcome
+from scaler.core.quota.shares import dominant_resource_share
+from scaler.core.quota.simulation import QUIET_CYCLES, Limits, Simulation
+from scaler.core.quota.snapshot import Snapshot
+from scaler.core.quota.tree import Node
+from scaler.kueue.quota_snapshot import snapshot_of
+
+Json = dict[str, Any]
+Assignments = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
+"""(PodSet, pods, flavors by resource)."""
+
+
+# ------------------------------------------------------------------------------------------------------- the replay
+
+
+@dataclass(kw_only=True)
+class Replay:
+    """What the engine makes of a scenario."""
+
+    drained: dict[str, str]
+    admitted: dict[str, tuple[str, Assignments]]
+    pending: set[str]
+    cycles: list[list[Cycle]]
+    """One of every tree."""
+    converged: bool
+    reasons: dict[str, str]
+    quota_before: Json
+    quota_after: Json
+
+    @property
+    def preempted(self) -> set[str]:
+        return {each.workload.key for cycle in self.cycles for part in cycle for each in part.preempted}
+
+
+def simulations(snapshot: Snapshot, now: datetime) -> list[Simulation]:
+    return [
+        Simulation(
+            tree,
+            snapshot.pending_in(tree),
+            flavors=snapshot.flavors,
+            namespaces=snapshot.namespaces,
+            local_queue=snapshot.local_queue,
+            now=now,
+            fair_sharing=snapshot.fair_sharing,
+        )
+        for tree in snapshot.trees
+    ]
+
+
+def replay(scenario: Json, *, deactivate: bool = True, late: bool = False) -> Replay:
+    now = datetime.fromisoformat(scenario["now"])
+    snapshot = snapshot_of(scenario["objects"], fair_sharing=scenario["fairSharing"], now=now)
+    trees = simulations(snapshot, now)
+    drained = {each.workload: each.reason for tree in trees for each in tree.drain()}
+    inactive = set(scenario.get("deactivate", ())) if deactivate else set()
+    for tree in trees:
+        tree.deactivate(key for key in inactive if key in tree)
+    before = quota_of(trees)
+    workloads = [each for each in scenario["objects"] if each["kind"] == "Workload"]
+    cycles, converged = run_in_step(trees, Limits.of(len(workloads)), late=late)
+    admitted = {each.key: (each.held.cluster_queue, assignments_of(each)) for tree in trees for each in tree.holders}
+    waiting = {f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in workloads}
+    pending = waiting - inactive - admitted.keys()
+    return Replay(
+        drained=drained,
+        admitted=admitted,
+        pending=pending,
+        cycles=cycles,
+        converged=converged,
+        reasons={key: tree.reason(key) or "" for tree in trees for key in pending if key in tree},
+        quota_before=before,
+        quota_after=quota_of(trees),
+    )
+
+
+def run_in_step(trees: Sequence[Simulation], limits: Limits, *, late: bool) -> tuple[list[list[Cycle]], bool]:
+    """Run all trees side by side, as the one scheduler of a cluster does; whether they settle."""
+    cycles: list[list[Cycle]] = []
+    preemptions = quiet = 0
+    decided = False
+    while True:
+        if not (late and decided and any(tree.has_heads for tree in trees)):
+            for tree in trees:
+                tree.retry()
+        if not any(tree.has_heads for tree in trees):
+            return cycles, True
+        cycle = [tree.step(len(cycles)) for tree in trees]
+        cycles.append(cycle)
+        decided = any(part.decided for part in cycle)
+        preemptions += sum(len(part.preempted) for part in cycle)
+        quiet = 0 if decided or any(part.moved for part in cycle) else quiet + 1
+        if quiet >= QUIET_CYCLES or (quiet and all(part.will_repeat for part in cycle)):
+            return cycles, True
+        if preemptions >= limits.preemptions or len(cycles) >= limits.cycles:
+            return cycles, False
+
+
+def assignments_of(workload: Workload) -> Assignments:
+    return tuple((each.name, each.count, tuple(sorted(each.flavors.items()))) for each in workload.held.assignments)
+
+
+def quota_of(trees: Iterable[Simulation]) -> Json:
+    """The numbers of all nodes as the files give them."""
+    trees = [each.tree for each in trees]
+    return {
+        "clusterQueues": {queue.name: numbers(queue) for tree in trees for queue in tree.scheduling},
+        "cohorts": {cohort.name: numbers(cohort) for tree in trees for cohort in tree.cohorts.values()},
+    }
+
+
+def numbers(node: Node) -> Json:
+    return {
+        "usage": {f"{key}": value for key, value in node.usage.items()},
+        "subtreeQuota": {f"{key}": value for key, value in node.subtree.items()},
+        "available": {f"{key}": node.available(key) for key in node.subtree},
+        "potentialAvailable": {f"{key}": node.potential(key) for key in node.subtree},
+        "weightedShare": dominant_resource_share(node).weighted,
+    }
+
+
+# --------------------------------------------------------------------------------------------------- the comparison
+
+
+def given_assignments(assignments: Iterable[Json]) -> Assignments:
+    return tuple((each["podSet"], each["count"], tuple(sorted(each["flavors"].items()))) for each in assignments)
+
+
+def given_admitted(final: Json) -> dict[str, tuple[str, Assignments]]:
+    return {
+        key: (each["clusterQueue"], given_assignments(each["assignments"])) for key, each in final["admitted"].items()
+    }
+
+
+def difference_of_sets(what: str, expected: Iterable[Any], found: Iterable[Any]) -> Iterator[str]:
+    expected, found = set(expected), set(found)
+    if expected != found:
+        yield f"{what}: missing {sorted(expected - found)}, unexpected {sorted(found - expected)}"
+
+
+def difference_of_endings(final: Json, found: Replay) -> Iterator[str]:
+    expected = given_admitted(final)
+    yield from difference_of_sets("admitted", expected, found.admitted)
+    for key in expected.keys() & found.admitted.keys():
+        if expected[key] != found.admitted[key]:
+            yield f"{key}: {found.admitted[key]} instead of {expected[key]}"
+    yield from difference_of_sets("pending", final["pending"], found.pending)
+
+
+def difference_of_decisions(expected: Json, parts: Sequence[Cycle]) -> Iterator[str]:
+    """Of one cycle."""
+    where = f"cycle {expected['cycle']}"
+    admitted = {
+        (each["workload"], each["clusterQueue"], given_assignments(each["assignments"]))
+        for each in expected["admitted"]
+    }
+    found = {(each.key, each.held.cluster_queue, assignments_of(each)) for part in parts for each in part.admitted}
+    yield from difference_of_sets(f"{where} admitted", admitted, found)
+    preempted = {(each["workload"], each["reason"], each["by"]) for each in expected["preempted"]}
+    gone = {(each.workload.key, str(each.reason), each.by) for part in parts for each in part.preempted}
+    yield from difference_of_sets(f"{where} preempted", preempted, gone)
+
+
+def difference_of_cycles(expected: Sequence[Json], found: Sequence[Sequence[Cycle]]) -> Iterator[str]:
+    for listed, parts in zip_longest(expected, found[: len(expected)], fillvalue=()):
+        yield from difference_of_decisions(listed, parts)  # type: ignore[arg-type]
+
+
+def differences(scenario: Json, result: Json, found: Replay) -> Iterator[str]:
+    """What makes the scenario unequal."""
+    drained = {each["workload"]: each["reason"] for each in result.get("drained", ())}
+    yield from difference_of_sets("drained", drained.items(), found.drained.items())
+    if not result["converged"]:
+        yield from difference_of_cycles(result["cycles"], found.cycles)
+        return
+    if not found.converged:
+        yield "does not settle"
+    ending = list(difference_of_endings(result["final"], found))
+    if ending and result.get("requeueTimingSensitive"):
+        if not list(difference_of_endings(result["lateRequeue"], found)):
+            return
+    yield from ending
+    preempted = {each["workload"] for cycle in result["cycles"] for each in cycle["preempted"]}
+    yield from difference_of_sets("preempted", preempted, found.preempted)
+
+
+def strict_differences(scenario: Json, result: Json, found: Replay) -> Iterator[str]:
+    """What else differs, which nobody promised to be equal."""
+    yield from difference_of_cycles(result["cycles"], found.cycles)
+    for listed, parts in zip(result["cycles"], found.cycles, strict=False):
+        yield from difference_of_traces(listed, parts)
+    if not result["converged"]:
+        return
+    yield from difference_of_quota("quotaInitial", result["quotaInitial"], found.quota_before)
+    yield from difference_of_quota("quotaFinal", result["quotaFinal"], found.quota_after)
+    reasons = {key: reason for key, reason in result["final"].get("pendingReasons", {}).items() if reason}
+    for key, reason in reasons.items():
+        if (ours := found.reasons.get(key, "")) != reason:
+            yield f"reason of {key}: {ours!r} instead of {reason!r}"
+    if "withoutDeactivate" in result and result["withoutDeactivateConverged"]:
+        undisturbed = replay(scenario, deactivate=False)
+        yield from (f"without deactivation: {each}" for each in difference_of_endings(result["withoutDeactivate"], undisturbed))
+    late = replay(scenario, late=True)
+    yield from (f"late: {each}" for each in difference_of_endings(result.get("lateRequeue", result["final"]), late))
+
+
+def traced(considered: Considered) -> str:
+    skipped = "skipped:" if considered.outcome is Outcome.SKIPPED else ""
+    return f"{considered.workload}={skipped}{considered.outcome}"
+
+
+def difference_of_traces(expected: Json, parts: Sequence[Cycle]) -> Iterator[str]:
+    """The order counts inside a tree only, and of heads that are not nominated not at all."""
+    for part in parts:
+        ours = [traced(each) for each in part.considered]
+        names = {each.workload for each in part.considered}
+        theirs = [each for each in expected["trace"] if each.partition("=")[0] in names]
+        if ours != theirs and sorted(ours) != sorted(theirs):
+            yield f"cycle {part.number} trace: {ours} instead of {theirs}"
+        elif ours != theirs and not any("Mismatch" in each for each in ours):
+            yield f"cycle {part.number} order: {ours} instead of {theirs}"
+    known = {each.workload for part in parts for each in part.considered}
+    if forgotten := [each for each in expected["trace"] if each.partition("=")[0] not in known]:
+        yield f"cycle {expected['cycle']} trace: nothing of {forgotten}"
+
+
+def difference_of_quota(what: str, expected: Json, found: Json) -> Iterator[str]:
+    for kind in ("clusterQueues", "cohorts"):
+        for name, given in expected.get(kind, {}).items():
+            ours = found[kind].get(name)
+            if ours is None:
+                yield f"{what}: nothing of {name}"
+                continue
+            for measure, values in given.items():
+                if measure == "weightedShare":
+                    share = math.inf if values == "+Inf" else float(values)
+                    if not math.isclose(share, ours[measure], rel_tol=1e-9):
+                        yield f"{what} {name} {measure}: {ours[measure]} instead of {values}"
+                    continue
+                for key, value in values.items():
+                    if ours[measure].get(key, 0) != value:
+                        yield f"{what} {name} {measure} {key}: {ours[measure].get(key, 0)} instead of {value}"
+
+
+# ------------------------------------------------------------------------------------------------------- the report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    id: str
+    tags: tuple[str, ...]
+    differences: tuple[str, ...]
+    remarks: tuple[str, ...]
+    """Differences beyond what was promised."""
+    seconds: float
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.differences or self.is_forgiven
+
+    @property
+    def is_forgiven(self) -> bool:
+        return bool(self.differences) and "timestamp-ties" in self.tags
+
+
+def judge(line: bytes, *, strict: bool) -> Verdict:
+    entry = json.loads(line)
+    scenario, result = entry["scenario"], entry["result"]
+    tags = (*scenario["features"], *result.get("tags", ()))
+    started = perf_counter()
+    try:
+        found = replay(scenario)
+        seconds = perf_counter() - started
+        differing = tuple(differences(scenario, result, found))
+        remarks = tuple(strict_differences(scenario, result, found)) if strict else ()
+    except Exception as error:
+        if strict:
+            raise
+        seconds, differing, remarks = perf_counter() - started, (f"{type(error).__name__}: {error}",), ()
+    return Verdict(id=scenario["id"], tags=tags, differences=differing, remarks=remarks, seconds=seconds)
+
+
+def lines_of(files: Iterable[Path]) -> Iterator[bytes]:
+    for file in files:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+            yield from lines
+
+
+def selected(lines: Iterable[bytes], arguments: argparse.Namespace) -> Iterator[bytes]:
+    """The scenarios that are asked for."""
+    left = arguments.limit
+    for line in lines:
+        if arguments.tag and not all(f'"{tag}"'.encode() in line for tag in arguments.tag):
+            continue
+        if left == 0:
+            return
+        left -= 1
+        yield line
+
+
+def report(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="Equal to Kueue, by feature", title_justify="left")
+    for column in ("feature", "equal", "of", ""):
+        table.add_column(column, justify="left" if column == "feature" else "right")
+    total = Counter(tag for verdict in verdicts for tag in verdict.tags)
+    equal = Counter(tag for verdict in verdicts if verdict.is_equal for tag in verdict.tags)
+    for tag in sorted(total):
+        share = f"{equal[tag] / total[tag]:.1%}" if equal[tag] < total[tag] else ""
+        table.add_row(tag, f"{equal[tag]}", f"{total[tag]}", share)
+    return table
+
+
+def show(line: bytes, console: Console) -> None:
+    """Both sides of one scenario, cycle by cycle."""
+    entry = json.loads(line)
+    scenario, result = entry["scenario"], entry["result"]
+    found = replay(scenario)
+    console.print(f"{scenario['id']}: {', '.join(scenario['features'])}", highlight=False)
+    table = Table("cycle", "Kueue", "here", show_lines=True)
+    listed = {each["cycle"]: each for each in result["cycles"]}
+    for number in range(max(len(found.cycles), len(listed))):
+        parts = found.cycles[number] if number < len(found.cycles) else []
+        ours = [told(each, part) for part in parts for each in part.considered]
+        theirs = [*listed.get(number, {}).get("trace", ())]
+        theirs += [f"  {each['workload']} preempted by {each['by']}: {each['reason']}" for each in listed.get(number, {}).get("preempted", ())]
+        ours += [f"  {each.workload.key} preempted by {each.by}: {each.reason}" for part in parts for each in part.preempted]
+        table.add_row(str(number), "\n".join(theirs), "\n".join(ours))
+    console.print(table, highlight=False)
+    for each in (*differences(scenario, result, found), *strict_differences(scenario, result, found)):
+        console.print(f"* {each}", highlight=False)
+
+
+def told(considered: Considered, cycle: Cycle) -> str:
+    where = next((each for each in cycle.admitted if each.key == considered.workload), None)
+    return traced(considered) + (f" {assignments_of(where)}" if where else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE.jsonl.gz")
+    parser.add_argument("--limit", type=int, default=-1, help="replay only the first so many")
+    parser.add_argument("--tag", action="append", help="replay only scenarios with this tag; may be repeated")
+    parser.add_argument("--show", metavar="ID", help="print both sides of this scenario, cycle by cycle")
+    parser.add_argument("--strict", action="store_true", help="compare traces, quota numbers and other endings too")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    arguments = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    if arguments.show:
+        wanted = f'"id":"{arguments.show}"'.encode()
+        for line in lines_of(arguments.files):
+            if wanted in line[:200].replace(b" ", b""):
+                show(line, console)
+        return
+    started = perf_counter()
+    verdicts = judged(selected(lines_of(arguments.files), arguments), partial(judge, strict=arguments.strict), arguments.jobs)
+    for verdict in verdicts:
+        for each in verdict.differences:
+            console.print(f"{verdict.id}: {'forgiven: ' if verdict.is_forgiven else ''}{each}", highlight=False, markup=False)
+        for each in verdict.remarks:
+            console.print(f"{verdict.id}: besides: {each}", highlight=False, markup=False)
+    console.print(report(verdicts))
+    equal = sum(verdict.is_equal for verdict in verdicts)
+    seconds = perf_counter() - started
+    console.print(f"{sum(v.seconds for v in verdicts):.1f} s of replaying, {seconds:.1f} s in all", highlight=False)
+    print(f"equal: {equal}/{len(verdicts)} ({100 * equal / max(1, len(verdicts)):.2f}%)")
+    sys.exit(equal < len(verdicts))
+
+
+def judged(lines: Iterable[bytes], judge: Callable[[bytes], Verdict], jobs: int) -> list[Verdict]:
+    if jobs == 1:
+        return [judge(line) for line in lines]
+    with ProcessPoolExecutor(jobs) as pool:
+        return list(pool.map(judge, lines, chunksize=16))
+
+
+if __name__ == "__main__":
+    main()

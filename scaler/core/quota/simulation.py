@@ -1,0 +1,266 @@
+"""How would Kueue go on from here, if nobody interfered?
+
+A simulation owns a copy of one quota tree and of the Workloads that wait there, and runs scheduling cycles, one a
+second, until nothing changes any more. Between two cycles everything is instant: preempted Workloads lose their quota
+and wait again, at the place that their age gives them, and the Workloads that were set aside are retried if anybody
+has let go of quota. In a cluster that takes longer: pods have to end, and retries come up to a second late.
+
+Laws:
+
+* All waiting Workloads start in line, as after a restart of Kueue.
+* A retry is asked for by every Workload that loses or gives up its quota, if its LocalQueue is not stopped, and reaches
+  the whole tree.
+* A simulation ends: where nothing changes any more (`SETTLED`), where the caller has seen enough (`REACHED`), or where
+  it is caught in a circle of preemptions or has run too long (`CAPPED`).
+* `fork` is cheap and independent of its origin, so that a planner can try hundreds of ways from one start.
+
+Worked example: a queue of 2 GPUs, `first` (2) runs, `second` (2) waits. `fork`, `deactivate(["team/first"])` and `run`:
+`second` is admitted in cycle 0. Without the deactivation: it is set aside in cycle 0, and the simulation has settled.
+
+Source: Kueue, pkg/controller/core/workload_controller.go (Update), pkg/cache/queue/inadmissible_workloads.go.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from scaler.core.quota.cycle import Cycle, Scheduler
+from scaler.core.quota.demands import Market
+from scaler.core.quota.flavors import Obstacle
+from scaler.core.quota.model import Flavor, StopPolicy, Workload
+from scaler.core.quota.queues import PendingQueue
+from scaler.core.quota.roster import FindLocalQueue, Roster, World
+from scaler.core.quota.tree import QueueNode, Tree
+
+QUIET_CYCLES = 10
+"""After so many cycles in which nothing was decided and no queue has changed, nothing is expected any more."""
+
+
+class Ending(StrEnum):
+    SETTLED = "Settled"
+    REACHED = "Reached"
+    CAPPED = "Capped"
+
+
+class Drained(NamedTuple):
+    workload: str
+    reason: str
+    """Of the Evicted condition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far a simulation may go before it is taken for a circle."""
+
+    preemptions: int
+    cycles: int
+
+    @staticmethod
+    def of(workloads: int) -> "Limits":
+        """Enough for every Workload to be preempted three times."""
+        return Limits(preemptions=3 * workloads + 10, cycles=15 * workloads + 60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a simulation has gone through."""
+
+    cycles: tuple[Cycle, ...]
+    ending: Ending
+
+
+class Simulation:
+    """One tree as it might become. The given tree is copied, and everything else is only read."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        pending: Mapping[str, Iterable[Workload]],
+        *,
+        flavors: Mapping[str, Flavor],
+        namespaces: Mapping[str, Mapping[str, str]],
+        local_queue: FindLocalQueue,
+        now: datetime,
+        fair_sharing: bool = False,
+        ignore_undeclared: bool = False,
+    ) -> None:
+        """`pending` gives those that wait by ClusterQueue, those of stopped LocalQueues left out."""
+        market = Market(flavors=flavors, ignore_undeclared=ignore_undeclared)
+        world = World(market=market, namespaces=namespaces, local_queue=local_queue)
+        waiting = {name: list(workloads) for name, workloads in pending.items()}
+        self._roster = Roster(tree, waiting, world)
+        self._tree = tree.clone()
+        self._fair_sharing = fair_sharing
+        self._at = now
+        self._number = 0
+        self._limits = Limits.of(len(self._roster))
+        self._lines = {name: PendingQueue(node.spec, self._roster) for name, node in tree.queues.items()}
+        for name, workloads in waiting.items():
+            self._lines[name].fill([self._roster.numbers[each.key] for each in workloads if each.may_queue])
+        self._ending = [each for node in self._tree.queues.values() for each in node.workloads.values() if each.evicted]
+        self._retry_asked = False
+        self._scheduler = self._new_scheduler()
+
+    def fork(self) -> "Simulation":
+        """A simulation that goes on from here by itself."""
+        other = Simulation.__new__(Simulation)
+        other._roster, other._tree, other._fair_sharing = self._roster, self._tree.clone(), self._fair_sharing
+        other._at, other._number, other._limits = self._at, self._number, self._limits
+        other._lines = {name: line.copy() for name, line in self._lines.items()}
+        other._ending, other._retry_asked = list(self._ending), self._retry_asked
+        other._scheduler = other._new_scheduler()
+        return other
+
+    def _new_scheduler(self) -> Scheduler:
+        return Scheduler(self._tree, self._lines, self._roster, fair_sharing=self._fair_sharing)
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def tree(self) -> Tree:
+        """As it is now. Clone it to change it."""
+        return self._tree
+
+    @property
+    def holders(self) -> Iterator[Workload]:
+        """The Workloads that hold quota now."""
+        for queue in self._tree.queues.values():
+            yield from queue.workloads.values()
+
+    def holder(self, key: str) -> Workload | None:
+        """The Workload of that key with its reservation; None for one that holds no quota now."""
+        for queue in self._tree.queues.values():
+            if key in queue.workloads:
+                return queue.workloads[key]
+        return None
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the Workload has waited or held quota here from the start."""
+        return key in self._roster.numbers
+
+    def reason(self, key: str) -> Obstacle | None:
+        """Why the Workload waits, as far as any cycle has found that out."""
+        number = self._roster.numbers[key]
+        line = self._lines.get(self._roster.homes[number])
+        return line.reason(number) if line is not None else None
+
+    # ------------------------------------------------------------------------------------------------- before it runs
+
+    def drain(self) -> Sequence[Drained]:
+        """Evict from stopped queues whom Kueue evicts there. They wait, but for nothing that could come."""
+        drained = []
+        for queue in self._tree.queues.values():
+            for workload in tuple(queue.workloads.values()):
+                reason = self._why_drained(queue, workload)
+                if reason:
+                    self._release(queue, workload)
+                    drained.append(Drained(workload.key, reason))
+        return drained
+
+    def _why_drained(self, queue: QueueNode, workload: Workload) -> str:
+        stops = {StopPolicy.HOLD_AND_DRAIN} if workload.admitted else {StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN}
+        local = self._roster.world.local_queue(workload.namespace, workload.queue)
+        if local is not None and local.stop_policy in stops:
+            return "LocalQueueStopped"
+        return "ClusterQueueStopped" if queue.spec.stop_policy in stops else ""
+
+    def deactivate(self, keys: Iterable[str]) -> None:
+        """Take the Workloads out, as Kueue does at once when `spec.active` becomes false: from their queue or quota.
+
+        Raises: ValueError for a key that is not in this tree.
+        """
+        for key in keys:
+            number = self._roster.numbers.get(key)
+            if number is None:
+                raise ValueError(f"Workload {key} is not in the tree of {self._tree.root.name}")
+            workload = self.holder(key)
+            if workload is not None:
+                self._release(self._tree.queues[workload.held.cluster_queue], workload)
+            line = self._lines.get(self._roster.homes[number])
+            if line is not None:
+                line.drop(number)
+
+    # -------------------------------------------------------------------------------------------------------- running
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no cycle would find a head, now or ever."""
+        return not (self._retry_asked or self._ending or self.has_heads)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether a cycle would find a head now."""
+        return any(self._lines[queue.name].has_head for queue in self._tree.scheduling)
+
+    def retry(self) -> None:
+        """Put in line who was set aside, if anything has asked for it."""
+        if self._retry_asked:
+            self._retry_asked = False
+            for line in self._lines.values():
+                line.retry()
+
+    def step(self, number: int | None = None) -> Cycle:
+        """One cycle, and the evictions that follow it at once. Retries that these ask for are left to the caller.
+
+        `number` counts the seconds from the start, where it is not just the next one.
+        """
+        self._number = self._number if number is None else number
+        cycle = self._scheduler.cycle(self._number, self._at + timedelta(seconds=self._number))
+        self._number += 1
+        for workload in cycle.admitted:
+            self._changed(workload.held.cluster_queue)
+        ending, self._ending = self._ending, []
+        for workload in (*(each.workload for each in cycle.preempted), *ending):
+            self._evict(workload)
+        return cycle
+
+    def run(
+        self, *, until: Callable[[Cycle], bool] | None = None, late: bool = False, limits: Limits | None = None
+    ) -> Run:
+        """Run cycles until nothing changes any more, or `until` says of a cycle that it is enough.
+
+        With `late`, retries wait for a cycle without decisions: the other extreme of Kueue's timing.
+        """
+        limits = limits or self._limits
+        cycles: list[Cycle] = []
+        preemptions = quiet = 0
+        while True:
+            if not (late and cycles and cycles[-1].decided and self.has_heads):
+                self.retry()
+            if self.is_over:
+                return Run(cycles=tuple(cycles), ending=Ending.SETTLED)
+            cycle = self.step()
+            cycles.append(cycle)
+            preemptions += len(cycle.preempted)
+            quiet = 0 if cycle.decided or cycle.moved else quiet + 1
+            if until is not None and until(cycle):
+                return Run(cycles=tuple(cycles), ending=Ending.REACHED)
+            if quiet and not self._retry_asked and (cycle.will_repeat or quiet >= QUIET_CYCLES):
+                return Run(cycles=tuple(cycles), ending=Ending.SETTLED)
+            if preemptions >= limits.preemptions or len(cycles) >= limits.cycles:
+                return Run(cycles=tuple(cycles), ending=Ending.CAPPED)
+
+    # --------------------------------------------------------------------------------------------------------- inside
+
+    def _evict(self, workload: Workload) -> None:
+        """Take its quota from the Workload and let it wait again, where its LocalQueue lets it."""
+        queue = self._tree.queues[workload.held.cluster_queue]
+        if workload.key in queue.workloads:
+            number = self._release(queue, workload)
+            line = self._lines.get(self._roster.homes[number])
+            if line is not None and workload.may_queue:
+                line.push(number)
+
+    def _release(self, queue: QueueNode, workload: Workload) -> int:
+        queue.release(workload)
+        self._changed(queue.name)
+        number = self._roster.numbers[workload.key]
+        self._retry_asked = self._retry_asked or self._roster.homes[number] in self._lines
+        return number
+
+    def _changed(self, queue: str) -> None:
+        """Somebody has come to hold quota in the queue, or holds it no longer."""
+        self._lines[queue].generation += 1
+        self._scheduler.nominations.clear()
