@@ -392,9 +392,9 @@ def main() -> None:
     verdicts = judged(selected(lines_of(arguments.files), arguments), partial(judge, strict=arguments.strict), arguments.jobs)
     for verdict in verdicts:
         for each in verdict.differences:
-            console.print(f"{verdict.id}: {'forgiven: ' if verdict.is_forgiven else ''}{each}", highlight=False, markup=False)
+            console.print(f"{verdict.id}: {'forgiven: ' if verdict.is_forgiven else ''}{each}", highlight=False, markup=False, soft_wrap=True)
         for each in verdict.remarks:
-            console.print(f"{verdict.id}: besides: {each}", highlight=False, markup=False)
+            console.print(f"{verdict.id}: besides: {each}", highlight=False, markup=False, soft_wrap=True)
     console.print(report(verdicts))
     equal = sum(verdict.is_equal for verdict in verdicts)
     seconds = perf_counter() - started

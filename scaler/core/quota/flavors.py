@@ -384,7 +384,9 @@ class _Search:
             contested += trial.contested
             for key, amount in option.amounts:
                 self._usage[key] = self._usage.get(key, 0) + amount
-        if contested:
+        # Kueue takes the group for what its worst resource is. Where less borrowing counts first, that may be one that
+        # fits and borrows from far, beside one that does not fit: then the cycle skips the Workload as one that lost.
+        if any(trial.verdict is not _Verdict.FIT for _, _, trial, _ in self._taken):
             self._mode = Mode.PREEMPT
         self._choices.append(Choice(pods=self._pods, flavors=self._flavors, contested=frozenset(contested)))
         self._tried.append(

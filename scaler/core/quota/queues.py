@@ -128,7 +128,8 @@ class PendingQueue:
     # ------------------------------------------------------------------------------------------------------ changing
 
     def push(self, number: int) -> None:
-        """Put a Workload in line that is new, or was evicted."""
+        """Put a Workload in line that was evicted."""
+        self._reasons[number] = Obstacle.PENDING_EVALUATION
         if number in self._roster.strangers and self._roster.shapes[number] in self._held:
             self._out.add(number)
         else:

@@ -153,18 +153,25 @@ class Simulation:
         drained = []
         for queue in self._tree.queues.values():
             for workload in tuple(queue.workloads.values()):
-                reason = self._why_drained(queue, workload)
+                reason = self._why_drained(workload)
                 if reason:
                     self._release(queue, workload)
                     drained.append(Drained(workload.key, reason))
         return drained
 
-    def _why_drained(self, queue: QueueNode, workload: Workload) -> str:
+    def _why_drained(self, workload: Workload) -> str:
+        """The reason, for a Workload in a stopped queue that Kueue drains.
+
+        The ClusterQueue is the one that its LocalQueue names. While that is stopped itself, Kueue does not look further.
+        """
         stops = {StopPolicy.HOLD_AND_DRAIN} if workload.admitted else {StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN}
         local = self._roster.world.local_queue(workload.namespace, workload.queue)
-        if local is not None and local.stop_policy in stops:
-            return "LocalQueueStopped"
-        return "ClusterQueueStopped" if queue.spec.stop_policy in stops else ""
+        if local is None:
+            return ""
+        if local.stop_policy is not StopPolicy.NONE:
+            return "LocalQueueStopped" if local.stop_policy in stops else ""
+        queue = self._tree.queues.get(local.cluster_queue)
+        return "ClusterQueueStopped" if queue is not None and queue.spec.stop_policy in stops else ""
 
     def deactivate(self, keys: Iterable[str]) -> None:
         """Take the Workloads out, as Kueue does at once when `spec.active` becomes false: from their queue or quota.
