@@ -6,74 +6,20 @@ values, only paths to files: this whole document may be printed and logged.
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, field_validator, model_validator
 
 from scaler.core import relabel
-from scaler.core.durations import format_duration, parse_duration
+from scaler.core.durations import format_duration
 from scaler.core.gpu import DEFAULT_SIGNALS, Signal, Unit
-from scaler.core.policy import GpuRule, Mode, Overrides, Policy, Trust
+from scaler.core.policy import GpuRule, Mode, Overrides, Policy, Reclaim, Trust, pressure_problem
 from scaler.errors import ConfigurationError
+from scaler.settings.fields import Duration, DurationOrZero, Ratio, Section
+from scaler.settings.reclaim import ReclaimSetting
 
 
-def _duration(value: Any) -> Any:
-    """`30m` → 30 minutes. A bare number is refused: its author means minutes as often as seconds."""
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError(f"{value!r} has no unit; write it with one, such as '{value}s'")
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a duration; write for example '30m'")
-    try:
-        return parse_duration(value)
-    except OverflowError:
-        raise ValueError(f"{value!r} is too long for a duration; write for example '30m'") from None
-
-
-def _ratio(value: Any) -> Any:
-    """`80 %` → 0.8. A bare number is refused: 1 could mean 1 % or all."""
-    if isinstance(value, str) and value.strip().endswith("%"):
-        return _percentage(value)
-    if isinstance(value, str | bool):
-        raise ValueError(f"{value!r} is not a percentage; write for example '80 %'")
-    if isinstance(value, int | float):
-        raise ValueError(f"{value!r} has no unit; write it in percent, such as '{value} %'")
-    return value
-
-
-def _percentage(text: str) -> float:
-    try:
-        return float(text.strip().removesuffix("%")) / 100
-    except ValueError:
-        raise ValueError(f"{text!r} is not a percentage; write for example '80 %'") from None
-
-
-Duration = Annotated[
-    timedelta, BeforeValidator(_duration), Field(gt=timedelta(0)), PlainSerializer(format_duration, return_type=str)
-]
-DurationOrZero = Annotated[
-    timedelta, BeforeValidator(_duration), Field(ge=timedelta(0)), PlainSerializer(format_duration, return_type=str)
-]
-Ratio = Annotated[
-    float, BeforeValidator(_ratio), Field(gt=0, le=1), PlainSerializer(lambda r: f"{r * 100:g} %", return_type=str)
-]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, hide_input_in_errors=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_is_the_defaults(cls, value: Any) -> Any:
-        """YAML reads a section whose lines are all comments as null."""
-        return {} if value is None else value
-
-
-class Grpc(_Section):
+class Grpc(Section):
     address: str = "0.0.0.0:9090"
     max_connection_age: Duration = timedelta(minutes=10)
     """KEDA finds new replicas of the scaler only when a connection ends."""
@@ -83,11 +29,11 @@ class Grpc(_Section):
     """Serve gRPC reflection for grpcurl; needs the extra `reflection`."""
 
 
-class Http(_Section):
+class Http(Section):
     address: str = "0.0.0.0:8080"
 
 
-class Lease(_Section):
+class Lease(Section):
     namespace: str = ""
     """Empty: the namespace that this program's Pod runs in, and `default` outside of a cluster."""
     name: str = "idle-gpu-scaler"
@@ -104,7 +50,7 @@ class Lease(_Section):
         return self
 
 
-class Kubernetes(_Section):
+class Kubernetes(Section):
     kubeconfig: Path | None = None
     """None: the pod's service account, or the default kubeconfig outside of a cluster."""
     context: str | None = None
@@ -116,12 +62,12 @@ class Kubernetes(_Section):
     lease: Lease = Lease()
 
 
-class Basic(_Section):
+class Basic(Section):
     username: str
     password_file: Path
 
 
-class Prometheus(_Section):
+class Prometheus(Section):
     url: str | None = None
     thanos: bool = False
     """Ask for deduplicated, complete, raw data (dedup, partial_response, max_source_resolution)."""
@@ -129,10 +75,10 @@ class Prometheus(_Section):
     """For one read, retries included."""
     attempts: int = Field(default=3, ge=1, le=10)
     max_bytes: int = Field(default=256 * 2**20, ge=2**10)
-    matchers: dict[str, str] = {}
+    matchers: dict[str, str] = Field(default_factory=dict)
     """Labels that every series must carry, such as {cluster: prod}."""
-    parameters: dict[str, str] = {}
-    headers: dict[str, str] = {}
+    parameters: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict)
     """Such as {X-Scope-OrgID: team-a}. Not for secrets."""
     bearer_token_file: Path | None = None
     basic: Basic | None = None
@@ -142,13 +88,13 @@ class Prometheus(_Section):
     insecure_skip_verify: bool = False
 
 
-class Dcgm(_Section):
+class Dcgm(Section):
     endpoints: tuple[str, ...] = ()
     """URLs of dcgm-exporter endpoints that are scraped directly where there is no Prometheus."""
     timeout: Duration = timedelta(seconds=5)
 
 
-class SignalSetting(_Section):
+class SignalSetting(Section):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     metrics: tuple[str, ...] = Field(min_length=1)
     unit: Unit
@@ -158,7 +104,7 @@ class SignalSetting(_Section):
         return Signal(name=self.name, metrics=self.metrics, unit=self.unit, absent_on_mig=self.absent_on_mig)
 
 
-class Evaluation(_Section):
+class Evaluation(Section):
     interval: Duration = timedelta(seconds=15)
     """How often everything is evaluated, on the clock's multiples of it, so that replicas look at the same instant."""
     overlap: Duration = timedelta(minutes=2)
@@ -170,7 +116,7 @@ class Evaluation(_Section):
 _TRUST = Trust()
 
 
-class TrustSetting(_Section):
+class TrustSetting(Section):
     collection_interval: Duration = _TRUST.interval
     min_coverage: Ratio = _TRUST.min_coverage_ratio
     max_age_intervals: int = Field(default=_TRUST.max_age_intervals, ge=1)
@@ -187,7 +133,7 @@ class TrustSetting(_Section):
         )
 
 
-class Defaults(_Section):
+class Defaults(Section):
     """Policy for every ScaledObject that does not say otherwise."""
 
     idle_after: Duration | None = None
@@ -195,6 +141,15 @@ class Defaults(_Section):
     active_above: Ratio | None = None
     gpus: str | None = None
     mode: Mode | None = None
+    reclaim: Reclaim | None = None
+    idle_after_under_pressure: Duration | None = None
+
+    @model_validator(mode="after")
+    def _takes_no_longer_under_pressure(self) -> "Defaults":
+        idle_after = self.idle_after or Policy().idle_after
+        if problem := pressure_problem(idle_after, self.idle_after_under_pressure):
+            raise ValueError(f"idleAfterUnderPressure: {problem}")
+        return self
 
     @field_validator("gpus")
     @classmethod
@@ -210,10 +165,12 @@ class Defaults(_Section):
             active_above_ratio=self.active_above,
             gpus=GpuRule.parse(self.gpus) if self.gpus else None,
             mode=self.mode,
+            reclaim=self.reclaim,
+            idle_after_under_pressure=self.idle_after_under_pressure,
         )
 
 
-class Wake(_Section):
+class Wake(Section):
     """A demand query: every element of its vector above 0 asks for one target to run, and to come back for it."""
 
     name: str = Field(min_length=1)
@@ -225,12 +182,12 @@ class Wake(_Section):
     """Label whose value is the ScaledObject's name."""
 
 
-class Keda(_Section):
+class Keda(Section):
     scaler_addresses: tuple[str, ...] = ()
     """`scalerAddress` values under which ScaledObjects name this scaler. Empty: every external trigger is evaluated."""
 
 
-class Log(_Section):
+class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["json", "text"] = "json"
 
@@ -238,7 +195,7 @@ class Log(_Section):
 Component = Literal["scaler", "reconciler"]
 
 
-class Settings(_Section):
+class Settings(Section):
     """The whole document."""
 
     components: tuple[Component, ...] = ("scaler", "reconciler")
@@ -258,6 +215,7 @@ class Settings(_Section):
     evaluation: Evaluation = Evaluation()
     trust: TrustSetting = TrustSetting()
     defaults: Defaults = Defaults()
+    reclaim: ReclaimSetting = ReclaimSetting()
     wake: tuple[Wake, ...] = ()
     keda: Keda = Keda()
     log: Log = Log()
