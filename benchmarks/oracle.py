@@ -127,8 +127,9 @@ def run_in_step(trees: Sequence[Simulation], limits: Limits, *, late: bool) -> t
         decided = any(part.decided for part in cycle)
         preemptions += sum(len(part.preempted) for part in cycle)
         quiet = 0 if decided or any(part.moved for part in cycle) else quiet + 1
-        if quiet >= QUIET_CYCLES or (quiet and all(part.will_repeat for part in cycle)):
-            return cycles, True
+        if quiet and not any(tree.asks_for_retry for tree in trees):
+            if quiet >= QUIET_CYCLES or all(part.will_repeat for part in cycle):
+                return cycles, True
         if preemptions >= limits.preemptions or len(cycles) >= limits.cycles:
             return cycles, False
 

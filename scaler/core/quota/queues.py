@@ -123,7 +123,10 @@ class PendingQueue:
 
     def reason(self, number: int) -> Obstacle | None:
         """Why the Workload waits, as far as that was found: for itself, or for one that is alike."""
-        return self._reasons.get(number) or self._held.get(self._roster.shapes[number])
+        own = self._reasons.get(number)
+        if own is None or own is Obstacle.PENDING_EVALUATION:
+            return self._held.get(self._roster.shapes[number], own)
+        return own
 
     # ------------------------------------------------------------------------------------------------------ changing
 

@@ -100,6 +100,7 @@ class Simulation:
         for name, workloads in waiting.items():
             self._lines[name].fill([self._roster.numbers[each.key] for each in workloads if each.may_queue])
         self._ending = [each for node in self._tree.queues.values() for each in node.workloads.values() if each.evicted]
+        self._drained: set[str] = set()
         self._retry_asked = False
         self._scheduler = self._new_scheduler()
 
@@ -110,7 +111,7 @@ class Simulation:
         other._at, other._number, other._limits = self._at, self._number, self._limits
         other._lines = {name: line.copy() for name, line in self._lines.items()}
         other._ending, other._retry_asked = list(self._ending), self._retry_asked
-        other._scheduler = other._new_scheduler()
+        other._drained, other._scheduler = self._drained.copy(), other._new_scheduler()
         return other
 
     def _new_scheduler(self) -> Scheduler:
@@ -144,19 +145,22 @@ class Simulation:
         """Why the Workload waits, as far as any cycle has found that out."""
         number = self._roster.numbers[key]
         line = self._lines.get(self._roster.homes[number])
-        return line.reason(number) if line is not None else None
+        if line is not None and (known := line.reason(number)):
+            return known
+        return Obstacle.PENDING_EVALUATION if key in self._drained else None
 
     # ------------------------------------------------------------------------------------------------- before it runs
 
     def drain(self) -> Sequence[Drained]:
         """Evict from stopped queues whom Kueue evicts there. They wait, but for nothing that could come."""
-        drained = []
+        drained: list[Drained] = []
         for queue in self._tree.queues.values():
             for workload in tuple(queue.workloads.values()):
                 reason = self._why_drained(workload)
                 if reason:
                     self._release(queue, workload)
                     drained.append(Drained(workload.key, reason))
+        self._drained |= {each.workload for each in drained}
         return drained
 
     def _why_drained(self, workload: Workload) -> str:
@@ -200,6 +204,11 @@ class Simulation:
     def has_heads(self) -> bool:
         """Whether a cycle would find a head now."""
         return any(self._lines[queue.name].has_head for queue in self._tree.scheduling)
+
+    @property
+    def asks_for_retry(self) -> bool:
+        """Whether anybody has let go of quota since the last retry."""
+        return self._retry_asked
 
     def retry(self) -> None:
         """Put in line who was set aside, if anything has asked for it."""
