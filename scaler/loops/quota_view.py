@@ -20,10 +20,13 @@ from scaler.core.quota.snapshot import Snapshot
 from scaler.kube import quota_objects as kube
 from scaler.kube.copies import Change
 from scaler.kube.kueue_objects import Workload
-from scaler.kube.reflector import Absent, Reflecting, Reflector
+from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
 from scaler.kube.resources import ADMISSION_CHECK, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR
 from scaler.kube.transport import KubeTransport
 from scaler.kueue.quota_snapshot import Filing
+
+_ESSENTIAL = ("ClusterQueues", "LocalQueues", "ResourceFlavors", "Workloads")
+"""Without these there is no Kueue. Of other kinds that the API does not know there are simply no objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +141,12 @@ class QuotaView:
         return f"only namespace {self._only_namespace} is watched, and quota is shared by all; watch all of them"
 
     def _incomplete(self) -> str:
-        absent = [name for name, each in self._needed.items() if isinstance(each.state, Absent)]
+        states = {name: each.state for name, each in self._needed.items()}
+        absent = [name for name in _ESSENTIAL if isinstance(states[name], Absent)]
         if absent:
-            return f"Kueue (kueue.x-k8s.io/v1beta2) is not installed completely: the API has no {', '.join(absent)}"
+            return f"Kueue (kueue.x-k8s.io/v1beta2) is not installed: the API knows no {', '.join(absent)}"
         missing = [
-            f"{name} ({state.message})"
-            for name, each in self._needed.items()
-            if not isinstance(state := each.state, Reflecting)
+            f"{name} ({state.message})" for name, state in states.items() if isinstance(state, Denied | Disconnected)
         ]
         return f"not everything is seen: {', '.join(missing)}" if missing else ""
 
