@@ -1,0 +1,27 @@
+"""Reclaim plans: which idle workloads to suspend so that a waiting gang gets in.
+
+| module     | question                                                          |
+|------------|-------------------------------------------------------------------|
+| `values`   | what is a plan made from, and what comes of it?                    |
+| `count`    | could the gang fit, by the sums alone?                             |
+| `trial`    | would it really get in if exactly these were suspended?            |
+| `ground`   | the world in which `core/victims.py` searches                      |
+| `refusals` | why is there no plan, with the numbers?                            |
+| `planning` | the cheapest set, or why there is none                             |
+"""
+
+from scaler.core.reclaim.planning import plan_id, plan_reclaim
+from scaler.core.reclaim.values import Alternative, Candidate, Caution, NoPlan, Plan, Request, Scene, Why
+
+__all__ = [
+    "Alternative",
+    "Candidate",
+    "Caution",
+    "NoPlan",
+    "Plan",
+    "Request",
+    "Scene",
+    "Why",
+    "plan_id",
+    "plan_reclaim",
+]

@@ -1,0 +1,171 @@
+"""What a reclaim plan is made from, and what comes of it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+
+from scaler.core.costs import Cost
+from scaler.core.placement import Capacity, Placement
+from scaler.core.quota.amounts import FlavorResource
+from scaler.core.quota.model import PodSetAssignment, Workload
+from scaler.core.quota.roster import World
+from scaler.core.quota.simulation import Simulation
+from scaler.core.quota.tree import Tree
+from scaler.core.scopes import Member
+from scaler.core.victims import Limits
+
+
+class Why(StrEnum):
+    """Why there is no plan. The reason of Events, metrics and `pending`."""
+
+    FITS_ALREADY = "FitsAlready"
+    """Kueue will admit it without anybody's being suspended, as soon as what is under way has ended."""
+    NEVER_FITS = "NeverFits"
+    """No flavor that it may use could ever hold it."""
+    NOT_ENOUGH_IDLE = "NotEnoughIdle"
+    HEAD_OF_LINE_BLOCKED = "HeadOfLineBlocked"
+    """Its queue is StrictFIFO, and who stands before it would not get in either."""
+    PLACEMENT_IMPOSSIBLE = "PlacementImpossible"
+    """The quota would do, but the free GPUs would not be where its pods need them."""
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    WOULD_BE_TAKEN_BY_OTHER = "WouldBeTakenByOther"
+    """Whatever is freed goes to somebody before it."""
+    WOULD_PREEMPT_OTHERS = "WouldPreemptOthers"
+    """Kueue would preempt Workloads that nobody has asked to give anything."""
+    UNPROTECTED = "Unprotected"
+    """It would fit, but whoever comes meanwhile may take a piece, and settings refuse that risk."""
+    QUEUE_STOPPED = "QueueStopped"
+    """Its queue admits nothing at all."""
+    UNFORESEEABLE = "Unforeseeable"
+    """Its scheduling cannot be foreseen, such as that of a Workload with a topology request."""
+    NOT_FOUND = "NotFound"
+    """Nothing was found in as many steps as a search may take; there may be a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An idle Workload that may be suspended."""
+
+    workload: str
+    """Key of its Workload."""
+    name: str
+    """`namespace/name` of its ScalableWorkload."""
+    gpus: int
+    cost: Cost
+    member: Member
+    """Itself, as budgets count it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """The tree that the gang waits in, as it stands. Nothing here is changed by planning."""
+
+    tree: Tree
+    pending: Mapping[str, Sequence[Workload]]
+    """By ClusterQueue, the gang included."""
+    world: World
+    fair_sharing: bool
+    now: datetime
+    capacity: Capacity | None = None
+    """Free amounts of the nodes; None where nodes are not known, and then only quota is planned for."""
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """From here on, for all gangs of the tree. Fork it."""
+        return Simulation(
+            self.tree,
+            self.pending,
+            flavors=self.world.market.flavors,
+            ignore_undeclared=self.world.market.ignore_undeclared,
+            namespaces=self.world.namespaces,
+            local_queue=self.world.local_queue,
+            now=self.now,
+            fair_sharing=self.fair_sharing,
+        )
+
+
+Refusal = Callable[[Collection[Member]], str]
+"""Why budgets do not let all of these be suspended; empty where they do."""
+
+
+def _nothing_refused(_: Collection[Member]) -> str:
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One gang that waits, and who could make place for it."""
+
+    gang: Workload
+    scene: Scene
+    candidates: Sequence[Candidate] = ()
+    leaving: frozenset[str] = frozenset()
+    """Keys of Workloads that are being suspended anyway: what they hold counts as free soon."""
+    refuse: Refusal = _nothing_refused
+    limits: Limits = field(default_factory=lambda: Limits(steps=20_000, questions=60, members=64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another set of victims, and what is to be said of it."""
+
+    victims: tuple[str, ...]
+    """Names, as in `Candidate.name`."""
+    cost: int
+    why_not: Why | None
+    """None: it would do, and costs more."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caution:
+    """What may go wrong with a plan that is sound as things stand."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Whom to suspend, all together, so that the gang gets in."""
+
+    id: str
+    """Equal for equal victims of the same gang."""
+    gang: str
+    gang_uid: str
+    cluster_queue: str
+    victims: tuple[Candidate, ...]
+    cost: int
+    """In thousandths, as in `core/costs.py`."""
+    free_before: Mapping[FlavorResource, int]
+    """What the gang's queue could get without the plan, of the flavor resources that it will use."""
+    free_after: Mapping[FlavorResource, int]
+    takes: Mapping[FlavorResource, int]
+    """What the gang will take of them."""
+    assignments: tuple[PodSetAssignment, ...]
+    placement: Placement | None
+    """Where its pods fit; None where nodes are not known."""
+    others: tuple[str, ...] = ()
+    """Workloads that get in before it."""
+    is_exact: bool = True
+    """Whether no cheaper plan exists; else none was found in as many steps as a search may take."""
+    alternatives: tuple[Alternative, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the victims give up."""
+        return sum(victim.gpus for victim in self.victims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan:
+    """Nobody is suspended, and why."""
+
+    gang: str
+    why: Why
+    message: str
+    alternatives: tuple[Alternative, ...] = ()
+    is_exact: bool = True
