@@ -3,15 +3,15 @@
 One head of every queue is nominated: it gets the flavors that it would have if it were alone. Then the heads have their
 turns, each seeing what those before it have taken:
 
-| the head's assignment                   | what happens                                                                |
-|-----------------------------------------|-----------------------------------------------------------------------------|
-| does not fit                            | it goes back                                                                |
-| needs preemption, there is no candidate | quota is kept for it, unless its queue can always reclaim its own; goes back |
-| needs preemption, victims are free      | they are preempted, their quota is taken; it goes back and comes first       |
-| needs victims that another has taken    | it is assigned anew as if these were gone: other victims, or it waits for    |
-|                                         | them too                                                                     |
-| fits no longer, after those before it   | skipped; it goes on with the next flavor                                     |
-| fits                                    | admitted                                                                     |
+| the head's assignment                   | what happens to it                                                      |
+|-----------------------------------------|-------------------------------------------------------------------------|
+| does not fit                            | goes back                                                               |
+| needs preemption, there is no candidate | goes back; quota is kept for it, unless its queue can always reclaim    |
+| needs preemption, the victims are free  | they are preempted and their quota is taken; goes back and comes first  |
+| needs a victim that another has taken   | is assigned anew as if all victims so far were gone: it finds others,   |
+|                                         | or waits for these too                                                  |
+| fits no longer, after those before it   | is skipped, and goes on with the next flavor                            |
+| fits                                    | is admitted                                                             |
 
 Order: without fair sharing, who borrows from nearer goes first, then priority, then age; with it, by tournament.
 

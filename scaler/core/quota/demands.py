@@ -1,4 +1,4 @@
-"""What does a Workload ask of a ClusterQueue's flavors? Which of them may its pods use, and how much of each would they take?
+"""What does a Workload ask of a ClusterQueue's flavors: which may its pods use, and how much of each would they take?
 
 All of this depends on specifications only, so it is found once for every shape of Workload and queue and kept, while
 the quota that is left is another in every cycle.
@@ -12,9 +12,9 @@ Laws:
 * A resource for which the queue has no quota fits nowhere, unless none of it is asked for or Kueue is configured to
   ignore it.
 
-Worked example: groups {cpu, memory} with flavor `default` and {nvidia.com/gpu} with flavors `a100`, `h100`; two pods with
-1 CPU and 4 GPUs and `gpu: h100` in the node selector, the flavors being labelled `gpu`. The demand has two steps: 8 GPUs
-of a100 (refused) or of h100, and 2,000 of default/cpu.
+Worked example: groups {cpu, memory} with flavor `default` and {nvidia.com/gpu} with flavors `a100` and `h100`, labelled
+`gpu`; two pods with 1 CPU and 4 GPUs each and `gpu: h100` in the node selector. The demand has two steps: 8 GPUs of
+a100 (refused) or of h100, and 2,000 of default/cpu.
 
 Source: Kueue, pkg/scheduler/flavorassigner/flavorassigner.go (assignFlavors, checkFlavorForPodSets, flavorSelector).
 """
@@ -177,7 +177,7 @@ def _restricted(nodes: NodeSelection, labels: Mapping[str, str]) -> NodeSelectio
 
 @lru_cache(maxsize=1024)
 def _place(resource: str) -> tuple[int, str]:
-    """Where Kueue keeps the resource in a list of requests: by FNV-1a hash. It decides which obstacle is found first."""
+    """Where Kueue keeps the resource among others: by FNV-1a hash. It decides which obstacle is found first."""
     value = 0xCBF29CE484222325
     for byte in resource.encode():
         value = (value ^ byte) * 0x100000001B3 % 2**64

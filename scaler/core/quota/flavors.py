@@ -6,14 +6,14 @@ gets no flavor, the Workload gets nothing.
 
 How good a flavor is, from worst to best (of several resources the worst counts):
 
-| verdict        | when                                                                | try the next flavor too?           |
-|----------------|---------------------------------------------------------------------|------------------------------------|
-| no fit         | more than could ever be had, or preemption is not allowed to help   | yes                                |
-| no candidates  | preemption is allowed, but nobody may be preempted                  | yes                                |
-| preempt        | it fits after preemptions in its own queue                          | if whenCanPreempt says so          |
-| reclaim        | it fits after preemptions in other queues only                      | if whenCanPreempt says so          |
-| fit            | it fits in what is left                                             | if it borrows and whenCanBorrow    |
-|                |                                                                     | says so                            |
+| verdict       | when                                                              | is the next flavor tried too?    |
+|---------------|-------------------------------------------------------------------|----------------------------------|
+| no fit        | more than could ever be had, or preemption is not allowed to help | yes                              |
+| no candidates | preemption is allowed, but nobody may be preempted                | yes                              |
+| preempt       | it fits after preemptions in its own queue                        | if whenCanPreempt says so        |
+| reclaim       | it fits after preemptions in other queues only                    | if whenCanPreempt says so        |
+| fit           | it fits in what is left                                           | if it borrows and whenCanBorrow  |
+|               |                                                                   | says so                          |
 
 Of the flavors tried the best is taken, and of equals the first. Among those that help, the queue's preference decides
 whether less preemption or less borrowing counts first.
@@ -24,7 +24,7 @@ Laws:
   unless the last one of its group had been reached.
 * With a `min_count`, fewer pods are tried where all do not fit: by bisection, as if fewer pods always fit more easily.
 
-Worked example: flavors a100 (4 GPUs, 3 used) and h100 (8 free), MayStopSearch: a gang of 2 lacks 1 a100 (no candidates),
+Worked example: flavors a100 (4 GPUs, 3 used) and h100 (8 free), MayStopSearch. A gang of 2 lacks 1 a100 (no candidates)
 and fits in h100. Then a gang of 1 fits in a100.
 
 Source: Kueue, pkg/scheduler/flavorassigner/flavorassigner.go, podset_reducer.go.
@@ -62,7 +62,10 @@ class Mode(IntEnum):
 
 
 class Obstacle(StrEnum):
-    """Why a Workload waits: Kueue's reasons of the condition QuotaReserved=False. The first three are of assignments."""
+    """Why a Workload waits: Kueue's reasons of the condition QuotaReserved=False.
+
+    Assignments have the first three only.
+    """
 
     WAITING_FOR_QUOTA = "WaitingForQuota"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"

@@ -100,7 +100,7 @@ class Simulation:
         for name, workloads in waiting.items():
             self._lines[name].fill([self._roster.numbers[each.key] for each in workloads if each.may_queue])
         self._ending = [each for node in self._tree.queues.values() for each in node.workloads.values() if each.evicted]
-        self._drained: set[str] = set()
+        self._evicted: set[str] = set()
         self._retry_asked = False
         self._scheduler = self._new_scheduler()
 
@@ -111,7 +111,7 @@ class Simulation:
         other._at, other._number, other._limits = self._at, self._number, self._limits
         other._lines = {name: line.copy() for name, line in self._lines.items()}
         other._ending, other._retry_asked = list(self._ending), self._retry_asked
-        other._drained, other._scheduler = self._drained.copy(), other._new_scheduler()
+        other._evicted, other._scheduler = self._evicted.copy(), other._new_scheduler()
         return other
 
     def _new_scheduler(self) -> Scheduler:
@@ -147,7 +147,7 @@ class Simulation:
         line = self._lines.get(self._roster.homes[number])
         if line is not None and (known := line.reason(number)):
             return known
-        return Obstacle.PENDING_EVALUATION if key in self._drained else None
+        return Obstacle.PENDING_EVALUATION if key in self._evicted else None
 
     # ------------------------------------------------------------------------------------------------- before it runs
 
@@ -160,13 +160,13 @@ class Simulation:
                 if reason:
                     self._release(queue, workload)
                     drained.append(Drained(workload.key, reason))
-        self._drained |= {each.workload for each in drained}
+        self._evicted |= {each.workload for each in drained}
         return drained
 
     def _why_drained(self, workload: Workload) -> str:
         """The reason, for a Workload in a stopped queue that Kueue drains.
 
-        The ClusterQueue is the one that its LocalQueue names. While that is stopped itself, Kueue does not look further.
+        The ClusterQueue is the one that its LocalQueue names; where that is stopped, Kueue looks no further.
         """
         stops = {StopPolicy.HOLD_AND_DRAIN} if workload.admitted else {StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN}
         local = self._roster.world.local_queue(workload.namespace, workload.queue)
@@ -265,6 +265,7 @@ class Simulation:
         queue = self._tree.queues[workload.held.cluster_queue]
         if workload.key in queue.workloads:
             number = self._release(queue, workload)
+            self._evicted.add(workload.key)
             line = self._lines.get(self._roster.homes[number])
             if line is not None and workload.may_queue:
                 line.push(number)
