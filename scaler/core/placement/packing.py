@@ -11,6 +11,9 @@ one, and the counts that can be reached by then are kept; of those that differ i
 is dropped when the spaces to come cannot add what is missing, measured kind by kind and resource by resource. What a
 space adds is measured by the best of its combinations: 8 free hold one thing of 5, so that they add 5 to these.
 
+Half of the steps are for this walk, which is exact. If they run out, the other half is for a narrow one that keeps only
+the counts with most to spare, so many that the steps last to the end: its yes is right, its no means nothing.
+
 Worked example: two spaces of 8, two things of 5, two of 3. A space takes (1, 1) or (0, 2), and both are reached after
 the first. The second adds one thing of 5 at most: (0, 2) lacks two of them and is dropped; (1, 1) twice is all.
 
@@ -20,7 +23,7 @@ The tempting alternative, trying thing by thing on space by space, searches the 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import ge, mul
+from operator import add, ge, mul, sub
 from typing import NamedTuple
 
 Counts = tuple[int, ...]
@@ -71,12 +74,14 @@ class Steps:
     """How much may still be searched. A step is one combination that is looked at."""
 
     left: int
+    kept: int = 0
+    """Of these, for later."""
 
     def take(self, count: int) -> None:
         """Raises: OutOfStepsError where so many are not left."""
-        self.left -= count
-        if self.left < 0:
+        if self.left - count < self.kept:
             raise OutOfStepsError
+        self.left -= count
 
 
 Combinations = tuple[Counts, ...]
@@ -115,8 +120,8 @@ def pack(kinds: Sequence[Kind], spaces: Sequence[Space], steps: Steps) -> Answer
         found = search.run()
     except OutOfStepsError:
         return OutOfSteps()
-    if found is None:
-        return Impossible()
+    if not isinstance(found, dict):
+        return found
     back = [order.index(kind) for kind in range(len(kinds))]
     return Packed({space: tuple(counts[place] for place in back) for space, counts in found.items()})
 
@@ -136,19 +141,29 @@ class _Search:
         """By resource, what one of each kind needs."""
         return list(zip(*(kind.needs for kind in self.kinds), strict=True))
 
-    @cached_property
-    def measures(self) -> list[Counts]:
-        """Weights by which what is missing is compared with what is to come: each kind alone, and each resource."""
-        size = len(self.kinds)
-        alone = [tuple(int(kind == other) for other in range(size)) for kind in range(size)]
-        return list(dict.fromkeys([*alone, *self.needs]))
-
-    def run(self) -> dict[int, Counts] | None:
+    def run(self) -> dict[int, Counts] | Impossible | OutOfSteps:
         way = self._way()
         to_come = self._to_come(way)
+        self.steps.kept = self.steps.left // 2
+        try:
+            return self._walk(way, to_come) or Impossible()
+        except OutOfStepsError:
+            self.steps.kept = 0
+            return self._walk(way, to_come, is_narrow=True) or OutOfSteps()
+        finally:
+            self.steps.kept = 0
+
+    def _walk(
+        self, way: Sequence[_Stop], to_come: Sequence[Counts], *, is_narrow: bool = False
+    ) -> dict[int, Counts] | None:
+        """What goes into each space. A narrow walk keeps only so many counts that the steps last to the end."""
+        ahead = sum(len(stop.combinations) for stop in way)
         nothing = tuple(0 for _ in self.kinds[1:])
         layers = [self._promising({nothing: _Reached(0, (), ())}, to_come[0])]
         for stop, bounds in zip(way, to_come[1:], strict=True):
+            if is_narrow:
+                layers[-1] = self._best(layers[-1], to_come[len(layers) - 1], self.steps.left // ahead)
+                ahead -= len(stop.combinations)
             grown = self._grown(layers[-1], stop.combinations)
             layers.append(grown)
             found = grown.get(self.wanted[:-1])
@@ -193,8 +208,7 @@ class _Search:
         """How many of the kind alone go into the space."""
         if not space.allowed[kind]:
             return 0
-        needs, wanted = self.kinds[kind]
-        return max(0, min([wanted, *(have // need for have, need in zip(space.free, needs, strict=True) if need)]))
+        return _times(self.kinds[kind].needs, space.free, self.kinds[kind].wanted)
 
     def _fullest(self, free: Counts, rooms: Counts, chosen: Counts = ()) -> Iterator[Counts]:
         """The fullest combinations, where the numbers of the first kinds are chosen and `free` is what they leave."""
@@ -205,7 +219,7 @@ class _Search:
                 yield chosen
             return
         needs = self.kinds[kind].needs
-        most = min([rooms[kind], *(have // need for have, need in zip(free, needs, strict=True) if need)])
+        most = _times(needs, free, rooms[kind])
         fewest = most if kind == len(self.kinds) - 1 else 0
         for count in range(fewest, most + 1):
             left = tuple(have - count * need for have, need in zip(free, needs, strict=True))
@@ -216,16 +230,15 @@ class _Search:
 
     # ---------------------------------------------------------------------------------------------------------- search
 
-    def _to_come(self, way: Sequence[_Stop]) -> list[list[int]]:
-        """What the spaces from each one on add at most, by every measure."""
-        known: dict[Combinations, list[int]] = {}
-        bounds = [[0] * len(self.measures)]
+    def _to_come(self, way: Sequence[_Stop]) -> list[Counts]:
+        """What the spaces from each one on add at most: of each kind alone, then of each resource."""
+        known: dict[Combinations, Counts] = {}
+        bounds: list[Counts] = [tuple(0 for _ in (*self.kinds, *self.needs))]
         for _, combinations in reversed(way):
-            best = known.get(combinations)
-            if best is None:
-                best = [max(_weighed(measure, combinations)) for measure in self.measures]
-                known[combinations] = best
-            bounds.append([sum_ + more for sum_, more in zip(bounds[-1], best, strict=True)])
+            if combinations not in known:
+                alone = map(max, zip(*combinations, strict=True))
+                known[combinations] = (*alone, *(max(_weighed(needs, combinations)) for needs in self.needs))
+            bounds.append(tuple(map(add, bounds[-1], known[combinations])))
         return bounds[::-1]
 
     def _grown(self, layer: _Layer, combinations: Combinations) -> _Layer:
@@ -235,25 +248,36 @@ class _Search:
         grown: _Layer = {}
         for before, reached in layer.items():
             for each in combinations:
-                after = tuple([min(have + more, cap) for have, more, cap in zip(before, each, wanted, strict=False)])
+                after = tuple(map(min, map(add, before, each), wanted))
                 last = min(reached.last + each[-1], most)
                 known = grown.get(after)
                 if known is None or known.last < last:
                     grown[after] = _Reached(last, before, each)
         return grown
 
-    def _promising(self, layer: _Layer, bounds: Sequence[int]) -> _Layer:
+    def _promising(self, layer: _Layer, bounds: Counts) -> _Layer:
         """What of it lacks no more than is to come."""
         return {
-            counts: reached
-            for counts, reached in layer.items()
-            if all(map(ge, bounds, self._lacking((*counts, reached.last))))
+            counts: reached for counts, reached in layer.items() if min(self._spare(counts, reached.last, bounds)) >= 0
         }
 
-    def _lacking(self, counts: Counts) -> Iterator[int]:
-        """What the counts lack, by every measure."""
-        missing = [wanted - have for wanted, have in zip(self.wanted, counts, strict=True)]
-        return (sum(map(mul, measure, missing)) for measure in self.measures)
+    def _best(self, layer: _Layer, bounds: Counts, size: int) -> _Layer:
+        """So many of its counts: those for which most can be to spare."""
+        if len(layer) <= size:
+            return layer
+
+        def spare(counts: Counts) -> tuple[float, Counts]:
+            missing = self._spare(counts, layer[counts].last, bounds)
+            return min(each / max(1, bound) for each, bound in zip(missing, bounds, strict=True)), counts
+
+        ranked = [(counts, layer[counts]) for counts in sorted(layer, key=spare, reverse=True)]
+        return dict(ranked[: max(1, size)])
+
+    def _spare(self, counts: Counts, last: int, bounds: Counts) -> Iterator[int]:
+        """What is to come beyond what the counts lack, bound by bound."""
+        missing = tuple(map(sub, self.wanted, (*counts, last)))
+        lacking = (*missing, *(sum(map(mul, needs, missing)) for needs in self.needs))
+        return map(sub, bounds, lacking)
 
     def _retraced(self, layers: Sequence[_Layer], way: Sequence[_Stop]) -> dict[int, Counts]:
         """What goes into each space, no more than is wanted, from the last one back to the first."""
@@ -267,6 +291,11 @@ class _Search:
                 found[stop.space] = taken
             key = reached.before
         return found
+
+
+def _times(needs: Counts, free: Counts, most: int) -> int:
+    """How often the needs go into what is free. What is less than nothing bothers only those who need it."""
+    return max(0, min([most, *(have // need for have, need in zip(free, needs, strict=True) if need)]))
 
 
 def _weighed(measure: Counts, combinations: Iterable[Counts]) -> Iterator[int]:
