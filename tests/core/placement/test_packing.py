@@ -1,0 +1,113 @@
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.core.placement.packing import Impossible, Kind, OutOfSteps, Packed, Space, Steps, pack
+
+
+def spaces(*free: int, kinds: int = 2) -> list[Space]:
+    return [Space((amount,), (True,) * kinds) for amount in free]
+
+
+def kinds(*sizes_and_counts: tuple[int, int]) -> list[Kind]:
+    return [Kind((size,), count) for size, count in sizes_and_counts]
+
+
+CASES = [
+    pytest.param(kinds((5, 2), (3, 2)), spaces(8, 8), True, id="two of 5 and two of 3 into 8 and 8"),
+    pytest.param(kinds((5, 2), (4, 1)), spaces(8, 8), False, id="two of 5 leave 3 and 3, which 4 does not fit"),
+    pytest.param(kinds((4, 1), (3, 3)), spaces(7, 6), True, id="4 + 3 into 7, 3 + 3 into 6"),
+    pytest.param(kinds((4, 1), (3, 4)), spaces(7, 9), True, id="4 + 3 into 7, 3 + 3 + 3 into 9"),
+    pytest.param(kinds((4, 2), (3, 3)), spaces(7, 9), False, id="17 do not go into 16"),
+    pytest.param(kinds((2, 1), (2, 1)), spaces(), False, id="no space"),
+    pytest.param(kinds((2, 1), (3, 1)), spaces(1, 1), False, id="spaces too small for any"),
+    pytest.param(kinds((6, 20), (2, 20)), spaces(*[8] * 20), True, id="20 times 6 + 2 into 8"),
+    pytest.param(kinds((6, 20), (3, 1)), spaces(*[8] * 20), False, id="20 times 6 leave 2 everywhere"),
+]
+
+
+def check(found: Packed, wanted: Sequence[Kind], into: Sequence[Space]) -> None:
+    for place, kind in enumerate(wanted):
+        assert sum(counts[place] for counts in found.counts.values()) == kind.wanted
+    for space, counts in found.counts.items():
+        assert any(counts)
+        assert all(into[space].allowed[place] for place, count in enumerate(counts) if count)
+        for resource, free in enumerate(into[space].free):
+            taken = sum(count * kind.needs[resource] for count, kind in zip(counts, wanted, strict=True))
+            assert taken == 0 or taken <= free
+
+
+@pytest.mark.parametrize(("wanted", "into", "fits"), CASES)
+def test_all_is_packed_or_proven_impossible(wanted: list[Kind], into: list[Space], fits: bool) -> None:
+    found = pack(wanted, into, Steps(20_000))
+    assert isinstance(found, Packed if fits else Impossible)
+    if isinstance(found, Packed):
+        check(found, wanted, into)
+
+
+def test_steps_that_run_out_are_no_answer() -> None:
+    assert pack(kinds((4, 1), (3, 3)), spaces(7, 6), Steps(1)) == OutOfSteps()
+
+
+def test_a_kind_stays_away_from_where_it_may_not_go() -> None:
+    into = [Space((8,), (True, False)), Space((8,), (True, True))]
+    found = pack(kinds((8, 1), (8, 1)), into, Steps(100))
+    assert found == Packed({0: (1, 0), 1: (0, 1)})
+
+
+def test_what_a_space_has_less_than_nothing_of_bothers_only_who_needs_it() -> None:
+    into = [Space((-1, 2), (True, True)), Space((1, 1), (True, True))]
+    found = pack([Kind((1, 0), 1), Kind((0, 1), 3)], into, Steps(100))
+    assert found == Packed({0: (0, 2), 1: (1, 1)})
+
+
+def test_thousands_of_spaces_that_are_alike_are_no_more_work_than_the_things_need() -> None:
+    """Of 5,000 spaces 21 are looked at, one for each thing: some 100 counts × 3 combinations × 21."""
+    into = [Space((8, 10**9 + number), (True, True)) for number in range(5_000)]
+    wanted = [Kind((5, 1), 10), Kind((3, 1), 11)]
+    assert isinstance(pack(wanted, into, Steps(2_000)), Packed)
+
+
+def test_five_kinds_that_fill_sixteen_nodes_to_the_last_gpu_are_packed() -> None:
+    """16 · 8 = 128 = 7·8 + 6·4 + 5·3 + 7·3 + 6·2: only packings without a gap are left, and one is found."""
+    wanted = kinds((7, 8), (6, 4), (5, 3), (3, 7), (2, 6))
+    into = spaces(*[8] * 16, kinds=5)
+    found = pack(wanted, into, Steps(50_000))
+    assert sum(kind.needs[0] * kind.wanted for kind in wanted) == 56 + 24 + 15 + 21 + 12
+    assert not isinstance(found, OutOfSteps)
+
+
+SMALL_KINDS = st.lists(
+    st.tuples(st.tuples(st.integers(0, 5), st.integers(0, 3)), st.integers(1, 3)), min_size=1, max_size=3
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SMALL_KINDS, st.data(), st.integers(0, 300))
+def test_packing_is_that_of_trying_every_way(
+    described: list[tuple[tuple[int, int], int]], data: st.DataObject, steps: int
+) -> None:
+    wanted = [Kind(needs, count) for needs, count in described]
+    allowed = st.tuples(*[st.booleans()] * len(wanted))
+    space = st.builds(Space, st.tuples(st.integers(-2, 9), st.integers(-2, 6)), allowed)
+    into = data.draw(st.lists(space, max_size=4))
+    found = pack(wanted, into, Steps(steps))
+    if isinstance(found, Packed):
+        check(found, wanted, into)
+    elif isinstance(found, Impossible):
+        assert not _goes([place for place, kind in enumerate(wanted) for _ in range(kind.wanted)], wanted, into)
+
+
+def _goes(things: list[int], wanted: list[Kind], into: list[Space]) -> bool:
+    if not things:
+        return True
+    needs = wanted[things[0]].needs
+    for position, space in enumerate(into):
+        suits = all(need <= free for need, free in zip(needs, space.free, strict=True) if need)
+        if space.allowed[things[0]] and suits:
+            less = Space(tuple(free - need for free, need in zip(space.free, needs, strict=True)), space.allowed)
+            if _goes(things[1:], wanted, [*into[:position], less, *into[position + 1 :]]):
+                return True
+    return False
