@@ -214,6 +214,17 @@ def test_a_workload_that_holds_a_flavor_with_a_topology_is_opaque_while_it_does(
     assert reasons == ["", PLACED]
 
 
+def test_a_workload_that_changes_to_another_flavor_and_back_is_seen_each_time() -> None:
+    queue = cluster_queue(gpus={"a100": 4, "h100": 4})
+    placed, other = holding("runs", flavor="a100"), holding("runs", flavor="h100")
+    snapshot = snapshot_with(queue, *TOPOLOGY.values())
+    reasons = []
+    for each in (placed, other, placed):
+        snapshot.put_workload(each)
+        reasons.append(snapshot.workloads["team/runs"].opaque_because)
+    assert reasons == [PLACED, "", PLACED]
+
+
 def test_what_makes_a_workload_opaque_itself_is_kept() -> None:
     snapshot = snapshot_with(
         cluster_queue(gpus={"a100": 4}), local_queue(), TOPOLOGY["with"], workload(opaque_because="it asks")
@@ -415,7 +426,7 @@ def drop(snapshot: Snapshot, obj: Any) -> None:
 WORLD: tuple[Any, ...] = (
     flavor("a100", topology="racks"),
     flavor("h100"),
-    *(cluster_queue(name, gpus={"a100": 4}, cohort="x") for name in "abc"),
+    *(cluster_queue(name, gpus={"a100": 4}, cohort=within) for name, within in (("a", "x"), ("b", "x"), ("c", "z"))),
     cohort("x", parent="y"),
     *(local_queue(name) for name in "abc"),
     *SAMPLE.values(),
