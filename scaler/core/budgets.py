@@ -3,12 +3,8 @@
 Laws:
 
 * Every budget that covers a victim must have room for all victims that it covers: a plan is whole or nothing.
-* What was spent is read off what is observed (since when which workload is suspended), so it outlives this process.
-  Grants that still stand count as suspended: whoever they name is about to be.
-* Workloads are counted, not suspensions. One that was suspended, woken and suspended again within a period is one:
-  more is not to be seen on it, and a number that is sometimes too small is no limit.
 * In doubt it is closed: an unreadable time zone or selector, a victim of which nobody knows whether it is covered, a
-  share of nobody knows how many refuse. A suspension that might be covered counts, one without a time counts as recent.
+  share of nobody knows how many refuse. What was spent is counted on the strict side, see `spending`.
 * A share is rounded down, to none if need be: 10 % of 9 workloads is nobody. A limit that lets one go "at least" is no
   limit where it matters most, in small namespaces; whoever wants that one to go writes a count.
 
@@ -19,45 +15,17 @@ is never admitted.
 The tempting alternative, to take as many victims as there is room for, suspends work for a gang that then does not fit.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
 from math import floor
-from types import MappingProxyType
 from typing import NamedTuple
 
 from scaler.core.durations import format_duration
 from scaler.core.hours import Hours, is_open, next_change
-from scaler.core.scopes import EVERYTHING, Labels, Member, Place, Scope
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspension:
-    """One that was suspended, or to whose suspension a grant still stands."""
-
-    member: Member
-    at: datetime | None
-    """When; None: not known."""
-    is_over: bool = False
-    """Whether it has come back since. It still counts within its period."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
-    """What was suspended, and out of how many."""
-
-    suspensions: tuple[Suspension, ...] = ()
-    population: Mapping[Place, int] | None = None
-    """GPU workloads by place, suspended ones included. None: not known."""
-    namespace_labels: Mapping[str, Labels] = field(default_factory=lambda: MappingProxyType({}))
-    """Labels by namespace; those of a namespace that is not in it are not known."""
-    doubt: str = ""
-    """Why it is not known what was suspended; empty where it is."""
-
-    def after(self, victims: Iterable[Member], now: datetime) -> "Spending":
-        """The same once these were suspended, too: for the next plan of the same tick."""
-        new = tuple(Suspension(member=victim, at=now) for victim in sorted(victims, key=_key))
-        return replace(self, suspensions=self.suspensions + new)
+from scaler.core.scopes import EVERYTHING, Key, Member, Scope
+from scaler.core.spending import NEVER, Account, Accounts, Spending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,136 +93,124 @@ def admits(
     budgets: Sequence[Budget], spending: Spending, victims: Collection[Member], now: datetime
 ) -> Granted | Exhausted:
     """Whether all budgets have room for all victims. Of several that have not, the one that takes longest is named."""
-    refusals = [refusal for budget in budgets if (refusal := _refusal(budget, spending, victims, now))]
-    return max(refusals, key=lambda refusal: _last(refusal.until), default=Granted())
+    return Books(budgets, spending, now).admits(victims)
 
 
-_NEVER = datetime.max.replace(tzinfo=UTC)
+class Books:
+    """The budgets and what was spent at one instant, counted once, for a search that asks often."""
 
+    def __init__(self, budgets: Sequence[Budget], spending: Spending, now: datetime) -> None:
+        self._books = [_Book(budget, spending, now) for budget in budgets]
 
-def _last(until: datetime | None) -> datetime:
-    return until or _NEVER
-
-
-def _refusal(budget: Budget, spending: Spending, victims: Collection[Member], now: datetime) -> Exhausted | None:
-    try:
-        obstacles = list(_obstacles(budget, spending, victims, now))
-    except ValueError as unreadable:
-        obstacles = [_Obstacle(str(unreadable), None)]
-    if not obstacles:
-        return None
-    worst = max(obstacles, key=lambda obstacle: _last(obstacle.until))
-    return Exhausted(budget=budget.name, message=f"budget {budget.name!r}: {worst.message}", until=worst.until)
+    def admits(self, victims: Collection[Member]) -> Granted | Exhausted:
+        """Whether all budgets have room for all victims; see the function of that name."""
+        refusals = [refusal for book in self._books if (refusal := book.refusal(victims))]
+        return max(refusals, key=lambda refusal: refusal.until or NEVER, default=Granted())
 
 
 class _Obstacle(NamedTuple):
     message: str
-    until: datetime | None
+    until: datetime | None = None
     """When it is gone, and not before; None where time alone does not remove it."""
 
 
-def _obstacles(budget: Budget, spending: Spending, victims: Collection[Member], now: datetime) -> Iterator[_Obstacle]:
-    """What stands against it. Raises: ValueError for a time zone or a selector that cannot be read."""
-    answers = {victim: budget.scope.covers(victim.place, spending.namespace_labels) for victim in victims}
-    covered = sorted((victim for victim, answer in answers.items() if answer is not False), key=_key)
-    unsure = [victim for victim in covered if answers[victim] is None]
-    if not covered:
-        return
-    if unsure:
-        yield _Obstacle(f"nobody knows whether {unsure[0].namespace}/{unsure[0].name} is in {budget.scope}", None)
-    elif spending.doubt:
-        yield _Obstacle(spending.doubt, None)
-    else:
-        yield from _closed(budget, now)
-        yield from _overdrawn(budget, spending, covered, now)
+class _Book:
+    """One budget's."""
+
+    def __init__(self, budget: Budget, spending: Spending, now: datetime) -> None:
+        self.budget = budget
+        self.now = now
+        self._doubt = spending.doubt
+        self._accounts = Accounts(budget.scope, spending)
+
+    def refusal(self, victims: Collection[Member]) -> Exhausted | None:
+        try:
+            obstacles = list(self._obstacles(victims))
+        except ValueError as unreadable:
+            obstacles = [_Obstacle(str(unreadable))]
+        if not obstacles:
+            return None
+        name, worst = self.budget.name, max(obstacles, key=lambda obstacle: obstacle.until or NEVER)
+        return Exhausted(budget=name, message=f"budget {name!r}: {worst.message}", until=worst.until)
+
+    def _obstacles(self, victims: Collection[Member]) -> Iterator[_Obstacle]:
+        """What stands against it. Raises: ValueError for a time zone or a selector that cannot be read."""
+        answers = {victim: self._accounts.covers(victim.place) for victim in victims}
+        covered = sorted((each for each, answer in answers.items() if answer is not False), key=lambda each: each.key)
+        unsure = [f"{each.namespace}/{each.name}" for each in covered if answers[each] is None]
+        if not covered:
+            return
+        if unsure:
+            yield _Obstacle(f"nobody knows whether {unsure[0]} is in {self.budget.scope}")
+        elif self._doubt:
+            yield _Obstacle(self._doubt)
+        else:
+            yield from self._hours
+            yield from self._overdrawn(covered)
+
+    @cached_property
+    def _hours(self) -> Sequence[_Obstacle]:
+        """That it is not allowed at this hour."""
+        allowed = self.budget.allowed_during
+        if not allowed or is_open(allowed, self.now):
+            return ()
+        message = f"in {self.budget.scope} it is allowed only {', '.join(map(str, allowed))}"
+        return (_Obstacle(message, next_change(allowed, self.now)),)
+
+    def _overdrawn(self, covered: Sequence[Member]) -> Iterator[_Obstacle]:
+        """The limits that these would overdraw."""
+        if not self._applies:
+            return
+        for group, victims in self._by_group(covered).items():
+            account = self._accounts.of(group)
+            yield from self._too_many_at_once(account, victims)
+            yield from self._too_many_per_period(account, victims)
+
+    @cached_property
+    def _applies(self) -> bool:
+        return not self.budget.applies_during or is_open(self.budget.applies_during, self.now)
+
+    def _by_group(self, members: Sequence[Member]) -> Mapping[str, set[Key]]:
+        groups: dict[str, set[Key]] = {}
+        for member in members:
+            groups.setdefault(self.budget.scope.group_of(member.place) or "", set()).add(member.key)
+        return groups
+
+    def _too_many_at_once(self, account: Account, victims: set[Key]) -> Iterator[_Obstacle]:
+        if limit := self.budget.at_once:
+            others = len(account.asleep) - len(account.asleep & victims)
+            if message := _excess(limit, account, others, victims, "suspended at once"):
+                yield _Obstacle(message, self._end)
+
+    def _too_many_per_period(self, account: Account, victims: set[Key]) -> Iterator[_Obstacle]:
+        if rate := self.budget.rate:
+            expiries = account.expiries(rate.period, self.now, but=victims)
+            when = f"suspended within {format_duration(rate.period)}"
+            if message := _excess(rate.limit, account, len(expiries), victims, when):
+                until = min(_room_at(expiries, len(victims), rate.limit.of(account.population)), self._end or NEVER)
+                yield _Obstacle(message, until if until < NEVER else None)
+
+    @cached_property
+    def _end(self) -> datetime | None:
+        """When the limits stop to hold for this time; None where they hold at all hours."""
+        return next_change(self.budget.applies_during, self.now) if self.budget.applies_during else None
 
 
-def _closed(budget: Budget, now: datetime) -> Iterator[_Obstacle]:
-    if budget.allowed_during and not is_open(budget.allowed_during, now):
-        hours = ", ".join(str(hours) for hours in budget.allowed_during)
-        yield _Obstacle(f"in {budget.scope} it is allowed only {hours}", next_change(budget.allowed_during, now))
+def _room_at(expiries: Sequence[datetime], victims: int, most: int | None) -> datetime:
+    """When so many of the others have stopped counting that there is room for the victims."""
+    if most is None or victims > most:
+        return NEVER
+    surplus = len(expiries) + victims - most
+    return expiries[surplus - 1]
 
 
-def _overdrawn(budget: Budget, spending: Spending, covered: Sequence[Member], now: datetime) -> Iterator[_Obstacle]:
-    """The limits that these would overdraw. The end of the hours in which they hold removes them as well."""
-    if budget.applies_during and not is_open(budget.applies_during, now):
-        return
-    end = next_change(budget.applies_during, now) if budget.applies_during else None
-    parts = dict.fromkeys(budget.scope.part_of(victim.place) for victim in covered)
-    for part in parts:
-        account = _Account.of(part, spending, covered)
-        for obstacle in (_too_many_at_once(budget, account), _too_many_per_period(budget, account, now)):
-            if obstacle:
-                yield obstacle._replace(until=min(_last(obstacle.until), end) if end else obstacle.until)
-
-
-class _Account(NamedTuple):
-    """What is counted together."""
-
-    scope: Scope
-    suspensions: Sequence[Suspension]
-    victims: frozenset[tuple[str, str]]
-    population: int | None
-
-    @classmethod
-    def of(cls, scope: Scope, spending: Spending, victims: Iterable[Member]) -> "_Account":
-        """A suspension that might be covered counts, a workload that might be does not: both are the strict side."""
-        labels = spending.namespace_labels
-        population = spending.population
-        return cls(
-            scope=scope,
-            suspensions=[each for each in spending.suspensions if scope.covers(each.member.place, labels) is not False],
-            victims=frozenset(victim.key for victim in victims if scope.covers(victim.place, labels)),
-            population=None
-            if population is None
-            else sum(count for place, count in population.items() if scope.covers(place, labels)),
-        )
-
-    def refusal(self, limit: Limit, others: int, when: str) -> str:
-        """What to tell of a limit that the victims and `others` overdraw together; empty where they do not."""
-        most = limit.of(self.population)
-        share = "" if limit.share_ratio is None else f"{100 * limit.share_ratio:g} % of "
-        if most is None:
-            return f"at most {share}the GPU workloads {when} in {self.scope}, and nobody knows how many there are"
-        if others + len(self.victims) <= most:
-            return ""
-        allowed = f"at most {most}{f' ({share}{self.population})' if share else ''} {when} in {self.scope}"
-        return f"{allowed}; {others} count already, and {len(self.victims)} would follow"
-
-
-def _too_many_at_once(budget: Budget, account: _Account) -> _Obstacle | None:
-    if budget.at_once is None:
-        return None
-    suspended = {each.member.key for each in account.suspensions if not each.is_over}
-    message = account.refusal(budget.at_once, len(suspended - account.victims), "suspended at once")
-    return _Obstacle(message, None) if message else None
-
-
-def _too_many_per_period(budget: Budget, account: _Account, now: datetime) -> _Obstacle | None:
-    if budget.rate is None:
-        return None
-    limit, period = budget.rate.limit, budget.rate.period
-    expiries = sorted(_expiries(account, period, now))
-    message = account.refusal(limit, len(expiries), f"suspended within {format_duration(period)}")
-    if not message:
-        return None
-    most = limit.of(account.population)
-    if most is None or len(account.victims) > most:
-        return _Obstacle(message, None)
-    surplus = len(expiries) + len(account.victims) - most
-    last_to_go = expiries[surplus - 1]
-    return _Obstacle(message, None if last_to_go == _NEVER else last_to_go)
-
-
-def _expiries(account: _Account, period: timedelta, now: datetime) -> Iterable[datetime]:
-    """When each of the others that were suspended within the period stops counting."""
-    latest: dict[tuple[str, str], datetime] = {}
-    for each in account.suspensions:
-        expiry = _NEVER if each.at is None else each.at + period
-        if expiry > now and each.member.key not in account.victims:
-            latest[each.member.key] = max(expiry, latest.get(each.member.key, expiry))
-    return latest.values()
-
-
-def _key(member: Member) -> tuple[str, str]:
-    return member.key
+def _excess(limit: Limit, account: Account, others: int, victims: set[Key], when: str) -> str:
+    """What to tell of a limit that the victims and `others` overdraw together; empty where they do not."""
+    most, population, scope = limit.of(account.population), account.population, account.scope
+    share = "" if limit.share_ratio is None else f"{100 * limit.share_ratio:g} % of "
+    if most is None:
+        return f"at most {share}the GPU workloads {when} in {scope}, and nobody knows how many there are"
+    if others + len(victims) <= most:
+        return ""
+    shown = f"{most} ({share}{population})" if share else f"{most}"
+    return f"at most {shown} {when} in {scope}; {others} count already, and {len(victims)} would follow"

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from scaler.core.selectors import parse_selector
 
 Labels = Mapping[str, str]
+Key = tuple[str, str]
+"""Namespace and name."""
 
 
 class Place(NamedTuple):
@@ -35,7 +37,7 @@ class Member:
     """Empty: none, since Kueue does not admit it. None: not known."""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         return self.namespace, self.name
 
     @property
@@ -85,13 +87,23 @@ class Scope:
             return None
         return name in self.cluster_queues if self.cluster_queues else name != ""
 
-    def part_of(self, place: Place) -> "Scope":
-        """The part of it that is counted together with what is there."""
+    def group_of(self, place: Place) -> str | None:
+        """What is counted together with what is there, by name; None where nobody knows."""
         match self.each:
             case Each.NAMESPACE:
-                return replace(self, namespaces=frozenset({place.namespace}), each=None)
+                return place.namespace
             case Each.CLUSTER_QUEUE:
-                return replace(self, cluster_queues=frozenset({place.cluster_queue or ""}), each=None)
+                return place.cluster_queue
+            case None:
+                return ""
+
+    def part(self, group: str) -> "Scope":
+        """The part of it that is counted together, as a scope."""
+        match self.each:
+            case Each.NAMESPACE:
+                return replace(self, namespaces=frozenset({group}), each=None)
+            case Each.CLUSTER_QUEUE:
+                return replace(self, cluster_queues=frozenset({group}), each=None)
             case None:
                 return self
 

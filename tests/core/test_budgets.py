@@ -6,9 +6,10 @@ from builders import NOON, minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaler.core.budgets import Budget, Exhausted, Granted, Limit, Rate, Spending, Suspension, admits
+from scaler.core.budgets import Books, Budget, Exhausted, Granted, Limit, Rate, admits
 from scaler.core.hours import Hours, is_open
 from scaler.core.scopes import Each, Member, Place, Scope
+from scaler.core.spending import Spending, Suspension
 
 HOUR = timedelta(hours=1)
 TEAM_A, TEAM_B = frozenset({"team-a"}), frozenset({"team-b"})
@@ -341,6 +342,16 @@ def test_the_order_of_victims_and_of_what_was_spent_is_irrelevant(
     other_victims, other_suspensions = data.draw(st.permutations(victims)), data.draw(st.permutations(suspensions))
     answer = admits(budgets, spent_of(suspensions), victims, NOON)
     assert admits(budgets, spent_of(other_suspensions), other_victims, NOON) == answer
+
+
+@given(budgets=BUDGETS, suspensions=SUSPENSIONS, questions=st.lists(VICTIMS, max_size=3))
+@settings(max_examples=50)
+def test_what_was_asked_before_changes_no_answer(
+    budgets: list[Budget], suspensions: list[Suspension], questions: list[list[Member]]
+) -> None:
+    books = Books(budgets, spent_of(suspensions), NOON)
+    for victims in questions:
+        assert books.admits(victims) == admits(budgets, spent_of(suspensions), victims, NOON)
 
 
 @given(budgets=BUDGETS, suspensions=SUSPENSIONS, more=SUSPENSIONS, victims=VICTIMS)

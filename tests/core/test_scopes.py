@@ -50,9 +50,9 @@ def test_a_selector_that_cannot_be_read_is_an_error_even_where_labels_are_not_kn
         (Scope(), "the cluster"),
         (Scope(namespaces=frozenset({"b", "a"})), "namespaces a, b"),
         (Scope(namespace_selector="team=a"), "namespaces with team=a"),
-        (Scope(each=Each.NAMESPACE).part_of(Place("a", "q")), "namespace a"),
+        (Scope(each=Each.NAMESPACE).part("a"), "namespace a"),
         (
-            Scope(each=Each.CLUSTER_QUEUE, namespaces=frozenset({"a"})).part_of(Place("a", "q")),
+            Scope(each=Each.CLUSTER_QUEUE, namespaces=frozenset({"a"})).part("q"),
             "ClusterQueue q and namespace a",
         ),
     ],
