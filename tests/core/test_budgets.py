@@ -196,6 +196,9 @@ def test_outside_of_its_hours_a_limit_does_not_hold() -> None:
     assert granted(at_once(0, applies_during=(NIGHT,)), spending(), A)
     limited = refused(at_once(0, applies_during=(OFFICE,)), spending(), A)
     assert limited.until == NOON + timedelta(hours=5), "17:00: the limit itself would never let it pass"
+    lunch = Hours(begin=time(11, 50), end=time(12, 10))
+    limited = refused(hourly(1, applies_during=(lunch,)), spending(*gone(OTHER)), A)
+    assert limited.until == NOON + minutes(10), "12:10: the limit itself would let it pass at 12:30"
 
 
 def test_outside_of_the_hours_in_which_it_is_allowed_nothing_is_suspended() -> None:
@@ -280,6 +283,8 @@ def test_what_might_be_covered_counts_and_what_might_be_there_does_not() -> None
     queue = Scope(cluster_queues=frozenset({"gpus"}))
     lost = gone(member("lost", cluster_queue=None))
     assert not granted(at_once(1, scope=queue), spending(*lost), A)
+    each = Scope(each=Each.CLUSTER_QUEUE)
+    assert not granted(at_once(1, scope=each), spending(*lost), A), "it may be any queue's"
     assert granted(at_once(1, scope=queue), spending(*gone(member("deployment", cluster_queue=""))), A)
     unsure = spending(population={Place("team-a", "gpus"): 2, Place("team-a"): 8})
     assert not granted(at_once(share=0.25, scope=queue), unsure, A), "25 % of the 2 that are sure is nobody"
