@@ -26,7 +26,7 @@ from scaler.loops.wishes import wake_wish
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 """On pods of admitted Workloads. Source: Kueue, with the gate TopologyAwareScheduling (on by default)."""
 
-_JOB_NAME_LABELS = {
+JOB_NAME_LABELS = {
     "Job": "batch.kubernetes.io/job-name",
     "JobSet": "jobset.sigs.k8s.io/jobset-name",
     "TrainJob": "jobset.sigs.k8s.io/jobset-name",
@@ -78,7 +78,7 @@ def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
 
     def by_job(pod: Pod) -> Iterable[Hashable]:
         labels = pod.metadata.labels
-        return ((pod.metadata.namespace, key, labels[key]) for key in set(_JOB_NAME_LABELS.values()) if key in labels)
+        return ((pod.metadata.namespace, key, labels[key]) for key in set(JOB_NAME_LABELS.values()) if key in labels)
 
     def with_gpus(pod: Pod) -> Iterable[Hashable]:
         if gpus.of_pod(pod.spec):
@@ -109,11 +109,25 @@ def is_indexed(label: str) -> bool:
 
 
 def workload_indexes() -> dict[str, Index[Workload]]:
+    """By the job that owns it, and by the label under which the job's pods are found in the pod store."""
+
     def by_owner(workload: Workload) -> Iterable[Hashable]:
         if key := owner_key(workload):
             yield key
 
-    return {"owner": by_owner}
+    def by_job(workload: Workload) -> Iterable[Hashable]:
+        if key := job_key(workload):
+            yield key
+
+    return {"owner": by_owner, "job": by_job}
+
+
+def job_key(workload: Workload) -> tuple[str, str, str] | None:
+    """(namespace, label, its value) by which the pods of its job are found; None where its kind has no such label."""
+    owner = workload.metadata.controller_owner
+    if owner is None or owner.kind not in JOB_NAME_LABELS:
+        return None
+    return workload.metadata.namespace, JOB_NAME_LABELS[owner.kind], owner.name
 
 
 def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
@@ -223,12 +237,12 @@ class Cluster:
 
     def pods_of_workload(self, workload: Workload) -> list[core.Pod]:
         """The Workload's pods: those annotated with its name, or else those of the job that owns it."""
-        namespace, owner = workload.metadata.namespace, workload.metadata.controller_owner
-        found = self.pods.by_index("workload", (namespace, workload.metadata.name))
+        owner, job = workload.metadata.controller_owner, job_key(workload)
+        found = self.pods.by_index("workload", workload.metadata.key)
         if not found and owner:
             found = self.pods.by_index("owner", owner.uid)
-        if not found and owner and owner.kind in _JOB_NAME_LABELS:
-            found = self.pods.by_index("job", (namespace, _JOB_NAME_LABELS[owner.kind], owner.name))
+        if not found and job:
+            found = self.pods.by_index("job", job)
         return [self._gpu_pod(pod) for pod in found]
 
     def pods_of_selector(self, namespace: str, selector: str) -> list[core.Pod]:

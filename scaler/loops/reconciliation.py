@@ -24,9 +24,11 @@ from scaler.core.suspension import Phase, Plan, Situation, Step, Workload, plan
 from scaler.errors import KubeError
 from scaler.kube.decoding import decode
 from scaler.kube.events import ObjectReference
+from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.kube.objects import ObjectMeta, ScalableWorkload
 from scaler.kube.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.kueue.patches import activate, deactivate
+from scaler.kueue.workloads import observe
 from scaler.loops.board import Board, Key
 from scaler.loops.cluster import Cluster
 from scaler.loops.leadership import Api
@@ -36,6 +38,9 @@ from scaler.loops.status import desired_status, is_worth_writing
 from scaler.loops.wishes import WAKE, wake_wish
 
 log = structlog.get_logger(__name__)
+
+_ATTEMPTS = 4
+_CONFLICT = 409
 
 _CAUSE_GPUS = 8
 """GPUs listed in the annotation that says why a Workload was deactivated."""
@@ -138,18 +143,49 @@ class Reconciler:
                 self._tell_both(scalable, workload, "Resumed", f"activated Workload {workload.name}: replicas is 1")
         return True
 
+    async def suspend(self, key: Key) -> None:
+        """Deactivate the Workload of a plan's victim now; the plan has made sure that it is still wanted at 0.
+
+        A conflict is answered by looking again, at once and a few times: every moment in which one victim of a plan
+        is deactivated and another is not, others may take what was freed. Raises: KubeError after that.
+        """
+        for attempt in range(_ATTEMPTS):
+            scalable = self._cluster.scalable_workloads.get(*key)
+            workload = self._cluster.situation(scalable).workload if scalable is not None else None
+            if scalable is None or workload is None or not workload.active:
+                return
+            try:
+                fresh = await self._fresh(workload) if attempt else workload
+                await self._deactivate_now(scalable, fresh, self._decision(scalable))
+            except KubeError as error:
+                if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    async def _fresh(self, workload: Workload) -> Workload:
+        """The same as the API has it now. Raises: KubeError."""
+        found = decode(KueueWorkload, await self._api.get(WORKLOAD.path(workload.namespace, workload.name)))
+        if found.metadata.uid != workload.uid:
+            raise KubeError(f"Workload {workload.namespace}/{workload.name} was replaced by another", status=404)
+        return observe(found, self._cluster.gpus)
+
     async def _deactivate(self, scalable: ScalableWorkload, workload: Workload, decision: Decision | None) -> bool:
-        if not await self._is_still_wanted_at_zero(scalable):
+        if not await self.is_wanted_at_zero(scalable):
             log.info("suspension called off: replicas is no longer 0", scalable_workload=scalable.metadata.key)
             return False
+        await self._deactivate_now(scalable, workload, decision)
+        return True
+
+    async def _deactivate_now(self, scalable: ScalableWorkload, workload: Workload, decision: Decision | None) -> None:
         reason, message = _why(scalable, decision)
         cause = self._cause(scalable, decision, reason, message)
         await self._patch_workload(workload, deactivate(workload, cause=cause))
         again = " again (it had come back active)" if scalable.status.phase == Phase.SUSPENDED else ""
         self._tell_both(scalable, workload, reason, f"deactivated Workload {workload.name}{again}: {message}")
-        return True
 
-    async def _is_still_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
+    async def is_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
+        """Whether the API itself, and not a copy, has it at replicas 0. Raises: KubeError."""
         path = SCALABLE_WORKLOAD.path(*scalable.metadata.key)
         fresh = decode(ScalableWorkload, await self._api.get(path))
         return fresh.metadata.uid == scalable.metadata.uid and fresh.spec.replicas == 0

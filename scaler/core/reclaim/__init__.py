@@ -7,9 +7,11 @@
 | `trial`    | would it really get in if exactly these were suspended?            |
 | `ground`   | the world in which `core/victims.py` searches                      |
 | `refusals` | why is there no plan, with the numbers?                            |
+| `holding`  | does a plan still hold, now that it is to be carried out?          |
 | `planning` | the cheapest set, or why there is none                             |
 """
 
+from scaler.core.reclaim.holding import still_holds
 from scaler.core.reclaim.planning import plan_id, plan_reclaim
 from scaler.core.reclaim.values import Alternative, Candidate, Caution, NoPlan, Plan, Request, Scene, Why
 
@@ -24,4 +26,5 @@ __all__ = [
     "Why",
     "plan_id",
     "plan_reclaim",
+    "still_holds",
 ]

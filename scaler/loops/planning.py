@@ -1,0 +1,172 @@
+"""What would be suspended for whom, as things stand? Reads and computes, and writes nothing.
+
+The leader makes grants of it; the CLI and the HTTP pages show it. Plans take up to a second of computing, so they are
+made on copies, in a thread, while KEDA goes on getting its answers.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from scaler.core.budgets import Exhausted, admits
+from scaler.core.costs import Stake, cost_of
+from scaler.core.placement import Capacity
+from scaler.core.quota.demands import Market
+from scaler.core.quota.model import Workload
+from scaler.core.quota.roster import World
+from scaler.core.quota.snapshot import Snapshot
+from scaler.core.quota.tree import Tree
+from scaler.core.reclaim import Candidate, NoPlan, Plan, Request, Scene, Why, plan_reclaim
+from scaler.core.reclaim_policy import ReclaimPolicy
+from scaler.core.scopes import Member
+from scaler.core.spending import Spending
+from scaler.loops.board import Board, Evaluation
+from scaler.loops.candidates import Idlers, find_idlers, gpus_of, waiting_gangs
+from scaler.loops.cluster import Cluster
+from scaler.loops.quota_view import Blind, QuotaView
+from scaler.loops.spending import spending_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """Everything that plans are made from, at one instant."""
+
+    snapshot: Snapshot
+    evaluation: Evaluation
+    idlers: Idlers
+    spending: Spending
+    capacity: Capacity | None
+    now: datetime
+    gangs: Sequence[Workload] = ()
+    """All that wait for GPUs, in the order in which plans are made."""
+
+
+class Planning:
+    """Makes plans. `capacity` gives the nodes' free amounts, or None where nodes are not known."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        board: Board,
+        view: QuotaView,
+        policy: ReclaimPolicy,
+        *,
+        max_age: timedelta,
+        capacity: Callable[[], Capacity | None] = lambda: None,
+    ) -> None:
+        """`max_age` is how old verdicts may be that somebody is suspended for."""
+        self._cluster = cluster
+        self._board = board
+        self._view = view
+        self._policy = policy
+        self._max_age = max_age
+        self._capacity = capacity
+        self._scenes: dict[str, tuple[int, object, datetime, Scene]] = {}
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    @property
+    def policy(self) -> ReclaimPolicy:
+        return self._policy
+
+    def look(self, now: datetime) -> Sight | Blind:
+        """What there is to plan with, or why nothing can be planned."""
+        snapshot, evaluation = self._view.look(), self._board.evaluation
+        if isinstance(snapshot, Blind):
+            return snapshot
+        if evaluation is None:
+            return Blind(f"nothing has been judged yet: {self._board.why_cold}")
+        age = self._board.age or timedelta(0)
+        if age > self._max_age:
+            return Blind(f"the latest verdicts are {int(age.total_seconds())} s old")
+        idlers = find_idlers(evaluation, self._cluster, snapshot, weights=self._policy.weights, now=now)
+        return Sight(
+            snapshot=snapshot,
+            evaluation=evaluation,
+            idlers=idlers,
+            spending=spending_of(self._cluster, snapshot),
+            capacity=self._capacity(),
+            now=now,
+            gangs=waiting_gangs(snapshot.workloads.values(), self._cluster),
+        )
+
+    async def plan(self, sight: Sight, gang: Workload, candidates: Iterable[Candidate] | None = None) -> Plan | NoPlan:
+        """The plan for the gang; of other candidates than all that are idle, where these are given."""
+        made = self.request(sight, gang, candidates)
+        return made if isinstance(made, NoPlan) else await asyncio.to_thread(plan_reclaim, made)
+
+    def request(self, sight: Sight, gang: Workload, candidates: Iterable[Candidate] | None = None) -> Request | NoPlan:
+        """What a plan for the gang is made from, independent of what changes afterwards."""
+        tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+        if tree is None:
+            message = f"LocalQueue {gang.namespace}/{gang.queue} leads to no ClusterQueue that can be scheduled"
+            return NoPlan(gang=gang.key, why=Why.QUEUE_STOPPED, message=message)
+        doubts = sight.snapshot.doubts(tree)
+        if doubts:
+            return NoPlan(gang=gang.key, why=Why.UNFORESEEABLE, message=f"cannot be read: {'; '.join(doubts)}")
+        members = {key for queue in tree.queues.values() for key in queue.workloads}
+        given = sight.idlers.candidates if candidates is None else tuple(candidates)
+        return Request(
+            gang=gang,
+            scene=self._scene(sight, tree),
+            candidates=tuple(each for each in given if each.workload in members),
+            leaving=sight.idlers.leaving & members,
+            refuse=lambda victims: self._refusal(sight, victims),
+            limits=self._policy.limits,
+        )
+
+    def _scene(self, sight: Sight, tree: Tree) -> Scene:
+        """Made anew only when something in the tree has changed: most ticks look at the same thing again."""
+        version = sight.snapshot.version(tree)
+        known = self._scenes.get(tree.root.name)
+        if known is not None and known[:3] == (version, id(sight.capacity), sight.now):
+            return known[3]
+        scene = Scene(
+            tree=tree.clone(),
+            pending=sight.snapshot.pending_in(tree),
+            world=World(
+                market=Market(flavors=dict(sight.snapshot.flavors)),
+                namespaces=dict(sight.snapshot.namespaces),
+                local_queue=sight.snapshot.local_queue,
+            ),
+            fair_sharing=self._policy.fair_sharing,
+            now=sight.now,
+            capacity=sight.capacity,
+        )
+        self._scenes[tree.root.name] = (version, id(sight.capacity), sight.now, scene)
+        return scene
+
+    def _refusal(self, sight: Sight, victims: Collection[Member]) -> str:
+        outcome = admits(self._policy.budgets, sight.spending, victims, sight.now)
+        if not isinstance(outcome, Exhausted):
+            return ""
+        until = f"; not before {outcome.until.isoformat(timespec='seconds')}" if outcome.until else ""
+        return f"budget {outcome.budget}: {outcome.message}{until}"
+
+    def victim(self, sight: Sight, workload_key: str, name: str) -> Candidate | None:
+        """A victim of a plan that stands, as a candidate again; None for one that holds no quota any more."""
+        workload = sight.snapshot.workload(workload_key)
+        if workload is None or workload.reservation is None:
+            return None
+        return replace(self._as_if_idle(workload), name=name)
+
+    def everybody(self, sight: Sight, gang: Workload) -> Sequence[Candidate]:
+        """Every Workload of the gang's tree that holds GPUs, as if all of them were idle: for what-if questions."""
+        tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+        known = {each.workload: each for each in sight.idlers.candidates}
+        holders = [each for queue in tree.queues.values() for each in queue.workloads.values()] if tree else []
+        return [known.get(each.key) or self._as_if_idle(each) for each in holders if gpus_of(each, self._cluster)]
+
+    def _as_if_idle(self, workload: Workload) -> Candidate:
+        gpus = gpus_of(workload, self._cluster)
+        stake = Stake(gpus=gpus, worked=timedelta(0), idle=timedelta(0), priority=workload.priority)
+        return Candidate(
+            workload=workload.key,
+            name=workload.key,
+            gpus=gpus,
+            cost=cost_of(stake, self._policy.weights),
+            member=Member(namespace=workload.namespace, name=workload.name, cluster_queue=workload.held.cluster_queue),
+        )
