@@ -3,8 +3,8 @@
 Quota is reclaimed from where it is held beyond what is owned. Candidates fall into three groups:
 
 1. of other queues, where the preemptor has the hierarchical advantage: some subtree with the preemptor and without the
-   candidate owns quota enough for the request, so the candidate sits on the subtree's quota. Priority decides nothing
-   that the policy `reclaimWithinCohort` does not;
+   candidate owns enough for the request beside what it uses, so the candidate sits on the subtree's quota. Priority
+   decides nothing that the policy `reclaimWithinCohort` does not;
 2. of other queues, without that advantage: only while the preemptor's queue stays within its nominal quota, unless
    `borrowWithinCohort` lets it take from lower priorities while it borrows;
 3. of the preemptor's own queue.
