@@ -81,7 +81,7 @@ class Node(Struct, frozen=True):
         return not self.spec.unschedulable and is_true(self.status.conditions, "Ready")
 
 
-def labels(node: Node) -> Mapping[str, str]:
+def labels(node: Node) -> dict[str, str]:
     """What demands of pods are compared with."""
     return node.metadata.labels | {NAME_FIELD: node.metadata.name}
 
