@@ -5,6 +5,7 @@ from collections import Counter
 import structlog
 
 from scaler.core.idleness import verdict_name
+from scaler.core.ledger import Entry
 from scaler.core.replicas import answer_reason
 from scaler.errors import KubeError
 from scaler.keda.servicer import RpcEnded
@@ -12,6 +13,7 @@ from scaler.kube.calls import Call
 from scaler.loops.board import Evaluation
 from scaler.loops.evaluation import Tick
 from scaler.loops.leading import Reconciled
+from scaler.loops.pressure import Outlook
 from scaler.loops.projection import answer_word
 from scaler.telemetry.metrics import Metrics
 
@@ -52,6 +54,21 @@ class Observers:
         resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
         labels = {"verb": call.verb, "resource": resource, "status": str(call.status)}
         self._metrics.kube_calls.labels(**labels).observe(call.seconds)
+
+    def planned(self, outlook: Outlook) -> None:
+        reasons = Counter(str(each.why) for each in outlook.refused)
+        reasons["Planned"] = len(outlook.standing) + len(outlook.made)
+        self._metrics.show_pressure(gangs=reasons, reclaimable_gpus=outlook.reclaimable_gpus)
+        if outlook.blind:
+            log.debug("nothing can be planned", because=outlook.blind)
+
+    def reallocated(self, entry: Entry) -> None:
+        """An entry of the ledger has come to its end."""
+        self._metrics.reallocated_gpus.labels(outcome=str(entry.stage)).inc(entry.gpus)
+        if entry.took is not None:
+            self._metrics.reallocations.observe(entry.took.total_seconds())
+        if entry.wasted_gpu_seconds is not None:
+            self._metrics.wasted_gpu_seconds.inc(entry.wasted_gpu_seconds)
 
     def reconciled(self, done: Reconciled) -> None:
         match done.error:

@@ -14,6 +14,7 @@ import structlog
 
 from scaler import __version__
 from scaler.cli.observers import Observers
+from scaler.cli.reclaiming import Reclaiming
 from scaler.cli.sources import Source, open_source
 from scaler.core.relabel import DEFAULT_RULES, parse_rules
 from scaler.errors import ScalerError
@@ -42,6 +43,7 @@ from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
 from scaler.loops.granting import Granter
 from scaler.loops.leadership import LeaderApi
 from scaler.loops.leading import Leading
+from scaler.loops.pressure import Pressure
 from scaler.loops.projection import explain, overview
 from scaler.loops.reconciliation import Reconciler
 from scaler.loops.sampling import Sampler
@@ -120,6 +122,7 @@ class Runtime:
         self._started_at = 0.0
         self.server: ExternalScalerServer | None = None
         self.leading: Leading | None = None
+        self.pressure: Pressure | None = None
 
     def follow(self, follower: Callable[[Tick], None]) -> None:
         """Be told of every tick."""
@@ -234,6 +237,16 @@ class Runtime:
         )
         self._stack.push_async_callback(self.scales.close)
         self.evaluator = self._evaluator(self.source)
+        self.reclaiming = Reclaiming.of(
+            self.transport,
+            self.reflectors.workloads,
+            self.cluster,
+            self.board,
+            settings.reclaim.policy(),
+            namespace=namespace,
+            max_view_age=kubernetes.max_view_age,
+            max_verdict_age=self._patience(_MISSED_TICKS),
+        )
 
     def _evaluator(self, source: Source) -> Evaluator:
         settings = self.settings
@@ -293,7 +306,7 @@ class Runtime:
 
     def _start_loops(self) -> None:
         self._spawn("evaluation", self._evaluate())
-        for number, work in enumerate(self.reflectors.tasks()):
+        for number, work in enumerate([*self.reflectors.tasks(), *self.reclaiming.tasks()]):
             self._spawn(f"reflector-{number}", work)
         if "reconciler" in self.settings.components:
             self._spawn("reconciliation", self._reconcile())
@@ -322,8 +335,10 @@ class Runtime:
         recorder = EventRecorder(self.transport, instance=elector.identity)
         api = LeaderApi(self.transport, is_leader=lambda: elector.is_leader)
         reflectors = self.reflectors
+        reconciler = Reconciler(api, self.cluster, self.board, recorder)
+        self.pressure = self.reclaiming.pressure(api, reconciler, recorder, self.board, self._observers)
         self.leading = Leading(
-            reconciler=Reconciler(api, self.cluster, self.board, recorder),
+            reconciler=reconciler,
             granter=Granter(api, self.cluster, self.board),
             scaled_objects=reflectors.scaled_objects,
             scalable_workloads=reflectors.scalable_workloads,
@@ -343,8 +358,11 @@ class Runtime:
     async def _lead(self) -> None:
         for reflector in (self.reflectors.scalable_workloads, self.reflectors.workloads, self.reflectors.pods):
             await reflector.wait_synced()
-        if self.leading is not None:
-            await self.leading.run()
+        if self.leading is None or self.pressure is None:
+            return
+        async with asyncio.TaskGroup() as work:
+            work.create_task(self.leading.run())
+            work.create_task(self.pressure.run())
 
     async def _after_evaluations(self) -> None:
         is_first = True
@@ -358,6 +376,8 @@ class Runtime:
             is_first = False
             if self.leading is not None:
                 self.leading.evaluated(evaluation)
+            if self.pressure is not None:
+                self.pressure.wake()
 
     # ---------------------------------------------------------------------------------------------- between evaluations
 
@@ -366,8 +386,10 @@ class Runtime:
             self.evaluator.touch(change.key)
 
     def _scalable_workload_changed(self, change: Change[ScalableWorkload]) -> None:
-        if is_asked_for_anew(change):
+        if is_asked_for_anew(change) or _is_granted_anew(change):
             self._target_changed(change.key[0], scalable_target(change.key[1]))
+        if self.pressure is not None and is_asked_for_anew(change):
+            self.pressure.wake()
 
     def _target_changed(self, namespace: str, target: Target) -> None:
         for scaled_object in self.reflectors.scaled_objects.by_index("target", (namespace, target)):
@@ -399,6 +421,12 @@ class Runtime:
         if self._stopping.is_set():
             return ["this process is stopping"]
         return [] if self.board.is_ready else [self.board.why_cold]
+
+
+def _is_granted_anew(change: Change[ScalableWorkload]) -> bool:
+    """Whether a plan has come or gone that may take the workload."""
+    old, new = (each.status.grant if each is not None else None for each in (change.old, change.new))
+    return old != new
 
 
 def _wake_queries(settings: Settings) -> list[WakeQuery]:

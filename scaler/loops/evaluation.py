@@ -47,6 +47,7 @@ _SILENT = Overrides()
 _resolve = lru_cache(maxsize=1024)(resolve)
 """Most triggers are set alike, and what is alike is one object."""
 
+_UNDER_PRESSURE = "idleAfterUnderPressure"
 EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
 
 
@@ -267,9 +268,11 @@ class Evaluator:
                 f"trigger metadata 'idleAfter': {format_duration(resolved.policy.idle_after)} is longer than the "
                 f"operator allows ({format_duration(self.config.max_window)}, evaluation.maxWindow of the settings)"
             )
-        if resolved.policy.idle_after < self.config.trust.interval:
+        if resolved.policy.idle_after_if_pressed < self.config.trust.interval:
+            key = "idleAfter" if resolved.policy.idle_after < self.config.trust.interval else _UNDER_PRESSURE
+            short = format_duration(resolved.policy.idle_after_if_pressed)
             raise MetadataError(
-                f"trigger metadata 'idleAfter': {format_duration(resolved.policy.idle_after)} is shorter than the time "
+                f"trigger metadata '{key}': {short} is shorter than the time "
                 f"between two samples ({format_duration(self.config.trust.interval)}, trust.collectionInterval of the "
                 "settings); nothing could be seen in it"
             )

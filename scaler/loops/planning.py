@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scaler.core.budgets import Exhausted, admits
+from scaler.core.budgets import Books, Exhausted
 from scaler.core.costs import Stake, cost_of
 from scaler.core.placement import Capacity
 from scaler.core.quota.demands import Market
@@ -114,7 +114,7 @@ class Planning:
             scene=self._scene(sight, tree),
             candidates=tuple(each for each in given if each.workload in members),
             leaving=sight.idlers.leaving & members,
-            refuse=lambda victims: self._refusal(sight, victims),
+            refuse=self._refusal(sight),
             limits=self._policy.limits,
         )
 
@@ -139,12 +139,20 @@ class Planning:
         self._scenes[tree.root.name] = (version, id(sight.capacity), sight.now, scene)
         return scene
 
-    def _refusal(self, sight: Sight, victims: Collection[Member]) -> str:
-        outcome = admits(self._policy.budgets, sight.spending, victims, sight.now)
-        if not isinstance(outcome, Exhausted):
-            return ""
-        until = f"; not before {outcome.until.isoformat(timespec='seconds')}" if outcome.until else ""
-        return f"budget {outcome.budget}: {outcome.message}{until}"
+    def _refusal(self, sight: Sight) -> Callable[[Collection[Member]], str]:
+        """Why budgets do not let these be suspended, as a question that is asked often."""
+        if not self._policy.budgets:
+            return lambda _: ""
+        books = Books(self._policy.budgets, sight.spending, sight.now)
+
+        def refuse(victims: Collection[Member]) -> str:
+            outcome = books.admits(victims)
+            if not isinstance(outcome, Exhausted):
+                return ""
+            until = f"; not before {outcome.until.isoformat(timespec='seconds')}" if outcome.until else ""
+            return f"budget {outcome.budget}: {outcome.message}{until}"
+
+        return refuse
 
     def victim(self, sight: Sight, workload_key: str, name: str) -> Candidate | None:
         """A victim of a plan that stands, as a candidate again; None for one that holds no quota any more."""

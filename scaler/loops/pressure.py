@@ -12,7 +12,7 @@ Laws:
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +20,7 @@ import structlog
 
 from scaler.core.grants import Course, Ending, GangState, Grant, Move, move
 from scaler.core.quota.model import Workload
-from scaler.core.reclaim import NoPlan, Plan, Why, still_holds
+from scaler.core.reclaim import Candidate, NoPlan, Plan, Why, still_holds
 from scaler.core.reclaim_policy import Unprotected
 from scaler.errors import KubeError
 from scaler.loops.board import Board
@@ -46,6 +46,8 @@ class Outlook:
     standing: tuple[StandingPlan, ...] = ()
     made: tuple[Plan, ...] = ()
     refused: tuple[NoPlan, ...] = ()
+    reclaimable_gpus: int = 0
+    """Of all candidates."""
 
 
 @dataclass
@@ -64,6 +66,8 @@ class Pressure:
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _not_before: dict[str, datetime] = field(default_factory=dict, init=False)
     """By uid of a gang, or name of a victim: when it may be part of a plan again."""
+    _refused: dict[str, tuple[Hashable, NoPlan]] = field(default_factory=dict, init=False)
+    """By uid of a gang, what was found for it, and on what: most ticks find the same things again."""
 
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and as soon as something is heard that a plan waits for."""
@@ -99,6 +103,7 @@ class Pressure:
             standing=tuple(standing),
             made=tuple(each for each in found if isinstance(each, Plan)),
             refused=tuple(each for each in found if isinstance(each, NoPlan)),
+            reclaimable_gpus=sum(each.gpus for each in sight.idlers.candidates) if isinstance(sight, Sight) else 0,
         )
         self.observe(self.outlook)
         return self.outlook
@@ -109,7 +114,9 @@ class Pressure:
         """For every tree without a plan, one for the first gang that has one; and what was found for those before."""
         if not self.planning.policy.pressure:
             return []
-        self.reallocation.forget_others(gang.uid for gang in sight.gangs)
+        waiting = frozenset(gang.uid for gang in sight.gangs)
+        self.reallocation.forget_others(waiting)
+        self._refused = {uid: known for uid, known in self._refused.items() if uid in waiting}
         busy = {self._root(sight, plan.grant.gang) for plan in standing}
         answers: list[Plan | NoPlan] = []
         looked_at: Counter[str] = Counter()
@@ -139,12 +146,25 @@ class Pressure:
         candidates = [
             each for each in sight.idlers.candidates if each.name not in taken and self._is_due(each.name, sight.now)
         ]
+        seen = self._fingerprint(sight, gang, candidates)
+        known = self._refused.get(gang.uid)
+        if known is not None and known[0] == seen:
+            return known[1]
         found = await self.planning.plan(sight, gang, candidates)
+        if isinstance(found, NoPlan):
+            self._refused[gang.uid] = (seen, found)
         if isinstance(found, Plan) and self.planning.policy.unprotected is Unprotected.REFUSE:
             exposed = next((each for each in found.cautions if each.reason == Why.UNPROTECTED), None)
             if exposed is not None:
                 return NoPlan(gang=gang.key, why=Why.UNPROTECTED, message=exposed.message)
         return found
+
+    def _fingerprint(self, sight: Sight, gang: Workload, candidates: Sequence[Candidate]) -> Hashable:
+        """Equal only while the same answer is to be expected: budgets change with time, and by the minute is enough."""
+        tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+        version = sight.snapshot.version(tree) if tree is not None else 0
+        idle = frozenset(each.name for each in candidates)
+        return version, idle, sight.idlers.leaving, sight.now.replace(second=0, microsecond=0)
 
     async def _grant(self, plan: Plan, now: datetime) -> None:
         """Offer the plan to its victims. Where one of them has changed meanwhile, the next tick calls it off."""

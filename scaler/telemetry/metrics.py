@@ -12,6 +12,7 @@ from prometheus_client.exposition import choose_encoder
 
 _PREFIX = "idle_gpu_scaler"
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_MINUTES = (1, 5, 15, 30, 60, 120, 300, 600, 1800)
 _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -72,6 +73,32 @@ class Metrics:
             buckets=_SLOW,
             registry=registry,
         )
+        self.gangs = Gauge(
+            f"{_PREFIX}_waiting_gangs",
+            "Workloads that wait for GPUs and were planned for in the latest look, by what came of it.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.reclaimable_gpus = Gauge(
+            f"{_PREFIX}_reclaimable_gpus", "GPUs of idle workloads that a plan may take.", registry=registry
+        )
+        self.reallocated_gpus = Counter(
+            f"{_PREFIX}_reallocated_gpus_total",
+            "GPUs that plans took, by where they ended: with the gang, with somebody else, or nowhere.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.reallocations = Histogram(
+            f"{_PREFIX}_reallocation_seconds",
+            "Time from the grant on an idle workload to the admission of the gang that got its GPUs.",
+            buckets=_MINUTES,
+            registry=registry,
+        )
+        self.wasted_gpu_seconds = Counter(
+            f"{_PREFIX}_wasted_gpu_seconds_total",
+            "GPU time between the suspension of victims and the admission of their gang.",
+            registry=registry,
+        )
         self.leader = Gauge(f"{_PREFIX}_leader", "1 while this replica holds the Lease.", registry=registry)
         self.events_lost = Gauge(
             f"{_PREFIX}_events_lost", "Kubernetes Events dropped or refused since the start.", registry=registry
@@ -88,6 +115,13 @@ class Metrics:
         self.gpus.clear()
         for verdict, count in gpus.items():
             self.gpus.labels(verdict=verdict).set(count)
+
+    def show_pressure(self, *, gangs: Mapping[str, int], reclaimable_gpus: int) -> None:
+        """Replace the gauges that describe the latest look at those that wait."""
+        self.gangs.clear()
+        for outcome, count in gangs.items():
+            self.gangs.labels(outcome=outcome).set(count)
+        self.reclaimable_gpus.set(reclaimable_gpus)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics in the format that the scraper accepts, and its content type."""

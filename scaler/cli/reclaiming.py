@@ -1,0 +1,74 @@
+"""The parts of one process that hand idle quota to gangs that wait: quota's view, plans, the leader's loop."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from scaler.cli.observers import Observers
+from scaler.core.reclaim_policy import ReclaimPolicy
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.reflector import Reflector
+from scaler.kube.transport import KubeTransport
+from scaler.loops.board import Board
+from scaler.loops.cluster import Cluster
+from scaler.loops.leadership import Api
+from scaler.loops.planning import Planning
+from scaler.loops.pressure import Pressure
+from scaler.loops.quota_view import QuotaReflectors, QuotaView
+from scaler.loops.reallocation import Reallocation
+from scaler.loops.reconciliation import Announcer, Reconciler
+
+Clock = Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaiming:
+    """What every replica has of it."""
+
+    reflectors: QuotaReflectors
+    planning: Planning
+    is_confined: bool
+    """To one namespace: then quota cannot be seen, and nothing is watched for it."""
+
+    @classmethod
+    def of(
+        cls,
+        transport: KubeTransport,
+        workloads: Reflector[Workload],
+        cluster: Cluster,
+        board: Board,
+        policy: ReclaimPolicy,
+        *,
+        namespace: str,
+        max_view_age: timedelta,
+        max_verdict_age: timedelta,
+    ) -> "Reclaiming":
+        reflectors = QuotaReflectors.of(transport)
+        view = QuotaView(
+            reflectors,
+            workloads,
+            clock=lambda: datetime.now(UTC),
+            max_age=max_view_age,
+            fair_sharing=policy.fair_sharing,
+            only_namespace=namespace,
+        )
+        planning = Planning(cluster, board, view, policy, max_age=max_verdict_age)
+        return cls(reflectors=reflectors, planning=planning, is_confined=bool(namespace))
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run on every replica, so that a new leader, or anybody who asks, can plan at once."""
+        return [] if self.is_confined else self.reflectors.tasks()
+
+    def pressure(
+        self, api: Api, reconciler: Reconciler, announcer: Announcer, board: Board, observers: Observers
+    ) -> Pressure:
+        """The leader's loop."""
+        cluster = self.planning.cluster
+        return Pressure(
+            planning=self.planning,
+            board=board,
+            reconciler=reconciler,
+            reallocation=Reallocation(api, cluster.scalable_workloads.get, announcer, finished=observers.reallocated),
+            observe=observers.planned,
+        )
