@@ -12,8 +12,8 @@ Worked example: node a has 8 GPUs, of which x holds 4 and a terminating pod of y
 once y has ended 4; both 8.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -83,6 +83,12 @@ class Capacity:
         """As it will be when each node, by its position, runs so many pods of the shape, too."""
         return self._taken((node, shape.needs, count) for node, count in pods)
 
+    def exchanged(self, leaving: Iterable[Held], coming: Iterable[Held]) -> "Capacity":
+        """As it is once some of the pods have ended and others have come. For one from which nothing is counted out."""
+        leaving, coming = tuple(leaving), tuple(coming)
+        given = [(held.node, held.amounts, 1) for held in leaving] + [(held.node, held.amounts, -1) for held in coming]
+        return replace(self._changed(given, self.gone), occupancy=self.occupancy.exchanged(leaving, coming))
+
     def emptied(self) -> "Capacity":
         """The most that there could ever be: no pod at all, every node ready and uncordoned."""
         return _emptied(self.index)
@@ -116,7 +122,7 @@ class Capacity:
         for node in moved:
             levels[self.free[node][resource]] ^= 1 << node
             levels[vectors[node][resource]] = levels.get(vectors[node][resource], 0) | 1 << node
-        return levels
+        return {level: nodes for level, nodes in levels.items() if nodes}
 
     # ------------------------------------------------------------------------------------------------------- questions
 
@@ -194,8 +200,12 @@ class Capacity:
 def capacity_of(nodes: NodeIndex | Iterable[Node], occupants: Iterable[Occupant]) -> Capacity:
     """What the occupants leave free on the nodes."""
     index = nodes if isinstance(nodes, NodeIndex) else NodeIndex(nodes)
+    return capacity_beside(index, list(held_by(index, occupants)))
+
+
+def capacity_beside(index: NodeIndex, holding: Collection[Held]) -> Capacity:
+    """What is left free by pods whose places and amounts are known in the terms of the index."""
     free = [list(index.allocatable(node)) for node in index.nodes]
-    holding = list(held_by(index, occupants))
     for held in holding:
         vector = free[held.node]
         for resource, amount in held.amounts:

@@ -7,7 +7,7 @@ Laws:
 * Nothing goes twice: a pod that is terminating and whose workload is a victim counts once.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler.core.placement.index import PODS, Needs, NodeIndex
@@ -72,6 +72,17 @@ class Occupancy:
         """The terminating pods that are not gone already."""
         return (held for held in self.ending if not gone.includes(held))
 
+    def exchanged(self, leaving: Sequence[Held], coming: Sequence[Held]) -> "Occupancy":
+        """Without some of these very pods and with others. It shares what is the same."""
+        left, arrived = {id(held) for held in leaving}, occupancy_of(coming)
+        of_workload = dict(self.of_workload)
+        for workload in {held.workload for held in leaving} | arrived.of_workload.keys():
+            staying = [held for held in of_workload.pop(workload, ()) if id(held) not in left]
+            if present := staying + arrived.of_workload.get(workload, []):
+                of_workload[workload] = present
+        ending = [held for held in self.ending if id(held) not in left]
+        return Occupancy(of_workload, ending + arrived.ending)
+
 
 def occupancy_of(holding: Iterable[Held]) -> Occupancy:
     """The pods by workload."""
@@ -87,10 +98,15 @@ def occupancy_of(holding: Iterable[Held]) -> Occupancy:
 
 def held_by(index: NodeIndex, occupants: Iterable[Occupant]) -> Iterator[Held]:
     """What each pod holds. Pods that are over, and pods on nodes that are not there, hold nothing."""
+    known: dict[int, tuple[Requests, Needs]] = {}
     for each in occupants:
         node = index.position.get(each.node)
         if node is not None and each.occupies:
-            yield Held(node, needs_of(index, each.requests), each.workload, each.terminating)
+            requests = each.requests
+            found = known.get(id(requests))
+            if found is None:
+                found = known[id(requests)] = (requests, needs_of(index, requests))
+            yield Held(node, found[1], each.workload, each.terminating)
 
 
 def needs_of(index: NodeIndex, requests: Requests) -> Needs:
