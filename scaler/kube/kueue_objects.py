@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import field
 
 from scaler.kube.nodes import Affinity, Toleration
-from scaler.kube.objects import Condition, Container, ObjectMeta, PodSpec, Quantity, Resources, Struct
+from scaler.kube.objects import Condition, Container, ObjectMeta, PodSpec, Quantity, Struct
 
 
 class ContainerPort(Struct, frozen=True):
@@ -27,9 +27,6 @@ class TemplateSpec(PodSpec, frozen=True):
 
     containers: tuple[TemplateContainer, ...] = ()
     init_containers: tuple[TemplateContainer, ...] = ()
-    resources: Resources | None = None
-    """Of the pod as a whole; where given, these count instead of the sum over the containers."""
-    overhead: dict[str, Quantity] = field(default_factory=dict)
     node_selector: dict[str, str] = field(default_factory=dict)
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()

@@ -102,6 +102,9 @@ class PodSpec(Struct, frozen=True):
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resources: Resources | None = None
+    """Of the pod as a whole; where given, these count instead of the sum over the containers."""
+    overhead: dict[str, Quantity] = {}
 
 
 class Running(Struct, frozen=True):

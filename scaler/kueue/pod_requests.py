@@ -1,4 +1,4 @@
-"""What one pod of a PodSet asks for, as Kueue and the scheduler of Kubernetes count it. Pure.
+"""What one pod asks for, as Kueue and the scheduler of Kubernetes count it. Pure.
 
 Laws:
 
@@ -21,8 +21,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from scaler.core.quota.amounts import amount, exact, rounded
-from scaler.kube.kueue_objects import TemplateContainer, TemplateSpec
-from scaler.kube.objects import Quantity, Resources
+from scaler.kube.objects import Container, PodSpec, Quantity, Resources
 
 _OF_PODS = ("cpu", "memory")
 _HUGE_PAGES = "hugepages-"
@@ -30,7 +29,7 @@ _HUGE_PAGES = "hugepages-"
 Sums = dict[str, Fraction]
 
 
-def pod_requests(spec: TemplateSpec) -> dict[str, int]:
+def pod_requests(spec: PodSpec) -> dict[str, int]:
     """Amounts of one pod by resource. Raises: ValueError for a quantity that is none."""
     if len(spec.containers) == 1 and not (spec.init_containers or spec.overhead or spec.resources):
         requests = effective(spec.containers[0].resources)
@@ -48,14 +47,14 @@ def effective(resources: Resources) -> Mapping[str, Quantity]:
     return resources.limits | resources.requests if resources.limits else resources.requests
 
 
-def _of_containers(spec: TemplateSpec) -> Sums:
+def _of_containers(spec: PodSpec) -> Sums:
     lasting, peak = _of_init_containers(spec.init_containers)
     for container in spec.containers:
         _add(lasting, effective(container.resources))
     return _highest(lasting, peak)
 
 
-def _of_init_containers(containers: Iterable[TemplateContainer]) -> tuple[Sums, Sums]:
+def _of_init_containers(containers: Iterable[Container]) -> tuple[Sums, Sums]:
     """The sidecars together, and the most that is needed while init containers run."""
     sidecars: Sums = {}
     peak: Sums = {}
