@@ -141,6 +141,12 @@ class _Search:
         """By resource, what one of each kind needs."""
         return list(zip(*(kind.needs for kind in self.kinds), strict=True))
 
+    @cached_property
+    def bulk(self) -> list[float]:
+        """How hard one of each kind is to pack: of two that together need as much as one, each is a quarter as hard."""
+        largest = [max(1, *column) for column in self.needs]
+        return [sum((need / most) ** 2 for need, most in zip(kind.needs, largest, strict=True)) for kind in self.kinds]
+
     def run(self) -> dict[int, Counts] | Impossible | OutOfSteps:
         way = self._way()
         to_come = self._to_come(way)
@@ -262,16 +268,17 @@ class _Search:
         }
 
     def _best(self, layer: _Layer, bounds: Counts, size: int) -> _Layer:
-        """So many of its counts: those for which most can be to spare."""
+        """So many of its counts: those with most to spare, and of these those that have packed the bulky things."""
         if len(layer) <= size:
             return layer
 
-        def spare(counts: Counts) -> tuple[float, Counts]:
-            missing = self._spare(counts, layer[counts].last, bounds)
-            return min(each / max(1, bound) for each, bound in zip(missing, bounds, strict=True)), counts
+        def rank(counts: Counts) -> tuple[float, float, Counts]:
+            last = layer[counts].last
+            spare = zip(self._spare(counts, last, bounds), bounds, strict=True)
+            return min(each / max(1, bound) for each, bound in spare), sum(map(mul, self.bulk, (*counts, last))), counts
 
-        ranked = [(counts, layer[counts]) for counts in sorted(layer, key=spare, reverse=True)]
-        return dict(ranked[: max(1, size)])
+        ranked = sorted(layer, key=rank, reverse=True)
+        return {counts: layer[counts] for counts in ranked[: max(1, size)]}
 
     def _spare(self, counts: Counts, last: int, bounds: Counts) -> Iterator[int]:
         """What is to come beyond what the counts lack, bound by bound."""

@@ -23,6 +23,7 @@ CASES = [
     pytest.param(kinds((4, 2), (3, 3)), spaces(7, 9), False, id="17 do not go into 16"),
     pytest.param(kinds((2, 1), (2, 1)), spaces(), False, id="no space"),
     pytest.param(kinds((2, 1), (3, 1)), spaces(1, 1), False, id="spaces too small for any"),
+    pytest.param(kinds((3, 1), (2, 4)), spaces(5, 6), True, id="3 + 2 into 5 and three of 2 into 6, not two and 3 + 2"),
     pytest.param(kinds((6, 20), (2, 20)), spaces(*[8] * 20), True, id="20 times 6 + 2 into 8"),
     pytest.param(kinds((6, 20), (3, 1)), spaces(*[8] * 20), False, id="20 times 6 leave 2 everywhere"),
 ]
@@ -51,6 +52,15 @@ def test_steps_that_run_out_are_no_answer() -> None:
     assert pack(kinds((4, 1), (3, 3)), spaces(7, 6), Steps(1)) == OutOfSteps()
 
 
+def test_a_gang_that_fits_is_never_called_impossible_however_few_the_steps() -> None:
+    """7 into 7, 5 + 5 into 11, 7 + 2 into 9. With 20 steps the narrow walk has dropped the counts on that way."""
+    wanted, into = kinds((2, 1), (7, 2), (5, 2)), spaces(7, 11, 9, kinds=3)
+    answers = [type(pack(wanted, into, Steps(steps))) for steps in range(200)]
+    assert answers[20] is OutOfSteps
+    assert answers[-1] is Packed
+    assert Impossible not in answers
+
+
 def test_a_kind_stays_away_from_where_it_may_not_go() -> None:
     into = [Space((8,), (True, False)), Space((8,), (True, True))]
     found = pack(kinds((8, 1), (8, 1)), into, Steps(100))
@@ -63,20 +73,20 @@ def test_what_a_space_has_less_than_nothing_of_bothers_only_who_needs_it() -> No
     assert found == Packed({0: (0, 2), 1: (1, 1)})
 
 
-def test_thousands_of_spaces_that_are_alike_are_no_more_work_than_the_things_need() -> None:
-    """Of 5,000 spaces 21 are looked at, one for each thing: some 100 counts × 3 combinations × 21."""
-    into = [Space((8, 10**9 + number), (True, True)) for number in range(5_000)]
-    wanted = [Kind((5, 1), 10), Kind((3, 1), 11)]
-    assert isinstance(pack(wanted, into, Steps(2_000)), Packed)
+def test_of_thousands_of_spaces_that_are_alike_no_more_are_looked_at_than_there_are_things() -> None:
+    """Into 4 goes one thing of 4 and none of 5: of these spaces three are of use, one for each of the things of 4."""
+    into = [Space((4, 10**9 + number), (True, True)) for number in range(5_000)]
+    into.append(Space((8, 10**9), (True, True)))
+    assert isinstance(pack([Kind((4, 1), 3), Kind((5, 1), 1)], into, Steps(100)), Packed)
 
 
-def test_five_kinds_that_fill_sixteen_nodes_to_the_last_gpu_are_packed() -> None:
-    """16 · 8 = 128 = 7·8 + 6·4 + 5·3 + 7·3 + 6·2: only packings without a gap are left, and one is found."""
-    wanted = kinds((7, 8), (6, 4), (5, 3), (3, 7), (2, 6))
-    into = spaces(*[8] * 16, kinds=5)
-    found = pack(wanted, into, Steps(50_000))
-    assert sum(kind.needs[0] * kind.wanted for kind in wanted) == 56 + 24 + 15 + 21 + 12
-    assert not isinstance(found, OutOfSteps)
+def test_things_that_fill_the_spaces_to_the_last_bit_are_packed() -> None:
+    """16 · 8 = 128 = 4 · (7 + 1) + 4 · (5 + 3) + 4 · (4 + 4) + 4 · (6 + 2): any gap is one too many."""
+    wanted = kinds((7, 4), (1, 4), (5, 4), (3, 4), (4, 8), (6, 4), (2, 4))
+    into = spaces(*[8] * 16, kinds=7)
+    found = pack(wanted, into, Steps(20_000))
+    assert isinstance(found, Packed)
+    check(found, wanted, into)
 
 
 SMALL_KINDS = st.lists(

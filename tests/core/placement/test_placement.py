@@ -297,13 +297,26 @@ def test_what_is_out_of_steps_on_empty_nodes_is_not_never() -> None:
 
 
 def test_sets_on_different_nodes_are_searched_apart() -> None:
-    """Each pair is the one above; together they have 2 · 4 numbers to tell apart instead of 4 · 4 … on every node."""
+    """Each pair is the one above. Searched together, eight pairs would have 8⁸ numbers of pods to tell apart."""
     nodes, gang = [], []
     for zone in "pqrstuvw":
         labels = {"zone": zone}
         nodes += [node(f"{zone}-a", 7, labels=labels), node(f"{zone}-b", 6, labels=labels)]
         gang += [demand(1, 4, pod_set=f"{zone}-head", nodes=on(labels)), demand(3, 3, pod_set=zone, nodes=on(labels))]
     assert isinstance(place(gang, capacity_of(nodes, []), steps=200), Placement)
+
+
+def test_sets_that_compete_through_a_third_are_searched_together() -> None:
+    """Where `middle` has b and c, `big` must have a (6 free, of which it leaves 1), and `small` finds nothing."""
+    labels = [{"small": "yes", "big": "yes"}, {"big": "yes", "middle": "yes"}, {"middle": "yes"}]
+    nodes = [node(name, gpus, labels=each) for name, gpus, each in zip("abc", (6, 8, 4), labels, strict=True)]
+    gang = [
+        demand(count, gpus, pod_set=pod_set, nodes=on({pod_set: "yes"}))
+        for pod_set, count, gpus in [("big", 1, 5), ("middle", 2, 4), ("small", 1, 3)]
+    ]
+    assert misfit(place(gang, capacity_of(nodes, []))).why is Shortage.NOT_TOGETHER
+    assert fits(gang[:2], capacity_of(nodes, []))
+    assert fits(gang[::2], capacity_of(nodes, []))
 
 
 def test_sets_of_equal_pods_share_their_places() -> None:

@@ -40,6 +40,19 @@ def test_sets_that_need_more_devices_together_than_there_are_are_not_possible() 
     assert not rooms.is_possible
 
 
+def test_devices_that_a_node_has_lost_do_not_count_as_gained() -> None:
+    """a has 4 of 8 left and uses 6: x gives it 0 free, which adds nothing to the 8 of b. 5 + 4 need 9."""
+    pods = [occupant("a", 2, workload=workload) for workload in "xyz"]
+    rooms = Rooms(
+        [demand(1, 5, pod_set="big"), demand(1, 4, pod_set="small")], capacity_of([node("a", 4), node("b")], pods)
+    )
+    rooms.leave("x")
+    assert not rooms.is_possible
+    rooms.leave("y")
+    rooms.leave("z")
+    assert rooms.is_possible  # 4 + 8
+
+
 def test_a_workload_helps_where_it_holds_a_place_on_a_node_that_is_open() -> None:
     nodes = [node("a"), node("b", unschedulable=True)]
     pods = [occupant("a", 1, workload="x"), occupant("b", 8, workload="y")]
