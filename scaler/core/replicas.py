@@ -98,6 +98,8 @@ class Standing:
     """The plan that may take it for a gang that waits, in words; empty where none may."""
     doubt: Unknown | None = None
     """Why the target itself cannot be known: it vanished, is refused, or its policy is invalid."""
+    is_plannable: bool = True
+    """Whether plans can take it: they are about quota, and only a ScalableWorkload's is known."""
     note: str = ""
     """What is observed about it in words, such as Kueue's own message on why it waits."""
 
@@ -189,10 +191,10 @@ def _answer_running(standing: Standing, verdict: WorkloadVerdict | None, *, poli
         return Active(because=Because.KEPT, message=f"asked for: {standing.demand}")
     if standing.running_since is None or verdict is None:
         return Active(because=Because.STARTING, message="its containers have not reported when they started running")
-    return _answer_measured(now - standing.running_since, verdict, policy, standing.grant)
+    return _answer_measured(now - standing.running_since, verdict, policy, standing)
 
 
-def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy, grant: str) -> Answer:
+def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy, standing: Standing) -> Answer:
     warm_up, window = format_duration(policy.warm_up), format_duration(policy.window)
     if ran < policy.warm_up:
         return Active(because=Because.WARMING_UP, message=f"running for {_rough(ran)} of {warm_up} warm-up")
@@ -205,7 +207,7 @@ def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy, g
         case Unknown(reason=reason, message=message):
             return NoAnswer(reason=reason, message=message)
         case Idle():
-            return _answer_idle(policy, grant)
+            return _answer_idle(policy, standing)
 
 
 def _rough(duration: timedelta) -> str:
@@ -213,20 +215,28 @@ def _rough(duration: timedelta) -> str:
     return format_duration(timedelta(seconds=int(duration.total_seconds())))
 
 
-def _answer_idle(policy: Policy, grant: str) -> Answer:
+def _answer_idle(policy: Policy, standing: Standing) -> Answer:
     floor, window = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.window)
     quiet = f"every required GPU stayed below {floor} for {window}"
     if policy.mode is Mode.OBSERVE:
         return Active(because=Because.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it")
+    if policy.reclaim is not Reclaim.ALWAYS and not standing.is_plannable:
+        return Active(because=Because.NOBODY_WAITS, message=f"{quiet}; {_NOT_PLANNABLE}")
     match policy.reclaim:
         case Reclaim.ALWAYS:
             return Inactive(because=Because.GPUS_IDLE, message=quiet)
-        case Reclaim.ON_PRESSURE if grant:
-            return Inactive(because=Because.RECLAIMED, message=f"{quiet}; taken by {grant}")
+        case Reclaim.ON_PRESSURE if standing.grant:
+            return Inactive(because=Because.RECLAIMED, message=f"{quiet}; taken by {standing.grant}")
         case Reclaim.ON_PRESSURE:
             return Active(because=Because.NOBODY_WAITS, message=f"{quiet}; no waiting gang needs its GPUs")
         case Reclaim.PRIORITY_BOOST:
             return Active(because=Because.LEFT_TO_KUEUE, message=f"{quiet}; Kueue preempts it first where it must")
+
+
+_NOT_PLANNABLE = (
+    "reclaim OnPressure and PriorityBoost are for ScalableWorkloads, whose quota is known; scale one, or set reclaim "
+    "to Always"
+)
 
 
 def _idle_since(

@@ -297,6 +297,7 @@ def standing_of_scale(*, replicas: int, pods: Sequence[Pod], wake_wish: str = ""
         stage=stage if replicas else Stage.SUSPENDED,
         running_since=running_since(pods),
         wake_wish=wake_wish,
+        is_plannable=False,
         note=f"{len(running)} of {max(replicas, len(holders))} GPU pods run"
         if holders
         else "it has no pod that requests a GPU",

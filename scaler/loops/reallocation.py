@@ -10,7 +10,7 @@ Laws:
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -161,7 +161,7 @@ class Reallocation:
                 await self._write(member.scalable, {"grant": None})
         done = [each for each in entries if each is not None]
         gpus, took = sum(each.gpus for each in done), max((each.took for each in done if each.took), default=None)
-        after = f" {format_duration(took)} after they were granted" if took else ""
+        after = f" {format_duration(_whole(took))} after they were granted" if took else ""
         givers = ", ".join(plan.grant.victims)
         self._tell_gang(plan.grant, "ReclaimAdmitted", f"admitted with {gpus} GPUs of {givers}{after}")
 
@@ -200,7 +200,7 @@ class Reallocation:
 
     def tell_refusal(self, gang: Workload, found: NoPlan) -> None:
         """Tell the owner of a gang why no plan helps it, once per reason."""
-        if self._told.get(gang.uid) == found.why:
+        if found.why is Why.FITS_ALREADY or self._told.get(gang.uid) == found.why:
             return
         self._told[gang.uid] = found.why
         about = ObjectMeta(name=gang.name, namespace=gang.namespace, uid=gang.uid)
@@ -232,3 +232,7 @@ class Reallocation:
                 raise
             return False
         return True
+
+
+def _whole(duration: timedelta) -> timedelta:
+    return timedelta(seconds=round(duration.total_seconds()))

@@ -314,6 +314,12 @@ def test_on_pressure_only_a_plan_takes_what_is_idle(
     assert shown(decided(at_stand, of, **changes).answer) == expected
 
 
+def test_a_target_without_a_workload_is_never_taken_by_a_plan_and_says_so() -> None:
+    answer = decided(standing(is_plannable=False, grant="plan"), IDLE, **ON_PRESSURE).answer
+    assert shown(answer) == (Active, "NobodyWaits")
+    assert "for ScalableWorkloads" in answer.message
+
+
 def test_under_pressure_the_shorter_window_counts() -> None:
     ran = running_for(minutes(16))  # 10 of warm-up, 6 since
     short = {"idle_after_under_pressure": minutes(5), **ON_PRESSURE}
