@@ -66,6 +66,8 @@ class Considered(NamedTuple):
     """Why it was not admitted."""
     assignment: Assignment | None
     """None where it was not even nominated."""
+    victims: int = 0
+    """How many Workloads have to go for it, those included that are evicted already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,9 @@ class Head:
 
     @property
     def considered(self) -> Considered:
-        return Considered(self.workload.key, self.queue.name, self.outcome, self.obstacle, self.assignment)
+        return Considered(
+            self.workload.key, self.queue.name, self.outcome, self.obstacle, self.assignment, len(self.targets)
+        )
 
 
 Nomination = tuple[Tried, Assignment, tuple[Target, ...]]

@@ -27,7 +27,7 @@ else happens during a cycle, so this rule has no case here.
 Source: Kueue, pkg/cache/queue/cluster_queue.go, inadmissible_workloads.go; KEP-168; lastAssignmentOutdated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -98,6 +98,27 @@ class PendingQueue:
         other._line, other._aside, other._out = self._line.copy(), self._aside.copy(), self._out.copy()
         other._held, other._sticky = self._held.copy(), self._sticky
         other._progress, other._reasons = self._progress.copy(), self._reasons.copy()
+        other.generation = self.generation
+        return other
+
+    def moved(self, spec: ClusterQueue, roster: Roster, staying: Container[str]) -> "PendingQueue":
+        """The same Workloads at the same places, under the numbers of another roster; those not in `staying` are gone.
+
+        Both rosters number shapes alike. Who was out, and belongs here now, waits aside for the next retry.
+        """
+        numbers = {
+            number: roster.numbers[key] for number in self if (key := self._roster.waiting(number).key) in staying
+        }
+        other = PendingQueue(spec, roster)
+        other._line = sorted(numbers[each] for each in self._line if each in numbers)
+        other._aside = [numbers[each] for each in self._aside if each in numbers]
+        out = {numbers[each] for each in self._out if each in numbers}
+        other._out = out & roster.strangers
+        other._aside += sorted(out - roster.strangers)
+        other._held = self._held.copy()
+        other._sticky = numbers.get(self._sticky) if self._sticky is not None else None
+        other._progress = {numbers[each]: found for each, found in self._progress.items() if each in numbers}
+        other._reasons = {numbers[each]: found for each, found in self._reasons.items() if each in numbers}
         other.generation = self.generation
         return other
 

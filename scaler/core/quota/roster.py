@@ -47,7 +47,14 @@ class World:
 class Roster:
     """The Workloads of one tree, waiting or not."""
 
-    def __init__(self, tree: Tree, pending: Mapping[str, Iterable[Workload]], world: World) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        pending: Mapping[str, Iterable[Workload]],
+        world: World,
+        shapes: dict[Hashable, int] | None = None,
+    ) -> None:
+        """`shapes` keeps the numbers of shapes, for rosters that shall give equal shapes the same one."""
         self.world = world
         waiting = {each.key: name for name, workloads in pending.items() for each in workloads}
         holders = [each for queue in tree.queues.values() for each in queue.workloads.values()]
@@ -58,7 +65,7 @@ class Roster:
         self.homes = tuple(waiting.get(each.key) or world.home(each) for each in self._workloads)
         """The ClusterQueue where each waits, or would wait without its reservation; empty for none."""
         self._queues = {name: node.spec for name, node in tree.queues.items()}
-        self.shapes = self._number_shapes()
+        self.shapes = self._number_shapes({} if shapes is None else shapes)
         """A number by Workload: equal ones for Workloads alike."""
         self.strangers = self._find_strangers()
         """Those whose namespace their ClusterQueue does not select."""
@@ -85,8 +92,7 @@ class Roster:
             self._demands[place] = known
         return known
 
-    def _number_shapes(self) -> tuple[int, ...]:
-        seen: dict[Hashable, int] = {}
+    def _number_shapes(self, seen: dict[Hashable, int]) -> tuple[int, ...]:
         pod_sets: dict[int, Hashable] = {}
         return tuple(seen.setdefault(_shape(each, pod_sets), len(seen)) for each in self._workloads)
 
