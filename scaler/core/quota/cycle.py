@@ -39,6 +39,7 @@ from scaler.core.quota.flavors import (
     Obstacle,
     Tried,
     largest_that_fits,
+    may_preempt_nobody,
 )
 from scaler.core.quota.model import Reservation, Workload
 from scaler.core.quota.preemption import Possibility, Reason, Target, can_always_reclaim, find_targets, foresee
@@ -237,18 +238,19 @@ class _Turn:
         def look_ahead(key: FlavorResource, amount: int) -> tuple[Possibility, int]:
             return foresee(self._tree, queue, workload, key, amount, fair_sharing=self._fair_sharing)
 
-        def attempt(demand: Demand) -> tuple[Assignment, tuple[Target, ...]] | None:
+        def attempt(demand: Demand) -> tuple[Assignment, tuple[Target, ...]]:
             assignment = assigner.assign(demand, tried, pins)
-            targets = self._targets(queue, workload, assignment) if assignment.mode is Mode.PREEMPT else ()
-            return (assignment, targets) if targets or assignment.mode is Mode.FIT else None
+            return assignment, self._targets(queue, workload, assignment)
 
         assigner = FlavorAssigner(queue, look_ahead, fair_sharing=self._fair_sharing)
         whole = attempt(demand)
-        if whole is None and demand.dispensable:
-            whole = largest_that_fits(demand, attempt)
-        return whole or (assigner.assign(demand, tried, pins), ())
+        if _helps(whole) or not demand.dispensable:
+            return whole
+        return largest_that_fits(demand, attempt, _helps) or whole
 
     def _targets(self, queue: QueueNode, workload: Workload, assignment: Assignment) -> tuple[Target, ...]:
+        if assignment.mode is not Mode.PREEMPT or may_preempt_nobody(queue.spec):
+            return ()
         return find_targets(
             self._tree, queue, workload, assignment.claim, assignment.contested, fair_sharing=self._fair_sharing
         )
@@ -342,6 +344,12 @@ class _Turn:
             node.usage = usage
         for workload in self.admitted:
             self._holder(workload).reserve(workload)
+
+
+def _helps(attempt: tuple[Assignment, tuple[Target, ...]]) -> bool:
+    """Whether the Workload would be admitted, at once or after preemptions."""
+    assignment, targets = attempt
+    return assignment.mode is Mode.FIT or bool(targets)
 
 
 def _upwards(queue: QueueNode) -> Iterable[Node]:

@@ -208,6 +208,7 @@ class FlavorAssigner:
         self._foresee = foresee
         self._fungibility = queue.spec.fungibility
         self._may_preempt_while_borrowing = _may_preempt_while_borrowing(queue.spec, fair_sharing=fair_sharing)
+        self._has_no_victims = may_preempt_nobody(queue.spec)
 
     def assign(
         self, demand: Demand, tried: Tried = NOTHING_TRIED, pins: Sequence[Mapping[str, str]] | None = None
@@ -294,6 +295,8 @@ class FlavorAssigner:
             return _Verdict.FIT, borrows
         if is_part or self._may_preempt_while_borrowing or queue.nominal(key) >= wanted:
             search.lacks(trial, key, None, wanted, available)
+            if self._has_no_victims:
+                return _Verdict.NO_CANDIDATES, borrows
             possibility, borrows = self._foresee(key, wanted)
             return _VERDICTS[possibility], borrows
         search.lacks(trial, key, Obstacle.WAITING_FOR_QUOTA, wanted, available)
@@ -305,6 +308,12 @@ def _may_preempt_while_borrowing(queue: ClusterQueue, *, fair_sharing: bool) -> 
     if policies.borrow_within_cohort is not PreemptionPolicy.NEVER:
         return True
     return fair_sharing and policies.reclaim_within_cohort is not PreemptionPolicy.NEVER
+
+
+def may_preempt_nobody(queue: ClusterQueue) -> bool:
+    """Whether the queue's policies leave no candidate whatever happens, so that no search for any is needed."""
+    policies = queue.preemption
+    return policies.within_cluster_queue is PreemptionPolicy.NEVER is policies.reclaim_within_cohort
 
 
 class _Search:
@@ -416,17 +425,18 @@ class _Search:
         )
 
 
-def largest_that_fits(demand: Demand, attempt: Callable[[Demand], R | None]) -> R | None:
-    """What `attempt` gives for the most pods for which it gives anything; None where it never does.
+def largest_that_fits(demand: Demand, attempt: Callable[[Demand], R], fits: Callable[[R], bool]) -> R | None:
+    """What `attempt` gives for the most pods with which it fits; None where it never does.
 
     Found by bisection over the number of missing pods, as Kueue does: exact only if fewer pods never fit worse.
     """
-    fewest, beyond, found, found_at = 0, demand.dispensable + 1, None, -1
+    fewest, beyond = 0, demand.dispensable + 1
+    found: R | None = None
     while fewest < beyond:
         middle = (fewest + beyond) // 2
         result = attempt(demand.reduced(middle))
-        if result is None:
-            fewest = middle + 1
+        if fits(result):
+            beyond, found = middle, result
         else:
-            beyond, found, found_at = middle, result, middle
-    return found if found_at == fewest else None
+            fewest = middle + 1
+    return found
