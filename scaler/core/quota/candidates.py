@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scaler.core.quota.amounts import FlavorResource, Usage
-from scaler.core.quota.model import PreemptionPolicy, Reservation, Workload
-from scaler.core.quota.tree import QueueNode, Rank, Tree
+from scaler.core.quota.model import PreemptionPolicy, Workload
+from scaler.core.quota.tree import QueueNode, Ranked, Tree
 
 
 class Reason(StrEnum):
@@ -39,25 +39,11 @@ class Target:
 
 def satisfies(policy: PreemptionPolicy, preemptor: Workload, candidate: Workload) -> bool:
     """Whether the policy lets the one preempt the other."""
-    match policy:
-        case PreemptionPolicy.NEVER:
-            return False
-        case PreemptionPolicy.ANY:
-            return True
-        case PreemptionPolicy.LOWER_PRIORITY:
-            return candidate.priority < preemptor.priority
-        case PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY:
-            newer = candidate.priority == preemptor.priority and preemptor.queued_at < candidate.queued_at
-            return newer or candidate.priority < preemptor.priority
-
-
-def uses(reservation: Reservation, contested: frozenset[FlavorResource]) -> bool:
-    """Whether any of it was assigned to the reservation, even an amount of none."""
-    if not contested.isdisjoint(reservation.usage):
-        return True
-    return any(
-        each.flavors.get(resource) == flavor for each in reservation.assignments for flavor, resource in contested
-    )
+    if candidate.priority < preemptor.priority:
+        return policy is not PreemptionPolicy.NEVER
+    if policy is PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY:
+        return candidate.priority == preemptor.priority and candidate.queued_at > preemptor.queued_at
+    return policy is PreemptionPolicy.ANY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +61,17 @@ class Claim:
             return False
         return self.queue.fits(self.usage)
 
-    def candidates(self, queue: QueueNode) -> Iterator[tuple[Rank, Workload]]:
+    def candidates(self, queue: QueueNode) -> Iterator[Ranked]:
         """The Workloads of the queue that may be preempted as far as policy and flavors go, in order."""
         policies = self.queue.spec.preemption
-        own = queue is self.queue
-        policy = policies.within_cluster_queue if own else policies.reclaim_within_cohort
-        if policy is not PreemptionPolicy.NEVER:
-            for rank, candidate in queue.in_preemption_order:
-                if satisfies(policy, self.workload, candidate) and uses(candidate.held, self.contested):
-                    yield rank, candidate
+        policy = policies.within_cluster_queue if queue is self.queue else policies.reclaim_within_cohort
+        match policy:
+            case PreemptionPolicy.NEVER:
+                return iter(())
+            case PreemptionPolicy.ANY:
+                return iter(queue.holders_of(self.contested))
+        holders = queue.holders_of(self.contested)
+        return (ranked for ranked in holders if satisfies(policy, self.workload, ranked[1]))
 
 
 @dataclass(slots=True)

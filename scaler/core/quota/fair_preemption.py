@@ -24,7 +24,7 @@ from enum import StrEnum
 from scaler.core.quota.candidates import Claim, Reason, Removal, Target
 from scaler.core.quota.model import Workload
 from scaler.core.quota.shares import LOWEST, Share, dominant_resource_share
-from scaler.core.quota.tree import CohortNode, Node, QueueNode, Rank, Tree
+from scaler.core.quota.tree import CohortNode, Node, QueueNode, Rank, Ranked, Tree
 
 
 class Strategy(StrEnum):
@@ -54,12 +54,12 @@ class _Line:
 
     __slots__ = ("_rest", "head", "queue")
 
-    def __init__(self, queue: QueueNode, candidates: Iterable[tuple[Rank, Workload]]) -> None:
+    def __init__(self, queue: QueueNode, candidates: Iterable[Ranked]) -> None:
         self.queue = queue
         self._rest = iter(candidates)
         self.head = next(self._rest, None)
 
-    def pop(self) -> tuple[Rank, Workload]:
+    def pop(self) -> Ranked:
         """Take the first candidate off. Raises: ValueError where none is left."""
         if self.head is None:
             raise ValueError(f"no candidate is left in ClusterQueue {self.queue.name}")
@@ -99,7 +99,7 @@ class _Search:
         for cohort in claim.queue.ancestors():
             self.way[cohort] = child
             child = cohort
-        self._passed_over: dict[QueueNode, list[tuple[Rank, Workload]]] = {}
+        self._passed_over: dict[QueueNode, list[Ranked]] = {}
 
     def by(self, strategy: Strategy) -> bool:
         """Take candidates until the claim fits; keep those that the strategy spares for `one_more_of_each_queue`."""
@@ -132,10 +132,13 @@ class _Search:
 
     def _take_first_allowed(self, line: _Line, strategy: Strategy) -> bool:
         """Take the first candidate that the strategy lets go, and tell whether the claim fits then."""
-        own, other = (self.shares.of(node) for node in self._sides(line.queue))
+        own, other = self._sides(line.queue)
+        share, initial = self.shares.of(own), self.shares.of(other)
         while line.head is not None:
-            _, candidate = line.head
-            allowed = own < other if strategy is Strategy.INITIAL_SHARE else own <= self._share_without(candidate, line)
+            if strategy is Strategy.INITIAL_SHARE:
+                allowed = share < initial
+            else:
+                allowed = share <= _share_without(line.head[1], line.queue, other)
             if allowed:
                 return self._take(line, Reason.IN_COHORT_FAIR_SHARING)
             self._passed_over.setdefault(line.queue, []).append(line.pop())
@@ -150,15 +153,6 @@ class _Search:
             below = cohort
         raise ValueError(f"ClusterQueues {queue.name} and {self.claim.queue.name} have no cohort in common")
 
-    def _share_without(self, candidate: Workload, line: _Line) -> Share:
-        """The share of the candidates' side without that one."""
-        _, other = self._sides(line.queue)
-        usage = candidate.held.usage
-        line.queue.remove(usage)
-        share = dominant_resource_share(other)
-        line.queue.add(usage)
-        return share
-
     def _take(self, line: _Line, reason: Reason) -> bool:
         """Take the line's head out, and tell whether the claim fits then."""
         self.removal.take(line.pop()[1], reason)
@@ -168,6 +162,15 @@ class _Search:
         fits = self.claim.fits()
         queue.add(usage)
         return fits
+
+
+def _share_without(candidate: Workload, queue: QueueNode, node: Node) -> Share:
+    """The node's share if the candidate's queue had not got it."""
+    usage = candidate.held.usage
+    queue.remove(usage)
+    share = dominant_resource_share(node)
+    queue.add(usage)
+    return share
 
 
 class _Ordering:

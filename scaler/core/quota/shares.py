@@ -17,7 +17,7 @@ Source: Kueue, pkg/cache/scheduler/fair_sharing.go; KEP-1714.
 from dataclasses import dataclass, field
 from math import inf
 
-from scaler.core.quota.amounts import NOTHING, FlavorResource, Usage
+from scaler.core.quota.amounts import NOTHING, FlavorResource, Usage, added
 from scaler.core.quota.tree import Node
 
 
@@ -55,11 +55,8 @@ def dominant_resource_share(node: Node, extra: Usage = NOTHING) -> Share:
     """The node's share if it used so much more."""
     if node.parent is None:
         return NO_SHARE
-    excess: dict[FlavorResource, int] = {}
-    for key, quota in node.subtree.items():
-        above = node.usage.get(key, 0) + extra.get(key, 0) - quota
-        if above > 0:
-            excess[key] = above
+    used = node.usage if not extra else added((node.usage, extra))
+    excess = {key: above for key, quota in node.subtree.items() if (above := used.get(key, 0) - quota) > 0}
     if not excess:
         return NO_SHARE
     ratio = _greatest_ratio(excess, node.parent)

@@ -27,6 +27,7 @@ from scaler.core.quota.model import ClusterQueue, Cohort, Quota, Workload
 
 Rank = tuple[bool, int, timedelta, str]
 """Place in the order of preemption: who is not evicted yet, priority, how early it was reserved, uid."""
+Ranked = tuple[Rank, Workload]
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
@@ -34,6 +35,12 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 def _rank(workload: Workload) -> Rank:
     """Those evicted already come first, then lower priorities, then later reservations."""
     return not workload.evicted, workload.priority, _END_OF_TIME - workload.held.at, workload.uid
+
+
+def _holds(workload: Workload, keys: frozenset[FlavorResource]) -> bool:
+    if not keys.isdisjoint(workload.held.usage):
+        return True
+    return any(each.flavors.get(key.resource) == key.flavor for each in workload.held.assignments for key in keys)
 
 
 class Node:
@@ -132,29 +139,37 @@ class Node:
 
     def is_within_quota(self, keys: Iterable[FlavorResource]) -> bool:
         """Whether the node exceeds its quota in none of them."""
-        return not any(self.borrows_with(key) for key in keys)
+        for key in keys:  # noqa: SIM110  # asked for every candidate of every search, where all() costs twice as much
+            if self.usage.get(key, 0) > self.subtree.get(key, 0):
+                return False
+        return True
 
     def add(self, usage: Usage) -> None:
         """Count the usage here; what exceeds the local quota counts in the parent too."""
         for key, amount in usage.items():
-            self._add(key, amount)
-
-    def _add(self, key: FlavorResource, amount: int) -> None:
-        local = self.local_available(key)
-        self.usage[key] = self.usage.get(key, 0) + amount
-        if self.parent is not None and amount > local:
-            self.parent._add(key, amount - local)
+            node: Node | None = self
+            passed_on = amount
+            while node is not None:
+                local = node.local_available(key)
+                node.usage[key] = node.usage.get(key, 0) + passed_on
+                if passed_on <= local:
+                    break
+                passed_on -= local
+                node = node.parent
 
     def remove(self, usage: Usage) -> None:
         """Take the usage back from here and from wherever it was counted above."""
         for key, amount in usage.items():
-            self._remove(key, amount)
-
-    def _remove(self, key: FlavorResource, amount: int) -> None:
-        stored_above = self.usage.get(key, 0) - self._local.get(key, 0)
-        self.usage[key] = self.usage.get(key, 0) - amount
-        if stored_above > 0 and self.parent is not None:
-            self.parent._remove(key, min(amount, stored_above))
+            node: Node | None = self
+            passed_on = amount
+            while node is not None:
+                used = node.usage.get(key, 0)
+                node.usage[key] = used - passed_on
+                counted_above = used - node._local.get(key, 0)
+                if counted_above <= 0:
+                    break
+                passed_on = min(passed_on, counted_above)
+                node = node.parent
 
     def remainder(self, wanted: Usage) -> tuple[bool, dict[FlavorResource, int]]:
         """Whether the amounts fit the node's own quota, and what of them its parent would have to give."""
@@ -225,30 +240,30 @@ class CohortNode(Node):
 class QueueNode(Node):
     """A ClusterQueue and the Workloads that hold quota in it."""
 
-    __slots__ = ("_order", "spec", "workloads")
+    __slots__ = ("_ranked", "spec", "workloads")
 
     def __init__(self, spec: ClusterQueue) -> None:
         super().__init__(spec.name, spec.quotas, spec.fair_weight)
         self.spec = spec
         self.workloads: dict[str, Workload] = {}
         """Those that hold quota here, by key. Change it by `reserve` and `release` only."""
-        self._order: tuple[tuple[Rank, Workload], ...] | None = None
+        self._ranked: dict[frozenset[FlavorResource], tuple[Ranked, ...]] = {}
 
-    @property
-    def in_preemption_order(self) -> tuple[tuple[Rank, Workload], ...]:
-        """The Workloads that hold quota here, the first to be preempted first, each with its rank among others.
+    def holders_of(self, keys: frozenset[FlavorResource]) -> tuple[Ranked, ...]:
+        """The Workloads that any of it was assigned to, even an amount of none: the first to be preempted first.
 
-        Sorted once for a given set of Workloads and shared with clones: searches ask for it far more often than the
-        set changes.
+        Found once for a given set of Workloads, and shared with clones: searches ask for it far more often than the set
+        changes.
         """
-        if self._order is None:
-            ranked = [(_rank(workload), workload) for workload in self.workloads.values()]
-            self._order = tuple(sorted(ranked, key=itemgetter(0)))
-        return self._order
+        known = self._ranked.get(keys)
+        if known is None:
+            ranked = [(_rank(workload), workload) for workload in self.workloads.values() if _holds(workload, keys)]
+            known = self._ranked[keys] = tuple(sorted(ranked, key=itemgetter(0)))
+        return known
 
     def settle(self) -> None:
         """Derive quota from the specification and usage from the Workloads."""
-        self._order = None
+        self._ranked = {}
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self.usage = {}
         for workload in self.workloads.values():
@@ -263,18 +278,21 @@ class QueueNode(Node):
     def reserve(self, workload: Workload) -> None:
         """Count a Workload that holds a reservation here."""
         self.workloads[workload.key] = workload
-        self._order = None
+        self._ranked = {}
         self.add(workload.held.usage)
 
     def release(self, workload: Workload) -> None:
         """Stop counting it."""
         released = self.workloads.pop(workload.key)
-        self._order = None
+        self._ranked = {}
         self.remove(released.held.usage)
 
     def fits(self, usage: Usage) -> bool:
         """Whether all of it is available now."""
-        return all(self.available(key) >= amount for key, amount in usage.items())
+        for key, amount in usage.items():  # noqa: SIM110  # as above
+            if amount > 0 and self.raw_available(key) < amount:
+                return False
+        return True
 
     def lowest_fit(self, key: FlavorResource, amount: int) -> tuple[int, bool]:
         """Height of the lowest subtree whose own quota holds so much more, and whether that is not the whole tree.
@@ -325,7 +343,7 @@ class Tree:
 
 def _cloned_queue(node: QueueNode, queues: dict[str, QueueNode]) -> QueueNode:
     queue = queues[node.name] = QueueNode(node.spec)
-    queue.workloads, queue._order = node.workloads.copy(), node._order
+    queue.workloads, queue._ranked = node.workloads.copy(), node._ranked
     node._copy_into(queue)
     return queue
 

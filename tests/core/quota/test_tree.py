@@ -272,24 +272,37 @@ def test_those_that_go_first_are_evicted_then_lower_in_priority_then_newer() -> 
     older, newer = holding("older"), holding("newer")
     lower, leaving = holding("lower", priority=-1), holding("leaving", priority=9, evicted=True)
     form = tree([cluster_queue("a")], workloads=[older, newer, lower, leaving])
-    assert [one.name for _, one in form.queues["a"].in_preemption_order] == ["leaving", "lower", "newer", "older"]
+    assert [one.name for _, one in form.queues["a"].holders_of(frozenset({GPU}))] == [
+        "leaving",
+        "lower",
+        "newer",
+        "older",
+    ]
+
+
+def test_only_who_was_assigned_some_of_it_holds_it_even_if_that_is_none() -> None:
+    nothing = replace(holding("none"), reservation=replace(holding("none", gpus=0).held, usage={}))
+    form = tree([cluster_queue("a", gpus={"default": 4, "h100": 4})], workloads=[nothing, holding("on", flavor="h100")])
+    assert [one.name for _, one in form.queues["a"].holders_of(frozenset({GPU}))] == ["none"]
+    assert [one.name for _, one in form.queues["a"].holders_of(frozenset({gpu("h100")}))] == ["on"]
+    assert [one.name for _, one in form.queues["a"].holders_of(frozenset({GPU, gpu("h100")}))] == ["on", "none"]
 
 
 def test_of_equals_the_uid_decides() -> None:
     first = holding("first", uid="1")
     second = replace(first, name="second", uid="2")
     form = tree([cluster_queue("a")], workloads=[second, first])
-    assert [one.name for _, one in form.queues["a"].in_preemption_order] == ["first", "second"]
+    assert [one.name for _, one in form.queues["a"].holders_of(frozenset({GPU}))] == ["first", "second"]
 
 
 def test_the_order_follows_what_is_reserved_and_released() -> None:
     runs, comes = holding("runs"), holding("comes")
     queue = tree([cluster_queue("a")], workloads=[runs]).queues["a"]
-    assert [one for _, one in queue.in_preemption_order] == [runs]
+    assert [one for _, one in queue.holders_of(frozenset({GPU}))] == [runs]
     queue.reserve(comes)
-    assert [one for _, one in queue.in_preemption_order] == [comes, runs]
+    assert [one for _, one in queue.holders_of(frozenset({GPU}))] == [comes, runs]
     queue.release(runs)
-    assert [one for _, one in queue.in_preemption_order] == [comes]
+    assert [one for _, one in queue.holders_of(frozenset({GPU}))] == [comes]
 
 
 # ------------------------------------------------------------------------------- what Kueue counted of the same objects
