@@ -114,7 +114,7 @@ class Move:
     course: Course
     ending: Ending = Ending.NONE
     about: tuple[str, ...] = ()
-    """The victims on whose account."""
+    """On whose account: victims that are busy, woke, or were never brought to 0."""
 
 
 def move(grant: Grant, gang: GangState, victims: Sequence[Victim], *, now: datetime) -> Move:
@@ -147,7 +147,8 @@ def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> Move:
     if busy:
         return Move(course=Course.RELEASE, ending=Ending.VICTIM_BUSY, about=busy)
     if now >= grant.expires_at:
-        return Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED)
+        late = tuple(victim.key for victim in victims if not victim.is_wanted_at_zero)
+        return Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED, about=late)
     if all(victim.is_wanted_at_zero for victim in victims):
         return Move(course=Course.COMMIT)
     return Move(course=Course.WAIT)

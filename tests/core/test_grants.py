@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[Grant, GangState, list[Victim], Move]] = {
         LATE,
         GangState.WAITING,
         [AT_ZERO, RUNNING],
-        Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED),
+        Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED, about=("team/a",)),
     ),
     "a plan waits for the last victim": (GRANT, GangState.WAITING, [AT_ZERO, RUNNING], Move(course=Course.WAIT)),
     "all victims at 0 are deactivated": (GRANT, GangState.WAITING, [AT_ZERO, AT_ZERO], Move(course=Course.COMMIT)),
