@@ -247,10 +247,10 @@ class Pressure:
     async def _release(self, plan: StandingPlan, step: Move, now: datetime) -> None:
         """Let everybody go who is held for the plan, and wake who was suspended for it."""
         policy = self.planning.policy
-        # Whoever KEDA never brought to 0 (paused, another trigger, a long cooldown) will not be brought there next time.
+        # Whoever KEDA did not bring to 0 (paused, another trigger, a long cooldown) it will not bring there next time.
         stubborn = policy.grant_for if step.ending is Ending.GRANT_EXPIRED else policy.replan_backoff
         self._not_before[plan.grant.gang_uid] = now + policy.replan_backoff
-        self._not_before |= {name: now + stubborn for name in step.about}
+        self._not_before |= dict.fromkeys(step.about, now + stubborn)
         await self.reallocation.release(plan, step, now)
 
     async def _thief(self, plan: StandingPlan, step: Move, sight: Sight | Blind) -> str:
