@@ -10,8 +10,8 @@ Laws:
 * All waiting Workloads start in line, as after a restart of Kueue.
 * A retry is asked for by every Workload that loses or gives up its quota, if its LocalQueue is not stopped, and reaches
   the whole tree.
-* A simulation ends: where nothing changes any more (`SETTLED`), where the caller has seen enough (`REACHED`), or where
-  it is caught in a circle of preemptions or has run too long (`CAPPED`).
+* A simulation ends: where nothing changes any more (`SETTLED`), where the caller has seen enough (`REACHED`), where the
+  same Workloads preempt each other for ever (`CIRCLING`), or where it has run too long (`CAPPED`).
 * `fork` is cheap and independent of its origin, so that a planner can try hundreds of ways from one start.
 
 Worked example: a queue of 2 GPUs, `first` (2) runs, `second` (2) waits. `fork`, `deactivate(["team/first"])` and `run`:
@@ -41,6 +41,7 @@ QUIET_CYCLES = 10
 class Ending(StrEnum):
     SETTLED = "Settled"
     REACHED = "Reached"
+    CIRCLING = "Circling"
     CAPPED = "Capped"
 
 
@@ -52,7 +53,7 @@ class Drained(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How far a simulation may go before it is taken for a circle."""
+    """How far a simulation may go."""
 
     preemptions: int
     cycles: int
@@ -69,6 +70,31 @@ class Run:
 
     cycles: tuple[Cycle, ...]
     ending: Ending
+
+
+class _Echo:
+    """Whether the same cycles come back again and again, in constant time per cycle."""
+
+    def __init__(self) -> None:
+        self._signs: list[int] = []
+        self._last: dict[int, int] = {}
+        self._period = 0
+        self._matched = 0
+
+    def has_come_back(self, cycle: Cycle) -> bool:
+        """Whether the cycles up to this one are the same three times over. What the heads did says what all did."""
+        heads = tuple((each.workload, each.outcome) for each in cycle.considered)
+        gone = tuple((each.workload.key, each.by) for each in cycle.preempted)
+        flavors = tuple(tuple(each.held.usage.items()) for each in cycle.admitted)
+        sign, number = hash((heads, gone, flavors)), len(self._signs)
+        if self._period and self._signs[number - self._period] == sign:
+            self._matched += 1
+        else:
+            last = self._last.get(sign)
+            self._period, self._matched = (0, 0) if last is None else (number - last, 1)
+        self._signs.append(sign)
+        self._last[sign] = number
+        return self._matched >= 2 * self._period > 0
 
 
 class Simulation:
@@ -242,6 +268,7 @@ class Simulation:
         limits = limits or self._limits
         cycles: list[Cycle] = []
         preemptions = quiet = 0
+        echo = _Echo()
         while True:
             if not (late and cycles and cycles[-1].decided and self.has_heads):
                 self.retry()
@@ -255,6 +282,8 @@ class Simulation:
                 return Run(cycles=tuple(cycles), ending=Ending.REACHED)
             if quiet and not self._retry_asked and (cycle.will_repeat or quiet >= QUIET_CYCLES):
                 return Run(cycles=tuple(cycles), ending=Ending.SETTLED)
+            if echo.has_come_back(cycle) and cycle.preempted:
+                return Run(cycles=tuple(cycles), ending=Ending.CIRCLING)
             if preemptions >= limits.preemptions or len(cycles) >= limits.cycles:
                 return Run(cycles=tuple(cycles), ending=Ending.CAPPED)
 
