@@ -17,7 +17,8 @@ from enum import StrEnum
 
 from scaler.core.quota.amounts import FlavorResource, Usage
 from scaler.core.quota.model import PreemptionPolicy, Workload
-from scaler.core.quota.tree import QueueNode, Ranked, Tree
+from scaler.core.quota.node import QueueNode, Ranked
+from scaler.core.quota.tree import Tree
 
 
 class Reason(StrEnum):

@@ -25,7 +25,8 @@ from operator import itemgetter
 
 from scaler.core.quota.candidates import Claim, Reason, Removal, Target
 from scaler.core.quota.model import Preemption, PreemptionPolicy, Workload
-from scaler.core.quota.tree import CohortNode, Node, QueueNode, Rank, Tree
+from scaler.core.quota.node import CohortNode, Node, QueueNode, Rank
+from scaler.core.quota.tree import Tree
 
 _ADVANTAGE, _NO_ADVANTAGE, _OWN = range(3)
 

@@ -23,8 +23,9 @@ from enum import StrEnum
 
 from scaler.core.quota.candidates import Claim, Reason, Removal, Target
 from scaler.core.quota.model import Workload
+from scaler.core.quota.node import CohortNode, Node, QueueNode, Rank, Ranked
 from scaler.core.quota.shares import LOWEST, Share, dominant_resource_share
-from scaler.core.quota.tree import CohortNode, Node, QueueNode, Rank, Ranked, Tree
+from scaler.core.quota.tree import Tree
 
 
 class Strategy(StrEnum):

@@ -15,7 +15,8 @@ from scaler.core.quota.amounts import FlavorResource, Usage
 from scaler.core.quota.candidates import Claim, Reason, Target
 from scaler.core.quota.fair_preemption import DEFAULT_STRATEGIES, Strategy
 from scaler.core.quota.model import ClusterQueue, PreemptionPolicy, Workload
-from scaler.core.quota.tree import QueueNode, Tree
+from scaler.core.quota.node import QueueNode
+from scaler.core.quota.tree import Tree
 
 __all__ = ["Possibility", "Reason", "Strategy", "Target", "can_always_reclaim", "find_targets", "foresee"]
 

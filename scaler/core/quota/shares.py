@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from scaler.core.quota.amounts import NOTHING, FlavorResource, Usage, added
-from scaler.core.quota.tree import Node
+from scaler.core.quota.node import Node
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -20,8 +20,8 @@ from typing import Generic, Protocol, TypeVar
 
 from scaler.core.quota.amounts import Usage
 from scaler.core.quota.model import Workload
+from scaler.core.quota.node import CohortNode, Node, QueueNode
 from scaler.core.quota.shares import Share, dominant_resource_share
-from scaler.core.quota.tree import CohortNode, Node, QueueNode
 
 
 class Contender(Protocol):
