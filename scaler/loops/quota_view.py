@@ -20,6 +20,7 @@ from scaler.core.quota.snapshot import Snapshot
 from scaler.kube import quota_objects as kube
 from scaler.kube.copies import Change
 from scaler.kube.kueue_objects import Workload
+from scaler.kube.patience import Timing
 from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
 from scaler.kube.resources import ADMISSION_CHECK, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR
 from scaler.kube.transport import KubeTransport
@@ -48,14 +49,14 @@ class QuotaReflectors:
     namespaces: Reflector[kube.Namespace]
 
     @classmethod
-    def of(cls, transport: KubeTransport) -> "QuotaReflectors":
+    def of(cls, transport: KubeTransport, *, timing: Timing = Timing()) -> "QuotaReflectors":  # noqa: B008 (immutable)
         return cls(
-            flavors=Reflector(transport, RESOURCE_FLAVOR, kube.ResourceFlavor),
-            checks=Reflector(transport, ADMISSION_CHECK, kube.AdmissionCheck),
-            cohorts=Reflector(transport, COHORT, kube.Cohort),
-            cluster_queues=Reflector(transport, CLUSTER_QUEUE, kube.ClusterQueue),
-            local_queues=Reflector(transport, LOCAL_QUEUE, kube.LocalQueue),
-            namespaces=Reflector(transport, NAMESPACE, kube.Namespace),
+            flavors=Reflector(transport, RESOURCE_FLAVOR, kube.ResourceFlavor, timing=timing),
+            checks=Reflector(transport, ADMISSION_CHECK, kube.AdmissionCheck, timing=timing),
+            cohorts=Reflector(transport, COHORT, kube.Cohort, timing=timing),
+            cluster_queues=Reflector(transport, CLUSTER_QUEUE, kube.ClusterQueue, timing=timing),
+            local_queues=Reflector(transport, LOCAL_QUEUE, kube.LocalQueue, timing=timing),
+            namespaces=Reflector(transport, NAMESPACE, kube.Namespace, timing=timing),
         )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

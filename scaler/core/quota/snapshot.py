@@ -138,9 +138,8 @@ class Snapshot:
             self._refile(self._pending.get(name, {}))
 
     def cluster_queue(self, name: str) -> ClusterQueue | None:
-        """Its specification, with the reason why it is inactive where it is."""
-        queue = self._queues.get(name)
-        return self._judged(queue) if queue is not None else None
+        """Its specification as it was put. The one in its tree also says where objects that it needs are missing."""
+        return self._queues.get(name)
 
     def put_cohort(self, cohort: Cohort, *, doubt: str = "") -> None:
         if _note(self._cohort_doubts, cohort.name, doubt) or self._cohorts.get(cohort.name) != cohort:
