@@ -36,3 +36,14 @@ class KubeError(ScalerError):
         super().__init__(message)
         self.status = status
         self.reason = reason
+
+
+class InquiryError(ScalerError):
+    """A question of an operator's that has no answer: about what is not there, or while not enough is seen.
+
+    `status` is the HTTP status that says so: 400, 404, 409 or 503.
+    """
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status

@@ -74,14 +74,11 @@ class Planning:
 
     def look(self, now: datetime) -> Sight | Blind:
         """What there is to plan with, or why nothing can be planned."""
-        snapshot, evaluation = self._view.look(), self._board.evaluation
+        snapshot, evaluation, doubt = self._view.look(), self._board.evaluation, self.unjudged
         if isinstance(snapshot, Blind):
             return snapshot
-        if evaluation is None:
-            return Blind(f"nothing has been judged yet: {self._board.why_cold}")
-        age = self._board.age or timedelta(0)
-        if age > self._max_age:
-            return Blind(f"the latest verdicts are {int(age.total_seconds())} s old")
+        if evaluation is None or doubt:
+            return Blind(doubt)
         idlers = find_idlers(evaluation, self._cluster, snapshot, weights=self._policy.weights, now=now)
         return Sight(
             snapshot=snapshot,
@@ -92,6 +89,18 @@ class Planning:
             now=now,
             gangs=waiting_gangs(snapshot.workloads.values(), self._cluster),
         )
+
+    def quota(self) -> Snapshot | Blind:
+        """Kueue's quota alone, whatever is known about who is idle."""
+        return self._view.look()
+
+    @property
+    def unjudged(self) -> str:
+        """Why nobody knows who is idle; empty where it is known."""
+        if self._board.evaluation is None:
+            return f"nothing has been judged yet: {self._board.why_cold}"
+        age = self._board.age or timedelta(0)
+        return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self._max_age else ""
 
     async def plan(self, sight: Sight, gang: Workload, candidates: Iterable[Candidate] | None = None) -> Plan | NoPlan:
         """The plan for the gang; of other candidates than all that are idle, where these are given."""
