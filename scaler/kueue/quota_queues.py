@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeVar
 
-from scaler.core.quota import model, snapshot
+from scaler.core.quota import model
 from scaler.core.quota.amounts import FlavorResource, amount, exact
+from scaler.core.quota.inferences import Check
 from scaler.core.selectors import Requirement, Selector
 from scaler.kube import quota_objects as kube
 from scaler.kube.nodes import taints, tolerations
@@ -75,8 +76,8 @@ def local_queue_of(queue: kube.LocalQueue) -> model.LocalQueue:
     )
 
 
-def check_of(check: kube.AdmissionCheck) -> snapshot.Check:
-    return snapshot.Check(
+def check_of(check: kube.AdmissionCheck) -> Check:
+    return Check(
         name=check.metadata.name,
         controller=check.spec.controller_name,
         active=is_true(check.status.conditions, "Active"),

@@ -29,13 +29,11 @@ from scaler.core.quota.amounts import Requests, amount
 from scaler.kube import kueue_objects as kube
 from scaler.kube.nodes import terms, tolerations
 from scaler.kube.objects import Condition
+from scaler.kueue.foresight import unforeseeable
 from scaler.kueue.pod_requests import effective, pod_requests
 
 BOOST_ANNOTATION = "kueue.x-k8s.io/priority-boost"
 GATE_ANNOTATION = "kueue.x-k8s.io/admission-gated-by"
-ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
-SLICE_ANNOTATION = "kueue.x-k8s.io/workload-slice-replacement-for"
-FLAVORS_ANNOTATION = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 
 _REORDERING_EVICTIONS = ("PodsReadyTimeout", "AdmissionCheck")
 """After these a Workload queues by the time of its eviction; after all others by its creation."""
@@ -74,7 +72,7 @@ def quota_workload_of(
         admitted=reservation is not None and _is_true(conditions, "Admitted"),
         evicted=reservation is not None and _is_true(conditions, "Evicted"),
         may_queue=_may_queue(workload, conditions, now),
-        opaque_because=_opaque_because(workload, conditions) or "; ".join(doubts),
+        opaque_because=unforeseeable(workload) or "; ".join(doubts),
         generation=metadata.generation or 1,
         extra_shape=_extra_shape(workload.spec.pod_sets),
     )
@@ -269,53 +267,7 @@ def _usage(assignment: kube.PodSetAssignment, doubts: list[str]) -> dict[str, in
     return usage
 
 
-# ------------------------------------------------------------------------------------------------ what is not foreseen
-
-
-def _opaque_because(workload: kube.Workload, conditions: Conditions) -> str:
-    """Why Kueue's decisions about the Workload cannot be foreseen; empty where they can."""
-    annotations = workload.metadata.annotations
-    if workload.metadata.deletion_timestamp is not None:
-        return "it is being deleted"
-    if workload.status.cluster_name or workload.status.nominated_cluster_names:
-        return "it is dispatched to another cluster by MultiKueue"
-    if annotations.get(ELASTIC_ANNOTATION) == "true" or SLICE_ANNOTATION in annotations:
-        return "it is a slice of an elastic job"
-    if FLAVORS_ANNOTATION in annotations:
-        return "it is one of several variants that are admitted concurrently"
-    if any(each.template.spec.resource_claims for each in workload.spec.pod_sets):
-        return "it claims devices"
-    return _topology(workload) or _failed_check(workload, conditions)
-
-
-def _topology(workload: kube.Workload) -> str:
-    if any(_asks_for_topology(each.topology_request) for each in workload.spec.pod_sets if each.topology_request):
-        return "it asks for a topology"
-    admission = workload.status.admission
-    placed = admission.pod_set_assignments if admission else ()
-    if any(each.topology_assignment or each.delayed_topology_request for each in placed):
-        return "it is placed by topology"
-    return ""
-
-
-def _asks_for_topology(request: kube.TopologyRequest) -> bool:
-    return bool(
-        request.required
-        or request.preferred
-        or request.unconstrained is not None
-        or request.pod_set_group_name
-        or request.pod_set_slice_required_topology
-        or request.pod_set_slice_size
-        or request.podset_slice_required_topology_constraints
-    )
-
-
-def _failed_check(workload: kube.Workload, conditions: Conditions) -> str:
-    """A Workload without reservation is not nominated while one of its checks says Retry or Rejected."""
-    if _is_true(conditions, "QuotaReserved"):
-        return ""
-    failed = [each for each in workload.status.admission_checks if each.state in ("Retry", "Rejected")]
-    return f"its check {failed[0].name} is {failed[0].state}" if failed else ""
+# ----------------------------------------------------------------------------------------------------------- its shape
 
 
 def _extra_shape(pod_sets: Iterable[kube.PodSet]) -> Hashable:

@@ -8,7 +8,7 @@ import pytest
 from scaler.core.nodes import Taint
 from scaler.core.quota import model
 from scaler.core.quota.amounts import FlavorResource
-from scaler.core.quota.snapshot import Check
+from scaler.core.quota.inferences import Check
 from scaler.core.selectors import Selector
 from scaler.kube import quota_objects as kube
 from scaler.kueue.quota_queues import (

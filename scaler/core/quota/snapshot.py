@@ -9,38 +9,26 @@ Laws:
 * Trees are handed out as they are kept. To try something out, `clone` them.
 * What could not be read is a doubt about the tree that it belongs to, never an absence: `doubts` says so, and nothing
   may be planned on a tree with doubts.
-
-The snapshot also finds what no object says of itself: that a ClusterQueue is inactive because a flavor or a check is
-missing, and that a Workload is opaque because the flavors that it gets are placed by topology.
+* What no object says of itself is found here (`inferences.py`): which queues are inactive, which Workloads are opaque.
 
 Source: Kueue, pkg/cache/scheduler (cache.go, clusterqueue.go), pkg/cache/queue/manager.go.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from scaler.core.quota.forest import Forest
+from scaler.core.quota.inferences import Check, flavors_of, inactive_because, topology_flavor
 from scaler.core.quota.model import ClusterQueue, Cohort, Flavor, LocalQueue, StopPolicy, Workload
 from scaler.core.quota.tree import Tree
 
 LocalQueueKey = tuple[str, str]
 """(namespace, name)."""
 
-MULTIKUEUE = "kueue.x-k8s.io/multikueue"
-PROVISIONING = "kueue.x-k8s.io/provisioning-request"
 _COMPARED = tuple(each.name for each in fields(Workload))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """An AdmissionCheck as far as the activity of ClusterQueues depends on it."""
-
-    name: str
-    controller: str = ""
-    active: bool = False
 
 
 class Snapshot:
@@ -169,7 +157,7 @@ class Snapshot:
             self._flavor_changed(name, old.topology, "")
 
     def _flavor_changed(self, name: str, old_topology: str, topology: str) -> None:
-        for queue in [each for each in self._queues.values() if name in _flavors_of(each)]:
+        for queue in [each for each in self._queues.values() if name in flavors_of(each)]:
             self._settle_queue(queue.name)
         if old_topology != topology:
             self._refile(self._workloads)
@@ -193,24 +181,8 @@ class Snapshot:
         self._refile(self._pending.get(name, {}))
 
     def _judged(self, queue: ClusterQueue) -> ClusterQueue:
-        reason = queue.inactive_because or self._missing(queue)
+        reason = inactive_because(queue, self._flavors, self._checks)
         return replace(queue, inactive_because=reason) if reason else queue
-
-    def _missing(self, queue: ClusterQueue) -> str:
-        """Kueue's reason why the queue cannot admit anything. Source: clusterQueue.inactiveReason."""
-        if any(flavor not in self._flavors for flavor in _flavors_of(queue)):
-            return "FlavorNotFound"
-        checks = [self._checks.get(name) for name in queue.checks]
-        if None in checks:
-            return "AdmissionCheckNotFound"
-        if any(check and not check.active for check in checks):
-            return "AdmissionCheckInactive"
-        controllers = [check.controller for check in checks if check]
-        if controllers.count(MULTIKUEUE) > 1:
-            return "MultipleMultiKueueAdmissionChecks"
-        if MULTIKUEUE in controllers and PROVISIONING in controllers:
-            return "MultiKueueWithProvisioningRequest"
-        return ""
 
     # ----------------------------------------------------------------------------------------- LocalQueues, namespaces
 
@@ -308,30 +280,14 @@ class Snapshot:
 
     def _seen(self, given: Workload) -> Workload:
         """The Workload with what its flavors make of it."""
-        if given.opaque_because or not (flavor := self._topology_flavor(given)):
+        if given.opaque_because:
+            return given
+        queue = None if given.reservation else self._queues.get(self._queues_at(given))
+        flavor = topology_flavor(given, queue, self._flavors)
+        if not flavor:
             return given
         self._given[given.key] = given
         return replace(given, opaque_because=f"flavor {flavor} is placed by topology")
-
-    def _topology_flavor(self, workload: Workload) -> str:
-        """A flavor with a Topology that the Workload has, or will have since its queue offers no others.
-
-        Where a queue offers both, Kueue gives flavors with a Topology only to those that ask for one.
-        """
-        if workload.reservation is not None:
-            used = (flavor for each in workload.reservation.assignments for flavor in each.flavors.values())
-            return next((name for name in used if self._has_topology(name)), "")
-        queue = self._queues.get(self._queues_at(workload))
-        offered = sorted(_flavors_of(queue)) if queue else []
-        return offered[0] if offered and all(self._has_topology(name) for name in offered) else ""
-
-    def _has_topology(self, flavor: str) -> bool:
-        known = self._flavors.get(flavor)
-        return known is not None and bool(known.topology)
-
-
-def _flavors_of(queue: ClusterQueue) -> set[str]:
-    return {flavor for group in queue.groups for flavor in group.flavors}
 
 
 def _are_alike(one: Workload, other: Workload) -> bool:

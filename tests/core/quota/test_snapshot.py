@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quota_builders import cluster_queue, cohort, flavor, gpu, holding, local_queue, pod_set, workload
 
+from scaler.core.quota.inferences import MULTIKUEUE, PROVISIONING, Check
 from scaler.core.quota.model import ClusterQueue, Cohort, Flavor, LocalQueue, Reservation, StopPolicy, Workload
-from scaler.core.quota.snapshot import MULTIKUEUE, PROVISIONING, Check, Snapshot
+from scaler.core.quota.snapshot import Snapshot
 from scaler.core.quota.tree import Node, Tree
 
 
