@@ -29,6 +29,7 @@ from scaler.core.quota.model import (
     Workload,
     usage_of,
 )
+from scaler.core.quota.simulation import Simulation
 from scaler.core.quota.tree import Tree, build_trees
 from scaler.core.selectors import Selector
 
@@ -175,3 +176,33 @@ def tree(queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort] = (), workloa
     """The one tree that they form."""
     (only,) = trees(queues, cohorts, workloads)
     return only
+
+
+def simulation(
+    queues: Iterable[ClusterQueue],
+    workloads: Iterable[Workload],
+    cohorts: Iterable[Cohort] = (),
+    *,
+    local_queues: Iterable[LocalQueue] | None = None,
+    given_flavors: Mapping[str, Flavor] | None = None,
+    namespaces: Mapping[str, Mapping[str, str]] | None = None,
+    **fields: Any,
+) -> Simulation:
+    """Of the one tree that they form. LocalQueues are named like their ClusterQueues, unless they are given."""
+    queues, workloads = list(queues), list(workloads)
+    known = {each.key: each for each in local_queues or [local_queue(each.name) for each in queues]}
+    pending: dict[str, list[Workload]] = {}
+    for each in workloads:
+        local = known.get((each.namespace, each.queue))
+        if each.reservation is None and local and local.stop_policy is StopPolicy.NONE:
+            pending.setdefault(local.cluster_queue, []).append(each)
+    names = {name for queue in queues for group in queue.groups for name in group.flavors}
+    return Simulation(
+        tree(queues, cohorts, workloads),
+        pending,
+        flavors=given_flavors or flavors(*sorted(names)),
+        namespaces={NAMESPACE: {}} if namespaces is None else namespaces,
+        local_queue=lambda namespace, name: known.get((namespace, name)),
+        now=NOW,
+        **fields,
+    )
