@@ -15,9 +15,9 @@ asks for thousands of sets. Everything a caller needs is named here; how it is d
 | `rooms`     | could it fit, after each step of a search over victims?                     |
 """
 
-from scaler.core.placement.capacity import Capacity, Freed, Hole, Seat, capacity_of, is_device
+from scaler.core.placement.capacity import Capacity, Freed, Hole, Seat, capacity_of
 from scaler.core.placement.demand import Demand, demand_of, on_flavors
-from scaler.core.placement.index import Exclusions, Node, NodeIndex
+from scaler.core.placement.index import Exclusions, Node, NodeIndex, is_device
 from scaler.core.placement.occupancy import Occupant
 from scaler.core.placement.rooms import Rooms
 from scaler.core.placement.search import STEPS, Placement, fits, place, upper_bound

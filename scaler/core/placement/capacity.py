@@ -12,6 +12,7 @@ Worked example: node a has 8 GPUs, of which x holds 4 and a terminating pod of y
 once y has ended 4; both 8.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,7 +25,9 @@ from scaler.core.quota.amounts import Requests
 Vector = tuple[int, ...]
 """Amounts in the order of the index's resources."""
 Levels = Mapping[int, NodeSet]
-"""Which nodes have so much of a resource free."""
+"""Which nodes have so much of a resource free, devices by their number and all else by its grade."""
+
+_SIZES_KEPT = 64
 
 
 class Seat(NamedTuple):
@@ -60,9 +63,13 @@ class Capacity:
     free: list[Vector]
     """Per node. Not to be written."""
     levels: Mapping[int, Levels]
-    """Per device resource. By them the nodes with enough free devices are found without a look at the others."""
+    """Per resource. By them the nodes that may have enough are found without a look at the others."""
     occupancy: Occupancy
     gone: Gone = field(default_factory=Gone)
+    _sizes: dict[tuple[int, NodeSet], Mapping[int, int]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    """Answers that are asked for again when one gang after the other does not fit."""
 
     def without(self, workloads: Iterable[str]) -> "Capacity":
         """As it will be when no pod of these workloads is left."""
@@ -115,13 +122,19 @@ class Capacity:
 
     def _moved(self, resource: int, vectors: Mapping[int, list[int]]) -> Levels:
         """The resource's levels, with the changed nodes in their new places."""
-        moved = [node for node, vector in vectors.items() if vector[resource] != self.free[node][resource]]
+        level = self.index.level
+        moved = [
+            (node, old, new)
+            for node, vector in vectors.items()
+            if vector[resource] != self.free[node][resource]
+            and (old := level(resource, self.free[node][resource])) != (new := level(resource, vector[resource]))
+        ]
         if not moved:
             return self.levels[resource]
         levels = dict(self.levels[resource])
-        for node in moved:
-            levels[self.free[node][resource]] ^= 1 << node
-            levels[vectors[node][resource]] = levels.get(vectors[node][resource], 0) | 1 << node
+        for node, old, new in moved:
+            levels[old] ^= 1 << node
+            levels[new] = levels.get(new, 0) | 1 << node
         return {level: nodes for level, nodes in levels.items() if nodes}
 
     # ------------------------------------------------------------------------------------------------------- questions
@@ -145,44 +158,42 @@ class Capacity:
 
     def rooms(self, shape: Shape) -> Iterator[tuple[int, int]]:
         """The nodes that take pods of the shape and how many each: small holes first, so that large ones stay whole."""
-        for nodes in self._with_devices(shape):
+        for nodes in self._promising(shape):
             for node in members(nodes):
                 room = shape.room_in(self.free[node])
                 if room:
                     yield node, room
 
-    def _with_devices(self, shape: Shape) -> Iterator[NodeSet]:
-        """The eligible nodes that have the devices for a pod, those with the fewest first."""
-        devices = [(resource, amount) for resource, amount in shape.needs if resource in self.levels]
+    def _promising(self, shape: Shape) -> Iterator[NodeSet]:
+        """The eligible nodes that by their levels may take a pod, those with the least of what it needs first."""
+        (first, least), *others = self.index.by_scarcity(shape.needs)
         nodes = shape.eligible
-        for resource, amount in devices[1:]:
-            nodes &= union(found for level, found in self.levels[resource].items() if level >= amount)
-        if not devices:
-            yield nodes
-            return
-        resource, amount = devices[0]
-        levels = self.levels[resource]
-        yield from (nodes & levels[level] for level in sorted(level for level in levels if level >= amount))
+        for resource, amount in others:
+            lowest = self.index.level(resource, amount)
+            nodes &= union(found for level, found in self.levels[resource].items() if level >= lowest)
+        levels, lowest = self.levels[first], self.index.level(first, least)
+        yield from (nodes & levels[level] for level in sorted(level for level in levels if level >= lowest))
 
     def bound(self, shape: Shape) -> int | None:
         """Most pods of the shape for which there are devices, in a few steps; None where it needs no device."""
         rooms = (
             room_by(amount, self.sizes(resource, shape.eligible))
             for resource, amount in shape.needs
-            if resource in self.levels
+            if resource in self.index.devices
         )
         return min(rooms, default=None)
 
-    def sizes(self, resource: int, nodes: NodeSet) -> dict[int, int]:
+    def sizes(self, resource: int, nodes: NodeSet) -> Mapping[int, int]:
         """How many of the nodes have how much of the resource free."""
-        levels = self.levels.get(resource)
-        if levels is not None:
+        if resource in self.index.devices:
+            levels = self.levels[resource]
             return {level: count for level, found in levels.items() if (count := (found & nodes).bit_count())}
-        sizes: dict[int, int] = {}
-        for node in members(nodes):
-            free = self.free[node][resource]
-            sizes[free] = sizes.get(free, 0) + 1
-        return sizes
+        known = self._sizes.get((resource, nodes))
+        if known is None:
+            if len(self._sizes) >= _SIZES_KEPT:
+                self._sizes.clear()
+            known = self._sizes[resource, nodes] = Counter(self.free[node][resource] for node in members(nodes))
+        return known
 
     def holes(self, resource: str, nodes: NodeSet | None = None) -> tuple[Hole, ...]:
         """What is free of the resource and on which of the nodes (of all open ones by default), the largest first."""
@@ -220,20 +231,16 @@ def _emptied(index: NodeIndex) -> Capacity:
 
 
 def _capacity(index: NodeIndex, free: list[Vector], occupancy: Occupancy) -> Capacity:
-    levels = {resource: _levels(free, resource) for resource, name in enumerate(index.resources) if is_device(name)}
+    levels = {resource: _levels(index, free, resource) for resource in range(len(index.resources))}
     return Capacity(index=index, free=free, levels=levels, occupancy=occupancy)
 
 
-def _levels(free: list[Vector], resource: int) -> Levels:
+def _levels(index: NodeIndex, free: list[Vector], resource: int) -> Levels:
     levels: dict[int, NodeSet] = {}
     for node, vector in enumerate(free):
-        levels[vector[resource]] = levels.get(vector[resource], 0) | 1 << node
+        level = index.level(resource, vector[resource])
+        levels[level] = levels.get(level, 0) | 1 << node
     return levels
-
-
-def is_device(resource: str) -> bool:
-    """Whether it is counted in pieces: an extended resource, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb."""
-    return "/" in resource
 
 
 def room_by(amount: int, sizes: Mapping[int, int]) -> int:

@@ -26,6 +26,8 @@ from scaler.core.quota.amounts import UNLIMITED, Requests
 from scaler.core.quota.model import EMPTY
 
 PODS = "pods"
+_PRECISION = 4
+"""Bits of an amount that a grade keeps: 8 grades between an amount and its double."""
 NodeSet = int
 """A bit for each node of an index."""
 Needs = tuple[tuple[int, int], ...]
@@ -77,6 +79,22 @@ class Exclusions(NamedTuple):
     tainted: int
 
 
+def is_device(resource: str) -> bool:
+    """Whether it is counted in pieces: an extended resource, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb."""
+    return "/" in resource
+
+
+def grade(amount: int) -> int:
+    """A coarse measure that keeps the order: of no two amounts has the greater one the lower grade.
+
+    What is free of memory is different on every node; by grades there are some fifty cases. Nothing free is grade 0.
+    """
+    if amount <= 0:
+        return 0
+    cut = max(0, amount.bit_length() - _PRECISION)
+    return (cut << _PRECISION) + (amount >> cut)
+
+
 def members(nodes: NodeSet) -> Iterator[int]:
     """Positions of the nodes in the set, in the order of their names."""
     while nodes:
@@ -101,6 +119,7 @@ class NodeIndex:
             raise ValueError("two nodes have the same name")
         self.resources = tuple(sorted({PODS}.union(*(node.allocatable for node in self.nodes))))
         self.resource_position = {name: position for position, name in enumerate(self.resources)}
+        self.devices = frozenset(position for name, position in self.resource_position.items() if is_device(name))
         self.all: NodeSet = (1 << len(self.nodes)) - 1
         self._labelled = self._by_label()
         self._tainted = self._by_taints()
@@ -143,6 +162,14 @@ class NodeIndex:
     def allocatable(self, node: Node) -> tuple[int, ...]:
         """The node's amounts, in the order of `resources`."""
         return tuple(node.allocatable.get(name, UNLIMITED if name == PODS else 0) for name in self.resources)
+
+    def level(self, resource: int, free: int) -> int:
+        """By what nodes are told apart: the number of free devices, the grade of what is free of anything else."""
+        return free if resource in self.devices else grade(free)
+
+    def by_scarcity(self, needs: Needs) -> list[tuple[int, int]]:
+        """The needs, devices first and `pods` last."""
+        return sorted(needs, key=lambda need: (need[0] not in self.devices, self.resources[need[0]] == PODS, need))
 
     def shape(self, requests: Requests, selection: NodeSelection) -> Shape:
         """The shape of a pod that requests these amounts and demands that of its node."""

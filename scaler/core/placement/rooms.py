@@ -133,7 +133,7 @@ def _sums(counts: Iterable[_Count], capacity: Capacity) -> list[_Sum]:
     sums: dict[int, _Sum] = {}
     for count in counts:
         for resource, amount in count.shape.needs:
-            if resource in capacity.levels:
+            if resource in capacity.index.devices:
                 each = sums.setdefault(resource, _Sum(resource, 0, 0, 0))
                 each.nodes |= count.shape.eligible
                 each.wanted += amount * count.wanted

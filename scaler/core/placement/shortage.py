@@ -76,10 +76,11 @@ class Misfit:
             if self.largest < self.needed
             else f"in holes with room for {self.count - self.missing} pods of {needed}"
         )
+        on = f"on {_nodes(self.nodes)} open to them"
         causes = {
             Shortage.NO_NODE_MATCHES: f"no node is open to them: {_described(self.excluded)}",
             Shortage.NOT_OFFERED: f"no node offers {of_it}",
-            Shortage.NOT_ENOUGH_FREE: f"each needs {needed} {of_it}, and {free} are free on {_nodes(self.nodes)}",
+            Shortage.NOT_ENOUGH_FREE: f"each needs {needed} {of_it}, and {free} are free {on}",
             Shortage.SCATTERED: f"{free} {of_it} are free in total, but {scattered}",
             Shortage.NOT_ON_ONE_NODE: f"each needs {needed} {of_it}, which is short on nodes that have the rest",
             Shortage.NOT_TOGETHER: (
@@ -174,7 +175,7 @@ def _lack(shape: Shape, capacity: Capacity, count: int) -> _Lack:
         return _Lack(Shortage.NOT_OFFERED, shape.unknown[0])
     if not shape.eligible:
         return _Lack(Shortage.NO_NODE_MATCHES)
-    needs = sorted(shape.needs, key=lambda need: need[0] not in capacity.levels)
+    needs = capacity.index.by_scarcity(shape.needs)
     for resource, amount in needs:
         sizes = capacity.sizes(resource, shape.eligible)
         if room_by(amount, sizes) < count:
@@ -210,4 +211,4 @@ def _lack_of(why: Shortage, resource: int, needed: int, capacity: Capacity, node
 
 def _devices_or_all(needed: Iterable[int], capacity: Capacity) -> list[int]:
     needed = list(needed)
-    return [resource for resource in needed if resource in capacity.levels] or needed
+    return [resource for resource in needed if resource in capacity.index.devices] or needed

@@ -14,7 +14,9 @@ def same(one: Capacity, other: Capacity) -> bool:
     for capacity in (one, other):
         for resource, levels in capacity.levels.items():
             for place_, vector in enumerate(capacity.free):
-                assert [level for level, nodes in levels.items() if nodes >> place_ & 1] == [vector[resource]]
+                assert [level for level, nodes in levels.items() if nodes >> place_ & 1] == [
+                    capacity.index.level(resource, vector[resource])
+                ]
     return one.free == other.free
 
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from placement_builders import node
 
 from scaler.core.nodes import NodeSelection, Operator, Requirement, Taint, Toleration, untolerated
-from scaler.core.placement.index import Node, NodeIndex, members
+from scaler.core.placement.index import Node, NodeIndex, grade, members
 
 KEYS, VALUES = st.sampled_from(["zone", "size"]), st.sampled_from(["a", "b", "4", "16", ""])
 TAINTS = st.builds(
@@ -58,6 +58,21 @@ def test_the_set_of_eligible_nodes_is_that_of_asking_each_one(nodes: list[Node],
     ]
     assert list(members(index.eligible(selection))) == expected
     assert len(expected) + sum(index.exclusions(selection)) == len(nodes)
+
+
+AMOUNTS = st.integers(-3, 40) | st.integers(0, 2**63)
+
+
+@given(AMOUNTS, AMOUNTS)
+def test_grades_keep_the_order_of_amounts(one: int, other: int) -> None:
+    assert one > other or grade(one) <= grade(other)
+
+
+def test_grades_tell_something_from_nothing_and_eighths_of_an_amount_apart() -> None:
+    assert grade(-1) == grade(0) == 0
+    assert grade(1) > 0
+    assert len({grade(2**30 * eighths // 8) for eighths in range(8, 16)}) == 8
+    assert len({grade(amount) for amount in range(2**30, 2**31, 2**20)}) == 8
 
 
 def test_two_nodes_of_one_name_are_an_error() -> None:

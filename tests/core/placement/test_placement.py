@@ -332,6 +332,18 @@ def test_small_holes_are_filled_first() -> None:
     assert by_node(place([demand(2, 1)], capacity)) == {"b": {"workers": 2}}
 
 
+def test_small_holes_of_what_is_no_device_are_filled_first_too() -> None:
+    capacity = capacity_of([node("a"), node("b")], [occupant("b", requests=amounts(cores=64))])
+    assert by_node(place([demand(1, cores=4)], capacity)) == {"b": {"workers": 1}}
+
+
+def test_a_misfit_counts_what_is_free_now_and_not_what_was_free_before() -> None:
+    capacity = capacity_of([node("a", gib=64)], [occupant("a", workload="x", requests=amounts(gib=32))])
+    gang = [demand(1, 1, gib=128)]
+    found = [misfit(place(gang, each)).free for each in (capacity, capacity.without("x"), capacity)]
+    assert found == [32 * GIB, 64 * GIB, 32 * GIB]
+
+
 @pytest.mark.parametrize("gang", [[], [demand(0, 8)]], ids=["no PodSets", "no pods"])
 def test_nothing_fits_everywhere(gang: list[Demand]) -> None:
     assert place(gang, capacity_of([], [])) == Placement(seats=())
