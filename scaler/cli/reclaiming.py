@@ -8,11 +8,14 @@ from typing import Any
 from scaler.cli.observers import Observers
 from scaler.core.reclaim_policy import ReclaimPolicy
 from scaler.kube.kueue_objects import Workload
+from scaler.kube.nodes import Node
+from scaler.kube.objects import Pod
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.loops.board import Board
 from scaler.loops.cluster import Cluster
 from scaler.loops.leadership import Api
+from scaler.loops.nodes_view import NodesView, node_reflector
 from scaler.loops.planning import Planning
 from scaler.loops.pressure import Pressure
 from scaler.loops.quota_view import QuotaReflectors, QuotaView
@@ -27,6 +30,7 @@ class Reclaiming:
     """What every replica has of it."""
 
     reflectors: QuotaReflectors
+    nodes: Reflector[Node]
     planning: Planning
     is_confined: bool
     """To one namespace: then quota cannot be seen, and nothing is watched for it."""
@@ -35,11 +39,12 @@ class Reclaiming:
     def of(
         cls,
         transport: KubeTransport,
-        workloads: Reflector[Workload],
         cluster: Cluster,
         board: Board,
         policy: ReclaimPolicy,
         *,
+        workloads: Reflector[Workload],
+        pods: Reflector[Pod],
         namespace: str,
         max_view_age: timedelta,
         max_verdict_age: timedelta,
@@ -53,12 +58,14 @@ class Reclaiming:
             fair_sharing=policy.fair_sharing,
             only_namespace=namespace,
         )
-        planning = Planning(cluster, board, view, policy, max_age=max_verdict_age)
-        return cls(reflectors=reflectors, planning=planning, is_confined=bool(namespace))
+        nodes = node_reflector(transport)
+        free = NodesView(nodes, pods, workloads, max_age=max_view_age, only_namespace=namespace)
+        planning = Planning(cluster, board, view, policy, max_age=max_verdict_age, capacity=free.capacity)
+        return cls(reflectors=reflectors, nodes=nodes, planning=planning, is_confined=bool(namespace))
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run on every replica, so that a new leader, or anybody who asks, can plan at once."""
-        return [] if self.is_confined else self.reflectors.tasks()
+        return [] if self.is_confined else [*self.reflectors.tasks(), self.nodes.run()]
 
     def pressure(
         self, api: Api, reconciler: Reconciler, announcer: Announcer, board: Board, observers: Observers

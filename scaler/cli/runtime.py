@@ -239,10 +239,11 @@ class Runtime:
         self.evaluator = self._evaluator(self.source)
         self.reclaiming = Reclaiming.of(
             self.transport,
-            self.reflectors.workloads,
             self.cluster,
             self.board,
             settings.reclaim.policy(),
+            workloads=self.reflectors.workloads,
+            pods=self.reflectors.pods,
             namespace=namespace,
             max_view_age=kubernetes.max_view_age,
             max_verdict_age=self._patience(_MISSED_TICKS),

@@ -43,7 +43,7 @@ class Sight:
 
 
 class Planning:
-    """Makes plans. `capacity` gives the nodes' free amounts, or None where nodes are not known."""
+    """Makes plans. `capacity` gives the nodes' free amounts, or why they are not known: then only quota is counted."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Planning:
         policy: ReclaimPolicy,
         *,
         max_age: timedelta,
-        capacity: Callable[[], Capacity | None] = lambda: None,
+        capacity: Callable[[], Capacity | Blind] = lambda: Blind("nodes are not watched"),
     ) -> None:
         """`max_age` is how old verdicts may be that somebody is suspended for."""
         self._cluster = cluster
@@ -85,7 +85,7 @@ class Planning:
             evaluation=evaluation,
             idlers=idlers,
             spending=spending_of(self._cluster, snapshot),
-            capacity=self._capacity(),
+            capacity=self._free(),
             now=now,
             gangs=waiting_gangs(snapshot.workloads.values(), self._cluster),
         )
@@ -101,6 +101,10 @@ class Planning:
             return f"nothing has been judged yet: {self._board.why_cold}"
         age = self._board.age or timedelta(0)
         return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self._max_age else ""
+
+    def _free(self) -> Capacity | None:
+        found = self._capacity() if self._policy.consider_nodes else None
+        return found if isinstance(found, Capacity) else None
 
     async def plan(self, sight: Sight, gang: Workload, candidates: Iterable[Candidate] | None = None) -> Plan | NoPlan:
         """The plan for the gang; of other candidates than all that are idle, where these are given."""

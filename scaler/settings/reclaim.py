@@ -251,6 +251,8 @@ class ReclaimSetting(Section):
     """In one plan."""
     search: SearchSetting = SearchSetting()
     cost: CostSetting = CostSetting()
+    consider_nodes: bool = _DEFAULT.consider_nodes
+    """Whether the gang's pods must fit the nodes as they are; off where an autoscaler adds nodes as they are needed."""
     on_theft: OnTheft = _DEFAULT.on_theft
     """When a third Workload takes a piece of what was freed: `Replan`, or `Yield`, by which it has to stand back once
     where our AdmissionCheck guards the queue."""
@@ -276,6 +278,7 @@ class ReclaimSetting(Section):
             pressure=self.pressure,
             grant_for=self.grant_for,
             limits=Limits(steps=self.search.steps, questions=self.search.questions, members=self.max_victims),
+            consider_nodes=self.consider_nodes,
             weights=self.cost.weights(),
             on_theft=self.on_theft,
             unprotected=self.unprotected,

@@ -169,6 +169,8 @@ class _Planner:
 
     def _cautions(self, trial: Trial) -> list[Caution]:
         found = []
+        if self.request.scene.capacity is None:
+            found.append(Caution(reason="NodesNotCounted", message="only quota was planned for, not where pods fit"))
         if trial.others:
             found.append(Caution(reason="OthersFirst", message=f"{', '.join(trial.others)} get in before it"))
         rivals = self._rivals()
