@@ -66,10 +66,17 @@ class PodSet(Struct, frozen=True):
     topology_request: TopologyRequest | None = None
 
 
+class PriorityClassRef(Struct, frozen=True):
+    kind: str = ""
+    """`WorkloadPriorityClass` or `PriorityClass`."""
+    name: str = ""
+
+
 class WorkloadSpec(Struct, frozen=True):
     active: bool = True
     queue_name: str = ""
     priority: int | None = None
+    priority_class_ref: PriorityClassRef | None = None
     pod_sets: tuple[PodSet, ...] = ()
 
 

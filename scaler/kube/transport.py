@@ -157,15 +157,18 @@ class KubeTransport:
         content_type: PatchType = PatchType.MERGE,
         field_manager: str = "",
         force: bool = False,
+        dry_run: bool = False,
         within: float | None = None,
     ) -> bytes:
         """The object as patched; a subresource is part of the path.
 
-        A resourceVersion in the body's metadata makes a merge patch fail with 409 where the object has changed.
+        A resourceVersion in the body's metadata makes a merge patch fail with 409 where the object has changed. With
+        `dry_run` everybody who may refuse it is asked, and nothing is written.
 
         Raises: KubeError.
         """
-        params = ({"fieldManager": field_manager} if field_manager else {}) | ({"force": "true"} if force else {})
+        asked = {"fieldManager": field_manager, "force": "true" if force else "", "dryRun": "All" if dry_run else ""}
+        params = {name: value for name, value in asked.items() if value}
         request = Request(method="PATCH", path=path, params=params, body=body, content_type=content_type)
         return await self._once(request, within)
 

@@ -18,6 +18,7 @@ from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
 from scaler.kube.reflector import Absent, Reflecting, State
 from scaler.kube.store import Index, KubeObject
+from scaler.kueue.boosts import MARK_ANNOTATION
 from scaler.kueue.workloads import group_of, observe, owner_key
 from scaler.loops.board import Target
 from scaler.loops.granted import grant_of
@@ -109,7 +110,7 @@ def is_indexed(label: str) -> bool:
 
 
 def workload_indexes() -> dict[str, Index[Workload]]:
-    """By the job that owns it, and by the label under which the job's pods are found in the pod store."""
+    """By the job that owns it, by the label under which the job's pods are found in the pod store, and the boosted."""
 
     def by_owner(workload: Workload) -> Iterable[Hashable]:
         if key := owner_key(workload):
@@ -119,7 +120,14 @@ def workload_indexes() -> dict[str, Index[Workload]]:
         if key := job_key(workload):
             yield key
 
-    return {"owner": by_owner, "job": by_job}
+    def by_boost(workload: Workload) -> Iterable[Hashable]:
+        return (BOOSTED,) if MARK_ANNOTATION in workload.metadata.annotations else ()
+
+    return {"owner": by_owner, "job": by_job, "boost": by_boost}
+
+
+BOOSTED = True
+"""Key of the Workloads that carry the note on a priority boost of ours."""
 
 
 def job_key(workload: Workload) -> tuple[str, str, str] | None:

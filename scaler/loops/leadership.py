@@ -19,8 +19,8 @@ class Api(Protocol):
     async def get(self, path: str) -> bytes:
         """The object. Raises: KubeError."""
 
-    async def patch(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """The object as changed by a JSON merge patch. Raises: KubeError."""
+    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
+        """The object as changed by a JSON merge patch, or as it would be. Raises: KubeError."""
 
 
 class LeaderApi:
@@ -33,11 +33,11 @@ class LeaderApi:
     async def get(self, path: str) -> bytes:
         return await self._transport.get(path)
 
-    async def patch(self, path: str, body: Mapping[str, Any]) -> bytes:
+    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
         """Raises: KubeError, with the reason NotLeading where the Lease was lost meanwhile; nothing is sent then."""
         if not self._is_leader():
             raise KubeError(
                 f"patch {path}: not sent, because this replica no longer leads; its successor does what is left to do",
                 reason=NOT_LEADING,
             )
-        return await self._transport.patch(path, body)
+        return await self._transport.patch(path, body, dry_run=dry_run)
