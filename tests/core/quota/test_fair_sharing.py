@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quota_builders import cluster_queue, cohort, gpu, holding, preempting, quota, tree, workload
+from quota_builders import cluster_queue, cohort, gpu, holding, pod_set, preempting, quota, tree, workload
 
 from scaler.core.quota.amounts import FlavorResource, Usage
-from scaler.core.quota.model import PreemptionPolicy, Workload
+from scaler.core.quota.model import PreemptionPolicy, StopPolicy, Workload
 from scaler.core.quota.preemption import Reason, Strategy, find_targets
 from scaler.core.quota.shares import LOWEST, NO_SHARE, Share, dominant_resource_share
 from scaler.core.quota.tournament import Tournament
@@ -82,6 +82,8 @@ def test_what_nobody_has_is_borrowed_without_a_share() -> None:
     share = dominant_resource_share(form.queues["a"])
     assert share.weighted == 0.0
     assert share.borrows
+    weightless = tree([cluster_queue("a", cohort="co", gpus=0, fair_weight=0.0)], workloads=[holding()]).queues["a"]
+    assert dominant_resource_share(weightless).weighted == 0.0
 
 
 def test_a_share_is_of_what_the_parent_can_get_and_not_of_the_whole_tree() -> None:
@@ -155,6 +157,18 @@ def test_the_newest_go_until_both_have_the_same() -> None:
     assert found(form, 6) == {}
 
 
+def test_the_first_strategy_alone_takes_until_both_are_equal() -> None:
+    assert found(lent(*of_b(4)), 4, strategies=[Strategy.FINAL_SHARE]) == {"b3": FAIR, "b2": FAIR}
+
+
+def test_who_has_as_much_as_the_preemptor_will_have_gives_nothing() -> None:
+    """b and d hold 4 of 8 each, in one piece: 500. a would be at 500 with 4: not below either."""
+    form = contested(holding("of-b", queue="b", gpus=4), holding("of-d", queue="d", gpus=4))
+    assert found(form, 4) == {}
+    assert found(form, 4, strategies=[Strategy.INITIAL_SHARE]) == {}
+    assert found(form, 3) != {}
+
+
 def test_a_weight_of_two_is_worth_twice_as_much() -> None:
     """a with 6 at weight 3: 750 / 3 = 250. b without three of four: 250."""
     assert found(lent(*of_b(4), weights=(3.0, 1.0)), 6) == {"b3": FAIR, "b2": FAIR, "b1": FAIR}
@@ -181,26 +195,60 @@ def test_the_second_strategy_takes_one_of_each_queue_at_most() -> None:
     assert found(form, 4) == {"b1": FAIR}
 
 
-def test_of_two_queues_the_one_with_the_greater_share_gives() -> None:
-    """b uses 6 of 8, d 2: 750 and 250."""
+def contested(*holders: Workload, lends: int = 8, **fields: Any) -> Tree:
+    """a, b and d own nothing, c lends all it has."""
     queues = [
         cluster_queue("a", cohort="co", gpus=0, preemption=preempting(reclaim=ANY)),
-        *(cluster_queue(name, cohort="co", gpus=0) for name in "bd"),
-        cluster_queue("c", cohort="co", gpus=8),
+        cluster_queue("b", cohort="co", gpus=0),
+        cluster_queue("d", cohort="co", gpus=0, **fields),
+        cluster_queue("c", cohort="co", gpus=lends),
     ]
-    form = tree(queues, workloads=[*of_b(6, gpus=1), *(holding(f"d{number}", queue="d") for number in range(2))])
-    assert found(form, 2) == {"b5": FAIR, "b4": FAIR}
+    return tree(queues, workloads=holders)
+
+
+def of_d(count: int, gpus: int = 1) -> list[Workload]:
+    return [holding(f"d{number}", queue="d", gpus=gpus) for number in range(count)]
+
+
+def test_of_two_queues_the_one_with_the_greater_share_gives() -> None:
+    """b uses 6 of 8, d 2: 750 and 250."""
+    assert found(contested(*of_b(6, gpus=1), *of_d(2)), 2) == {"b5": FAIR, "b4": FAIR}
+
+
+def test_the_greater_share_is_looked_for_anew_after_every_step() -> None:
+    """b uses 4 of 7, d 3. After one of b's both have 3, and the newest, which is d's, goes next: 2 ≤ 2."""
+    assert found(contested(*of_b(4, gpus=1), *of_d(3), lends=7), 2) == {"b3": FAIR, "d2": FAIR}
 
 
 def test_of_equal_shares_the_better_candidate_goes_first() -> None:
+    holders = [holding(f"b{number}", queue="b", gpus=2, priority=1) for number in range(2)]
+    assert found(contested(*of_d(2, gpus=2), *holders), 2) == {"d1": FAIR}
+
+
+def test_of_equal_shares_a_cohort_gives_before_a_queue() -> None:
+    queues = [
+        cluster_queue("a", cohort="root", gpus=0, preemption=preempting(reclaim=ANY)),
+        cluster_queue("d", cohort="right", gpus=0),
+        cluster_queue("b", cohort="root", gpus=0),
+    ]
+    cohorts = [cohort("root", gpus=8), cohort("right", parent="root")]
+    assert found(tree(queues, cohorts, [*of_d(2, gpus=2), *of_b(2)]), 2) == {"d1": FAIR}
+
+
+def test_a_queue_that_does_not_schedule_gives_nothing() -> None:
+    assert found(contested(*of_d(4, gpus=2), stop_policy=StopPolicy.HOLD), 2) == {}
+
+
+def test_who_borrows_something_else_only_gives_nothing() -> None:
+    """b owns its 2 GPUs and borrows CPUs, at weight 0. a wants its GPUs, which nobody has a claim on."""
+    cpu = FlavorResource("default", "cpu")
     queues = [
         cluster_queue("a", cohort="co", gpus=0, preemption=preempting(reclaim=ANY)),
-        *(cluster_queue(name, cohort="co", gpus=0) for name in "bd"),
-        cluster_queue("c", cohort="co", gpus=8),
+        cluster_queue("b", cohort="co", quotas={GPU: quota(2), cpu: quota(0)}, fair_weight=0.0),
+        cluster_queue("c", cohort="co", quotas={cpu: quota(4)}),
     ]
-    holders = [holding(f"b{number}", queue="b", gpus=2, priority=1) for number in range(2)]
-    holders += [holding(f"d{number}", queue="d", gpus=2) for number in range(2)]
-    assert found(tree(queues, workloads=holders), 2) == {"d1": FAIR}
+    both = holding("both", queue="b", pod_sets=(pod_set(requests={"cpu": 4, GPU.resource: 2}),))
+    assert found(tree(queues, workloads=[both]), 2) == {}
 
 
 def test_what_a_queue_owns_it_takes_back_whatever_the_shares() -> None:
@@ -241,6 +289,30 @@ def test_shares_are_compared_below_the_cohort_that_both_are_in() -> None:
     assert found(form, 2) == {"d2": FAIR}
 
 
+def test_it_is_no_help_to_have_little_in_a_cohort_that_has_much() -> None:
+    """Left holds 4 in b and right 4 in d. With a's 2 left is at 750, so d keeps its own; b is of higher priority."""
+    queues = [
+        cluster_queue("a", cohort="left", gpus=0, preemption=preempting(reclaim=LOWER)),
+        cluster_queue("b", cohort="left", gpus=0),
+        cluster_queue("d", cohort="right", gpus=0),
+    ]
+    cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
+    high = [holding(f"b{number}", queue="b", gpus=2, priority=100) for number in range(2)]
+    assert found(tree(queues, cohorts, [*high, *of_d(2, gpus=2)]), 2, priority=1) == {}
+
+
+def test_within_a_cohort_that_borrows_nothing_shares_are_evened_out_too() -> None:
+    """Left owns 8: b has 4, and c of root 4, of higher priority. With a's 2 left uses 6 of its own: 0. b has 500."""
+    queues = [
+        cluster_queue("a", cohort="left", gpus=0, preemption=preempting(reclaim=LOWER)),
+        cluster_queue("b", cohort="left", gpus=0),
+        cluster_queue("c", cohort="root", gpus=0),
+    ]
+    cohorts = [cohort("root"), cohort("left", parent="root", gpus=8)]
+    form = tree(queues, cohorts, [*of_b(2), holding("far", queue="c", gpus=4, priority=100)])
+    assert found(form, 2, priority=1) == {"b1": FAIR}
+
+
 def test_a_queue_without_cohort_preempts_its_own_by_priority() -> None:
     form = tree([cluster_queue("a", preemption=preempting(within=LOWER))], workloads=[holding("low", gpus=4)])
     assert found(form, 2, priority=1) == {"low": OWN}
@@ -259,6 +331,13 @@ class Head:
 
 def head(form: Tree, queue: str, gpus: int, **fields: Any) -> Head:
     return Head(workload(f"of-{queue}", queue=queue, **fields), form.queues[queue], {GPU: gpus})
+
+
+def next_of(tournament: Tournament[Head]) -> str:
+    """The queue whose turn it is."""
+    winner = tournament.pop()
+    assert winner is not None
+    return winner.queue.name
 
 
 def admitted_in_turn(heads: list[Head]) -> list[str]:
@@ -334,6 +413,30 @@ def test_shares_change_with_every_turn() -> None:
     assert admitted_in_turn([head(form, "a", 4, priority=1), head(form, "b", 1), head(form, "d", 4)]) == ["b", "d", "a"]
     form = tree(queues, cohorts)
     assert admitted_in_turn([head(form, "a", 4, priority=1), head(form, "d", 4)]) == ["a", "d"]
+
+
+def test_what_changes_besides_between_two_turns_counts() -> None:
+    """a (1), d (2) and e (3) want to borrow. After a's turn d comes to use 4 more."""
+    form = flat(a=0, d=0, e=0)
+    tournament = Tournament([head(form, "a", 1), head(form, "d", 2), head(form, "e", 3)])
+    assert next_of(tournament) == "a"
+    form.queues["d"].add({GPU: 4})
+    assert next_of(tournament) == "e"
+
+
+def test_what_changes_elsewhere_in_a_cohort_between_two_turns_counts() -> None:
+    """b of left uses 1. With a left has 2, right with d 1 and then with e 2; but b comes to use one more meanwhile."""
+    queues = [
+        *(cluster_queue(name, cohort="left", gpus=0) for name in "ab"),
+        *(cluster_queue(name, cohort="right", gpus=0) for name in "de"),
+    ]
+    cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
+    form = tree(queues, cohorts, [holding(queue="b")])
+    tournament = Tournament([head(form, name, 1) for name in "ade"])
+    assert next_of(tournament) == "d"
+    form.queues["d"].add({GPU: 1})
+    form.queues["b"].add({GPU: 1})
+    assert next_of(tournament) == "e"
 
 
 def test_contenders_of_different_trees_all_have_their_turn() -> None:

@@ -228,6 +228,17 @@ def test_the_lowest_subtree_that_holds_a_request_tells_how_far_it_borrows(
     assert form.queues["a"].lowest_fit(GPU, gpus) == expected
 
 
+def test_what_a_subtree_keeps_for_itself_need_not_be_found_further_up() -> None:
+    """a wants 7. Left owns 4 and lends nothing, so 3 are wanted of mid, which owns them."""
+    cohorts = [
+        cohort("root"),
+        cohort("mid", parent="root", gpus=3),
+        cohort("left", parent="mid", gpus=quota(4, lending=0)),
+    ]
+    form = tree([cluster_queue("a", cohort="left", gpus=0)], cohorts)
+    assert form.queues["a"].lowest_fit(GPU, 7) == (2, True)
+
+
 def test_a_queue_that_does_not_schedule_counts_in_the_sums_and_not_in_the_height() -> None:
     held = cluster_queue("held", cohort="co", gpus=3, stop_policy=StopPolicy.HOLD)
     form = tree([held], workloads=[holding("runs", queue="held")])
