@@ -9,7 +9,7 @@ from pathlib import Path
 from scaler.embedded.fleet import FleetConfig
 from scaler.embedded.keda import KedaTiming
 from scaler.embedded.kubelet import KubeletTiming
-from scaler.embedded.kueue import KueueTiming
+from scaler.embedded.kueue import KueueConfig
 from scaler.kube.resources import Resource
 
 
@@ -29,7 +29,7 @@ class WorldConfig:
     """A world. The defaults take as long as the real thing would; `fast` makes a story of half a minute of it."""
 
     fleet: FleetConfig = field(default_factory=lambda: FleetConfig(nodes={"node-a": 1, "node-b": 1}))
-    kueue: KueueTiming = field(default_factory=KueueTiming)
+    kueue: KueueConfig = field(default_factory=KueueConfig)
     kubelet: KubeletTiming = field(default_factory=KubeletTiming)
     keda: KedaTiming = field(default_factory=KedaTiming)
     parts: frozenset[Part] = frozenset(Part)

@@ -26,6 +26,7 @@ def _of_kueue(plural: str, kind: str, *, namespaced: bool) -> Resource:
 
 NAMESPACE = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 NODE = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False)
+COHORT = _of_kueue("cohorts", "Cohort", namespaced=False)
 CLUSTER_QUEUE = _of_kueue("clusterqueues", "ClusterQueue", namespaced=False)
 LOCAL_QUEUE = _of_kueue("localqueues", "LocalQueue", namespaced=True)
 RESOURCE_FLAVOR = _of_kueue("resourceflavors", "ResourceFlavor", namespaced=False)
@@ -35,6 +36,7 @@ WORKLOAD_PRIORITY_CLASS = _of_kueue("workloadpriorityclasses", "WorkloadPriority
 __all__ = [
     "ADMISSION_CHECK",
     "CLUSTER_QUEUE",
+    "COHORT",
     "CUSTOM_RESOURCE_DEFINITION",
     "DEPLOYMENT",
     "EVENT",

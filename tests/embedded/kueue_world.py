@@ -12,6 +12,7 @@ from scaler.embedded.kinds import (
     CLUSTER_QUEUE,
     JOB,
     LOCAL_QUEUE,
+    NAMESPACE,
     RESOURCE_FLAVOR,
     WORKLOAD,
     Json,
@@ -62,6 +63,7 @@ class KueueWorld:
     def __init__(self, queue: Json | None = None) -> None:
         self.client = MemoryClient()
         self.start()
+        self.client.add(NAMESPACE, {"metadata": {"name": "ns", "labels": {"kubernetes.io/metadata.name": "ns"}}})
         self.client.add(RESOURCE_FLAVOR, {"metadata": {"name": "flavor"}, "spec": {}})
         self.client.add(CLUSTER_QUEUE, queue or cluster_queue())
         self.client.add(LOCAL_QUEUE, {"metadata": {"name": "lq", "namespace": "ns"}, "spec": {"clusterQueue": "cq"}})

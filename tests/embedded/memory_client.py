@@ -27,6 +27,7 @@ class MemoryClient:
         """Every version of every object."""
         self._objects: dict[Resource, dict[tuple[str, str], Json]] = {}
         self._revision = 0
+        self._uids = 0
 
     # ------------------------------------------------------------------------------------- what a controller may call
 
@@ -65,13 +66,18 @@ class MemoryClient:
             return False
         metadata = {
             **body["metadata"],
-            "uid": body["metadata"].get("uid") or str(uuid.uuid4()),
+            "uid": body["metadata"].get("uid") or self._next_uid(),
             "creationTimestamp": timestamp(self.now),
             "generation": 1,
         }
         initial = {"phase": "Pending"} if resource is POD else {}
         self._put(resource, {"spec": {}, "status": initial, **copy.deepcopy(body), "metadata": metadata})
         return True
+
+    def _next_uid(self) -> str:
+        """One that is greater than those before it: Kueue orders by uid what is of the same second."""
+        self._uids += 1
+        return str(uuid.UUID(int=self._uids << 80, version=4))
 
     def _patch(self, action: Patch) -> bool:
         current = self._current(action.resource, action.observed)

@@ -97,7 +97,10 @@ async def test_a_gang_is_admitted_whole_or_not_at_all(world: KueueWorld) -> None
 async def test_what_exceeds_the_quota_altogether_is_told_so(world: KueueWorld) -> None:
     await world.submit(job("huge", pods=3))
     assert "QuotaReserved=False/ExceedsMaxQuota" in world.state("huge")
-    assert "request > maximum capacity (3 > 2)" in world.why_waiting("huge")
+    assert world.why_waiting("huge") == (
+        "couldn't assign flavors to pod set main: insufficient quota for nvidia.com/gpu in flavor flavor, "
+        "previously considered podsets requests (0) + current podset request (3) > maximum capacity (2)"
+    )
 
 
 async def test_other_resources_count_where_the_queue_covers_them() -> None:
@@ -236,7 +239,7 @@ async def test_jobs_without_a_queue_are_left_alone(world: KueueWorld) -> None:
     [
         ("no LocalQueue", "Misconfigured", "LocalQueue lq doesn't exist"),
         ("no ClusterQueue", "Misconfigured", "ClusterQueue cq doesn't exist"),
-        ("LocalQueue stopped", "Suspended", "LocalQueue lq is stopped"),
+        ("LocalQueue stopped", "Suspended", "LocalQueue lq is inactive"),
         ("ClusterQueue stopped", "Suspended", "ClusterQueue cq is inactive"),
         ("no ResourceFlavor", "Suspended", "ClusterQueue cq is inactive"),
         ("another namespace", "Misconfigured", "Workload namespace doesn't match ClusterQueue selector"),

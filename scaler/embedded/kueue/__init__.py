@@ -1,9 +1,10 @@
-"""Kueue's part of the story, simple but honest: suspension, quota of ClusterQueues without cohorts, gangs in order.
+"""Kueue's part of the story: suspension, quota and gangs in order, with Kueue's own decisions about who gets what.
 
-What it does it does as Kueue does it, in Kueue's order and words, deactivation and its traps included. What it leaves
-out: cohorts, borrowing, preemption, partial admission, topology, MultiKueue, pod groups, waitForPodsReady.
+What it does it does as Kueue does it, in Kueue's order and words, deactivation and its traps included. Quota is the
+engine of `core.quota`: cohorts, flavors, lending and borrowing, priorities, preemption, fair sharing. What is left out:
+topology, MultiKueue, pod groups, elastic jobs, waitForPodsReady, LimitRanges.
 """
 
-from scaler.embedded.kueue.controller import Kueue, KueueTiming
+from scaler.embedded.kueue.controller import Kueue, KueueConfig
 
-__all__ = ["Kueue", "KueueTiming"]
+__all__ = ["Kueue", "KueueConfig"]

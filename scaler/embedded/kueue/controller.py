@@ -1,18 +1,27 @@
-"""The Kueue controller: reads everything, lets the plans follow from it, and acts. Jobs, Workloads, quota, queues."""
+"""The Kueue controller: reads everything, lets the plans follow from it, and acts. Jobs, Workloads, quota, queues.
 
-from collections.abc import Mapping, Sequence
+The order within a tick is that of cause and effect: what has become of jobs and Workloads is written first, then the
+scheduler decides on what is left, and then those say why they wait on whom it had nothing to decide. A cycle that has
+decided anything ends the tick, since jobs are to be started and stopped before the next one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from scaler.embedded.actions import Note, Patch, status_patch
+from scaler.core.quota.model import StopPolicy
+from scaler.embedded.actions import Patch, status_patch
 from scaler.embedded.client import Client
 from scaler.embedded.controller import Controller, soonest
 from scaler.embedded.kinds import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
+    COHORT,
     JOB,
     LOCAL_QUEUE,
+    NAMESPACE,
     RAY_CLUSTER,
     RESOURCE_FLAVOR,
     WORKLOAD,
@@ -20,23 +29,30 @@ from scaler.embedded.kinds import (
     Json,
     Resource,
 )
-from scaler.embedded.kueue import states
+from scaler.embedded.kueue import decisions, states
+from scaler.embedded.kueue.decisions import Decision, Postpone, Preempt, Reserve
 from scaler.embedded.kueue.jobs import JOB_KINDS, JobKind
+from scaler.embedded.kueue.lifecycle import explain, plan_workload, retry_due
+from scaler.embedded.kueue.mirror import Mirror
 from scaler.embedded.kueue.names import PRIORITY_CLASS, owner_uid, queue_name
-from scaler.embedded.kueue.plans import plan_job, plan_workload, retry_due
-from scaler.embedded.kueue.queues import Queue, cluster_queue_status, local_queue_status, queue_of
-from scaler.embedded.kueue.quota import Shortage
-from scaler.embedded.kueue.scheduler import Decision, Scheduler
+from scaler.embedded.kueue.plans import plan_job
+from scaler.embedded.kueue.queues import Queues
+from scaler.embedded.kueue.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KueueTiming:
-    """Kueue's own delays."""
+class KueueConfig:
+    """How this Kueue is configured, and its own delays."""
 
     batch: timedelta = timedelta(seconds=1)
     """Until those put aside are looked at again. Source: Kueue, pkg/cache/queue, requeueBatchPeriod."""
     queue_status: timedelta = timedelta(seconds=1)
     """Between two writes of a queue's status."""
+    fair_sharing: bool = False
+    """Whether shares decide who is served and who is preempted, by both of Kueue's strategies."""
+    ignore_undeclared: bool = True
+    """Whether a resource that a ClusterQueue has no quota for is not counted (`quotaCheckStrategy: IgnoreUndeclared`)
+    or fits nowhere."""
 
 
 class Kueue(Controller):
@@ -49,22 +65,29 @@ class Kueue(Controller):
         WORKLOAD,
         LOCAL_QUEUE,
         CLUSTER_QUEUE,
+        COHORT,
         RESOURCE_FLAVOR,
         ADMISSION_CHECK,
         WORKLOAD_PRIORITY_CLASS,
+        NAMESPACE,
     )
 
-    def __init__(self, client: Client, timing: KueueTiming | None = None) -> None:
+    def __init__(self, client: Client, config: KueueConfig | None = None) -> None:
         super().__init__(client)
-        self._timing = timing or KueueTiming()
-        self._scheduler = Scheduler(batch=self._timing.batch)
+        self._config = config or KueueConfig()
+        self._mirror = Mirror(client, fair_sharing=self._config.fair_sharing)
+        self._scheduler = Scheduler(
+            self._mirror, batch=self._config.batch, ignore_undeclared=self._config.ignore_undeclared
+        )
         self._shown_at: dict[str, datetime] = {}
 
     async def tick(self, now: datetime) -> datetime | None:
         done = await self._follow_jobs(now)
+        self._mirror.update(now)
         done += await self._follow_workloads(now)
         done += await self._schedule(now)
-        if done:
+        done += await self._explain(now)
+        if done or self._scheduler.is_busy:
             return now
         return soonest([self._scheduler.due, await self._show_queues(now), self._next_retry()])
 
@@ -91,43 +114,83 @@ class Kueue(Controller):
 
     async def _follow_workloads(self, now: datetime) -> int:
         queues = self._queues()
-        plans = [
-            plan_workload(workload, checks=self._checks(workload, queues), now=now)
-            for workload in self.client.all(WORKLOAD)
-        ]
+        plans = [plan_workload(each, queues.place(each), now=now) for each in self.client.all(WORKLOAD)]
         return await self.act(action for plan in plans for action in plan)
 
     async def _schedule(self, now: datetime) -> int:
-        local_queues = {_key(each): each for each in self.client.all(LOCAL_QUEUE)}
-        workloads = self.client.all(WORKLOAD)
-        decisions = self._scheduler.cycle(workloads, local_queues=local_queues, queues=self._queues(), now=now)
         done = 0
-        for decision in decisions:
-            patch = _carry_out(decision, now=now)
-            if patch:
-                succeeded = await self.act([patch])
-                done += succeeded
-                if not succeeded:
-                    self._scheduler.forget(decision.workload)
-        return done
+        while True:
+            self._mirror.update(now)
+            self._scheduler.notice(now)
+            decided = self._scheduler.decide(now)
+            done += sum([await self._carry_out(each, now) for each in decided])
+            if not self._scheduler.is_busy or not all(isinstance(each, Postpone) for each in decided):
+                return done
+
+    async def _explain(self, now: datetime) -> int:
+        queues = self._queues()
+        plans = [
+            explain(each, blocked=queues.blocked(each), bypassed=self._scheduler.bypassed(each), now=now)
+            for each in self.client.all(WORKLOAD)
+            if states.is_pending(each)
+        ]
+        return await self.act(action for plan in plans for action in plan)
+
+    async def _carry_out(self, decision: Decision, now: datetime) -> int:
+        workload = self._workload(decision.workload)
+        patch = self._patch_for(decision, workload, now) if workload is not None else None
+        if patch is None:
+            return 0
+        succeeded = await self.act([patch])
+        if not succeeded:
+            self._scheduler.forget(decision)
+        return succeeded
+
+    def _patch_for(self, decision: Decision, workload: Json, now: datetime) -> Patch | None:
+        """The write that follows from a decision; None where the status says it already."""
+        match decision:
+            case Reserve():
+                return decisions.reserve(decision, workload, now=now)
+            case Preempt():
+                preemptor = self._workload(decision.by)
+                return decisions.preempt(decision, workload, preemptor, now=now) if preemptor is not None else None
+            case Postpone():
+                return decisions.postpone(decision, workload, now=now)
+
+    # ------------------------------------------------------------------------------------------------ what queues show
 
     async def _show_queues(self, now: datetime) -> datetime | None:
         """Writes statuses that are due. Returns when the next one that has changed may be written."""
-        queues, workloads = self._queues(), self.client.all(WORKLOAD)
-        local_queues = self.client.all(LOCAL_QUEUE)
-        wanted = [
-            status_patch(LOCAL_QUEUE, each, self._local_status(each, queues, workloads, now=now))
-            for each in local_queues
-        ]
-        wanted += [
-            status_patch(CLUSTER_QUEUE, each, _cluster_status(each, queues, local_queues, workloads, now=now))
-            for each in self.client.all(CLUSTER_QUEUE)
-        ]
-        return soonest([await self._show(patch, now) for patch in wanted if patch])
+        self._mirror.update(now)
+        patches = [patch for patch in self._statuses(now) if patch]
+        return soonest([await self._show(patch, now) for patch in patches])
+
+    def _statuses(self, now: datetime) -> Iterable[Patch | None]:
+        queues, waiting = self._queues(), self._waiting()
+        in_cluster_queues: Counter[str] = Counter()
+        for body in self.client.all(LOCAL_QUEUE):
+            pending = waiting[_key(body)]
+            in_cluster_queues[body["spec"].get("clusterQueue", "")] += pending
+            yield status_patch(LOCAL_QUEUE, body, queues.local_queue_status(body, pending=pending, now=now))
+        for body in self.client.all(CLUSTER_QUEUE):
+            pending = in_cluster_queues[body["metadata"]["name"]]
+            yield status_patch(CLUSTER_QUEUE, body, queues.cluster_queue_status(body, pending=pending, now=now))
+        for body in self.client.all(COHORT):
+            yield status_patch(COHORT, body, queues.cohort_status(body))
+
+    def _waiting(self) -> Counter[tuple[str, str]]:
+        """How many Workloads wait, by LocalQueue. Those of one that is stopped are in no queue."""
+        pending = [each for each in self.client.all(WORKLOAD) if states.is_pending(each)]
+        keys = [(each["metadata"]["namespace"], each["spec"].get("queueName", "")) for each in pending]
+        return Counter(key for key in keys if self._is_running(*key))
+
+    def _is_running(self, namespace: str, name: str) -> bool:
+        local = self._mirror.snapshot.local_queue(namespace, name)
+        return local is not None and local.stop_policy is StopPolicy.NONE
 
     async def _show(self, patch: Patch, now: datetime) -> datetime | None:
         uid = patch.observed["metadata"]["uid"]
-        allowed_at = self._shown_at.get(uid, now - self._timing.queue_status) + self._timing.queue_status
+        allowed_at = self._shown_at.get(uid, now - self._config.queue_status) + self._config.queue_status
         if allowed_at > now:
             return allowed_at
         self._shown_at[uid] = now
@@ -144,62 +207,15 @@ class Kueue(Controller):
         priority_class = self.client.find(WORKLOAD_PRIORITY_CLASS, "", name) if name else None
         return int(priority_class.get("value", 0)) if priority_class else 0
 
-    def _queues(self) -> dict[str, Queue]:
-        flavors = {each["metadata"]["name"]: each for each in self.client.all(RESOURCE_FLAVOR)}
-        checks = {each["metadata"]["name"]: each for each in self.client.all(ADMISSION_CHECK)}
-        queues = [queue_of(each, flavors=flavors, checks=checks) for each in self.client.all(CLUSTER_QUEUE)]
-        return {queue.name: queue for queue in queues}
+    def _queues(self) -> Queues:
+        return Queues(self._mirror.snapshot, self.client.all(CLUSTER_QUEUE), self.client.all(ADMISSION_CHECK))
 
-    def _checks(self, workload: Json, queues: Mapping[str, Queue]) -> tuple[str, ...] | None:
-        metadata, spec = workload["metadata"], workload["spec"]
-        local_queue = self.client.find(LOCAL_QUEUE, metadata["namespace"], spec.get("queueName", ""))
-        queue = queues.get(local_queue["spec"].get("clusterQueue", "")) if local_queue else None
-        return queue.checks if queue else None
+    def _workload(self, key: str) -> Json | None:
+        return self.client.find(WORKLOAD, *key.split("/"))
 
     def _next_retry(self) -> datetime | None:
         return soonest(retry_due(workload) for workload in self.client.all(WORKLOAD))
 
-    @staticmethod
-    def _local_status(
-        local_queue: Json, queues: Mapping[str, Queue], workloads: Sequence[Json], *, now: datetime
-    ) -> Json:
-        queue = queues.get(local_queue["spec"].get("clusterQueue", ""))
-        return local_queue_status(local_queue, queue, _submitted_to(local_queue, workloads), now=now)
-
 
 def _key(body: Json) -> tuple[str, str]:
     return body["metadata"].get("namespace", ""), body["metadata"]["name"]
-
-
-def _submitted_to(local_queue: Json, workloads: Sequence[Json]) -> list[Json]:
-    return [w for w in workloads if (w["metadata"]["namespace"], w["spec"].get("queueName", "")) == _key(local_queue)]
-
-
-def _cluster_status(
-    cluster_queue: Json,
-    queues: Mapping[str, Queue],
-    local_queues: Sequence[Json],
-    workloads: Sequence[Json],
-    *,
-    now: datetime,
-) -> Json:
-    queue = queues[cluster_queue["metadata"]["name"]]
-    feeding = [each for each in local_queues if each["spec"].get("clusterQueue", "") == queue.name]
-    submitted = [workload for each in feeding for workload in _submitted_to(each, workloads)]
-    return cluster_queue_status(cluster_queue, queue, submitted, now=now)
-
-
-def _carry_out(decision: Decision, *, now: datetime) -> Patch | None:
-    """The write that follows from a decision; None where the status says it already."""
-    workload, outcome = decision.workload, decision.outcome
-    if isinstance(outcome, Shortage):
-        note = Note(reason=outcome.reason, message=outcome.message, type="Warning")
-        waiting = states.waiting(workload, outcome.reason, outcome.message, now=now)
-        return status_patch(WORKLOAD, workload, waiting, note)
-    queue = outcome.queue
-    notes = [Note(reason="QuotaReserved", message=f"Quota reserved in ClusterQueue {queue}")]
-    if outcome.is_admitted:
-        notes.append(Note(reason="Admitted", message=f"Admitted by ClusterQueue {queue}"))
-    pod_sets = outcome.assignment.pod_sets
-    reserved = states.reserved(workload, queue, pod_sets, checks=not outcome.is_admitted, now=now)
-    return status_patch(WORKLOAD, workload, reserved, *notes)

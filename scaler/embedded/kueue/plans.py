@@ -1,22 +1,22 @@
 """What follows from a job and its Workload? Pure: objects in, actions out. Called until nothing follows any more.
 
-The order of a deactivation, as it was recorded from a running Kueue:
+The order of an eviction, as it was recorded from a running Kueue:
 
-    spec.active=false → Evicted=True → job suspended → (job inactive) → templates restored → quota released
+    Evicted=True → job suspended → (job inactive) → templates restored → quota released
 
-and of a reactivation: spec.active=true → Requeued=True → (fits) QuotaReserved → checks → Admitted → job started.
+and of a start: QuotaReserved → checks → Admitted → templates injected and job told to run → pods ready.
 """
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from scaler.embedded.actions import Action, Create, Delete, Note, Patch, merge_patch, status_patch
-from scaler.embedded.conditions import has, message_of, parse_time, reason_of, timestamp
+from scaler.embedded.conditions import has, message_of
 from scaler.embedded.kinds import WORKLOAD, Json
 from scaler.embedded.kueue import states, templates
 from scaler.embedded.kueue.jobs import JobKind, Outcome, PodSet, is_suspended, with_suspend
 from scaler.embedded.kueue.names import JOB_UID, queue_name, workload_name
-from scaler.embedded.kueue.quota import is_active
+from scaler.embedded.kueue.states import is_active
 
 
 def _changes(action: Patch | None) -> list[Action]:
@@ -175,105 +175,3 @@ def _run(
     if ready_now == has(workload, "PodsReady") and has(workload, "PodsReady", "True" if ready_now else "False"):
         return []
     return _changes(status_patch(WORKLOAD, workload, states.pods_ready(workload, ready=ready_now, now=now)))
-
-
-# ----------------------------------------------------------------------------------------------------------- Workloads
-
-
-def plan_workload(workload: Json, *, checks: tuple[str, ...] | None, now: datetime) -> list[Action]:
-    """What the Workload needs next. `checks` are its ClusterQueue's; None where that is not known."""
-    if has(workload, "Finished") or workload["metadata"].get("deletionTimestamp"):
-        return []
-    if has(workload, "DeactivationTarget") and is_active(workload):
-        # Also of one that somebody else has set. Nothing ever removes that, so activating it again is turned back.
-        return [Patch(resource=WORKLOAD, observed=workload, body={"spec": {"active": False}})]
-    if not is_active(workload):
-        return _deactivate(workload, now=now)
-    if not has(workload, "QuotaReserved") and has(workload, "Requeued", "False"):
-        return _requeue(workload, now=now)
-    if has(workload, "QuotaReserved", "False", "Deactivated"):
-        return _changes(status_patch(WORKLOAD, workload, states.pending(workload, now=now)))
-    return [] if checks is None else _check(workload, checks, now=now)
-
-
-def _deactivate(workload: Json, *, now: datetime) -> list[Action]:
-    if not has(workload, "Evicted"):
-        reason, message = "Deactivated", "The workload is deactivated"
-        if has(workload, "DeactivationTarget"):
-            reason += f"DueTo{reason_of(workload, 'DeactivationTarget')}"
-            message += f" due to {message_of(workload, 'DeactivationTarget')}"
-        return _evict(workload, reason, message, now=now)
-    if not has(workload, "QuotaReserved") and reason_of(workload, "QuotaReserved") != "Deactivated":
-        return _changes(status_patch(WORKLOAD, workload, states.deactivated(workload, now=now)))
-    return []
-
-
-def _evict(workload: Json, reason: str, message: str, *, now: datetime) -> list[Action]:
-    note = Note(reason=f"EvictedDueTo{reason}", message=message)
-    return _changes(status_patch(WORKLOAD, workload, states.evicted(workload, reason, message, now=now), note))
-
-
-_COMEBACKS = {
-    "Deactivated": ("Reactivated", "The workload was reactivated"),
-    "AdmissionCheck": ("BackoffFinished", "The workload backoff was finished"),
-}
-"""Why a Workload that is active is requeued, by why it was evicted. `DeactivatedDueTo…` is missing, as in Kueue: such a
-Workload stays out of the queue although it is active."""
-
-
-def _requeue(workload: Json, *, now: datetime) -> list[Action]:
-    comeback = _COMEBACKS.get(reason_of(workload, "Requeued"))
-    if comeback is None:
-        return []
-    return _changes(status_patch(WORKLOAD, workload, states.requeued(workload, *comeback, now=now)))
-
-
-def _same_checks(workload: Json, names: tuple[str, ...]) -> bool:
-    present = (workload.get("status") or {}).get("admissionChecks") or ()
-    return {check["name"] for check in present} == set(names)
-
-
-def _check(workload: Json, names: tuple[str, ...], *, now: datetime) -> list[Action]:
-    if not _same_checks(workload, names):
-        return _changes(status_patch(WORKLOAD, workload, states.with_checks(workload, names, now=now)))
-    if has(workload, "QuotaReserved") and not has(workload, "Evicted"):
-        return _follow_checks(workload, now=now)
-    return []
-
-
-def _follow_checks(workload: Json, *, now: datetime) -> list[Action]:
-    checks: list[Json] = workload["status"].get("admissionChecks") or []
-    rejecting = next((check for check in checks if check["state"] == states.REJECTED), None)
-    if rejecting:
-        return _changes(status_patch(WORKLOAD, workload, states.rejected(workload, rejecting, now=now)))
-    retrying = [check for check in checks if check["state"] == states.RETRY]
-    if retrying:
-        return _retry(workload, retrying, now=now)
-    if has(workload, "Admitted"):
-        return []
-    if any(check["state"] != states.READY for check in checks):
-        return _changes(status_patch(WORKLOAD, workload, states.unsatisfied(workload, now=now)))
-    queue = workload["status"]["admission"]["clusterQueue"]
-    note = Note(reason="Admitted", message=f"Admitted by ClusterQueue {queue}")
-    return _changes(status_patch(WORKLOAD, workload, states.admitted(workload, now=now), note))
-
-
-def _retry(workload: Json, retrying: list[Json], *, now: datetime) -> list[Action]:
-    """Evicted, though not before every delay that was asked for is over; until then the quota is kept."""
-    due = retry_due(workload)
-    if due is not None and due > now:
-        later = {**workload["status"], "requeueState": {"requeueAt": timestamp(due)}}
-        return _changes(status_patch(WORKLOAD, workload, later))
-    why = ", ".join(f'"{check["name"]}" ({check["message"]})' for check in retrying)
-    return _evict(workload, "AdmissionCheck", f"Evicted due to AdmissionCheck in Retry state: {why}", now=now)
-
-
-def retry_due(workload: Json) -> datetime | None:
-    """When the delay ends that checks in state Retry ask for; None where none does."""
-    due = None
-    for check in (workload.get("status") or {}).get("admissionChecks") or ():
-        since = parse_time(check["lastTransitionTime"])
-        if check["state"] == states.RETRY and check.get("requeueAfterSeconds") and since:
-            at = since + timedelta(seconds=check["requeueAfterSeconds"])
-            due = max(due, at) if due else at
-    return due

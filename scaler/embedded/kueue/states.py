@@ -1,18 +1,20 @@
 """The states of a Workload as Kueue writes them: each function returns the status after one transition.
 
-| from → to                | QuotaReserved | Admitted | Evicted       | Requeued              |
-|--------------------------|---------------|----------|---------------|-----------------------|
-| waiting → reserved       | True          | –        | False, if set | –                     |
-| reserved → admitted      | True          | True     | –             | –                     |
-| any → evicted            | –             | –        | True, reason  | –                     |
-| evicted → released       | False         | False    | –             | False, same reason    |
-| released → reactivated   | False         | –        | –             | True, Reactivated     |
+| from → to                | QuotaReserved | Admitted | Evicted       | Preempted     | Requeued              |
+|--------------------------|---------------|----------|---------------|---------------|-----------------------|
+| waiting → reserved       | True          | –        | False, if set | False, if set | –                     |
+| reserved → admitted      | True          | True     | –             | –             | –                     |
+| any → evicted            | –             | –        | True, reason  | –             | –                     |
+| any → preempted          | –             | –        | True, reason  | True, reason  | –                     |
+| evicted → released       | False         | False    | –             | –             | False, same reason    |
+| preempted → released     | False         | False    | –             | –             | True, Preempted       |
+| released → reactivated   | –             | –        | –             | –             | True, Reactivated     |
 
 An evicted Workload keeps its reservation until its job is inactive. That Kueue's scheduler counts a deactivated one as
-free long before is not in the status at all: see `quota.holds_quota`.
+free long before is not in the status at all: see `holds_quota`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from scaler.embedded.conditions import has, make, message_of, reason_of, timestamp, with_conditions
@@ -20,6 +22,33 @@ from scaler.embedded.kinds import Json
 from scaler.embedded.kueue.jobs import Outcome
 
 PENDING, READY, RETRY, REJECTED = "Pending", "Ready", "Retry", "Rejected"
+PREEMPTED, DEACTIVATED, PENDING_EVALUATION = "Preempted", "Deactivated", "PendingEvaluation"
+
+
+def is_active(workload: Json) -> bool:
+    """Whether its owner wants it to run."""
+    return bool(workload["spec"].get("active", True))
+
+
+def holds_quota(workload: Json) -> bool:
+    """Whether the scheduler counts the Workload's reservation.
+
+    **A deactivated Workload holds nothing**, from the moment on at which `spec.active` is false, although its status
+    says that quota is reserved and its pods still run. So a gang can be admitted onto GPUs that are not free yet.
+    """
+    return has(workload, "QuotaReserved") and is_active(workload) and not has(workload, "Finished")
+
+
+def is_pending(workload: Json) -> bool:
+    """Whether the Workload waits for quota, in whatever mood."""
+    is_done = has(workload, "Finished") or bool(workload["metadata"].get("deletionTimestamp"))
+    return is_active(workload) and not is_done and not has(workload, "QuotaReserved")
+
+
+def has_failed_check(workload: Json) -> bool:
+    """Whether one of its checks has said no, or not now."""
+    checks = (workload.get("status") or {}).get("admissionChecks") or ()
+    return any(check["state"] in (RETRY, REJECTED) for check in checks)
 
 
 def _status(workload: Json, *conditions: tuple[str, str, str, str], now: datetime) -> Json:
@@ -30,11 +59,17 @@ def _status(workload: Json, *conditions: tuple[str, str, str, str], now: datetim
     return status
 
 
-def waiting(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
-    """Looked at, and not fitting at the moment."""
-    if has(workload, "QuotaReserved", "False", reason) and message_of(workload, "QuotaReserved") == message:
-        return dict(workload["status"])
-    return _status(workload, ("QuotaReserved", "False", reason, message), _NO_RESERVATION, now=now)
+def waiting(
+    workload: Json, reason: str, message: str, *, requests: Mapping[str, Mapping[str, str]] | None = None, now: datetime
+) -> Json:
+    """Looked at, and not fitting at the moment. `requests` are what it asks for, by pod set, where that was counted."""
+    status = dict(workload.get("status") or {})
+    if not has(workload, "QuotaReserved", "False", reason) or message_of(workload, "QuotaReserved") != message:
+        status = _status(workload, ("QuotaReserved", "False", reason, message), _NO_RESERVATION, now=now)
+    if requests is not None:
+        counted = [{"name": name, "resources": dict(resources)} for name, resources in requests.items()]
+        status["resourceRequests"] = counted
+    return status
 
 
 _NO_RESERVATION = ("Admitted", "False", "NoReservation", "The workload has no reservation")
@@ -44,12 +79,15 @@ _ADMITTED = ("Admitted", "True", "Admitted", "The workload is admitted")
 def reserved(workload: Json, cluster_queue: str, assignments: Sequence[Json], *, checks: bool, now: datetime) -> Json:
     """Given its quota; and admitted in the same moment where there is nothing to be checked."""
     conditions = [("QuotaReserved", "True", "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")]
-    if has(workload, "Evicted"):
-        previously = f"Previously: {message_of(workload, 'Evicted')}"
-        conditions.append(("Evicted", "False", "QuotaReserved", previously))
+    conditions += [
+        (kind, "False", "QuotaReserved", f"Previously: {message_of(workload, kind)}")
+        for kind in ("Evicted", "Preempted")
+        if has(workload, kind)
+    ]
     if not checks:
         conditions.append(_ADMITTED)
     status = _status(workload, *conditions, now=now)
+    status.pop("resourceRequests", None)
     status["admission"] = {"clusterQueue": cluster_queue, "podSetAssignments": list(assignments)}
     return status
 
@@ -80,6 +118,15 @@ def evicted(workload: Json, reason: str, message: str, *, now: datetime) -> Json
     return status
 
 
+def preempted(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
+    """Told to go for another one. `reason` is that of the condition Preempted."""
+    status = evicted(workload, PREEMPTED, message, now=now)
+    generation = workload["metadata"].get("generation", 1)
+    condition = make("Preempted", "True", reason, message, now=now, generation=generation)
+    status["conditions"] = with_conditions(status["conditions"], condition)
+    return status
+
+
 def _reset(check: Json, *, now: datetime) -> Json:
     if check["state"] == PENDING:
         return check
@@ -96,13 +143,16 @@ def _counted(stats: Json, reason: str) -> list[Json]:
 
 
 def released(workload: Json, *, now: datetime) -> Json:
-    """Evicted, and its job is inactive: without quota, and not to be looked at again before it is requeued."""
+    """Evicted, and its job is inactive: without quota.
+
+    One that was preempted queues again at once; all others are not looked at before they are requeued.
+    """
     reason, message = reason_of(workload, "Evicted"), message_of(workload, "Evicted")
     status = _status(
         workload,
-        ("QuotaReserved", "False", "PendingEvaluation", message),
+        ("QuotaReserved", "False", PENDING_EVALUATION, message),
         _NO_RESERVATION,
-        ("Requeued", "False", reason, message),
+        ("Requeued", "True" if reason == PREEMPTED else "False", reason, message),
         now=now,
     )
     status.pop("admission", None)
@@ -111,25 +161,18 @@ def released(workload: Json, *, now: datetime) -> Json:
 
 def deactivated(workload: Json, *, now: datetime) -> Json:
     """Without quota because it is not active."""
-    return _status(workload, ("QuotaReserved", "False", "Deactivated", "The workload is deactivated"), now=now)
+    return _status(workload, ("QuotaReserved", "False", DEACTIVATED, "The workload is deactivated"), now=now)
 
 
 def requeued(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
     """In the queue again."""
-    return _status(workload, _PENDING_EVALUATION, ("Requeued", "True", reason, message), now=now)
+    return _status(workload, ("Requeued", "True", reason, message), now=now)
 
 
 def pending(workload: Json, *, now: datetime) -> Json:
     """In the queue, not looked at yet."""
-    return _status(workload, _PENDING_EVALUATION, _NO_RESERVATION, now=now)
-
-
-_PENDING_EVALUATION = (
-    "QuotaReserved",
-    "False",
-    "PendingEvaluation",
-    "Workload is pending evaluation in the scheduling queue",
-)
+    message = "Workload is pending evaluation in the scheduling queue"
+    return _status(workload, ("QuotaReserved", "False", PENDING_EVALUATION, message), _NO_RESERVATION, now=now)
 
 
 def rejected(workload: Json, check: Json, *, now: datetime) -> Json:

@@ -1,0 +1,104 @@
+"""The cluster's quota objects as the engine sees them: a snapshot that follows the client's copy, object by object.
+
+Laws:
+
+* What has not changed since the last look is not read again.
+* A Workload without quota that Kueue's scheduler would not nominate (one of its checks says Retry or Rejected, or it is
+  being deleted) is none.
+* What cannot be read is logged once and left out; everything else goes on.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+from scaler.core.quota.snapshot import Snapshot
+from scaler.embedded.client import Client
+from scaler.embedded.conditions import has
+from scaler.embedded.kinds import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    COHORT,
+    LOCAL_QUEUE,
+    NAMESPACE,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+    Json,
+    Resource,
+)
+from scaler.embedded.kueue.states import has_failed_check
+from scaler.kube import quota_objects as kube
+from scaler.kube.decoding import UNREADABLE, decode
+from scaler.kube.kueue_objects import Workload
+from scaler.kueue.quota_snapshot import Filing, QuotaObject
+
+_log = structlog.get_logger(__name__)
+
+_KINDS: Mapping[Resource, type[QuotaObject]] = {
+    RESOURCE_FLAVOR: kube.ResourceFlavor,
+    ADMISSION_CHECK: kube.AdmissionCheck,
+    COHORT: kube.Cohort,
+    CLUSTER_QUEUE: kube.ClusterQueue,
+    LOCAL_QUEUE: kube.LocalQueue,
+    NAMESPACE: kube.Namespace,
+    WORKLOAD: Workload,
+}
+
+_Revision = tuple[Any, Any]
+"""uid and resourceVersion."""
+
+
+class Mirror:
+    """Keeps `snapshot` what the client shows."""
+
+    def __init__(self, client: Client, *, fair_sharing: bool) -> None:
+        self.snapshot = Snapshot(fair_sharing=fair_sharing)
+        self._client = client
+        self._filing = Filing(self.snapshot)
+        self._filed: dict[Resource, dict[tuple[str, str], tuple[_Revision, QuotaObject | None]]] = {
+            resource: {} for resource in _KINDS
+        }
+
+    def update(self, now: datetime) -> None:
+        """Take in everything that has changed."""
+        for resource in _KINDS:
+            self._follow(resource, now)
+        self._filing.wake(now)
+
+    def _follow(self, resource: Resource, now: datetime) -> None:
+        filed = self._filed[resource]
+        gone = filed.copy()
+        for key, body in self._shown(resource):
+            before = gone.pop(key, None)
+            revision = body["metadata"].get("uid"), body["metadata"].get("resourceVersion")
+            if before is None or before[0] != revision:
+                filed[key] = revision, self._file(resource, body, now) or (before[1] if before else None)
+        for key, (_, obj) in gone.items():
+            del filed[key]
+            if obj is not None:
+                self._filing.drop(obj)
+
+    def _shown(self, resource: Resource) -> Iterator[tuple[tuple[str, str], Json]]:
+        for body in self._client.all(resource):
+            if resource is not WORKLOAD or _is_nominable(body):
+                yield (body["metadata"].get("namespace", ""), body["metadata"]["name"]), body
+
+    def _file(self, resource: Resource, body: Json, now: datetime) -> QuotaObject | None:
+        try:
+            obj = decode(_KINDS[resource], msgspec.json.encode(body))
+        except UNREADABLE as error:
+            _log.warning(
+                "SimulatedKueueCannotRead", kind=resource.kind, name=body["metadata"]["name"], error=str(error)
+            )
+            return None
+        self._filing.put(obj, now=now)
+        return obj
+
+
+def _is_nominable(workload: Json) -> bool:
+    if has(workload, "QuotaReserved"):
+        return True
+    return not has_failed_check(workload) and not workload["metadata"].get("deletionTimestamp")
