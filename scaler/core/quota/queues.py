@@ -135,6 +135,10 @@ class PendingQueue:
         self._set_aside_held()
         return bool(self._line)
 
+    def is_aside(self, number: int) -> bool:
+        """Whether no cycle will come to the Workload before the next retry, if it waits here at all."""
+        return number not in self._line or self._is_held(number)
+
     def tried(self, number: int, cycle: int) -> Tried:
         """The flavors that need not be tried again in this cycle."""
         known = self._progress.get(number)

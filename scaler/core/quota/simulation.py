@@ -175,6 +175,12 @@ class Simulation:
             return known
         return Obstacle.PENDING_EVALUATION if key in self._evicted else None
 
+    def is_aside(self, key: str) -> bool:
+        """Whether the Workload waits where no cycle will come to it before somebody lets go of quota."""
+        number = self._roster.numbers[key]
+        line = self._lines.get(self._roster.homes[number])
+        return self.holder(key) is None and (line is None or line.is_aside(number))
+
     # ------------------------------------------------------------------------------------------------- before it runs
 
     def drain(self) -> Sequence[Drained]:
