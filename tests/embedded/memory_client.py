@@ -127,6 +127,11 @@ class MemoryClient:
         assert found is not None
         return found
 
+    def restore(self, resource: Resource, body: Json) -> None:
+        """An object as it stands in a file, with its age and its status."""
+        metadata = {"generation": 1, **body["metadata"]} | {"uid": body["metadata"].get("uid") or self._next_uid()}
+        self._put(resource, {"spec": {}, "status": {}, **copy.deepcopy(body), "metadata": metadata})
+
     def change(self, resource: Resource, namespace: str, name: str, body: Json, subresource: str = "") -> None:
         """A merge patch, as by a user."""
         observed = self.find(resource, namespace, name)
