@@ -1,6 +1,8 @@
 """The parts of one process that hand idle quota to gangs that wait: quota's view, plans, the leader's loop."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -66,6 +68,15 @@ class Reclaiming:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run on every replica, so that a new leader, or anybody who asks, can plan at once."""
         return [] if self.is_confined else [*self.reflectors.tasks(), self.nodes.run()]
+
+    async def wait_listed(self, seconds: float) -> None:
+        """Returns once everything is listed, or after so many seconds: what is missing then tells by itself."""
+        if self.is_confined:
+            return
+        copies = [*self.reflectors.all, self.nodes]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(copy.wait_synced() for copy in copies))
 
     def pressure(
         self, api: Api, reconciler: Reconciler, announcer: Announcer, board: Board, observers: Observers

@@ -4,8 +4,8 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -43,6 +43,7 @@ from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
 from scaler.loops.granting import Granter
 from scaler.loops.leadership import LeaderApi
 from scaler.loops.leading import Leading
+from scaler.loops.outlook import Inquiry
 from scaler.loops.pressure import Pressure
 from scaler.loops.projection import explain, overview
 from scaler.loops.reconciliation import Reconciler
@@ -172,21 +173,38 @@ class Runtime:
 
         Raises: ScalerError where the API or the source does not answer, or the ScaledObject is not there.
         """
-        async with self._stack:
-            await self._build()
-            for number, work in enumerate(self.reflectors.tasks()):
-                self._spawn(f"reflector-{number}", work)
-            try:
-                await self._wait_listed(_LIST_SECONDS)
-                await self.evaluator.tick(self.evaluator.clock())
-            finally:
-                for task in self._tasks:
-                    task.cancel()
+        async with self._looking(with_quota=False):
             explanation = explain(self.board, key)
         if explanation is None:
             missing = "; ".join(self.unready()) or "there is no such ScaledObject with an external trigger"
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
         return explanation
+
+    async def ask_now(self, ask: Callable[[Inquiry], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
+        """What this process finds by itself about quota and plans. Listens nowhere, writes nothing.
+
+        Raises: ScalerError where the API does not answer; InquiryError.
+        """
+        async with self._looking(with_quota=True):
+            return await ask(self.inquiry)
+
+    @asynccontextmanager
+    async def _looking(self, *, with_quota: bool) -> AsyncIterator[None]:
+        """Everything built, listed and judged once."""
+        async with self._stack:
+            await self._build()
+            quota = self.reclaiming.tasks() if with_quota else []
+            for number, work in enumerate([*self.reflectors.tasks(), *quota]):
+                self._spawn(f"reflector-{number}", work)
+            try:
+                await self._wait_listed(_LIST_SECONDS)
+                if with_quota:
+                    await self.reclaiming.wait_listed(_LIST_SECONDS)
+                await self.evaluator.tick(self.evaluator.clock())
+                yield
+            finally:
+                for task in self._tasks:
+                    task.cancel()
 
     async def _wait_listed(self, seconds: float) -> None:
         """Raises: ScalerError where the API has not listed everything by then."""
@@ -248,6 +266,7 @@ class Runtime:
             max_view_age=kubernetes.max_view_age,
             max_verdict_age=self._patience(_MISSED_TICKS),
         )
+        self.inquiry = Inquiry(self.reclaiming.planning, self.board)
 
     def _evaluator(self, source: Source) -> Evaluator:
         settings = self.settings
@@ -291,6 +310,7 @@ class Runtime:
                 unready=self.unready,
                 overview=lambda: overview(self.board),
                 explain=lambda namespace, name: explain(self.board, (namespace, name)),
+                inquiries=self.inquiry,
             ),
         )
         self.http_port = await http.start()

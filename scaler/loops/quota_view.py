@@ -59,16 +59,20 @@ class QuotaReflectors:
             namespaces=Reflector(transport, NAMESPACE, kube.Namespace, timing=timing),
         )
 
+    @property
+    def all(self) -> list[Reflector[Any]]:
+        return [
+            self.flavors,
+            self.checks,
+            self.cohorts,
+            self.cluster_queues,
+            self.local_queues,
+            self.namespaces,
+        ]
+
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run for the copies to be kept."""
-        return [
-            self.flavors.run(),
-            self.checks.run(),
-            self.cohorts.run(),
-            self.cluster_queues.run(),
-            self.local_queues.run(),
-            self.namespaces.run(),
-        ]
+        return [each.run() for each in self.all]
 
 
 class QuotaView:

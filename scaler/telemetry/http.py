@@ -1,4 +1,4 @@
-"""Pages over HTTP: metrics, liveness, readiness, and every decision as JSON and as a page for people.
+"""Pages over HTTP: metrics, liveness, readiness, every decision as JSON and as a page for people, quota and plans.
 
 | path                              | answer                                                             |
 |-----------------------------------|--------------------------------------------------------------------|
@@ -7,23 +7,45 @@
 | `/readyz`                         | 200 after the first full evaluation; says what is missing (503)    |
 | `/api/v1/decisions`               | one line per ScaledObject, JSON                                    |
 | `/api/v1/decisions/{ns}/{name}`   | everything known about one ScaledObject, JSON                      |
+| `/api/v1/queues`                  | the quota trees, JSON; `?allResources=true` for more than GPUs     |
+| `/api/v1/pending`                 | every gang that waits and why, JSON; `?namespace=…&queue=…`        |
+| `/api/v1/plans/{ns}/{name}`       | what would be suspended for a gang, JSON; `?whatIfIdle=NS/NAME`,   |
+|                                   | repeatable, or `*` for everybody                                   |
 | `/`                               | the decisions as a page                                            |
+
+Where a question cannot be answered the answer is `{"error": …}`: 400 for a question that is none, 404 for what is not
+there, 409 for what does not wait, 503 while not enough is seen.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from scaler import __version__
-from scaler.errors import ConfigurationError
+from scaler.errors import ConfigurationError, InquiryError
 from scaler.telemetry.metrics import Metrics
 
 _HIGHEST_PORT = 65535
 _TEMPLATES = Path(__file__).parent / "templates"
+
+
+_EVERYBODY = "*"
+_TRUTHS = {"": False, "true": True, "false": False}
+
+
+class Inquiries(Protocol):
+    """Questions that take a while to answer. Each raises InquiryError where it cannot be answered."""
+
+    async def queues(self, *, all_resources: bool) -> Mapping[str, Any]: ...
+
+    async def pending(self, *, namespace: str, queue: str) -> Mapping[str, Any]: ...
+
+    async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None) -> Mapping[str, Any]:
+        """`idle`: who is to be taken to be idle; None for nobody, empty for everybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +58,7 @@ class Views:
     """What is still missing before it can answer."""
     overview: Callable[[], Sequence[Mapping[str, Any]]]
     explain: Callable[[str, str], Mapping[str, Any] | None]
+    inquiries: Inquiries
 
 
 class HttpServer:
@@ -60,6 +83,9 @@ class HttpServer:
                 web.get("/readyz", self._probe(self._views.unready)),
                 web.get("/api/v1/decisions", self._get_overview),
                 web.get("/api/v1/decisions/{namespace}/{name}", self._get_explanation),
+                web.get("/api/v1/queues", _answered(self._get_queues)),
+                web.get("/api/v1/pending", _answered(self._get_pending)),
+                web.get("/api/v1/plans/{namespace}/{name:.+}", _answered(self._get_plan)),
                 web.get("/", self._get_page),
             ]
         )
@@ -102,9 +128,38 @@ class HttpServer:
             return web.json_response({"error": f"{problem}: {missing}" if missing else problem}, status=404)
         return web.json_response(explanation)
 
+    async def _get_queues(self, request: web.Request) -> Mapping[str, Any]:
+        given = request.query.get("allResources", "")
+        if given not in _TRUTHS:
+            raise InquiryError(f"allResources={given!r} is neither true nor false", status=400)
+        return await self._views.inquiries.queues(all_resources=_TRUTHS[given])
+
+    async def _get_pending(self, request: web.Request) -> Mapping[str, Any]:
+        namespace, queue = (request.query.get(each, "") for each in ("namespace", "queue"))
+        return await self._views.inquiries.pending(namespace=namespace, queue=queue)
+
+    async def _get_plan(self, request: web.Request) -> Mapping[str, Any]:
+        names = request.query.getall("whatIfIdle", [])
+        idle = None if not names else [] if _EVERYBODY in names else names
+        return await self._views.inquiries.plan(request.match_info["namespace"], request.match_info["name"], idle=idle)
+
     async def _get_page(self, _: web.Request) -> web.Response:
         html = self._page.render(version=__version__, decisions=self._views.overview(), missing=self._views.unready())
         return web.Response(text=html, content_type="text/html")
+
+
+def _answered(
+    ask: Callable[[web.Request], Awaitable[Mapping[str, Any]]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A page of what `ask` gives, or of why there is none."""
+
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            return web.json_response(await ask(request))
+        except InquiryError as error:
+            return web.json_response({"error": str(error)}, status=error.status)
+
+    return answer
 
 
 def _split(address: str) -> tuple[str | None, int]:

@@ -216,6 +216,7 @@ async def page(*decisions, missing=()):
             unready=lambda: missing,
             overview=lambda: decisions,
             explain=lambda _namespace, _name: None,
+            inquiries=None,
         ),
     )
     port = await server.start()
@@ -271,7 +272,7 @@ async def test_what_tenants_write_is_text_on_the_page():
     ("address", "reachable"), [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "[::1]"), (":{port}", "127.0.0.1")]
 )
 async def test_it_listens_where_it_is_told_to(address, reachable):
-    views = Views(unhealthy=list, unready=list, overview=list, explain=lambda _namespace, _name: None)
+    views = Views(unhealthy=list, unready=list, overview=list, explain=lambda _namespace, _name: None, inquiries=None)
     server = HttpServer(address.format(port=free_port()), Metrics(), views)
     port = await server.start()
     async with aiohttp.ClientSession() as session, session.get(f"http://{reachable}:{port}/healthz") as answer:

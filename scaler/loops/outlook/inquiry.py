@@ -1,0 +1,250 @@
+"""Answers what operators ask about quota and plans: `queues`, `pending`, `plan`. Reads and computes, writes nothing.
+
+Laws:
+
+* KEDA comes first. What takes long is computed in a thread, on copies, one question at a time; the others wait in line,
+  and a line that is too long is refused.
+* What cannot be seen is said, and not guessed: InquiryError with the reason.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Any
+
+from scaler.core.quota.model import Workload
+from scaler.core.reclaim import Candidate, Caution, NoPlan, Plan, Request, Why, plan_reclaim
+from scaler.core.reclaim_policy import Unprotected
+from scaler.errors import InquiryError
+from scaler.kube.kueue_objects import Workload as KueueWorkload
+from scaler.kube.objects import is_true
+from scaler.loops.board import Board
+from scaler.loops.outlook.alternatives import Examined, examine
+from scaler.loops.outlook.holders import Holder, others_in, scalable_of
+from scaler.loops.outlook.pending import Prospects, pending_view, selected
+from scaler.loops.outlook.plans import Inquired, plan_view
+from scaler.loops.outlook.queues import queues_view
+from scaler.loops.outlook.survey import Survey, take_survey
+from scaler.loops.planning import Planning, Sight
+from scaler.loops.quota_view import Blind
+
+_IN_LINE = 8
+"""Questions that wait for their turn; a page that is reloaded by many must not keep this process busy for ever."""
+
+
+class Inquiry:
+    """`patience` is how long `pending` may ask the planner about one gang after the other."""
+
+    def __init__(
+        self,
+        planning: Planning,
+        board: Board,
+        *,
+        patience: timedelta = timedelta(seconds=1),
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._planning = planning
+        self._board = board
+        self._patience_s = patience.total_seconds()
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._asked = 0
+
+    async def queues(self, *, all_resources: bool = False) -> Mapping[str, Any]:
+        """The quota trees. Raises: InquiryError."""
+        async with self._in_turn():
+            survey = self._survey()
+            return await asyncio.to_thread(queues_view, survey, all_resources=all_resources)
+
+    async def pending(self, *, namespace: str = "", queue: str = "") -> Mapping[str, Any]:
+        """Every gang that waits, and why. Raises: InquiryError."""
+        async with self._in_turn():
+            survey = self._survey()
+            prospects = await self._prospects(
+                survey, [each for each, _ in selected(survey, namespace=namespace, queue=queue)]
+            )
+            return await asyncio.to_thread(pending_view, survey, prospects, namespace=namespace, queue=queue)
+
+    async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None = None) -> Mapping[str, Any]:
+        """What would be suspended for the gang; `idle` as in `Inquired.what_if`. Raises: InquiryError."""
+        async with self._in_turn():
+            survey = self._survey()
+            observed = self._find(namespace, name)
+            gang = self._gang(observed, survey)
+            if survey.plan_for(gang) is not None:
+                return plan_view(survey, Inquired(gang=gang, observed=observed, what_if=idle))
+            return plan_view(survey, await self._inquire(survey, gang, observed, idle))
+
+    # --------------------------------------------------------------------------------------------------------- turns
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
+        if self._asked > _IN_LINE:
+            raise InquiryError("too many questions about plans are being answered; try again in a moment", status=503)
+        self._asked += 1
+        try:
+            async with self._turn:
+                yield
+        finally:
+            self._asked -= 1
+
+    def _survey(self) -> Survey:
+        survey = take_survey(self._planning, self._board, self._clock())
+        if isinstance(survey, Blind):
+            raise _unseen(survey)
+        return survey
+
+    # ---------------------------------------------------------------------------------------------------------- pending
+
+    async def _prospects(self, survey: Survey, gangs: Sequence[Workload]) -> Prospects:
+        """What the planner says of each gang, as far as time allows, in the order in which plans are made."""
+        sight = self._planning.look(survey.at)
+        found: dict[str, Plan | NoPlan] = {}
+        if isinstance(sight, Blind):
+            return found
+        ends = monotonic() + self._patience_s
+        for gang in gangs:
+            is_known = sight.snapshot.workload(gang.key) is gang
+            if not is_known or survey.plan_for(gang) is not None or survey.plan_beside(gang) is not None:
+                continue
+            if gang.reservation is None and gang.may_queue:
+                found[gang.uid] = await self._prospect(sight, gang)
+            if monotonic() > ends:
+                break
+        return found
+
+    async def _prospect(self, sight: Sight, gang: Workload) -> Plan | NoPlan:
+        request = self._planning.request(sight, gang)
+        found = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)
+        return self._refusal(found) or found
+
+    # ------------------------------------------------------------------------------------------------------------- plan
+
+    def _find(self, namespace: str, name: str) -> KueueWorkload:
+        """The Workload of that name, or that of a job: `name` or `Kind/name`. Raises: InquiryError."""
+        workloads = self._planning.cluster.workloads
+        found = workloads.get(namespace, name)
+        if found is not None:
+            return found
+        kind, _, job = name.rpartition("/")
+        owned = [
+            each
+            for each in workloads.items()
+            if each.metadata.namespace == namespace and _is_of_job(each, kind, job) and each.spec.active
+        ]
+        still_open = [each for each in owned if not is_true(each.status.conditions, "Finished")] or owned
+        if not still_open:
+            raise InquiryError(f"there is no Workload {namespace}/{name}, nor one of a job of that name", status=404)
+        if len(still_open) > 1:
+            names = ", ".join(sorted(each.metadata.name for each in still_open))
+            raise InquiryError(f"several Workloads are of {namespace}/{name}: {names}; name one of them", status=409)
+        return still_open[0]
+
+    def _gang(self, observed: KueueWorkload, survey: Survey) -> Workload:
+        """The Workload as the quota engine sees it. Raises: InquiryError for one that waits for no quota."""
+        key = "/".join(observed.metadata.key)
+        snapshot = self._planning.quota()
+        if isinstance(snapshot, Blind):
+            raise _unseen(snapshot)
+        gang = snapshot.workload(key)
+        if gang is None:
+            why = "it is finished" if observed.spec.active else "it is deactivated (spec.active is false)"
+            raise InquiryError(f"Workload {key} waits for nothing: {why}", status=409)
+        if gang.reservation is None or survey.plan_for(gang) is not None:
+            return gang
+        how = "is admitted by" if gang.admitted else "holds quota of"
+        hint = "" if gang.admitted else "; 'pending' shows what it waits for"
+        queue = f"ClusterQueue {gang.held.cluster_queue}"
+        raise InquiryError(f"Workload {key} {how} {queue}: there is nothing to plan{hint}", status=409)
+
+    async def _inquire(
+        self, survey: Survey, gang: Workload, observed: KueueWorkload, idle: Sequence[str] | None
+    ) -> Inquired:
+        sight = self._planning.look(survey.at)
+        if isinstance(sight, Blind):
+            raise InquiryError(f"nobody knows who is idle: {sight.reason}", status=503)
+        candidates = self._candidates(sight, gang, idle)
+        request = self._planning.request(sight, gang, candidates)
+        examined = (
+            Examined(answer=request) if isinstance(request, NoPlan) else await asyncio.to_thread(examine, request)
+        )
+        holders, more = self._holders(survey, gang, candidates, examined.answer)
+        return Inquired(
+            gang=gang,
+            observed=observed,
+            examined=examined,
+            candidates=request.candidates if isinstance(request, Request) else (),
+            assumed={each.workload for each in candidates} - {each.workload for each in sight.idlers.candidates},
+            what_if=idle,
+            cautions=self._cautions(survey, gang) if isinstance(examined.answer, Plan) else (),
+            refusal=self._refusal(examined.answer),
+            holders=holders,
+            more_holders=more,
+        )
+
+    def _candidates(self, sight: Sight, gang: Workload, idle: Sequence[str] | None) -> Sequence[Candidate]:
+        """Who is idle, and who is to be taken to be. Raises: InquiryError for a name that nobody has."""
+        if idle is None:
+            return sight.idlers.candidates
+        known = {each.workload for each in sight.idlers.candidates}
+        holders = [
+            each if each.workload in known else self._named(each) for each in self._planning.everybody(sight, gang)
+        ]
+        strangers = set(idle) - {name for each in holders for name in (each.name, each.workload)}
+        if strangers:
+            names = ", ".join(sorted(strangers))
+            raise InquiryError(
+                f"{names}: no Workload or ScalableWorkload of that name (NAMESPACE/NAME) holds GPUs in the quota tree "
+                f"of {gang.key}",
+                status=404,
+            )
+        return [
+            each for each in holders if not idle or each.workload in known or {each.name, each.workload} & set(idle)
+        ]
+
+    def _named(self, candidate: Candidate) -> Candidate:
+        """With the name of its ScalableWorkload, where it has one."""
+        scalable = scalable_of(candidate.workload, self._planning.cluster)
+        return replace(candidate, name="/".join(scalable.metadata.key)) if scalable is not None else candidate
+
+    def _holders(
+        self, survey: Survey, gang: Workload, candidates: Sequence[Candidate], answer: Plan | NoPlan
+    ) -> tuple[Sequence[Holder], int]:
+        tree = survey.tree_by_queue.get(survey.cluster_queue_of(gang))
+        if tree is None or not isinstance(answer, NoPlan) or answer.why not in _HELD_BY_OTHERS:
+            return (), 0
+        spared = survey.leaving | {each.workload for each in candidates}
+        return others_in(tree, spared, self._planning.cluster, survey.evaluation)
+
+    def _refusal(self, answer: Plan | NoPlan) -> NoPlan | None:
+        """Why settings do not let the plan be carried out."""
+        if not isinstance(answer, Plan) or self._planning.policy.unprotected is not Unprotected.REFUSE:
+            return None
+        exposed = next((each for each in answer.cautions if each.reason == Why.UNPROTECTED), None)
+        return NoPlan(gang=answer.gang, why=Why.UNPROTECTED, message=exposed.message) if exposed is not None else None
+
+    def _cautions(self, survey: Survey, gang: Workload) -> list[Caution]:
+        """What keeps the plan from being carried out now."""
+        found, beside = [], survey.plan_beside(gang)
+        if not self._planning.policy.pressure:
+            found.append(Caution(reason="PressureOff", message="reclaim.pressure is off: no plan is carried out"))
+        if beside is not None:
+            message = f"plan {beside.grant.plan} for {beside.grant.gang} is under way, and only one at a time is"
+            found.append(Caution(reason="AnotherPlan", message=message))
+        return found
+
+
+_HELD_BY_OTHERS = frozenset({Why.NOT_ENOUGH_IDLE, Why.PLACEMENT_IMPOSSIBLE, Why.WOULD_PREEMPT_OTHERS, Why.NOT_FOUND})
+"""Answers that would be others if more of those who hold GPUs were idle."""
+
+
+def _unseen(blind: Blind) -> InquiryError:
+    return InquiryError(f"quota cannot be seen: {blind.reason}", status=503)
+
+
+def _is_of_job(workload: KueueWorkload, kind: str, name: str) -> bool:
+    owner = workload.metadata.controller_owner
+    return owner is not None and owner.name == name and kind.lower() in ("", owner.kind.lower())

@@ -1,0 +1,243 @@
+"""Why does a gang wait? Every reason that holds, the first of them being the one that counts. Pure.
+
+| reason                     | when                                                                              |
+|----------------------------|-----------------------------------------------------------------------------------|
+| `PlanUnderWay`             | a plan frees GPUs for it                                                          |
+| `Evicted`                  | it holds quota that it is losing                                                  |
+| `WaitingForAdmissionChecks`| it holds quota, and its checks are not all ready                                  |
+| `NotQueued`                | Kueue keeps it out of its queue: a backoff, a hold, a gate                        |
+| `QueueStopped`             | its queue admits nothing, does not exist, or does not select its namespace        |
+| `NeverFits`                | no flavor that it may use could ever hold it                                      |
+| `HeadOfLineBlocked`        | its queue is StrictFIFO, and somebody stands before it                            |
+| `WaitingForQuota`          | not enough of any flavor that it may use is left                                  |
+| of the planner             | its quota is there, and still it does not get in: `PlacementImpossible`, …        |
+| `Queued`                   | what it needs is there; Kueue has not come to it, or waits for those before it    |
+
+Quota is counted as in `core/reclaim/count.py`: by the sums, with the fewest pods that it starts with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from scaler.core.quota.amounts import UNLIMITED, FlavorResource, as_text
+from scaler.core.quota.model import StopPolicy, Strategy, Workload
+from scaler.core.quota.tree import QueueNode
+from scaler.core.reclaim import NoPlan, Plan, Why
+from scaler.core.reclaim.count import Count
+from scaler.core.reclaim.refusals import why_never
+from scaler.kube.kueue_objects import Workload as KueueWorkload
+from scaler.kube.objects import condition
+from scaler.kueue.quota_workloads import GATE_ANNOTATION, requeue_at_of
+from scaler.loops.outlook.survey import Survey
+from scaler.loops.projection import timestamp
+
+
+class Waits(StrEnum):
+    """Reasons of its own; those about plans and queues are `Why`."""
+
+    PLAN_UNDER_WAY = "PlanUnderWay"
+    EVICTED = "Evicted"
+    CHECKS = "WaitingForAdmissionChecks"
+    NOT_QUEUED = "NotQueued"
+    QUOTA = "WaitingForQuota"
+    QUEUED = "Queued"
+
+
+class Reason(NamedTuple):
+    reason: Waits | Why
+    message: str
+
+
+class Line(NamedTuple):
+    """What one flavor has of what the gang needs."""
+
+    key: FlavorResource
+    wanted: int
+    """Of all its pods that may use the flavor."""
+    available: int
+    most: int
+    """That its queue could ever get, borrowing included."""
+    refusal: str
+    """Why its pods may not use the flavor; empty where they may."""
+
+    @property
+    def lacking(self) -> int:
+        return max(0, self.wanted - self.available)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One gang that waits."""
+
+    reasons: Sequence[Reason]
+    """The first one is the one that counts."""
+    lines: Sequence[Line] = ()
+    position: int | None = None
+    """In its ClusterQueue, from 1; None where it is not in line."""
+    before: Sequence[Workload] = ()
+    """Who stands before it there, in order."""
+    queue: QueueNode | None = None
+
+
+def diagnose(
+    survey: Survey, gang: Workload, observed: KueueWorkload | None, found: Plan | NoPlan | None = None
+) -> Diagnosis:
+    """`found` is what the planner says of it, where it was asked."""
+    if gang.reservation is not None:
+        return Diagnosis(reasons=_held_up(survey, gang, observed), queue=survey.queue(gang.held.cluster_queue))
+    queue = survey.queue(survey.cluster_queue_of(gang))
+    stopped = _stopped(survey, gang, queue)
+    if queue is None:
+        return Diagnosis(reasons=[*_planned(survey, gang), *stopped])
+    line = list(survey.lines.get(queue.name, ()))
+    position = next((place for place, each in enumerate(line, start=1) if each.key == gang.key), None)
+    before = line[: position - 1] if position else []
+    count, tree = Count.of(gang, queue, survey.world.market), survey.tree_by_queue[queue.name]
+    lines = lines_of(survey, gang, queue)
+    reasons = [*_planned(survey, gang), *_not_queued(gang, observed), *stopped]
+    if not count.could_ever_fit(tree):
+        reasons.append(Reason(Why.NEVER_FITS, why_never(gang, queue, count)))
+    else:
+        reasons += [*_blocked(queue, before), *_short_of_quota(count.fits(tree), lines)]
+    if not reasons:
+        reasons = [_though_it_fits(queue, found, position)]
+    return Diagnosis(reasons=reasons, lines=lines, position=position, before=before, queue=queue)
+
+
+def _planned(survey: Survey, gang: Workload) -> list[Reason]:
+    plan = survey.plan_for(gang)
+    if plan is None:
+        return []
+    return [Reason(Waits.PLAN_UNDER_WAY, f"plan {plan.grant.plan} takes {', '.join(plan.grant.victims)}")]
+
+
+# ------------------------------------------------------------------------------------------------ while it holds quota
+
+
+def _held_up(survey: Survey, gang: Workload, observed: KueueWorkload | None) -> list[Reason]:
+    if gang.evicted:
+        return [*_planned(survey, gang), Reason(Waits.EVICTED, _words_of(observed, "Evicted") or "it loses its quota")]
+    checks = observed.status.admission_checks if observed is not None else ()
+    open_checks = [
+        f"{each.name} is {each.state or 'Pending'}{f': {each.message}' if each.message else ''}"
+        for each in checks
+        if each.state != "Ready"
+    ]
+    since = f"quota of {gang.held.cluster_queue} is reserved since {timestamp(gang.held.at)}"
+    waits = f"check {'; check '.join(open_checks)}" if open_checks else _words_of(observed, "Admitted")
+    return [*_planned(survey, gang), Reason(Waits.CHECKS, f"{since}; {waits or 'Kueue has not admitted it yet'}")]
+
+
+def _words_of(observed: KueueWorkload | None, kind: str) -> str:
+    found = condition(observed.status.conditions, kind) if observed is not None else None
+    return found.message if found is not None else ""
+
+
+# ------------------------------------------------------------------------------------------------ before it is in line
+
+
+def _not_queued(gang: Workload, observed: KueueWorkload | None) -> list[Reason]:
+    if gang.may_queue:
+        return []
+    return [Reason(Waits.NOT_QUEUED, f"Kueue keeps it out of its queue: {_why_out(observed)}")]
+
+
+def _why_out(observed: KueueWorkload | None) -> str:
+    if observed is None:
+        return "for a reason that is not known"
+    gate, until = observed.metadata.annotations.get(GATE_ANNOTATION), requeue_at_of(observed)
+    if gate:
+        return f"annotation {GATE_ANNOTATION}: {gate}"
+    requeued = condition(observed.status.conditions, "Requeued")
+    if requeued is not None and requeued.status == "False":
+        return f"Requeued is False ({requeued.reason}): {requeued.message}"
+    if until is not None:
+        return f"it backs off until {timestamp(until)}"
+    return _words_of(observed, "QuotaReserved") or _words_of(observed, "WaitingForReplacementPods") or "it is on hold"
+
+
+def _stopped(survey: Survey, gang: Workload, queue: QueueNode | None) -> list[Reason]:
+    message = _why_stopped(survey, gang, queue)
+    return [Reason(Why.QUEUE_STOPPED, message)] if message else []
+
+
+def _why_stopped(survey: Survey, gang: Workload, queue: QueueNode | None) -> str:
+    local = survey.world.local_queue(gang.namespace, gang.queue)
+    if local is None:
+        return f"there is no LocalQueue {gang.namespace}/{gang.queue}" if gang.queue else "it names no LocalQueue"
+    if queue is None:
+        return f"LocalQueue {local.name} leads to ClusterQueue {local.cluster_queue}, which cannot be scheduled"
+    if local.stop_policy is not StopPolicy.NONE:
+        return f"LocalQueue {local.name} is stopped ({local.stop_policy})"
+    if not queue.spec.schedules:
+        why = queue.spec.inactive_because or f"stopPolicy is {queue.spec.stop_policy}"
+        return f"ClusterQueue {queue.name} admits nothing: {why}"
+    if not survey.world.admits_namespace(queue.spec, gang.namespace):
+        return f"ClusterQueue {queue.name} does not select namespace {gang.namespace}"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------------ while in line
+
+
+def _blocked(queue: QueueNode, before: Sequence[Workload]) -> list[Reason]:
+    if queue.spec.strategy is not Strategy.STRICT_FIFO or not before:
+        return []
+    others = f", and {len(before) - 1} more are before it" if len(before) > 1 else ""
+    head = f"Workload {before[0].key} (priority {before[0].priority}) is its head{others}"
+    return [Reason(Why.HEAD_OF_LINE_BLOCKED, f"ClusterQueue {queue.name} is StrictFIFO; {head}")]
+
+
+def _short_of_quota(fits: bool, lines: Sequence[Line]) -> list[Reason]:
+    if fits:
+        return []
+    short = [_in_words(line) for line in lines if line.refusal or line.lacking]
+    together = [] if any(line.lacking for line in lines) else [_ONLY_TOGETHER]
+    return [Reason(Waits.QUOTA, "; ".join([*short, *together]))]
+
+
+_ONLY_TOGETHER = "each flavor has enough for some of its PodSets, and not for all of them"
+
+
+def _in_words(line: Line) -> str:
+    if line.refusal:
+        return line.refusal
+    wanted, available, lacking = (
+        as_text(line.key.resource, each) for each in (line.wanted, line.available, line.lacking)
+    )
+    return f"flavor {line.key.flavor} lacks {lacking} of {wanted} {line.key.resource} ({available} available)"
+
+
+def _though_it_fits(queue: QueueNode, found: Plan | NoPlan | None, position: int | None) -> Reason:
+    """Why it is not in although the sums say that it could be."""
+    if isinstance(found, NoPlan) and found.why is not Why.FITS_ALREADY:
+        return Reason(found.why, found.message)
+    place = f"it is number {position} in {queue.name}" if position else f"Kueue has not taken it into {queue.name} yet"
+    return Reason(Waits.QUEUED, f"what it needs is available; {place}")
+
+
+def lines_of(survey: Survey, gang: Workload, queue: QueueNode) -> list[Line]:
+    """GPUs by flavor, and of other resources those that lack something."""
+    fewest = [replace(each, count=each.min_count or each.count) for each in gang.pod_sets]
+    wanted: dict[FlavorResource, int] = {}
+    refusals: dict[FlavorResource, str] = {}
+    for pods in survey.world.market.demand(fewest, queue.spec).pod_sets:
+        for option in (option for step in pods.steps for option in step.options):
+            for key, amount in option.amounts:
+                wanted[key] = wanted.get(key, 0) + (0 if option.refusal else amount)
+                refusals.setdefault(key, option.refusal)
+                if not option.refusal:
+                    refusals[key] = ""
+    found = [
+        Line(key, amount, queue.available(key), min(max(0, queue.potential(key)), UNLIMITED), refusals[key])
+        for key, amount in wanted.items()
+    ]
+    return [line for line in found if survey.gpus.matches(line.key.resource) or line.lacking]
+
+
+def waits_since(gang: Workload) -> datetime:
+    """For quota since it has its place in line, for checks since it holds quota."""
+    return gang.queued_at if gang.reservation is None else gang.held.at
