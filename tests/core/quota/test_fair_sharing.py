@@ -452,21 +452,25 @@ def test_without_contenders_nobody_has_a_turn() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=6),
     st.lists(st.tuples(st.sampled_from(["root", "left", "right"]), st.integers(0, 3)), min_size=6, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), min_size=6, max_size=6),
 )
 def test_every_turn_is_the_first_turn_of_those_who_are_left(
-    wanted: list[tuple[int, int]], places: list[tuple[str, int]]
+    wanted: list[tuple[int, int]], places: list[tuple[str, int]], meanwhile: list[tuple[int, int]]
 ) -> None:
-    """What is remembered of earlier turns changes nothing."""
+    """What is remembered of earlier turns changes nothing, whatever happens between them."""
     queues = [
         cluster_queue(f"q{index}", cohort=name, gpus=quota(owned, lending=owned // 2))
         for index, (name, owned) in enumerate(places)
     ]
-    cohorts = [cohort("root", gpus=4), *(cohort(name, parent="root") for name in ("left", "right"))]
+    cohorts = [cohort("root", gpus=4), *(cohort(name, parent="root", gpus=1) for name in ("left", "right"))]
     form = tree(queues, cohorts)
     heads = [head(form, f"q{index}", gpus, priority=priority) for index, (priority, gpus) in enumerate(wanted)]
     tournament, left = Tournament(heads), list(heads)
-    while (winner := tournament.pop()) is not None:
-        assert Tournament(left).pop() is winner
-        left.remove(winner)
-        winner.queue.add(winner.usage)
+    for index, gpus in meanwhile:
+        winner = tournament.pop()
+        assert winner is Tournament(left).pop()
+        if winner is not None:
+            left.remove(winner)
+            winner.queue.add(winner.usage)
+        form.queues[f"q{index}"].add({GPU: gpus})
     assert left == []
