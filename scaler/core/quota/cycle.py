@@ -1,17 +1,7 @@
 """What would one scheduling cycle of Kueue do?
 
 One head of every queue is nominated: it gets the flavors that it would have if it were alone. Then the heads have their
-turns, each seeing what those before it have taken:
-
-| the head's assignment                   | what happens to it                                                      |
-|-----------------------------------------|-------------------------------------------------------------------------|
-| does not fit                            | goes back                                                               |
-| needs preemption, there is no candidate | goes back; quota is kept for it, unless its queue can always reclaim    |
-| needs preemption, the victims are free  | they are preempted and their quota is taken; goes back and comes first  |
-| needs a victim that another has taken   | is assigned anew as if all victims so far were gone: it finds others,   |
-|                                         | or waits for these too                                                  |
-| fits no longer, after those before it   | is skipped, and goes on with the next flavor                            |
-| fits                                    | is admitted                                                             |
+turns (`turns`), and whoever was not admitted goes back to its queue (`queues`).
 
 Order: without fair sharing, who borrows from nearer goes first, then priority, then age; with it, by tournament.
 
@@ -19,42 +9,26 @@ Laws:
 
 * The tree is left with what was admitted, and otherwise as it was: what is kept or taken for those that wait is
   forgotten at the end of the cycle. Preempted Workloads still hold their quota; ending them is the caller's.
-* No Workload is preempted twice in one cycle.
+* Heads whose namespace their queue does not select are not nominated.
 
-Source: Kueue, pkg/scheduler/scheduler.go (schedule, nominate, processEntry, updateAssignmentIfNeeded).
+Source: Kueue, pkg/scheduler/scheduler.go (schedule, nominate, makeClassicalIterator, requeueAndUpdate).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from scaler.core.quota.amounts import FlavorResource, Usage
-from scaler.core.quota.demands import Demand
-from scaler.core.quota.flavors import (
-    NOTHING_TRIED,
-    Assignment,
-    FlavorAssigner,
-    Mode,
-    Obstacle,
-    Tried,
-    largest_that_fits,
-    may_preempt_nobody,
-)
-from scaler.core.quota.model import Reservation, Workload
-from scaler.core.quota.preemption import Possibility, Reason, Target, can_always_reclaim, find_targets, foresee
+from scaler.core.quota.flavors import Assignment, Obstacle, Tried
+from scaler.core.quota.model import Workload
+from scaler.core.quota.preemption import Target
 from scaler.core.quota.queues import Outcome, PendingQueue, Progress
 from scaler.core.quota.roster import Roster
 from scaler.core.quota.tournament import Tournament
-from scaler.core.quota.tree import Node, QueueNode, Tree
+from scaler.core.quota.tree import QueueNode, Tree
+from scaler.core.quota.turns import Head, Preempted, Turns
 
-
-class Preempted(NamedTuple):
-    workload: Workload
-    """As it still holds its quota."""
-    reason: Reason
-    by: str
-    """Key of the Workload for which it goes."""
+__all__ = ["Considered", "Cycle", "Preempted", "Scheduler"]
 
 
 class Considered(NamedTuple):
@@ -91,40 +65,6 @@ class Cycle:
         return bool(self.admitted or self.preempted)
 
 
-@dataclass(slots=True, eq=False)
-class Head:
-    """A queue's head with the flavors that it would get."""
-
-    number: int
-    workload: Workload
-    queue: QueueNode
-    line: PendingQueue
-    demand: Demand
-    tried: Tried
-    assignment: Assignment
-    targets: tuple[Target, ...]
-    outcome: Outcome = Outcome.NO_FIT
-    obstacle: Obstacle | None = None
-
-    @property
-    def usage(self) -> Usage:
-        return self.assignment.usage
-
-    @property
-    def progress(self) -> Tried:
-        """Where its next search for flavors begins.
-
-        After preemptions it looks at all flavors again: with the victims gone, another may be better.
-        """
-        return NOTHING_TRIED if self.outcome is Outcome.PENDING_PREEMPTION else self.assignment.tried
-
-    @property
-    def considered(self) -> Considered:
-        return Considered(
-            self.workload.key, self.queue.name, self.outcome, self.obstacle, self.assignment, len(self.targets)
-        )
-
-
 Nomination = tuple[Tried, Assignment, tuple[Target, ...]]
 """Where the search for flavors began, and what it found."""
 
@@ -146,26 +86,26 @@ class Scheduler:
 
     def cycle(self, number: int, at: datetime) -> Cycle:
         """Run one cycle: take a head from every queue, admit what may be, put back the others."""
-        turn = _Turn(self._tree, number, at, fair_sharing=self._fair_sharing)
-        heads, strangers = self._heads(turn)
+        turns = Turns(self._tree, number, at, fair_sharing=self._fair_sharing)
+        heads, strangers = self._heads(turns)
         for head in self._ordered(heads):
-            turn.process(head)
-        turn.forget_reserved()
+            turns.process(head)
+        turns.forget_reserved()
         moved, goes_on = bool(strangers), False
-        for head in turn.done:
+        for head in turns.done:
             moved = not self._put_back(head, number) or moved
             goes_on = goes_on or head.progress != head.tried
         return Cycle(
             number=number,
             at=at,
-            admitted=tuple(turn.admitted),
-            preempted=tuple(turn.preempted),
-            considered=(*(head.considered for head in turn.done), *strangers),
+            admitted=tuple(turns.admitted),
+            preempted=tuple(turns.preempted),
+            considered=(*(_considered(head) for head in turns.done), *strangers),
             moved=moved,
-            will_repeat=not (turn.admitted or turn.preempted or moved or goes_on),
+            will_repeat=not (turns.admitted or turns.preempted or moved or goes_on),
         )
 
-    def _heads(self, turn: "_Turn") -> tuple[list[Head], list[Considered]]:
+    def _heads(self, turns: Turns) -> tuple[list[Head], list[Considered]]:
         heads, strangers = [], []
         for queue in self._queues:
             line = self._lines[queue.name]
@@ -177,15 +117,15 @@ class Scheduler:
                 key = self._roster.waiting(number).key
                 strangers.append(Considered(key, queue.name, Outcome.NAMESPACE_MISMATCH, Obstacle.MISCONFIGURED, None))
             else:
-                heads.append(self._nominate(turn, number, queue, line))
+                heads.append(self._nominate(turns, number, queue, line))
         return heads, strangers
 
-    def _nominate(self, turn: "_Turn", number: int, queue: QueueNode, line: PendingQueue) -> Head:
+    def _nominate(self, turns: Turns, number: int, queue: QueueNode, line: PendingQueue) -> Head:
         workload, demand = self._roster.waiting(number), self._roster.demand(number)
-        tried = line.tried(number, turn.number)
+        tried = line.tried(number, turns.number)
         known = self.nominations.get(number)
         if known is None or known[0] != tried:
-            known = self.nominations[number] = (tried, *turn.assign(queue, workload, demand, tried))
+            known = self.nominations[number] = (tried, *turns.assign(queue, workload, demand, tried))
         _, assignment, targets = known
         return Head(number, workload, queue, line, demand, tried, assignment, targets)
 
@@ -206,168 +146,7 @@ class Scheduler:
         return head.line.requeue(head.number, head.outcome, head.obstacle, progress)
 
 
-class _Turn:
-    """One cycle, while the heads have their turns."""
-
-    def __init__(self, tree: Tree, number: int, at: datetime, *, fair_sharing: bool) -> None:
-        self._tree = tree
-        self.number = number
-        self._at = at
-        self._fair_sharing = fair_sharing
-        self._victims: dict[str, Workload] = {}
-        self._before: dict[Node, dict[FlavorResource, int]] = {}
-        self.done: list[Head] = []
-        self.admitted: list[Workload] = []
-        self.preempted: list[Preempted] = []
-
-    # ---------------------------------------------------------------------------------------------------- assignment
-
-    def assign(
-        self,
-        queue: QueueNode,
-        workload: Workload,
-        demand: Demand,
-        tried: Tried = NOTHING_TRIED,
-        pins: tuple[Mapping[str, str], ...] | None = None,
-    ) -> tuple[Assignment, tuple[Target, ...]]:
-        """The flavors for the Workload, or for fewer of its pods, and whom it would preempt.
-
-        Without victims an assignment that needs some is one that has to wait.
-        """
-
-        def look_ahead(key: FlavorResource, amount: int) -> tuple[Possibility, int]:
-            return foresee(self._tree, queue, workload, key, amount, fair_sharing=self._fair_sharing)
-
-        def attempt(demand: Demand) -> tuple[Assignment, tuple[Target, ...]]:
-            assignment = assigner.assign(demand, tried, pins)
-            return assignment, self._targets(queue, workload, assignment)
-
-        assigner = FlavorAssigner(queue, look_ahead, fair_sharing=self._fair_sharing)
-        whole = attempt(demand)
-        if _helps(whole) or not demand.dispensable:
-            return whole
-        return largest_that_fits(demand, attempt, _helps) or whole
-
-    def _targets(self, queue: QueueNode, workload: Workload, assignment: Assignment) -> tuple[Target, ...]:
-        if assignment.mode is not Mode.PREEMPT or may_preempt_nobody(queue.spec):
-            return ()
-        return find_targets(
-            self._tree, queue, workload, assignment.claim, assignment.contested, fair_sharing=self._fair_sharing
-        )
-
-    def _assign_without_victims(self, head: Head) -> None:
-        """Assign the head anew as if all victims of this cycle were gone, in the flavors that it was nominated with."""
-        for victim in self._victims.values():
-            self._holder(victim).release(victim)
-        pins = head.assignment.pins
-        assignment, head.targets = self.assign(head.queue, head.workload, head.demand, pins=pins)
-        for victim in self._victims.values():
-            self._holder(victim).reserve(victim)
-        if assignment.mode is Mode.FIT:
-            assignment = replace(assignment, mode=Mode.DEFERRED_FIT)
-        head.assignment = assignment
-
-    # ---------------------------------------------------------------------------------------------------- the turns
-
-    def process(self, head: Head) -> None:
-        """Give the head its turn."""
-        if self._is_contended(head):
-            self._assign_without_victims(head)
-        match head.assignment.mode:
-            case Mode.NO_FIT:
-                head.outcome, head.obstacle = Outcome.NO_FIT, head.assignment.obstacle
-            case Mode.PREEMPT if not head.targets:
-                head.outcome, head.obstacle = Outcome.NO_CANDIDATES, Obstacle.WAITING_FOR_QUOTA
-                if not can_always_reclaim(head.queue.spec):
-                    self._reserve(head.queue, _kept_for(head))
-            case Mode.DEFERRED_FIT:
-                self._wait_for_preempted(head)
-            case _ if self._is_contended(head) or not self._fits(head):
-                head.outcome, head.obstacle = Outcome.SKIPPED, Obstacle.WAITING_FOR_QUOTA
-            case Mode.PREEMPT:
-                self._preempt(head)
-            case _:
-                self._admit(head)
-        self.done.append(head)
-
-    def _is_contended(self, head: Head) -> bool:
-        """Whether somebody before the head preempts one of its victims."""
-        return any(target.workload.key in self._victims for target in head.targets)
-
-    def _fits(self, head: Head) -> bool:
-        """Whether the head still fits once its victims and all others are gone."""
-        gone = self._victims | {target.workload.key: target.workload for target in head.targets}
-        for workload in gone.values():
-            self._holder(workload).remove(workload.held.usage)
-        fits = head.queue.fits(head.usage)
-        for workload in gone.values():
-            self._holder(workload).add(workload.held.usage)
-        return fits
-
-    def _preempt(self, head: Head) -> None:
-        for target in head.targets:
-            self._victims[target.workload.key] = target.workload
-            if not target.workload.evicted:
-                self.preempted.append(Preempted(target.workload, target.reason, head.workload.key))
-        self._wait_for_preempted(head)
-
-    def _wait_for_preempted(self, head: Head) -> None:
-        """Keep what the head will get."""
-        self._reserve(head.queue, head.usage)
-        head.outcome, head.obstacle = Outcome.PENDING_PREEMPTION, Obstacle.WAITING_FOR_PREEMPTED_WORKLOADS
-
-    def _admit(self, head: Head) -> None:
-        self._reserve(head.queue, head.usage)
-        head.outcome = Outcome.ADMITTED
-        reservation = Reservation(
-            cluster_queue=head.queue.name, at=self._at, assignments=head.assignment.pod_sets, usage=head.usage
-        )
-        admitted = replace(head.workload, reservation=reservation, admitted=not head.queue.spec.checks)
-        self.admitted.append(admitted)
-
-    # ------------------------------------------------------------------------------------------------------ the tree
-
-    def _holder(self, workload: Workload) -> QueueNode:
-        return self._tree.queues[workload.held.cluster_queue]
-
-    def _reserve(self, queue: QueueNode, usage: Usage) -> None:
-        """Count the usage until the end of the cycle."""
-        for node in _upwards(queue):
-            if node not in self._before:
-                self._before[node] = node.usage
-                node.usage = node.usage.copy()
-        queue.add(usage)
-
-    def forget_reserved(self) -> None:
-        """Count only what was admitted."""
-        for node, usage in self._before.items():
-            node.usage = usage
-        for workload in self.admitted:
-            self._holder(workload).reserve(workload)
-
-
-def _helps(attempt: tuple[Assignment, tuple[Target, ...]]) -> bool:
-    """Whether the Workload would be admitted, at once or after preemptions."""
-    assignment, targets = attempt
-    return assignment.mode is Mode.FIT or bool(targets)
-
-
-def _upwards(queue: QueueNode) -> Iterable[Node]:
-    return queue, *queue.ancestors()
-
-
-def _kept_for(head: Head) -> dict[FlavorResource, int]:
-    """The quota that is kept for a head that waits, so that nobody with less right takes it meanwhile.
-
-    Source: Kueue, quotaResourcesToReserve.
-    """
-    kept: dict[FlavorResource, int] = {}
-    for key, amount in head.usage.items():
-        own, used = head.queue.nominal(key), head.queue.usage.get(key, 0)
-        if not head.assignment.borrows:
-            kept[key] = max(0, min(amount, own - used))
-            continue
-        quota = head.queue.quotas.get(key)
-        limit = quota.borrowing_limit if quota is not None else None
-        kept[key] = amount if limit is None else min(amount, own + limit - used)
-    return kept
+def _considered(head: Head) -> Considered:
+    return Considered(
+        head.workload.key, head.queue.name, head.outcome, head.obstacle, head.assignment, len(head.targets)
+    )

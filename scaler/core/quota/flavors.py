@@ -32,130 +32,30 @@ Source: Kueue, pkg/scheduler/flavorassigner/flavorassigner.go, podset_reducer.go
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
-from scaler.core.quota.amounts import FlavorResource, Usage
-from scaler.core.quota.demands import PODS, Demand, Option, PodSetDemand, Step
-from scaler.core.quota.model import (
-    ClusterQueue,
-    Fungibility,
-    PodSetAssignment,
-    PreemptionPolicy,
-    Preference,
-    Search,
-)
+from scaler.core.quota.amounts import FlavorResource
+from scaler.core.quota.assignments import NOTHING_TRIED, Assignment, Choice, Mode, Obstacle, Shortfall, Tried, severity
+from scaler.core.quota.demands import Demand, Option, PodSetDemand, Step
+from scaler.core.quota.model import ClusterQueue, Fungibility, PreemptionPolicy, Preference, Search
 from scaler.core.quota.preemption import Possibility
 from scaler.core.quota.tree import QueueNode
 
+__all__ = [
+    "NOTHING_TRIED",
+    "Assignment",
+    "Choice",
+    "FlavorAssigner",
+    "Mode",
+    "Obstacle",
+    "Shortfall",
+    "Tried",
+    "largest_that_fits",
+    "may_preempt_nobody",
+]
+
 R = TypeVar("R")
-
-
-class Mode(IntEnum):
-    """What an assignment needs before the Workload can be admitted with it; of several PodSets the lowest counts."""
-
-    NO_FIT = 0
-    PREEMPT = 1
-    DEFERRED_FIT = 2
-    """It fits once preemptions for others, asked for in the same cycle, are complete."""
-    FIT = 3
-
-
-class Obstacle(StrEnum):
-    """Why a Workload waits: Kueue's reasons of the condition QuotaReserved=False.
-
-    Assignments have the first three only.
-    """
-
-    WAITING_FOR_QUOTA = "WaitingForQuota"
-    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
-    NO_MATCHING_FLAVOR = "NoMatchingFlavor"
-    WAITING_FOR_PREEMPTED_WORKLOADS = "WaitingForPreemptedWorkloads"
-    PENDING_EVALUATION = "PendingEvaluation"
-    MISCONFIGURED = "Misconfigured"
-
-
-_SEVERITY = {None: 0, Obstacle.WAITING_FOR_QUOTA: 1, Obstacle.EXCEEDS_MAX_QUOTA: 2, Obstacle.NO_MATCHING_FLAVOR: 3}
-
-
-class Shortfall(NamedTuple):
-    """What one flavor lacks for one PodSet."""
-
-    pod_set: str
-    flavor: str
-    obstacle: Obstacle
-    resource: str = ""
-    wanted: int = 0
-    """With what PodSets before this one would take."""
-    available: int = 0
-    """What there is now; of what exceeds the quota, the most that there could ever be."""
-    detail: str = ""
-    """Why the pods may not use the flavor."""
-
-    @property
-    def lacking(self) -> int:
-        """How much more is needed."""
-        return max(0, self.wanted - self.available)
-
-
-Tried = tuple[Mapping[int, int], ...]
-"""For every PodSet the last flavor tried by resource group, where there are more; empty where all were tried."""
-
-NOTHING_TRIED: Tried = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The flavors of one PodSet."""
-
-    pods: PodSetDemand
-    flavors: Mapping[str, str]
-    """By resource."""
-    contested: frozenset[FlavorResource]
-    """Where it fits only after preemptions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """The flavors that a Workload would get."""
-
-    mode: Mode
-    borrows: int
-    """Height of the smallest subtree whose quota it would use; 0 where it stays within its queue's own."""
-    usage: Usage
-    choices: tuple[Choice, ...]
-    tried: Tried
-    shortfalls: tuple[Shortfall, ...] = ()
-    obstacle: Obstacle | None = None
-    """Of one that does not fit."""
-
-    @property
-    def contested(self) -> frozenset[FlavorResource]:
-        return frozenset[FlavorResource]().union(*(choice.contested for choice in self.choices))
-
-    @property
-    def claim(self) -> dict[FlavorResource, int]:
-        """What has to be freed for it. Kueue does not count `pods` here."""
-        return {key: amount for key, amount in self.usage.items() if amount and key.resource != PODS}
-
-    @property
-    def pod_sets(self) -> tuple[PodSetAssignment, ...]:
-        """As it will stand in the Workload's status."""
-        return tuple(
-            PodSetAssignment(
-                name=choice.pods.name,
-                count=choice.pods.count,
-                flavors=choice.flavors,
-                usage={resource: choice.pods.requests[resource] for resource in choice.flavors},
-            )
-            for choice in self.choices
-        )
-
-    @property
-    def pins(self) -> tuple[Mapping[str, str], ...]:
-        """For every PodSet its flavors by resource, to which another search in the same cycle is held."""
-        return tuple(choice.flavors for choice in self.choices)
-
 
 Foresee = Callable[[FlavorResource, int], tuple[Possibility, int]]
 """What preemption could do for so much of a flavor resource, and how far the Workload would then borrow."""
@@ -348,7 +248,7 @@ class _Search:
 
     def lacks(self, trial: _Trial, key: FlavorResource, obstacle: Obstacle | None, wanted: int, available: int) -> None:
         """Note that the flavor lacks so much. Without obstacle, preemption may make up for it."""
-        if _SEVERITY[obstacle] > _SEVERITY[trial.obstacle]:
+        if severity(obstacle) > severity(trial.obstacle):
             trial.obstacle = obstacle
         self._shortfalls.append(
             Shortfall(
@@ -381,7 +281,7 @@ class _Search:
         """Of the flavors of one group, any would do: what counts is the mildest obstacle."""
         self._attempts += 1
         known = self._obstacles.get(step.group, obstacle)
-        self._obstacles[step.group] = min(known, obstacle, key=_SEVERITY.__getitem__)
+        self._obstacles[step.group] = min(known, obstacle, key=severity)
 
     def choose(self, step: Step, option: Option, trial: _Trial, reached: int) -> None:
         self._taken.append((step, option, trial, reached))
@@ -411,7 +311,7 @@ class _Search:
         if not self._attempts:
             self._obstacle = Obstacle.NO_MATCHING_FLAVOR
         elif self._obstacles:
-            self._obstacle = max(self._obstacles.values(), key=_SEVERITY.__getitem__)
+            self._obstacle = max(self._obstacles.values(), key=severity)
 
     def result(self) -> Assignment:
         return Assignment(

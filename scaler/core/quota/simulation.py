@@ -280,10 +280,11 @@ class Simulation:
                 self.retry()
             if self.is_over:
                 return Run(cycles=tuple(cycles), ending=Ending.SETTLED)
+            somebody_ends = bool(self._ending)
             cycle = self.step()
             cycles.append(cycle)
             preemptions += len(cycle.preempted)
-            quiet = 0 if cycle.decided or cycle.moved else quiet + 1
+            quiet = 0 if cycle.decided or cycle.moved or somebody_ends else quiet + 1
             if until is not None and until(cycle):
                 return Run(cycles=tuple(cycles), ending=Ending.REACHED)
             if quiet and not self._retry_asked and (cycle.will_repeat or quiet >= QUIET_CYCLES):

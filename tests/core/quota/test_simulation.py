@@ -220,6 +220,15 @@ def test_who_is_being_evicted_lets_go_after_the_first_cycle() -> None:
     assert admitted(run) == {"gang": 1}
 
 
+def test_a_cycle_in_which_somebody_still_ends_settles_nothing() -> None:
+    """Even where nobody asks for a retry, because the LocalQueue is stopped, and the head would wait in line anyway."""
+    ending = holding("ending", queue="held", cluster_queue="a", gpus=4, evicted=True)
+    gang = workload("gang", gpus=4, priority=1)
+    queue = cluster_queue(strategy=Strategy.STRICT_FIFO, preemption=preempting(within=LOWER))
+    queues = [local_queue("a"), local_queue("held", "a", StopPolicy.HOLD)]
+    assert admitted(simulation([queue], [ending, gang], local_queues=queues)) == {"gang": 1}
+
+
 def test_who_may_not_queue_waits_for_ever() -> None:
     run = simulation([cluster_queue()], [workload("backs-off", may_queue=False)])
     assert admitted(run) == {}
