@@ -439,6 +439,25 @@ def test_what_changes_elsewhere_in_a_cohort_between_two_turns_counts() -> None:
     assert next_of(tournament) == "e"
 
 
+def test_what_a_queue_uses_of_what_it_does_not_lend_changes_what_its_cohort_would_borrow() -> None:
+    """a owns 4, lends nothing and wants 4: left stays at b's 2 (250) with it, as long as a's own are free.
+
+    d goes first (125). Then a uses its 4, and with 4 more left would be at 750: e's 1 + 2 of right (375) are next.
+    """
+    queues = [
+        cluster_queue("a", cohort="left", gpus=quota(4, lending=0)),
+        cluster_queue("b", cohort="left", gpus=0),
+        *(cluster_queue(name, cohort="right", gpus=0) for name in "de"),
+    ]
+    cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
+    form = tree(queues, cohorts, [holding(queue="b", gpus=2)])
+    tournament = Tournament([head(form, "a", 4), head(form, "d", 1), head(form, "e", 2)])
+    assert next_of(tournament) == "d"
+    form.queues["d"].add({GPU: 1})
+    form.queues["a"].add({GPU: 4})
+    assert next_of(tournament) == "e"
+
+
 def test_contenders_of_different_trees_all_have_their_turn() -> None:
     alone, together = tree([cluster_queue("alone")]), flat(a=0, b=0)
     heads = [head(together, "b", 1), head(alone, "alone", 1), head(together, "a", 1)]
