@@ -1,4 +1,4 @@
-"""What shall the priority boost of a Workload be now, whose idleness is left to Kueue? Two tables, read one after other.
+"""What shall the priority boost of a Workload be now, of which it is left to Kueue what happens when it is idle?
 
 Kueue adds the boost to the Workload's priority wherever it compares priorities: in its queues, and when it looks for
 whom to preempt. A negative one on an idle Workload makes Kueue take it before any other, with its own quota semantics.
@@ -38,7 +38,7 @@ What is done about it:
 [1] It is written anew where the settings say another number. To disown is to take off the note that says it is ours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -141,6 +141,11 @@ def is_left_to_kueue(decisions: Sequence[Decision]) -> bool:
     return bool(decisions) and all(each.policy.reclaim is Reclaim.PRIORITY_BOOST for each in decisions)
 
 
+def is_any_left_to_kueue(decisions: Iterable[Decision]) -> bool:
+    """Whether one trigger does."""
+    return any(each.policy.reclaim is Reclaim.PRIORITY_BOOST for each in decisions)
+
+
 def is_unknown(decisions: Sequence[Decision]) -> bool:
     """Whether no trigger knows of work, and one does not know of idleness either."""
     return any(isinstance(each.answer, NoAnswer) for each in decisions) and all(map(_may_be_idle, decisions))
@@ -167,15 +172,15 @@ def _by_verdict(decisions: Sequence[Decision], doubt: str, unknown_for: timedelt
     if not all(map(_may_be_idle, decisions)):
         work = next(each for each in decisions if not _may_be_idle(each))
         return Desire(wish=Wish.CLEAR, why=f"{answer_reason(work.answer)}: {work.answer.message}")
-    unknown = doubt or next((each.answer.message for each in decisions if isinstance(each.answer, NoAnswer)), "")
-    if not unknown:
+    if not doubt and not is_unknown(decisions):
         return Desire(wish=Wish.SET, why=decisions[0].answer.message)
+    unknown = doubt or next(each.answer.message for each in decisions if isinstance(each.answer, NoAnswer))
     if unknown_for < PATIENCE:
         return Desire(wish=Wish.LEAVE, why=unknown)
     return Desire(wish=Wish.CLEAR, why=f"nothing is known of it for {format_duration(PATIENCE)}: {unknown}")
 
 
-# ------------------------------------------------------------------------------------------------- whether Kueue reads it
+# ----------------------------------------------------------------------------------------------- whether Kueue reads it
 
 
 class Gate(StrEnum):
@@ -203,6 +208,6 @@ HOW_TO_SWITCH_ON = (
 def cannot_be_boosted(target: str) -> str:
     """Why `reclaim: PriorityBoost` does nothing for a target that is no ScalableWorkload, and what to write."""
     return (
-        f"trigger metadata 'reclaim': PriorityBoost does nothing for {target}: what is boosted is the Kueue Workload "
-        "of a ScalableWorkload, and it has none; scale a ScalableWorkload, or write 'Always'"
+        f"'reclaim: PriorityBoost' does nothing for {target}: what is boosted is the Kueue Workload of a "
+        "ScalableWorkload, and it is none; scale a ScalableWorkload, or write 'reclaim: Always'"
     )
