@@ -39,10 +39,14 @@ DEFAULT_STRATEGIES = (Strategy.FINAL_SHARE, Strategy.INITIAL_SHARE)
 
 
 def find(tree: Tree, claim: Claim, strategies: Sequence[Strategy] = DEFAULT_STRATEGIES) -> tuple[Target, ...]:
-    """The Workloads that have to go for the claim to fit; none where no choice of them is enough."""
+    """The Workloads that have to go for the claim to fit; none where no choice of them is enough.
+
+    Without `strategies` both apply, as in Kueue.
+    """
     search = _Search(tree, claim)
+    first, *second = strategies or DEFAULT_STRATEGIES
     claim.queue.add(claim.usage)  # shares are compared as if the preemptor ran already
-    fits = search.by(strategies[0]) or (len(strategies) > 1 and search.one_more_of_each_queue())
+    fits = search.by(first) or (bool(second) and search.one_more_of_each_queue())
     claim.queue.remove(claim.usage)
     if fits:
         return search.removal.conclude(borrowing=True)

@@ -185,6 +185,7 @@ def test_the_second_strategy_lets_one_large_workload_go_that_had_more_than_the_p
     assert found(form, 2) == {"large": FAIR}
     assert found(form, 2, strategies=[Strategy.FINAL_SHARE]) == {}
     assert found(form, 2, strategies=[Strategy.INITIAL_SHARE]) == {"large": FAIR}
+    assert found(form, 2, strategies=[]) == {"large": FAIR}, "none named means both"
 
 
 def test_the_second_strategy_takes_one_of_each_queue_at_most() -> None:
