@@ -116,6 +116,25 @@ def test_a_gang_that_may_start_small_rather_preempts() -> None:
     assert [each.workload.name for each in cycle.preempted] == ["runs"]
 
 
+def test_a_gang_that_is_too_big_in_any_case_preempts_for_what_is_possible() -> None:
+    """30 pods wanted, 10 are enough; quota 20, of which somebody of lower priority uses 10: 20 pods lack 10."""
+    queue = cluster_queue(gpus=20, preemption=preempting(within=LOWER))
+    gang = workload(priority=4, pod_sets=(pod_set(pods=30, min_count=10),))
+    cycle = first_cycle([queue], holding("old", gpus=10, priority=-4), gang)
+    assert [each.workload.name for each in cycle.preempted] == ["old"]
+    (head,) = cycle.considered
+    assert head.assignment is not None
+    assert [choice.pods.count for choice in head.assignment.choices] == [20]
+    assert [each.lacking for each in head.assignment.shortfalls] == [10]
+
+
+def test_pod_sets_are_reduced_evenly() -> None:
+    """Of 20 + 30 + 15 pods, 20 and 10 may be missing; a quota of 50 makes 15 of these 30 go: 10 and 5."""
+    pods = pod_set("one", pods=20), pod_set("two", pods=30, min_count=10), pod_set("three", pods=15, min_count=5)
+    (admitted,) = first_cycle([cluster_queue(gpus=50)], workload(pod_sets=pods)).admitted
+    assert [each.count for each in admitted.held.assignments] == [20, 20, 10]
+
+
 def test_a_stopped_queue_has_no_head() -> None:
     stopped = cluster_queue("a", inactive_because="FlavorNotFound")
     assert not first_cycle([stopped], workload()).considered
