@@ -171,7 +171,7 @@ def _restricted(nodes: NodeSelection, labels: Mapping[str, str]) -> NodeSelectio
     terms = tuple(tuple(one for one in term if one.key in labels) for term in nodes.terms)
     return NodeSelection(
         labels={key: value for key, value in nodes.labels.items() if key in labels},
-        terms=terms if all(terms) else (),
+        terms=terms,
     )
 
 

@@ -156,7 +156,7 @@ class Turns:
                     self._reserve(head.queue, _kept_for(head))
             case Mode.DEFERRED_FIT:
                 self._wait_for_preempted(head)
-            case _ if self._is_contended(head) or not self._fits(head):
+            case _ if not self._fits(head):
                 head.outcome, head.obstacle = Outcome.SKIPPED, Obstacle.WAITING_FOR_QUOTA
             case Mode.PREEMPT:
                 self._preempt(head)

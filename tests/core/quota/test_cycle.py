@@ -10,13 +10,14 @@ from quota_builders import (
     pod_set,
     preempting,
     quota,
+    selecting,
     simulation,
     workload,
 )
 
 from scaler.core.quota.cycle import Cycle
 from scaler.core.quota.flavors import Obstacle
-from scaler.core.quota.model import ClusterQueue, Fungibility, PreemptionPolicy, Search, Workload
+from scaler.core.quota.model import ClusterQueue, Fungibility, PreemptionPolicy, Search, Strategy, Workload
 from scaler.core.quota.preemption import Reason
 from scaler.core.quota.queues import Outcome
 from scaler.core.quota.simulation import Simulation
@@ -219,6 +220,49 @@ def test_a_head_for_which_the_victims_of_others_are_enough_waits_with_them() -> 
     assert not any(each.assignment and each.assignment.tried for each in cycle.considered)
 
 
+def test_whoever_was_passed_over_for_the_moment_is_counted_again() -> None:
+    """The victim is taken out of the tree while the second head is assigned anew; it still has to be evicted."""
+    holder = holding("both", queue="c", gpus=4)
+    run = simulation(reclaiming(a=2, b=2, c=0), [holder, *preemptors(first=2, second=2)])
+    run.step()
+    assert run.holder("team/both") is None
+    run.run()
+    assert usages(run)["co"] == {"default/nvidia.com/gpu": 4}
+    assert run.reason("team/both") is Obstacle.WAITING_FOR_QUOTA
+
+
+def test_a_head_that_is_assigned_anew_keeps_to_its_flavors() -> None:
+    """c's `both` has borrowed a's 2 a100, b's own 2 are used. Both heads would take a100 from it.
+
+    The first gets it; for the second a100 then has no candidates, and its own free h100 is not looked at.
+    """
+    policies = preempting(reclaim=ANY, borrowing=LOWER)
+    stops = Fungibility(when_can_preempt=Search.MAY_STOP)
+    queues = [
+        cluster_queue(name, gpus={"a100": own, "h100": own}, cohort="co", preemption=policies, fungibility=stops)
+        for name, own in (("a", 2), ("b", 2), ("c", 0))
+    ]
+    holders = (
+        holding("own", queue="b", gpus=2, flavor="a100", priority=9),
+        holding("both", queue="c", gpus=2, flavor="a100"),
+    )
+    cycle = first_cycle(queues, *holders, *preemptors(first=2, second=2))
+    assert outcomes(cycle) == {"first": Outcome.PENDING_PREEMPTION, "second": Outcome.NO_CANDIDATES}
+
+
+def test_after_a_preemption_all_flavors_are_looked_at_again() -> None:
+    """The search stopped at a100, before h100; it gets the a100 that its victim left."""
+    queue = cluster_queue(
+        gpus={"a100": 2, "h100": 2},
+        preemption=preempting(within=LOWER),
+        fungibility=Fungibility(when_can_preempt=Search.MAY_STOP),
+    )
+    run = simulation([queue], [holding("low", gpus=2, flavor="a100"), workload("high", gpus=2, priority=1)])
+    assert run.step().preempted
+    (admitted,) = run.step().admitted
+    assert admitted.held.usage == {gpu("a100"): 2}
+
+
 def test_a_victim_that_ends_already_is_not_preempted_again() -> None:
     queue = cluster_queue(preemption=preempting(within=LOWER))
     cycle = first_cycle([queue], holding("ending", gpus=4, evicted=True), workload("high", priority=1))
@@ -237,6 +281,20 @@ def test_who_lost_its_flavor_goes_on_with_the_next() -> None:
     assert outcomes(run.step()) == {"first": Outcome.ADMITTED, "second": Outcome.SKIPPED}
     (admitted,) = run.step().admitted
     assert (admitted.name, admitted.held.usage) == ("second", {gpu("h100"): 2})
+
+
+def test_who_was_skipped_for_quota_that_is_only_kept_goes_on_too() -> None:
+    """Nothing changes in the tree: a's head waits for a100 that `own` uses, and b's finds h100 a cycle later."""
+    queues = [
+        cluster_queue("a", gpus={"a100": 4, "h100": 0}, cohort="co", strategy=Strategy.STRICT_FIFO),
+        cluster_queue("b", gpus={"a100": 0, "h100": 2}, cohort="co"),
+    ]
+    waits = workload("waits", priority=1, pod_sets=(pod_set(gpus=4, nodes=selecting(flavor="a100")),))
+    run = simulation(queues, [holding("own", gpus=2, flavor="a100"), waits, workload("goes-on", queue="b", gpus=2)])
+    run.run()
+    holder = run.holder("team/goes-on")
+    assert holder is not None
+    assert holder.held.usage == {gpu("h100"): 2}
 
 
 def test_quota_kept_beyond_the_own_ends_at_the_borrowing_limit() -> None:

@@ -33,6 +33,7 @@ from scaler.core.quota.flavors import (
 )
 from scaler.core.quota.model import (
     ClusterQueue,
+    Cohort,
     Fungibility,
     PodSet,
     PreemptionPolicy,
@@ -55,17 +56,19 @@ def assigned(
     tried: Tried = NOTHING_TRIED,
     pins: tuple[Mapping[str, str], ...] | None = None,
     priority: int = 0,
+    cohorts: tuple[Cohort, ...] = (),
+    fair_sharing: bool = False,
 ) -> Assignment:
     """What the PodSets would get in the queue, with these Workloads holding quota."""
-    form = tree([queue, *others], [cohort("co")] if queue.cohort else (), holders)
+    form = tree([queue, *others], cohorts, holders)
     node, asking = form.queues[queue.name], workload(pod_sets=pods, priority=priority)
 
     def look_ahead(key: FlavorResource, amount: int) -> tuple[Possibility, int]:
-        return foresee(form, node, asking, key, amount, fair_sharing=False)
+        return foresee(form, node, asking, key, amount, fair_sharing=fair_sharing)
 
     names = [name for group in queue.groups for name in group.flavors]
     demand = Market(flavors=flavors(*names)).demand(pods, queue)
-    return FlavorAssigner(node, look_ahead).assign(demand, tried, pins)
+    return FlavorAssigner(node, look_ahead, fair_sharing=fair_sharing).assign(demand, tried, pins)
 
 
 def chosen(assignment: Assignment) -> list[dict[str, str]]:
@@ -170,6 +173,19 @@ def test_of_groups_that_are_all_needed_the_worst_obstacle_counts(
     assert assigned(two_groups(memory_flavors), pods, others=(b,), holders=(holder,)).obstacle is obstacle
 
 
+def test_which_group_is_looked_at_first_follows_kueues_own_order() -> None:
+    """By the hashes of resource names: GPUs come before CPU, so that there is no flavor for it is not even noticed."""
+    groups = (
+        ResourceGroup(resources=frozenset({"cpu"}), flavors=("spot",)),
+        ResourceGroup(resources=frozenset({GPU}), flavors=("a100",)),
+    )
+    queue = cluster_queue("a", groups=groups, quotas=quotas({"spot": 8}, "cpu"), cohort="co")
+    lender = cluster_queue("b", gpus={"a100": 4}, cohort="co")
+    pods = pod_set(requests={GPU: 3, "cpu": 1}, nodes=selecting(flavor="a100"))
+    found = assigned(queue, pods, others=(lender,), holders=(holding(queue="b", gpus=4, flavor="a100"),))
+    assert found.obstacle is Obstacle.WAITING_FOR_QUOTA
+
+
 def test_quota_of_its_own_that_others_use_is_waited_for_as_for_preemption() -> None:
     """3 of 4 used, 2 wanted: 1 more needed. Nobody may be preempted, but no borrowing is needed either."""
     found = assigned(cluster_queue(), pod_set(gpus=2), holders=(holding(gpus=3),))
@@ -253,6 +269,54 @@ def test_what_could_be_preempted_is_better_than_what_could_not() -> None:
     holders = (holding("peer", gpus=4, flavor="a100", priority=1), holding("low", gpus=4, flavor="h100"))
     found = assigned(queue, pod_set(gpus=2), holders=holders, priority=1)
     assert (chosen(found), found.contested) == ([{GPU: "h100"}], frozenset({gpu("h100")}))
+
+
+def test_of_equals_the_first_flavor_is_taken() -> None:
+    """Both are full, and nobody may be preempted in either."""
+    full = holding("x", gpus=4, flavor="a100"), holding("y", gpus=8, flavor="h100")
+    assert chosen(assigned(cluster_queue(gpus=TWO), pod_set(gpus=2), holders=full)) == [{GPU: "a100"}]
+
+
+def test_whoever_can_be_preempted_is_better_than_nobody_however_far_the_quota() -> None:
+    """Although less borrowing comes first: a100 is its own, but held by a peer; h100 is borrowed, by somebody lower."""
+    queue = cluster_queue(
+        gpus={"a100": 2, "h100": 0},
+        cohort="co",
+        preemption=preempting(within=LOWER, reclaim=LOWER, borrowing=LOWER),
+        fungibility=Fungibility(preference=Preference.PREEMPTION_OVER_BORROWING),
+    )
+    lender = cluster_queue("b", gpus={"h100": 2}, cohort="co")
+    holders = holding("peer", gpus=2, flavor="a100", priority=1), holding("low", gpus=2, flavor="h100")
+    found = assigned(queue, pod_set(gpus=2), holders=holders, others=(lender,), priority=1)
+    assert (chosen(found), found.borrows) == ([{GPU: "h100"}], 1)
+
+
+def test_quota_of_a_cohort_below_the_root_can_be_reclaimed() -> None:
+    """a owns nothing, but `left` above it owns 4, which b of `right` has borrowed."""
+    cohorts = cohort("root"), cohort("left", parent="root", gpus=4), cohort("right", parent="root")
+    a = cluster_queue("a", gpus=0, cohort="left", preemption=preempting(reclaim=ANY))
+    b = cluster_queue("b", gpus=0, cohort="right")
+    held = holding(queue="b", gpus=4)
+    assert assigned(a, pod_set(gpus=4), others=(b,), holders=(held,), cohorts=cohorts).mode is PREEMPT
+    # Were `left` the root, 4 of it could only be had while borrowing, for which nobody may be preempted.
+    flat = cohort("left", gpus=4), cohort("right", parent="left")
+    assert assigned(a, pod_set(gpus=4), others=(b,), holders=(held,), cohorts=flat).mode is NO_FIT
+
+
+@pytest.mark.parametrize(("fair_sharing", "mode"), [(False, NO_FIT), (True, PREEMPT)])
+def test_with_fair_sharing_preemption_may_end_in_borrowing(fair_sharing: bool, mode: Mode) -> None:
+    """a owns nothing and wants 2 of the 4 that b has borrowed from c."""
+    a = cluster_queue("a", gpus=0, cohort="co", preemption=preempting(reclaim=ANY))
+    others = cluster_queue("b", gpus=0, cohort="co"), cluster_queue("c", cohort="co")
+    holders = holding("one", queue="b", gpus=2), holding("two", queue="b", gpus=2)
+    found = assigned(a, pod_set(gpus=2), others=others, holders=holders, fair_sharing=fair_sharing)
+    assert found.mode is mode
+
+
+def test_the_farthest_quota_counts() -> None:
+    """The first PodSet borrows a100, the second finds h100 of its own."""
+    found = assigned(fungible(), pod_set("far", gpus=3), pod_set("near", gpus=4), others=(LENDER,))
+    assert (chosen(found), found.borrows) == ([{GPU: "a100"}, {GPU: "h100"}], 1)
 
 
 def test_a_group_whose_farthest_borrower_fits_counts_as_fitting() -> None:

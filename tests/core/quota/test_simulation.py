@@ -229,6 +229,11 @@ def test_a_cycle_in_which_somebody_still_ends_settles_nothing() -> None:
     assert admitted(simulation([queue], [ending, gang], local_queues=queues)) == {"gang": 1}
 
 
+def test_who_may_not_queue_after_its_eviction_does_not_come_back() -> None:
+    ending = holding("ending", gpus=4, evicted=True, may_queue=False)
+    assert admitted(simulation([cluster_queue()], [ending])) == {}
+
+
 def test_who_may_not_queue_waits_for_ever() -> None:
     run = simulation([cluster_queue()], [workload("backs-off", may_queue=False)])
     assert admitted(run) == {}
