@@ -1,9 +1,12 @@
-"""`idle-gpu-scaler demo`: the whole story on an embedded cluster, with the real scaler in its midst."""
+"""`idle-gpu-scaler demo`: the story on embedded clusters, one for each act, with the real scaler in their midst."""
 
 import asyncio
 import signal
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,12 +17,23 @@ from rich.console import Console
 from scaler.cli.packaged import crds, packaged
 from scaler.cli.run import fastest_loop
 from scaler.cli.runtime import Runtime
-from scaler.cli.timeline import JsonTimeline, LiveTimeline, PlainTimeline, Timeline
+from scaler.cli.timeline import (
+    FIRST_ACT,
+    SECOND_ACT,
+    Ending,
+    JsonTimeline,
+    LiveTimeline,
+    PlainTimeline,
+    Timeline,
+)
+from scaler.embedded.cohort_story import NODES as COHORT_NODES
+from scaler.embedded.cohort_story import CohortOutcome, CohortStory
 from scaler.embedded.config import WorldConfig
 from scaler.embedded.prometheus import PrometheusProcess
-from scaler.embedded.story import Story, StoryTiming, manifests
+from scaler.embedded.story import Outcome, Story, StoryTiming, manifests
 from scaler.embedded.world import World
 from scaler.errors import ConfigurationError
+from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.settings.load import load
 from scaler.settings.model import Settings
 from scaler.telemetry import logs
@@ -29,16 +43,21 @@ COLLECTION = timedelta(milliseconds=500)
 NODES = {"gpu-node-1": 2}
 
 
-def run_demo(*, as_json: bool, source: str, serve: bool) -> int:
-    """The exit status: 0 only if the waiting gang really got its GPUs and the first came back."""
+ACTS = ("first", "second")
+
+
+def run_demo(*, as_json: bool, source: str, serve: bool, act: str = "") -> int:
+    """The exit status: 0 only if every gang that waited really got its GPUs, and nobody else was harmed."""
     if source not in ("dcgm", "prometheus"):
         raise ConfigurationError(f"--source {source!r}: write 'dcgm' or 'prometheus'")
+    if act not in ("", *ACTS):
+        raise ConfigurationError(f"--act {act!r}: write 'first' or 'second', or leave it out for both")
     missing = [module for module in ("cel", "jsonpatch", "jsonschema_rs") if find_spec(module) is None]
     if missing:
         raise ConfigurationError("the demo needs the extra 'demo': pip install 'idle-gpu-scaler[demo]'")
     logs.configure(level="error", style="text")
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        return runner.run(_demo(_timeline(as_json), source=source, serve=serve))
+        return runner.run(_demo(_timeline(as_json), acts=(act,) if act else ACTS, source=source, serve=serve))
 
 
 def _timeline(as_json: bool) -> Timeline:
@@ -48,30 +67,79 @@ def _timeline(as_json: bool) -> Timeline:
     return LiveTimeline(console) if console.is_terminal else PlainTimeline(console)
 
 
-async def _demo(timeline: Timeline, *, source: str, serve: bool) -> int:
+async def _demo(timeline: Timeline, *, acts: Sequence[str], source: str, serve: bool) -> int:
+    began = time.monotonic()
+    first: Outcome | None = None
+    second: CohortOutcome | None = None
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-demo-")))
-        world = await stack.enter_async_context(World(WorldConfig.fast(NODES, collect=COLLECTION)))
-        await world.apply(crds())
-        kubeconfig = folder / "kubeconfig"
-        world.write_kubeconfig(kubeconfig)
-        metrics: dict[str, Any] = {"dcgm.endpoints": list(world.exporter_urls.values())}
-        if source == "prometheus":
-            prometheus = await stack.enter_async_context(PrometheusProcess(world.exporter_urls, interval=COLLECTION))
-            metrics = {"prometheus.url": prometheus.url}
-        runtime = Runtime(settings(kubeconfig, metrics))
-        await runtime.start()
-        running = asyncio.create_task(runtime.run(), name="scaler")
-        stack.push_async_callback(_stop, runtime, running)
-        timing = StoryTiming()
-        objects = manifests(packaged("examples"), scaler_address=f"127.0.0.1:{runtime.grpc_port}", timing=timing)
-        story = Story(world=world, objects=objects, tell=timeline.tell, timing=timing)
-        with timeline.showing(world, story):
-            outcome = await story.run()
-        timeline.finish(outcome)
+        stages: dict[str, Stage] = {}
+        if "first" in acts:
+            stages["two gangs, one quota"] = stage = await _set(stack, NODES, source)
+            first = await _first_act(timeline, stage, began)
+            await _leave(stage, serve=serve)
+        if "second" in acts and (first is None or first.ok):
+            stages["three teams in a cohort"] = stage = await _set(stack, COHORT_NODES, source)
+            second = await _second_act(timeline, stage, began)
+        ending = Ending(first=first, second=second, seconds=round(time.monotonic() - began, 2))
+        timeline.finish(ending)
         if serve:
-            await _serve(timeline, world, runtime, kubeconfig)
-    return 0 if outcome.ok else 1
+            await _serve(timeline, stages)
+    return 0 if ending.ok else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A world with a scaler in its midst."""
+
+    world: World
+    runtime: Runtime
+    kubeconfig: Path
+    end: AsyncExitStack
+    """Ends both."""
+
+    @property
+    def scaler_address(self) -> str:
+        return f"127.0.0.1:{self.runtime.grpc_port}"
+
+
+async def _set(stack: AsyncExitStack, nodes: Mapping[str, int], source: str) -> Stage:
+    end = await stack.enter_async_context(AsyncExitStack())
+    folder = Path(end.enter_context(tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-demo-")))
+    config = replace(WorldConfig.fast(nodes, collect=COLLECTION), follows=(SCALABLE_WORKLOAD,))
+    world = World(config)
+    kubeconfig = folder / "kubeconfig"
+    await end.enter_async_context(world)
+    await world.apply(crds())
+    world.write_kubeconfig(kubeconfig)
+    metrics: dict[str, Any] = {"dcgm.endpoints": list(world.exporter_urls.values())}
+    if source == "prometheus":
+        prometheus = await end.enter_async_context(PrometheusProcess(world.exporter_urls, interval=COLLECTION))
+        metrics = {"prometheus.url": prometheus.url}
+    runtime = Runtime(settings(kubeconfig, metrics))
+    await runtime.start()
+    running = asyncio.create_task(runtime.run(), name="scaler")
+    end.push_async_callback(_stop, runtime, running)
+    return Stage(world=world, runtime=runtime, kubeconfig=kubeconfig, end=end)
+
+
+async def _leave(stage: Stage, *, serve: bool) -> None:
+    """An act that nobody is to look at afterwards makes room for the next."""
+    if not serve:
+        await stage.end.aclose()
+
+
+async def _first_act(timeline: Timeline, stage: Stage, began: float) -> Outcome:
+    timing = StoryTiming()
+    objects = manifests(packaged("examples"), scaler_address=stage.scaler_address, timing=timing)
+    story = Story(world=stage.world, objects=objects, tell=timeline.tell, timing=timing, began=began)
+    with timeline.showing(stage.world, story, FIRST_ACT):
+        return await story.run()
+
+
+async def _second_act(timeline: Timeline, stage: Stage, began: float) -> CohortOutcome:
+    story = CohortStory(world=stage.world, scaler_address=stage.scaler_address, tell=timeline.tell, began=began)
+    with timeline.showing(stage.world, story, SECOND_ACT):
+        return await story.run()
 
 
 async def _stop(runtime: Runtime, running: "asyncio.Task[None]") -> None:
@@ -94,16 +162,18 @@ def settings(kubeconfig: Path, metrics: dict[str, Any]) -> Settings:
     return load(None, environ={}, flags=hurried | metrics)
 
 
-async def _serve(timeline: Timeline, world: World, runtime: Runtime, kubeconfig: Path) -> None:
-    timeline.addresses(
-        {
-            "gRPC": f"127.0.0.1:{runtime.grpc_port}",
-            "HTTP": f"http://127.0.0.1:{runtime.http_port}/",
-            "Kubernetes API": world.api_url,
-            "kubeconfig": str(kubeconfig),
-            "dcgm-exporter": world.exporter_url,
-        }
-    )
+async def _serve(timeline: Timeline, stages: Mapping[str, Stage]) -> None:
+    for title, stage in stages.items():
+        timeline.addresses(
+            title,
+            {
+                "gRPC": stage.scaler_address,
+                "HTTP": f"http://127.0.0.1:{stage.runtime.http_port}/",
+                "Kubernetes API": stage.world.api_url,
+                "kubeconfig": str(stage.kubeconfig),
+                "dcgm-exporter": stage.world.exporter_url,
+            },
+        )
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -12,8 +13,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from scaler.embedded.cohort_story import CohortOutcome
 from scaler.embedded.facts import Gang
-from scaler.embedded.story import Entry, Outcome, Story
+from scaler.embedded.story import Entry, Outcome, Row
 from scaler.embedded.world import World
 
 _STYLES = {
@@ -32,53 +34,90 @@ _STYLES = {
     "ScaledToOne": "bold cyan",
     "Reactivated": "cyan",
     "Waiting": "magenta",
+    "Planned": "bold cyan",
+    "Untouched": "green",
+    "Submitted": "bold",
     "Ended": "dim",
 }
 _FRAMES_PER_SECOND = 8
 _BUSY = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 
 
+class Act(Protocol):
+    """A part of the story, as a picture sees it."""
+
+    def rows(self) -> Sequence[Row]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How everything that was told has ended; None for an act that was not told."""
+
+    first: Outcome | None
+    second: CohortOutcome | None
+    seconds: float
+
+    @property
+    def acts(self) -> list[Outcome | CohortOutcome]:
+        return [act for act in (self.first, self.second) if act is not None]
+
+    @property
+    def ok(self) -> bool:
+        return all(act.ok for act in self.acts)
+
+    @property
+    def problem(self) -> str:
+        return "; ".join(act.problem or "it was never admitted" for act in self.acts if not act.ok)
+
+
 class Timeline(Protocol):
     """Shows one telling of the story."""
 
-    def showing(self, world: World, story: Story) -> AbstractContextManager[object]:
-        """While the story runs."""
+    def showing(self, world: World, act: Act, introduction: Text) -> AbstractContextManager[object]:
+        """While the act runs."""
 
     def tell(self, entry: Entry) -> None: ...
 
-    def finish(self, outcome: Outcome) -> None: ...
+    def finish(self, ending: Ending) -> None: ...
 
-    def addresses(self, addresses: Mapping[str, str]) -> None:
-        """Where everything can be reached from now on."""
+    def addresses(self, title: str, addresses: Mapping[str, str]) -> None:
+        """Where everything of an act can be reached from now on."""
 
 
 class JsonTimeline:
     """JSON Lines on standard output; the last line of the story is DemoFinished."""
 
-    def showing(self, world: World, story: Story) -> AbstractContextManager[object]:  # noqa: ARG002 (the port's)
+    def showing(
+        self,
+        world: World,  # noqa: ARG002 (the port's)
+        act: Act,  # noqa: ARG002
+        introduction: Text,  # noqa: ARG002
+    ) -> AbstractContextManager[object]:
         return nullcontext()
 
     def tell(self, entry: Entry) -> None:
         self._print({"t": entry.t, **entry.news._asdict()})
 
-    def finish(self, outcome: Outcome) -> None:
-        self._print(
-            {
-                "t": outcome.seconds,
-                "event": "DemoFinished",
-                "object": "Demo/demo",
-                "reason": "StoryTold" if outcome.ok else "StepMissing",
-                "message": outcome.problem or "the waiting gang got its GPUs, and the first came back",
-                "ok": outcome.ok,
-                "seconds_from_last_activity_to_next_gang_admitted": (
-                    outcome.seconds_from_last_activity_to_next_gang_admitted
-                ),
-            }
-        )
+    def finish(self, ending: Ending) -> None:
+        line: dict[str, object] = {
+            "t": ending.seconds,
+            "event": "DemoFinished",
+            "object": "Demo/demo",
+            "reason": "StoryTold" if ending.ok else "StepMissing",
+            "message": ending.problem or "every gang that waited got its GPUs",
+            "ok": ending.ok,
+        }
+        if ending.first is not None:
+            handover = ending.first.seconds_from_last_activity_to_next_gang_admitted
+            line["seconds_from_last_activity_to_next_gang_admitted"] = handover
+        if ending.second is not None:
+            line["seconds_from_waiting_to_admitted"] = ending.second.seconds_from_waiting_to_admitted
+            line["victims"] = list(ending.second.victims)
+        self._print(line)
 
-    def addresses(self, addresses: Mapping[str, str]) -> None:
+    def addresses(self, title: str, addresses: Mapping[str, str]) -> None:
         # Not on standard output, whose last line is the outcome.
-        print(json.dumps({"event": "Serving", **addresses}), file=sys.stderr, flush=True)  # noqa: T201
+        print(json.dumps({"event": "Serving", "act": title, **addresses}), file=sys.stderr, flush=True)  # noqa: T201
 
     def _print(self, line: Mapping[str, object]) -> None:
         print(json.dumps(line), flush=True)  # noqa: T201
@@ -90,40 +129,51 @@ class PlainTimeline:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def showing(self, world: World, story: Story) -> AbstractContextManager[object]:  # noqa: ARG002 (the port's)
-        self._console.print(_INTRODUCTION)
+    def showing(
+        self,
+        world: World,  # noqa: ARG002 (the port's)
+        act: Act,  # noqa: ARG002
+        introduction: Text,
+    ) -> AbstractContextManager[object]:
+        self._console.print(introduction)
         return nullcontext()
 
     def tell(self, entry: Entry) -> None:
         self._console.print(_line(entry), soft_wrap=True)
 
-    def finish(self, outcome: Outcome) -> None:
-        self._console.print(_ending(outcome), soft_wrap=True)
+    def finish(self, ending: Ending) -> None:
+        self._console.print(_shown(ending), soft_wrap=True)
 
-    def addresses(self, addresses: Mapping[str, str]) -> None:
-        self._console.print(_address_table(addresses), soft_wrap=True)
+    def addresses(self, title: str, addresses: Mapping[str, str]) -> None:
+        self._console.print(_address_table(title, addresses), soft_wrap=True)
 
 
 class LiveTimeline(PlainTimeline):
     """The timeline scrolls by; GPUs and gangs are drawn below it."""
 
-    def showing(self, world: World, story: Story) -> AbstractContextManager[object]:
-        self._console.print(_INTRODUCTION)
-        return self._drawing(world, story)
+    def showing(self, world: World, act: Act, introduction: Text) -> AbstractContextManager[object]:
+        self._console.print(introduction)
+        return self._drawing(world, act)
 
     @contextmanager
-    def _drawing(self, world: World, story: Story) -> Iterator[None]:
+    def _drawing(self, world: World, act: Act) -> Iterator[None]:
         def draw() -> RenderableType:
-            return _picture(world, story) if hasattr(story, "facts") else Text("")
+            return _picture(world, act)
 
         with Live(get_renderable=draw, console=self._console, refresh_per_second=_FRAMES_PER_SECOND, transient=True):
             yield
 
 
-_INTRODUCTION = Text.assemble(
+FIRST_ACT = Text.assemble(
     ("Two Ray clusters of 2 GPUs each share a quota of 2.", "bold"),
     " The first holds the GPUs, the second waits.\n",
     ("What takes hours elsewhere takes seconds here: idleAfter is 6s, warmUp 2s. The scaler is the real one.\n", "dim"),
+)
+
+SECOND_ACT = Text.assemble(
+    ("\nThree teams share 16 GPUs on four nodes in one cohort.", "bold"),
+    " Five notebooks are idle; then a gang of 8 comes.\n",
+    ("Nobody is suspended while nobody waits; then the least that lets the gang in, all of it or nothing.\n", "dim"),
 )
 
 
@@ -133,32 +183,34 @@ def _line(entry: Entry) -> Text:
     return Text.assemble(
         (f"{entry.t:6.1f}s ", "dim"),
         (f"{event:<13}", _STYLES.get(event, "")),
-        (f"{name:<18} ", "bold" if kind == "RayCluster" else ""),
+        (f"{name:<18} ", "bold" if kind in {"RayCluster", "Job"} else ""),
         (message, ""),
     )
 
 
-def _ending(outcome: Outcome) -> RenderableType:
-    if not outcome.ok:
-        return Text.assemble(("\nThe story broke off: ", "bold red"), outcome.problem)
-    handover = outcome.seconds_from_last_activity_to_next_gang_admitted
-    return Text.assemble(
-        ("\nDone ", "bold green"),
-        f"in {outcome.seconds:.0f} s. From the first gang's last work to the next gang's admission: ",
-        (f"{handover:.1f} s", "bold"),
-        ", of which 6 s are idleAfter.",
-    )
+def _shown(ending: Ending) -> RenderableType:
+    if not ending.ok:
+        return Text.assemble(("\nThe story broke off: ", "bold red"), ending.problem)
+    text = Text.assemble(("\nDone ", "bold green"), f"in {ending.seconds:.0f} s.")
+    if ending.first is not None:
+        handover = ending.first.seconds_from_last_activity_to_next_gang_admitted or 0.0
+        text.append("\nFrom the first gang's last work to the next gang's admission: ")
+        text.append(f"{handover:.1f} s", "bold").append(", of which 6 s are idleAfter.")
+    if ending.second is not None:
+        took = ending.second.seconds_from_waiting_to_admitted or 0.0
+        text.append("\nFrom the gang of 8's waiting to its admission: ").append(f"{took:.1f} s", "bold")
+        text.append(f", with 4 free GPUs and those of {' and '.join(ending.second.victims)}.")
+    return text
 
 
-def _address_table(addresses: Mapping[str, str]) -> RenderableType:
+def _address_table(title: str, addresses: Mapping[str, str]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     for name, address in addresses.items():
         grid.add_row(Text(name, style="dim"), address)
-    hint = Text("\nStill running; end it with Ctrl-C.", style="dim")
-    return Group(Text(""), grid, hint)
+    return Group(Text(f"\n{title}", style="bold"), grid)
 
 
-def _picture(world: World, story: Story) -> RenderableType:
+def _picture(world: World, act: Act) -> RenderableType:
     """The GPUs with who holds them and how busy they are, and the gangs."""
     devices = Table("GPU", "held by", "busy", box=None, pad_edge=False, header_style="dim", expand=True)
     for node in world.exporter_urls:
@@ -166,9 +218,8 @@ def _picture(world: World, story: Story) -> RenderableType:
             holder = reading.holder.pod if reading.holder else "-"
             devices.add_row(f"{node}/{reading.gpu.index}", holder, _bar(reading.values.get(_BUSY, 0.0)))
     gangs = Table("gang", "asked", "state", box=None, pad_edge=False, header_style="dim", expand=True)
-    for gang in (story.facts.first, story.facts.second):
-        asked = str(story.facts.scaled.desired) if gang is story.facts.first else "1"
-        gangs.add_row(gang.name, asked, _state(gang))
+    for row in act.rows():
+        gangs.add_row(row.name, str(row.asked), _state(row.gang))
     return Panel(Group(devices, Text(""), gangs), border_style="dim")
 
 

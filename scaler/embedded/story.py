@@ -6,11 +6,11 @@ another; the story only does what people do (train, stop, wake, end) and looks a
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -49,6 +49,15 @@ class Entry:
     news: News
 
 
+class Row(NamedTuple):
+    """One gang as a picture shows it."""
+
+    name: str
+    asked: int
+    """Replicas that are asked for."""
+    gang: Gang
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How the story ended."""
@@ -82,14 +91,23 @@ class Story:
     objects: Iterable[Json]
     tell: Callable[[Entry], None]
     timing: StoryTiming = field(default_factory=StoryTiming)
+    began: float | None = None
+    """When the first entry's clock began, where that is not this story's begin; on the monotonic clock."""
     facts: Facts = field(init=False)
     _started: float = field(init=False)
     _last_activity: float | None = field(default=None, init=False)
     _next_admitted: float | None = field(default=None, init=False)
 
+    def rows(self) -> Sequence[Row]:
+        """Both gangs as they stand, for a picture."""
+        if not hasattr(self, "facts"):
+            return ()
+        first, second = self.facts.first, self.facts.second
+        return Row(first.name, self.facts.scaled.desired, first), Row(second.name, 1, second)
+
     async def run(self) -> Outcome:
         """Tell it to the end, or to the step that did not come."""
-        self._started = time.monotonic()
+        self._started = time.monotonic() if self.began is None else self.began
         self.facts = self._look(Scaled())
         watching = asyncio.create_task(self._watch(), name="story")
         try:
