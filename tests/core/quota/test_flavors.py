@@ -278,15 +278,15 @@ def test_of_equals_the_first_flavor_is_taken() -> None:
 
 
 def test_whoever_can_be_preempted_is_better_than_nobody_however_far_the_quota() -> None:
-    """Although less borrowing comes first: a100 is its own, but held by a peer; h100 is borrowed, by somebody lower."""
+    """Although less borrowing comes first: its own a100 is lent to a peer; h100, of b, is used by somebody lower."""
     queue = cluster_queue(
         gpus={"a100": 2, "h100": 0},
         cohort="co",
         preemption=preempting(within=LOWER, reclaim=LOWER, borrowing=LOWER),
         fungibility=Fungibility(preference=Preference.PREEMPTION_OVER_BORROWING),
     )
-    lender = cluster_queue("b", gpus={"h100": 2}, cohort="co")
-    holders = holding("peer", gpus=2, flavor="a100", priority=1), holding("low", gpus=2, flavor="h100")
+    lender = cluster_queue("b", gpus={"a100": 0, "h100": 2}, cohort="co")
+    holders = holding("peer", queue="b", gpus=2, flavor="a100", priority=1), holding("low", gpus=2, flavor="h100")
     found = assigned(queue, pod_set(gpus=2), holders=holders, others=(lender,), priority=1)
     assert (chosen(found), found.borrows) == ([{GPU: "h100"}], 1)
 
