@@ -6,18 +6,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import aiohttp
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scaler.errors import ConfigurationError, ScalerError
+from scaler.cli.asking import fetch, named
 from scaler.settings.load import load
 from scaler.telemetry import logs
 
-_TIMEOUT_SECONDS = 10.0
 _STYLES = {"active": "green", "inactive": "yellow", "error": "magenta", "Busy": "green", "Idle": "yellow"}
 
 
@@ -31,41 +28,16 @@ def run_explain(
     as_json: bool,
 ) -> int:
     """The exit status. Raises: ScalerError."""
-    namespace, slash, name = scaled_object.partition("/")
-    if not (namespace and slash and name):
-        raise ConfigurationError(f"{scaled_object!r} is not NAMESPACE/NAME; write for example 'team-a/notebook'")
-    looked_up = _evaluate(namespace, name, config, flags) if local else _ask(server, namespace, name)
-    explanation = asyncio.run(looked_up)
+    namespace, name = named(scaled_object)
+    path = ["decisions", namespace, name]
+    asking = _evaluate(namespace, name, config, flags) if local else fetch(server, path, [], key="triggers")
+    explanation = asyncio.run(asking)
     if as_json:
         print(json.dumps(explanation, indent=2))  # noqa: T201 (the program's output)
     else:
         # No markup and no emojis: messages hold selectors and patterns, with brackets and colons of their own.
         Console(markup=False, emoji=False, highlight=False).print(render(explanation))
     return 0
-
-
-async def _ask(server: str, namespace: str, name: str) -> Mapping[str, Any]:
-    url = f"{server.rstrip('/')}/api/v1/decisions/{quote(namespace, safe='')}/{quote(name, safe='')}"
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
-            body = await response.json(content_type=None)
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise _nobody_at(server, type(error).__name__) from None
-    match body:
-        case {"scaledObject": _, "triggers": _} if response.status == 200:
-            explanation: Mapping[str, Any] = body
-            return explanation
-        case {"error": problem} if response.status == 404:
-            raise ScalerError(str(problem))
-        case _:
-            raise _nobody_at(server, f"status {response.status}")
-
-
-def _nobody_at(server: str, why: str) -> ScalerError:
-    return ScalerError(
-        f"no scaler answers at {server} ({why}); name a running one with --server, or evaluate here with --local"
-    )
 
 
 async def _evaluate(namespace: str, name: str, config: Path | None, flags: Mapping[str, Any]) -> Mapping[str, Any]:

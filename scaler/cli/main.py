@@ -27,6 +27,12 @@ Kubeconfig = Annotated[
 PrometheusUrl = Annotated[
     str | None, typer.Option("--prometheus-url", help="Prometheus or Thanos querier.", show_default=False)
 ]
+Server = Annotated[str, typer.Option("--server", help="HTTP address of a running scaler.")]
+Local = Annotated[
+    bool, typer.Option("--local", help="Look here and now, read-only, instead of asking a running scaler.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+_SERVER = "http://127.0.0.1:8080"
 
 
 @app.command()
@@ -38,14 +44,16 @@ def demo(
     serve: Annotated[
         bool, typer.Option("--serve", help="Keep gRPC, HTTP and the Kubernetes API up after the story.")
     ] = False,
+    act: Annotated[str, typer.Option("--act", help="Only the 'first' or the 'second' act.", show_default=False)] = "",
 ) -> None:
-    """Tell the story on an embedded cluster.
+    """Tell the story on an embedded cluster, in two acts.
 
-    A gang goes idle and is suspended, the gang that waited gets its GPUs, and the first one comes back.
+    First, a gang goes idle and is suspended, the gang that waited gets its GPUs, and the first one comes back. Then
+    three teams share a cohort, five notebooks are idle, and a gang of 8 gets in by suspending just two of them.
     """
     from scaler.cli.demo import run_demo
 
-    sys.exit(run_demo(as_json=as_json, source=source, serve=serve))
+    sys.exit(run_demo(as_json=as_json, source=source, serve=serve, act=act))
 
 
 @app.command()
@@ -97,16 +105,14 @@ def run(
 @app.command()
 def explain(
     scaled_object: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The ScaledObject.")],
-    server: Annotated[
-        str, typer.Option("--server", help="HTTP address of a running scaler.")
-    ] = "http://127.0.0.1:8080",
+    server: Server = _SERVER,
     local: Annotated[
         bool, typer.Option("--local", help="Evaluate here and now, read-only, instead of asking a running scaler.")
     ] = False,
     config: Config = None,
     kubeconfig: Kubeconfig = None,
     prometheus_url: PrometheusUrl = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain one decision.
 
@@ -116,6 +122,85 @@ def explain(
 
     flags = {"kubernetes.kubeconfig": kubeconfig, "prometheus.url": prometheus_url}
     sys.exit(run_explain(scaled_object, server=server, local=local, config=config, flags=flags, as_json=as_json))
+
+
+@app.command()
+def plan(
+    gang: Annotated[str, typer.Argument(metavar="NAMESPACE/WORKLOAD", help="The Workload that waits, or its job.")],
+    idle: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="IDLE", help="With --what-if-idle: NAMESPACE/NAME of these.", show_default=False),
+    ] = None,
+    what_if_idle: Annotated[
+        bool, typer.Option("--what-if-idle", help="As if the IDLE, or everybody who holds GPUs there, were idle.")
+    ] = False,
+    server: Server = _SERVER,
+    local: Local = False,
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    prometheus_url: PrometheusUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would be suspended for a gang.
+
+    Which idle workloads, at what cost, what that frees, where the gang's pods go, and why not less; or why nobody is
+    suspended and what would help. Of a plan that is under way, how far it is. Nothing is suspended by asking.
+    """
+    from scaler.cli.asking import Asked
+    from scaler.cli.plan import run_plan
+
+    flags = {"kubernetes.kubeconfig": kubeconfig, "prometheus.url": prometheus_url}
+    asked = Asked(server=server, local=local, config=config, flags=flags, as_json=as_json)
+    sys.exit(run_plan(asked, gang, what_if=what_if_idle, idle=idle or []))
+
+
+@app.command()
+def pending(
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only of this one.", show_default=False)] = "",
+    queue: Annotated[
+        str, typer.Option("--queue", help="Only of this LocalQueue or ClusterQueue.", show_default=False)
+    ] = "",
+    server: Server = _SERVER,
+    local: Local = False,
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    prometheus_url: PrometheusUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every gang that waits for GPUs, and why.
+
+    Quota, head of line, placement, admission checks, or a plan that is under way; with the numbers, and with what
+    Kueue says.
+    """
+    from scaler.cli.asking import Asked
+    from scaler.cli.pending import run_pending
+
+    flags = {"kubernetes.kubeconfig": kubeconfig, "prometheus.url": prometheus_url}
+    asked = Asked(server=server, local=local, config=config, flags=flags, as_json=as_json)
+    sys.exit(run_pending(asked, namespace=namespace, queue=queue))
+
+
+@app.command()
+def queues(
+    all_resources: Annotated[bool, typer.Option("--all-resources", help="Not only GPUs.")] = False,
+    server: Server = _SERVER,
+    local: Local = False,
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    prometheus_url: PrometheusUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the quota trees.
+
+    Per queue and flavor: nominal quota and limits, what is used, held by idle workloads, reclaimable, available,
+    borrowed, and waited for.
+    """
+    from scaler.cli.asking import Asked
+    from scaler.cli.queues import run_queues
+
+    flags = {"kubernetes.kubeconfig": kubeconfig, "prometheus.url": prometheus_url}
+    asked = Asked(server=server, local=local, config=config, flags=flags, as_json=as_json)
+    sys.exit(run_queues(asked, all_resources=all_resources))
 
 
 @app.command()

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scaler.core.quota.amounts import as_text
-from scaler.core.reclaim import Alternative, Candidate, NoPlan, Plan, Request, plan_reclaim
-from scaler.core.reclaim.refusals import without
+from scaler.core.quota.tree import QueueNode
+from scaler.core.reclaim import Alternative, Candidate, NoPlan, Plan, Request, Why, plan_reclaim
 from scaler.core.reclaim.trial import Trial, Trials
 from scaler.core.victims import Limits
 
@@ -39,7 +39,8 @@ def examine(request: Request) -> Examined:
     answer = plan_reclaim(request)
     if isinstance(answer, NoPlan):
         return Examined(answer=answer, alternatives=answer.alternatives)
-    found = [*_lesser(request, answer), *_instead(request, answer), *answer.alternatives]
+    known = [_with_numbers(request, answer, each) for each in answer.alternatives]
+    found = [*_lesser(request, answer), *_instead(request, answer), *known]
     chosen = tuple(sorted(each.name for each in answer.victims))
     distinct = {each.victims: each for each in reversed(found) if each.victims != chosen}
     ordered = sorted(distinct.values(), key=lambda each: (each.why_not is None, each.cost, each.victims))
@@ -76,20 +77,35 @@ def _judged(request: Request, plan: Plan, victims: Sequence[Candidate], trial: T
         victims=tuple(sorted(each.name for each in victims)),
         cost=sum(each.cost.total for each in victims),
         why_not=trial.why,
-        message=short if short and trial.why is not None else trial.message,
+        message=short if short and trial.why is Why.NOT_ENOUGH_IDLE else trial.message,
     )
+
+
+def _with_numbers(request: Request, plan: Plan, known: Alternative) -> Alternative:
+    if known.why_not is not Why.NOT_ENOUGH_IDLE:
+        return known
+    victims = [each for each in request.candidates if each.name in known.victims]
+    return replace(known, message=_shortage(request, plan, victims) or known.message)
 
 
 def _shortage(request: Request, plan: Plan, victims: Iterable[Candidate]) -> str:
     """What of the gang's need would be available then, where that is not all."""
-    after = without(request.scene.tree, request.leaving | {each.workload for each in victims})
-    queue = after.queues[plan.cluster_queue]
+    queue = _queue_without(request, plan.cluster_queue, request.leaving | {each.workload for each in victims})
     short = [
         f"{as_text(key.resource, available)} of {as_text(key.resource, needed)} {key.resource} of {key.flavor}"
         for key, needed in sorted(plan.takes.items())
         if (available := queue.available(key)) < needed
     ]
     return f"only {', '.join(short)} would be available" if short else ""
+
+
+def _queue_without(request: Request, name: str, keys: frozenset[str]) -> QueueNode:
+    """The ClusterQueue as it is with these Workloads gone."""
+    after = request.scene.tree.clone()
+    for queue in after.queues.values():
+        for key in queue.workloads.keys() & keys:
+            queue.release(queue.workloads[key])
+    return after.queues[name]
 
 
 def _instead(request: Request, plan: Plan) -> list[Alternative]:

@@ -63,9 +63,8 @@ class Inquiry:
         """Every gang that waits, and why. Raises: InquiryError."""
         async with self._in_turn():
             survey = self._survey()
-            prospects = await self._prospects(
-                survey, [each for each, _ in selected(survey, namespace=namespace, queue=queue)]
-            )
+            asked_about = [each for each, _ in selected(survey, namespace=namespace, queue=queue)]
+            prospects = await self._prospects(survey, asked_about)
             return await asyncio.to_thread(pending_view, survey, prospects, namespace=namespace, queue=queue)
 
     async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None = None) -> Mapping[str, Any]:
@@ -99,22 +98,26 @@ class Inquiry:
 
     # ---------------------------------------------------------------------------------------------------------- pending
 
-    async def _prospects(self, survey: Survey, gangs: Sequence[Workload]) -> Prospects:
-        """What the planner says of each gang, as far as time allows, in the order in which plans are made."""
-        sight = self._planning.look(survey.at)
+    async def _prospects(self, survey: Survey, asked_about: Sequence[Workload]) -> Prospects:
+        """What the planner says of gangs in the trees of these, as far as time allows, in the order of plans."""
+        sight, roots = self._planning.look(survey.at), {survey.root_of(each) for each in asked_about}
         found: dict[str, Plan | NoPlan] = {}
-        if isinstance(sight, Blind):
-            return found
+        first: dict[str, str] = {}
         ends = monotonic() + self._patience_s
-        for gang in gangs:
-            is_known = sight.snapshot.workload(gang.key) is gang
-            if not is_known or survey.plan_for(gang) is not None or survey.plan_beside(gang) is not None:
-                continue
-            if gang.reservation is None and gang.may_queue:
-                found[gang.uid] = await self._prospect(sight, gang)
-            if monotonic() > ends:
+        for gang, _ in survey.waiting:
+            root = survey.root_of(gang)
+            if isinstance(sight, Blind) or monotonic() > ends:
                 break
-        return found
+            if root in roots - first.keys() and self._is_planned_for(survey, sight, gang):
+                found[gang.uid] = await self._prospect(sight, gang)
+                if isinstance(found[gang.uid], Plan):
+                    first[root] = gang.key
+        return Prospects(found=found, first=first)
+
+    def _is_planned_for(self, survey: Survey, sight: Sight, gang: Workload) -> bool:
+        """Whether a plan could be made for it, and it is still as it was."""
+        waits = gang.reservation is None and gang.may_queue and sight.snapshot.workload(gang.key) is gang
+        return waits and survey.plan_for(gang) is None and survey.plan_beside(gang) is None
 
     async def _prospect(self, sight: Sight, gang: Workload) -> Plan | NoPlan:
         request = self._planning.request(sight, gang)

@@ -4,12 +4,13 @@ Kueue's own words stand beside ours: where they differ, one of us has not seen t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from scaler.core.durations import format_duration
 from scaler.core.quota.model import Workload
-from scaler.core.reclaim import NoPlan, Plan
+from scaler.core.reclaim import NoPlan, Plan, Why
 from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.kube.objects import condition
 from scaler.loops.outlook.amounts import number
@@ -19,22 +20,36 @@ from scaler.loops.outlook.waiting import Diagnosis, Line, diagnose, waits_since
 from scaler.loops.projection import timestamp
 
 Json = dict[str, Any]
-Prospects = Mapping[str, Plan | NoPlan]
-"""What the planner says, by uid of the gang."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospects:
+    """What the planner says of gangs that no plan stands for, as far as it was asked."""
+
+    found: Mapping[str, Plan | NoPlan] = field(default_factory=dict)
+    """By uid of the gang."""
+    first: Mapping[str, str] = field(default_factory=dict)
+    """By root of a tree, the gang that gets the next plan there; the others come after it."""
+
 
 MOST = 1000
 """Gangs in one answer. Filters show the others."""
 
 
 def pending_view(
-    survey: Survey, prospects: Prospects | None = None, *, namespace: str = "", queue: str = "", most: int = MOST
+    survey: Survey,
+    prospects: Prospects = Prospects(),
+    *,
+    namespace: str = "",
+    queue: str = "",
+    most: int = MOST,
 ) -> Json:
     """Those of the namespace and of the queue (a LocalQueue or a ClusterQueue), where these are given."""
     chosen = selected(survey, namespace=namespace, queue=queue)
     return {
         "at": timestamp(survey.at),
         "unjudged": survey.unjudged or None,
-        "gangs": [_gang(survey, *each, (prospects or {}).get(each[0].uid)) for each in chosen[:most]],
+        "gangs": [_gang(survey, *each, prospects) for each in chosen[:most]],
         "omitted": max(0, len(chosen) - most),
     }
 
@@ -50,19 +65,15 @@ def selected(
     ]
 
 
-def _gang(survey: Survey, gang: Workload, observed: KueueWorkload | None, found: Plan | NoPlan | None) -> Json:
-    diagnosis = diagnose(survey, gang, observed, found)
-    first = diagnosis.reasons[0]
+def _gang(survey: Survey, gang: Workload, observed: KueueWorkload | None, prospects: Prospects) -> Json:
+    diagnosis = diagnose(survey, gang, observed, prospects.found.get(gang.uid))
     plan = survey.plan_for(gang)
     return gang_view(survey, gang, observed, diagnosis) | {
-        "reason": str(first.reason),
-        "message": first.message,
-        "reasons": [{"reason": str(each.reason), "message": each.message} for each in diagnosis.reasons],
         "quota": [_line(line) for line in diagnosis.lines],
         "before": [each.key for each in diagnosis.before[:_SHOWN]],
         "checks": _checks(observed),
         "plan": standing_view(plan, survey.at) if plan is not None else None,
-        "reclaim": _reclaim(survey, gang, found),
+        "reclaim": _reclaim(survey, gang, diagnosis, prospects),
     }
 
 
@@ -72,6 +83,7 @@ _SHOWN = 5
 def gang_view(survey: Survey, gang: Workload, observed: KueueWorkload | None, diagnosis: Diagnosis) -> Json:
     """Who it is, what it wants, where it stands, and what Kueue says of it."""
     owner = observed.metadata.controller_owner if observed is not None else None
+    first = diagnosis.reasons[0]
     since, spec = waits_since(gang), diagnosis.queue.spec if diagnosis.queue is not None else None
     return {
         "namespace": gang.namespace,
@@ -91,17 +103,21 @@ def gang_view(survey: Survey, gang: Workload, observed: KueueWorkload | None, di
         ],
         "priority": gang.priority,
         "since": timestamp(since),
-        "waits": format_duration(_whole(survey.at - since)),
+        "waits": format_duration(whole(survey.at - since)),
         "localQueue": gang.queue,
         "clusterQueue": survey.cluster_queue_of(gang) or None,
         "queueingStrategy": str(spec.strategy) if spec is not None else None,
         "position": diagnosis.position,
         "inLine": len(survey.lines.get(spec.name, ())) if spec is not None else 0,
         "kueue": kueue_view(observed),
+        "reason": str(first.reason),
+        "message": first.message,
+        "reasons": [{"reason": str(each.reason), "message": each.message} for each in diagnosis.reasons],
     }
 
 
-def _whole(duration: timedelta) -> timedelta:
+def whole(duration: timedelta) -> timedelta:
+    """In whole seconds, and none below."""
     return timedelta(seconds=max(0, int(duration.total_seconds())))
 
 
@@ -137,23 +153,34 @@ def _checks(observed: KueueWorkload | None) -> list[Json]:
     return [{"name": each.name, "state": each.state, "message": each.message} for each in states]
 
 
-def _reclaim(survey: Survey, gang: Workload, found: Plan | NoPlan | None) -> Json:
+def _reclaim(survey: Survey, gang: Workload, diagnosis: Diagnosis, prospects: Prospects) -> Json:
     """What a plan could do for it."""
-    beside = survey.plan_beside(gang)
-    match found:
-        case Plan():
+    match prospects.found.get(gang.uid):
+        case Plan() as found:
             who = ", ".join(f"{each.name} ({each.gpus} GPUs)" for each in found.victims)
             return _outcome("Planned", f"plan {found.id} would take {who}")
-        case NoPlan():
+        case NoPlan() as found:
             return _outcome(str(found.why), found.message)
-    if survey.plan_for(gang) is not None:
-        return _outcome("UnderWay", "a plan is under way for it")
-    if beside is not None:
-        return _outcome("AfterAnother", f"plan {beside.grant.plan} for {beside.grant.gang} has to end first")
-    if survey.unjudged:
-        return _outcome("NotJudged", survey.unjudged)
-    return _outcome("NotAsked", f"'plan {gang.key}' tells what would be suspended for it")
+        case None:
+            beyond = next((each for each in diagnosis.reasons if each.reason in _BEYOND_PLANS), None)
+            return _outcome(*(beyond or _why_not_asked(survey, gang, prospects)))
+
+
+_BEYOND_PLANS = frozenset({Why.NEVER_FITS, Why.QUEUE_STOPPED})
+
+
+def _why_not_asked(survey: Survey, gang: Workload, prospects: Prospects) -> tuple[str, str]:
+    beside, first = survey.plan_beside(gang), prospects.first.get(survey.root_of(gang))
+    reasons = {
+        "UnderWay": "a plan is under way for it" if survey.plan_for(gang) is not None else "",
+        "NotNeeded": "it holds its quota" if gang.reservation is not None else "",
+        "AfterAnother": f"plan {beside.grant.plan} for {beside.grant.gang} has to end first" if beside else "",
+        "NotNext": f"the next plan in its quota tree is for {first}" if first else "",
+        "NotJudged": survey.unjudged,
+    }
+    asks = f"'idle-gpu-scaler plan {gang.key}' tells what would be suspended for it"
+    return next(((outcome, message) for outcome, message in reasons.items() if message), ("NotAsked", asks))
 
 
 def _outcome(outcome: str, message: str) -> Json:
-    return {"outcome": outcome, "message": message}
+    return {"outcome": str(outcome), "message": message}

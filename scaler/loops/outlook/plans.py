@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from scaler.core.durations import format_duration
 from scaler.core.placement import Placement
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import Alternative, Candidate, Caution, NoPlan, Plan, Why
@@ -15,7 +16,7 @@ from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.loops.outlook.alternatives import Examined
 from scaler.loops.outlook.amounts import number
 from scaler.loops.outlook.holders import Holder
-from scaler.loops.outlook.pending import gang_view
+from scaler.loops.outlook.pending import gang_view, whole
 from scaler.loops.outlook.standing import standing_view
 from scaler.loops.outlook.survey import Survey
 from scaler.loops.outlook.waiting import diagnose
@@ -59,8 +60,7 @@ def plan_view(survey: Survey, inquired: Inquired) -> Json:
     by_name = {each.name: each for each in inquired.candidates}
     return {
         "at": timestamp(survey.at),
-        "gang": gang_view(survey, gang, inquired.observed, diagnosis)
-        | {"reason": str(diagnosis.reasons[0].reason), "message": diagnosis.reasons[0].message},
+        "gang": gang_view(survey, gang, inquired.observed, diagnosis),
         "whatIfIdle": list(inquired.what_if) if inquired.what_if is not None else None,
         "standing": standing_view(standing, survey.at) if standing is not None else None,
         "plan": _plan(survey, answer, inquired) if isinstance(answer, Plan) else None,
@@ -114,11 +114,12 @@ def _cost(thousandths: int) -> float:
 
 
 def _victim(survey: Survey, victim: Candidate, assumed: Collection[str]) -> Json:
-    since = None if victim.workload in assumed else timestamp(_idle_since(survey, victim.name))
+    since = None if victim.workload in assumed else _idle_since(survey, victim.name)
     return _candidate(victim, assumed) | {
         "costParts": {name: _cost(amount) for name, amount in victim.cost.parts},
         "idleDivisor": round(victim.cost.idle_divisor, 3),
-        "idleSince": since,
+        "idleSince": timestamp(since),
+        "idleFor": format_duration(whole(survey.at - since)) if since is not None else None,
     }
 
 

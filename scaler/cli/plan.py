@@ -1,0 +1,235 @@
+"""`idle-gpu-scaler plan`: what would be suspended for a gang, at what cost, and why not less; or why nobody is."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from scaler.cli.asking import Asked, named
+from scaler.cli.layout import WAITS, Row, count, either, figure, labelled, reason
+from scaler.cli.pending import reason_rows, standing_rows, title
+from scaler.cli.queues import amount
+from scaler.errors import ConfigurationError
+
+Json = Mapping[str, Any]
+
+_EVERYBODY = "*"
+_SETS = 6
+"""Alternatives that are shown of each kind; all are in the JSON."""
+_IDLE_OR_NOT = frozenset({"FitsAlready", "NeverFits", "QueueStopped", "Unforeseeable"})
+"""Refusals that nobody's idleness would change."""
+_VICTIM = ("VICTIM", "GPUS", "QUEUE", "IDLE FOR", "COST", "")
+_IN = 2
+"""Columns by which everything below a heading is indented."""
+
+
+def run_plan(asked: Asked, gang: str, *, what_if: bool, idle: Sequence[str]) -> int:
+    """The exit status. Raises: ScalerError."""
+    namespace, name = named(gang)
+    for each in idle:
+        named(each)
+    if idle and not what_if:
+        raise ConfigurationError(f"{' '.join(idle)}: names of others go with --what-if-idle")
+    query = [("whatIfIdle", each) for each in idle or [_EVERYBODY]] if what_if else []
+    answer = asyncio.run(
+        asked.ask(
+            ["plans", namespace, *name.split("/")],
+            query,
+            lambda inquiry: inquiry.plan(namespace, name, idle=list(idle) if what_if else None),
+            key="gang",
+        )
+    )
+    asked.show(answer, render)
+    return 0
+
+
+def render(answer: Json, width: int) -> RenderableType:
+    """The plan for a terminal that is so wide."""
+    gang, plan = answer["gang"], answer["plan"]
+    parts: list[RenderableType] = [
+        title(gang),
+        labelled([*_facts(answer)], indent=_IN),
+        "",
+    ]
+    if answer["standing"]:
+        parts += _standing(answer["standing"], width)
+    if answer["refusal"]:
+        parts += [_refusal(answer["refusal"]), ""]
+    if plan:
+        parts += _plan(answer, plan, width)
+    if answer["alternatives"]:
+        parts += _alternatives(answer["alternatives"], width, has_plan=bool(plan))
+    if answer["refusal"] and not plan and answer["refusal"]["reason"] not in _IDLE_OR_NOT:
+        parts += _spared(answer, width)
+    parts += _cautions(answer["cautions"])
+    return Group(*parts[: -1 if parts[-1] == "" else None])
+
+
+def _facts(answer: Json) -> Iterator[Row]:
+    gang, what_if = answer["gang"], answer["whatIfIdle"]
+    yield from reason_rows(gang)
+    yield from standing_rows(gang)
+    if what_if is not None:
+        yield "as if idle", Text(", ".join(what_if) or "everybody who holds GPUs in its quota tree", style="magenta")
+
+
+def _heading(text: str, note: str = "") -> Text:
+    return Text.assemble((text, "bold"), (f"  {note}" if note else "", "dim"))
+
+
+def _indented(part: RenderableType) -> RenderableType:
+    return Padding(part, (0, 0, 0, _IN))
+
+
+# ------------------------------------------------------------------------------------------------------------- standing
+
+
+def _standing(standing: Json, width: int) -> list[RenderableType]:
+    head = _heading(f"Plan {standing['id']} is under way: {standing['stage']}")
+    facts: list[Row] = [
+        ("next", standing["next"]),
+        ("granted", f"{standing['grantedAt']}, until {standing['expiresAt']}"),
+    ]
+    rows = [_victim_of_standing(each) for each in standing["victims"]]
+    table = either(("VICTIM", "GPUS", "STAGE", "NOW"), rows, width - _IN, words=(0, 2, 3), prose=True)
+    return [head, labelled(facts, indent=_IN), "", _indented(table), ""]
+
+
+def _victim_of_standing(victim: Json) -> list[str | Text]:
+    asked = "asked to be at 0" if victim["desiredReplicas"] == 0 else "not asked to be at 0 yet"
+    verdict = "idle" if victim["isIdle"] else "not idle by its verdict now"
+    pods = f", {count(victim['podsLeft'], 'pod')} left" if victim["podsLeft"] else ", no pods left"
+    state = f"deactivated{pods}" if victim["isDeactivated"] else f"{verdict}, {asked}"
+    return [victim["name"], str(victim["gpus"]), victim["stage"] or "-", state]
+
+
+# --------------------------------------------------------------------------------------------------------------- a plan
+
+
+def _plan(answer: Json, plan: Json, width: int) -> list[RenderableType]:
+    victims = plan["victims"]
+    exact = "no cheaper set would do" if plan["isExact"] else "a cheaper set may exist: the search ended early"
+    who = f"{count(len(victims), 'workload')} with {count(plan['gpus'], 'GPU')}"
+    verb = "could be" if answer["refusal"] else "would be"
+    head = _heading(f"{who} {verb} suspended", f"plan {plan['id']}, cost {figure(plan['cost'])}: {exact}")
+    rows = [_victim(each) for each in victims]
+    table = either(_VICTIM, rows, width - _IN, words=(0, 2, 3, 5), prose=True)
+    parts: list[RenderableType] = [head, _indented(table), ""]
+    return [*parts, *_quota(plan, width), *_seats(answer, plan, width)]
+
+
+def _victim(victim: Json) -> list[str | Text]:
+    idle = "assumed" if victim["isAssumed"] else victim["idleFor"] or "-"
+    parts = " + ".join(f"{name} {figure(value)}" for name, value in victim["costParts"].items() if value)
+    cost = Text(f"({parts}) / {victim['idleDivisor']:.2f} for being idle", style="dim")
+    return [victim["name"], str(victim["gpus"]), victim["clusterQueue"] or "-", idle, figure(victim["cost"]), cost]
+
+
+def _quota(plan: Json, width: int) -> list[RenderableType]:
+    headings = ("QUOTA", "FREE NOW", "+ FREED", "= FREE THEN", "GANG TAKES", "LEFT")
+    rows = [_flavor(each) for each in plan["quota"]]
+    others: list[RenderableType] = []
+    if plan["others"]:
+        others = [labelled([("before it", f"{', '.join(plan['others'])} get in, too")], indent=_IN)]
+    return [_indented(either(headings, rows, width - _IN)), *others, ""]
+
+
+def _flavor(line: Json) -> list[str | Text]:
+    numbers = [line["freeBefore"], line["freed"], line["freeAfter"], line["takes"], line["freeAfter"] - line["takes"]]
+    return [f"{line['flavor']} {line['resource']}", *(amount(line["resource"], each) for each in numbers)]
+
+
+def _seats(answer: Json, plan: Json, width: int) -> list[RenderableType]:
+    """Where its pods would go."""
+    if plan["placement"] is None:
+        return []
+    gang = f"{answer['gang']['namespace']}/{answer['gang']['name']}"
+    rows: list[list[str | Text]] = [
+        [
+            each["node"],
+            str(each["pods"]),
+            each["podSet"] if each["workload"] == gang else f"{each['workload']} {each['podSet']}",
+        ]
+        for each in sorted(plan["placement"], key=lambda each: (each["workload"] != gang, each["node"]))
+    ]
+    return [_indented(either(("NODE", "PODS", "OF"), rows, width - _IN, words=(0, 2))), ""]
+
+
+# -------------------------------------------------------------------------------------------------- what else, why not
+
+
+def _alternatives(alternatives: Sequence[Json], width: int, *, has_plan: bool) -> list[RenderableType]:
+    short = [each for each in alternatives if each["whyNot"]]
+    enough = [each for each in alternatives if not each["whyNot"]]
+    parts: list[RenderableType] = []
+    if short:
+        heading = "Why not less" if has_plan else "What was tried"
+        parts += [_heading(heading), _indented(_sets(short, width - _IN)), ""]
+    if enough:
+        parts += [_heading("What else would do", "for as much, or more"), _indented(_sets(enough, width - _IN)), ""]
+    return parts
+
+
+def _sets(alternatives: Sequence[Json], width: int) -> RenderableType:
+    """Numbers first, since names and reasons may be long."""
+    shown = alternatives[:_SETS]
+    rows: list[list[str | Text]] = [[str(each["gpus"]), figure(each["cost"]), _instead(each)] for each in shown]
+    table = either(("GPUS", "COST", "INSTEAD"), rows, width, words=(2,), prose=True)
+    return Group(table, *_more(len(alternatives) - len(shown)))
+
+
+def _instead(alternative: Json) -> Text:
+    who = Text(", ".join(alternative["victims"]))
+    if not alternative["whyNot"]:
+        return who
+    return Text.assemble(who, (f"  {alternative['whyNot']}: ", WAITS), (alternative["message"], "dim"))
+
+
+def _refusal(refusal: Json) -> RenderableType:
+    rows: list[Row] = [
+        ("why", reason(refusal["reason"], refusal["message"])),
+        ("would help", refusal["help"]),
+    ]
+    if not refusal["isExact"]:
+        rows.append(("but", "not everything was looked at: the search ended early"))
+    return Group(_heading("Nobody is suspended for it"), labelled(rows, indent=_IN))
+
+
+def _spared(answer: Json, width: int) -> list[RenderableType]:
+    """Who is idle, and who holds GPUs and is not."""
+    parts: list[RenderableType] = []
+    if answer["candidates"]:
+        rows: list[list[str | Text]] = [[*_candidate(each)] for each in answer["candidates"]]
+        table = either(("IDLE", "GPUS", "QUEUE", "COST"), rows, width - _IN, words=(0, 2))
+        parts += [_indented(table), *_more(answer["moreCandidates"]), ""]
+    if answer["holders"]:
+        rows = [
+            [each["name"] or each["workload"], str(each["gpus"]), each["clusterQueue"], _why_spared(each)]
+            for each in answer["holders"]
+        ]
+        table = either(("NOT TO BE TAKEN", "GPUS", "QUEUE", ""), rows, width - _IN, words=(0, 2, 3), prose=True)
+        parts += [_indented(table), *_more(answer["moreHolders"]), ""]
+    return parts
+
+
+def _candidate(candidate: Json) -> Iterator[str | Text]:
+    yield candidate["name"]
+    yield str(candidate["gpus"])
+    yield candidate["clusterQueue"] or "-"
+    yield figure(candidate["cost"])
+
+
+def _why_spared(holder: Json) -> Text:
+    return Text.assemble((holder["reason"], "bold"), f"  {holder['message']}")
+
+
+def _more(number: int) -> list[RenderableType]:
+    return [_indented(Text(f"and {number} more", style="dim"))] if number else []
+
+
+def _cautions(cautions: Sequence[Json]) -> list[RenderableType]:
+    rows = [(each["reason"], Text(each["message"])) for each in cautions]
+    return [_heading("Mind"), labelled(rows, indent=_IN), ""] if rows else []
