@@ -79,7 +79,10 @@ class Planning:
             return snapshot
         if evaluation is None or doubt:
             return Blind(doubt)
-        idlers = find_idlers(evaluation, self._cluster, snapshot, weights=self._policy.weights, now=now)
+        policy = self._policy
+        idlers = find_idlers(
+            evaluation, self._cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now
+        )
         return Sight(
             snapshot=snapshot,
             evaluation=evaluation,
@@ -144,6 +147,7 @@ class Planning:
                 market=Market(flavors=dict(sight.snapshot.flavors)),
                 namespaces=dict(sight.snapshot.namespaces),
                 local_queue=sight.snapshot.local_queue,
+                strategies=self._policy.strategies,
             ),
             fair_sharing=self._policy.fair_sharing,
             now=sight.now,

@@ -86,7 +86,8 @@ class Scheduler:
 
     def cycle(self, number: int, at: datetime) -> Cycle:
         """Run one cycle: take a head from every queue, admit what may be, put back the others."""
-        turns = Turns(self._tree, number, at, fair_sharing=self._fair_sharing)
+        strategies = self._roster.world.strategies
+        turns = Turns(self._tree, number, at, fair_sharing=self._fair_sharing, strategies=strategies)
         heads, strangers = self._heads(turns)
         for head in self._ordered(heads):
             turns.process(head)

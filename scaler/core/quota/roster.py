@@ -13,11 +13,12 @@ Laws:
 Source: Kueue, pkg/cache/queue/cluster_queue.go (baseCompareFunc), pkg/workload/workload.go (computeSchedulingHash).
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scaler.core.nodes import NodeSelection
 from scaler.core.quota.demands import Demand, Market
+from scaler.core.quota.fair_preemption import DEFAULT_STRATEGIES, Strategy
 from scaler.core.quota.model import ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload
 from scaler.core.quota.tree import Tree
 
@@ -33,6 +34,8 @@ class World:
     namespaces: Mapping[str, Mapping[str, str]]
     """Labels by namespace."""
     local_queue: FindLocalQueue
+    strategies: Sequence[Strategy] = DEFAULT_STRATEGIES
+    """Of preemption, where Kueue shares fairly."""
 
     def home(self, workload: Workload) -> str:
         """The ClusterQueue where the Workload queues; empty where its LocalQueue is stopped or does not exist."""

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from scaler.core.quota.cycle import Cycle, Scheduler
 from scaler.core.quota.demands import Market
+from scaler.core.quota.fair_preemption import DEFAULT_STRATEGIES, Strategy
 from scaler.core.quota.flavors import Obstacle
 from scaler.core.quota.model import Flavor, StopPolicy, Workload
 from scaler.core.quota.queues import PendingQueue
@@ -110,11 +111,12 @@ class Simulation:
         local_queue: FindLocalQueue,
         now: datetime,
         fair_sharing: bool = False,
+        strategies: Sequence[Strategy] = DEFAULT_STRATEGIES,
         ignore_undeclared: bool = False,
     ) -> None:
         """`pending` gives those that wait by ClusterQueue, those of stopped LocalQueues left out."""
         market = Market(flavors=flavors, ignore_undeclared=ignore_undeclared)
-        world = World(market=market, namespaces=namespaces, local_queue=local_queue)
+        world = World(market=market, namespaces=namespaces, local_queue=local_queue, strategies=strategies)
         waiting = {name: list(workloads) for name, workloads in pending.items()}
         self._roster = Roster(tree, waiting, world)
         self._tree = tree.clone()

@@ -21,13 +21,14 @@ would have, too; assigned anew as if it were gone, it fits, so it waits for the 
 Source: Kueue, pkg/scheduler/scheduler.go (processEntry, getInitialAssignments, updateAssignmentIfNeeded).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
 from scaler.core.quota.amounts import FlavorResource, Usage
 from scaler.core.quota.demands import Demand
+from scaler.core.quota.fair_preemption import Strategy
 from scaler.core.quota.flavors import (
     NOTHING_TRIED,
     Assignment,
@@ -83,11 +84,14 @@ class Head:
 class Turns:
     """One cycle, while the heads have their turns."""
 
-    def __init__(self, tree: Tree, number: int, at: datetime, *, fair_sharing: bool) -> None:
+    def __init__(
+        self, tree: Tree, number: int, at: datetime, *, fair_sharing: bool, strategies: Sequence[Strategy]
+    ) -> None:
         self._tree = tree
         self.number = number
         self._at = at
         self._fair_sharing = fair_sharing
+        self._strategies = strategies
         self._victims: dict[str, Workload] = {}
         self._before: dict[Node, dict[FlavorResource, int]] = {}
         self.done: list[Head] = []
@@ -110,7 +114,15 @@ class Turns:
         """
 
         def look_ahead(key: FlavorResource, amount: int) -> tuple[Possibility, int]:
-            return foresee(self._tree, queue, workload, key, amount, fair_sharing=self._fair_sharing)
+            return foresee(
+                self._tree,
+                queue,
+                workload,
+                key,
+                amount,
+                fair_sharing=self._fair_sharing,
+                strategies=self._strategies,
+            )
 
         def attempt(demand: Demand) -> tuple[Assignment, tuple[Target, ...]]:
             assignment = assigner.assign(demand, tried, pins)
@@ -126,7 +138,13 @@ class Turns:
         if assignment.mode is not Mode.PREEMPT or may_preempt_nobody(queue.spec):
             return ()
         return find_targets(
-            self._tree, queue, workload, assignment.claim, assignment.contested, fair_sharing=self._fair_sharing
+            self._tree,
+            queue,
+            workload,
+            assignment.claim,
+            assignment.contested,
+            fair_sharing=self._fair_sharing,
+            strategies=self._strategies,
         )
 
     def _assign_without_victims(self, head: Head) -> None:

@@ -23,6 +23,7 @@ from quota_builders import (
     workload,
 )
 
+from scaler.core.quota.fair_preemption import Strategy as FairStrategy
 from scaler.core.quota.flavors import Obstacle
 from scaler.core.quota.model import ClusterQueue, PodSet, PreemptionPolicy, ResourceGroup, StopPolicy, Strategy
 from scaler.core.quota.simulation import Drained, Ending, Limits, Run, Simulation
@@ -400,3 +401,21 @@ def test_simulating_twice_is_simulating_once(run: Simulation) -> None:
 
 def told(run: Run) -> list[tuple[int, str, str]]:
     return [(cycle.number, each.workload, each.outcome) for cycle in run.cycles for each in cycle.considered]
+
+
+def test_the_strategies_of_fair_sharing_decide_who_is_preempted() -> None:
+    # c lends 8, b uses all in one Workload, a wants 5. With them a has the share 625, and b 1000, or 0 without its 8.
+    # 625 <= 0 is false, so by the final share nobody goes; 625 < 1000 is true, so by the initial share b's goes.
+    queues = [
+        cluster_queue("a", gpus=0, cohort="co", preemption=preempting(reclaim=ANY)),
+        cluster_queue("b", gpus=0, cohort="co"),
+        cluster_queue("c", gpus=8, cohort="co"),
+    ]
+    workloads = [holding("large", gpus=8, queue="b"), workload("wants", gpus=5)]
+
+    def preempted(*strategies: FairStrategy) -> list[str]:
+        found = simulation(queues, workloads, fair_sharing=True, strategies=strategies).run()
+        return [each.workload.name for cycle in found.cycles for each in cycle.preempted]
+
+    assert preempted(FairStrategy.FINAL_SHARE) == []
+    assert preempted(FairStrategy.INITIAL_SHARE) == ["large"]
