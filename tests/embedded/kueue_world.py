@@ -18,7 +18,7 @@ from scaler.embedded.kinds import (
     Json,
     Resource,
 )
-from scaler.embedded.kueue import Kueue
+from scaler.embedded.kueue import Kueue, KueueConfig
 from scaler.embedded.operators import JobController, RayClusterOperator
 
 GPU = "nvidia.com/gpu"
@@ -60,18 +60,19 @@ def ray_cluster(name: str, *, workers: int = 1) -> Json:
 class KueueWorld:
     """One namespace `ns` with LocalQueue `lq` into ClusterQueue `cq`."""
 
-    def __init__(self, queue: Json | None = None) -> None:
+    def __init__(self, queue: Json | None = None, *, config: KueueConfig | None = None) -> None:
         self.client = MemoryClient()
-        self.start()
+        self._config = config
+        self.start_controllers()
         self.client.add(NAMESPACE, {"metadata": {"name": "ns", "labels": {"kubernetes.io/metadata.name": "ns"}}})
         self.client.add(RESOURCE_FLAVOR, {"metadata": {"name": "flavor"}, "spec": {}})
         self.client.add(CLUSTER_QUEUE, queue or cluster_queue())
         self.client.add(LOCAL_QUEUE, {"metadata": {"name": "lq", "namespace": "ns"}, "spec": {"clusterQueue": "cq"}})
 
-    def start(self) -> None:
+    def start_controllers(self) -> None:
         """All controllers anew, with nothing in memory."""
         client = cast(Client, self.client)
-        self.controllers = (Kueue(client), JobController(client), RayClusterOperator(client))
+        self.controllers = (Kueue(client, self._config), JobController(client), RayClusterOperator(client))
 
     async def settle(self, seconds: float = 0.0) -> None:
         await self.client.settle(*self.controllers, after=timedelta(seconds=seconds))

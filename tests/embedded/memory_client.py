@@ -1,7 +1,8 @@
 """The API as a simulated controller sees it, in memory and in virtual time: every write shows at once, none fails.
 
 It keeps to what controllers rely on: uids, resourceVersions with conflicts, generations of specs, and a status that
-only its subresource changes. The real HTTP client is tested with the whole world, in test_world.
+only its subresource changes. Like the real client it hands out the objects that it keeps: nobody may change them. The
+real HTTP client is tested with the whole world, in test_world.
 """
 
 import copy
@@ -25,6 +26,8 @@ class MemoryClient:
         self.notes: list[Note] = []
         self.history: list[Json] = []
         """Every version of every object."""
+        self.uids: dict[str, str] = {}
+        """By name, those that new objects get."""
         self._objects: dict[Resource, dict[tuple[str, str], Json]] = {}
         self._revision = 0
         self._uids = 0
@@ -32,10 +35,10 @@ class MemoryClient:
     # ------------------------------------------------------------------------------------- what a controller may call
 
     def all(self, resource: Resource) -> list[Json]:
-        return [copy.deepcopy(body) for _, body in sorted(self._objects.get(resource, {}).items())]
+        return [body for _, body in sorted(self._objects.get(resource, {}).items())]
 
     def find(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        return copy.deepcopy(self._objects.get(resource, {}).get((namespace, name)))
+        return self._objects.get(resource, {}).get((namespace, name))
 
     def listen(self, _resources: Sequence[Resource], _wake: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
@@ -66,7 +69,7 @@ class MemoryClient:
             return False
         metadata = {
             **body["metadata"],
-            "uid": body["metadata"].get("uid") or self._next_uid(),
+            "uid": body["metadata"].get("uid") or self.uids.get(body["metadata"]["name"]) or self._next_uid(),
             "creationTimestamp": timestamp(self.now),
             "generation": 1,
         }
@@ -88,7 +91,8 @@ class MemoryClient:
             body.pop("status", None)
         changed: Json = merged(current, copy.deepcopy(body))
         if changed["spec"] != current["spec"]:
-            changed["metadata"]["generation"] += 1
+            metadata = changed["metadata"]
+            changed["metadata"] = {**metadata, "generation": metadata["generation"] + 1}
         if changed != current:
             self._put(action.resource, changed)
         return True
@@ -98,8 +102,8 @@ class MemoryClient:
         if current is None:
             return False
         if action.resource is POD and action.grace_seconds != 0 and current["spec"].get("nodeName"):
-            current["metadata"] |= {"deletionTimestamp": timestamp(self.now), "deletionGracePeriodSeconds": 30}
-            self._put(POD, current)
+            ending = {"deletionTimestamp": timestamp(self.now), "deletionGracePeriodSeconds": 30}
+            self._put(POD, {**current, "metadata": {**current["metadata"], **ending}})
         else:
             del self._objects[action.resource][_key(current)]
         return True
@@ -113,10 +117,10 @@ class MemoryClient:
 
     def _put(self, resource: Resource, body: Json) -> None:
         self._revision += 1
-        body["metadata"]["resourceVersion"] = str(self._revision)
-        body |= {"apiVersion": resource.api_version, "kind": resource.kind}
-        self._objects.setdefault(resource, {})[_key(body)] = body
-        self.history.append(copy.deepcopy(body))
+        metadata = {**body["metadata"], "resourceVersion": str(self._revision)}
+        kept = {**body, "metadata": metadata, "apiVersion": resource.api_version, "kind": resource.kind}
+        self._objects.setdefault(resource, {})[_key(body)] = kept
+        self.history.append(kept)
 
     # --------------------------------------------------------------------------------------------- what a test may call
 

@@ -290,7 +290,7 @@ async def test_after_a_restart_the_same_gangs_hold_quota_and_the_others_still_wa
     await world.submit_and_run(job("holder"))
     await world.submit(job("waiting"))
     before = (world.state("holder"), world.state("waiting"))
-    world.start()
+    world.start_controllers()
     await world.settle(5)
     assert (world.state("holder"), world.state("waiting")) == before
     await world.set_active("holder", False)

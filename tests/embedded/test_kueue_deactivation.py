@@ -293,7 +293,7 @@ async def test_a_kueue_that_is_killed_at_any_step_of_a_deactivation_finishes_it(
     for _ in range(kill_after):
         for controller in world.controllers:
             await controller.tick(world.client.now)
-            world.start()
+            world.start_controllers()
     await world.run(1)
     await world.run(1)
     assert world.is_admitted("gang")

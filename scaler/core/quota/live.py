@@ -10,8 +10,8 @@ without, however long its pods take, and until then its preemptor waits at the h
 |------------------------------------------------------------|-------------------------------------------------------|
 | a Workload that waits, new or changed                      | in line at once; aside if its shape has just failed   |
 | a Workload that holds less quota than before, or none      | a retry for its whole tree, a batch period later      |
+| a Workload that waited and is deactivated, finished, gone  | the same; it is forgotten                             |
 | another queue, cohort, flavor, check or namespace          | the same                                              |
-| a Workload that waits no longer                            | forgotten                                             |
 
 So whoever comes while a retry is due is looked at before those that were set aside: freed quota is anybody's.
 
@@ -34,15 +34,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scaler.core.quota.amounts import Usage
+from scaler.core.quota.assignments import Obstacle
 from scaler.core.quota.cycle import Cycle, Scheduler
 from scaler.core.quota.demands import Market
-from scaler.core.quota.flavors import Obstacle
 from scaler.core.quota.model import Workload
+from scaler.core.quota.node import CohortNode
 from scaler.core.quota.queues import PendingQueue
 from scaler.core.quota.roster import Roster, World
 from scaler.core.quota.simulation import QUIET_CYCLES
 from scaler.core.quota.snapshot import Snapshot
-from scaler.core.quota.tree import CohortNode, Tree
+from scaler.core.quota.tree import Tree
 
 _Root = tuple[bool, str]
 """Whether it is a cohort, and its name."""
@@ -99,12 +100,11 @@ class LiveScheduler:
         """Whether another cycle may decide something although nothing changes."""
         return any(self._has_turn(grove) for grove in self._groves.values())
 
-    def reason(self, cluster_queue: str, key: str) -> Obstacle | None:
-        """Why the Workload waits, as far as that was found for itself or for one that is alike."""
-        line = self._lines.get(cluster_queue)
-        grove = self._grove_of(cluster_queue)
+    def held_because(self, cluster_queue: str, key: str) -> Obstacle | None:
+        """Why one that is alike was put aside, for which the Workload is not looked at; None where there is none."""
+        line, grove = self._lines.get(cluster_queue), self._grove_of(cluster_queue)
         number = grove.roster.numbers.get(key) if grove is not None else None
-        return line.reason(number) if line is not None and number is not None else None
+        return line.held_because(number) if line is not None and number is not None else None
 
     def _grove_of(self, cluster_queue: str) -> _Grove | None:
         return next((grove for grove in self._groves.values() if cluster_queue in grove.tree.queues), None)
@@ -137,7 +137,7 @@ class LiveScheduler:
                 grove.version = 0
 
     def _take_in(self, tree: Tree) -> bool:
-        """Compare who holds quota with who did. Whether any has let go of some."""
+        """Compare who holds quota with who did. Whether any has let go of some, or has left without ever having it."""
         released = False
         for name, queue in tree.queues.items():
             memory = self._memories.setdefault(name, _Memory())
@@ -145,7 +145,8 @@ class LiveScheduler:
             memory.holding = after
             if before != after and name in self._lines:
                 self._lines[name].generation += 1
-            released = released or any(after.get(key) != usage for key, usage in before.items())
+            gone = any(self._snapshot.workload(key) is None for key in memory.waiting)
+            released = released or gone or any(after.get(key) != usage for key, usage in before.items())
         return released
 
     def _settle(self, tree: Tree) -> Roster:

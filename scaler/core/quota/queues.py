@@ -139,6 +139,10 @@ class PendingQueue:
         """Whether no cycle will come to the Workload before the next retry, if it waits here at all."""
         return number not in self._line or self._is_held(number)
 
+    def held_because(self, number: int) -> Obstacle | None:
+        """Why one that is alike was put aside, for which this one is not looked at; None where there is none."""
+        return self._held.get(self._roster.shapes[number])
+
     def tried(self, number: int, cycle: int) -> Tried:
         """The flavors that need not be tried again in this cycle."""
         known = self._progress.get(number)

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scaler.core.nodes import untolerated
+from scaler.core.quota.assignments import Assignment, Choice, Obstacle, Shortfall
 from scaler.core.quota.cycle import Considered
 from scaler.core.quota.demands import PODS
-from scaler.core.quota.flavors import Assignment, Choice, Obstacle, Shortfall
 from scaler.core.quota.model import ClusterQueue, Flavor, PodSet, ResourceGroup, Workload
+from scaler.core.quota.node import QueueNode
 from scaler.core.quota.preemption import Reason
 from scaler.core.quota.queues import Outcome
-from scaler.core.quota.tree import QueueNode
 from scaler.embedded.kinds import Json
 from scaler.embedded.kueue.amounts import as_quantity
 from scaler.embedded.kueue.names import JOB_UID
@@ -62,7 +62,8 @@ def wait(considered: Considered, workload: Workload, queue: ClusterQueue, flavor
             message = _lacks(considered.assignment, workload, queue, flavors)
     if considered.outcome is Outcome.PENDING_PREEMPTION and considered.victims:
         message += f". Pending the preemption of {considered.victims} workload(s)"
-    return Wait(reason=considered.obstacle or Obstacle.PENDING_EVALUATION, message=message)
+    # No obstacle is found where the queue has no quota at all for a resource: no flavor of it can match.
+    return Wait(reason=(considered.obstacle or Obstacle.NO_MATCHING_FLAVOR).value, message=message)
 
 
 def preempted(preemptor: Json, reason: Reason, paths: tuple[str, str]) -> str:

@@ -10,9 +10,9 @@ from math import ceil
 
 from scaler.core.quota.amounts import FlavorResource, Usage, added
 from scaler.core.quota.model import ClusterQueue, StopPolicy, Workload
+from scaler.core.quota.node import Node
 from scaler.core.quota.shares import dominant_resource_share
 from scaler.core.quota.snapshot import Snapshot
-from scaler.core.quota.tree import Node
 from scaler.embedded.conditions import has, make, with_conditions
 from scaler.embedded.kinds import Json
 from scaler.embedded.kueue.amounts import as_quantity

@@ -14,11 +14,12 @@ In memory is only what Kueue keeps there, too (`core.quota.live`). Anew after a 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from scaler.core.quota.cycle import Considered, Cycle, Preempted
+from scaler.core.quota.cycle import Considered, Cycle
 from scaler.core.quota.live import LiveScheduler
 from scaler.core.quota.model import PodSetAssignment, Workload
+from scaler.core.quota.node import QueueNode
 from scaler.core.quota.queues import Outcome
-from scaler.core.quota.tree import QueueNode
+from scaler.core.quota.turns import Preempted
 from scaler.embedded.kinds import Json
 from scaler.embedded.kueue.amounts import as_quantities
 from scaler.embedded.kueue.decisions import Decision, Postpone, Preempt, Reserve
@@ -62,7 +63,8 @@ class Scheduler:
         waiting = self._snapshot.workload(f"{metadata['namespace']}/{metadata['name']}")
         if waiting is None or waiting.reservation is not None:
             return ""
-        return self._live.reason(self._snapshot.cluster_queue_of(waiting), waiting.key) or ""
+        found = self._live.held_because(self._snapshot.cluster_queue_of(waiting), waiting.key)
+        return found.value if found is not None else ""
 
     # ------------------------------------------------------------------------------------------------------ wording
 
