@@ -11,6 +11,7 @@ from scaler.errors import KubeError
 from scaler.keda.servicer import RpcEnded
 from scaler.kube.calls import Call
 from scaler.loops.board import Evaluation
+from scaler.loops.boosting import Boosts
 from scaler.loops.evaluation import Tick
 from scaler.loops.leading import Reconciled
 from scaler.loops.pressure import Outlook
@@ -61,6 +62,9 @@ class Observers:
         self._metrics.show_pressure(gangs=reasons, reclaimable_gpus=outlook.reclaimable_gpus)
         if outlook.blind:
             log.debug("nothing can be planned", because=outlook.blind)
+
+    def boosted(self, boosts: Boosts) -> None:
+        self._metrics.boosted.set(boosts.standing)
 
     def reallocated(self, entry: Entry) -> None:
         """An entry of the ledger has come to its end."""

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from scaler.cli.observers import Observers
-from scaler.core.reclaim_policy import ReclaimPolicy
+from scaler.core.reclaim_policy import ReclaimPolicy, Switch
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.nodes import Node
 from scaler.kube.objects import Pod
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.loops.board import Board
+from scaler.loops.boosting import Boosting
 from scaler.loops.cluster import Cluster
 from scaler.loops.leadership import Api
 from scaler.loops.nodes_view import NodesView, node_reflector
@@ -58,6 +59,7 @@ class Reclaiming:
             clock=lambda: datetime.now(UTC),
             max_age=max_view_age,
             fair_sharing=policy.fair_sharing,
+            boosts=policy.boost.enabled is not Switch.OFF,
             only_namespace=namespace,
         )
         nodes = node_reflector(transport)
@@ -77,6 +79,15 @@ class Reclaiming:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*(copy.wait_synced() for copy in copies))
+
+    def boosting(
+        self, api: Api, announcer: Announcer, board: Board, *, max_age: timedelta, observers: Observers
+    ) -> Boosting:
+        """The leader's loop over priority boosts."""
+        policy = self.planning.policy.boost
+        return Boosting(
+            api, self.planning.cluster, board, announcer, policy, max_age=max_age, observe=observers.boosted
+        )
 
     def pressure(
         self, api: Api, reconciler: Reconciler, announcer: Announcer, board: Board, observers: Observers

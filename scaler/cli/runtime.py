@@ -31,6 +31,7 @@ from scaler.kube.resources import POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOA
 from scaler.kube.transport import KubeTransport
 from scaler.kueue.workloads import owner_key
 from scaler.loops.board import Board, Evaluation, Key, Target
+from scaler.loops.boosting import Boosting
 from scaler.loops.cluster import (
     Cluster,
     pod_indexes,
@@ -124,6 +125,7 @@ class Runtime:
         self.server: ExternalScalerServer | None = None
         self.leading: Leading | None = None
         self.pressure: Pressure | None = None
+        self.boosting: Boosting | None = None
 
     def follow(self, follower: Callable[[Tick], None]) -> None:
         """Be told of every tick."""
@@ -358,6 +360,9 @@ class Runtime:
         reflectors = self.reflectors
         reconciler = Reconciler(api, self.cluster, self.board, recorder)
         self.pressure = self.reclaiming.pressure(api, reconciler, recorder, self.board, self._observers)
+        self.boosting = self.reclaiming.boosting(
+            api, recorder, self.board, max_age=self._patience(_MISSED_TICKS), observers=self._observers
+        )
         self.leading = Leading(
             reconciler=reconciler,
             granter=Granter(api, self.cluster, self.board),
@@ -377,13 +382,15 @@ class Runtime:
             recording.cancel()
 
     async def _lead(self) -> None:
-        for reflector in (self.reflectors.scalable_workloads, self.reflectors.workloads, self.reflectors.pods):
-            await reflector.wait_synced()
-        if self.leading is None or self.pressure is None:
+        copies = self.reflectors
+        waits = (copies.scaled_objects, copies.scalable_workloads, copies.workloads, copies.pods)
+        await asyncio.gather(*(copy.wait_synced() for copy in waits))
+        if self.leading is None or self.pressure is None or self.boosting is None:
             return
         async with asyncio.TaskGroup() as work:
             work.create_task(self.leading.run())
             work.create_task(self.pressure.run())
+            work.create_task(self.boosting.run())
 
     async def _after_evaluations(self) -> None:
         is_first = True
@@ -399,6 +406,8 @@ class Runtime:
                 self.leading.evaluated(evaluation)
             if self.pressure is not None:
                 self.pressure.wake()
+            if self.boosting is not None:
+                self.boosting.wake()
 
     # ---------------------------------------------------------------------------------------------- between evaluations
 

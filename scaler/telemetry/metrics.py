@@ -82,6 +82,11 @@ class Metrics:
         self.reclaimable_gpus = Gauge(
             f"{_PREFIX}_reclaimable_gpus", "GPUs of idle workloads that a plan may take.", registry=registry
         )
+        self.boosted = Gauge(
+            f"{_PREFIX}_boosted_workloads",
+            "Idle workloads that Kueue preempts before others, by a negative priority boost of ours.",
+            registry=registry,
+        )
         self.reallocated_gpus = Counter(
             f"{_PREFIX}_reallocated_gpus_total",
             "GPUs that plans took, by where they ended: with the gang, with somebody else, or nowhere.",
