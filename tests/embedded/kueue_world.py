@@ -42,9 +42,22 @@ def template(gpus: int = 1, **metadata: Json) -> Json:
     return {"metadata": metadata, "spec": {"containers": [container], "restartPolicy": "Never"}}
 
 
-def job(name: str, *, pods: int = 2, queue: str = "lq", labels: Json | None = None, **spec: Any) -> Json:
+def job(
+    name: str,
+    *,
+    pods: int = 2,
+    queue: str = "lq",
+    labels: Json | None = None,
+    annotations: Json | None = None,
+    **spec: Any,
+) -> Json:
     return {
-        "metadata": {"name": name, "namespace": "ns", "labels": {"kueue.x-k8s.io/queue-name": queue} | (labels or {})},
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "labels": {"kueue.x-k8s.io/queue-name": queue} | (labels or {}),
+            "annotations": annotations or {},
+        },
         "spec": {"parallelism": pods, "completions": pods, "template": template(), **spec},
     }
 

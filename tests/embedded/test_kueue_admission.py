@@ -226,6 +226,33 @@ async def test_a_user_who_starts_a_waiting_job_is_turned_back(world: KueueWorld)
     assert world.job("waiting")["spec"]["suspend"] is True
 
 
+async def test_a_job_that_may_start_with_fewer_pods_gets_as_many_as_there_are_and_all_of_them_next_time() -> None:
+    world = KueueWorld(cluster_queue(gpus=4))
+    await world.submit_and_run(job("holder", pods=1))
+    fewest = {"kueue.x-k8s.io/job-min-parallelism": "2", "kueue.x-k8s.io/job-completions-equal-parallelism": "true"}
+    await world.submit_and_run(job("flexible", pods=4, annotations=fewest))
+    assert world.workload("flexible")["spec"]["podSets"][0]["minCount"] == 2
+    (assignment,) = world.workload("flexible")["status"]["admission"]["podSetAssignments"]
+    assert (assignment["count"], assignment["resourceUsage"][GPU]) == (3, "3")
+    running = world.job("flexible")["spec"]
+    assert (running["parallelism"], running["completions"]) == (3, 3)
+    await world.set_active("flexible", False)
+    await world.run()
+    assert world.job("flexible")["spec"]["parallelism"] == 4
+    await world.set_active("holder", False)
+    await world.set_active("flexible", True)
+    await world.settle(1)
+    assert world.job("flexible")["spec"]["parallelism"] == 4
+
+
+async def test_with_fewer_pods_than_it_needs_a_flexible_job_waits_whole() -> None:
+    world = KueueWorld(cluster_queue(gpus=2))
+    await world.submit_and_run(job("holder", pods=1))
+    await world.submit(job("flexible", pods=4, annotations={"kueue.x-k8s.io/job-min-parallelism": "2"}))
+    assert not world.is_admitted("flexible")
+    assert world.job("flexible")["spec"]["parallelism"] == 4
+
+
 async def test_jobs_without_a_queue_are_left_alone(world: KueueWorld) -> None:
     body = job("free")
     body["metadata"]["labels"] = {}

@@ -9,7 +9,7 @@ import pytest
 from kueue_world import KueueWorld, cluster_queue, job, ray_cluster
 from memory_client import states_of
 
-from scaler.embedded.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, POD, RAY_CLUSTER, WORKLOAD, Json
+from scaler.embedded.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, LOCAL_QUEUE, POD, RAY_CLUSTER, WORKLOAD, Json
 from scaler.embedded.kueue.names import workload_name
 
 RECORDINGS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "recordings"
@@ -203,6 +203,32 @@ async def test_a_rejecting_check_deactivates_and_reactivation_alone_does_not_hel
     await world.settle(5)
     assert world.state("gang")[0] == "active"
     assert "Requeued=False/DeactivatedDueToAdmissionCheck" in world.state("gang")
+
+
+async def test_a_local_queue_that_is_stopped_and_started_lets_a_stuck_gang_in() -> None:
+    world = gated_world()
+    await world.submit(job("gang"))
+    await world.answer("gang", "Rejected", "no capacity")
+    await world.set_active("gang", True)
+    world.client.change(LOCAL_QUEUE, "ns", "lq", {"spec": {"stopPolicy": "Hold"}})
+    await world.settle()
+    assert "QuotaReserved=False/Suspended" in world.state("gang")
+    world.client.change(LOCAL_QUEUE, "ns", "lq", {"spec": {"stopPolicy": "None"}})
+    await world.settle()
+    assert ADMITTED[1] in world.state("gang")
+    assert "Requeued=False/DeactivatedDueToAdmissionCheck" in world.state("gang")
+
+
+async def test_a_gang_whose_check_fails_before_it_has_quota_is_not_looked_at() -> None:
+    world = KueueWorld(cluster_queue(checks=("gate",)))
+    world.add_check()
+    await world.submit(job("holder"))
+    await world.submit(job("gang"))
+    await world.answer("gang", "Retry", "too early")
+    await world.set_active("holder", False)
+    await world.run(2)
+    assert "QuotaReserved=False/PendingEvaluation" in world.state("gang")
+    assert world.why_waiting("gang") == "The workload has failed admission checks"
 
 
 async def test_a_queue_is_inactive_until_its_check_is_active() -> None:

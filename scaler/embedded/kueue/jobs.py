@@ -1,7 +1,7 @@
 """The kinds of jobs that are queued, each as what Kueue needs of it: is it suspended, what does it run, is it done?
 
-Both kinds have `spec.suspend`. They differ in where their pod templates are and in when they count as active, and the
-latter decides when Kueue believes that an evicted job has stopped.
+Both kinds have `spec.suspend`. They differ in where their pod templates are, in whether they may start with fewer pods
+than they ask for, and in when they count as active, which decides when Kueue believes that an evicted job has stopped.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from scaler.embedded.conditions import has, message_of
 from scaler.embedded.kinds import JOB, RAY_CLUSTER, Json, Resource
+from scaler.embedded.kueue.names import COMPLETIONS_FOLLOW, MIN_PARALLELISM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class PodSet:
     name: str
     count: int
     template: Json
+    min_count: int | None = None
+    """The fewest pods with which the job may start (partial admission); None where it needs all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,9 @@ class JobKind(Protocol):
 
     def with_templates(self, job: Json, templates: Mapping[str, Json]) -> Json:
         """The job with other pod templates, by pod set name."""
+
+    def with_counts(self, job: Json, counts: Mapping[str, int]) -> Json:
+        """The job with other numbers of pods, by pod set name, where it may start with fewer than it asks for."""
 
     def is_active(self, job: Json) -> bool:
         """Whether Kueue takes it to be still running something."""
@@ -68,11 +74,19 @@ class BatchJob:
     def pod_sets(self, job: Json) -> list[PodSet]:
         spec = job["spec"]
         parallelism = spec.get("parallelism", 1)
-        completions = spec.get("completions", parallelism)
-        return [PodSet(name="main", count=min(parallelism, completions), template=spec["template"])]
+        count = min(parallelism, spec.get("completions", parallelism))
+        return [PodSet(name="main", count=count, template=spec["template"], min_count=_min_parallelism(job))]
 
     def with_templates(self, job: Json, templates: Mapping[str, Json]) -> Json:
         return {**job, "spec": {**job["spec"], "template": templates["main"]}}
+
+    def with_counts(self, job: Json, counts: Mapping[str, int]) -> Json:
+        if _min_parallelism(job) is None:
+            return job
+        size = {"parallelism": counts["main"]}
+        if _annotations(job).get(COMPLETIONS_FOLLOW) == "true":
+            size["completions"] = counts["main"]
+        return {**job, "spec": {**job["spec"], **size}}
 
     def is_active(self, job: Json) -> bool:
         return bool((job.get("status") or {}).get("active"))
@@ -87,6 +101,15 @@ class BatchJob:
         if has(job, "Failed"):
             return Outcome(reason="Failed", message=message_of(job, "Failed") or "Job failed")
         return None
+
+
+def _annotations(job: Json) -> Json:
+    return job["metadata"].get("annotations") or {}
+
+
+def _min_parallelism(job: Json) -> int | None:
+    text = str(_annotations(job).get(MIN_PARALLELISM, ""))
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 class RayCluster:
@@ -106,6 +129,10 @@ class RayCluster:
                 {**group, "template": templates[group["groupName"]]} for group in spec["workerGroupSpecs"]
             ]
         return {**job, "spec": spec}
+
+    def with_counts(self, job: Json, counts: Mapping[str, int]) -> Json:
+        del counts
+        return job
 
     def is_active(self, job: Json) -> bool:
         return self.are_pods_ready(job)

@@ -5,16 +5,20 @@ Laws:
 * What has not changed since the last look is not read again.
 * A Workload without quota that Kueue's scheduler would not nominate (one of its checks says Retry or Rejected, or it is
   being deleted) is none.
+* A LocalQueue that runs again lets in everybody who waits there, even whom an eviction or a backoff keeps out: as Kueue
+  does, and the way to get one out that is stuck.
 * What cannot be read is logged once and left out; everything else goes on.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import msgspec
 import structlog
 
+from scaler.core.quota.model import StopPolicy
 from scaler.core.quota.snapshot import Snapshot
 from scaler.embedded.client import Client
 from scaler.embedded.conditions import has
@@ -57,6 +61,7 @@ class Mirror:
     def __init__(self, client: Client, *, fair_sharing: bool) -> None:
         self.snapshot = Snapshot(fair_sharing=fair_sharing)
         self._client = client
+        self._stopped: set[tuple[str, str]] = set()
         self._filing = Filing(self.snapshot)
         self._filed: dict[Resource, dict[tuple[str, str], tuple[_Revision, QuotaObject | None]]] = {
             resource: {} for resource in _KINDS
@@ -67,6 +72,7 @@ class Mirror:
         for resource in _KINDS:
             self._follow(resource, now)
         self._filing.wake(now)
+        self._let_in()
 
     def _follow(self, resource: Resource, now: datetime) -> None:
         filed = self._filed[resource]
@@ -96,6 +102,21 @@ class Mirror:
             return None
         self._filing.put(obj, now=now)
         return obj
+
+    def _let_in(self) -> None:
+        """Put those in line who wait in LocalQueues that were stopped and run again."""
+        before, self._stopped = (
+            self._stopped,
+            {
+                key
+                for key in self._filed[LOCAL_QUEUE]
+                if (queue := self.snapshot.local_queue(*key)) and queue.stop_policy is not StopPolicy.NONE
+            },
+        )
+        running = before - self._stopped
+        for workload in tuple(self.snapshot.workloads.values()) if running else ():
+            if (workload.namespace, workload.queue) in running and workload.reservation is None:
+                self.snapshot.put_workload(replace(workload, may_queue=True))
 
 
 def _is_nominable(workload: Json) -> bool:

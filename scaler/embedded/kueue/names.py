@@ -12,6 +12,8 @@ POD_SET = f"{GROUP}/podset"
 CLUSTER_QUEUE_NAME = f"{GROUP}/cluster-queue-name"
 LOCAL_QUEUE_NAME = f"{GROUP}/local-queue-name"
 WORKLOAD_NAME = f"{GROUP}/workload"
+MIN_PARALLELISM = f"{GROUP}/job-min-parallelism"
+COMPLETIONS_FOLLOW = f"{GROUP}/job-completions-equal-parallelism"
 
 _LONGEST_BASE = 253 - 1 - 5
 

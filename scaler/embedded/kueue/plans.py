@@ -149,7 +149,8 @@ def _restore(kind: JobKind, job: Json, workload: Json, pod_sets: list[PodSet]) -
         return [Patch(resource=kind.resource, observed=job, body={"status": {"startTime": None}}, subresource="status")]
     originals = {each["name"]: each["template"] for each in workload["spec"]["podSets"]}
     clean = {each.name: templates.restored(each.template, originals[each.name]) for each in pod_sets}
-    return _update(kind, job, kind.with_templates(job, clean))
+    whole = {each["name"]: each["count"] for each in workload["spec"]["podSets"]}
+    return _update(kind, job, kind.with_counts(kind.with_templates(job, clean), whole))
 
 
 def _hold(kind: JobKind, job: Json, workload: Json, pod_sets: list[PodSet]) -> list[Action]:
@@ -169,7 +170,7 @@ def _run(
         injections = templates.injections(workload, node_labels)
         ready = {each.name: templates.injected(each.template, injections[each.name]) for each in pod_sets}
         message = f"Admitted by clusterQueue {workload['status']['admission']['clusterQueue']}"
-        started = with_suspend(kind.with_templates(job, ready), False)
+        started = with_suspend(kind.with_counts(kind.with_templates(job, ready), templates.granted(workload)), False)
         return _update(kind, job, started, Note(reason="Started", message=message))
     ready_now = kind.are_pods_ready(job)
     if ready_now == has(workload, "PodsReady") and has(workload, "PodsReady", "True" if ready_now else "False"):

@@ -98,7 +98,12 @@ def _put_back(owner: Json, key: str, value: object) -> None:
 
 def as_workload_pod_sets(pod_sets: Sequence[PodSet]) -> list[Json]:
     """The pod sets as a Workload holds them: without what names the one Job that they were read from."""
-    return [{"name": each.name, "count": each.count, "template": _anonymous(each.template)} for each in pod_sets]
+    return [_as_workload_pod_set(each) for each in pod_sets]
+
+
+def _as_workload_pod_set(pods: PodSet) -> Json:
+    fewest = {} if pods.min_count is None else {"minCount": pods.min_count}
+    return {"name": pods.name, "count": pods.count, **fewest, "template": _anonymous(pods.template)}
 
 
 def _anonymous(template: Json) -> Json:
@@ -113,11 +118,24 @@ def _without(mapping: Json | None, *keys: str) -> Json:
     return {key: value for key, value in (mapping or {}).items() if key not in keys}
 
 
+def granted(workload: Json) -> dict[str, int]:
+    """How many pods of each pod set the Workload is admitted with; nothing where it has no reservation."""
+    admission = (workload.get("status") or {}).get("admission") or {}
+    return {each["name"]: each["count"] for each in admission.get("podSetAssignments") or ()}
+
+
 def same_demand(pod_sets: Sequence[PodSet], workload: Json) -> bool:
-    """Whether the Workload still asks for what the job runs. What Kueue itself injects is no difference."""
-    return [_demand(as_dict) for as_dict in as_workload_pod_sets(pod_sets)] == [
-        _demand(each) for each in workload["spec"].get("podSets") or ()
-    ]
+    """Whether the Workload still asks for what the job runs. What Kueue itself injects is no difference.
+
+    Nor is a smaller number of pods, where it has been granted no more.
+    """
+    asked: list[Json] = workload["spec"].get("podSets") or []
+    counts = granted(workload)
+    runs = [_demand(each) for each in as_workload_pod_sets(pod_sets)]
+    return runs in (
+        [_demand(each) for each in asked],
+        [_demand({**each, "count": counts.get(each["name"], each["count"])}) for each in asked],
+    )
 
 
 def _demand(pod_set: Json) -> tuple[object, ...]:
