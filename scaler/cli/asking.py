@@ -6,18 +6,22 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import aiohttp
 from rich.console import Console, RenderableType
 
 from scaler.errors import ConfigurationError, ScalerError
-from scaler.loops.outlook import Inquiry
 from scaler.settings.load import load
 from scaler.telemetry import logs
 
+if TYPE_CHECKING:
+    from scaler.loops.outlook import Inquiry
+
 Json = Mapping[str, Any]
+Look = Callable[["Inquiry"], Awaitable[Json]]
+"""How this process would find the answer by itself."""
 
 _TIMEOUT_SECONDS = 30.0
 """A plan may take seconds, and others may have asked before."""
@@ -39,7 +43,7 @@ class Asked:
         self,
         path: Sequence[str],
         query: Sequence[tuple[str, str]],
-        here: Callable[[Inquiry], Awaitable[Json]],
+        here: Look,
         *,
         key: str,
     ) -> Json:
@@ -96,7 +100,7 @@ def nobody_at(server: str, why: str) -> ScalerError:
     )
 
 
-async def _look(config: Path | None, flags: Mapping[str, Any], here: Callable[[Inquiry], Awaitable[Json]]) -> Json:
+async def _look(config: Path | None, flags: Mapping[str, Any], here: Look) -> Json:
     """What this process finds by itself, from the same sources. Writes nothing."""
     from scaler.cli.runtime import Runtime
 
