@@ -26,6 +26,8 @@ class MemoryClient:
         self.notes: list[Note] = []
         self.history: list[Json] = []
         """Every version of every object."""
+        self.meddle: Callable[[Action], None] = lambda _: None
+        """What others do right after a controller's write."""
         self.uids: dict[str, str] = {}
         """By name, those that new objects get."""
         self._objects: dict[Resource, dict[tuple[str, str], Json]] = {}
@@ -50,6 +52,7 @@ class MemoryClient:
         if not self._do(action):
             return isinstance(action, Create)
         self.notes.extend(action.notes)
+        self.meddle(action)
         return True
 
     def _do(self, action: Action) -> bool:

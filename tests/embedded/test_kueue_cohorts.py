@@ -5,9 +5,11 @@ from datetime import timedelta
 import pytest
 from kueue_teams import LOWER_FIRST, RECLAIM_ANY, Teams, flavor_quota, team
 from kueue_world import GPU, job, template
+from memory_client import states_of
 
+from scaler.embedded.actions import Action
 from scaler.embedded.conditions import message_of
-from scaler.embedded.kinds import CLUSTER_QUEUE, COHORT, JOB, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR
+from scaler.embedded.kinds import CLUSTER_QUEUE, COHORT, JOB, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR, WORKLOAD
 from scaler.embedded.kueue import KueueConfig
 
 FAIR = KueueConfig(fair_sharing=True)
@@ -140,6 +142,25 @@ async def test_a_retry_reaches_the_whole_tree_and_no_other() -> None:
     await world.set_active("victim", False)
     await world.settle(1)
     assert world.admitted == {"single", "waits"}
+
+
+async def test_one_that_is_deactivated_while_a_cycle_is_written_is_not_admitted() -> None:
+    world = Teams(team("a"), team("b"))
+    await world.start("victim", "a", 8)
+    await world.start("first", "a", 4)
+    await world.start("second", "b", 4)
+    name = world.workload("second")["metadata"]["name"]
+
+    def deactivate_second(action: Action) -> None:
+        if any(note.reason == "Admitted" for note in action.notes):
+            world.client.meddle = lambda _: None
+            world.client.change(WORKLOAD, "ns", name, {"spec": {"active": False}})
+
+    world.client.meddle = deactivate_second
+    await world.set_active("victim", False)
+    await world.settle(1)
+    assert world.admitted == {"first"}
+    assert not any("QuotaReserved=True/QuotaReserved" in state for state in states_of(world.client.history, name))
 
 
 # ------------------------------------------------------------------------------------------------------- fair sharing

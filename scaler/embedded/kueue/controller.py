@@ -147,13 +147,16 @@ class Kueue(Controller):
         return succeeded
 
     def _patch_for(self, decision: Decision, workload: Json, now: datetime) -> Patch | None:
-        """The write that follows from a decision; None where the status says it already."""
+        """The write that follows from a decision; None where the status says so already, or where it is too late."""
         match decision:
-            case Reserve():
-                return decisions.reserve(decision, workload, now=now)
             case Preempt():
                 preemptor = self._workload(decision.by)
                 return decisions.preempt(decision, workload, preemptor, now=now) if preemptor is not None else None
+            case _ if not states.is_pending(workload):
+                # Deactivated while earlier decisions were written: nobody who is inactive may be given quota.
+                return None
+            case Reserve():
+                return decisions.reserve(decision, workload, now=now)
             case Postpone():
                 return decisions.postpone(decision, workload, now=now)
 
