@@ -10,25 +10,28 @@ Laws:
 * Whole or nothing: no victim is deactivated before every one of them is asked to be at 0 and idle by its own verdict.
 * Freed quota is anybody's. So nothing lies between the first deactivation and the last but the calls themselves.
 * After the first deactivation the plan goes on: pods are being killed already, and to turn back now loses both the
-  running jobs and the gang.
+  running jobs and the gang. But whoever works is left alone, even then.
+* What cannot be known changes nothing: while nobody can say what a victim does, it is neither deactivated nor let go.
 * A grant ends: by its gang being admitted, by being called off, or by its time running out.
 
-| gang     | victims                                       | course                               |
-|----------|-----------------------------------------------|--------------------------------------|
-| admitted | –                                             | finish                               |
-| reserved | –                                             | watch                                |
-| gone     | –                                             | release (GangGone)                   |
-| waiting  | some deactivated, all wanted at 0             | commit the others                    |
-| waiting  | some deactivated, another is wanted again     | reconsider (VictimWoke)              |
-| waiting  | all deactivated, its time is not up           | watch                                |
-| waiting  | all deactivated, its time is up               | reconsider (NotReserved)             |
-| waiting  | none deactivated, one is missing or not idle  | release (VictimBusy)                 |
-| waiting  | none deactivated, its time is up              | release (GrantExpired)               |
-| waiting  | none deactivated, all at 0                    | commit                               |
-| waiting  | none deactivated, not all at 0                | wait                                 |
+| gang     | victims                                          | course                               |
+|----------|--------------------------------------------------|--------------------------------------|
+| admitted | some have given                                  | finish, sparing those who have not   |
+| reserved | some have given                                  | watch, sparing those who have not    |
+| either   | none has given                                   | release (NotNeeded)                  |
+| gone     | –                                                | release (GangGone)                   |
+| waiting  | none deactivated, one is missing or busy         | release (VictimBusy)                 |
+| waiting  | none deactivated, one was set back to 1          | release (VictimWoke)                 |
+| waiting  | none deactivated, its time is up                 | release (GrantExpired)               |
+| waiting  | some deactivated, one is missing, busy or woken  | reconsider (VictimWoke)              |
+| waiting  | all others at 0 and idle                         | commit these                         |
+| waiting  | all deactivated, its time is not up              | watch                                |
+| waiting  | some deactivated, its time is up                 | reconsider (NotReserved)             |
+| waiting  | otherwise                                        | wait                                 |
 
 To reconsider is to plan again with what is already suspended counting as free: if the gang fits without the victim that
-woke, the plan goes on without it; otherwise the rest is released.
+woke, the plan goes on without it; if others can give what is missing, it goes on with them; otherwise the rest is
+released.
 """
 
 from collections.abc import Sequence
@@ -68,6 +71,8 @@ class Ending(StrEnum):
     GRANT_EXPIRED = "GrantExpired"
     NOT_RESERVED = "NotReserved"
     NO_LONGER_HOLDS = "PlanNoLongerHolds"
+    NOT_NEEDED = "NotNeeded"
+    """The gang got its quota without them."""
     WAS_TAKEN = "FreedQuotaTaken"
 
 
@@ -84,6 +89,13 @@ class Grant:
     """`namespace/name` of all its ScalableWorkloads."""
     granted_at: datetime
     expires_at: datetime
+    """Not after `granted_at`: it was withdrawn."""
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether it takes nobody any more. It stays for a moment all the same: an answer of 0 that was given while it
+        stood may still be on its way, and without any grant that 0 would be somebody's wish."""
+        return self.expires_at <= self.granted_at
 
     @property
     def words(self) -> str:
@@ -101,10 +113,37 @@ class Victim:
     is_deactivated: bool
     """Its Workload is inactive, and by us."""
     is_missing: bool = False
+    is_unknown: bool = False
+    """Nobody can say now whether it is idle."""
+    was_set_back: bool = False
+    """It was at 0 for the plan, and somebody has asked for it again."""
+    was_deactivated: bool = False
+    """For this plan, whatever became of it since."""
 
     @property
     def is_wanted_at_zero(self) -> bool:
         return not self.is_missing and self.desired_replicas == 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it may be deactivated as soon as all others may."""
+        return self.is_wanted_at_zero and self.is_idle and not self.was_set_back
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is deactivated, and nobody asks for it."""
+        return self.is_deactivated and self.is_wanted_at_zero
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the plan has to do without it: it has vanished, works, or is asked for."""
+        if self.is_missing or self.was_set_back or self.is_deactivated:
+            return not self.stays
+        return not (self.is_idle or self.is_unknown)
+
+    @property
+    def has_given(self) -> bool:
+        return self.is_deactivated or self.was_deactivated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +160,9 @@ def move(grant: Grant, gang: GangState, victims: Sequence[Victim], *, now: datet
     """What to do about the plan now."""
     match gang:
         case GangState.ADMITTED:
-            return Move(course=Course.FINISH)
+            return _served(Course.FINISH, victims)
         case GangState.RESERVED:
-            return Move(course=Course.WATCH)
+            return _served(Course.WATCH, victims)
         case GangState.GONE:
             return Move(course=Course.RELEASE, ending=Ending.GANG_GONE)
         case GangState.WAITING:
@@ -131,24 +170,36 @@ def move(grant: Grant, gang: GangState, victims: Sequence[Victim], *, now: datet
             return (_begun if is_begun else _not_begun)(grant, victims, now)
 
 
+def _served(course: Course, victims: Sequence[Victim]) -> Move:
+    """The gang has its quota: those who have given nothing are not needed."""
+    spared = tuple(victim.key for victim in victims if not victim.has_given)
+    if len(spared) == len(victims):
+        return Move(course=Course.RELEASE, ending=Ending.NOT_NEEDED)
+    return Move(course=course, ending=Ending.NOT_NEEDED, about=spared) if spared else Move(course=course)
+
+
 def _begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> Move:
-    woken = tuple(victim.key for victim in victims if not victim.is_wanted_at_zero)
+    woken = tuple(victim.key for victim in victims if victim.is_lost)
     if woken:
         return Move(course=Course.RECONSIDER, ending=Ending.VICTIM_WOKE, about=woken)
-    if not all(victim.is_deactivated for victim in victims):
+    others = [victim for victim in victims if not victim.is_deactivated]
+    if others and all(victim.is_ready for victim in others):
         return Move(course=Course.COMMIT)
     if now >= grant.expires_at:
-        return Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED)
-    return Move(course=Course.WATCH)
+        late = tuple(victim.key for victim in others)
+        return Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED, about=late)
+    return Move(course=Course.WAIT if others else Course.WATCH)
 
 
 def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> Move:
-    busy = tuple(victim.key for victim in victims if victim.is_missing or not victim.is_idle)
-    if busy:
-        return Move(course=Course.RELEASE, ending=Ending.VICTIM_BUSY, about=busy)
+    lost = [victim for victim in victims if victim.is_lost]
+    if lost:
+        woke = all(victim.was_set_back and not victim.is_missing for victim in lost)
+        ending = Ending.VICTIM_WOKE if woke else Ending.VICTIM_BUSY
+        return Move(course=Course.RELEASE, ending=ending, about=tuple(victim.key for victim in lost))
     if now >= grant.expires_at:
         late = tuple(victim.key for victim in victims if not victim.is_wanted_at_zero)
         return Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED, about=late)
-    if all(victim.is_wanted_at_zero for victim in victims):
+    if all(victim.is_ready for victim in victims):
         return Move(course=Course.COMMIT)
     return Move(course=Course.WAIT)

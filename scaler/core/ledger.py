@@ -98,6 +98,17 @@ def advance(entry: Entry, sight: Sight, *, now: datetime) -> Entry:
     return _ended(entry, sight, now)
 
 
+def reopened(entry: Entry, *, plan: str) -> Entry:
+    """The entry as it goes on with another plan for the same gang: what was freed stays freed, and counts from then.
+
+    That a third one took a piece has been told; what becomes of the GPUs in the end is open again.
+    """
+    stage = Stage.RECLAIMABLE if entry.releasing_at is None else Stage.RELEASING
+    if entry.available_at is not None:
+        stage = Stage.AVAILABLE if entry.reserved_at is None else Stage.RESERVED
+    return replace(entry, plan=plan, stage=stage, ended_at=None, taken_by="")
+
+
 def _is_free(sight: Sight) -> bool:
     return not sight.holds_quota and sight.pods_left == 0
 

@@ -18,6 +18,7 @@ Asked to be at 0:
 | finished                            | Finished         | –          |
 | a plain Pod's, or another's already | Refused          | –          |
 | admitted, its plan not carried out  | HeldForPlan      | wait       |
+| not admitted, with a plan's grant   | WaitingForQuota  | wait       |
 | active                              | Suspending       | deactivate |
 | inactive, not by us                 | Suspending       | adopt      |
 | inactive, quota still reserved      | Suspending       | wait       |
@@ -123,7 +124,7 @@ class Situation:
     grant: str = ""
     """The plan that may take it for a gang that waits, in words."""
     is_held: bool = False
-    """Whether it has a grant, even one whose time is up: only whoever follows the plan ends that."""
+    """Whether it has a grant, even one whose time is up or that nobody can read: whoever follows plans ends that."""
     taken_by: str = ""
     """The older ScalableWorkload that scales the same Workload; empty where there is none."""
 
@@ -167,8 +168,8 @@ _REFUSAL = (
 
 
 def _plan_for_zero(situation: Situation, workload: Workload) -> Plan:
-    if workload.active and workload.admitted and situation.is_held:
-        return Plan(phase=Phase.HELD, message="waits until every workload of its plan is asked to be at 0")
+    if workload.active and situation.is_held:
+        return _plan_held(workload)
     if workload.active:
         return Plan(phase=Phase.SUSPENDING, message="deactivating the Workload", step=Step.DEACTIVATE)
     if not workload.suspended_by_us:
@@ -179,6 +180,13 @@ def _plan_for_zero(situation: Situation, workload: Workload) -> Plan:
     if ending:
         return Plan(phase=Phase.SUSPENDING, message=f"quota released; {len(ending)} pod(s) still end")
     return Plan(phase=Phase.SUSPENDED, message="deactivated, quota released, no pod left")
+
+
+def _plan_held(workload: Workload) -> Plan:
+    """One that Kueue has taken the quota from meanwhile waits for quota like any other, and its plan lets go of it."""
+    if workload.admitted:
+        return Plan(phase=Phase.HELD, message="waits until every workload of its plan is asked to be at 0")
+    return Plan(phase=Phase.WAITING_FOR_QUOTA, message=_why_it_waits(workload))
 
 
 def _plan_for_one(situation: Situation, workload: Workload) -> Plan:

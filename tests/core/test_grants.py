@@ -26,10 +26,44 @@ BUSY_AT_ZERO = replace(AT_ZERO, is_idle=False)
 DEACTIVATED = replace(AT_ZERO, is_deactivated=True, is_idle=False)
 WOKEN = replace(DEACTIVATED, desired_replicas=1)
 MISSING = replace(RUNNING, is_missing=True)
+UNKNOWN = replace(RUNNING, is_idle=False, is_unknown=True)
+UNKNOWN_AT_ZERO = replace(UNKNOWN, desired_replicas=0)
+SET_BACK = replace(RUNNING, was_set_back=True)
+BACK_AT_WORK = replace(BUSY, was_deactivated=True)
 
 ROWS: dict[str, tuple[Grant, GangState, list[Victim], Move]] = {
     "an admitted gang ends its plan": (GRANT, GangState.ADMITTED, [DEACTIVATED], Move(course=Course.FINISH)),
     "a gang with quota is only watched": (GRANT, GangState.RESERVED, [DEACTIVATED], Move(course=Course.WATCH)),
+    "a gang that got its quota spares whoever has given nothing": (
+        GRANT,
+        GangState.RESERVED,
+        [DEACTIVATED, AT_ZERO],
+        Move(course=Course.WATCH, ending=Ending.NOT_NEEDED, about=("team/a",)),
+    ),
+    "so does one that is admitted": (
+        GRANT,
+        GangState.ADMITTED,
+        [DEACTIVATED, AT_ZERO],
+        Move(course=Course.FINISH, ending=Ending.NOT_NEEDED, about=("team/a",)),
+    ),
+    "who gave and runs again has given": (
+        GRANT,
+        GangState.ADMITTED,
+        [DEACTIVATED, BACK_AT_WORK],
+        Move(course=Course.FINISH),
+    ),
+    "a gang that got in by itself needs nobody": (
+        GRANT,
+        GangState.ADMITTED,
+        [AT_ZERO, AT_ZERO],
+        Move(course=Course.RELEASE, ending=Ending.NOT_NEEDED),
+    ),
+    "nor does one that holds its quota by itself": (
+        GRANT,
+        GangState.RESERVED,
+        [AT_ZERO, RUNNING],
+        Move(course=Course.RELEASE, ending=Ending.NOT_NEEDED),
+    ),
     "without its gang a plan is released": (
         GRANT,
         GangState.GONE,
@@ -54,6 +88,25 @@ ROWS: dict[str, tuple[Grant, GangState, list[Victim], Move]] = {
         [AT_ZERO, MISSING],
         Move(course=Course.RELEASE, ending=Ending.VICTIM_BUSY, about=("team/a",)),
     ),
+    "and one that somebody has set back to 1": (
+        GRANT,
+        GangState.WAITING,
+        [AT_ZERO, SET_BACK],
+        Move(course=Course.RELEASE, ending=Ending.VICTIM_WOKE, about=("team/a",)),
+    ),
+    "what nobody knows calls nothing off": (
+        GRANT,
+        GangState.WAITING,
+        [AT_ZERO, UNKNOWN],
+        Move(course=Course.WAIT),
+    ),
+    "nor is it carried out": (GRANT, GangState.WAITING, [AT_ZERO, UNKNOWN_AT_ZERO], Move(course=Course.WAIT)),
+    "but not for ever": (
+        LATE,
+        GangState.WAITING,
+        [AT_ZERO, UNKNOWN_AT_ZERO],
+        Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED),
+    ),
     "a grant that nobody acted on runs out": (
         LATE,
         GangState.WAITING,
@@ -65,8 +118,39 @@ ROWS: dict[str, tuple[Grant, GangState, list[Victim], Move]] = {
     "what was begun is carried through": (
         GRANT,
         GangState.WAITING,
-        [DEACTIVATED, BUSY_AT_ZERO],
+        [DEACTIVATED, AT_ZERO],
         Move(course=Course.COMMIT),
+    ),
+    "be its time up": (LATE, GangState.WAITING, [DEACTIVATED, AT_ZERO], Move(course=Course.COMMIT)),
+    "but not with one that works": (
+        GRANT,
+        GangState.WAITING,
+        [DEACTIVATED, BUSY_AT_ZERO],
+        Move(course=Course.RECONSIDER, ending=Ending.VICTIM_WOKE, about=("team/a",)),
+    ),
+    "nor with one of which nobody knows": (
+        GRANT,
+        GangState.WAITING,
+        [DEACTIVATED, UNKNOWN_AT_ZERO],
+        Move(course=Course.WAIT),
+    ),
+    "one that joined later has its time to go to 0": (
+        GRANT,
+        GangState.WAITING,
+        [DEACTIVATED, RUNNING],
+        Move(course=Course.WAIT),
+    ),
+    "and where it does not go the plan is reconsidered": (
+        LATE,
+        GangState.WAITING,
+        [DEACTIVATED, RUNNING],
+        Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED, about=("team/a",)),
+    ),
+    "one that lost its grant is lost": (
+        GRANT,
+        GangState.WAITING,
+        [DEACTIVATED, replace(DEACTIVATED, is_missing=True)],
+        Move(course=Course.RECONSIDER, ending=Ending.VICTIM_WOKE, about=("team/a",)),
     ),
     "a victim that woke after that has the plan reconsidered": (
         GRANT,
@@ -95,8 +179,38 @@ def test_every_row_of_the_table(truth: str) -> None:
     assert move(grant, gang, victims, now=NOW) == expected
 
 
-def test_nothing_is_begun_while_one_victim_is_busy_or_not_yet_at_zero() -> None:
-    for pair in product([RUNNING, BUSY, AT_ZERO, BUSY_AT_ZERO, MISSING], repeat=2):
+ANY = [
+    replace(
+        RUNNING,
+        desired_replicas=replicas,
+        is_idle=judged == "idle",
+        is_unknown=judged == "unknown",
+        is_deactivated=is_deactivated,
+        is_missing=is_missing,
+        was_set_back=was_set_back,
+    )
+    for replicas, judged, is_deactivated, is_missing, was_set_back in product(
+        (0, 1), ("idle", "busy", "unknown"), (False, True), (False, True), (False, True)
+    )
+]
+
+
+def test_nobody_is_deactivated_who_is_not_at_zero_and_idle() -> None:
+    for grant, pair in product((GRANT, LATE), product(ANY, repeat=2)):
+        if move(grant, GangState.WAITING, pair, now=NOW).course is Course.COMMIT:
+            for victim in pair:
+                assert victim.is_deactivated or (victim.is_idle and victim.desired_replicas == 0)
+                assert not victim.is_missing
+                assert not (victim.was_set_back and not victim.is_deactivated)
+
+
+def test_nothing_is_begun_while_one_victim_is_not_idle_at_zero() -> None:
+    for pair in product([RUNNING, BUSY, AT_ZERO, BUSY_AT_ZERO, MISSING, UNKNOWN_AT_ZERO, SET_BACK], repeat=2):
         for grant in (GRANT, LATE):
             begun = move(grant, GangState.WAITING, pair, now=NOW).course is Course.COMMIT
             assert begun == (grant is GRANT and pair == (AT_ZERO, AT_ZERO))
+
+
+def test_a_grant_that_ends_when_it_begins_is_withdrawn() -> None:
+    assert not GRANT.is_withdrawn
+    assert replace(GRANT, expires_at=GRANT.granted_at).is_withdrawn

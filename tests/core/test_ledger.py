@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.core.ledger import Entry, Sight, Stage, advance
+from scaler.core.ledger import Entry, Sight, Stage, advance, reopened
 
 T0 = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ENTRY = Entry(plan="p1", gang="team/gang", gpus=4, reclaimable_at=T0)
@@ -50,6 +50,16 @@ def test_what_a_third_one_got_is_taken_and_stays_so() -> None:
 def test_nobody_is_a_thief_once_the_gang_holds_its_quota() -> None:
     entry = after((0, ENDING), (1, replace(GONE, gang_reserved=True, taken_by="team/next")))
     assert entry.stage is Stage.RESERVED
+
+
+def test_what_was_freed_stays_freed_when_another_plan_goes_on_with_it() -> None:
+    stolen = after((0, ENDING), (1, GONE), (2, replace(GONE, taken_by="team/thief")))
+    again = reopened(stolen, plan="p2")
+    assert (again.plan, again.stage, again.taken_by, again.ended_at) == ("p2", Stage.AVAILABLE, "", None)
+    done = advance(again, replace(GONE, gang_reserved=True, gang_admitted=True), now=T0 + timedelta(seconds=9))
+    assert (done.stage, done.wasted_gpu_seconds) == (Stage.ADMITTED, 4 * 9)
+    assert reopened(after((0, ENDING)), plan="p2").stage is Stage.RELEASING
+    assert reopened(ENTRY, plan="p2").stage is Stage.RECLAIMABLE
 
 
 sights = st.builds(

@@ -130,6 +130,14 @@ def test_a_workload_of_a_plan_is_not_deactivated_before_its_plan_is_carried_out(
     assert plan(situation(observed(), desired=0, pods=gang())).step is Step.DEACTIVATE
 
 
+def test_nor_is_one_that_kueue_has_preempted_meanwhile() -> None:
+    """It waits for its quota like any other, and must not be taken out of its queue for a plan that has lost it."""
+    preempted = observed(quota_reserved=False, admitted=False, eviction_reason="Preempted")
+    held = situation(preempted, desired=0, pods=[], is_held=True)
+    assert (plan(held).phase, plan(held).step) == (Phase.WAITING_FOR_QUOTA, None)
+    assert plan(held).admitted_replicas == 0
+
+
 @pytest.mark.parametrize(
     ("given_situation", "message"),
     [
