@@ -2,6 +2,9 @@
 
 A candidate is a ScalableWorkload whose every decision says that its GPUs are idle and that only a plan may take it. One
 whose ScaledObject KEDA is told to leave alone is none: a grant would wait for somebody who never comes.
+
+Whoever is told to go by its own policy is counted on, and nobody is suspended in its stead, but only for as long as
+KEDA may need: one that another trigger keeps running would have gangs wait for it for ever.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +16,13 @@ from scaler.core.quota.model import Workload
 from scaler.core.quota.snapshot import Snapshot
 from scaler.core.reasons import Because
 from scaler.core.reclaim import Candidate
-from scaler.core.replicas import Active, Decision, Inactive
+from scaler.core.replicas import Active, Decision, Inactive, NoAnswer
 from scaler.core.scopes import Member
 from scaler.core.suspension import Phase, Situation, plan
 from scaler.kube.objects import ScalableWorkload
 from scaler.loops.board import Evaluation
 from scaler.loops.cluster import Cluster
-from scaler.loops.granted import grant_of, times_reclaimed
+from scaler.loops.granted import times_reclaimed
 from scaler.loops.scales import scalable_target
 
 _IDLE = frozenset({Because.NOBODY_WAITS, Because.RECLAIMED})
@@ -48,21 +51,36 @@ def is_idle(decisions: Sequence[Decision]) -> bool:
     return bool(decisions) and all(_because(each) in _IDLE for each in decisions)
 
 
+def is_unknown(decisions: Sequence[Decision]) -> bool:
+    """Whether nobody can say if it is idle: some trigger's decision has no answer, and none speaks against it."""
+    unanswered = [each for each in decisions if isinstance(each.answer, NoAnswer)]
+    return bool(unanswered) and all(_because(each) in _IDLE for each in decisions if each not in unanswered)
+
+
 def _because(decision: Decision) -> Because | None:
     answer = decision.answer
     return answer.because if isinstance(answer, Active | Inactive) else None
 
 
 def find_idlers(
-    evaluation: Evaluation, cluster: Cluster, snapshot: Snapshot, *, weights: Weights, now: datetime
+    evaluation: Evaluation,
+    cluster: Cluster,
+    snapshot: Snapshot,
+    *,
+    weights: Weights,
+    patience: timedelta,
+    now: datetime,
 ) -> Idlers:
-    """The candidates and those that leave. One that holds no quota by the snapshot is neither."""
+    """The candidates and those that leave. One that holds no quota by the snapshot is neither.
+
+    `patience` is how long KEDA may take to bring to 0 what it is told to.
+    """
     candidates, leaving = [], set()
     for scalable, situation, workload in _holders(cluster, snapshot):
         decisions = evaluation.decisions_on(scalable.metadata.namespace, scalable_target(scalable.metadata.name))
-        if _is_leaving(scalable, situation, decisions):
+        if _is_leaving(scalable, situation, decisions, cluster, since=now - patience):
             leaving.add(workload.key)
-        elif grant_of(scalable) is None and is_idle(decisions) and not _is_left_alone(scalable, cluster):
+        elif scalable.status.grant is None and is_idle(decisions) and not is_left_alone(scalable, cluster):
             candidates.append(_candidate(scalable, workload, decisions, cluster, weights=weights, now=now))
     return Idlers(candidates=tuple(candidates), leaving=frozenset(leaving))
 
@@ -79,15 +97,30 @@ def _holders(cluster: Cluster, snapshot: Snapshot) -> Iterator[tuple[ScalableWor
             yield scalable, situation, workload
 
 
-def _is_leaving(scalable: ScalableWorkload, situation: Situation, decisions: Sequence[Decision]) -> bool:
+def _is_leaving(
+    scalable: ScalableWorkload,
+    situation: Situation,
+    decisions: Sequence[Decision],
+    cluster: Cluster,
+    *,
+    since: datetime,
+) -> bool:
+    """Whether it goes without any plan: it is at 0 already, or was told to go not longer ago than `since`."""
     if situation.is_held:
         return False
     if scalable.spec.replicas == 0:
         return True
-    return bool(decisions) and all(_because(each) in _GOING for each in decisions)
+    told = bool(decisions) and all(_because(each) in _GOING and _due(each) >= since for each in decisions)
+    return told and not is_left_alone(scalable, cluster)
 
 
-def _is_left_alone(scalable: ScalableWorkload, cluster: Cluster) -> bool:
+def _due(decision: Decision) -> datetime:
+    """When its time was up."""
+    return (decision.idle_since or decision.decided_at) + decision.policy.window
+
+
+def is_left_alone(scalable: ScalableWorkload, cluster: Cluster) -> bool:
+    """Whether KEDA is told not to scale it."""
     target = scalable.metadata.namespace, scalable_target(scalable.metadata.name)
     scaled_objects = cluster.scaled_objects.by_index("target", target)
     return any(each.metadata.annotations.get(key) for each in scaled_objects for key in _LEFT_ALONE)

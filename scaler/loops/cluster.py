@@ -292,8 +292,8 @@ class Cluster:
             was_bound=bool(scalable.status.workload_uid),
             wake_wish=own_wish or wish,
             resumes_foreign=bool(own_wish),
-            grant=grant.words if grant and at and at < grant.expires_at else "",
-            is_held=grant is not None,
+            grant=grant.words if grant and at and not grant.is_withdrawn and at < grant.expires_at else "",
+            is_held=scalable.status.grant is not None,
             taken_by=self._taken_by(scalable, workload) if workload else "",
         )
 

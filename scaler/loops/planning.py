@@ -176,7 +176,8 @@ class Planning:
         workload = sight.snapshot.workload(workload_key)
         if workload is None or workload.reservation is None:
             return None
-        return replace(self._as_if_idle(workload), name=name)
+        found = self._as_if_idle(workload)
+        return replace(found, name=name, member=replace(found.member, name=name.partition("/")[2]))
 
     def everybody(self, sight: Sight, gang: Workload) -> Sequence[Candidate]:
         """Every Workload of the gang's tree that holds GPUs, as if all of them were idle: for what-if questions."""

@@ -156,6 +156,8 @@ class Reconciler:
                 return
             try:
                 fresh = await self._fresh(workload) if attempt else workload
+                if not fresh.active:
+                    return
                 await self._deactivate_now(scalable, fresh, self._decision(scalable))
             except KubeError as error:
                 if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:

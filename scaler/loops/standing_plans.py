@@ -1,22 +1,27 @@
 """The plans that stand, as their grants tell, and how their victims and gangs are doing. Pure.
 
-Nothing about a plan is kept in memory that matters: its grants are in the status of its victims, so that the next
-leader goes on where this one ended.
+Laws:
+
+* Nothing about a plan is kept in memory that matters: its grants are in the status of its victims, so that the next
+  leader goes on where this one ended, be it between two writes.
+* A decision counts only if it is about the replicas that are asked for now; before it is made anew nothing is known.
+* Whoever carries a plan's grant is a victim of it, whether or not the others' grants name it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from scaler.core.grants import GangState, Grant, Victim
-from scaler.core.ledger import Sight
+from scaler.core.ledger import Entry, Sight
 from scaler.core.pods import TERMINAL
 from scaler.core.suspension import Situation, Workload
 from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.kube.objects import ScalableWorkload, is_true
 from scaler.loops.board import Evaluation, Key
-from scaler.loops.candidates import is_idle
+from scaler.loops.candidates import is_idle, is_left_alone, is_unknown
 from scaler.loops.cluster import Cluster
-from scaler.loops.granted import grant_of
+from scaler.loops.granted import entry_of, grant_of, times_reclaimed
 from scaler.loops.scales import scalable_target
 
 
@@ -30,6 +35,19 @@ class Member:
     situation: Situation | None
     has_grant: bool
     is_idle: bool
+    is_unknown: bool = False
+    """Nobody can say now whether it is idle."""
+    was_set_back: bool = False
+    """It was at 0 for this plan, and is asked to be at 1 again."""
+    entry: Entry | None = None
+    """What the ledger says of it and this plan."""
+    times: int = 0
+    """How often plans have suspended it."""
+
+    @property
+    def name(self) -> str:
+        """`namespace/name`."""
+        return "/".join(self.key)
 
     @property
     def workload(self) -> Workload | None:
@@ -52,11 +70,14 @@ class Member:
         workload = self.workload
         gone = self.scalable is None or workload is None or workload.finished
         return Victim(
-            key="/".join(self.key),
+            key=self.name,
             desired_replicas=self.scalable.spec.replicas if self.scalable is not None else 1,
             is_idle=self.is_idle,
             is_deactivated=self.is_deactivated,
             is_missing=gone or not self.has_grant,
+            is_unknown=self.is_unknown,
+            was_set_back=self.was_set_back,
+            was_deactivated=self.entry is not None and self.entry.releasing_at is not None,
         )
 
 
@@ -74,11 +95,31 @@ class StandingPlan:
         return [member.victim for member in self.members]
 
     @property
+    def holders(self) -> list[Member]:
+        """The victims on which its grants stand."""
+        return [member for member in self.members if member.scalable is not None and member.has_grant]
+
+    @property
     def is_begun(self) -> bool:
         return any(member.is_deactivated for member in self.members)
 
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether the ledger is closed for all who have given."""
+        given = [member.entry for member in self.holders if member.entry is not None and member.victim.has_given]
+        return all(entry.stage.is_final for entry in given)
+
+    @property
+    def deactivated_at(self) -> list[datetime]:
+        """When we have deactivated its victims, by the notes on their Workloads."""
+        workloads = [member.workload for member in self.members if member.is_deactivated]
+        return [each.suspended_at for each in workloads if each is not None and each.suspended_at is not None]
+
     def sight(self, member: Member, *, taken_by: str = "", is_cancelled: bool = False) -> Sight:
-        """What the ledger needs to know about one victim."""
+        """What the ledger needs to know about one victim.
+
+        Kueue admits the gang while pods of the victims still end. What the gang cannot use yet is not its own.
+        """
         workload, situation = member.workload, member.situation
         left = [pod for pod in situation.pods if pod.phase not in TERMINAL] if situation is not None else []
         return Sight(
@@ -86,20 +127,41 @@ class StandingPlan:
             holds_quota=workload is not None and workload.quota_reserved,
             pods_left=len(left),
             gang_reserved=self.gang_state in {GangState.RESERVED, GangState.ADMITTED},
-            gang_admitted=self.gang_state is GangState.ADMITTED,
+            gang_admitted=self.gang_state is GangState.ADMITTED and not (left and member.is_deactivated),
             taken_by=taken_by,
             is_cancelled=is_cancelled,
         )
 
 
-def standing_plans(cluster: Cluster, evaluation: Evaluation | None) -> list[StandingPlan]:
-    """All plans of which at least one grant stands, the oldest first."""
-    grants = {grant.plan: grant for each in cluster.scalable_workloads.items() if (grant := grant_of(each))}
-    ordered = sorted(grants.values(), key=lambda grant: (grant.granted_at, grant.plan))
-    return [_standing(grant, cluster, evaluation) for grant in ordered]
+def standing_plans(
+    cluster: Cluster, evaluation: Evaluation | None, *, seen_at_zero: Collection[tuple[str, str]] = frozenset()
+) -> list[StandingPlan]:
+    """All plans of which at least one grant stands, the oldest first.
+
+    `evaluation` is None where there is none, or none that may be believed. `seen_at_zero` are the victims that were at
+    0 before, as (plan, `namespace/name`).
+    """
+    holders: dict[str, list[tuple[str, Grant]]] = {}
+    for scalable in cluster.scalable_workloads.items():
+        grant = grant_of(scalable)
+        if grant is not None and not grant.is_withdrawn:
+            holders.setdefault(grant.plan, []).append(("/".join(scalable.metadata.key), grant))
+    merged = [_merged(each) for each in holders.values()]
+    ordered = sorted(merged, key=lambda grant: (grant.granted_at, grant.plan))
+    return [_standing(grant, cluster, evaluation, seen_at_zero) for grant in ordered]
 
 
-def _standing(grant: Grant, cluster: Cluster, evaluation: Evaluation | None) -> StandingPlan:
+def _merged(holders: Sequence[tuple[str, Grant]]) -> Grant:
+    """What the grants of one plan say together. They differ where a leader ended while it wrote them."""
+    holders = sorted(holders, key=lambda each: each[0])
+    earliest = min((grant for _, grant in holders), key=lambda grant: grant.expires_at)
+    names = [name for _, grant in holders for name in grant.victims]
+    return replace(earliest, victims=tuple(dict.fromkeys([*names, *(name for name, _ in holders)])))
+
+
+def _standing(
+    grant: Grant, cluster: Cluster, evaluation: Evaluation | None, seen_at_zero: Collection[tuple[str, str]]
+) -> StandingPlan:
     gang = cluster.workloads.get(*key_of(grant.gang))
     if gang is not None and gang.metadata.uid != grant.gang_uid:
         gang = None
@@ -107,20 +169,31 @@ def _standing(grant: Grant, cluster: Cluster, evaluation: Evaluation | None) -> 
         grant=grant,
         gang=gang,
         gang_state=gang_state(gang),
-        members=tuple(_member(key_of(name), grant, cluster, evaluation) for name in grant.victims),
+        members=tuple(
+            _member(name, grant, cluster, evaluation, (grant.plan, name) in seen_at_zero) for name in grant.victims
+        ),
     )
 
 
-def _member(key: Key, grant: Grant, cluster: Cluster, evaluation: Evaluation | None) -> Member:
+def _member(name: str, grant: Grant, cluster: Cluster, evaluation: Evaluation | None, was_at_zero: bool) -> Member:
+    key = key_of(name)
     scalable = cluster.scalable_workloads.get(*key)
+    if scalable is None or scalable.metadata.deletion_timestamp is not None:
+        return Member(key=key, scalable=None, situation=None, has_grant=False, is_idle=False)
+    own, entry = grant_of(scalable), entry_of(scalable)
     decisions = evaluation.decisions_on(key[0], scalable_target(key[1])) if evaluation is not None else ()
-    own = grant_of(scalable) if scalable is not None else None
+    is_current = all(each.standing.desired_replicas == scalable.spec.replicas for each in decisions)
+    is_known, is_spared = evaluation is not None and is_current, is_left_alone(scalable, cluster)
     return Member(
         key=key,
         scalable=scalable,
-        situation=cluster.situation(scalable) if scalable is not None else None,
-        has_grant=own is not None and own.plan == grant.plan,
-        is_idle=is_idle(decisions),
+        situation=cluster.situation(scalable),
+        has_grant=own is not None and own.plan == grant.plan and not own.is_withdrawn,
+        is_idle=is_known and is_idle(decisions) and not is_spared,
+        is_unknown=not is_spared and (not is_known or is_unknown(decisions)),
+        was_set_back=was_at_zero and scalable.spec.replicas > 0,
+        entry=entry if entry is not None and entry.plan == grant.plan else None,
+        times=times_reclaimed(scalable),
     )
 
 
@@ -139,8 +212,3 @@ def key_of(name: str) -> Key:
     """`namespace/name` taken apart."""
     namespace, _, rest = name.partition("/")
     return namespace, rest
-
-
-def victims_of(plans: Sequence[StandingPlan]) -> frozenset[str]:
-    """Names of all ScalableWorkloads that a plan has a grant on."""
-    return frozenset(name for each in plans for name in each.grant.victims)

@@ -1,0 +1,173 @@
+"""Sees plans through, from their grants to their gang's admission. Leader only.
+
+Laws:
+
+* Before any victim is deactivated the plan is put on trial again, with everything as it is then. If it does not hold
+  any more, or is not needed any more, everybody is released. The last look, at verdicts and at the API itself, is taken
+  after all computing is done.
+* All victims are deactivated at once, and nobody who is not idle.
+* Where quota or verdicts cannot be seen, nobody is suspended; what was begun stays as it is, and goes on afterwards.
+* Of two plans for one gang, which a leader leaves behind that ends while it replaces one by the other, the younger
+  stands, and takes over what the older had.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from scaler.core.grants import Course, Ending, GangState, Move, move
+from scaler.core.reclaim import Candidate, NoPlan, Plan, Why, still_holds
+from scaler.loops.board import Board
+from scaler.loops.planning import Planning, Sight
+from scaler.loops.proposals import Proposals
+from scaler.loops.quota_view import Blind
+from scaler.loops.reallocation import Reallocation
+from scaler.loops.reconciliation import Reconciler
+from scaler.loops.standing_plans import StandingPlan, standing_plans
+from scaler.loops.theft import find_thief
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(kw_only=True)
+class Following:
+    """What is known of the standing plans, and what is done about them."""
+
+    planning: Planning
+    board: Board
+    reconciler: Reconciler
+    reallocation: Reallocation
+    proposals: Proposals
+    _at_zero: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
+    """(plan, victim) that have been seen at 0: whoever is at 1 again after that was asked for."""
+
+    def standing(self) -> list[StandingPlan]:
+        """The plans as they stand now, by verdicts that may be believed."""
+        evaluation = None if self.planning.unjudged else self.board.evaluation
+        standing = standing_plans(self.planning.cluster, evaluation, seen_at_zero=self._at_zero)
+        members = [(plan.grant.plan, member) for plan in standing for member in plan.members]
+        self._at_zero = frozenset(
+            (plan, member.name)
+            for plan, member in members
+            if member.victim.is_wanted_at_zero or (plan, member.name) in self._at_zero
+        )
+        return standing
+
+    async def follow(
+        self, plan: StandingPlan, standing: Sequence[StandingPlan], sight: Sight | Blind, now: datetime
+    ) -> None:
+        """Do what is to be done about one of the standing plans. Raises: KubeError; try again later."""
+        heir = next((each for each in standing if _supersedes(each, plan)), None)
+        if heir is not None:
+            await self.reallocation.hand_over(plan, heir.grant, now)
+        elif not any(_supersedes(plan, each) for each in standing):
+            await self._carry_on(plan, sight, now)
+
+    async def _carry_on(self, plan: StandingPlan, sight: Sight | Blind, now: datetime) -> None:
+        plan = await self._with_its_time(plan)
+        step = move(plan.grant, plan.gang_state, plan.victims, now=now)
+        thief = await self._thief(plan, step, sight)
+        plan = await self.reallocation.follow(plan, taken_by=thief, now=now)
+        if thief:
+            self.reallocation.events.taken(plan, thief)
+            step = Move(course=Course.RECONSIDER, ending=Ending.WAS_TAKEN)
+        await self._take(step, plan, sight, now)
+
+    async def _take(self, step: Move, plan: StandingPlan, sight: Sight | Blind, now: datetime) -> None:
+        match step.course:
+            case Course.WAIT:
+                return
+            case Course.FINISH if plan.is_handed_over or now >= plan.grant.expires_at:
+                await self.reallocation.finish(plan, step, now)
+            case Course.WATCH | Course.FINISH:
+                if step.about:
+                    await self.reallocation.drop(plan, step.about, step, now)
+            case Course.COMMIT:
+                await self._commit(plan, sight, now)
+            case Course.RECONSIDER:
+                await self._reconsider(plan, step, sight, now)
+            case Course.RELEASE:
+                await self._release(plan, step, now)
+
+    async def _with_its_time(self, plan: StandingPlan) -> StandingPlan:
+        """The plan with as much time for its gang as every plan has, from its last deactivation on."""
+        last = max(plan.deactivated_at, default=None)
+        if last is None:
+            return plan
+        until = (last + self.planning.policy.grant_for).replace(microsecond=0)  # the API keeps whole seconds
+        return await self.reallocation.extend(plan, until=until) if until > plan.grant.expires_at else plan
+
+    async def _commit(self, plan: StandingPlan, sight: Sight | Blind, now: datetime) -> None:
+        """Deactivate every victim that is still active, all at once."""
+        if isinstance(sight, Blind):
+            return
+        why = await self._why_not(plan, sight)
+        if why:
+            log.info("plan does not hold any more", plan=plan.grant.plan, because=why)
+            step = Move(course=Course.RELEASE, ending=Ending.NO_LONGER_HOLDS)
+            await (self._reconsider(plan, step, sight, now) if plan.is_begun else self._release(plan, step, now))
+            return
+        ready = [each.scalable for each in plan.holders if each.scalable is not None and not each.is_deactivated]
+        is_so = await self.reallocation.writer.still_stands(ready, plan.grant.plan)
+        if not is_so or not self._is_still_due(plan, now):
+            return  # somebody has asked for one of them a moment ago: the next tick sees that, too
+        await asyncio.gather(*(self.reconciler.suspend(each.metadata.key) for each in ready))
+
+    def _is_still_due(self, plan: StandingPlan, now: datetime) -> bool:
+        """Whether it is to be carried out by what is known at this very moment."""
+        found = next((each for each in self.standing() if each.grant.plan == plan.grant.plan), None)
+        if found is None or {member.name for member in found.members} != {member.name for member in plan.members}:
+            return False
+        return move(found.grant, found.gang_state, found.victims, now=now).course is Course.COMMIT
+
+    async def _why_not(self, plan: StandingPlan, sight: Sight) -> str:
+        """Why the plan is not to be carried out, with everything as it is now; empty where it is."""
+        gang = sight.snapshot.workload(plan.grant.gang)
+        if gang is None:
+            return "the gang is not known any more"
+        request = self.planning.request(sight, gang, ())
+        if isinstance(request, NoPlan):
+            return request.message
+        return await asyncio.to_thread(still_holds, request, self._willing(plan, sight))
+
+    def _willing(self, plan: StandingPlan, sight: Sight) -> list[Candidate]:
+        """Those of its victims that still hold their quota, and may be taken."""
+        willing = [each for each in plan.holders if each.is_idle and not (each.is_deactivated or each.victim.is_lost)]
+        found = [self.planning.victim(sight, each.workload_key, each.name) for each in willing]
+        return [each for each in found if each is not None]
+
+    async def _reconsider(self, plan: StandingPlan, step: Move, sight: Sight | Blind, now: datetime) -> None:
+        """After victims were deactivated: is the gang served without the others, or what else would do?"""
+        if isinstance(sight, Blind):
+            return
+        self.proposals.learn(step, now)
+        gang = sight.snapshot.workload(plan.grant.gang)
+        candidates = [*sight.idlers.candidates, *self._willing(plan, sight)]
+        found = await self.proposals.propose(sight, gang, candidates) if gang is not None else None
+        if isinstance(found, Plan):
+            await self.reallocation.replace(plan, found, step, now=now, until=now + self.planning.policy.grant_for)
+        elif found is not None and found.why is Why.FITS_ALREADY and step.ending is not Ending.NOT_RESERVED:
+            others = [member.name for member in plan.holders if not member.victim.stays]
+            await self.reallocation.drop(plan, others, step, now)
+        else:
+            await self._release(plan, step, now)
+
+    async def _release(self, plan: StandingPlan, step: Move, now: datetime) -> None:
+        """Let everybody go who is held for the plan, and wake who was suspended for it."""
+        self.proposals.rest(plan.grant.gang_uid, now)
+        self.proposals.learn(step, now)
+        await self.reallocation.release(plan, step, now)
+
+    async def _thief(self, plan: StandingPlan, step: Move, sight: Sight | Blind) -> str:
+        """A third Workload that got a piece of what the plan has freed, so that the gang does not fit any more."""
+        is_exposed = step.course is Course.WATCH and plan.gang_state is GangState.WAITING
+        return await find_thief(plan, sight, self.planning) if is_exposed and isinstance(sight, Sight) else ""
+
+
+def _supersedes(one: StandingPlan, other: StandingPlan) -> bool:
+    """Whether the one is for the same gang, and younger."""
+    first, second = one.grant, other.grant
+    return first.gang_uid == second.gang_uid and (first.granted_at, first.plan) > (second.granted_at, second.plan)

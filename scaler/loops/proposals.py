@@ -1,0 +1,73 @@
+"""Plans for single gangs, asked for as often as one likes: neither computed twice on the same state, nor too soon.
+
+What was given up in vain is not asked for again at once. A victim that woke is left alone for a while, and so is one
+that KEDA does not bring to 0; a gang whose plan failed waits before others are asked in its stead.
+"""
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from scaler.core.grants import Ending, Move
+from scaler.core.quota.model import Workload
+from scaler.core.reclaim import Candidate, NoPlan, Plan, Why
+from scaler.core.reclaim_policy import Unprotected
+from scaler.loops.planning import Planning, Sight
+
+
+@dataclass
+class Proposals:
+    """Proposes plans, and remembers what has failed. In memory only: after a restart all is tried anew."""
+
+    planning: Planning
+    _not_before: dict[str, datetime] = field(default_factory=dict, init=False)
+    """By uid of a gang, or name of a victim: when it may be part of a plan again."""
+    _refused: dict[str, tuple[Hashable, NoPlan]] = field(default_factory=dict, init=False)
+    """By uid of a gang, what was found for it, and on what: most ticks find the same things again."""
+
+    async def propose(self, sight: Sight, gang: Workload, given: Sequence[Candidate]) -> Plan | NoPlan:
+        """The plan for the gang, of these candidates but for those that are left alone for a while."""
+        candidates = [each for each in given if self.is_due(each.name, sight.now)]
+        seen = _fingerprint(sight, gang, candidates)
+        known = self._refused.get(gang.uid)
+        if known is not None and known[0] == seen:
+            return known[1]
+        found = await self.planning.plan(sight, gang, candidates)
+        if isinstance(found, NoPlan):
+            self._refused[gang.uid] = (seen, found)
+        elif self.planning.policy.unprotected is Unprotected.REFUSE:
+            exposed = next((each for each in found.cautions if each.reason == Why.UNPROTECTED), None)
+            if exposed is not None:
+                return NoPlan(gang=gang.key, why=Why.UNPROTECTED, message=exposed.message)
+        return found
+
+    def is_due(self, name: str, now: datetime) -> bool:
+        """Whether the gang of that uid, or the victim of that name, may be part of a plan."""
+        return self._not_before.get(name, now) <= now
+
+    def rest(self, gang_uid: str, now: datetime) -> None:
+        """Make no other plan for the gang for a while."""
+        self._put_off([gang_uid], now + self.planning.policy.replan_backoff, now)
+
+    def learn(self, step: Move, now: datetime) -> None:
+        """Leave those alone for a while on whose account a plan failed."""
+        policy = self.planning.policy
+        # Whoever KEDA did not bring to 0 (paused, another trigger, a long cooldown) it will not bring there next time.
+        is_stubborn = step.ending in {Ending.GRANT_EXPIRED, Ending.NOT_RESERVED}
+        self._put_off(step.about, now + (policy.grant_for if is_stubborn else policy.replan_backoff), now)
+
+    def _put_off(self, names: Collection[str], until: datetime, now: datetime) -> None:
+        self._not_before = {name: due for name, due in self._not_before.items() if due > now}
+        self._not_before |= dict.fromkeys(names, until)
+
+    def forget_others(self, uids: Collection[str]) -> None:
+        """Forget what was found for gangs that do not wait any more."""
+        self._refused = {uid: known for uid, known in self._refused.items() if uid in uids}
+
+
+def _fingerprint(sight: Sight, gang: Workload, candidates: Sequence[Candidate]) -> Hashable:
+    """Equal only while the same answer is to be expected: budgets change with time, and by the minute is enough."""
+    tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+    version = sight.snapshot.version(tree) if tree is not None else 0
+    idle = frozenset(each.name for each in candidates)
+    return version, idle, sight.idlers.leaving, sight.now.replace(second=0, microsecond=0)
