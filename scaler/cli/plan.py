@@ -100,7 +100,7 @@ def _standing(standing: Json, width: int) -> list[RenderableType]:
 
 def _victim_of_standing(victim: Json) -> list[str | Text]:
     asked = "asked to be at 0" if victim["desiredReplicas"] == 0 else "not asked to be at 0 yet"
-    verdict = "idle" if victim["isIdle"] else "not idle by its verdict now"
+    verdict = {True: "idle", False: "not idle by its verdict now", None: "not known to be idle now"}[victim["isIdle"]]
     pods = f", {count(victim['podsLeft'], 'pod')} left" if victim["podsLeft"] else ", no pods left"
     state = f"deactivated{pods}" if victim["isDeactivated"] else f"{verdict}, {asked}"
     return [victim["name"], str(victim["gpus"]), victim["stage"] or "-", state]

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from scaler.core.grants import Course, Ending, GangState, Move, move
+from scaler.core.grants import Course, Ending, GangState, move
 from scaler.core.ledger import Stage
 from scaler.core.pods import TERMINAL
 from scaler.loops.granted import entry_of
@@ -48,7 +48,7 @@ def _victim(member: Member) -> Json:
         "workload": member.workload_key or None,
         "gpus": entry.gpus if entry is not None else 0,
         "stage": str(entry.stage) if entry is not None else None,
-        "isIdle": member.is_idle,
+        "isIdle": None if member.is_unknown else member.is_idle,
         "desiredReplicas": member.victim.desired_replicas,
         "isDeactivated": member.is_deactivated,
         "podsLeft": len(left),
@@ -58,23 +58,31 @@ def _victim(member: Member) -> Json:
 def next_step(plan: StandingPlan, now: datetime) -> str:
     """What the plan waits for, in a sentence."""
     step = move(plan.grant, plan.gang_state, plan.victims, now=now)
-    at_zero = sum(victim.is_wanted_at_zero for victim in plan.victims)
-    match step:
-        case Move(course=Course.WAIT):
-            return f"KEDA has asked {at_zero} of {len(plan.victims)} victims to be at 0; nothing is lost until all are"
-        case Move(course=Course.COMMIT):
-            return "all victims are asked to be at 0: they are deactivated now"
-        case Move(course=Course.WATCH):
+    match step.course:
+        case Course.WAIT:
+            return _awaited(plan)
+        case Course.COMMIT:
+            return "all victims are idle and asked to be at 0: they are deactivated now"
+        case Course.WATCH:
             return _WATCHED[plan.gang_state]
-        case Move(course=Course.FINISH):
+        case Course.FINISH:
             return "the gang is admitted; the grants end"
-        case _:
+        case Course.RECONSIDER | Course.RELEASE:
             about = f" ({', '.join(step.about)})" if step.about else ""
-            return f"{'it is reconsidered' if step.course is Course.RECONSIDER else 'it is called off'}: " + (
-                f"{_ENDINGS.get(step.ending, str(step.ending))}{about}"
-            )
+            ending = _ENDINGS.get(step.ending, str(step.ending))
+            return f"{_ENDS[step.course]}: {ending}{about}"
 
 
+def _awaited(plan: StandingPlan) -> str:
+    victims = plan.victims
+    at_zero = sum(victim.is_wanted_at_zero for victim in victims)
+    unknown = [victim.key for victim in victims if victim.is_unknown]
+    doubt = f"; nobody can say now whether {', '.join(unknown)} is idle" if unknown else ""
+    loss = "" if plan.is_begun else "; nothing is lost until all are"
+    return f"KEDA has asked {at_zero} of {len(victims)} victims to be at 0{loss}{doubt}"
+
+
+_ENDS = {Course.RECONSIDER: "it is planned anew", Course.RELEASE: "it is called off"}
 _WATCHED = {
     GangState.WAITING: "all victims are deactivated; Kueue gives the gang its quota next",
     GangState.RESERVED: "the gang holds its quota; its admission checks are awaited",
@@ -85,4 +93,5 @@ _ENDINGS = {
     Ending.VICTIM_WOKE: "a victim is wanted again",
     Ending.GRANT_EXPIRED: "its time is up, and KEDA has not asked all victims to be at 0",
     Ending.NOT_RESERVED: "its time is up, and the gang has not got its quota",
+    Ending.NOT_NEEDED: "the gang got its quota without it",
 }

@@ -128,7 +128,7 @@ def take_survey(planning: Planning, board: Board, now: datetime) -> Survey | Bli
         idle=_idle(evaluation, cluster, snapshot) if isinstance(sight, Sight) and evaluation is not None else (),
         leaving=sight.idlers.leaving if isinstance(sight, Sight) else frozenset(),
         unjudged=sight.reason if isinstance(sight, Blind) else "",
-        standing=standing_plans(cluster, evaluation),
+        standing=standing_plans(cluster, None if planning.unjudged else evaluation),
         evaluation=evaluation,
     )
 

@@ -1,0 +1,168 @@
+"""A quota tree in memory with who waits, who is idle and which plan stands, for what operators ask about it.
+
+    town = Town([cluster_queue("a", gpus=8)], [holding("runs", gpus=4), gang := workload("gang", gpus=8)])
+    town.idle("runs")
+    (await town.inquiry.plan("team", "gang"))["plan"]["victims"]     # team/runs
+
+Everything is in namespace `team`; LocalQueues are named like their ClusterQueues, ScalableWorkloads and jobs like their
+Workloads. It is noon.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from builders import BUSY, IDLE, WorkloadJson, at, decision, standing, verdict
+from loops_builders import MemoryCluster, MemoryStore, scalable_workload
+from quota_builders import NAMESPACE, NOW, flavor, local_queue
+
+from scaler.core.placement import Capacity
+from scaler.core.policy import Overrides, Policy, ResolvedPolicy
+from scaler.core.quota.model import ClusterQueue, Cohort, Flavor, LocalQueue, StopPolicy, Workload
+from scaler.core.quota.snapshot import Snapshot
+from scaler.core.reasons import Because
+from scaler.core.reclaim_policy import ReclaimPolicy
+from scaler.core.replicas import Active, Answer, Inactive
+from scaler.kube.decoding import decode
+from scaler.kube.kueue_objects import Workload as KueueWorkload
+from scaler.loops.board import Board, BoardEntry, Evaluation, Key, TriggerEntry
+from scaler.loops.cluster import scaled_object_indexes
+from scaler.loops.outlook import Inquiry
+from scaler.loops.outlook.survey import Survey, take_survey
+from scaler.loops.planning import Planning
+from scaler.loops.quota_view import Blind
+from scaler.loops.scales import scalable_target
+
+NOBODY_WAITS = Active(because=Because.NOBODY_WAITS, message="quiet; no waiting gang needs its GPUs")
+RECLAIMED = Inactive(because=Because.RECLAIMED, message="quiet; taken by a plan")
+
+
+class Seen:
+    """The view of a snapshot, or of nothing."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.shown: Snapshot | Blind = snapshot
+
+    def look(self) -> Snapshot | Blind:
+        return self.shown
+
+
+class Town:
+    """What is planned with, open for writing."""
+
+    def __init__(
+        self,
+        queues: Sequence[ClusterQueue],
+        workloads: Iterable[Workload],
+        *,
+        cohorts: Iterable[Cohort] = (),
+        flavors: Iterable[Flavor] = (),
+        local_queues: Iterable[LocalQueue] | None = None,
+        policy: ReclaimPolicy = ReclaimPolicy(),  # noqa: B008 (immutable)
+        capacity: Callable[[], Capacity | Blind] = lambda: Blind("nodes are not watched"),
+    ) -> None:
+        self.snapshot = Snapshot()
+        self.cluster = MemoryCluster(scaled_objects=MemoryStore(scaled_object_indexes()))
+        self.board = Board(max_age=timedelta(minutes=1), clock=lambda: 0.0)
+        self.view = Seen(self.snapshot)
+        self._entries: dict[Key, BoardEntry] = {}
+        names = {name for queue in queues for group in queue.groups for name in group.flavors}
+        given = {each.name: each for each in flavors}
+        for name in names:
+            self.snapshot.put_flavor(given.get(name) or flavor(name))
+        for cohort in cohorts:
+            self.snapshot.put_cohort(cohort)
+        for queue in queues:
+            self.snapshot.put_cluster_queue(queue)
+        for local in [local_queue(queue.name) for queue in queues] if local_queues is None else local_queues:
+            self.snapshot.put_local_queue(local)
+        self.snapshot.put_namespace(NAMESPACE, {})
+        for each in workloads:
+            self.put(each)
+        self.judged()
+        view: Any = self.view
+        self.planning = Planning(
+            self.cluster.read(), self.board, view, policy, max_age=timedelta(minutes=1), capacity=capacity
+        )
+        self.inquiry = Inquiry(self.planning, self.board, clock=lambda: NOW)
+
+    # --------------------------------------------------------------------------------------------------------- writing
+
+    def put(self, workload: Workload, json: WorkloadJson | None = None) -> None:
+        """The Workload as the quota engine sees it, and as it stands in the API."""
+        self.snapshot.put_workload(workload)
+        self.cluster.workloads.put(_in_the_api(workload, json or WorkloadJson(workload.name)))
+
+    def judged(self, **answers: Answer) -> None:
+        """The decisions on ScalableWorkloads of these names; idle are all that no other answer says to be busy."""
+        for name, answer in answers.items():
+            is_quiet = not isinstance(answer, Active) or answer.because is not Because.GPUS_BUSY
+            if self.cluster.scalable_workloads.get(NAMESPACE, name) is None:
+                self.scaled(name)
+            scalable = self.cluster.scalable_workloads.get(NAMESPACE, name)
+            found = decision(
+                answer,
+                verdict=verdict(IDLE if is_quiet else BUSY),
+                idle_since=at(-1800),
+                standing=standing(desired_replicas=scalable.spec.replicas if scalable is not None else 1),
+            )
+            trigger = TriggerEntry(decision=found, policy=ResolvedPolicy(policy=Policy()))
+            self._entries[NAMESPACE, name] = BoardEntry(
+                target=scalable_target(name), triggers={Overrides(): trigger}, problems=()
+            )
+        self.board.publish(Evaluation.of(dict(self._entries), at=NOW))
+
+    def idle(self, *names: str) -> None:
+        """These are idle, and a plan may take them."""
+        self.judged(**dict.fromkeys(names, NOBODY_WAITS))
+
+    def scaled(self, name: str, *, replicas: int = 1, **status: Any) -> None:
+        """The Workload has a ScalableWorkload with such a status."""
+        self.cluster.scalable_workloads.put(
+            scalable_workload(name, workload=name, replicas=replicas, namespace=NAMESPACE, **status)
+        )
+
+    def granted(self, gang: Workload, *victims: str, plan: str = "0123456789", replicas: int = 1, **moved: Any) -> None:
+        """A plan stands that takes these for the gang; `moved` fills the ledger's entries."""
+        names = [f"{NAMESPACE}/{each}" for each in victims]
+        grant = {
+            "plan": plan,
+            "workload": gang.key,
+            "workloadUID": gang.uid,
+            "victims": names,
+            "grantedAt": "2026-12-01T11:59:00Z",
+            "expiresAt": "2026-12-01T12:09:00Z",
+        }
+        entry = {"plan": plan, "workload": gang.key, "gpus": 2, "stage": "Reclaimable"} | moved
+        entry.setdefault("reclaimableAt", "2026-12-01T11:59:00Z")
+        for each in victims:
+            self.scaled(each, replicas=replicas, grant=grant, reallocation=entry)
+        self.judged(**dict.fromkeys(victims, RECLAIMED))
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    def survey(self) -> Survey:
+        found = take_survey(self.planning, self.board, NOW)
+        assert isinstance(found, Survey)
+        return found
+
+
+def _in_the_api(workload: Workload, json: WorkloadJson) -> KueueWorkload:
+    json.json["metadata"] |= {"namespace": workload.namespace, "name": workload.name, "uid": workload.uid}
+    if json.json["metadata"]["ownerReferences"][0]["name"] == "first-raycluster":
+        json.owned_by("batch/v1", "Job", f"{workload.name}-job")
+    if workload.reservation is not None:
+        json.reserved()
+        if workload.admitted:
+            json.admitted()
+    return decode(KueueWorkload, msgspec.json.encode(json.json))
+
+
+def stopped(name: str, policy: StopPolicy = StopPolicy.HOLD) -> LocalQueue:
+    return local_queue(name, stop_policy=policy)
+
+
+def reasons(view: Mapping[str, Any]) -> dict[str, str]:
+    """The reason that counts, by name of the gang."""
+    return {each["name"]: each["reason"] for each in view["gangs"]}
