@@ -108,6 +108,17 @@ RESOURCE_FLAVOR = Resource(
 ADMISSION_CHECK = Resource(
     group="kueue.x-k8s.io", version="v1beta2", plural="admissionchecks", kind="AdmissionCheck", namespaced=False
 )
+RECLAIM_POLICY = Resource(
+    group="idlegpu.io", version="v1alpha1", plural="reclaimpolicies", kind="ReclaimPolicy", namespaced=False
+)
+POD_TEMPLATE = Resource(group="", version="v1", plural="podtemplates", kind="PodTemplate")
+PROVISIONING_REQUEST = Resource(
+    group="autoscaling.x-k8s.io", version="v1", plural="provisioningrequests", kind="ProvisioningRequest"
+)
+PROVISIONING_REQUEST_BETA = Resource(
+    group="autoscaling.x-k8s.io", version="v1beta1", plural="provisioningrequests", kind="ProvisioningRequest"
+)
+"""Where only this version is served; both have the same schema."""
 RAY_CLUSTER = Resource(group="ray.io", version="v1", plural="rayclusters", kind="RayCluster")
 
 KNOWN = (
@@ -128,5 +139,8 @@ KNOWN = (
     COHORT,
     RESOURCE_FLAVOR,
     ADMISSION_CHECK,
+    RECLAIM_POLICY,
+    POD_TEMPLATE,
     RAY_CLUSTER,
 )
+"""Found without asking the API server. A ProvisioningRequest is not: which of its versions is served differs."""
