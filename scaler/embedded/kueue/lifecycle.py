@@ -91,6 +91,11 @@ _RESTARTS = {
     LOCAL_QUEUE_STOPPED: ("LocalQueueRestarted", "The LocalQueue was restarted after being stopped"),
     CLUSTER_QUEUE_STOPPED: ("ClusterQueueRestarted", "The ClusterQueue was restarted after being stopped"),
 }
+_STILL_OUT = {
+    LOCAL_QUEUE_STOPPED: {LOCAL_QUEUE_STOPPED},
+    CLUSTER_QUEUE_STOPPED: {LOCAL_QUEUE_STOPPED, CLUSTER_QUEUE_STOPPED},
+}
+"""What may not be stopped for the restart to count: where the LocalQueue is, nobody looks at the ClusterQueue."""
 _COMEBACKS = {
     states.DEACTIVATED: ("Reactivated", "The workload was reactivated"),
     "AdmissionCheck": ("BackoffFinished", "The workload backoff was finished"),
@@ -106,12 +111,8 @@ def _comeback(workload: Json, place: Place | None) -> tuple[str, str] | None:
     reason = reason_of(workload, "Requeued")
     if reason in _RESTARTS:
         # Also of one that is inactive: that its queue runs again is noted, and that is all.
-        is_over = place is not None and (not place.stopped or (reason, place.stopped) == _LOCAL_ONLY_IS_OVER)
-        return _RESTARTS[reason] if is_over else None
+        return _RESTARTS[reason] if place is not None and place.stopped not in _STILL_OUT[reason] else None
     return _COMEBACKS.get(reason) if is_active(workload) else None
-
-
-_LOCAL_ONLY_IS_OVER = (LOCAL_QUEUE_STOPPED, CLUSTER_QUEUE_STOPPED)
 
 
 # ------------------------------------------------------------------------------------------------------------- checks
