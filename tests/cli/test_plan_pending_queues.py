@@ -176,7 +176,7 @@ async def hold_to_the_running_scaler(server):
     table = {row[1]: row for line in shown.out.splitlines() if len(row := line.split()) > 8}
     #                                     nominal used idle reclaimable available borrowed pending
     assert table["vision"][2:] == ["a100", "4", "4", "4", "4", "2", "0", "4"]
-    assert table["speech"][2:9] == ["a100", "4", "2", "0", "0", "2", "0", "0"]
+    assert table["speech"][2:10] == ["a100", "4", "2", "0", "0", "2", "0", "0"]
     assert "borrows ≤ 0, lends ≤ 2" in shown.out
 
     for arguments, problem in (
