@@ -123,7 +123,8 @@ class LiveScheduler:
             root, version = _root_of(tree), self._snapshot.version(tree)
             known = before.get(root)
             if known is None or known.version != version:
-                if self._take_in(tree) or (known is not None and (anywhere or known.tree is not tree)):
+                differs = anywhere or known is None or known.tree is not tree
+                if self._take_in(tree) or (differs and not self._lines.keys().isdisjoint(tree.queues)):
                     self._retries.setdefault(root, now + self._batch)
                 known = _Grove(tree=tree, version=version, roster=self._settle(tree))
             self._groves[root] = known

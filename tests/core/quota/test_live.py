@@ -229,6 +229,17 @@ def test_a_queue_that_changes_cohorts_takes_its_waiting_workloads_along_and_asks
     assert cluster.admitted == {"gang"}
 
 
+def test_a_queue_that_joins_a_new_cohort_with_quota_asks_for_a_retry() -> None:
+    cluster = Cluster(cluster_queue(gpus=2))
+    cluster.put(workload("gang", gpus=4))
+    cluster.run()
+    cluster.snapshot.put_cohort(cohort("team", gpus=2))
+    cluster.snapshot.put_cluster_queue(cluster_queue(gpus=2, cohort="team"))
+    assert cluster.run() == []
+    cluster.run(1)
+    assert cluster.admitted == {"gang"}
+
+
 def test_a_retry_reaches_the_whole_tree_and_no_other() -> None:
     cluster = Cluster(
         cluster_queue("a", gpus=2, cohort="team"), cluster_queue("b", gpus=2, cohort="team"), cluster_queue("c", gpus=1)
