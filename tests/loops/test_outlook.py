@@ -74,6 +74,10 @@ def too_large_for_ever() -> Town:
     return Town(queues, [workload(gpus=7)])
 
 
+def for_a_resource_without_quota() -> Town:
+    return Town([cluster_queue()], [workload(pod_sets=(pod_set(requests={GPU: 1, "example.com/fpga": 1}),))])
+
+
 def behind_a_strict_head() -> Town:
     return Town([cluster_queue(gpus=4, strategy=STRICT)], [workload("head", gpus=5), workload(gpus=1)])
 
@@ -169,8 +173,13 @@ def until_kueue_comes_to_it() -> Town:
             "flavor spot has the taint spot=true:NoSchedule, which the pods do not tolerate; "
             "flavor default lacks 2 of 2 nvidia.com/gpu (0 available)",
         ),
-        (short_of_all_pod_sets_together, "NeverFits", "takes each resource from one flavor"),
-        (too_large_for_ever, "NeverFits", "it needs 7 nvidia.com/gpu of at most 6"),
+        (short_of_all_pod_sets_together, "NeverFits", "but a PodSet takes each resource from one flavor"),
+        (
+            too_large_for_ever,
+            "NeverFits",
+            "flavor default could give 6 of 7 nvidia.com/gpu at most, borrowing included",
+        ),
+        (for_a_resource_without_quota, "NeverFits", "ClusterQueue a has no quota for example.com/fpga"),
         (
             behind_a_strict_head,
             "HeadOfLineBlocked",

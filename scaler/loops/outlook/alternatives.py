@@ -45,8 +45,12 @@ def examine(request: Request) -> Examined:
     distinct = {each.victims: each for each in reversed(found) if each.victims != chosen}
     ordered = sorted(distinct.values(), key=lambda each: (each.why_not is None, each.cost, each.victims))
     short = [each for each in ordered if each.why_not is not None]
-    enough = [each for each in ordered if each.why_not is None]
+    enough = [each for each in ordered if each.why_not is None and not _has_more_than_enough(each, ordered)]
     return Examined(answer=answer, alternatives=(*short[:_SHOWN], *enough[:_SHOWN]))
+
+
+def _has_more_than_enough(one: Alternative, others: Iterable[Alternative]) -> bool:
+    return any(each.why_not is None and set(each.victims) < set(one.victims) for each in others)
 
 
 def _lesser(request: Request, plan: Plan) -> list[Alternative]:

@@ -16,7 +16,7 @@
 Quota is counted as in `core/reclaim/count.py`: by the sums, with the fewest pods that it starts with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -27,7 +27,6 @@ from scaler.core.quota.model import StopPolicy, Strategy, Workload
 from scaler.core.quota.tree import QueueNode
 from scaler.core.reclaim import NoPlan, Plan, Why
 from scaler.core.reclaim.count import Count
-from scaler.core.reclaim.refusals import why_never
 from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.kube.objects import condition
 from scaler.kueue.quota_workloads import GATE_ANNOTATION, requeue_at_of
@@ -99,7 +98,7 @@ def diagnose(
     lines = lines_of(survey, gang, queue)
     reasons = [*_planned(survey, gang), *_not_queued(gang, observed), *stopped]
     if not count.could_ever_fit(tree):
-        reasons.append(Reason(Why.NEVER_FITS, why_never(gang, queue, count)))
+        reasons.append(Reason(Why.NEVER_FITS, _why_never(survey, gang, queue, lines)))
     else:
         reasons += [*_blocked(queue, before), *_short_of_quota(count.fits(tree), lines)]
     if not reasons:
@@ -191,15 +190,39 @@ def _blocked(queue: QueueNode, before: Sequence[Workload]) -> list[Reason]:
     return [Reason(Why.HEAD_OF_LINE_BLOCKED, f"ClusterQueue {queue.name} is StrictFIFO; {head}")]
 
 
+def _why_never(survey: Survey, gang: Workload, queue: QueueNode, lines: Sequence[Line]) -> str:
+    demand = survey.world.market.demand(gang.pod_sets, queue.spec)
+    undeclared = sorted({step.undeclared for pods in demand.pod_sets for step in pods.steps if step.undeclared})
+    without = [f"ClusterQueue {queue.name} has no quota for {resource}" for resource in undeclared]
+    short = [_never_in_words(line) for line in lines if line.refusal or line.wanted > line.most]
+    return "; ".join([*without, *short, *_apart([(line, line.most) for line in lines])])
+
+
+def _never_in_words(line: Line) -> str:
+    most, wanted = (as_text(line.key.resource, each) for each in (line.most, line.wanted))
+    needs = f"flavor {line.key.flavor} could give {most} of {wanted} {line.key.resource} at most, borrowing included"
+    return line.refusal or needs
+
+
+def _apart(amounts: Iterable[tuple[Line, int]]) -> list[str]:
+    """What is to be said where all flavors together have as much of everything as is needed."""
+    wanted: dict[str, int] = {}
+    had: dict[str, int] = {}
+    for line, amount in amounts:
+        resource = line.key.resource
+        wanted[resource] = max(wanted.get(resource, 0), line.wanted)
+        had[resource] = had.get(resource, 0) + (0 if line.refusal else amount)
+    return [_FROM_ONE] if all(had[resource] >= amount for resource, amount in wanted.items()) else []
+
+
+_FROM_ONE = "together they have enough, but a PodSet takes each resource from one flavor"
+
+
 def _short_of_quota(fits: bool, lines: Sequence[Line]) -> list[Reason]:
     if fits:
         return []
     short = [_in_words(line) for line in lines if line.refusal or line.lacking]
-    together = [] if any(line.lacking for line in lines) else [_ONLY_TOGETHER]
-    return [Reason(Waits.QUOTA, "; ".join([*short, *together]))]
-
-
-_ONLY_TOGETHER = "each flavor has enough for some of its PodSets, and not for all of them"
+    return [Reason(Waits.QUOTA, "; ".join([*short, *_apart([(line, line.available) for line in lines])]))]
 
 
 def _in_words(line: Line) -> str:
