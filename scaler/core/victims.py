@@ -6,24 +6,26 @@ costs much to answer, so it is asked only of sets that could be enough by a quic
 Laws:
 
 * What is returned was accepted whole. Nothing in it can be left out, and where `is_exact` is true nothing is cheaper.
-* A branch is cut only where no set in it can be accepted (`could_fit`), or none can be cheaper (the fractional cover of
-  what is still needed, which no choice of whole options undercuts).
+* A branch is cut only where no set in it can be accepted (`permits`, `could_fit`), or none can be cheaper: what it
+  costs at least to cover each need is looked up in a table (`core/covers.py`).
 * Of twins, which differ in nothing but their cost, the cheaper goes first; sets that prefer the dearer are skipped.
 * Bounded by counts of steps and of costly questions, never by a clock, so that the same input has the same output.
   When a bound is met, the best set found so far stands and is not called exact. Greedy sets are tried before anything
   is searched, so there mostly is one.
 
-Worked example: 4 more GPUs are needed; options a (2 GPUs, cost 3), b (2, 3), c (8, 10). By cost per GPU c comes first
-(1.25, the others 1.5); greedy takes c for 10. The cover of 4 GPUs costs at least 5, so a cheaper set may exist: without
-c, a and b cover 4 for 6. Without c and a nothing covers 4: cut. The answer is a and b.
+Worked example: 4 more GPUs are needed; options a (2 GPUs, cost 3), b (2, 3), c (8, 10). By cost per GPU that is of use
+a and b come first (1.5, c 2.5); greedy takes a and b for 6. Covering 4 GPUs costs 6 at least, so nothing is cheaper.
+Had a been refused: without a, 4 GPUs cost 10 at least.
 
 The tempting alternative, taking the longest idle until the sum is reached, overshoots by up to the size of the largest
 option, and never asks whether the rest of the cluster lets the gang have it.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from scaler.core.covers import Cover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,9 @@ class Ground(Protocol):
 
     def readmit(self, option: Option) -> None: ...
 
+    def permits(self) -> bool:
+        """Whether the chosen ones may be taken together. Where they may not, they may not with more besides either."""
+
     def fits(self) -> bool:
         """Whether the chosen ones could be enough; a quick count. Never False for a set that would be accepted."""
 
@@ -61,6 +66,9 @@ class Ground(Protocol):
     def accepts(self, keys: frozenset[str]) -> bool:
         """Whether exactly these are enough. Costly."""
 
+    def is_spent(self) -> bool:
+        """Whether the answers so far have cost as much as one search may."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -68,7 +76,7 @@ class Limits:
 
     steps: int = 20_000
     questions: int = 200
-    """Sets that `accepts` is asked about."""
+    """Sets that `accepts` is asked about; a few more to leave out what a set found does without."""
     members: int = 64
     """Options in one set."""
 
@@ -82,14 +90,8 @@ class Found:
     cost: int
     is_exact: bool
     """Whether everything was searched: no cheaper set exists, or none at all."""
-    alternatives: tuple[frozenset[str], ...] = ()
-    """Other sets that were accepted, dearer ones, cheapest first."""
     steps: int = 0
     questions: int = 0
-
-
-Ordering = Callable[[Sequence[Option]], Sequence[Option]]
-"""An order in which greedy takes options."""
 
 
 def cheapest(
@@ -100,9 +102,9 @@ def cheapest(
     limits: Limits,
     seeds: Sequence[Sequence[str]] = (),
 ) -> Found:
-    """The cheapest accepted set. `need` is what must be gained at least, need by need; the first is the scarce one.
+    """The cheapest accepted set. `need` is what must be gained at least, need by need.
 
-    `seeds` are orders of keys that greedy tries besides its own, such as all options of one node first.
+    `seeds` are orders of keys that greedy tries besides its own.
     """
     return _Search(list(options), need, ground, limits).run(seeds)
 
@@ -120,157 +122,210 @@ class _Search:
     best: frozenset[str] | None = None
     best_cost: int = 0
     steps: int = 0
+    is_cut: bool = False
+    """Whether a set was not looked at because it has too many members."""
     answers: dict[frozenset[str], bool] = field(default_factory=dict)
     chosen: list[Option] = field(default_factory=list)
+    excluded: dict[Hashable, int] = field(default_factory=dict)
+    """How many twins of each kind are excluded."""
 
     def run(self, seeds: Sequence[Sequence[str]]) -> Found:
         self.options.sort(key=self._rank)
+        self.covers = [
+            Cover(need, [(each.gains[i], each.cost) for each in self.options]) for i, need in enumerate(self.need)
+        ]
         is_exact = True
         try:
-            self._seed([option.key for option in self.options])
+            self._seed(self.options)
+            by_key = {option.key: option for option in self.options}
             for order in seeds:
-                self._seed(order)
-            self._descend(0, 0, self.need)
+                self._seed([by_key[key] for key in order])
+            self._descend(0, 0, tuple(cover.need for cover in self.covers))
         except _OutOfStepsError:
             is_exact = False
+        is_exact = is_exact and not self.is_cut
         if self.best is not None and not is_exact:
-            self._thin(self.best)
-        return self._found(is_exact)
-
-    def _rank(self, option: Option) -> tuple[float, int, str]:
-        """Cheapest per unit of the scarce need first."""
-        gain = option.gains[0] if option.gains else 0
-        return (option.cost / gain if gain > 0 else float("inf")), option.cost, option.key
-
-    def _found(self, is_exact: bool) -> Found:
-        costs = {option.key: option.cost for option in self.options}
-        others = [keys for keys, accepted in self.answers.items() if accepted and keys != self.best]
-        others.sort(key=lambda keys: (sum(costs[key] for key in keys), sorted(keys)))
+            self._make_necessary()
         return Found(
             keys=self.best,
             cost=self.best_cost,
             is_exact=is_exact,
-            alternatives=tuple(others[:_ALTERNATIVES]),
             steps=self.steps,
             questions=len(self.answers),
         )
 
+    def _rank(self, option: Option) -> tuple[float, int, str]:
+        """Cheapest per share of the needs first. More than is needed of anything is of no use."""
+        share = sum(min(gain, need) / need for gain, need in zip(option.gains, self.need, strict=True) if need > 0)
+        return (option.cost / share if share > 0 else float("inf")), option.cost, option.key
+
     # ------------------------------------------------------------------------------------------------------ questions
 
-    def _asks(self, options: Iterable[Option]) -> bool:
+    def _asks(self, options: Iterable[Option], *, is_bounded: bool = True) -> bool:
         keys = frozenset(option.key for option in options)
         known = self.answers.get(keys)
         if known is None:
-            if len(self.answers) >= self.limits.questions:
+            if is_bounded and (len(self.answers) >= self.limits.questions or self.ground.is_spent()):
                 raise _OutOfStepsError
             known = self.answers[keys] = self.ground.accepts(keys)
         return known
 
     def _keep(self, options: Sequence[Option]) -> None:
         cost = sum(option.cost for option in options)
-        if self.best is None or cost < self.best_cost:
+        if len(options) > self.limits.members:
+            self.is_cut = True
+        elif self.best is None or cost < self.best_cost:
             self.best, self.best_cost = frozenset(option.key for option in options), cost
 
     # --------------------------------------------------------------------------------------------------------- greedy
 
-    def _seed(self, order: Sequence[str]) -> None:
-        """Take options in that order until they are enough, then leave out what is not needed."""
-        by_key = {option.key: option for option in self.options}
+    def _seed(self, order: Sequence[Option]) -> None:
+        """Take options in that order until they are enough, then leave out what is not needed.
+
+        Where they should be enough and are not, somebody else gets something of it. How much is not known, so more and
+        more options are taken before it is asked again.
+        """
         taken: list[Option] = []
+        left = list(self.need)
+        patience = step = 0
         try:
-            for key in order[: self.limits.members]:
-                taken.append(by_key[key])
-                self.ground.choose(by_key[key])
-                if self._covers(taken) and self.ground.fits() and self._asks(taken):
-                    self._thin(frozenset(option.key for option in taken))
-                    return
+            for option in order:
+                if any(need > 0 for need in left) and not _adds(option, left):
+                    continue
+                if not self._takes(option, taken, left) or any(need > 0 for need in left) or not self.ground.fits():
+                    continue
+                patience -= 1
+                if patience < 0:
+                    if self._asks(taken):
+                        self._thin(taken)
+                        return
+                    step = 2 * step + 1
+                    patience = step
+                if len(taken) >= _GREEDY * self.limits.members:
+                    break
+            if taken and all(need <= 0 for need in left) and self.ground.fits() and self._asks(taken):
+                self._thin(taken)
         finally:
             for option in reversed(taken):
                 self.ground.unchoose(option)
 
-    def _thin(self, keys: frozenset[str]) -> None:
-        """Leave out one after the other, the dearest first, what the set does without."""
-        kept = sorted(
-            (option for option in self.options if option.key in keys), key=lambda each: (-each.cost, each.key)
-        )
-        for option in list(kept):
-            rest = [each for each in kept if each is not option]
-            try:
-                is_enough = self._covers(rest) and self._asks(rest)
-            except _OutOfStepsError:
-                break
-            if is_enough:
-                kept = rest
-        self._keep(kept)
+    def _takes(self, option: Option, taken: list[Option], left: list[int]) -> bool:
+        self.ground.choose(option)
+        if not self.ground.permits():
+            self.ground.unchoose(option)
+            return False
+        taken.append(option)
+        for i, gain in enumerate(option.gains):
+            left[i] -= gain
+        return True
 
-    def _covers(self, options: Sequence[Option]) -> bool:
-        return all(sum(each.gains[i] for each in options) >= need for i, need in enumerate(self.need))
+    def _thin(self, taken: list[Option]) -> None:
+        """Leave out what the accepted set does without: first many at once, then one after the other, dearest first."""
+        try:
+            size = len(taken) // 2
+            while size > 1:
+                self._leave_out(taken, size)
+                size //= 2
+            while self._leave_out(taken, 1):
+                pass
+        finally:
+            self._keep(taken)
+
+    def _leave_out(self, taken: list[Option], size: int, *, is_bounded: bool = True) -> bool:
+        """Leave out so many at once wherever it can be done. Whether it was done anywhere."""
+        dearest_first = sorted(taken, key=lambda each: (-each.cost, each.key))
+        was_done = False
+        for start in range(0, len(dearest_first), size):
+            few = dearest_first[start : start + size]
+            for option in few:
+                self.ground.unchoose(option)
+                taken.remove(option)
+            is_enough = False
+            try:
+                is_enough = self._could_be_enough(taken) and self._asks(taken, is_bounded=is_bounded)
+            finally:
+                if not is_enough:
+                    for option in few:
+                        self.ground.choose(option)
+                        taken.append(option)
+            was_done = was_done or is_enough
+        return was_done
+
+    def _could_be_enough(self, options: Sequence[Option]) -> bool:
+        return bool(options) and self.ground.fits()
+
+    def _make_necessary(self) -> None:
+        """Leave out of the best set what it does without, however many questions that takes."""
+        taken = [option for option in self.options if self.best and option.key in self.best]
+        for option in taken:
+            self.ground.choose(option)
+        while self._leave_out(taken, 1, is_bounded=False):
+            pass
+        for option in taken:
+            self.ground.unchoose(option)
+        self._keep(taken)
 
     # --------------------------------------------------------------------------------------------------------- search
 
     def _descend(self, start: int, cost: int, left: tuple[int, ...]) -> None:
         """Search every set that has the chosen ones and otherwise only options from `start` on."""
-        if max(left, default=0) <= 0 and self.ground.fits() and self._asks(self.chosen):
+        if all(need <= 0 for need in left) and self.ground.fits() and self._asks(self.chosen):
             self._keep(self.chosen)
             return
         if len(self.chosen) >= self.limits.members:
+            self.is_cut = self.is_cut or start < len(self.options)
             return
         excluded: list[Option] = []
         try:
             self._branch(start, cost, left, excluded)
         finally:
             for option in reversed(excluded):
+                self.excluded[option.twin] -= 1
                 self.ground.readmit(option)
 
     def _branch(self, start: int, cost: int, left: tuple[int, ...], excluded: list[Option]) -> None:
-        passed_over: set[Hashable] = set()
         for place in range(start, len(self.options)):
-            option = self.options[place]
-            if self.best is not None and cost + self._bound(place, left) >= self.best_cost:
+            if self._is_too_dear(place, cost, left):
                 return
-            if option.twin not in passed_over and not self._is_too_dear(cost + option.cost):
+            self._count_step()
+            option = self.options[place]
+            if not self.excluded.get(option.twin):
                 self._with(place, cost, left)
-            passed_over.add(option.twin)
+            self.excluded[option.twin] = self.excluded.get(option.twin, 0) + 1
             self.ground.exclude(option)
             excluded.append(option)
             if not self.ground.could_fit():
                 return
 
     def _with(self, place: int, cost: int, left: tuple[int, ...]) -> None:
-        self.steps += 1
-        if self.steps > self.limits.steps:
-            raise _OutOfStepsError
         option = self.options[place]
+        remaining = tuple(need - cover.gains[place] for need, cover in zip(left, self.covers, strict=True))
+        if self._is_too_dear(place + 1, cost + option.cost, remaining):
+            return
         self.chosen.append(option)
         self.ground.choose(option)
         try:
-            remaining = tuple(need - gain for need, gain in zip(left, option.gains, strict=True))
-            self._descend(place + 1, cost + option.cost, remaining)
+            if self.ground.permits():
+                self._descend(place + 1, cost + option.cost, remaining)
         finally:
             self.ground.unchoose(option)
             self.chosen.pop()
 
-    def _is_too_dear(self, cost: int) -> bool:
-        return self.best is not None and cost >= self.best_cost
+    def _is_too_dear(self, start: int, cost: int, left: tuple[int, ...]) -> bool:
+        """Whether covering what is left with options from `start` on is impossible, or no cheaper than the best set."""
+        least = cost + max((cover.least(start, need) for cover, need in zip(self.covers, left, strict=True)), default=0)
+        return least == float("inf") or (self.best is not None and least >= self.best_cost)
 
-    def _bound(self, start: int, left: tuple[int, ...]) -> float:
-        """What covering the scarce need from here on costs at least: a part of the last option counts as a part.
-
-        Options are in the order of cost per gain, so this is the optimum of the relaxed problem. At least one more
-        option is needed in any case.
-        """
-        missing, cost = (left[0] if left else 0), 0.0
-        if missing <= 0:
-            return 0.0
-        for option in self.options[start : start + self.limits.members]:
-            gain = option.gains[0]
-            if gain <= 0:
-                return float("inf")
-            if gain >= missing:
-                return cost + option.cost * missing / gain
-            missing -= gain
-            cost += option.cost
-        return float("inf")
+    def _count_step(self) -> None:
+        self.steps += 1
+        if self.steps > self.limits.steps:
+            raise _OutOfStepsError
 
 
-_ALTERNATIVES = 5
+def _adds(option: Option, left: Sequence[int]) -> bool:
+    """Whether it adds to anything that is still needed."""
+    return any(gain > 0 and need > 0 for gain, need in zip(option.gains, left, strict=True))
+
+
+_GREEDY = 4
+"""Times as many options as a set may have are taken before greedy gives up: most can be left out again."""

@@ -1,14 +1,17 @@
 """Reclaim plans: which idle workloads to suspend so that a waiting gang gets in.
 
-| module     | question                                                          |
-|------------|-------------------------------------------------------------------|
-| `values`   | what is a plan made from, and what comes of it?                    |
-| `count`    | could the gang fit, by the sums alone?                             |
-| `trial`    | would it really get in if exactly these were suspended?            |
-| `ground`   | the world in which `core/victims.py` searches                      |
-| `refusals` | why is there no plan, with the numbers?                            |
-| `holding`  | does a plan still hold, now that it is to be carried out?          |
-| `planning` | the cheapest set, or why there is none                             |
+| module     | question                                                         |
+|------------|------------------------------------------------------------------|
+| `values`   | what is a plan made from, and what comes of it?                   |
+| `forecast` | what will Kueue do if nobody more is suspended?                   |
+| `count`    | could the gang fit, by the sums alone?                            |
+| `needs`    | what has to be gained at least, and who adds how much to it?      |
+| `trial`    | would it really get in, and stay, if exactly these were suspended? |
+| `twins`    | who can stand for whom?                                           |
+| `ground`   | the world in which `core/victims.py` searches                     |
+| `refusals` | why is there no plan, with the numbers?                           |
+| `holding`  | does a plan still hold, now that it is to be carried out?         |
+| `planning` | the cheapest set, or why there is none                            |
 """
 
 from scaler.core.reclaim.holding import still_holds

@@ -17,196 +17,104 @@ sums and by the nodes; each such set is put on trial (`trial.py`), which simulat
 where the search ends before everything was looked at, the plan says that it is not exact, or the answer is NotFound.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 from scaler.core.quota.model import Strategy
 from scaler.core.quota.tree import QueueNode
-from scaler.core.reclaim.count import Count
-from scaler.core.reclaim.ground import VictimGround, options_of
-from scaler.core.reclaim.refusals import View, why_never, why_nobody, without
-from scaler.core.reclaim.trial import Trial, Trials, free_capacity
-from scaler.core.reclaim.values import Alternative, Caution, NoPlan, Plan, Request, Why
-from scaler.core.victims import Found, Option, cheapest
-
-_SEEDED_NODES = 8
-_SHOWN = 5
+from scaler.core.reclaim.alternatives import alternatives_to, alternatives_tried, necessities_of
+from scaler.core.reclaim.field import Field
+from scaler.core.reclaim.forecast import without
+from scaler.core.reclaim.ground import Budgets
+from scaler.core.reclaim.refusals import hindrance, why_never, why_nobody
+from scaler.core.reclaim.trial import Trial, named
+from scaler.core.reclaim.values import Caution, NoPlan, Plan, Request, Why
+from scaler.core.victims import Found
 
 
 def plan_reclaim(request: Request) -> Plan | NoPlan:
     """The plan for the gang, or why there is none."""
-    hindrance = _hindrance(request)
-    return hindrance if hindrance is not None else _Planner(request).plan()
+    in_the_way = hindrance(request)
+    if in_the_way is not None:
+        return in_the_way
+    field = Field(request)
+    needless = _why_needless(field)
+    if needless is not None:
+        return _no_plan(field, *needless)
+    budgets = Budgets(field.by_key.values(), request.refuse)
+    found = field.cheapest(budgets)
+    if found.keys is not None:
+        return _planned(field, found.keys, found, budgets)
+    unbounded = field.cheapest(None).keys if budgets.has_refused else None
+    if unbounded is not None:
+        return _no_plan(field, Why.BUDGET_EXHAUSTED, field.refusal(unbounded), is_exact=found.is_exact)
+    return _no_plan(field, *why_nobody(field), is_exact=found.is_exact)
 
 
-def _hindrance(request: Request) -> NoPlan | None:
-    """Why nothing can be planned at all."""
-    gang, scene = request.gang, request.scene
-    if gang.opaque_because:
-        return NoPlan(gang=gang.key, why=Why.UNFORESEEABLE, message=f"cannot be foreseen: {gang.opaque_because}")
-    queue = scene.tree.queues.get(scene.world.home(gang))
-    if queue is None:
-        return NoPlan(
-            gang=gang.key, why=Why.QUEUE_STOPPED, message=f"LocalQueue {gang.queue} is stopped, or leads nowhere"
-        )
-    if not queue.spec.schedules:
-        why = queue.spec.inactive_because or f"stopPolicy is {queue.spec.stop_policy}"
-        return NoPlan(gang=gang.key, why=Why.QUEUE_STOPPED, message=f"ClusterQueue {queue.name} admits nothing: {why}")
-    if not scene.world.admits_namespace(queue.spec, gang.namespace):
-        return NoPlan(
-            gang=gang.key,
-            why=Why.QUEUE_STOPPED,
-            message=f"ClusterQueue {queue.name} does not select namespace {gang.namespace}",
-        )
+def _why_needless(field: Field) -> tuple[Why, str] | None:
+    """Why no plan is needed, or none need be searched."""
+    if not field.forecast.comes_to_rest:
+        cycles = len(field.forecast.run.cycles)
+        return Why.UNFORESEEABLE, f"Kueue would not come to rest within {cycles} cycles as things stand"
+    if field.trials.nobody.why is None:
+        return Why.FITS_ALREADY, "it fits into what is free, or will be once those under way have gone"
+    if not field.count.could_ever_fit(field.tree):
+        return Why.NEVER_FITS, why_never(field)
     return None
 
 
-class _Planner:
-    """One request, with all that is found on the way."""
+def _no_plan(field: Field, why: Why, message: str, *, is_exact: bool = True) -> NoPlan:
+    return NoPlan(
+        gang=field.gang.key, why=why, message=message, alternatives=alternatives_tried(field), is_exact=is_exact
+    )
 
-    def __init__(self, request: Request) -> None:
-        scene = request.scene
-        self.tree = without(scene.tree, request.leaving)
-        held = {key for queue in self.tree.queues.values() for key in queue.workloads}
-        self.candidates = [each for each in request.candidates if each.workload in held]
-        self.request = replace(request, candidates=tuple(self.candidates))
-        self.queue = self.tree.queues[scene.world.home(request.gang)]
-        self.count = Count.of(request.gang, self.queue, scene.world.market)
-        self.trials = Trials(self.request)
-        self.names = {each.workload: each for each in self.candidates}
 
-    def plan(self) -> Plan | NoPlan:
-        if self.trials.nobody.why is None:
-            return self._no(Why.FITS_ALREADY, "it fits into what is free, or will be once those under way have gone")
-        if not self.count.could_ever_fit(self.tree):
-            return self._no(Why.NEVER_FITS, why_never(self.request.gang, self.queue, self.count))
-        found = self._search()
-        if found.keys is not None:
-            return self._planned(found.keys, found)
-        return self._refused(found)
+def _planned(field: Field, keys: frozenset[str], found: Found, budgets: Budgets) -> Plan:
+    trial = field.trials.of(keys)
+    victims = field.victims(keys)
+    before, after = field.queue, without(field.tree, keys).queues[field.queue.name]
+    held = trial.gang.held if trial.gang is not None else None
+    takes = dict(held.usage) if held is not None else {}
+    return Plan(
+        id=plan_id(field.gang.uid, [each.name for each in victims]),
+        gang=field.gang.key,
+        gang_uid=field.gang.uid,
+        cluster_queue=field.queue.name,
+        victims=victims,
+        cost=found.cost,
+        free_before={key: before.available(key) for key in sorted(takes)},
+        free_after={key: after.available(key) for key in sorted(takes)},
+        takes=takes,
+        assignments=held.assignments if held is not None else (),
+        placement=trial.placement,
+        others=trial.others,
+        is_exact=found.is_exact,
+        necessities=necessities_of(field, keys),
+        alternatives=alternatives_to(field, keys, budgets),
+        cautions=tuple(_cautions(field, trial)),
+    )
 
-    # --------------------------------------------------------------------------------------------------------- search
 
-    def _search(self) -> Found:
-        capacity = free_capacity(self.request)
-        missing = self.count.missing(self.tree)
-        # The scarcest first: it is the one by which options are ranked.
-        missing = dict(sorted(missing.items(), key=lambda each: (-each[1] / self.count.total[each[0]], each[0])))
-        options = options_of(self.candidates, self.count, self.tree, missing, capacity)
-        ground = VictimGround(self.request, self.count, self.tree, self.trials)
-        if not ground.could_fit():
-            return Found(keys=None, cost=0, is_exact=True)
-        return cheapest(
-            options, tuple(missing.values()), ground, limits=self.request.limits, seeds=self._seeds(options)
+def _cautions(field: Field, trial: Trial) -> Iterator[Caution]:
+    """What may go wrong with the plan all the same."""
+    if field.request.scene.capacity is None:
+        yield Caution(reason="NodesNotCounted", message="only quota was planned for, not where pods fit")
+    if trial.others:
+        yield Caution(reason="OthersFirst", message=f"{named(trial.others)} get in before it")
+    rivals = sorted(queue.name for queue in field.tree.scheduling if _could_take(field, queue))
+    if rivals:
+        message = (
+            "freed quota is anybody's until the gang holds it: a Workload that is created meanwhile in "
+            f"{named(rivals)} may take a piece"
         )
+        yield Caution(reason=str(Why.UNPROTECTED), message=message)
 
-    def _seeds(self, options: Sequence[Option]) -> list[list[str]]:
-        """Orders for greedy that empty one node after the other, for gangs with pods that need most of a node."""
-        capacity = free_capacity(self.request)
-        if capacity is None:
-            return []
-        on_node: dict[int, list[Option]] = {}
-        for option in options:
-            for node in capacity.held_by((option.key,)):
-                on_node.setdefault(node, []).append(option)
-        cheap = sorted(on_node.values(), key=lambda each: (sum(one.cost for one in each) / len(each), each[0].key))
-        rest = sorted(options, key=lambda each: (each.cost, each.key))
-        orders = []
-        for first in range(min(_SEEDED_NODES, len(cheap))):
-            ahead = [option.key for node in (*cheap[first:], *cheap[:first]) for option in node]
-            orders.append(list(dict.fromkeys([*ahead, *(option.key for option in rest)])))
-        return orders
 
-    # -------------------------------------------------------------------------------------------------------- answers
-
-    def _planned(self, keys: frozenset[str], found: Found) -> Plan:
-        trial = self.trials.of(keys)
-        victims = tuple(sorted((self.names[key] for key in keys), key=lambda each: each.name))
-        after = without(self.tree, keys)
-        gang = trial.gang
-        assert_held = gang.held if gang is not None else None
-        takes = dict(assert_held.usage) if assert_held is not None else {}
-        return Plan(
-            id=plan_id(self.request.gang.uid, [each.name for each in victims]),
-            gang=self.request.gang.key,
-            gang_uid=self.request.gang.uid,
-            cluster_queue=self.queue.name,
-            victims=victims,
-            cost=found.cost,
-            free_before={key: self.queue.available(key) for key in sorted(takes)},
-            free_after={key: after.queues[self.queue.name].available(key) for key in sorted(takes)},
-            takes=takes,
-            assignments=assert_held.assignments if assert_held is not None else (),
-            placement=trial.placement,
-            others=trial.others,
-            is_exact=found.is_exact,
-            alternatives=self._alternatives(keys),
-            cautions=tuple(self._cautions(trial)),
-        )
-
-    def _alternatives(self, chosen: frozenset[str] | None) -> tuple[Alternative, ...]:
-        """Other sets that were on trial: first what would cost less and does not do, then what would do for more."""
-        # What holds the plan and more besides is no other way of doing it.
-        tried = [
-            (keys, trial)
-            for keys, trial in self.trials.made.items()
-            if keys and not (chosen is not None and keys >= chosen)
-        ]
-        shown = [self._alternative(keys, trial) for keys, trial in tried]
-        shown.sort(key=lambda each: (each.why_not is None, each.cost, each.victims))
-        short = [each for each in shown if each.why_not is not None]
-        enough = [each for each in shown if each.why_not is None]
-        return tuple(short[-_SHOWN:] + enough[:_SHOWN])
-
-    def _alternative(self, keys: frozenset[str], trial: Trial) -> Alternative:
-        return Alternative(
-            victims=tuple(sorted(self.names[key].name for key in keys)),
-            cost=sum(self.names[key].cost.total for key in keys),
-            why_not=trial.why,
-            message=trial.message,
-        )
-
-    def _cautions(self, trial: Trial) -> list[Caution]:
-        found = []
-        if self.request.scene.capacity is None:
-            found.append(Caution(reason="NodesNotCounted", message="only quota was planned for, not where pods fit"))
-        if trial.others:
-            found.append(Caution(reason="OthersFirst", message=f"{', '.join(trial.others)} get in before it"))
-        rivals = self._rivals()
-        if rivals:
-            found.append(
-                Caution(
-                    reason=str(Why.UNPROTECTED),
-                    message="freed quota is anybody's until the gang holds it: a Workload that is created "
-                    f"meanwhile in {rivals} may take a piece",
-                )
-            )
-        return found
-
-    def _rivals(self) -> str:
-        """The queues from which a newcomer could take what is freed, in words."""
-        queues = [queue.name for queue in self.tree.scheduling if self._could_take(queue)]
-        shown = ", ".join(sorted(queues)[:3])
-        return f"{shown} and {len(queues) - 3} more" if len(queues) > 3 else shown
-
-    def _could_take(self, queue: QueueNode) -> bool:
-        if queue is self.queue and queue.spec.strategy is Strategy.STRICT_FIFO:
-            return False
-        return any(queue.potential(key) > 0 for key in self.count.keys)
-
-    def _refused(self, found: Found) -> NoPlan:
-        view = View(request=self.request, queue=self.queue, tree=self.tree, count=self.count, trials=self.trials)
-        return self._no(*why_nobody(view, is_exact=found.is_exact), exact=found.is_exact)
-
-    def _no(self, why: Why, message: str, *, exact: bool = True) -> NoPlan:
-        return NoPlan(
-            gang=self.request.gang.key,
-            why=why,
-            message=message,
-            alternatives=self._alternatives(None),
-            is_exact=exact,
-        )
+def _could_take(field: Field, queue: QueueNode) -> bool:
+    """Whether a newcomer of the queue could take what is freed."""
+    if queue.name == field.queue.name and queue.spec.strategy is Strategy.STRICT_FIFO:
+        return False
+    return any(queue.potential(key) > 0 for key in field.count.keys)
 
 
 def plan_id(gang_uid: str, victims: Sequence[str]) -> str:

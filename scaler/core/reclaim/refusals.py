@@ -1,64 +1,71 @@
 """Why is there no plan for a gang? In words, with the numbers.
 
-The first of these that holds is the answer: a budget forbids what would do; too little is idle; the nodes do not have
-it where it is needed; the search ended early; Kueue would preempt others; somebody stands before the gang; somebody
-else would get what is freed.
+First what stands in the way of planning at all (`hindrance`). Then, with no set of victims accepted and budgets not to
+blame, the first of these that holds even if everybody idle were gone is the answer: too little quota; no room on the
+nodes; those before the gang take it; what a trial says.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
+from scaler.core.placement import Placement, place
 from scaler.core.quota.amounts import FlavorResource, as_text
-from scaler.core.quota.model import Strategy, Workload
-from scaler.core.quota.tree import QueueNode, Tree
-from scaler.core.reclaim.count import Count, usage_text
-from scaler.core.reclaim.trial import Trial, Trials
-from scaler.core.reclaim.values import Request, Why
-
-_TAKERS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """What a planner has found."""
-
-    request: Request
-    queue: QueueNode
-    """The gang's, in `tree`."""
-    tree: Tree
-    """Without those who leave anyway."""
-    count: Count
-    trials: Trials
-
-    @property
-    def everybody(self) -> frozenset[str]:
-        return frozenset(each.workload for each in self.request.candidates)
+from scaler.core.quota.model import Strategy
+from scaler.core.quota.tree import Tree
+from scaler.core.reclaim.count import usage_text
+from scaler.core.reclaim.field import Field
+from scaler.core.reclaim.forecast import without
+from scaler.core.reclaim.trial import named
+from scaler.core.reclaim.values import NoPlan, Request, Why
 
 
-def why_nobody(view: View, *, is_exact: bool) -> tuple[Why, str]:
-    """Why no set of candidates will do. `is_exact`: whether all of them were considered."""
-    refused, scattered = _largest(view, Why.BUDGET_EXHAUSTED), _largest(view, Why.PLACEMENT_IMPOSSIBLE)
-    if refused is not None:
-        return Why.BUDGET_EXHAUSTED, refused.message
-    after = without(view.tree, view.everybody)
-    if not view.count.fits(after):
-        return Why.NOT_ENOUGH_IDLE, _shortage(view, after)
-    trial = view.trials.of(view.everybody)
-    if scattered is not None or trial.why is Why.PLACEMENT_IMPOSSIBLE:
-        return Why.PLACEMENT_IMPOSSIBLE, (scattered or trial).message
-    if trial.why is None or not is_exact:
+def hindrance(request: Request) -> NoPlan | None:
+    """Why nothing can be planned at all."""
+    return next((NoPlan(gang=request.gang.key, why=why, message=text) for why, text in _hindrances(request)), None)
+
+
+def _hindrances(request: Request) -> Iterator[tuple[Why, str]]:
+    gang, scene = request.gang, request.scene
+    if gang.opaque_because:
+        yield Why.UNFORESEEABLE, f"cannot be foreseen: {gang.opaque_because}"
+    if gang.reservation is not None:
+        yield Why.FITS_ALREADY, f"it holds quota in ClusterQueue {gang.reservation.cluster_queue} already"
+    if not gang.may_queue:
+        yield Why.UNFORESEEABLE, "it is not in line: a backoff runs, or its eviction has not been followed by a requeue"
+    queue = scene.tree.queues.get(scene.world.home(gang))
+    if queue is None:
+        yield Why.QUEUE_STOPPED, f"LocalQueue {gang.queue} is stopped, or leads nowhere"
+    elif not queue.spec.schedules:
+        why = queue.spec.inactive_because or f"stopPolicy is {queue.spec.stop_policy}"
+        yield Why.QUEUE_STOPPED, f"ClusterQueue {queue.name} admits nothing: {why}"
+    elif not scene.world.admits_namespace(queue.spec, gang.namespace):
+        yield Why.QUEUE_STOPPED, f"ClusterQueue {queue.name} does not select namespace {gang.namespace}"
+    elif all(each.key != gang.key for each in scene.pending.get(queue.name, ())):
+        yield Why.UNFORESEEABLE, f"it does not wait in ClusterQueue {queue.name} any more"
+
+
+def why_nobody(field: Field) -> tuple[Why, str]:
+    """Why no set of candidates will do."""
+    after = without(field.forecast.roomiest, field.everybody)
+    if not field.count.fits(after):
+        return Why.NOT_ENOUGH_IDLE, _shortage(field)
+    scattered = _scattered(field)
+    if scattered:
+        return Why.PLACEMENT_IMPOSSIBLE, scattered
+    if not field.wanted.fits(after):
+        return _behind(field, after)
+    trial = field.trials.of(field.everybody)
+    if trial.why is None:
         return Why.NOT_FOUND, "no set of victims was found in as many steps as a search may take"
-    if trial.why is Why.WOULD_PREEMPT_OTHERS:
-        return trial.why, trial.message
-    return _blocked(view, trial)
+    return trial.why, trial.message
 
 
-def why_never(gang: Workload, queue: QueueNode, count: Count) -> str:
+def why_never(field: Field) -> str:
     """Why no flavor of the queue could hold the gang, were nothing used."""
+    queue, count = field.queue, field.count
     if not count.is_possible:
         return (
-            f"no flavor of ClusterQueue {queue.name} is open to the pods of {gang.key}: a resource that it has no "
-            "quota for, a taint that they do not tolerate, or a node selector that no flavor matches"
+            f"no flavor of ClusterQueue {queue.name} is open to the pods of {field.gang.key}: a resource that it has "
+            "no quota for, a taint that they do not tolerate, or a node selector that no flavor matches"
         )
     most: dict[str, int] = {}
     for key in count.keys:
@@ -72,59 +79,50 @@ def why_never(gang: Workload, queue: QueueNode, count: Count) -> str:
     return f"it needs {', '.join(shown)} that ClusterQueue {queue.name} could ever get, borrowing included{split}"
 
 
-def _largest(view: View, why: Why) -> Trial | None:
-    """Of the trials that ended so, that of the largest set."""
-    ended = [(len(keys), trial) for keys, trial in view.trials.made.items() if trial.why is why]
-    return max(ended, key=lambda each: each[0])[1] if ended else None
-
-
-def _blocked(view: View, trial: Trial) -> tuple[Why, str]:
-    """The sums would do with everybody gone, and still the gang does not get in: who is in its way?"""
-    ahead = _ahead(view)
-    if ahead:
-        strict = f"ClusterQueue {view.queue.name} is StrictFIFO and {ahead} stands before it"
-        return Why.HEAD_OF_LINE_BLOCKED, f"{strict}, which would not get in even with every idle workload gone"
-    takers = ", ".join(_takers(view)) or "others that wait"
-    return Why.WOULD_BE_TAKEN_BY_OTHER, f"what is freed would go to {takers} first; {trial.message}"
-
-
-def _ahead(view: View) -> str:
-    """Who stands before the gang in a StrictFIFO queue; empty where nobody does."""
-    if view.queue.spec.strategy is not Strategy.STRICT_FIFO:
+def _scattered(field: Field) -> str:
+    """Why nodes have no room for it with everybody idle gone; empty where they have."""
+    if field.nodes is None or not field.choices:
         return ""
-    gang = view.request.gang
-    waiting = [each for each in view.request.scene.pending.get(view.queue.name, ()) if each.may_queue]
-    first = min(waiting, key=lambda each: (-each.priority, each.queued_at, each.uid), default=gang)
-    return "" if first.key == gang.key else f"Workload {first.key}"
+    emptier = field.nodes.without(field.everybody)
+    found = [place(demands, emptier) for demands in field.choices]
+    misfits = [each.message for each in found if not isinstance(each, Placement)]
+    return misfits[0] if len(misfits) == len(found) else ""
 
 
-def _takers(view: View) -> list[str]:
-    """Who gets in when everybody idle is gone."""
-    simulation = view.request.scene.simulation.fork()
-    simulation.deactivate(sorted(view.request.leaving | view.everybody))
-    run = simulation.run(until=lambda cycle: cycle.number >= _TAKERS)
-    return [each.key for cycle in run.cycles for each in cycle.admitted][:_TAKERS]
+def _behind(field: Field, after: Tree) -> tuple[Why, str]:
+    """It would fit alone, but not with those who are before it for certain."""
+    ahead = [each.key for each in field.request.scene.before(field.gang)]
+    needs = ", ".join(f"{as_text(r, amount)} {r}" for r, amount in sorted(field.wanted.total.items()))
+    most = _words(_available(field, after))
+    queue = field.queue.name
+    who = f"Workloads {named(ahead)} stand" if len(ahead) > 1 else f"Workload {named(ahead)} stands"
+    if field.queue.spec.strategy is Strategy.STRICT_FIFO:
+        return Why.HEAD_OF_LINE_BLOCKED, (
+            f"ClusterQueue {queue} is StrictFIFO and {who} before the gang: together they need {needs}; "
+            f"available with every idle workload gone: {most}"
+        )
+    return Why.WOULD_BE_TAKEN_BY_OTHER, (
+        f"Workloads like it stand before it in ClusterQueue {queue}: together they need {needs}; "
+        f"available with every idle workload gone: {most}"
+    )
 
 
-def _shortage(view: View, after: Tree) -> str:
+def _shortage(field: Field) -> str:
     """What is needed, free and idle, in words."""
-    short = frozenset(view.count.missing(view.tree)) or frozenset(view.count.total)
-    keys = sorted(key for key in view.count.keys if key.resource in short)
-    now = {key: view.queue.available(key) for key in keys}
-    most = {key: after.queues[view.queue.name].available(key) for key in keys}
-    needs = ", ".join(f"{as_text(r, a)} {r}" for r, a in sorted(view.count.total.items()) if r in short)
-    idle = f"with every idle workload gone: {_words(most)}" if view.everybody else "nobody is idle"
-    return f"it needs {needs}; available to ClusterQueue {view.queue.name}: {_words(now)}; {idle}"
+    short = frozenset(field.count.missing(field.tree)) or frozenset(field.count.total)
+    now = _available(field, field.tree, short)
+    most = _available(field, without(field.tree, field.everybody), short)
+    needs = ", ".join(f"{as_text(r, a)} {r}" for r, a in sorted(field.count.total.items()) if r in short)
+    idle = f"with every idle workload gone: {_words(most)}" if field.everybody else "nobody is idle"
+    return f"it needs {needs}; available to ClusterQueue {field.queue.name}: {_words(now)}; {idle}"
+
+
+def _available(field: Field, tree: Tree, resources: frozenset[str] = frozenset()) -> dict[FlavorResource, int]:
+    """What the gang's queue has of all that it might take; of these resources only, where any are named."""
+    queue = tree.queues[field.queue.name]
+    keys = [key for key in sorted(field.count.keys) if not resources or key.resource in resources]
+    return {key: queue.available(key) for key in keys}
 
 
 def _words(amounts: Mapping[FlavorResource, int]) -> str:
     return usage_text(amounts) or "nothing"
-
-
-def without(tree: Tree, keys: frozenset[str]) -> Tree:
-    """The tree with these Workloads gone."""
-    after = tree.clone()
-    for queue in after.queues.values():
-        for key in [each for each in queue.workloads if each in keys]:
-            queue.release(queue.workloads[key])
-    return after

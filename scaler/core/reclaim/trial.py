@@ -1,17 +1,31 @@
-"""Would the gang get in if exactly these were suspended? The costly question, asked of one set at a time.
+"""Would the gang get in, and stay, if exactly these were suspended? The costly question, asked of one set at a time.
 
-The cycles of Kueue are simulated with the set gone, until the gang is admitted or will not be. Then its pods are
-placed, together with those of whoever got in before it. A set is accepted only if nobody outside it has to suffer.
+The cycles of Kueue are simulated with the set gone, until everything is at rest. A set is accepted if
+
+* the gang is admitted, and not preempted again: in a cohort whose queues reclaim what they lend, an owner that waits
+  may take back at once what the gang has borrowed;
+* nobody is preempted on the way whom Kueue would not preempt in any case;
+* its pods fit the nodes, together with those of whoever got in before it.
+
+A trial ends early where that is no longer possible. What budgets say is not asked here.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from scaler.core.placement import Capacity, Demand, Placement, demand_of, place
 from scaler.core.quota.cycle import Cycle
 from scaler.core.quota.model import Strategy, Workload
-from scaler.core.quota.simulation import Simulation
-from scaler.core.reclaim.values import Request, Why
+from scaler.core.quota.simulation import Ending, Limits, Run, Simulation
+from scaler.core.reclaim.forecast import Entry, entry_of
+from scaler.core.reclaim.values import Request, Why, in_order
+
+_SHOWN = 3
+"""Names in one message."""
+_CYCLES = 5_000
+"""Of one trial: more than the Workloads that wait in any queue."""
+_HEADS = 10_000
+"""Heads that all the trials for one plan look at: half a second of computing, or a second where much is preempted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +40,6 @@ class Trial:
     others: tuple[str, ...] = ()
     """Who got in before it."""
     placement: Placement | None = None
-    preempted: frozenset[str] = frozenset()
 
 
 class Trials:
@@ -34,18 +47,21 @@ class Trials:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._gang = request.gang
+        self._gang = request.gang.key
         self._queue = request.scene.world.home(request.gang)
-        self._base = request.scene.simulation.fork()
-        self._base.deactivate(sorted(request.leaving))
-        capacity = request.scene.capacity
-        self._capacity = capacity.without(request.leaving) if capacity is not None else None
+        self._forecast = request.scene.forecast(request.leaving)
+        self._capacity = free_capacity(request)
         self._known: dict[frozenset[str], Trial] = {}
-        self._members = {each.workload: each.member for each in request.candidates}
-        self._tolerated: frozenset[str] = frozenset()
-        self.nobody = self.of(frozenset())
-        self._tolerated = self.nobody.preempted
-        """Whom Kueue preempts in any case."""
+        self._left = _HEADS
+
+    @property
+    def are_spent(self) -> bool:
+        """Whether they have taken as long as they may for one plan."""
+        return self._left <= 0
+
+    def allow(self, heads: int) -> None:
+        """Let further trials look at so many heads."""
+        self._left = heads
 
     def of(self, keys: frozenset[str]) -> Trial:
         """What comes of suspending the Workloads of these keys."""
@@ -55,79 +71,123 @@ class Trials:
         return known
 
     @property
+    def nobody(self) -> Trial:
+        """What comes of suspending nobody."""
+        return self.of(frozenset())
+
+    @property
     def made(self) -> Mapping[frozenset[str], Trial]:
         return self._known
 
     def _try(self, keys: frozenset[str]) -> Trial:
-        simulation = self._base.fork()
+        if not keys:
+            return self._judged(keys, self._forecast.start, self._forecast.run)
+        simulation = self._forecast.start.fork()
         simulation.deactivate(sorted(keys))
-        run = simulation.run(until=lambda cycle: self._is_decided(simulation, cycle))
-        preempted = frozenset(each.workload.key for cycle in run.cycles for each in cycle.preempted)
-        harmed = sorted(preempted - self._tolerated)
-        holder = simulation.holder(self._gang.key)
-        if holder is None:
-            return Trial(why=Why.NOT_ENOUGH_IDLE, message=self._why_waiting(simulation), preempted=preempted)
-        if harmed and keys:
-            message = f"Kueue would preempt {', '.join(harmed)} for it or for others"
-            return Trial(why=Why.WOULD_PREEMPT_OTHERS, message=message, gang=holder, preempted=preempted)
-        before = [each for cycle in run.cycles for each in cycle.admitted if each.key != self._gang.key]
-        return self._placed(keys, holder, before, preempted)
+        limits = Limits(preemptions=3 * len(self._forecast.preempted) + 10, cycles=_CYCLES)
+        run = simulation.run(until=self._is_lost(simulation), limits=limits)
+        self._left -= sum(len(cycle.considered) for cycle in run.cycles)
+        return self._judged(keys, simulation, run)
 
-    def _is_decided(self, simulation: Simulation, cycle: Cycle) -> bool:
-        """Whether the gang is in, or set aside with nobody under way to give anything back."""
-        if any(each.key == self._gang.key for each in cycle.admitted):
-            return True
-        spec = simulation.tree.queues[self._queue].spec
-        is_aside = spec.strategy is Strategy.BEST_EFFORT_FIFO and simulation.reason(self._gang.key) is not None
-        return is_aside and not cycle.decided
+    def _is_lost(self, simulation: Simulation) -> Callable[[Cycle], bool]:
+        """Whether nothing good can come of it any more: somebody suffers for it, or nobody comes to the gang again.
 
-    def _why_waiting(self, simulation: Simulation) -> str:
-        reason = simulation.reason(self._gang.key)
-        return f"Kueue would leave it waiting ({reason})" if reason else "Kueue would not come to look at it"
+        A Workload that was set aside comes back in line only when somebody has let go of quota. Where Kueue preempts
+        nobody in any case, whoever might do so later is one that may not.
+        """
+        unavoidable = self._forecast.preempted
 
-    def _placed(
-        self, keys: frozenset[str], holder: Workload, before: Collection[Workload], preempted: frozenset[str]
-    ) -> Trial:
-        others = tuple(each.key for each in before)
-        placement = None
-        if self._capacity is not None:
-            demands = [demand for each in (holder, *before) for demand in self._demands(each)]
-            found = place(demands, self._capacity.without(keys))
-            if not isinstance(found, Placement):
-                return Trial(
-                    why=Why.PLACEMENT_IMPOSSIBLE, message=found.message, gang=holder, others=others, preempted=preempted
-                )
-            placement = found
-        refusal = self._request.refuse([self._members[key] for key in sorted(keys)]) if keys else ""
-        return Trial(
-            why=Why.BUDGET_EXHAUSTED if refusal else None,
-            message=refusal,
-            gang=holder,
-            others=others,
-            placement=placement,
-            preempted=preempted,
-        )
+        def is_lost(cycle: Cycle) -> bool:
+            if any(each.workload.key not in unavoidable or each.workload.key == self._gang for each in cycle.preempted):
+                return True
+            return not unavoidable and not simulation.asks_for_retry and simulation.is_aside(self._gang)
 
-    def _demands(self, workload: Workload) -> Iterable[Demand]:
-        """What its pods need of the nodes, with the flavors that they got."""
+        return is_lost
+
+    # --------------------------------------------------------------------------------------------------------- verdict
+
+    def _judged(self, keys: frozenset[str], simulation: Simulation, run: Run) -> Trial:
+        entry = entry_of(self._gang, run.cycles, self._forecast.ending)
+        trial = self._judged_by_quota(keys, simulation, run, entry)
+        return trial if entry is None or trial.why is not None else self._placed(keys, trial, entry)
+
+    def _judged_by_quota(self, keys: frozenset[str], simulation: Simulation, run: Run, entry: Entry | None) -> Trial:
+        others = in_order(entry.others.values()) if entry is not None else ()
+        found = Trial(why=None, gang=entry.holder if entry is not None else None, others=others)
+        preempted = [each for cycle in run.cycles for each in cycle.preempted]
+        for each in preempted:
+            if each.workload.key == self._gang:
+                message = f"Kueue would take the quota back from the gang, for {each.by}"
+                return replace(found, why=Why.WOULD_BE_TAKEN_BY_OTHER, message=message)
+        for each in preempted if keys else ():
+            if each.workload.key not in self._forecast.preempted:
+                message = f"Kueue would preempt {each.workload.key} for {each.by}"
+                return replace(found, why=Why.WOULD_PREEMPT_OTHERS, message=message)
+        if entry is None:
+            why, message = self._why_waiting(simulation, run)
+            return replace(found, why=why, message=message)
+        return found
+
+    def _why_waiting(self, simulation: Simulation, run: Run) -> tuple[Why, str]:
+        """Why the gang does not get in, as far as a run tells."""
+        if run.ending is Ending.CAPPED:
+            return Why.UNFORESEEABLE, f"Kueue would not come to rest within {len(run.cycles)} cycles"
+        came = {each.key for cycle in run.cycles for each in cycle.admitted}
+        ahead = self._ahead(came)
+        if ahead:
+            return Why.HEAD_OF_LINE_BLOCKED, (
+                f"ClusterQueue {self._queue} is StrictFIFO and Workload {ahead} stands before the gang, "
+                "which would not get in either"
+            )
+        reason = simulation.reason(self._gang)
+        waits = f"Kueue would leave the gang waiting ({reason})" if reason else "Kueue would not come to the gang"
+        takers = [each.key for cycle in run.cycles for each in cycle.admitted if self._is_new(each.key)]
+        if takers:
+            return Why.WOULD_BE_TAKEN_BY_OTHER, f"what is freed would go to {named(takers)} first; {waits}"
+        return Why.NOT_ENOUGH_IDLE, waits
+
+    def _is_new(self, key: str) -> bool:
+        return key not in self._forecast.admitted
+
+    def _ahead(self, came: Collection[str]) -> str:
+        """Who stands before the gang in a StrictFIFO queue and does not get in; empty where nobody does."""
+        scene = self._request.scene
+        if scene.tree.queues[self._queue].spec.strategy is not Strategy.STRICT_FIFO:
+            return ""
+        ahead = (each for each in scene.before(self._request.gang) if each.key not in came)
+        return next((each.key for each in ahead), "")
+
+    # ----------------------------------------------------------------------------------------------------------- nodes
+
+    def _placed(self, keys: frozenset[str], trial: Trial, entry: Entry) -> Trial:
+        if self._capacity is None:
+            return trial
+        demands = [
+            *self._demands(entry.holder, ""),
+            *(demand for each in entry.others.values() for demand in self._demands(each, f"{each.key}/")),
+        ]
+        found = place(demands, self._capacity.without(keys | entry.gone))
+        if isinstance(found, Placement):
+            return replace(trial, placement=found)
+        return replace(trial, why=Why.PLACEMENT_IMPOSSIBLE, message=found.message)
+
+    def _demands(self, workload: Workload, prefix: str) -> Iterable[Demand]:
+        """What its pods need of the nodes, with the flavors that they got. Two Workloads may name PodSets alike."""
         flavors = self._request.scene.world.market.flavors
         pod_sets = {each.name: each for each in workload.pod_sets}
         for assignment in workload.held.assignments:
-            chosen = sorted(set(assignment.flavors.values()))
-            demand = demand_of(
-                pod_sets[assignment.name], [flavors[name] for name in chosen if name in flavors], count=assignment.count
-            )
-            # Two Workloads may name their PodSets alike.
-            yield demand if workload.key == self._gang.key else _of_another(demand, workload)
-
-
-def _of_another(demand: Demand, workload: Workload) -> Demand:
-    return Demand(
-        pod_set=f"{workload.key}/{demand.pod_set}", count=demand.count, requests=demand.requests, nodes=demand.nodes
-    )
+            chosen = [flavors[name] for name in sorted(set(assignment.flavors.values())) if name in flavors]
+            demand = demand_of(pod_sets[assignment.name], chosen, count=assignment.count)
+            yield replace(demand, pod_set=f"{prefix}{demand.pod_set}")
 
 
 def free_capacity(request: Request) -> Capacity | None:
     """What nodes have free once those under way are gone; None where nodes are not known."""
     capacity = request.scene.capacity
-    return capacity.without(request.leaving) if capacity is not None else None
+    return capacity.once_ended().without(request.leaving) if capacity is not None else None
+
+
+def named(names: Collection[str]) -> str:
+    """The first of them in words: `a, b, c and 4 more`."""
+    shown = ", ".join(list(names)[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

@@ -1,6 +1,6 @@
 """What a reclaim plan is made from, and what comes of it."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -13,6 +13,7 @@ from scaler.core.quota.model import PodSetAssignment, Workload
 from scaler.core.quota.roster import World
 from scaler.core.quota.simulation import Simulation
 from scaler.core.quota.tree import Tree
+from scaler.core.reclaim.forecast import Forecast, forecast
 from scaler.core.scopes import Member
 from scaler.core.victims import Limits
 
@@ -70,6 +71,7 @@ class Scene:
     now: datetime
     capacity: Capacity | None = None
     """Free amounts of the nodes; None where nodes are not known, and then only quota is planned for."""
+    _forecasts: dict[frozenset[str], Forecast] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -83,7 +85,32 @@ class Scene:
             local_queue=self.world.local_queue,
             now=self.now,
             fair_sharing=self.fair_sharing,
+            strategies=self.world.strategies,
         )
+
+    def forecast(self, leaving: frozenset[str]) -> Forecast:
+        """What comes of it if nobody is suspended but those who leave anyway."""
+        known = self._forecasts.get(leaving)
+        if known is None:
+            known = self._forecasts[leaving] = forecast(self.simulation, leaving)
+        return known
+
+    def before(self, gang: Workload) -> list[Workload]:
+        """Who waits in line before the gang in its ClusterQueue, the first one first."""
+        queue = self.tree.queues[self.world.home(gang)].spec
+        waiting = self.pending.get(queue.name, ())
+        ahead = (each for each in waiting if each.may_queue and _place(each) < _place(gang))
+        return sorted((each for each in ahead if self.world.admits_namespace(queue, each.namespace)), key=_place)
+
+
+def _place(workload: Workload) -> tuple[object, ...]:
+    """Its place in line."""
+    return -workload.priority, workload.queued_at, workload.uid
+
+
+def in_order(workloads: Iterable[Workload]) -> tuple[str, ...]:
+    """Their keys in the order in which queues take them."""
+    return tuple(each.key for each in sorted(workloads, key=_place))
 
 
 Refusal = Callable[[Collection[Member]], str]
@@ -116,6 +143,17 @@ class Alternative:
     cost: int
     why_not: Why | None
     """None: it would do, and costs more."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Necessity:
+    """Why one victim of a plan cannot be left out."""
+
+    victim: str
+    """Its name, as in `Candidate.name`."""
+    why: Why
+    """What would be said of the plan without it."""
     message: str
 
 
@@ -153,6 +191,8 @@ class Plan:
     """Whether no cheaper plan exists; else none was found in as many steps as a search may take."""
     alternatives: tuple[Alternative, ...] = ()
     cautions: tuple[Caution, ...] = ()
+    necessities: tuple[Necessity, ...] = ()
+    """One for every victim."""
 
     @property
     def gpus(self) -> int:

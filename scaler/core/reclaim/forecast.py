@@ -1,0 +1,105 @@
+"""What will Kueue do if nobody more is suspended? Found once for a tree, and shared by all gangs that wait in it.
+
+Laws:
+
+* Whom Kueue preempts in any case is not harmed by a plan. Nobody else may be.
+* `roomiest` bounds all that a plan can hope for: whoever may lose quota without being a victim has lost it there, and
+  nobody has got any.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from scaler.core.quota.cycle import Cycle
+from scaler.core.quota.model import Workload
+from scaler.core.quota.simulation import Ending, Limits, Run, Simulation
+from scaler.core.quota.tree import Tree
+
+_CYCLES = 2_000
+"""A tree that does not come to rest in so many cycles (half an hour of Kueue's time) is not planned in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """The course of things without a plan."""
+
+    start: Simulation
+    """Before any cycle, those under way gone. Fork it."""
+    run: Run
+
+    @property
+    def comes_to_rest(self) -> bool:
+        """Whether the outcome is known: all at rest, or a circle that will go on for ever."""
+        return self.run.ending is not Ending.CAPPED
+
+    @cached_property
+    def preempted(self) -> frozenset[str]:
+        """Keys of the Workloads that Kueue preempts in any case."""
+        return frozenset(each.workload.key for cycle in self.run.cycles for each in cycle.preempted)
+
+    @cached_property
+    def admitted(self) -> frozenset[str]:
+        """Keys of the Workloads that get in in any case."""
+        return frozenset(each.key for cycle in self.run.cycles for each in cycle.admitted)
+
+    @cached_property
+    def ending(self) -> frozenset[str]:
+        """Keys of the Workloads whose eviction is under way: they lose their quota, and may come back."""
+        return frozenset(each.key for each in self.start.holders if each.evicted)
+
+    @cached_property
+    def roomiest(self) -> Tree:
+        """The tree with more room than any plan but its victims can make. Clone it to change it."""
+        return without(self.start.tree, self.preempted | self.ending)
+
+
+def forecast(simulation: Simulation, leaving: frozenset[str]) -> Forecast:
+    """What comes of the simulation with some Workloads gone."""
+    start = simulation.fork()
+    start.deactivate(sorted(leaving))
+    limits = Limits(preemptions=3 * sum(1 for _ in start.holders) + 10, cycles=_CYCLES)
+    return Forecast(start=start, run=start.fork().run(limits=limits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """How one Workload got in."""
+
+    holder: Workload
+    """With its reservation."""
+    others: Mapping[str, Workload]
+    """Who had come before it or with it, and holds quota at that moment. By key."""
+    gone: frozenset[str]
+    """Who had lost quota by then."""
+
+
+def entry_of(gang: str, cycles: tuple[Cycle, ...], ending: frozenset[str]) -> Entry | None:
+    """How the Workload of that key first got in; None where it did not."""
+    came: dict[str, Workload] = {}
+    gone: set[str] = set()
+    for cycle in cycles:
+        came |= {each.key: each for each in cycle.admitted}
+        holder = came.pop(gang, None)
+        for key in _losers(cycle, ending):
+            came.pop(key, None)
+            gone.add(key)
+        if holder is not None:
+            return Entry(holder=holder, others=came, gone=frozenset(gone))
+    return None
+
+
+def _losers(cycle: Cycle, ending: frozenset[str]) -> Iterator[str]:
+    """Who loses quota right after the cycle."""
+    yield from (each.workload.key for each in cycle.preempted)
+    if cycle.number == 0:
+        yield from ending
+
+
+def without(tree: Tree, keys: frozenset[str]) -> Tree:
+    """The tree with these Workloads gone."""
+    after = tree.clone()
+    for queue in after.queues.values():
+        for key in [each for each in queue.workloads if each in keys]:
+            queue.release(queue.workloads[key])
+    return after

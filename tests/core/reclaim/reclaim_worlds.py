@@ -1,0 +1,276 @@
+"""Random small worlds in which a gang waits, and what it means there that a set of victims is accepted.
+
+`accepted` is written from the definition and not from the planner: it simulates anew, with everything that Kueue does,
+and looks at the end. `best` asks it about every set of candidates.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import combinations
+from typing import Any
+
+from hypothesis import strategies as st
+from quota_builders import GPU, NOW, cluster_queue, cohort, holding, pod_set, preempting, quota, selecting, workload
+from reclaim_builders import candidate, scene
+
+from scaler.core.nodes import ANYWHERE, NodeSelection
+from scaler.core.placement import Capacity, Demand, Node, Occupant, Placement, capacity_of, demand_of, place
+from scaler.core.quota.model import ClusterQueue, Fungibility, PreemptionPolicy, Search, Strategy, Workload
+from scaler.core.quota.simulation import Ending, Simulation
+from scaler.core.reclaim import Candidate, Request, Scene
+from scaler.core.scopes import Member
+from scaler.core.victims import Limits
+
+PLENTY = Limits(steps=200_000, questions=5_000, members=64)
+"""More than any world here can ask for, so that every answer is exact."""
+
+_POLICIES = (PreemptionPolicy.NEVER, PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY)
+_WITHIN = (
+    PreemptionPolicy.NEVER,
+    PreemptionPolicy.NEVER,
+    PreemptionPolicy.LOWER_PRIORITY,
+    PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY,
+)
+
+# ----------------------------------------------------------------------------------------------------------- the worlds
+
+
+@st.composite
+def requests(draw: st.DrawFn, most_candidates: int = 6) -> Request:
+    """A gang with its world, of which any part may be missing. Quotas are mostly about as large as what is held."""
+    flavors = ("x", "y")[: draw(st.integers(1, 2))]
+    above = draw(st.sampled_from(({}, {"a": "co"}, {"a": "co"}, {"a": "left", "b": "right"})))
+    names = "abcd"[: draw(st.integers(1, 4))] if above else "a"
+    holders = draw(st.lists(_holders(names, flavors), min_size=1, max_size=most_candidates + 2))
+    holders = [replace(each, name=f"h{i}") for i, each in enumerate(holders)]
+    others = draw(st.lists(_waiting(names, flavors), max_size=4))
+    others = [replace(each, name=f"w{i}") for i, each in enumerate(others)]
+    gang = draw(_gangs(names, flavors))
+    if draw(st.integers(0, 3)) == 3:
+        others.append(replace(gang, name="alike", uid="uid-alike", queued_at=_at(draw)))
+    idle = [each for each in holders if draw(st.sampled_from((True, True, True, False)))][:most_candidates]
+    leaving = [each.key for each in holders if draw(st.integers(0, 15)) == 15]
+    queues = [
+        draw(_queue(name, above.get("ab"[i % 2], above.get("a", "")), holders, flavors)) for i, name in enumerate(names)
+    ]
+    own = draw(st.sampled_from((None, dict.fromkeys(flavors, quota(2)))))
+    cohorts = [cohort("root", gpus=own), cohort("left", parent="root"), cohort("right", parent="root")]
+    return Request(
+        gang=gang,
+        scene=scene(
+            queues,
+            [gang, *holders, *others],
+            cohorts=cohorts if len(above) > 1 else (),
+            fair_sharing=draw(st.booleans()),
+            capacity=draw(_capacities(holders, flavors)),
+            of=gang.queue,
+        ),
+        candidates=tuple(candidate(each, cost=draw(st.integers(1, 5))) for each in idle),
+        leaving=frozenset(leaving),
+        refuse=draw(_budgets(names)),
+        limits=PLENTY,
+    )
+
+
+@st.composite
+def _queue(draw: st.DrawFn, name: str, parent: str, holders: list[Workload], flavors: tuple[str, ...]) -> ClusterQueue:
+    gpus = {}
+    for each in flavors:
+        held = [one.held.usage for one in holders if one.held.cluster_queue == name]
+        used = sum(amount for usage in held for key, amount in usage.items() if key.flavor == each)
+        nominal = max(0, used + draw(st.sampled_from((0, 0, 0, 1, 2, 4, -1, -3))))
+        limits = {}
+        if parent:
+            limits["borrowing"] = draw(st.sampled_from((None, None, 0, 2, 4)))
+            limits["lending"] = draw(st.sampled_from((None, None, 0, 2, 4)))
+        gpus[each] = quota(nominal, **limits)
+    return cluster_queue(name, gpus=gpus, cohort=parent, **draw(_policies()))
+
+
+@st.composite
+def _policies(draw: st.DrawFn) -> dict[str, Any]:
+    within, reclaim = draw(st.sampled_from(_WITHIN)), draw(st.sampled_from(_POLICIES))
+    borrowing = PreemptionPolicy.NEVER
+    if reclaim is not PreemptionPolicy.NEVER:
+        borrowing = draw(st.sampled_from((PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY)))
+    return {
+        "strategy": draw(st.sampled_from((Strategy.BEST_EFFORT_FIFO, Strategy.BEST_EFFORT_FIFO, Strategy.STRICT_FIFO))),
+        "preemption": preempting(within=within, reclaim=reclaim, borrowing=borrowing),
+        "fungibility": Fungibility(
+            when_can_borrow=draw(st.sampled_from(Search)), when_can_preempt=draw(st.sampled_from(Search))
+        ),
+    }
+
+
+@st.composite
+def _holders(draw: st.DrawFn, names: str, flavors: tuple[str, ...]) -> Workload:
+    return holding(
+        queue=draw(st.sampled_from(names)),
+        flavor=draw(st.sampled_from(flavors)),
+        gpus=draw(st.integers(1, 4)),
+        priority=draw(st.integers(-1, 1)),
+        evicted=draw(st.integers(0, 15)) == 15,
+        queued_at=_at(draw),
+        reserved_at=_at(draw),
+    )
+
+
+@st.composite
+def _waiting(draw: st.DrawFn, names: str, flavors: tuple[str, ...]) -> Workload:
+    return workload(
+        queue=draw(st.sampled_from(names)),
+        priority=draw(st.integers(-1, 2)),
+        pod_sets=(pod_set(gpus=draw(st.integers(1, 6)), nodes=draw(_selections(flavors))),),
+        may_queue=draw(st.integers(0, 15)) < 15,
+        queued_at=_at(draw),
+    )
+
+
+@st.composite
+def _gangs(draw: st.DrawFn, names: str, flavors: tuple[str, ...]) -> Workload:
+    pod_sets = []
+    for i in range(draw(st.sampled_from((1, 1, 2)))):
+        count = draw(st.integers(1, 3))
+        least = draw(st.sampled_from((None, None, None, 1)))
+        nodes = draw(_selections(flavors))
+        pod_sets.append(pod_set(f"p{i}", pods=count, gpus=draw(st.integers(1, 3)), nodes=nodes, min_count=least))
+    return workload(
+        "gang",
+        queue=draw(st.sampled_from(names)),
+        priority=draw(st.integers(-1, 2)),
+        pod_sets=tuple(pod_sets),
+        queued_at=_at(draw),
+    )
+
+
+def _at(draw: st.DrawFn) -> datetime:
+    """Some time today: who is older than whom matters, also where two are of one age."""
+    return NOW - timedelta(minutes=draw(st.integers(0, 9)))
+
+
+def _selections(flavors: tuple[str, ...]) -> st.SearchStrategy[NodeSelection]:
+    return st.sampled_from((ANYWHERE, ANYWHERE, *(selecting(flavor=each) for each in flavors)))
+
+
+@st.composite
+def _capacities(draw: st.DrawFn, holders: list[Workload], flavors: tuple[str, ...]) -> Capacity | None:
+    """Nodes of every flavor, with the holders' pods anywhere on them; None where nodes are not known."""
+    if draw(st.booleans()):
+        return None
+    pods, used = [], {f"{each}{i}": 0 for each in flavors for i in range(draw(st.integers(1, 3)))}
+    for each in holders:
+        ((key, amount),) = each.held.usage.items()
+        node = draw(st.sampled_from([name for name in used if name.startswith(key.flavor)]))
+        used[node] += amount
+        pods.append(Occupant(pod=each.key, node=node, workload=each.key, requests={GPU: amount, "pods": 1}))
+    nodes = [
+        Node(
+            name=name,
+            labels={"flavor": name[0]},
+            allocatable={GPU: max(0, amount + draw(st.sampled_from((0, 0, 1, 2, -1)))), "pods": 110},
+        )
+        for name, amount in used.items()
+    ]
+    return capacity_of(nodes, pods)
+
+
+@st.composite
+def _budgets(draw: st.DrawFn, names: str) -> Any:
+    """At most so many in all and from one queue; or no limit."""
+    most = draw(st.sampled_from((99, 99, 2, 1)))
+    spared = draw(st.sampled_from(("", "", *names)))
+
+    def refuse(members: Collection[Member]) -> str:
+        if len(members) > most:
+            return f"at most {most}"
+        return f"not from {spared}" if any(each.cluster_queue == spared for each in members) else ""
+
+    return refuse
+
+
+# ------------------------------------------------------------------------------------------------------ the definition
+
+
+class Judge:
+    """What is accepted for one request, by definition."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._members = {each.workload: each.member for each in request.candidates}
+        self._unavoidable = self._preempted(self._run(frozenset())[1])
+
+    def accepts(self, keys: frozenset[str]) -> bool:
+        """Whether the gang gets in and stays, on nodes that have room, and nobody else suffers for it."""
+        simulation, cycles, is_over = self._run(keys)
+        gang = self.request.gang.key
+        if not is_over or simulation.holder(gang) is None or gang in self._preempted(cycles):
+            return False
+        if keys and not self._preempted(cycles) <= self._unavoidable:
+            return False
+        return self._has_room(keys) and not (keys and self.request.refuse([self._members[key] for key in keys]))
+
+    def _run(self, keys: frozenset[str]) -> tuple[Simulation, Any, bool]:
+        simulation = simulation_of(self.request.scene)
+        simulation.deactivate(sorted(self.request.leaving | keys))
+        run = simulation.run()
+        return simulation, run.cycles, run.ending is not Ending.CAPPED
+
+    def _preempted(self, cycles: Any) -> set[str]:
+        return {each.workload.key for cycle in cycles for each in cycle.preempted}
+
+    def _has_room(self, keys: frozenset[str]) -> bool:
+        """Whether nodes have room for the gang at the moment when it gets in, beside all that hold quota then."""
+        capacity, gang = self.request.scene.capacity, self.request.gang.key
+        if capacity is None:
+            return True
+        simulation = simulation_of(self.request.scene)
+        before = {each.key for each in simulation.holders}
+        simulation.deactivate(sorted(self.request.leaving | keys))
+        came: set[str] = set()
+
+        def is_in(cycle: Any) -> bool:
+            came.update(each.key for each in cycle.admitted)
+            return any(each.key == gang for each in cycle.admitted)
+
+        simulation.run(until=is_in)
+        now = {each.key: each for each in simulation.holders}
+        left = capacity.without(before - (now.keys() - came))
+        return isinstance(place(list(self._demands([now[key] for key in now if key in came])), left), Placement)
+
+    def _demands(self, workloads: Collection[Workload]) -> Iterator[Demand]:
+        flavors = self.request.scene.world.market.flavors
+        for each in workloads:
+            for pods, assigned in zip(each.pod_sets, each.held.assignments, strict=True):
+                chosen = [flavors[name] for name in sorted(set(assigned.flavors.values()))]
+                yield demand_of(replace(pods, name=f"{each.key}/{pods.name}"), chosen, count=assigned.count)
+
+    def sets(self) -> Iterator[tuple[Candidate, ...]]:
+        present = {key for queue in self.request.scene.tree.queues.values() for key in queue.workloads}
+        there = [each for each in self.request.candidates if each.workload in present - self.request.leaving]
+        for size in range(1, len(there) + 1):
+            yield from combinations(there, size)
+
+    def least_cost(self) -> int | None:
+        """Of all accepted sets; None where there is none."""
+        return min((cost(each) for each in self.sets() if self.accepts(keys_of(each))), default=None)
+
+
+def simulation_of(given: Scene) -> Simulation:
+    return Simulation(
+        given.tree,
+        given.pending,
+        flavors=given.world.market.flavors,
+        namespaces=given.world.namespaces,
+        local_queue=given.world.local_queue,
+        now=given.now,
+        fair_sharing=given.fair_sharing,
+    )
+
+
+def cost(candidates: Collection[Candidate]) -> int:
+    return sum(each.cost.total for each in candidates)
+
+
+def keys_of(candidates: Collection[Candidate]) -> frozenset[str]:
+    return frozenset(each.workload for each in candidates)
