@@ -100,6 +100,16 @@ class Admission(Struct, frozen=True):
     pod_set_assignments: tuple[PodSetAssignment, ...] = ()
 
 
+class PodSetUpdate(Struct, frozen=True):
+    """What an admission check gives to the pods of one PodSet."""
+
+    name: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+
+
 class CheckState(Struct, frozen=True):
     """One entry of `status.admissionChecks`."""
 
@@ -109,6 +119,7 @@ class CheckState(Struct, frozen=True):
     last_transition_time: datetime | None = None
     requeue_after_seconds: int | None = None
     retry_count: int | None = None
+    pod_set_updates: tuple[PodSetUpdate, ...] = ()
 
 
 class ReclaimablePods(Struct, frozen=True):

@@ -127,8 +127,15 @@ class LocalQueue(Struct, frozen=True):
     spec: LocalQueueSpec = LocalQueueSpec()
 
 
+class CheckParameters(Struct, frozen=True):
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
 class AdmissionCheckSpec(Struct, frozen=True):
     controller_name: str = ""
+    parameters: CheckParameters | None = None
 
 
 class AdmissionCheck(Struct, frozen=True):
