@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions that the embedded world needs: of Kueue, KEDA and KubeRay, as much as is used of them.
+"""The CustomResourceDefinitions that the embedded world needs: of Kueue, KEDA, KubeRay and Cluster Autoscaler.
 
 They are small on purpose: names, scope, subresources and columns are as in the originals, the schema holds the fields
 that are used, and everything else is kept as it is. A cluster with the real ones does not need these.
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-FILES = ("kueue.yaml", "keda.yaml", "ray.yaml")
+FILES = ("kueue.yaml", "keda.yaml", "ray.yaml", "autoscaling.yaml")
 
 
 def load() -> list[dict[str, Any]]:
