@@ -18,13 +18,14 @@ from quota_builders import (
     holding,
     local_queue,
     pod_set,
+    preempting,
     quota,
     taint,
     workload,
 )
 from reclaim_builders import nodes_with
 
-from scaler.core.quota.model import PodSet, StopPolicy, Strategy
+from scaler.core.quota.model import PodSet, PreemptionPolicy, StopPolicy, Strategy
 from scaler.core.reasons import Because
 from scaler.core.reclaim import Why
 from scaler.core.reclaim_policy import ReclaimPolicy, Unprotected
@@ -159,6 +160,13 @@ def although_its_quota_is_there() -> Town:
     return Town(queues, [other, workload(gpus=8)], capacity=lambda: capacity)
 
 
+def while_kueue_keeps_quota_for_a_head_before_it() -> Town:
+    # 3 − 2 = 1 is free, and kept for the older head of another queue, which wants 2. Both would borrow.
+    lower = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
+    queues = [cluster_queue("a", gpus=0, cohort="team"), cluster_queue("b", gpus=3, cohort="team", preemption=lower)]
+    return Town(queues, [holding(gpus=2, queue="b"), workload("head", gpus=2, queue="b"), workload(gpus=1)])
+
+
 def until_kueue_comes_to_it() -> Town:
     return Town([cluster_queue(gpus=4)], [workload(gpus=4)])
 
@@ -199,6 +207,7 @@ def until_kueue_comes_to_it() -> Town:
         (while_it_loses_its_quota, "Evicted", "the check says Retry"),
         (while_a_plan_is_under_way, "PlanUnderWay", "plan 0123456789 takes team/runs"),
         (although_its_quota_is_there, "PlacementImpossible", "PodSet main: 1 of 1 pods does not fit"),
+        (while_kueue_keeps_quota_for_a_head_before_it, "KeptForOther", "but Kueue keeps it for team/head"),
         (until_kueue_comes_to_it, "Queued", "what it needs is available; it is number 1 in a"),
     ],
 )

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
+from scaler.core.quota.cycle import Considered
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import Candidate, Caution, NoPlan, Plan, Request, Why, plan_reclaim
 from scaler.core.reclaim_policy import Unprotected
@@ -103,26 +104,30 @@ class Inquiry:
         sight, roots = self._planning.look(survey.at), {survey.root_of(each) for each in asked_about}
         found: dict[str, Plan | NoPlan] = {}
         first: dict[str, str] = {}
+        heads: dict[str, Sequence[Considered]] = {}
         ends = monotonic() + self._patience_s
         for gang, _ in survey.waiting:
             root = survey.root_of(gang)
             if isinstance(sight, Blind) or monotonic() > ends:
                 break
-            if root in roots - first.keys() and self._is_planned_for(survey, sight, gang):
-                found[gang.uid] = await self._prospect(sight, gang)
-                if isinstance(found[gang.uid], Plan):
-                    first[root] = gang.key
-        return Prospects(found=found, first=first)
+            if root not in roots - first.keys() or not self._is_planned_for(survey, sight, gang):
+                continue
+            request = self._planning.request(sight, gang)
+            if isinstance(request, Request) and root not in heads:
+                heads[root] = await asyncio.to_thread(_next_cycle, request)
+            found[gang.uid] = await self._prospect(request)
+            if isinstance(found[gang.uid], Plan):
+                first[root] = gang.key
+        return Prospects(found=found, first=first, heads=heads)
+
+    async def _prospect(self, request: Request | NoPlan) -> Plan | NoPlan:
+        found = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)
+        return self._refusal(found) or found
 
     def _is_planned_for(self, survey: Survey, sight: Sight, gang: Workload) -> bool:
         """Whether a plan could be made for it, and it is still as it was."""
         waits = gang.reservation is None and gang.may_queue and sight.snapshot.workload(gang.key) is gang
         return waits and survey.plan_for(gang) is None and survey.plan_beside(gang) is None
-
-    async def _prospect(self, sight: Sight, gang: Workload) -> Plan | NoPlan:
-        request = self._planning.request(sight, gang)
-        found = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)
-        return self._refusal(found) or found
 
     # ------------------------------------------------------------------------------------------------------------- plan
 
@@ -242,6 +247,11 @@ class Inquiry:
 
 _HELD_BY_OTHERS = frozenset({Why.NOT_ENOUGH_IDLE, Why.PLACEMENT_IMPOSSIBLE, Why.WOULD_PREEMPT_OTHERS, Why.NOT_FOUND})
 """Answers that would be others if more of those who hold GPUs were idle."""
+
+
+def _next_cycle(request: Request) -> Sequence[Considered]:
+    """What Kueue does next in the tree, head by head."""
+    return request.scene.simulation.fork().step().considered
 
 
 def _unseen(blind: Blind) -> InquiryError:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from scaler.core.durations import format_duration
+from scaler.core.quota.cycle import Considered
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import NoPlan, Plan, Why
 from scaler.kube.kueue_objects import Workload as KueueWorkload
@@ -30,6 +31,8 @@ class Prospects:
     """By uid of the gang."""
     first: Mapping[str, str] = field(default_factory=dict)
     """By root of a tree, the gang that gets the next plan there; the others come after it."""
+    heads: Mapping[str, Sequence[Considered]] = field(default_factory=dict)
+    """By root of a tree, what Kueue's next cycle does with its heads, in their turns."""
 
 
 MOST = 1000
@@ -66,7 +69,8 @@ def selected(
 
 
 def _gang(survey: Survey, gang: Workload, observed: KueueWorkload | None, prospects: Prospects) -> Json:
-    diagnosis = diagnose(survey, gang, observed, prospects.found.get(gang.uid))
+    heads = prospects.heads.get(survey.root_of(gang), ())
+    diagnosis = diagnose(survey, gang, observed, prospects.found.get(gang.uid), heads)
     plan = survey.plan_for(gang)
     return gang_view(survey, gang, observed, diagnosis) | {
         "quota": [_line(line) for line in diagnosis.lines],

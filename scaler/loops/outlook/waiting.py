@@ -10,6 +10,7 @@
 | `NeverFits`                | no flavor that it may use could ever hold it                                      |
 | `HeadOfLineBlocked`        | its queue is StrictFIFO, and somebody stands before it                            |
 | `WaitingForQuota`          | not enough of any flavor that it may use is left                                  |
+| `KeptForOther`             | its quota is there, and Kueue keeps it for heads that come before it              |
 | of the planner             | its quota is there, and still it does not get in: `PlacementImpossible`, …        |
 | `Queued`                   | what it needs is there; Kueue has not come to it, or waits for those before it    |
 
@@ -23,7 +24,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from scaler.core.quota.amounts import UNLIMITED, FlavorResource, as_text
+from scaler.core.quota.cycle import Considered
 from scaler.core.quota.model import StopPolicy, Strategy, Workload
+from scaler.core.quota.queues import Outcome
 from scaler.core.quota.tree import QueueNode
 from scaler.core.reclaim import NoPlan, Plan, Why
 from scaler.core.reclaim.count import Count
@@ -42,6 +45,7 @@ class Waits(StrEnum):
     CHECKS = "WaitingForAdmissionChecks"
     NOT_QUEUED = "NotQueued"
     QUOTA = "WaitingForQuota"
+    KEPT = "KeptForOther"
     QUEUED = "Queued"
 
 
@@ -82,9 +86,13 @@ class Diagnosis:
 
 
 def diagnose(
-    survey: Survey, gang: Workload, observed: KueueWorkload | None, found: Plan | NoPlan | None = None
+    survey: Survey,
+    gang: Workload,
+    observed: KueueWorkload | None,
+    found: Plan | NoPlan | None = None,
+    heads: Sequence[Considered] = (),
 ) -> Diagnosis:
-    """`found` is what the planner says of it, where it was asked."""
+    """`found` is what the planner says of it, where it was asked; `heads` what Kueue's next cycle does in its tree."""
     if gang.reservation is not None:
         return Diagnosis(reasons=_held_up(survey, gang, observed), queue=survey.queue(gang.held.cluster_queue))
     queue = survey.queue(survey.cluster_queue_of(gang))
@@ -102,7 +110,7 @@ def diagnose(
     else:
         reasons += [*_blocked(queue, before), *_short_of_quota(count.fits(tree), lines)]
     if not reasons:
-        reasons = [_though_it_fits(queue, found, position)]
+        reasons = [_though_it_fits(gang, queue, found, position, heads)]
     return Diagnosis(reasons=reasons, lines=lines, position=position, before=before, queue=queue)
 
 
@@ -234,12 +242,28 @@ def _in_words(line: Line) -> str:
     return f"flavor {line.key.flavor} lacks {lacking} of {wanted} {line.key.resource} ({available} available)"
 
 
-def _though_it_fits(queue: QueueNode, found: Plan | NoPlan | None, position: int | None) -> Reason:
+def _though_it_fits(
+    gang: Workload, queue: QueueNode, found: Plan | NoPlan | None, position: int | None, heads: Sequence[Considered]
+) -> Reason:
     """Why it is not in although the sums say that it could be."""
+    keepers = _keepers(gang, heads)
+    if keepers:
+        return Reason(Waits.KEPT, f"what it needs is available, but Kueue keeps it for {', '.join(keepers)}")
     if isinstance(found, NoPlan) and found.why is not Why.FITS_ALREADY:
         return Reason(found.why, found.message)
     place = f"it is number {position} in {queue.name}" if position else f"Kueue has not taken it into {queue.name} yet"
     return Reason(Waits.QUEUED, f"what it needs is available; {place}")
+
+
+def _keepers(gang: Workload, heads: Sequence[Considered]) -> list[str]:
+    """The heads that have their turn before it, and for which Kueue keeps quota that they do not get yet."""
+    place = next((place for place, each in enumerate(heads) if each.workload == gang.key), 0)
+    if not heads or heads[place].workload != gang.key or heads[place].outcome is not Outcome.SKIPPED:
+        return []
+    return [each.workload for each in heads[:place] if each.outcome in _KEEPING]
+
+
+_KEEPING = frozenset({Outcome.NO_CANDIDATES, Outcome.PENDING_PREEMPTION, Outcome.ADMITTED})
 
 
 def lines_of(survey: Survey, gang: Workload, queue: QueueNode) -> list[Line]:
