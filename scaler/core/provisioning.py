@@ -95,6 +95,15 @@ class Request:
     """Whether it is being deleted."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSetUpdate:
+    """What the pods of one PodSet are given, so that they use what a request has booked."""
+
+    name: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+
+
 class Stage(StrEnum):
     """Where the gang stands, as far as requests depend on it."""
 

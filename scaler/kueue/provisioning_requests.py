@@ -1,0 +1,269 @@
+"""ProvisioningRequests, and the Workloads that they are for, as `core/provisioning.py` sees them. Pure.
+
+Laws:
+
+* Nothing is parsed out of a name. Whose a request is, which attempt, and for which reservation it was made stands in
+  its labels and annotations. One on which somebody has garbled them is one for something else, and is replaced.
+* What pods are given never contradicts what they have already: Kueue fails a Workload for good when it does.
+
+Why requests are not owned by their Workload, as Kueue's own are: Kueue's provisioning controller, which runs wherever
+the API serves ProvisioningRequests, deletes every request that names a Workload with quota as an owner and is not of
+one of its own checks. So the Workload owns the PodTemplates and these own the request (`provisioning_manifests.py`).
+
+Source: Kueue, pkg/controller/admissionchecks/provisioning (controller.go, provisioning.go, indexer.go).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from scaler.core.gate_policy import ProvisioningPolicy
+from scaler.core.provisioning import Ask, Gang, PodSetUpdate, Request, Stage, State
+from scaler.kube.kueue_objects import CheckState, PodSet, PodSetAssignment, Workload
+from scaler.kube.objects import Condition, condition, is_true
+from scaler.kube.provisioning_objects import ProvisioningRequest
+from scaler.kube.quota_objects import ResourceFlavor
+
+MANAGED_LABEL = "idlegpu.io/managed"
+WORKLOAD_UID_LABEL = "idlegpu.io/workload-uid"
+CHECK_ANNOTATION = "idlegpu.io/check"
+ATTEMPT_ANNOTATION = "idlegpu.io/attempt"
+RESERVED_AT_ANNOTATION = "idlegpu.io/reserved-at"
+POD_SETS_ANNOTATION = "idlegpu.io/pod-sets"
+"""The PodSets that a request is for, with commas between."""
+
+PARAMETER_PREFIX = "provreq.kueue.x-k8s.io/"
+"""Annotations of Workloads that set a parameter, whatever the policy says of it."""
+CONSUME_ANNOTATION = "autoscaling.x-k8s.io/consume-provisioning-request"
+CLASS_ANNOTATION = "autoscaling.x-k8s.io/provisioning-class-name"
+
+Flavors = Callable[[str], ResourceFlavor | None]
+"""ResourceFlavors by name."""
+
+_ATTEMPT = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
+_ETA = re.compile(r"\bETA:?\s+(\d{4}-\d\d-\d\dT\S+?)[.,;)]*(?:\s|$)", re.ASCII)
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+# ------------------------------------------------------------------------------------------------------- the Workload
+
+
+def gang_of(
+    workload: Workload, check: str, policy: ProvisioningPolicy | None, *, missing: Mapping[str, int], reuse: str
+) -> Gang:
+    """The Workload as far as requests depend on it. `missing`: pods by PodSet for which no node has room."""
+    covered = covered_by(workload, policy) if policy else ()
+    return Gang(
+        stage=stage_of(workload, check),
+        ask=ask_of(workload, policy) if policy else None,
+        missing=sum(missing.get(name, 0) for name in covered),
+        reuse=reuse,
+        consumes=_consumed(entry_of(workload, check)),
+    )
+
+
+def stage_of(workload: Workload, check: str) -> Stage:
+    """Where the Workload stands. Kueue removes and re-adds entries of checks; that alone means nothing."""
+    conditions = workload.status.conditions
+    is_over = is_true(conditions, "Finished") or is_true(conditions, "Evicted")
+    if is_over or not workload.spec.active or workload.metadata.deletion_timestamp or reserved_at(workload) is None:
+        return Stage.GONE
+    entry = entry_of(workload, check)
+    is_ready = entry is not None and entry.state == "Ready"
+    return Stage.STARTED if is_ready or is_true(conditions, "Admitted") else Stage.WAITING
+
+
+def entry_of(workload: Workload, check: str) -> CheckState | None:
+    return next((each for each in workload.status.admission_checks if each.name == check), None)
+
+
+def reserved_at(workload: Workload) -> datetime | None:
+    """When its quota was reserved, which tells one reservation from another; None while it has none."""
+    found = condition(workload.status.conditions, "QuotaReserved")
+    if found is None or found.status != "True" or workload.status.admission is None:
+        return None
+    return _seconds(found.last_transition_time or workload.metadata.creation_timestamp)
+
+
+def ask_of(workload: Workload, policy: ProvisioningPolicy) -> Ask:
+    """What would be asked for now."""
+    own = {
+        key.removeprefix(PARAMETER_PREFIX): value
+        for key, value in workload.metadata.annotations.items()
+        if key.startswith(PARAMETER_PREFIX)
+    }
+    return Ask(
+        reserved_at=reserved_at(workload),
+        provisioning_class=policy.provisioning_class,
+        parameters={**policy.parameters, **own},
+    )
+
+
+def covered_by(workload: Workload, policy: ProvisioningPolicy) -> tuple[str, ...]:
+    """The PodSets that nodes are asked for: those with pods that ask for a resource which the policy manages."""
+    counts = counts_of(workload)
+    return tuple(each.name for each in workload.spec.pod_sets if counts[each.name] > 0 and _is_managed(each, policy))
+
+
+def counts_of(workload: Workload) -> Mapping[str, int]:
+    """Pods by PodSet, as they were admitted."""
+    admitted = {each.name: each.count for each in assignments_of(workload) if each.count is not None}
+    return {each.name: admitted.get(each.name, each.count) for each in workload.spec.pod_sets}
+
+
+def assignments_of(workload: Workload) -> tuple[PodSetAssignment, ...]:
+    return workload.status.admission.pod_set_assignments if workload.status.admission else ()
+
+
+def _is_managed(pod_set: PodSet, policy: ProvisioningPolicy) -> bool:
+    spec = pod_set.template.spec
+    asked = [container.resources for container in (*spec.init_containers, *spec.containers)]
+    asked += [spec.resources] if spec.resources else []
+    return not policy.managed_resources or any(
+        policy.managed_resources & (each.requests.keys() | each.limits.keys()) for each in asked
+    )
+
+
+def _consumed(entry: CheckState | None) -> str:
+    named = (each.annotations.get(CONSUME_ANNOTATION, "") for each in (entry.pod_set_updates if entry else ()))
+    return next(filter(None, named), "")
+
+
+# -------------------------------------------------------------------------------------------------------- the request
+
+
+def workload_uid_of(found: ProvisioningRequest) -> Iterator[str]:
+    """The uid of the Workload that the request is for: the index by which requests are found."""
+    uid = found.metadata.labels.get(WORKLOAD_UID_LABEL)
+    if uid and found.metadata.labels.get(MANAGED_LABEL) == "true":
+        yield uid
+
+
+def check_of(found: ProvisioningRequest) -> str:
+    """The AdmissionCheck that the request was made for."""
+    return found.metadata.annotations.get(CHECK_ANNOTATION, "")
+
+
+def request_of(found: ProvisioningRequest) -> Request:
+    """The request as observed."""
+    metadata, spec = found.metadata, found.spec
+    state, told = _state_of(found.status.conditions)
+    attempt = metadata.annotations.get(ATTEMPT_ANNOTATION, "")
+    since = told.last_transition_time if told else None
+    message = _message_of(found.status.conditions, state, told)
+    return Request(
+        name=metadata.name,
+        uid=metadata.uid,
+        attempt=int(attempt) if _ATTEMPT.fullmatch(attempt) else 0,
+        ask=Ask(
+            reserved_at=read_stamp(metadata.annotations.get(RESERVED_AT_ANNOTATION, "")),
+            provisioning_class=spec.provisioning_class_name,
+            parameters=spec.parameters,
+        ),
+        state=state,
+        since=_seconds(since or metadata.creation_timestamp),
+        message=message,
+        reason=told.reason if told else "",
+        eta=_eta(message) if state is State.ACCEPTED else None,
+        is_ending=metadata.deletion_timestamp is not None,
+    )
+
+
+def _state_of(conditions: tuple[Condition, ...]) -> tuple[State, Condition | None]:
+    """The most final of the conditions that are true."""
+    true = {each.type: each for each in conditions if each.status == "True"}
+    state = next((each for each in State if each in true), State.NEW)
+    return state, true.get(state)
+
+
+def _message_of(conditions: tuple[Condition, ...], state: State, told: Condition | None) -> str:
+    """The autoscaler's words. Of an accepted request it is the condition still missing that tells how long it takes."""
+    progress = condition(conditions, "Provisioned") if state is State.ACCEPTED else None
+    return (progress.message if progress else "") or (told.message if told else "")
+
+
+def _eta(message: str) -> datetime | None:
+    """When nodes are expected, as GKE writes it: `ETA: 2026-11-20T17:30:00Z`."""
+    found = _ETA.search(message)
+    return read_stamp(found[1]) if found else None
+
+
+def stamp(instant: datetime | None) -> str:
+    """The instant as the API writes times: whole seconds, UTC."""
+    return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if instant else ""
+
+
+def read_stamp(text: str) -> datetime | None:
+    """The instant that was written; None for what is none."""
+    try:
+        return _seconds(datetime.fromisoformat(text)) if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _seconds(instant: datetime | None) -> datetime:
+    """The instant in UTC and whole seconds, in which the API keeps it; one without zone is taken for UTC."""
+    if instant is None:
+        return datetime.fromtimestamp(0, UTC)
+    aware = instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return aware.replace(microsecond=0)
+
+
+# --------------------------------------------------------------------------------------------------- when it is ready
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyUpdates:
+    """What the gang's pods are given to use what was booked for them."""
+
+    updates: tuple[PodSetUpdate, ...]
+    left_out: tuple[str, ...] = ()
+    """What could not be given, and why."""
+
+
+def ready_updates(
+    found: ProvisioningRequest, workload: Workload, policy: ProvisioningPolicy, flavors: Flavors
+) -> ReadyUpdates:
+    """For every PodSet that the request is for: which request to consume, and the labels that its nodes have."""
+    names = [name for name in found.metadata.annotations.get(POD_SETS_ANNOTATION, "").split(",") if name]
+    labels, left_out = _labels(found, policy)
+    annotations = {CONSUME_ANNOTATION: found.metadata.name, CLASS_ANNOTATION: found.spec.provisioning_class_name}
+    updates = []
+    for pod_set in workload.spec.pod_sets:
+        if pod_set.name not in names:
+            continue
+        taken = _labels_taken(workload, pod_set, flavors)
+        left_out += [
+            f"PodSet {pod_set.name}: node label {key}={value}, since its pods or their flavor demand {key}={taken[key]}"
+            for key, value in labels.items()
+            if taken.get(key, value) != value
+        ]
+        selector = {key: value for key, value in labels.items() if key not in taken}
+        updates.append(PodSetUpdate(name=pod_set.name, annotations=annotations, node_selector=selector))
+    return ReadyUpdates(updates=tuple(updates), left_out=tuple(left_out))
+
+
+def _labels(found: ProvisioningRequest, policy: ProvisioningPolicy) -> tuple[dict[str, str], list[str]]:
+    """Node labels with values from the class details, and which there are none of."""
+    labels: dict[str, str] = {}
+    left_out: list[str] = []
+    for each in policy.node_selector:
+        value = found.status.provisioning_class_details.get(each.detail)
+        if value is None:
+            left_out.append(f"node label {each.key}: the request has no class detail {each.detail!r}")
+        elif not _LABEL_VALUE.fullmatch(value):
+            left_out.append(f"node label {each.key}: class detail {each.detail!r} is no label value: {value[:80]!r}")
+        else:
+            labels[each.key] = value
+    return labels, left_out
+
+
+def _labels_taken(workload: Workload, pod_set: PodSet, flavors: Flavors) -> dict[str, str]:
+    """Node labels that the PodSet's pods demand already, by themselves or by their flavors."""
+    taken = dict(pod_set.template.spec.node_selector)
+    for assignment in assignments_of(workload):
+        for name in assignment.flavors.values() if assignment.name == pod_set.name else ():
+            flavor = flavors(name)
+            taken |= flavor.spec.node_labels if flavor else {}
+    return taken
