@@ -17,6 +17,7 @@ from scaler.errors import ConfigurationError
 Json = Mapping[str, Any]
 
 _EVERYBODY = "*"
+_NOTHING: Json = {"necessities": []}
 _SETS = 6
 """Alternatives that are shown of each kind; all are in the JSON."""
 _IDLE_OR_NOT = frozenset({"FitsAlready", "NeverFits", "QueueStopped", "Unforeseeable"})
@@ -60,8 +61,7 @@ def render(answer: Json, width: int) -> RenderableType:
         parts += [_refusal(answer["refusal"]), ""]
     if plan:
         parts += _plan(answer, plan, width)
-    if answer["alternatives"]:
-        parts += _alternatives(answer["alternatives"], width, has_plan=bool(plan))
+    parts += [*_less(answer, width), *_more_costly(answer, width)]
     if answer["refusal"] and not plan and answer["refusal"]["reason"] not in _IDLE_OR_NOT:
         parts += _spared(answer, width)
     parts += _cautions(answer["cautions"])
@@ -158,19 +158,29 @@ def _seats(answer: Json, plan: Json, width: int) -> list[RenderableType]:
     return [_indented(either(("NODE", "PODS", "OF"), rows, width - _IN, words=(0, 2))), ""]
 
 
-# -------------------------------------------------------------------------------------------------- what else, why not
+# ------------------------------------------------------------------------------------------------ what else, why not
 
 
-def _alternatives(alternatives: Sequence[Json], width: int, *, has_plan: bool) -> list[RenderableType]:
-    short = [each for each in alternatives if each["whyNot"]]
-    enough = [each for each in alternatives if not each["whyNot"]]
+def _less(answer: Json, width: int) -> list[RenderableType]:
+    """The plan without each of its victims, and other sets that cost less."""
+    needed: list[list[str | Text]] = [
+        [each["victim"], _blamed(each["reason"], each["message"])]
+        for each in (answer["plan"] or _NOTHING)["necessities"]
+    ]
+    short = [each for each in answer["alternatives"] if each["whyNot"]]
     parts: list[RenderableType] = []
+    if needed:
+        parts += [_indented(either(("EACH IS NEEDED", ""), needed, width - _IN, words=(0, 1), prose=True)), ""]
     if short:
-        heading = "Why not less" if has_plan else "What was tried"
-        parts += [_heading(heading), _indented(_sets(short, width - _IN)), ""]
-    if enough:
-        parts += [_heading("What else would do", "for as much, or more"), _indented(_sets(enough, width - _IN)), ""]
-    return parts
+        parts += [_indented(_sets(short, width - _IN)), ""]
+    heading = "Why not less" if answer["plan"] else "What was tried"
+    return [_heading(heading), *parts] if parts else []
+
+
+def _more_costly(answer: Json, width: int) -> list[RenderableType]:
+    enough = [each for each in answer["alternatives"] if not each["whyNot"]]
+    heading = _heading("What else would do", "for as much, or more")
+    return [heading, _indented(_sets(enough, width - _IN)), ""] if enough else []
 
 
 def _sets(alternatives: Sequence[Json], width: int) -> RenderableType:
@@ -185,7 +195,11 @@ def _instead(alternative: Json) -> Text:
     who = Text(", ".join(alternative["victims"]))
     if not alternative["whyNot"]:
         return who
-    return Text.assemble(who, (f"  {alternative['whyNot']}: ", WAITS), (alternative["message"], "dim"))
+    return Text.assemble(who, "  ", _blamed(alternative["whyNot"], alternative["message"]))
+
+
+def _blamed(why: str, message: str) -> Text:
+    return Text.assemble((f"{why}: ", WAITS), (message, "dim"))
 
 
 def _refusal(refusal: Json) -> RenderableType:

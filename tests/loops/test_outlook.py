@@ -490,13 +490,16 @@ async def test_a_victim_is_told_with_its_cost_and_since_when_it_is_idle() -> Non
 
 async def test_less_is_shown_not_to_do_and_more_to_cost_more() -> None:
     told = await plan(four_free_four_idle())
-    shown = [(each["victims"], each["whyNot"], each["message"]) for each in told["alternatives"]]
-    assert shown == [
-        (["team/one"], "NotEnoughIdle", "only 5 of 8 nvidia.com/gpu of default would be available"),
-        (["team/eight"], None, ""),
-    ]
-    cheaper, dearer = told["alternatives"]
-    assert cheaper["cost"] < told["plan"]["cost"] < dearer["cost"]
+    [needed] = told["plan"]["necessities"]
+    assert needed == {
+        "victim": "team/four",
+        "reason": "NotEnoughIdle",
+        "message": "without it 4 nvidia.com/gpu would be missing",
+    }
+    dearer = [each for each in told["alternatives"] if each["whyNot"] is None]
+    # Not also eight and one: what does it with one more besides is no other way.
+    assert [(each["victims"], each["gpus"]) for each in dearer] == [(["team/eight"], 8)]
+    assert told["plan"]["cost"] < dearer[0]["cost"]
 
 
 async def test_a_plan_without_any_one_of_its_victims_is_too_little() -> None:
@@ -504,11 +507,9 @@ async def test_a_plan_without_any_one_of_its_victims_is_too_little() -> None:
         [cluster_queue(gpus=4, strategy=STRICT)], [holding("x", gpus=2), holding("y", gpus=2), workload(gpus=4)]
     )
     town.idle("x", "y")
-    told = await plan(town)
-    assert [each["victims"] for each in told["alternatives"]] == [["team/x"], ["team/y"]]
-    assert {each["message"] for each in told["alternatives"]} == {
-        "only 2 of 4 nvidia.com/gpu of default would be available"
-    }
+    needed = (await plan(town))["plan"]["necessities"]
+    assert [each["victim"] for each in needed] == ["team/x", "team/y"]
+    assert {each["message"] for each in needed} == {"without it 2 nvidia.com/gpu would be missing"}
 
 
 async def test_lending_limits_are_in_the_numbers() -> None:

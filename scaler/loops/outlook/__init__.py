@@ -8,7 +8,6 @@
 | `waiting`      | why does a gang wait?                                                      |
 | `pending`      | all that wait                                                              |
 | `standing`     | how far is a plan that stands?                                             |
-| `alternatives` | what else could have been done?                                            |
 | `holders`      | who holds GPUs that no plan may take, and why?                             |
 | `plans`        | what would be suspended for one gang                                       |
 """

@@ -23,7 +23,6 @@ from scaler.errors import InquiryError
 from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.kube.objects import is_true
 from scaler.loops.board import Board
-from scaler.loops.outlook.alternatives import Examined, examine
 from scaler.loops.outlook.holders import Holder, others_in, scalable_of
 from scaler.loops.outlook.pending import Prospects, pending_view, selected
 from scaler.loops.outlook.plans import Inquired, plan_view
@@ -176,19 +175,17 @@ class Inquiry:
             raise InquiryError(f"nobody knows who is idle: {sight.reason}", status=503)
         candidates = self._candidates(sight, gang, idle)
         request = self._planning.request(sight, gang, candidates)
-        examined = (
-            Examined(answer=request) if isinstance(request, NoPlan) else await asyncio.to_thread(examine, request)
-        )
-        holders, more = self._holders(survey, gang, candidates, examined.answer)
+        answer = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)
+        holders, more = self._holders(survey, gang, candidates, answer)
         return Inquired(
             gang=gang,
             observed=observed,
-            examined=examined,
+            answer=answer,
             candidates=request.candidates if isinstance(request, Request) else (),
             assumed={each.workload for each in candidates} - {each.workload for each in sight.idlers.candidates},
             what_if=idle,
-            cautions=self._cautions(survey, gang) if isinstance(examined.answer, Plan) else (),
-            refusal=self._refusal(examined.answer),
+            cautions=self._cautions(survey, gang) if isinstance(answer, Plan) else (),
+            refusal=self._refusal(answer),
             holders=holders,
             more_holders=more,
         )

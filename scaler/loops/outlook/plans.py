@@ -13,7 +13,6 @@ from scaler.core.placement import Placement
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import Alternative, Candidate, Caution, NoPlan, Plan, Why
 from scaler.kube.kueue_objects import Workload as KueueWorkload
-from scaler.loops.outlook.alternatives import Examined
 from scaler.loops.outlook.amounts import number
 from scaler.loops.outlook.holders import Holder
 from scaler.loops.outlook.pending import gang_view, whole
@@ -35,7 +34,7 @@ class Inquired:
 
     gang: Workload
     observed: KueueWorkload | None
-    examined: Examined | None = None
+    answer: Plan | NoPlan | None = None
     """None where a plan stands already."""
     candidates: Sequence[Candidate] = ()
     assumed: Collection[str] = frozenset()
@@ -52,10 +51,9 @@ class Inquired:
 
 def plan_view(survey: Survey, inquired: Inquired) -> Json:
     """One of `standing` and `plan` is there, or `refusal` says why not; a refused plan has both."""
-    gang, examined = inquired.gang, inquired.examined
+    gang, answer = inquired.gang, inquired.answer
     diagnosis = diagnose(survey, gang, inquired.observed)
     standing = survey.plan_for(gang)
-    answer = examined.answer if examined is not None else None
     refusal = answer if isinstance(answer, NoPlan) else inquired.refusal
     by_name = {each.name: each for each in inquired.candidates}
     return {
@@ -65,7 +63,7 @@ def plan_view(survey: Survey, inquired: Inquired) -> Json:
         "standing": standing_view(standing, survey.at) if standing is not None else None,
         "plan": _plan(survey, answer, inquired) if isinstance(answer, Plan) else None,
         "refusal": _refusal(refusal) if refusal is not None else None,
-        "alternatives": [_alternative(each, by_name) for each in (examined.alternatives if examined else ())],
+        "alternatives": [_alternative(each, by_name) for each in _least(answer.alternatives if answer else ())],
         "candidates": [_candidate(each, inquired.assumed) for each in inquired.candidates[:_SHOWN]],
         "moreCandidates": max(0, len(inquired.candidates) - _SHOWN),
         "cautions": [{"reason": each.reason, "message": each.message} for each in _cautions(answer, inquired)],
@@ -106,6 +104,9 @@ def _plan(survey: Survey, plan: Plan, inquired: Inquired) -> Json:
         ],
         "placement": _placement(plan.placement, plan.gang) if plan.placement is not None else None,
         "others": list(plan.others),
+        "necessities": [
+            {"victim": each.victim, "reason": str(each.why), "message": each.message} for each in plan.necessities
+        ],
     }
 
 
@@ -152,6 +153,12 @@ def _placement(placement: Placement, gang: str) -> list[Json]:
 
 
 # ------------------------------------------------------------------------------------------------ what else, why not
+
+
+def _least(alternatives: Sequence[Alternative]) -> list[Alternative]:
+    """Without those that hold another one that does, and more besides."""
+    enough = [set(each.victims) for each in alternatives if each.why_not is None]
+    return [each for each in alternatives if each.why_not or not any(less < set(each.victims) for less in enough)]
 
 
 def _alternative(alternative: Alternative, by_name: Mapping[str, Candidate]) -> Json:
