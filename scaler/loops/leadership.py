@@ -23,8 +23,18 @@ class Api(Protocol):
         """The object as changed by a JSON merge patch, or as it would be. Raises: KubeError."""
 
 
+class MakingApi(Api, Protocol):
+    """An `Api` for those who also make objects and remove them. A KubeTransport is one, too."""
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """The created object. Raises: KubeError; 409 where there is one of that name."""
+
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
+        """The object as deleted, or a Status. Raises: KubeError; 409 where the object has another uid."""
+
+
 class LeaderApi:
-    """An `Api` that writes only while this replica leads."""
+    """A `MakingApi` that writes only while this replica leads."""
 
     def __init__(self, transport: KubeTransport, *, is_leader: Callable[[], bool]) -> None:
         self._transport = transport
@@ -35,9 +45,23 @@ class LeaderApi:
 
     async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
         """Raises: KubeError, with the reason NotLeading where the Lease was lost meanwhile; nothing is sent then."""
+        self._check(f"patch {path}")
+        return await self._transport.patch(path, body, dry_run=dry_run)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """Raises: KubeError, as `patch` does."""
+        self._check(f"create {path}")
+        return await self._transport.create(path, body)
+
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
+        """Raises: KubeError, as `patch` does."""
+        self._check(f"delete {path}")
+        return await self._transport.delete(path, uid=uid)
+
+    def _check(self, what: str) -> None:
+        """Raises: KubeError unless this replica leads."""
         if not self._is_leader():
             raise KubeError(
-                f"patch {path}: not sent, because this replica no longer leads; its successor does what is left to do",
+                f"{what}: not sent, because this replica no longer leads; its successor does what is left to do",
                 reason=NOT_LEADING,
             )
-        return await self._transport.patch(path, body, dry_run=dry_run)

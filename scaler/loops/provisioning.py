@@ -1,0 +1,345 @@
+"""Carries out what `core/provisioning.py` decides about the ProvisioningRequests of gangs. Leader only.
+
+Whoever holds gangs back calls `follow` for every Workload that has the check, in whatever state it is, every time it
+looks at it, and `sweep` once afterwards; what comes back says how the gang stands with autoscalers:
+
+| Progress.kind | what it means for the gang                                                       |
+|---------------|----------------------------------------------------------------------------------|
+| NOTHING       | provisioning has no say: it fits, or nobody is to be asked                       |
+| WAIT          | hold it; asked, to be asked later, or cleaning up                                |
+| BACK_OFF      | hold it; asks again at `until`                                                   |
+| PROVISIONED   | it may start, with `updates`                                                     |
+| AT_LIMIT      | hold it and alert or, where `is_yielding`, give its quota back                   |
+| REVOKED       | it has started and loses its nodes: evict it                                     |
+| STUCK         | hold it and alert: nodes are missing and cannot be asked for, the message says why |
+
+Laws:
+
+* Nothing is kept in memory that matters but how long to leave the API alone after a refusal: a restart, at whatever
+  moment, only makes the next look do what is left to do.
+* Before nodes are asked for, the Workload and the request's name are read from the API itself, not from a copy.
+* The API's refusals are a reason to hold the gang, and rare; only the end of leadership is raised.
+
+What is needed of RBAC: workloads get; podtemplates get, create, delete; provisioningrequests get, list, watch, create,
+delete.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from scaler.core.gate_policy import ProvisioningPolicy, Unusable
+from scaler.core.provisioning import LOST, Kind, Need, PodSetUpdate, Request, Stage, State, Step, next_step
+from scaler.errors import KubeError
+from scaler.kube.decoding import UNREADABLE, decode
+from scaler.kube.events import ObjectReference
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.provisioning_objects import ProvisioningRequest
+from scaler.kube.resources import WORKLOAD, Resource
+from scaler.kueue.provisioning_manifests import Order, order_of
+from scaler.kueue.provisioning_requests import (
+    WORKLOAD_UID_LABEL,
+    Flavors,
+    ask_of,
+    check_of,
+    entry_of,
+    gang_of,
+    ready_updates,
+    request_of,
+    stage_of,
+)
+from scaler.loops.leadership import NOT_LEADING, MakingApi
+from scaler.loops.reconciliation import Announcer
+from scaler.loops.request_writer import Made, RequestWriter
+
+log = structlog.get_logger(__name__)
+
+_ORPHANED_FOR = timedelta(seconds=30)
+"""How long a request may be nobody's before it is removed. Copies of two kinds of objects are never quite in step."""
+_REFUSED_FOR = timedelta(seconds=5)
+_REFUSED_AT_MOST = timedelta(minutes=5)
+"""How long the API is left alone after the first refusal and after the tenth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A gang, and what is known of its lack of nodes."""
+
+    workload: Workload
+    check: str
+    """Name of the AdmissionCheck that holds it."""
+    policy: ProvisioningPolicy | None
+    """None: nodes are not asked for, and what was asked for before is withdrawn. Of a gang whose policy cannot be
+    followed just now nothing is asked: `follow` is not to be called."""
+    missing: Mapping[str, int] = field(default_factory=dict)
+    """Pods by PodSet for which no node has room; empty where the gang fits."""
+    reuse: str = ""
+    """The plan that is being carried out to free GPUs for it, in words; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How the gang stands with autoscalers."""
+
+    kind: Kind
+    message: str = ""
+    attempt: int = 0
+    """Of the newest request; 0 where there is none."""
+    request: str = ""
+    """The newest request, by name."""
+    reason: str = ""
+    """The reason that the autoscaler gave last (`NoCapacity`), for counting."""
+    until: datetime | None = None
+    """When a pause ends, or when nodes are expected."""
+    is_yielding: bool = False
+    updates: tuple[PodSetUpdate, ...] = ()
+    """What the gang's pods are given when it starts. Only of PROVISIONED."""
+
+
+class Requests(Protocol):
+    """The ProvisioningRequests that are ours. A RequestWatch is one."""
+
+    @property
+    def resource(self) -> Resource | None:
+        """None while they are not served."""
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be said of them; empty while something can."""
+
+    def of_workload(self, uid: str) -> list[ProvisioningRequest]: ...
+
+    def items(self) -> list[ProvisioningRequest]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something that was done or was seen for the first time, for telemetry."""
+
+    what: str
+    """Created, Removed, Provisioned, Failed, BookingExpired or CapacityRevoked."""
+    provisioning_class: str
+    reason: str = ""
+    pods: int = 0
+
+
+@dataclass(slots=True)
+class _Refusal:
+    count: int
+    until: datetime
+    message: str
+
+
+class Provisioning:
+    """Asks autoscalers for the nodes that gangs lack."""
+
+    def __init__(
+        self,
+        api: MakingApi,
+        requests: Requests,
+        flavors: Flavors,
+        announcer: Announcer,
+        *,
+        observe: Callable[[Happening], None] = lambda _: None,
+    ) -> None:
+        self._api = api
+        self._writer = RequestWriter(api)
+        self._requests = requests
+        self._flavors = flavors
+        self._announcer = announcer
+        self._observe = observe
+        self._refusals: dict[str, _Refusal] = {}
+        self._told: dict[str, str] = {}
+        """States of requests that were announced, by uid: each is announced once."""
+        self._orphans: dict[str, datetime] = {}
+        """Since when requests have been nobody's, by uid."""
+
+    # ------------------------------------------------------------------------------------------------- what is called
+
+    async def follow(self, case: Case, now: datetime) -> Progress:
+        """Take the next step for the gang, if any, and tell how it stands.
+
+        Raises: KubeError with the reason NotLeading; anything else is a Progress.
+        """
+        workload = case.workload
+        gang = gang_of(workload, case.check, case.policy, missing=case.missing, reuse=case.reuse)
+        if self._requests.trouble:
+            is_lacking = case.policy and gang.stage is Stage.WAITING and gang.need(case.policy, now) is Need.NODES
+            return Progress(kind=Kind.STUCK, message=self._requests.trouble) if is_lacking else _NOTHING
+        found = self.requests_of(workload, case.check)
+        requests = [request_of(each) for each in found.values()]
+        self._announce(workload, requests, gang.stage)
+        step = next_step(gang, requests, case.policy, now)
+        if step.kind not in (Kind.CREATE, Kind.REMOVE):
+            return self._settled(case, step, found)
+        refusal = self._refusals.get(workload.metadata.uid)
+        if refusal and now < refusal.until:
+            return Progress(kind=Kind.STUCK, message=refusal.message)
+        try:
+            progress = await (self._create(case, step) if step.kind is Kind.CREATE else self._remove(step, found))
+        except KubeError as error:
+            return self._refused(workload, error, now)
+        if progress.kind is Kind.STUCK:
+            return self._leave_alone(workload, progress, now)
+        self._refusals.pop(workload.metadata.uid, None)
+        return progress
+
+    async def sweep(self, followed: Collection[str], now: datetime) -> None:
+        """Remove requests whose Workload is none of these, by uid: it has vanished, or has our check no more.
+
+        Raises: KubeError with the reason NotLeading.
+        """
+        ours = [each for each in self._requests.items() if WORKLOAD_UID_LABEL in each.metadata.labels]
+        orphans = [each for each in ours if each.metadata.labels[WORKLOAD_UID_LABEL] not in followed]
+        known = {each.metadata.uid for each in ours}
+        self._told = {uid: state for uid, state in self._told.items() if uid in known}
+        self._refusals = {uid: each for uid, each in self._refusals.items() if uid in followed}
+        self._orphans = {each.metadata.uid: self._orphans.get(each.metadata.uid, now) for each in orphans}
+        for each in orphans:
+            if now - self._orphans[each.metadata.uid] < _ORPHANED_FOR or each.metadata.deletion_timestamp:
+                continue
+            try:
+                await self._delete(each)
+            except KubeError as error:
+                if error.reason == NOT_LEADING:
+                    raise
+                log.warning("ProvisioningRequest of nobody not removed", request=each.metadata.key, error=str(error))
+
+    def requests_of(self, workload: Workload, check: str) -> dict[str, ProvisioningRequest]:
+        """The requests that were made for the Workload because of the check, by name."""
+        found = self._requests.of_workload(workload.metadata.uid)
+        namespace = workload.metadata.namespace
+        return {
+            each.metadata.name: each
+            for each in found
+            if check_of(each) == check and each.metadata.namespace == namespace
+        }
+
+    # ------------------------------------------------------------------------------------------------- nothing to do
+
+    def _settled(self, case: Case, step: Step, found: Mapping[str, ProvisioningRequest]) -> Progress:
+        """What the step says, where it says to do nothing."""
+        request = step.request
+        progress = Progress(
+            kind=step.kind,
+            message=step.message,
+            attempt=step.attempt,
+            request=request.name if request else "",
+            reason=request.reason if request else "",
+            until=step.until,
+            is_yielding=step.is_yielding,
+        )
+        if step.kind is not Kind.PROVISIONED or request is None or case.policy is None:
+            return progress
+        given = ready_updates(found[request.name], case.workload, case.policy, self._flavors)
+        message = "; ".join((step.message, *(f"left out: {each}" for each in given.left_out)))
+        return replace(progress, message=message, updates=given.updates)
+
+    # ---------------------------------------------------------------------------------------------------- what is done
+
+    async def _create(self, case: Case, step: Step) -> Progress:
+        """Raises: KubeError."""
+        workload, policy, resource = case.workload, case.policy, self._requests.resource
+        if policy is None or resource is None:
+            return Progress(kind=Kind.WAIT, message="ProvisioningRequests are not served at the moment")
+        body = await self._api.get(WORKLOAD.path(*workload.metadata.key))
+        try:
+            live = decode(Workload, body)
+        except UNREADABLE as error:
+            return Progress(kind=Kind.STUCK, message=f"its Workload cannot be read: {error}")
+        if not _still_waits(case, policy, live):
+            return Progress(kind=Kind.WAIT, message="its Workload has just changed; looking again")
+        order = order_of(
+            live,
+            body,
+            policy,
+            check=case.check,
+            attempt=step.attempt,
+            missing=case.missing,
+            flavors=self._flavors,
+        )
+        made = order if isinstance(order, Unusable) else await self._writer.make(order, resource)
+        if isinstance(made, Unusable):
+            return Progress(kind=Kind.STUCK, message=made.reason, attempt=step.attempt)
+        if isinstance(order, Order) and isinstance(made, Made):
+            self._tell_made(live, order, policy, step.attempt)
+        name = order.name if isinstance(order, Order) else ""
+        message = step.message if isinstance(made, Made) else made.why
+        return Progress(kind=Kind.WAIT, message=message, attempt=step.attempt, request=name)
+
+    async def _remove(self, step: Step, found: Mapping[str, ProvisioningRequest]) -> Progress:
+        """Raises: KubeError."""
+        for each in step.remove:
+            await self._delete(found[each.name])
+        return Progress(kind=Kind.WAIT, message=step.message)
+
+    async def _delete(self, request: ProvisioningRequest) -> None:
+        """Raises: KubeError."""
+        resource = self._requests.resource
+        if resource is None:
+            return
+        await self._writer.remove(request, resource)
+        log.info("ProvisioningRequest removed", request="/".join(request.metadata.key))
+        self._observe(Happening(what="Removed", provisioning_class=request.spec.provisioning_class_name))
+
+    def _refused(self, workload: Workload, error: KubeError, now: datetime) -> Progress:
+        """Raises: the error itself, where it says that this replica does not lead any more."""
+        if error.reason == NOT_LEADING:
+            raise error
+        return self._leave_alone(workload, Progress(kind=Kind.STUCK, message=str(error)), now)
+
+    def _leave_alone(self, workload: Workload, stuck: Progress, now: datetime) -> Progress:
+        """The same, remembered, so that the API is not asked again at once and for ever."""
+        before = self._refusals.get(workload.metadata.uid)
+        count = before.count + 1 if before else 1
+        pause = min(_REFUSED_FOR * 2 ** min(count - 1, 10), _REFUSED_AT_MOST)
+        if before is None or before.message != stuck.message:
+            log.warning("nodes cannot be asked for", workload="/".join(workload.metadata.key), why=stuck.message)
+        self._refusals[workload.metadata.uid] = _Refusal(count=count, until=now + pause, message=stuck.message)
+        return stuck
+
+    # ---------------------------------------------------------------------------------------------------- what is told
+
+    def _tell_made(self, workload: Workload, order: Order, policy: ProvisioningPolicy, attempt: int) -> None:
+        about = ObjectReference.of(WORKLOAD, workload.metadata)
+        message = (
+            f"asked {policy.provisioning_class} for nodes for {order.pods} pod(s), attempt {attempt}: {order.name}"
+        )
+        self._announcer.record(about, "ProvisioningRequestCreated", message)
+        log.info("ProvisioningRequest created", workload="/".join(workload.metadata.key), request=order.name)
+        self._observe(Happening(what="Created", provisioning_class=policy.provisioning_class, pods=order.pods))
+
+    def _announce(self, workload: Workload, requests: Collection[Request], stage: Stage) -> None:
+        """Tell once of every request that it was provisioned or lost; of one that has served its purpose only what
+        still matters."""
+        told = _NEWS if stage is Stage.WAITING else _NEWS_OF_STARTED
+        for each in requests:
+            if each.state not in told or self._told.get(each.uid) == each.state:
+                continue
+            self._told[each.uid] = each.state
+            message = f"ProvisioningRequest {each.name}, attempt {each.attempt}: {each.message or each.state}"
+            about = ObjectReference.of(WORKLOAD, workload.metadata)
+            self._announcer.record(about, f"Nodes{each.state}", message, warning=each.state in LOST)
+            self._observe(
+                Happening(what=each.state, provisioning_class=each.ask.provisioning_class, reason=each.reason)
+            )
+
+
+_NEWS = LOST | {State.PROVISIONED}
+_NEWS_OF_STARTED = frozenset({State.CAPACITY_REVOKED})
+_NOTHING = Progress(kind=Kind.NOTHING)
+
+
+def _still_waits(case: Case, policy: ProvisioningPolicy, live: Workload) -> bool:
+    """Whether what was decided upon still holds: the same reservation, and our entry is there and Pending."""
+    entry = entry_of(live, case.check)
+    return (
+        live.metadata.uid == case.workload.metadata.uid
+        and stage_of(live, case.check) is Stage.WAITING
+        and entry is not None
+        and entry.state == "Pending"
+        and ask_of(live, policy) == ask_of(case.workload, policy)
+    )

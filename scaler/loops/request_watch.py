@@ -1,0 +1,133 @@
+"""Which ProvisioningRequests of ours are there? A copy, in whichever version the API serves, or why there is none.
+
+`autoscaling.x-k8s.io/v1` is preferred; where only v1beta1 is served that one is used (their schemas are the same). The
+definition may be installed, or replaced by one of another version, while this runs.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from scaler.errors import KubeError
+from scaler.kube.copies import Change
+from scaler.kube.discovery import Discovery
+from scaler.kube.patience import Timing
+from scaler.kube.provisioning_objects import ProvisioningRequest
+from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
+from scaler.kube.resources import PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA, Resource
+from scaler.kube.transport import KubeTransport
+from scaler.kueue.provisioning_requests import MANAGED_LABEL, workload_uid_of
+
+log = structlog.get_logger(__name__)
+
+_NOT_SERVED = (
+    "the API server serves no ProvisioningRequests (autoscaling.x-k8s.io); install the CustomResourceDefinition of "
+    "Cluster Autoscaler, or remove spec.provisioning from the ReclaimPolicy"
+)
+_LOOK_AGAIN_SECONDS = 30.0
+"""How often the API is asked again which version it serves, while it serves none."""
+_NOTICE_SECONDS = 5.0
+"""How soon it is noticed that the version in use is not served any more."""
+
+
+@dataclass(kw_only=True)
+class RequestWatch:
+    """The copy. Every replica may run it."""
+
+    transport: KubeTransport
+    discovery: Discovery
+    timing: Timing = Timing()  # noqa: RUF009 - frozen
+    look_again_seconds: float = _LOOK_AGAIN_SECONDS
+    notice_seconds: float = _NOTICE_SECONDS
+    _reflector: Reflector[ProvisioningRequest] | None = field(default=None, init=False)
+    _trouble: str = field(default="nobody has asked the API yet which ProvisioningRequests there are", init=False)
+    _subscribers: list[Callable[[Change[ProvisioningRequest]], None]] = field(default_factory=list, init=False)
+
+    # ----------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def resource(self) -> Resource | None:
+        """The resource in the version that is served; None while there is none."""
+        return self._reflector.resource if self._reflector else None
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be said of requests; empty while something can.
+
+        A copy that is complete and not kept up to date for the moment is no trouble: whoever acts on it looks again.
+        """
+        if self._reflector is None:
+            return self._trouble
+        match self._reflector.state:
+            case Absent() | Denied() as state:
+                return state.message
+            case Disconnected(message=message) if not self._reflector.is_synced:
+                return f"ProvisioningRequests are not listed yet: {message}"
+        return ""
+
+    def of_workload(self, uid: str) -> list[ProvisioningRequest]:
+        """Our requests for the Workload, in no particular order."""
+        return self._reflector.by_index("workload", uid) if self._reflector else []
+
+    def items(self) -> list[ProvisioningRequest]:
+        return self._reflector.items() if self._reflector else []
+
+    def subscribe(self, callback: Callable[[Change[ProvisioningRequest]], None]) -> Callable[[], None]:
+        """The function that ends the subscription. Callbacks must not raise or block."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    # ----------------------------------------------------------------------------------------------------- the loop
+
+    async def run(self) -> None:
+        """Keeps the copy up to date until cancelled."""
+        while True:
+            resource = await self._served()
+            if resource is None:
+                await asyncio.sleep(self.look_again_seconds)
+            else:
+                await self._follow(resource)
+
+    async def _served(self) -> Resource | None:
+        """The resource in the best version that is served; None, and the trouble, where there is none."""
+        for wanted in (PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA):
+            try:
+                return await self.discovery.resolve_kind(wanted.api_version, wanted.kind)
+            except KubeError as error:
+                if error.status != 404:
+                    self._trouble = f"nobody knows whether ProvisioningRequests are served: {error}"
+                    return None
+        self._trouble = _NOT_SERVED
+        return None
+
+    async def _follow(self, resource: Resource) -> None:
+        """Returns when that version is not served any more."""
+        log.info("ProvisioningRequests are served", version=resource.version)
+        reflector = Reflector(
+            self.transport,
+            resource,
+            ProvisioningRequest,
+            label_selector=f"{MANAGED_LABEL}=true",
+            indexes={"workload": workload_uid_of},
+            timing=self.timing,
+        )
+        reflector.subscribe(self._tell)
+        self._reflector = reflector
+        running = asyncio.create_task(reflector.run(), name="provisioning-requests")
+        try:
+            while not isinstance(reflector.state, Absent):
+                await asyncio.wait([running], timeout=self.notice_seconds)
+                if running.done():
+                    return running.result()
+        finally:
+            self._reflector, self._trouble = None, _NOT_SERVED
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    def _tell(self, change: Change[ProvisioningRequest]) -> None:
+        for callback in list(self._subscribers):
+            callback(change)
