@@ -142,8 +142,8 @@ class Town:
 
     # --------------------------------------------------------------------------------------------------------- reading
 
-    def survey(self) -> Survey:
-        found = take_survey(self.planning, self.board, NOW)
+    async def survey(self) -> Survey:
+        found = await take_survey(self.planning, self.board, NOW)
         assert isinstance(found, Survey)
         return found
 

@@ -299,7 +299,7 @@ def busy_town():
 async def views(town=None):
     """What each verb is told, and how it renders that."""
     town = town or busy_town()
-    gang = next(each.name for each, _ in town.survey().waiting)
+    gang = next(each.name for each, _ in (await town.survey()).waiting)
     return [
         (await town.inquiry.queues(), queues_verb.render),
         (await town.inquiry.pending(), pending_verb.render),

@@ -279,9 +279,9 @@ async def test_filters_choose_by_namespace_local_queue_and_cluster_queue() -> No
     assert names == [["one"], ["one"], ["two"], ["one", "two"], []]
 
 
-def test_an_answer_that_leaves_some_out_says_how_many() -> None:
+async def test_an_answer_that_leaves_some_out_says_how_many() -> None:
     town = Town([cluster_queue(gpus=0)], [workload(f"gang-{n}") for n in range(5)])
-    view = pending_view(town.survey(), most=2)
+    view = pending_view(await town.survey(), most=2)
     assert ([each["name"] for each in view["gangs"]], view["omitted"]) == (["gang-0", "gang-1"], 3)
 
 
@@ -384,8 +384,8 @@ def flat(nodes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_a_tree_is_told_with_who_uses_what() -> None:
-    nodes = flat(queues_view(three_teams().survey())["trees"])
+async def test_a_tree_is_told_with_who_uses_what() -> None:
+    nodes = flat(queues_view(await three_teams().survey())["trees"])
     numbers = {
         name: tuple(
             node["flavors"][0][field] for field in ("nominal", "used", "idle", "reclaimable", "available", "borrowed")
@@ -413,23 +413,24 @@ def test_a_tree_is_told_with_who_uses_what() -> None:
     assert (nodes["a"]["waitingGangs"], nodes["team"]["waitingGangs"]) == (2, 3)
 
 
-def test_trees_are_drawn_as_they_are_nested() -> None:
-    trees = queues_view(three_teams().survey())["trees"]
+async def test_trees_are_drawn_as_they_are_nested() -> None:
+    trees = queues_view(await three_teams().survey())["trees"]
     assert [(each["kind"], each["name"]) for each in trees] == [("Cohort", "team"), ("ClusterQueue", "alone")]
     assert [each["name"] for each in trees[0]["children"]] == ["inner", "a", "b"]
 
 
-def test_flavors_keep_the_order_in_which_they_are_tried() -> None:
+async def test_flavors_keep_the_order_in_which_they_are_tried() -> None:
     town = Town([cluster_queue(gpus={"zeta": 1, "alpha": 2})], [])
-    [queue] = queues_view(town.survey())["trees"]
+    [queue] = queues_view(await town.survey())["trees"]
     assert [each["flavor"] for each in queue["flavors"]] == ["zeta", "alpha"]
 
 
-def test_only_gpus_are_counted_unless_all_is_asked_for() -> None:
+async def test_only_gpus_are_counted_unless_all_is_asked_for() -> None:
     given = cluster_queue(gpus=4)
     cpus = {key._replace(resource="cpu"): quota(1500) for key in given.quotas}
     town = Town([cluster_queue(gpus=4, quotas={**given.quotas, **cpus})], [])
-    [only], [everything] = (queues_view(town.survey(), all_resources=flag)["trees"] for flag in (False, True))
+    survey = await town.survey()
+    [only], [everything] = (queues_view(survey, all_resources=flag)["trees"] for flag in (False, True))
     assert [each["resource"] for each in only["flavors"]] == [GPU]
     assert {each["resource"]: each["nominal"] for each in everything["flavors"]} == {"cpu": 1.5, GPU: 4}
 
@@ -441,10 +442,10 @@ def test_amounts_are_numbers_in_their_own_unit(resource: str, amount: int, shown
     assert number(resource, amount) == shown
 
 
-def test_what_cannot_be_read_is_said_of_its_tree() -> None:
+async def test_what_cannot_be_read_is_said_of_its_tree() -> None:
     town = Town([cluster_queue()], [])
     town.snapshot.put_cluster_queue(cluster_queue("broken"), doubt="nominalQuota: 'many' is no quantity")
-    doubts = {each["name"]: each["doubts"] for each in queues_view(town.survey())["trees"]}
+    doubts = {each["name"]: each["doubts"] for each in queues_view(await town.survey())["trees"]}
     assert doubts == {"a": [], "broken": ["ClusterQueue broken: nominalQuota: 'many' is no quantity"]}
 
 

@@ -56,13 +56,13 @@ class Inquiry:
     async def queues(self, *, all_resources: bool = False) -> Mapping[str, Any]:
         """The quota trees. Raises: InquiryError."""
         async with self._in_turn():
-            survey = self._survey()
+            survey = await self._survey()
             return await asyncio.to_thread(queues_view, survey, all_resources=all_resources)
 
     async def pending(self, *, namespace: str = "", queue: str = "") -> Mapping[str, Any]:
         """Every gang that waits, and why. Raises: InquiryError."""
         async with self._in_turn():
-            survey = self._survey()
+            survey = await self._survey()
             asked_about = [each for each, _ in selected(survey, namespace=namespace, queue=queue)]
             prospects = await self._prospects(survey, asked_about)
             return await asyncio.to_thread(pending_view, survey, prospects, namespace=namespace, queue=queue)
@@ -70,7 +70,7 @@ class Inquiry:
     async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None = None) -> Mapping[str, Any]:
         """What would be suspended for the gang; `idle` as in `Inquired.what_if`. Raises: InquiryError."""
         async with self._in_turn():
-            survey = self._survey()
+            survey = await self._survey()
             observed = self._find(namespace, name)
             gang = self._gang(observed, survey)
             if survey.plan_for(gang) is not None:
@@ -90,8 +90,8 @@ class Inquiry:
         finally:
             self._asked -= 1
 
-    def _survey(self) -> Survey:
-        survey = take_survey(self._planning, self._board, self._clock())
+    async def _survey(self) -> Survey:
+        survey = await take_survey(self._planning, self._board, self._clock())
         if isinstance(survey, Blind):
             raise _unseen(survey)
         return survey
@@ -100,14 +100,14 @@ class Inquiry:
 
     async def _prospects(self, survey: Survey, asked_about: Sequence[Workload]) -> Prospects:
         """What the planner says of gangs in the trees of these, as far as time allows, in the order of plans."""
-        sight, roots = self._planning.look(survey.at), {survey.root_of(each) for each in asked_about}
+        sight, roots = survey.sight, {survey.root_of(each) for each in asked_about}
         found: dict[str, Plan | NoPlan] = {}
         first: dict[str, str] = {}
         heads: dict[str, Sequence[Considered]] = {}
         ends = monotonic() + self._patience_s
         for gang, _ in survey.waiting:
             root = survey.root_of(gang)
-            if isinstance(sight, Blind) or monotonic() > ends:
+            if sight is None or monotonic() > ends:
                 break
             if root not in roots - first.keys() or not self._is_planned_for(survey, sight, gang):
                 continue
@@ -170,9 +170,9 @@ class Inquiry:
     async def _inquire(
         self, survey: Survey, gang: Workload, observed: KueueWorkload, idle: Sequence[str] | None
     ) -> Inquired:
-        sight = self._planning.look(survey.at)
-        if isinstance(sight, Blind):
-            raise InquiryError(f"nobody knows who is idle: {sight.reason}", status=503)
+        sight = survey.sight
+        if sight is None:
+            raise InquiryError(f"nobody knows who is idle: {survey.unjudged}", status=503)
         candidates = self._candidates(sight, gang, idle)
         request = self._planning.request(sight, gang, candidates)
         answer = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)

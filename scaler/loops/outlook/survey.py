@@ -6,6 +6,7 @@ trees, and of live stores what the pages will ask of them.
 Quota is shown even where nobody knows who is idle. What depends on that says then why it is not known.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,7 +35,7 @@ from scaler.loops.standing_plans import StandingPlan, standing_plans
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Copies and values only; nothing in it changes any more."""
+    """Copies and values; but for `sight` nothing in it changes any more."""
 
     at: datetime
     trees: Sequence[Tree]
@@ -47,6 +48,9 @@ class Survey:
     waiting: Sequence[tuple[Workload, KueueWorkload | None]]
     """Who waits for GPUs and is not admitted, with what stands in the API about it; those with highest priority first.
     """
+    sight: Sight | None = None
+    """What plans are made from, for whoever makes one at once: unlike all else it goes on to change. None where nobody
+    knows who is idle."""
     candidates: Sequence[Candidate] = ()
     idle: Collection[str] = frozenset()
     """Keys of the Workloads that hold quota and are idle by their verdict, whether a plan may take them or not."""
@@ -105,13 +109,17 @@ def place_in_line(workload: Workload) -> tuple[int, datetime, str]:
     return -workload.priority, workload.queued_at, workload.uid
 
 
-def take_survey(planning: Planning, board: Board, now: datetime) -> Survey | Blind:
-    """The survey at this instant, or why quota cannot be seen."""
-    snapshot, cluster = planning.quota(), planning.cluster
+async def take_survey(planning: Planning, board: Board, now: datetime) -> Survey | Blind:
+    """The survey at this instant, or why quota cannot be seen. KEDA gets its answers between the steps."""
+    snapshot, cluster, evaluation = planning.quota(), planning.cluster, board.evaluation
     if isinstance(snapshot, Blind):
         return snapshot
-    sight = planning.look(now)
-    evaluation = board.evaluation
+    look = planning.look(now)
+    await asyncio.sleep(0)
+    sight = look if isinstance(look, Sight) else None
+    idle = _idle(sight.evaluation, cluster, snapshot) if sight is not None else frozenset()
+    standing = standing_plans(cluster, evaluation if sight is not None else None)
+    await asyncio.sleep(0)
     return Survey(
         at=now,
         trees=[tree.clone() for tree in snapshot.trees],
@@ -124,11 +132,12 @@ def take_survey(planning: Planning, board: Board, now: datetime) -> Survey | Bli
         gpus=cluster.gpus,
         pending={name: found for tree in snapshot.trees for name, found in snapshot.pending_in(tree).items()},
         waiting=_waiting(snapshot, cluster),
-        candidates=sight.idlers.candidates if isinstance(sight, Sight) else (),
-        idle=_idle(evaluation, cluster, snapshot) if isinstance(sight, Sight) and evaluation is not None else (),
-        leaving=sight.idlers.leaving if isinstance(sight, Sight) else frozenset(),
-        unjudged=sight.reason if isinstance(sight, Blind) else "",
-        standing=standing_plans(cluster, None if planning.unjudged else evaluation),
+        sight=sight,
+        candidates=sight.idlers.candidates if sight is not None else (),
+        idle=idle,
+        leaving=sight.idlers.leaving if sight is not None else frozenset(),
+        unjudged=look.reason if isinstance(look, Blind) else "",
+        standing=standing,
         evaluation=evaluation,
     )
 
