@@ -268,7 +268,10 @@ _REQUIREMENTS = ("resources", "nodeSelector", "tolerations", "affinity", "resour
 
 
 def _requirements(template: Json) -> tuple[Any, ...]:
-    """What decides on which nodes the pods run. Source: Kueue, arePodSetsSimilar."""
+    """What decides on which nodes the pods run. Source: Kueue, arePodSetsSimilar.
+
+    Unlike there, limits count where requests are missing: pods with 4 and with 8 GPUs, written as limits only, differ.
+    """
     spec = template.get("spec") or {}
     return (
         *(_requests(spec.get(kind) or ()) for kind in ("containers", "initContainers")),
@@ -277,7 +280,8 @@ def _requirements(template: Json) -> tuple[Any, ...]:
 
 
 def _requests(containers: Iterable[Json]) -> list[Any]:
-    return [_essence((each.get("resources") or {}).get("requests"), "requests") for each in containers]
+    resources = (each.get("resources") or {} for each in containers)
+    return [_essence((each.get("limits") or {}) | (each.get("requests") or {}), "requests") for each in resources]
 
 
 def _essence(value: Any, key: str = "") -> Any:
