@@ -7,7 +7,7 @@ from pathlib import Path
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- help -->\n", "<!-- /help -->\n"
-VERBS = ("", "demo", "run", "explain", "version")
+VERBS = ("", "demo", "run", "explain", "plan", "pending", "queues", "version")
 
 
 def help_of(verb: str) -> str:
