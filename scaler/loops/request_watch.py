@@ -51,7 +51,7 @@ class RequestWatch:
     @property
     def resource(self) -> Resource | None:
         """The resource in the version that is served; None while there is none."""
-        return self._reflector.resource if self._reflector else None
+        return None if self._reflector is None else self._reflector.resource
 
     @property
     def trouble(self) -> str:
@@ -70,10 +70,10 @@ class RequestWatch:
 
     def of_workload(self, uid: str) -> list[ProvisioningRequest]:
         """Our requests for the Workload, in no particular order."""
-        return self._reflector.by_index("workload", uid) if self._reflector else []
+        return [] if self._reflector is None else self._reflector.by_index("workload", uid)
 
     def items(self) -> list[ProvisioningRequest]:
-        return self._reflector.items() if self._reflector else []
+        return [] if self._reflector is None else self._reflector.items()
 
     def subscribe(self, callback: Callable[[Change[ProvisioningRequest]], None]) -> Callable[[], None]:
         """The function that ends the subscription. Callbacks must not raise or block."""
