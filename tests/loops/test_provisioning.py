@@ -47,7 +47,8 @@ POLICY = ProvisioningPolicy(provisioning_class=CLASS, retry=Retry(limit=2))
 FLAVORS = flavors()
 FIRST = "job-a-reclaim-1"
 LACKS = {"main": 2}
-PROVREQ_CRD = next(each for each in crds.load() if each["spec"]["names"]["kind"] == "ProvisioningRequest")
+CRDS = {each["spec"]["names"]["kind"]: each for each in crds.load()}
+PROVREQ_CRD = CRDS["ProvisioningRequest"]
 REAL = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "crds"
 REAL_PROVREQ = REAL / "autoscaling.x-k8s.io_provisioningrequests.yaml"
 
@@ -190,7 +191,7 @@ class Cluster:
 @asynccontextmanager
 async def serving(folder: Path, *definitions: dict[str, Any], **given: Any) -> AsyncIterator[Cluster]:
     api = KubeApi()
-    api.install_crds([*(each for each in crds.load() if each != PROVREQ_CRD), *definitions])
+    api.install_crds([CRDS["Workload"], *definitions])
     await api.start()
     api.write_kubeconfig(folder / "kubeconfig")
     async with await KubeTransport.connect(folder / "kubeconfig") as client:
