@@ -1,0 +1,190 @@
+"""What the gate's table is made of: the gang and its entry as observed, what it waits for, and what is to be said."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from scaler.core.claims import Verdict
+from scaler.core.provisioning import PodSetUpdate
+
+_FIRST_PAUSE = timedelta(minutes=1)
+_LONGEST_PAUSE = timedelta(minutes=30)
+
+
+class State(StrEnum):
+    """What our check says. Kueue knows one more, Rejected, which it never does."""
+
+    PENDING = "Pending"
+    READY = "Ready"
+    RETRY = "Retry"
+
+
+class Because(StrEnum):
+    """Why it says so: the reason of Events and metrics."""
+
+    POLICY_UNUSABLE = "PolicyUnusable"
+    PODS_ENDING = "PodsEnding"
+    """Pods of those that gave up their quota for the gang, or on the nodes that it needs, have not ended yet."""
+    NODES_UNSEEN = "NodesUnseen"
+    NODES_LACKING = "NodesLacking"
+    """It does not fit what is free, and nothing that ends now changes that."""
+    NODES_COMING = "NodesComing"
+    """Nodes are being asked for, or are on their way."""
+    GANGS_BEFORE = "GangsBefore"
+    PODS_COMING = "PodsComing"
+    SCATTERED = "OnlyOneWayToFit"
+    FITS = "Fits"
+    PROVISIONED = "Provisioned"
+    """It fits, and a ProvisioningRequest has booked capacity for it."""
+    PODS_GONE = "PodsGone"
+    """Nothing but the end of pods was waited for."""
+    RUNS_ELSEWHERE = "RunsElsewhere"
+    ADMITTED_BEFORE = "AdmittedBefore"
+    """It was running when the check was added to its queue."""
+    YIELDS = "Yields"
+    NODES_REVOKED = "NodesRevoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Our element of `status.admissionChecks`, as observed."""
+
+    state: str
+    message: str = ""
+    since: datetime | None = None
+    updates: tuple[PodSetUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yielded:
+    """That the Workload gave its quota back on account of our check, as noted on it."""
+
+    to: str
+    """The plan or whoever else it was for."""
+    at: datetime
+    times: int = 1
+
+    @property
+    def until(self) -> datetime:
+        """When it may do so again: 1, 2, 4 … and then always 30 minutes after it has."""
+        doublings = min(self.times - 1, 10)
+        return self.at + min(_FIRST_PAUSE * (1 << doublings), _LONGEST_PAUSE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """A Workload with our check, as far as the check depends on it."""
+
+    key: str
+    """`namespace/name`."""
+    uid: str
+    reserved_at: datetime | None
+    """When its quota was reserved; None while it has none."""
+    admitted: bool = False
+    evicted: bool = False
+    active: bool = True
+    finished: bool = False
+    entry: Entry | None = None
+    yielded: Yielded | None = None
+    """The last time; None where it never has."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the check has a say in it: it has quota, and may start."""
+        return self.reserved_at is not None and self.active and not (self.evicted or self.finished)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the check."""
+        return self.is_held and not self.admitted and self.entry is not None and self.entry.state == State.PENDING
+
+    @property
+    def was_let_go(self) -> bool:
+        """Whether its pods may come at any moment, or are there."""
+        is_ready = self.entry is not None and self.entry.state == State.READY
+        return self.is_held and (self.admitted or is_ready)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Pods of one Workload that have not ended yet."""
+
+    owner: str
+    """`namespace/name`, or whatever is known of it."""
+    pods: int
+    since: datetime | None = None
+    """When they were told to."""
+
+    @property
+    def words(self) -> str:
+        since = f" (told to end at {self.since:%H:%M:%S} UTC)" if self.since else ""
+        return f"{self.pods} pod{'' if self.pods == 1 else 's'} of {self.owner}{since}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """How asking for nodes stands, in one word and many."""
+
+    message: str = ""
+    """Empty where nobody is asked."""
+    is_booked: bool = False
+    """Whether a request has booked capacity for the gang."""
+    is_coming: bool = False
+    updates: tuple[PodSetUpdate, ...] = ()
+    """What its pods are given to use what was booked."""
+    is_yielding: bool = False
+    """Whether no more is asked for, and the gang shall give its quota to whoever can use it."""
+    is_revoked: bool = False
+
+
+NOBODY_ASKED = Nodes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What the gang waits for, as seen now."""
+
+    problem: str = ""
+    """Why nobody can follow the policy of its check."""
+    endings: Sequence[Ending] = ()
+    """Pods of those that gave up their quota for it. None where the policy does not wait for them."""
+    requires_fit: bool = True
+    runs_elsewhere: bool = False
+    """Whether another cluster runs it (MultiKueue)."""
+    blind: str = ""
+    """Why nobody sees what nodes have free."""
+    verdict: Verdict | None = None
+    """Of who is promised what; None where nobody was asked."""
+    in_the_way: Sequence[Ending] = ()
+    """Pods that end on the nodes where it will fit."""
+    nodes: Nodes = NOBODY_ASKED
+    plan: str = ""
+    """What is being done to free GPUs for it, in words."""
+    wanted_by: str = ""
+    """Another Workload that waits for quota in the same queues; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the entry is to say."""
+
+    state: State
+    because: Because
+    message: str
+    updates: tuple[PodSetUpdate, ...] = ()
+
+    def is_said_by(self, entry: Entry | None) -> bool:
+        """Whether the entry says just this."""
+        return entry is not None and (entry.state, entry.message, entry.updates) == (
+            self.state,
+            self.message,
+            self.updates,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Nothing is to be said."""
+
+    why: str
