@@ -66,6 +66,8 @@ class ClusterQueuePreemption(Struct, frozen=True):
 
 class AdmissionCheckRule(Struct, frozen=True):
     name: str = ""
+    on_flavors: tuple[str, ...] = ()
+    """Only for Workloads that get one of these flavors; empty means for all."""
 
 
 class AdmissionChecksStrategy(Struct, frozen=True):
