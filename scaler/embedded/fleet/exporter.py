@@ -1,7 +1,8 @@
 """dcgm-exporter's HTTP side for a whole fleet on one port: /nodes/<node>/metrics, and /metrics for all nodes together.
 
-A node whose exporter is out of order fails as that outage fails on its own path. It is missing from the common one,
-as it would be missing from a Prometheus that scrapes every node.
+Nodes come and go: the path of one that has gone is not found, and the common one always tells of those that are there.
+A node whose exporter is out of order fails as that outage fails on its own path. It is missing from the common one, as
+it would be missing from a Prometheus that scrapes every node.
 """
 
 import asyncio
@@ -34,8 +35,8 @@ class Exporter:
 
     @property
     def node_urls(self) -> dict[str, str]:
-        """The metrics URL of every node."""
-        return {node: f"{self.url}/nodes/{node}/metrics" for node in self._fleet.config.nodes}
+        """The metrics URL of every node that is there."""
+        return {node: f"{self.url}/nodes/{node}/metrics" for node in self._fleet.machines}
 
     async def __aenter__(self) -> Self:
         app = web.Application()
@@ -58,12 +59,12 @@ class Exporter:
             await self._runner.cleanup()
 
     async def _all(self, _request: web.Request) -> web.Response:
-        nodes = [node for node in self._fleet.config.nodes if not self._fleet.faults.outage(node)]
+        nodes = [node for node in self._fleet.machines if not self._fleet.faults.outage(node)]
         return _answer(render(reading for node in nodes for reading in self._fleet.readings(node)))
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
         node = request.match_info["node"]
-        if node not in self._fleet.config.nodes:
+        if node not in self._fleet.machines:
             raise web.HTTPNotFound(text=f"there is no node {node!r}\n")
         text = render(self._fleet.readings(node))
         match self._fleet.faults.outage(node):

@@ -7,22 +7,27 @@ Laws:
 * Activity belongs to pods, since it is programs that are busy. A device without a holder is quiet.
 * Noise is drawn from the seed, the device and the number of the collection: the same story shows the same numbers,
   however often anybody scrapes.
+* Machines come and go at any time. One that is removed takes its devices and what they showed with it, as a machine
+  does whose power is cut; that its Node and its pods go, too, is for those to see to who watch it.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from scaler.embedded.fleet.faults import Faults
 from scaler.embedded.fleet.gpus import A100, Gpu, GpuModel, Holder, Level, Reading, gpus_of, values_at
+from scaler.embedded.fleet.machines import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
-    """What the fleet consists of."""
+    """What the fleet consists of at first."""
 
     nodes: Mapping[str, int]
     """GPUs by node name."""
@@ -47,11 +52,57 @@ class Fleet:
         self.config = config
         self.gpus = gpus_of(config.nodes, model=config.model, seed=config.seed)
         self.faults = Faults()
+        self.gone: set[str] = set()
+        """Names of machines that were removed and have not come back."""
+        self._machines = {name: Machine(name=name, gpus=count) for name, count in config.nodes.items()}
+        self._listeners: list[Callable[[], None]] = []
         self._clock = clock
         self._started = clock()
         self._holders: dict[str, Holder] = {}
         self._activities: list[_Activity] = []
         self._collected: dict[str, tuple[int, list[Reading]]] = {}
+
+    # ------------------------------------------------------------------------------------------- what it consists of
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """Those that are there, by name."""
+        return MappingProxyType(self._machines)
+
+    def add(self, machine: Machine) -> None:
+        """From now on the machine is there. The same name has the same devices every time.
+
+        Raises: ValueError where one of that name is there already.
+        """
+        if machine.name in self._machines:
+            raise ValueError(f"node {machine.name!r} is there already; remove it first, or choose another name")
+        self.gone.discard(machine.name)
+        self._recompose({**self._machines, machine.name: machine})
+
+    def remove(self, name: str) -> None:
+        """From now on the machine is not there. Raises: ValueError where it was not."""
+        if name not in self._machines:
+            raise ValueError(f"there is no node {name!r}; there are {', '.join(self._machines) or 'none'}")
+        self.gone.add(name)
+        self.hold(name, {})
+        self._collected.pop(name, None)
+        self._recompose({each: machine for each, machine in self._machines.items() if each != name})
+
+    def _recompose(self, machines: dict[str, Machine]) -> None:
+        self._machines = machines
+        counts = {machine.name: machine.gpus for machine in machines.values()}
+        self.gpus = gpus_of(counts, model=self.config.model, seed=self.config.seed)
+        for wake in self._listeners:
+            wake()
+
+    @contextmanager
+    def listening(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Calls `wake` whenever a machine comes or goes."""
+        self._listeners.append(wake)
+        try:
+            yield
+        finally:
+            self._listeners.remove(wake)
 
     # ------------------------------------------------------------------------------------------------- what it does
 
@@ -93,7 +144,7 @@ class Fleet:
     async def collect(self) -> None:
         """Collects at every interval until cancelled, so that values are those of the instant and not of the scrape."""
         while True:
-            for node in self.config.nodes:
+            for node in self._machines:
                 self.readings(node)
             elapsed = self._clock() - self._started
             await asyncio.sleep(self.config.collect_seconds - elapsed % self.config.collect_seconds)

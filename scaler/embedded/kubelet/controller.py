@@ -1,20 +1,27 @@
-"""The loop around nodes and pods: register nodes, place what waits, move every pod on, tell the fleet who has what."""
+"""The loop around nodes and pods: register nodes, place what waits, move every pod on, tell the fleet who has what.
 
-from dataclasses import dataclass
+Machines come and go. The Node of one that is gone is deleted with the pods on it, as cloud providers and the garbage
+collector of pods do, though at once. Pods that had ended stay, since Jobs count them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import structlog
 
-from scaler.embedded.actions import Action, Create, Patch
+from scaler.embedded.actions import Action, Create, Delete, Patch
 from scaler.embedded.client import Client
 from scaler.embedded.conditions import parse_time, timestamp
 from scaler.embedded.controller import Controller, soonest
-from scaler.embedded.fleet import Fleet
+from scaler.embedded.fleet import Fleet, Machine
 from scaler.embedded.kinds import NODE, POD, Json, Resource
 from scaler.embedded.kubelet.devices import DEVICES, GPU, devices_of, free_devices, holders, wanted_gpus
 from scaler.embedded.kubelet.lifecycle import Stage, finish_stage, length, stage_of
-from scaler.embedded.kubelet.placement import Node, plan_placement
+from scaler.embedded.kubelet.placement import Node, node_of, plan_placement
+from scaler.embedded.operators.pods import is_ending, is_terminal
 
 _log = structlog.get_logger(__name__)
 
@@ -29,6 +36,14 @@ class KubeletTiming:
     """From being told to stop until being gone, for pods that do not say otherwise."""
     heartbeat: timedelta = timedelta(seconds=10)
     """Between two signs of life of a node. A real node controller gives up on a node after 40 s."""
+    stuck: Mapping[str, timedelta] = field(default_factory=dict)
+    """By pattern of `namespace/name`, how long pods take to end whose processes no kill reaches, as of one that hangs
+    in a driver: neither their annotation nor their grace shortens that. The first pattern that matches counts."""
+
+    def stuck_for(self, pod: Json) -> timedelta | None:
+        """How long the pod takes to end whatever is done; None where it ends as it should."""
+        name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        return next((lasts for pattern, lasts in self.stuck.items() if fnmatchcase(name, pattern)), None)
 
 
 class Kubelets(Controller):
@@ -47,8 +62,12 @@ class Kubelets(Controller):
         self._schedules = schedules
         self._since: dict[tuple[str, Stage], datetime] = {}
 
+    async def run(self) -> None:
+        with self._fleet.listening(self._wake.set):
+            await super().run()
+
     async def tick(self, now: datetime) -> datetime | None:
-        done = await self.act(self._plan_nodes(now))
+        done = await self.act([*self._plan_nodes(now), *self._plan_losses(now)])
         if self._schedules:
             pods = self.client.all(POD)
             done += await self.act(plan_placement(pods, self._nodes(), self._fleet.gpus, now_text=timestamp(now)))
@@ -61,26 +80,38 @@ class Kubelets(Controller):
 
     def _plan_nodes(self, now: datetime) -> list[Action]:
         actions: list[Action] = []
-        for name, count in self._fleet.config.nodes.items():
-            node = self.client.find(NODE, "", name)
+        for machine in self._fleet.machines.values():
+            node = self.client.find(NODE, "", machine.name)
             if node is None:
-                actions.append(Create(resource=NODE, body=self._node(name, count, now)))
+                actions.append(Create(resource=NODE, body=self._node(machine, now)))
             elif (due := self._beat_due(node)) is None or due <= now:
-                body = {"status": {"conditions": [_ready(now)]}}
+                body = {"status": {**_amounts(machine), "conditions": [_ready(now)]}}
                 actions.append(Patch(resource=NODE, observed=node, body=body, subresource="status"))
         return actions
 
-    def _node(self, name: str, count: int, now: datetime) -> Json:
-        amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: str(count)}
+    def _plan_losses(self, now: datetime) -> list[Action]:
+        """What goes with machines that are gone: their Nodes, and the pods that were on them."""
+        gone = self._fleet.gone
+        if not gone:
+            return []
+        nodes = (node for name in gone if (node := self.client.find(NODE, "", name)))
+        actions: list[Action] = [Delete(resource=NODE, observed=node) for node in nodes]
+        lost = (pod for pod in self.client.all(POD) if (pod.get("spec") or {}).get("nodeName") in gone)
+        return actions + [action for pod in lost for action in _lose(pod, now)]
+
+    def _node(self, machine: Machine, now: datetime) -> Json:
         labels = {
-            "kubernetes.io/hostname": name,
+            "kubernetes.io/hostname": machine.name,
             "nvidia.com/gpu.product": self._fleet.config.model.name.replace(" ", "-"),
+            **machine.labels,
         }
+        taints = [{"key": each.key, "value": each.value, "effect": each.effect} for each in machine.taints]
         return {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name, "labels": labels},
-            "status": {"capacity": amounts, "allocatable": amounts, "conditions": [_ready(now)]},
+            "metadata": {"name": machine.name, "labels": labels, "annotations": dict(machine.annotations)},
+            "spec": {"taints": taints} if taints else {},
+            "status": {**_amounts(machine), "conditions": [_ready(now)]},
         }
 
     def _beat_due(self, node: Json) -> datetime | None:
@@ -90,13 +121,14 @@ class Kubelets(Controller):
         return last + self._timing.heartbeat if last else None
 
     def _nodes(self) -> list[Node]:
-        known = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in self.client.all(NODE)}
-        return [Node(name=name, labels=known[name]) for name in self._fleet.config.nodes if name in known]
+        """Those that take pods, in the order in which they came."""
+        bodies = (self.client.find(NODE, "", name) for name in self._fleet.machines)
+        return [node for body in bodies if body is not None and (node := node_of(body))]
 
     # ---------------------------------------------------------------------------------------------------------- pods
 
     def _bound(self) -> list[Json]:
-        nodes = self._fleet.config.nodes
+        nodes = self._fleet.machines
         return [pod for pod in self.client.all(POD) if (pod.get("spec") or {}).get("nodeName") in nodes]
 
     def _plan_devices(self) -> list[Action]:
@@ -119,8 +151,9 @@ class Kubelets(Controller):
         stage = stage_of(pod)
         if stage is Stage.STARTING and wanted_gpus(pod) > len(devices_of(pod)):
             return None
+        stuck = self._timing.stuck_for(pod) if stage is Stage.TERMINATING else None
         try:
-            lasts = length(pod, start_delay=self._timing.start_delay, termination=self._timing.termination)
+            lasts = stuck or length(pod, start_delay=self._timing.start_delay, termination=self._timing.termination)
         except ValueError as error:
             _log.warning("PodAnnotationIgnored", pod=pod["metadata"]["name"], error=str(error))
             return None
@@ -128,7 +161,7 @@ class Kubelets(Controller):
         return None if lasts is None else since + lasts
 
     def _next(self, now: datetime) -> datetime | None:
-        pods, ours = self._bound(), self._fleet.config.nodes
+        pods, ours = self._bound(), self._fleet.machines
         alive = {pod["metadata"]["uid"] for pod in pods}
         self._since = {key: since for key, since in self._since.items() if key[0] in alive}
         nodes = [node for node in self.client.all(NODE) if node["metadata"]["name"] in ours]
@@ -136,8 +169,20 @@ class Kubelets(Controller):
 
     def _tell_fleet(self) -> None:
         pods = self._bound()
-        for node in self._fleet.config.nodes:
+        for node in self._fleet.machines:
             self._fleet.hold(node, holders(pods, node))
+
+
+def _amounts(machine: Machine) -> Json:
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: str(machine.gpus)}
+    return {"capacity": amounts, "allocatable": amounts}
+
+
+def _lose(pod: Json, now: datetime) -> list[Action]:
+    """What becomes of a pod without a machine. One that a finalizer keeps is made to fail."""
+    if is_ending(pod):
+        return finish_stage(pod, now=now)
+    return [] if is_terminal(pod) else [Delete(resource=POD, observed=pod, grace_seconds=0)]
 
 
 def _ready(now: datetime) -> Json:

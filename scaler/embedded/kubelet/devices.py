@@ -17,11 +17,16 @@ DEVICES = "demo.idlegpu.io/gpus"
 
 def wanted_gpus(pod: Json) -> int:
     """How many GPUs the pod requests."""
-    return sum(_gpus_of(container) for container in _containers(pod))
+    return gpus_in(pod.get("spec") or {})
 
 
-def _containers(pod: Json) -> list[Json]:
-    return list((pod.get("spec") or {}).get("containers") or ())
+def gpus_in(pod_spec: Json) -> int:
+    """How many GPUs a pod of this spec requests."""
+    return sum(_gpus_of(container) for container in _containers(pod_spec))
+
+
+def _containers(pod_spec: Json) -> list[Json]:
+    return list(pod_spec.get("containers") or ())
 
 
 def _gpus_of(container: Json) -> int:
@@ -58,7 +63,7 @@ def _holders_of(pod: Json) -> dict[str, Holder]:
     """The pod's GPUs, dealt out to its containers in order."""
     metadata, uuids, is_running = pod["metadata"], devices_of(pod), phase(pod) == "Running"
     result: dict[str, Holder] = {}
-    for container in _containers(pod):
+    for container in _containers(pod.get("spec") or {}):
         count = _gpus_of(container)
         mine, uuids = uuids[:count], uuids[count:]
         holder = Holder(

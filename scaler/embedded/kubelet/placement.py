@@ -1,11 +1,13 @@
-"""Which node takes a pod? The first that has enough free GPUs and the labels that the pod asks for.
+"""Which node takes a pod? The first with enough free GPUs, the labels that the pod asks for, and no taint against it.
 
 A pod is placed whole on one node or waits. CPU and memory are not counted: in this story only GPUs are scarce.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scaler.core.nodes import Taint, Toleration, untolerated
 from scaler.embedded.actions import Action, Bind, Note, Patch, status_patch
 from scaler.embedded.conditions import has, message_of, with_conditions
 from scaler.embedded.fleet import Gpu
@@ -20,6 +22,22 @@ class Node:
 
     name: str
     labels: Mapping[str, str]
+    taints: tuple[Taint, ...] = ()
+
+
+def node_of(body: Json) -> Node | None:
+    """The Node object as far as placement goes; None for one that takes no pods, since it is cordoned or ends."""
+    metadata, spec = body["metadata"], body.get("spec") or {}
+    if spec.get("unschedulable") or metadata.get("deletionTimestamp"):
+        return None
+    taints = (_named(each, "key", "value", "effect") for each in spec.get("taints") or ())
+    return Node(
+        name=metadata["name"], labels=metadata.get("labels") or {}, taints=tuple(Taint(**each) for each in taints)
+    )
+
+
+def _named(body: Json, *keys: str) -> dict[str, str]:
+    return {key: str(body[key]) for key in keys if body.get(key)}
 
 
 def is_unplaced(pod: Json) -> bool:
@@ -35,7 +53,7 @@ def plan_placement(pods: Sequence[Json], nodes: Sequence[Node], gpus: Sequence[G
     actions: list[Action] = []
     for pod in waiting:
         count = wanted_gpus(pod)
-        node = next((node for node in nodes if _suits(node, pod) and len(free[node.name]) >= count), None)
+        node = next((node for node in nodes if suits(node, pod["spec"]) and len(free[node.name]) >= count), None)
         if node is None:
             actions += _unschedulable(pod, nodes, now_text=now_text)
         else:
@@ -44,9 +62,19 @@ def plan_placement(pods: Sequence[Json], nodes: Sequence[Node], gpus: Sequence[G
     return actions
 
 
-def _suits(node: Node, pod: Json) -> bool:
-    selector = (pod.get("spec") or {}).get("nodeSelector") or {}
+def suits(node: Node, pod_spec: Json) -> bool:
+    """Whether a pod of this spec may run there, as far as labels and taints go."""
+    return _is_selected(node, pod_spec) and _repels(node, pod_spec) is None
+
+
+def _is_selected(node: Node, pod_spec: Json) -> bool:
+    selector = pod_spec.get("nodeSelector") or {}
     return all(node.labels.get(key) == value for key, value in selector.items())
+
+
+def _repels(node: Node, pod_spec: Json) -> Taint | None:
+    tolerations = (_named(each, "key", "operator", "value", "effect") for each in pod_spec.get("tolerations") or ())
+    return untolerated(node.taints, [Toleration(**each) for each in tolerations])
 
 
 def _bind(pod: Json, node: str, uuids: Sequence[str]) -> Bind:
@@ -57,11 +85,15 @@ def _bind(pod: Json, node: str, uuids: Sequence[str]) -> Bind:
 
 
 def _unschedulable(pod: Json, nodes: Sequence[Node], *, now_text: str) -> list[Patch]:
-    unsuited = sum(1 for node in nodes if not _suits(node, pod))
-    reasons = [f"{len(nodes) - unsuited} Insufficient {GPU}"] if unsuited < len(nodes) else []
-    if unsuited:
-        reasons.append(f"{unsuited} node(s) didn't match Pod's node affinity/selector")
-    message = f"0/{len(nodes)} nodes are available: {', '.join(reasons)}."
+    selected = [node for node in nodes if _is_selected(node, pod["spec"])]
+    repelled = Counter((taint.key, taint.value) for node in selected if (taint := _repels(node, pod["spec"])))
+    lacking, unselected = len(selected) - repelled.total(), len(nodes) - len(selected)
+    reasons = [f"{lacking} Insufficient {GPU}"] if lacking else []
+    if unselected:
+        reasons.append(f"{unselected} node(s) didn't match Pod's node affinity/selector")
+    reasons += [f"{count} node(s) had untolerated taint {{{key}: {value}}}" for (key, value), count in repelled.items()]
+    shown = ", ".join(reasons) or "no nodes available to schedule pods"
+    message = f"0/{len(nodes)} nodes are available: {shown}."
     if has(pod, "PodScheduled", "False", "Unschedulable") and message_of(pod, "PodScheduled") == message:
         return []
     made = {
