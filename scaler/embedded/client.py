@@ -58,6 +58,8 @@ class Whole(Struct, frozen=True):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
     value: int = 0
     """Of a WorkloadPriorityClass."""
+    template: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Of a PodTemplate."""
 
     def as_json(self, resource: Resource) -> Json:
         """The object as JSON. Items of built-in lists carry no kind; here every object does."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
+from scaler.embedded.autoscaler import AutoscalerConfig
 from scaler.embedded.fleet import FleetConfig
 from scaler.embedded.keda import KedaTiming
 from scaler.embedded.kubelet import KubeletTiming
@@ -22,6 +23,7 @@ class Part(StrEnum):
     DEPLOYMENTS = "deployment-controller"
     KUBELETS = "kubelets"
     KEDA = "keda"
+    AUTOSCALER = "autoscaler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class WorldConfig:
     kueue: KueueConfig = field(default_factory=KueueConfig)
     kubelet: KubeletTiming = field(default_factory=KubeletTiming)
     keda: KedaTiming = field(default_factory=KedaTiming)
+    autoscaler: AutoscalerConfig = field(default_factory=AutoscalerConfig)
     parts: frozenset[Part] = frozenset(Part)
     follows: tuple[Resource, ...] = ()
     """Kinds to look at (`World.find`, `World.all`) beyond those that the parts need."""
@@ -54,4 +57,5 @@ class WorldConfig:
             fleet=FleetConfig(nodes=dict(nodes or base.fleet.nodes), collect_seconds=collect.total_seconds()),
             kubelet=KubeletTiming(start_delay=timedelta(seconds=0.3), termination=timedelta(seconds=1)),
             keda=KedaTiming(polling=timedelta(seconds=0.5), push_backoff=timedelta(seconds=0.5)),
+            autoscaler=AutoscalerConfig.fast(),
         )

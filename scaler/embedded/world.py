@@ -11,7 +11,7 @@ Each part is a task of its own and can be killed and started anew at any moment:
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +19,14 @@ from typing import Self, TypeVar
 
 import msgspec
 
+from scaler.core.nodes import Taint
 from scaler.embedded import crds
+from scaler.embedded.autoscaler import Autoscaler, Cloud
 from scaler.embedded.client import Client
 from scaler.embedded.conditions import has
 from scaler.embedded.config import Part, WorldConfig
 from scaler.embedded.controller import Controller
-from scaler.embedded.fleet import Exporter, Fleet
+from scaler.embedded.fleet import Exporter, Fleet, Machine
 from scaler.embedded.keda import Keda
 from scaler.embedded.kinds import CUSTOM_RESOURCE_DEFINITION, WORKLOAD, Json, Resource
 from scaler.embedded.kubeapi import KubeApi
@@ -44,6 +46,7 @@ _CONTROLLERS: dict[Part, type[Controller]] = {
     Part.DEPLOYMENTS: DeploymentController,
     Part.KUBELETS: Kubelets,
     Part.KEDA: Keda,
+    Part.AUTOSCALER: Autoscaler,
 }
 _LONGEST_PAUSE_SECONDS = 0.05
 _CRD_SECONDS = 20.0
@@ -55,6 +58,8 @@ class World:
     def __init__(self, config: WorldConfig | None = None) -> None:
         self.config = config or WorldConfig()
         self.fleet = Fleet(self.config.fleet)
+        self.cloud = Cloud(self.fleet)
+        """Where nodes are ordered from."""
         self.api = KubeApi()
         """The embedded API. Not started where the configuration names another one."""
         self._exporter = Exporter(self.fleet, host=self.config.host, port=self.config.exporter_port)
@@ -149,16 +154,29 @@ class World:
         match part:
             case Part.KUEUE:
                 return Kueue(self._client, config.kueue)
-            case Part.RAY_CLUSTERS:
-                return RayClusterOperator(self._client, waits_for_kueue=Part.KUEUE in config.parts)
-            case Part.JOBS:
-                return JobController(self._client, waits_for_kueue=Part.KUEUE in config.parts)
+            case Part.RAY_CLUSTERS | Part.JOBS:
+                operator = RayClusterOperator if part is Part.RAY_CLUSTERS else JobController
+                return operator(self._client, waits_for_kueue=Part.KUEUE in config.parts)
             case Part.DEPLOYMENTS:
                 return DeploymentController(self._client)
             case Part.KUBELETS:
                 return Kubelets(self._client, self.fleet, config.kubelet, schedules=config.schedules)
             case Part.KEDA:
                 return Keda(self._client, config.keda)
+            case Part.AUTOSCALER:
+                return Autoscaler(self._client, self.cloud, config.autoscaler)
+
+    # --------------------------------------------------------------------------------------------------------- nodes
+
+    def add_node(
+        self, name: str, gpus: int, *, labels: Mapping[str, str] | None = None, taints: Sequence[Taint] = ()
+    ) -> None:
+        """A machine with so many GPUs is there from now on, and its kubelet registers it. Raises: ValueError."""
+        self.fleet.add(Machine(name=name, gpus=gpus, labels=labels or {}, taints=tuple(taints)))
+
+    def remove_node(self, name: str) -> None:
+        """The machine's power is cut: its Node goes, and so do the pods on it. Raises: ValueError."""
+        self.fleet.remove(name)
 
     # ------------------------------------------------------------------------------------------------------- outside
 
@@ -169,12 +187,12 @@ class World:
 
     @property
     def exporter_urls(self) -> dict[str, str]:
-        """The metrics URL of every node."""
+        """The metrics URL of every node that is there."""
         return self._exporter.node_urls
 
     @property
     def exporter_url(self) -> str:
-        """The metrics URL of all nodes together."""
+        """The metrics URL of all nodes together, of those that come later, too."""
         return f"{self._exporter.url}/metrics"
 
     def write_kubeconfig(self, path: Path) -> None:

@@ -1,0 +1,239 @@
+"""The loop around ProvisioningRequests: accept them, find room or order nodes, keep what is booked, give nodes back.
+
+Laws:
+
+* All or nothing: a request is provisioned when there is room for all its pods, or it is not.
+* What is booked for one request is no room for another, until its pods are there or its booking expires.
+* Nodes follow from statuses: whoever writes CapacityRevoked, the nodes of that request are taken away.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from itertools import count, islice
+from typing import ClassVar
+
+from scaler.embedded.actions import Action
+from scaler.embedded.autoscaler import requests as answers
+from scaler.embedded.autoscaler.cloud import GROUP, REQUEST, REQUEST_UID, Cloud
+from scaler.embedded.autoscaler.packing import Room, nodes_for, pack
+from scaler.embedded.autoscaler.requests import (
+    MissingTemplate,
+    Stage,
+    class_of,
+    consumers,
+    is_booked,
+    name_of,
+    pods_of,
+    stage_of,
+)
+from scaler.embedded.autoscaler.scenarios import AutoscalerConfig, Scenario, Shape
+from scaler.embedded.client import Client
+from scaler.embedded.conditions import has
+from scaler.embedded.controller import Controller, soonest
+from scaler.embedded.fleet import Machine
+from scaler.embedded.kinds import NODE, POD, POD_TEMPLATE, PROVISIONING_REQUEST, Json, Resource
+from scaler.embedded.kubelet.devices import free_devices, is_holding
+from scaler.embedded.kubelet.placement import Node, node_of
+
+
+class Autoscaler(Controller):
+    """Answers ProvisioningRequests as its scenarios say."""
+
+    name: ClassVar[str] = "autoscaler"
+    watched: ClassVar[tuple[Resource, ...]] = (PROVISIONING_REQUEST, POD_TEMPLATE, NODE, POD)
+
+    def __init__(self, client: Client, cloud: Cloud, config: AutoscalerConfig | None = None) -> None:
+        super().__init__(client)
+        self._cloud = cloud
+        self._config = config or AutoscalerConfig()
+        self._since: dict[tuple[str, str], datetime] = {}
+        self._running: dict[tuple[str, str], datetime] = {}
+        """The timers that were asked for in this tick, and when each ends."""
+
+    async def tick(self, now: datetime) -> datetime | None:
+        self._running = {}
+        requests = self._requests()
+        self._cancel_orders(requests)
+        self._cloud.deliver(now)
+        done = sum([await self.act(self._answer(each, now)) for each in requests])
+        self._scale_down(requests, now)
+        self._since = {key: since for key, since in self._since.items() if key in self._running}
+        if done:
+            return now
+        return soonest([self._cloud.due, *(ends for ends in self._running.values() if ends > now)])
+
+    def _requests(self) -> list[Json]:
+        """All of them, the oldest first."""
+        return sorted(self.client.all(PROVISIONING_REQUEST), key=lambda each: each["metadata"]["creationTimestamp"])
+
+    def _is_over(self, what: str, which: str, lasts: timedelta | None, now: datetime) -> bool:
+        """Whether so long has passed since this was first asked. A timer that a tick does not ask for is forgotten."""
+        if lasts is None:
+            return False
+        ends = self._since.setdefault((what, which), now) + lasts
+        self._running[what, which] = ends
+        return ends <= now
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    def _answer(self, request: Json, now: datetime) -> list[Action]:
+        """What is to be said of the request now."""
+        uid, scenario = request["metadata"]["uid"], self._config.scenario(class_of(request), name_of(request))
+        if scenario is None or request["metadata"].get("deletionTimestamp"):
+            return []
+        match stage_of(request):
+            case Stage.NEW:
+                return self._accept(request, scenario, now)
+            case Stage.ACCEPTED if self._is_over(uid, "accepted", scenario.provisioned_after, now):
+                return self._try(request, scenario, now)
+            case Stage.PROVISIONED:
+                return self._keep(request, scenario, now)
+            case Stage.OVER if has(request, "CapacityRevoked"):
+                self._take_away(uid)
+        return []
+
+    def _accept(self, request: Json, scenario: Scenario, now: datetime) -> list[Action]:
+        if not self._is_over(request["metadata"]["uid"], "new", scenario.accepted_after, now):
+            return []
+        takes = scenario.provisioned_after if scenario.tells_eta else None
+        return answers.accepted(request, eta=now + takes if takes is not None else None, now=now)
+
+    def _try(self, request: Json, scenario: Scenario, now: datetime) -> list[Action]:
+        if self._cloud.turn(scenario.key, request["metadata"]["uid"]) <= scenario.failures:
+            return answers.failed(request, "OutOfResources", scenario.failure, now=now)
+        specs = pods_of(request, self._template)
+        if isinstance(specs, MissingTemplate):
+            message = f"Couldn't create pods, err: PodTemplate {specs.name} is not there"
+            return answers.failed(request, "FailedToCreatePods", message, now=now)
+        return self._provision(request, scenario, specs, now)
+
+    def _provision(self, request: Json, scenario: Scenario, specs: list[Json], now: datetime) -> list[Action]:
+        uid = request["metadata"]["uid"]
+        wanted = self._nodes_wanted(request, scenario, specs)
+        if wanted is None:
+            return answers.not_found(request, now=now)
+        for machine in wanted:
+            self._cloud.order(machine, at=now + (scenario.nodes_after or timedelta(0)))
+        self._cloud.deliver(now)
+        mine = self._cloud.machines_for(uid)
+        if scenario.nodes_after is None and not all(self.client.find(NODE, "", each.name) for each in mine):
+            return []
+        return answers.provisioned(request, added=bool(mine), details=scenario.details, now=now)
+
+    def _keep(self, request: Json, scenario: Scenario, now: datetime) -> list[Action]:
+        uid = request["metadata"]["uid"]
+        if self._is_over(uid, "given", scenario.revoked_after, now):
+            return answers.revoked(request, now=now)
+        if has(request, "BookingExpired"):
+            return []
+        asked = sum(pod_set["count"] for pod_set in request["spec"]["podSets"])
+        if consumers(request, self.client.all(POD)) >= asked:
+            return answers.consumed(request, now=now)
+        is_over = self._is_over(uid, "booked", scenario.booked_for, now)
+        return answers.expired(request, now=now) if is_over else []
+
+    # ----------------------------------------------------------------------------------------------------------- room
+
+    def _nodes_wanted(self, request: Json, scenario: Scenario, specs: list[Json]) -> list[Machine] | None:
+        """The machines that are missing; None where there is no way to make room."""
+        uid, shape = request["metadata"]["uid"], scenario.shape
+        mine = {machine.name for machine in self._cloud.machines_for(uid)}
+        rooms = [room for room in self._rooms(request) if scenario.counts_free or room.node.name in mine]
+        homeless = pack(specs, rooms)
+        if not homeless:
+            return []
+        if shape is None:
+            return None
+        more = nodes_for(homeless, _like(shape), shape.gpus)
+        if more is None or more + self._count(shape) > shape.most:
+            return None
+        return list(islice(self._new_machines(request, shape), more))
+
+    def _rooms(self, request: Json) -> list[Room]:
+        """What all nodes have free, and those to come, without what is booked for others."""
+        pods, fleet = self.client.all(POD), self._cloud.fleet
+        rooms = [
+            Room(node=node, free=len(free_devices(fleet.gpus, pods, node.name)))
+            for machine in fleet.machines.values()
+            if (node := self._node(machine))
+        ]
+        rooms += [Room(node=_bare(machine), free=machine.gpus) for machine in self._cloud.ordered]
+        for other in self._requests():
+            if other["metadata"]["uid"] != request["metadata"]["uid"] and self._has_claim(other):
+                self._book(other, rooms, pods)
+        return rooms
+
+    def _has_claim(self, request: Json) -> bool:
+        """Whether it has booked room, or waits for nodes that are on their way."""
+        is_coming = stage_of(request) is Stage.ACCEPTED and self._cloud.machines_for(request["metadata"]["uid"])
+        return is_booked(request) or bool(is_coming)
+
+    def _book(self, request: Json, rooms: Iterable[Room], pods: Iterable[Json]) -> None:
+        """Takes the room of the pods that are still to come, first of all on the nodes that were added for them."""
+        mine = {machine.name for machine in self._cloud.machines_for(request["metadata"]["uid"])}
+        specs = pods_of(request, self._template)
+        if not isinstance(specs, MissingTemplate):
+            own_first = sorted(rooms, key=lambda room: room.node.name not in mine)
+            pack(specs[consumers(request, pods) :], own_first)
+
+    def _node(self, machine: Machine) -> Node | None:
+        """The node as it has registered, or as it will."""
+        body = self.client.find(NODE, "", machine.name)
+        return _bare(machine) if body is None else node_of(body)
+
+    def _template(self, namespace: str, name: str) -> Json | None:
+        return self.client.find(POD_TEMPLATE, namespace, name)
+
+    # ---------------------------------------------------------------------------------------------------------- nodes
+
+    def _new_machines(self, request: Json, shape: Shape) -> Iterator[Machine]:
+        """Machines for the request, with names that none has had."""
+        uid = request["metadata"]["uid"]
+        digest = hashlib.sha1(uid.encode(), usedforsecurity=False).hexdigest()[:5]
+        fleet = self._cloud.fleet
+        taken = fleet.gone | fleet.machines.keys() | {each.name for each in self._cloud.ordered}
+        names = (f"{shape.name}-{digest}-{number}" for number in count(1))
+        for name in (name for name in names if name not in taken):
+            annotations = {GROUP: shape.name, REQUEST: name_of(request), REQUEST_UID: uid}
+            yield Machine(name=name, gpus=shape.gpus, labels=shape.labels, taints=shape.taints, annotations=annotations)
+
+    def _count(self, shape: Shape) -> int:
+        known = [*self._cloud.fleet.machines.values(), *self._cloud.ordered]
+        return sum(1 for machine in known if machine.annotations.get(GROUP) == shape.name)
+
+    def _take_away(self, uid: str) -> None:
+        self._cloud.cancel(uid)
+        for machine in self._cloud.machines_for(uid):
+            self._cloud.fleet.remove(machine.name)
+
+    def _cancel_orders(self, requests: Iterable[Json]) -> None:
+        """What nobody waits for any more does not come."""
+        waiting = {each["metadata"]["uid"] for each in requests if stage_of(each) is not Stage.OVER}
+        for machine in self._cloud.ordered:
+            uid = machine.annotations[REQUEST_UID]
+            if uid not in waiting:
+                self._cloud.cancel(uid)
+
+    def _scale_down(self, requests: Iterable[Json], now: datetime) -> None:
+        """Removes nodes that were added and have long been empty."""
+        needed = {each["metadata"]["uid"] for each in requests if self._has_claim(each)}
+        pods = self.client.all(POD)
+        for machine in list(self._cloud.fleet.machines.values()):
+            uid = machine.annotations.get(REQUEST_UID)
+            if uid is None or uid in needed or any(is_holding(pod, machine.name) for pod in pods):
+                continue
+            if self._is_over(machine.name, "empty", self._config.unneeded_after, now):
+                self._cloud.fleet.remove(machine.name)
+
+
+def _bare(machine: Machine) -> Node:
+    """The node of a machine that has not registered yet."""
+    return Node(
+        name=machine.name, labels={"kubernetes.io/hostname": machine.name, **machine.labels}, taints=machine.taints
+    )
+
+
+def _like(shape: Shape) -> Node:
+    """Any node of that shape."""
+    return Node(name="", labels=shape.labels, taints=shape.taints)
