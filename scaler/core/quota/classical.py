@@ -18,15 +18,19 @@ each. A Workload of a wants 4: a owns them, so b's Workloads are in group 1; c i
 Source: Kueue, pkg/scheduler/preemption/preemption.go (classicalPreemptions) and classical/.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
+from typing import TypeVar
 
+from scaler.core.quota.amounts import FlavorResource
 from scaler.core.quota.candidates import Claim, Reason, Removal, Target
 from scaler.core.quota.model import Preemption, PreemptionPolicy, Workload
 from scaler.core.quota.node import CohortNode, Node, QueueNode, Rank
 from scaler.core.quota.tree import Tree
+
+N = TypeVar("N", bound=Node)
 
 _ADVANTAGE, _NO_ADVANTAGE, _OWN = range(3)
 
@@ -110,12 +114,20 @@ def _borrowing_queues(
     cohort: CohortNode, claim: Claim, apart_from: Node, above: tuple[Node, ...] = ()
 ) -> Iterator[tuple[QueueNode, tuple[Node, ...]]]:
     """The queues below that exceed their quota, each with the exceeding cohorts on the way to it."""
-    for below in cohort.cohorts:
-        if below is not apart_from and not below.is_within_quota(claim.contested):
+    for below in _exceeding(cohort.cohorts, claim.contested):
+        if below is not apart_from:
             yield from _borrowing_queues(below, claim, apart_from, (below, *above))
-    for queue in cohort.queues:
-        if queue.spec.schedules and queue is not claim.queue and not queue.is_within_quota(claim.contested):
+    for queue in _exceeding(cohort.queues, claim.contested):
+        if queue.spec.schedules and queue is not claim.queue:
             yield queue, (queue, *above)
+
+
+def _exceeding(nodes: Sequence[N], keys: frozenset[FlavorResource]) -> Sequence[N]:
+    """Those that exceed their quota in any of it: mostly none, and asked about every queue for every head."""
+    if len(keys) == 1:
+        (key,) = keys
+        return [node for node in nodes if node.usage.get(key, 0) > node.subtree.get(key, 0)]
+    return [node for node in nodes if not node.is_within_quota(keys)]
 
 
 def _is_under_nominal(claim: Claim) -> bool:
