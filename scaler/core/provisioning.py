@@ -69,7 +69,9 @@ class Ask:
     """What a request was made for. Where one of these is another, the request is of no use."""
 
     reserved_at: datetime | None
-    """When the gang's quota was reserved: another reservation may be on other flavors."""
+    """When the gang's quota was reserved."""
+    assignment: str = ""
+    """What was reserved, flavors and counts, in short. Kueue may evict and reserve anew within the same second."""
     provisioning_class: str
     parameters: Mapping[str, str] = field(default_factory=dict)
 

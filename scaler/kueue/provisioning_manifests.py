@@ -25,6 +25,7 @@ from scaler.core.quota.amounts import exact
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.resources import POD_TEMPLATE, WORKLOAD, Resource
 from scaler.kueue.provisioning_requests import (
+    ASSIGNMENT_ANNOTATION,
     ATTEMPT_ANNOTATION,
     CHECK_ANNOTATION,
     CONSUME_ANNOTATION,
@@ -111,6 +112,7 @@ def order_of(
                 CHECK_ANNOTATION: check,
                 ATTEMPT_ANNOTATION: str(attempt),
                 RESERVED_AT_ANNOTATION: stamp(ask.reserved_at),
+                ASSIGNMENT_ANNOTATION: ask.assignment,
                 POD_SETS_ANNOTATION: ",".join(each for group in groups for each in group.names),
             },
         },

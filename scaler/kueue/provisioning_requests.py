@@ -13,6 +13,7 @@ one of its own checks. So the Workload owns the PodTemplates and these own the r
 Source: Kueue, pkg/controller/admissionchecks/provisioning (controller.go, provisioning.go, indexer.go).
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ WORKLOAD_UID_LABEL = "idlegpu.io/workload-uid"
 CHECK_ANNOTATION = "idlegpu.io/check"
 ATTEMPT_ANNOTATION = "idlegpu.io/attempt"
 RESERVED_AT_ANNOTATION = "idlegpu.io/reserved-at"
+ASSIGNMENT_ANNOTATION = "idlegpu.io/assignment"
+"""A digest of the flavors and counts that were reserved."""
 POD_SETS_ANNOTATION = "idlegpu.io/pod-sets"
 """The PodSets that a request is for, with commas between."""
 
@@ -95,9 +98,15 @@ def ask_of(workload: Workload, policy: ProvisioningPolicy) -> Ask:
     }
     return Ask(
         reserved_at=reserved_at(workload),
+        assignment=_assignment_of(workload),
         provisioning_class=policy.provisioning_class,
         parameters={**policy.parameters, **own},
     )
+
+
+def _assignment_of(workload: Workload) -> str:
+    reserved = sorted((each.name, each.count, sorted(each.flavors.items())) for each in assignments_of(workload))
+    return hashlib.sha256(repr(reserved).encode()).hexdigest()[:16] if reserved else ""
 
 
 def covered_by(workload: Workload, policy: ProvisioningPolicy) -> tuple[str, ...]:
@@ -158,6 +167,7 @@ def request_of(found: ProvisioningRequest) -> Request:
         attempt=int(attempt) if _ATTEMPT.fullmatch(attempt) else 0,
         ask=Ask(
             reserved_at=read_stamp(metadata.annotations.get(RESERVED_AT_ANNOTATION, "")),
+            assignment=metadata.annotations.get(ASSIGNMENT_ANNOTATION, ""),
             provisioning_class=spec.provisioning_class_name,
             parameters=spec.parameters,
         ),

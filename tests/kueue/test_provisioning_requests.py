@@ -203,6 +203,15 @@ def test_a_reservation_that_somebody_has_garbled_is_another_one() -> None:
         assert request_of(provisioning_request(manifest)).ask != ask
 
 
+def test_the_same_second_on_another_flavor_is_another_reservation() -> None:
+    def ask(workload: WorkloadJson) -> Any:
+        return gang_of(workload.decoded(), CHECK, POLICY, missing={}, reuse="").ask
+
+    assert ask(gang()) == ask(gang())
+    assert ask(gang(flavor="other")) != ask(gang())
+    assert ask(gang(pod_set(count=3))) != ask(gang())
+
+
 def test_a_request_of_another_controller_is_nobodys() -> None:
     manifest = ordered(gang()).request
     manifest["metadata"]["labels"] = {"kueue.x-k8s.io/managed": "true"}
