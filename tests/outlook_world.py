@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from builders import BUSY, IDLE, WorkloadJson, at, decision, standing, verdict
-from loops_builders import MemoryCluster, MemoryStore, scalable_workload
+from loops_builders import MemoryCluster, MemoryStore, scalable_workload, scaled_object
 from quota_builders import NAMESPACE, NOW, flavor, local_queue
 
 from scaler.core.placement import Capacity
@@ -118,7 +118,9 @@ class Town:
         self.judged(**dict.fromkeys(names, NOBODY_WAITS))
 
     def scaled(self, name: str, *, replicas: int = 1, **status: Any) -> None:
-        """The Workload has a ScalableWorkload with such a status."""
+        """The Workload has a ScalableWorkload with such a status, and a ScaledObject that scales it."""
+        if self.cluster.scaled_objects.get(NAMESPACE, name) is None:
+            self.cluster.scaled_objects.put(scaled_object(name, namespace=NAMESPACE))
         self.cluster.scalable_workloads.put(
             scalable_workload(name, workload=name, replicas=replicas, namespace=NAMESPACE, **status)
         )

@@ -338,9 +338,11 @@ async def test_no_name_is_cut_off_however_narrow_the_terminal_is(width):
             assert "".join(name.split()) in unfolded
 
 
-async def test_numbers_stand_below_each_other():
+@pytest.mark.parametrize("width", [90, 160])
+async def test_numbers_stand_below_each_other(width):
+    """In one table, and where names are on lines of their own."""
     [(view, render), *_] = await views()
-    lines = printed(view, render, 160).splitlines()
+    lines = printed(view, render, width).splitlines()
     ends = [match.end() for match in re.finditer(r"NOMINAL|USED|IDLE|RECLAIMABLE|AVAILABLE|BORROWED", lines[0])]
     rows = [line for line in lines[1:] if "default" in line or "h100" in line]
     assert len(rows) == 5

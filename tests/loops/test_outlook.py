@@ -163,8 +163,21 @@ def although_its_quota_is_there() -> Town:
 def while_kueue_keeps_quota_for_a_head_before_it() -> Town:
     # 3 − 2 = 1 is free, and kept for the older head of another queue, which wants 2. Both would borrow.
     lower = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
-    queues = [cluster_queue("a", gpus=0, cohort="team"), cluster_queue("b", gpus=3, cohort="team", preemption=lower)]
-    return Town(queues, [holding(gpus=2, queue="b"), workload("head", gpus=2, queue="b"), workload(gpus=1)])
+    queues = [
+        cluster_queue("a", gpus=0, cohort="team"),
+        cluster_queue("b", gpus=3, cohort="team", preemption=lower),
+        # Its head has its turn before all others, and nothing is kept for it.
+        cluster_queue("c", gpus=0, cohort="team"),
+    ]
+    return Town(
+        queues,
+        [
+            holding(gpus=2, queue="b"),
+            workload("head", gpus=2, queue="b"),
+            workload("never", gpus=9, queue="c"),
+            workload(gpus=1),
+        ],
+    )
 
 
 def until_kueue_comes_to_it() -> Town:
@@ -216,6 +229,12 @@ async def test_a_gang_waits(town: Callable[[], Town], reason: str, message: str)
     assert told["reason"] == reason
     assert message in told["message"]
     assert told["reasons"][0] == {"reason": reason, "message": told["message"]}
+
+
+async def test_checks_that_are_ready_are_not_waited_for() -> None:
+    told = await pending(while_its_checks_are_not_ready())
+    assert "paid" not in told["message"]
+    assert [(each["name"], each["state"]) for each in told["checks"]] == [("nodes", "Pending"), ("paid", "Ready")]
 
 
 async def test_every_reason_that_holds_is_told() -> None:
@@ -411,6 +430,20 @@ async def test_a_tree_is_told_with_who_uses_what() -> None:
         "team": 6, "a": 5, "b": 0, "inner": 1, "c": 1, "alone": 0,
     }  # fmt: skip
     assert (nodes["a"]["waitingGangs"], nodes["team"]["waitingGangs"]) == (2, 3)
+
+
+async def test_who_is_not_idle_for_long_enough_holds_no_idle_gpus() -> None:
+    town = Town([cluster_queue(gpus=4)], [holding("quiet", gpus=2), holding("fresh", gpus=2)])
+    town.idle("quiet")
+    town.judged(fresh=Active(because=Because.IDLE_NOT_LONG_ENOUGH, message="running for 2m"))
+    [queue] = queues_view(await town.survey())["trees"]
+    assert queue["flavors"][0]["idle"] == 2
+
+
+async def test_who_holds_quota_and_waits_for_checks_is_not_pending() -> None:
+    town = Town([cluster_queue(gpus=4)], [replace(holding("held", gpus=2), admitted=False), workload(gpus=3)])
+    [queue] = queues_view(await town.survey())["trees"]
+    assert (queue["pending"], queue["waitingGangs"], queue["flavors"][0]["used"]) == ({GPU: 3}, 1, 2)
 
 
 async def test_trees_are_drawn_as_they_are_nested() -> None:
@@ -619,6 +652,13 @@ async def test_as_if_everybody_were_idle() -> None:
     assert told["whatIfIdle"] == []
     [victim] = told["plan"]["victims"]
     assert (victim["name"], victim["isAssumed"], victim["idleSince"]) == ("team/bare", True, None)
+
+
+async def test_since_when_somebody_is_idle_who_is_not_is_not_told() -> None:
+    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=4), workload(gpus=4)])
+    town.judged(x=BUSY)
+    [victim] = (await plan(town, idle=[]))["plan"]["victims"]
+    assert (victim["name"], victim["idleSince"], victim["idleFor"]) == ("team/x", None, None)
 
 
 async def test_as_if_some_were_idle_by_either_name() -> None:

@@ -72,5 +72,5 @@ def _why(scalable: ScalableWorkload | None, evaluation: Evaluation | None) -> tu
     if decision is None:
         return "NotJudged", "no ScaledObject scales it, or it is not judged yet"
     if is_idle(decisions):
-        return "LeftAlone", "idle, but its ScaledObject is paused, or another ScalableWorkload acts for it"
+        return "LeftAlone", "idle, but its ScaledObject is paused or missing, or another ScalableWorkload acts for it"
     return answer_reason(decision.answer), decision.answer.message
