@@ -176,6 +176,25 @@ async def test_labels_and_taints_of_a_shape_decide_who_gets_its_nodes() -> None:
     assert added["metadata"]["annotations"]["demo.idlegpu.io/provisioning-request"] == f"{NS}/wanted"
 
 
+async def test_nodes_can_be_told_apart_by_the_request_that_they_were_added_for() -> None:
+    shape = Shape(labels={"request": "{id}"})
+    cluster = Cluster(replace(QUICK, counts_free=False, shape=shape, details={"ResizeRequestName": "{id}"}))
+    cluster.ask("one", (1, 8))
+    cluster.ask("two", (1, 8))
+    await cluster.settle()
+    found = {
+        node["metadata"]["annotations"]["demo.idlegpu.io/provisioning-request"]: node["metadata"]["labels"]["request"]
+        for node in cluster.client.all(NODE)
+        if node["metadata"]["name"] != "node-a"
+    }
+    details = {
+        f"{NS}/{name}": cluster.request(name)["status"]["provisioningClassDetails"]["ResizeRequestName"]
+        for name in ("one", "two")
+    }
+    assert len(set(found.values())) == 2
+    assert found == details
+
+
 async def test_a_node_group_has_an_end_and_nobody_gets_a_part() -> None:
     cluster = Cluster(replace(QUICK, shape=Shape(most=2)))
     cluster.ask("gang", (4, 8))

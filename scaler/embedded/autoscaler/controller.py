@@ -27,7 +27,7 @@ from scaler.embedded.autoscaler.requests import (
     pods_of,
     stage_of,
 )
-from scaler.embedded.autoscaler.scenarios import AutoscalerConfig, Scenario, Shape
+from scaler.embedded.autoscaler.scenarios import AutoscalerConfig, Scenario, Shape, filled_in
 from scaler.embedded.client import Client
 from scaler.embedded.conditions import has
 from scaler.embedded.controller import Controller, soonest
@@ -119,7 +119,8 @@ class Autoscaler(Controller):
         mine = self._cloud.machines_for(uid)
         if scenario.nodes_after is None and not all(self.client.find(NODE, "", each.name) for each in mine):
             return []
-        return answers.provisioned(request, added=bool(mine), details=scenario.details, now=now)
+        details = filled_in(scenario.details, _id_of(request))
+        return answers.provisioned(request, added=bool(mine), details=details, now=now)
 
     def _keep(self, request: Json, scenario: Scenario, now: datetime) -> list[Action]:
         uid = request["metadata"]["uid"]
@@ -137,14 +138,14 @@ class Autoscaler(Controller):
 
     def _nodes_wanted(self, request: Json, scenario: Scenario, specs: list[Json]) -> list[Machine] | None:
         """The machines that are missing; None where there is no way to make room."""
-        uid, shape = request["metadata"]["uid"], scenario.shape
-        mine = {machine.name for machine in self._cloud.machines_for(uid)}
+        mine = {machine.name for machine in self._cloud.machines_for(request["metadata"]["uid"])}
         rooms = [room for room in self._rooms(request) if scenario.counts_free or room.node.name in mine]
         homeless = pack(specs, rooms)
         if not homeless:
             return []
-        if shape is None:
+        if scenario.shape is None:
             return None
+        shape = scenario.shape.of(_id_of(request))
         more = nodes_for(homeless, _like(shape), shape.gpus)
         if more is None or more + self._count(shape) > shape.most:
             return None
@@ -189,13 +190,11 @@ class Autoscaler(Controller):
 
     def _new_machines(self, request: Json, shape: Shape) -> Iterator[Machine]:
         """Machines for the request, with names that none has had."""
-        uid = request["metadata"]["uid"]
-        digest = hashlib.sha1(uid.encode(), usedforsecurity=False).hexdigest()[:5]
         fleet = self._cloud.fleet
         taken = fleet.gone | fleet.machines.keys() | {each.name for each in self._cloud.ordered}
-        names = (f"{shape.name}-{digest}-{number}" for number in count(1))
+        names = (f"{shape.name}-{_id_of(request)}-{number}" for number in count(1))
         for name in (name for name in names if name not in taken):
-            annotations = {GROUP: shape.name, REQUEST: name_of(request), REQUEST_UID: uid}
+            annotations = {GROUP: shape.name, REQUEST: name_of(request), REQUEST_UID: request["metadata"]["uid"]}
             yield Machine(name=name, gpus=shape.gpus, labels=shape.labels, taints=shape.taints, annotations=annotations)
 
     def _count(self, shape: Shape) -> int:
@@ -225,6 +224,12 @@ class Autoscaler(Controller):
                 continue
             if self._is_over(machine.name, "empty", self._config.unneeded_after, now):
                 self._cloud.fleet.remove(machine.name)
+
+
+def _id_of(request: Json) -> str:
+    """Something that only this request has, and that a label may hold."""
+    uid = str(request["metadata"]["uid"])
+    return hashlib.sha1(uid.encode(), usedforsecurity=False).hexdigest()[:5]
 
 
 def _bare(machine: Machine) -> Node:

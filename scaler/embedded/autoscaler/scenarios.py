@@ -2,6 +2,8 @@
 
 The first scenario that a request matches counts. One that matches none is answered by nobody, as in a cluster whose
 autoscaler does not know the class.
+
+In labels and details, `{id}` stands for something that only this request has: nodes can be told apart by it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,15 @@ class Shape:
     taints: tuple[Taint, ...] = ()
     most: int = 100
     """How many there may be at the same time."""
+
+    def of(self, request_id: str) -> "Shape":
+        """The shape as nodes have it that are added for that request."""
+        return replace(self, labels=filled_in(self.labels, request_id))
+
+
+def filled_in(texts: Mapping[str, str], request_id: str) -> dict[str, str]:
+    """The texts, with what only that request has in place of `{id}`."""
+    return {key: text.replace("{id}", request_id) for key, text in texts.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +86,13 @@ class Scenario:
 _USUAL = (
     Scenario(provisioning_class=CHECK_CAPACITY, provisioned_after=timedelta(0)),
     Scenario(provisioning_class=BEST_EFFORT_ATOMIC, shape=Shape()),
-    Scenario(provisioning_class=QUEUED_PROVISIONING, shape=Shape(), counts_free=False, tells_eta=True),
+    Scenario(
+        provisioning_class=QUEUED_PROVISIONING,
+        shape=Shape(name="queued", labels={"autoscaling.gke.io/provisioning-request": "{id}"}),
+        counts_free=False,
+        tells_eta=True,
+        details={"ResizeRequestName": "{id}"},
+    ),
 )
 
 
