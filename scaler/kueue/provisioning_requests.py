@@ -15,13 +15,14 @@ Source: Kueue, pkg/controller/admissionchecks/provisioning (controller.go, provi
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from scaler.core.gate_policy import ProvisioningPolicy
 from scaler.core.provisioning import Ask, Gang, PodSetUpdate, Request, Stage, State
 from scaler.kube.kueue_objects import CheckState, PodSet, PodSetAssignment, Workload
+from scaler.kube.kueue_objects import PodSetUpdate as GivenUpdate
 from scaler.kube.objects import Condition, condition, is_true
 from scaler.kube.provisioning_objects import ProvisioningRequest
 from scaler.kube.quota_objects import ResourceFlavor
@@ -243,15 +244,33 @@ def ready_updates(
     for pod_set in workload.spec.pod_sets:
         if pod_set.name not in names:
             continue
-        taken = _labels_taken(workload, pod_set, flavors)
-        left_out += [
-            f"PodSet {pod_set.name}: node label {key}={value}, since its pods or their flavor demand {key}={taken[key]}"
-            for key, value in labels.items()
-            if taken.get(key, value) != value
-        ]
-        selector = {key: value for key, value in labels.items() if key not in taken}
-        updates.append(PodSetUpdate(name=pod_set.name, annotations=annotations, node_selector=selector))
+        others = _given_by_others(workload, pod_set, check_of(found))
+        selected = _labels_taken(workload, pod_set, flavors) | _merged(each.node_selector for each in others)
+        annotated = _merged(each.annotations for each in others)
+        for wanted, taken in ((labels, selected), (annotations, annotated)):
+            left_out += [
+                f"{key}={value} for PodSet {pod_set.name}, which has {key}={taken[key]} already"
+                for key, value in wanted.items()
+                if taken.get(key, value) != value
+            ]
+        updates.append(
+            PodSetUpdate(
+                name=pod_set.name,
+                annotations={key: value for key, value in annotations.items() if key not in annotated},
+                node_selector={key: value for key, value in labels.items() if key not in selected},
+            )
+        )
     return ReadyUpdates(updates=tuple(updates), left_out=tuple(left_out))
+
+
+def _given_by_others(workload: Workload, pod_set: PodSet, check: str) -> list[GivenUpdate]:
+    """What other checks give the PodSet, such as Kueue's own for ProvisioningRequests."""
+    entries = (each for each in workload.status.admission_checks if each.name != check)
+    return [update for each in entries for update in each.pod_set_updates if update.name == pod_set.name]
+
+
+def _merged(given: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    return {key: value for each in given for key, value in each.items()}
 
 
 def _labels(found: ProvisioningRequest, policy: ProvisioningPolicy) -> tuple[dict[str, str], list[str]]:

@@ -165,11 +165,13 @@ class Provisioning:
         Raises: KubeError with the reason NotLeading; anything else is a Progress.
         """
         workload = case.workload
+        found = self.requests_of(workload, case.check)
+        if case.policy is None and not found:
+            return _NOTHING
         gang = gang_of(workload, case.check, case.policy, missing=case.missing, reuse=case.reuse)
         if self._requests.trouble:
             is_lacking = case.policy and gang.stage is Stage.WAITING and gang.need(case.policy, now) is Need.NODES
             return Progress(kind=Kind.STUCK, message=self._requests.trouble) if is_lacking else _NOTHING
-        found = self.requests_of(workload, case.check)
         requests = [request_of(each) for each in found.values()]
         self._announce(workload, requests, gang.stage)
         step = next_step(gang, requests, case.policy, now)

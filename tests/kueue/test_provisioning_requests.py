@@ -318,12 +318,12 @@ LEFT_OUT: dict[str, tuple[WorkloadJson, dict[str, str], str]] = {
     "its pods demand another value": (
         gang(pod_set(nodeSelector={"example.com/r": "mine"})),
         {"ResizeRequestName": "rr-42"},
-        "demand example.com/r=mine",
+        "which has example.com/r=mine already",
     ),
     "its flavor demands another value": (
         gang(flavor="other"),
         {"ResizeRequestName": "rr-42"},
-        "demand example.com/r=theirs",
+        "which has example.com/r=theirs already",
     ),
 }
 
@@ -337,6 +337,14 @@ def test_what_kueue_would_fail_the_workload_for_is_left_out(case: str) -> None:
     assert [each.node_selector for each in given.updates] == [{}]
     (left_out,) = given.left_out
     assert reason in left_out
+
+
+def test_what_another_check_gives_is_not_contradicted() -> None:
+    """Kueue's own check for ProvisioningRequests on the same queue names another request to consume."""
+    workload = gang().with_status(admissionChecks=[entry(), entry("Ready", name="kueues", consumes="theirs")])
+    given = ready_updates(provisioning_request(ordered(workload).request), workload.decoded(), POLICY, FLAVORS.get)
+    assert [CONSUME in each.annotations for each in given.updates] == [False]
+    assert given.left_out == (f"{CONSUME}=job-a-reclaim-1 for PodSet main, which has {CONSUME}=theirs already",)
 
 
 # ---------------------------------------------------------------------------------------------- what Kueue itself did

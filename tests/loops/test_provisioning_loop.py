@@ -576,6 +576,18 @@ async def test_one_that_no_longer_leads_writes_nothing(cluster: Cluster) -> None
     assert (await cluster.names(), await cluster.templates()) == ([], [])
 
 
+async def test_one_that_no_longer_leads_removes_nothing(asked: Cluster) -> None:
+    await asked.put(gang().condition("Evicted", True))
+    asked.leads = False
+    with pytest.raises(KubeError) as refused:
+        await asked.look()
+    assert refused.value.reason == NOT_LEADING
+    await asked.provisioning.sweep(set(), at(0))
+    with pytest.raises(KubeError):
+        await asked.provisioning.sweep(set(), at(60))
+    assert await asked.names() == [FIRST]
+
+
 # ------------------------------------------------------------------------------------------------------ the definition
 
 
