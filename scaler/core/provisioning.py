@@ -43,7 +43,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from scaler.core.durations import format_duration
 from scaler.core.gate_policy import Amount, AtLimit, OnCapacityRevoked, ProvisioningPolicy, Withdraw
 
 _SILENCE = timedelta(minutes=5)
@@ -333,13 +332,13 @@ def _at_limit(lost: Request, policy: ProvisioningPolicy) -> Step:
 
 
 def _waiting_for(request: Request, now: datetime) -> Step:
-    silent_for = now - request.since
     match request.state:
         case State.PROVISIONED:
             message = f"nodes were added by {request.name}; waits until the gang fits whole"
-        case State.NEW if silent_for >= _SILENCE:
+        case State.NEW if now - request.since >= _SILENCE:
+            # Told as an instant: a duration would be news, and a write, at every look.
             message = (
-                f"no autoscaler has answered {request.name} for {format_duration(silent_for)}; "
+                f"no autoscaler has answered {request.name} since {request.since:%H:%M:%S} UTC; "
                 f"is there one for class {request.ask.provisioning_class}?"
             )
         case _:

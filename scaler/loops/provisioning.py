@@ -177,17 +177,7 @@ class Provisioning:
         step = next_step(gang, requests, case.policy, now)
         if step.kind not in (Kind.CREATE, Kind.REMOVE):
             return self._settled(case, step, found)
-        refusal = self._refusals.get(workload.metadata.uid)
-        if refusal and now < refusal.until:
-            return Progress(kind=Kind.STUCK, message=refusal.message)
-        try:
-            progress = await (self._create(case, step) if step.kind is Kind.CREATE else self._remove(step, found))
-        except KubeError as error:
-            return self._refused(workload, error, now)
-        if progress.kind is Kind.STUCK:
-            return self._leave_alone(workload, progress, now)
-        self._refusals.pop(workload.metadata.uid, None)
-        return progress
+        return await self._act(case, step, found, now)
 
     async def sweep(self, followed: Collection[str], now: datetime) -> None:
         """Remove requests whose Workload is none of these, by uid: it has vanished, or has our check no more.
@@ -242,6 +232,24 @@ class Provisioning:
 
     # ---------------------------------------------------------------------------------------------------- what is done
 
+    async def _act(self, case: Case, step: Step, found: Mapping[str, ProvisioningRequest], now: datetime) -> Progress:
+        """Raises: KubeError with the reason NotLeading."""
+        uid = case.workload.metadata.uid
+        refusal = self._refusals.get(uid)
+        if refusal and now < refusal.until:
+            return Progress(kind=Kind.STUCK, message=refusal.message)
+        try:
+            progress = await (self._create(case, step) if step.kind is Kind.CREATE else self._remove(step, found))
+        except KubeError as error:
+            if error.reason == NOT_LEADING:
+                raise
+            progress = Progress(kind=Kind.STUCK, message=str(error))
+        if progress.kind is Kind.STUCK:
+            self._leave_alone(case.workload, progress.message, now)
+        else:
+            self._refusals.pop(uid, None)
+        return progress
+
     async def _create(self, case: Case, step: Step) -> Progress:
         """Raises: KubeError."""
         workload, policy, resource = case.workload, case.policy, self._requests.resource
@@ -287,21 +295,15 @@ class Provisioning:
         log.info("ProvisioningRequest removed", request="/".join(request.metadata.key))
         self._observe(Happening(what="Removed", provisioning_class=request.spec.provisioning_class_name))
 
-    def _refused(self, workload: Workload, error: KubeError, now: datetime) -> Progress:
-        """Raises: the error itself, where it says that this replica does not lead any more."""
-        if error.reason == NOT_LEADING:
-            raise error
-        return self._leave_alone(workload, Progress(kind=Kind.STUCK, message=str(error)), now)
-
-    def _leave_alone(self, workload: Workload, stuck: Progress, now: datetime) -> Progress:
-        """The same, remembered, so that the API is not asked again at once and for ever."""
-        before = self._refusals.get(workload.metadata.uid)
+    def _leave_alone(self, workload: Workload, why: str, now: datetime) -> None:
+        """Remember the refusal, so that the API is not asked the same at once and for ever."""
+        uid = workload.metadata.uid
+        before = self._refusals.get(uid)
         count = before.count + 1 if before else 1
         pause = min(_REFUSED_FOR * 2 ** min(count - 1, 10), _REFUSED_AT_MOST)
-        if before is None or before.message != stuck.message:
-            log.warning("nodes cannot be asked for", workload="/".join(workload.metadata.key), why=stuck.message)
-        self._refusals[workload.metadata.uid] = _Refusal(count=count, until=now + pause, message=stuck.message)
-        return stuck
+        if before is None or before.message != why:
+            log.warning("nodes cannot be asked for", workload="/".join(workload.metadata.key), why=why)
+        self._refusals[uid] = _Refusal(count=count, until=now + pause, message=why)
 
     # ---------------------------------------------------------------------------------------------------- what is told
 

@@ -171,6 +171,17 @@ def test_an_autoscaler_that_never_answers_is_named() -> None:
     assert CLASS not in step(LACKS, request(), now=at(299)).message
 
 
+@pytest.mark.parametrize("row", TABLE)
+def test_while_nothing_happens_the_words_stay_the_same(row: str) -> None:
+    """Else the gang's status would be written at every look."""
+    requests, _, policy, now = TABLE[row]
+    patient = replace(policy, after=minutes(60))
+    for given in (FITS, SERVED, LACKS):
+        for follows in (policy, patient):
+            found, later = (step(given, *requests, policy=follows, now=now + timedelta(seconds=s)) for s in (600, 601))
+            assert found == later
+
+
 @pytest.mark.parametrize("state", [state for state in State if state is not State.CAPACITY_REVOKED])
 def test_nothing_but_revoked_capacity_matters_to_a_gang_that_has_started(state: State) -> None:
     assert step(STARTED, request(state=state)).kind is Kind.NOTHING
