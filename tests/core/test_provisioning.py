@@ -37,8 +37,8 @@ GONE = Gang(stage=Stage.GONE)
 
 def request(attempt: int = 1, state: State = State.NEW, **fields: Any) -> Request:
     """A request made for this gang, in that state since noon."""
-    given = {"name": f"r-{attempt}", "uid": f"u-{attempt}", "ask": ASK, "since": NOON} | fields
-    return Request(attempt=attempt, state=state, **given)
+    filled: dict[str, Any] = {"name": f"r-{attempt}", "uid": f"u-{attempt}", "ask": ASK, "since": NOON} | fields
+    return Request(attempt=attempt, state=state, **filled)
 
 
 def step(gang: Gang, *requests: Request, policy: ProvisioningPolicy | None = POLICY, now: datetime = NOON) -> Step:
@@ -176,9 +176,9 @@ def test_while_nothing_happens_the_words_stay_the_same(row: str) -> None:
     """Else the gang's status would be written at every look."""
     requests, _, policy, now = TABLE[row]
     patient = replace(policy, after=minutes(60))
-    for given in (FITS, SERVED, LACKS):
+    for gang in (FITS, SERVED, LACKS):
         for follows in (policy, patient):
-            found, later = (step(given, *requests, policy=follows, now=now + timedelta(seconds=s)) for s in (600, 601))
+            found, later = (step(gang, *requests, policy=follows, now=now + timedelta(seconds=s)) for s in (600, 601))
             assert found == later
 
 
