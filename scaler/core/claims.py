@@ -29,6 +29,8 @@ class Claim:
     """Whether a ProvisioningRequest has booked capacity for it."""
     awaits_nodes: bool = False
     """Whether nodes are on their way for what it lacks."""
+    waits_for_pods: bool = False
+    """Whether it keeps its places, and is not let go yet: pods of those that gave up quota for it have not ended."""
     may_ask: bool = False
     """Whether nodes may be asked for; only then it is counted which pods lack them."""
     pin_label: str = ""

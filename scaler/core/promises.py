@@ -150,6 +150,9 @@ class _Round:
 
     def _offer(self, claim: Claim, found: Placement) -> Verdict:
         """It fits what may be promised. Is it sure of that, and do those before it keep their places for sure?"""
+        if claim.waits_for_pods:
+            self._keep(claim, found.seats)
+            return Waits(why=Why.PODS_ENDING, seats=found.seats)
         pins = _pins(found, claim.pin_label, self._free)
         demands = _pinned(claim.demands, pins)
         pods = pods_of(demands, self._free.index)

@@ -1,0 +1,260 @@
+"""What the gate sees of gangs: who has quota, what do they need, and whose pods are on their way?
+
+Laws:
+
+* Only observed state passes through here. What this process has written itself is seen at once, though: the copy that
+  follows it may lag, and a gang that was let go a moment ago must not look as if it waited.
+* Everybody who has quota and whose pods may come at any moment is seen, with our check or without: the scheduler gives
+  the same GPUs to both.
+* A Workload that runs on another cluster (MultiKueue) needs nothing of the nodes here.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from math import isfinite
+
+from scaler.core.claims import Claim
+from scaler.core.gate_values import Gang
+from scaler.core.placement import Seat
+from scaler.core.quota.inferences import MULTIKUEUE
+from scaler.kube.copies import Change
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.nodes import Node
+from scaler.kube.objects import Pod, is_true
+from scaler.kube.quota_objects import AdmissionCheck, ResourceFlavor
+from scaler.kube.reflector import Absent, Reflecting
+from scaler.kueue.admission_checks import is_ours
+from scaler.kueue.gangs import PODSET_LABEL, Needs, gang_of, holds_quota, needs_of
+from scaler.loops.cluster import Cluster, Remembered, Store
+from scaler.loops.endings import Copy, pods_of
+from scaler.loops.nodes_view import is_nowhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copies:
+    """All that the gate looks at beside the Cluster's stores. Workloads and pods are the same as there."""
+
+    workloads: Copy[Workload]
+    pods: Copy[Pod]
+    checks: Copy[AdmissionCheck]
+    flavors: Copy[ResourceFlavor]
+    nodes: Copy[Node]
+
+    @property
+    def unlisted(self) -> str:
+        """The kinds that were never listed; empty where all were."""
+        kinds: dict[str, Store[object]] = {
+            "Workloads": self.workloads,
+            "Pods": self.pods,
+            "AdmissionChecks": self.checks,
+            "ResourceFlavors": self.flavors,
+            "Nodes": self.nodes,
+        }
+        missing = [
+            name for name, each in kinds.items() if not isfinite(each.age) and not isinstance(each.state, Absent)
+        ]
+        return ", ".join(missing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A Workload that has quota, with one of our checks."""
+
+    workload: Workload
+    check: AdmissionCheck
+    gang: Gang
+    runs_elsewhere: bool
+
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the Workload."""
+        return self.gang.key
+
+    @property
+    def check_name(self) -> str:
+        return self.check.metadata.name
+
+
+class GateView:
+    """`changed` is called whenever something was heard that a gang may wait for."""
+
+    def __init__(self, cluster: Cluster, copies: Copies, *, changed: Callable[[], None] = lambda: None) -> None:
+        self._cluster = cluster
+        self._copies = copies
+        self.changed = changed
+        self._holding: dict[str, Workload] = {}
+        self._written: dict[str, Workload] = {}
+        """What was written here and is newer than the copy."""
+        self._needs: Remembered[Workload, Needs | str] = Remembered()
+        copies.workloads.subscribe(self._workload_changed)
+        copies.pods.subscribe(self._pod_changed)
+        copies.flavors.subscribe(self._flavor_changed)
+        copies.checks.subscribe(lambda _: self.changed())
+        copies.nodes.subscribe(self._node_changed)
+        for workload in copies.workloads.items():
+            self._file(workload)
+
+    # ------------------------------------------------------------------------------------------------------ following
+
+    def _workload_changed(self, change: Change[Workload]) -> None:
+        key = "/".join(change.key)
+        written = self._written.get(key)
+        if written is not None and (change.new is None or version_of(change.new) >= version_of(written)):
+            del self._written[key]
+        if change.old is not None:
+            self._unfile(change.old)
+        if change.new is not None:
+            self._file(self._written.get(key, change.new))
+        if _concerns_a_gate(change.old) or _concerns_a_gate(change.new):
+            self.changed()
+
+    def _file(self, workload: Workload) -> None:
+        key = "/".join(workload.metadata.key)
+        if holds_quota(workload):
+            self._holding[key] = workload
+
+    def _unfile(self, workload: Workload) -> None:
+        key = "/".join(workload.metadata.key)
+        self._holding.pop(key, None)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        if _place(change.old) != _place(change.new):
+            self.changed()
+
+    def _flavor_changed(self, _: Change[ResourceFlavor]) -> None:
+        self._needs = Remembered()
+        self.changed()
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        if _offer(change.old) != _offer(change.new):
+            self.changed()
+
+    def remember(self, workload: Workload) -> None:
+        """What was just written: it counts until the copy shows it, or something newer."""
+        key = "/".join(workload.metadata.key)
+        known = self._copies.workloads.get(*workload.metadata.key)
+        if known is None or version_of(known) >= version_of(workload):
+            return
+        self._written[key] = workload
+        self._unfile(known)
+        self._file(workload)
+
+    # ---------------------------------------------------------------------------------------------------------- gangs
+
+    @property
+    def unlisted(self) -> str:
+        """The kinds that were never listed; empty where all were."""
+        return self._copies.unlisted
+
+    @property
+    def unseen(self) -> str:
+        """Why it is not known who has quota; empty where it is."""
+        state = self._copies.workloads.state
+        return "" if isinstance(state, Reflecting) else f"Workloads are not followed: {state.message}"
+
+    def checks(self) -> list[AdmissionCheck]:
+        """Those of which we are the controller."""
+        found = [each for each in self._copies.checks.items() if is_ours(each)]
+        return sorted(found, key=lambda check: check.metadata.name)
+
+    def held(self) -> list[Held]:
+        """Every Workload that has quota, with each of our checks that it has an entry of."""
+        ours = {check.metadata.name: check for check in self.checks()}
+        return [
+            Held(
+                workload=workload,
+                check=ours[entry.name],
+                gang=gang_of(workload, entry.name),
+                runs_elsewhere=self._runs_elsewhere(workload),
+            )
+            for workload in self._holding.values()
+            for entry in workload.status.admission_checks
+            if entry.name in ours
+        ]
+
+    def workload(self, key: str) -> Workload | None:
+        """As it was last seen or written."""
+        namespace, _, name = key.partition("/")
+        return self._written.get(key) or self._copies.workloads.get(namespace, name)
+
+    def _runs_elsewhere(self, workload: Workload) -> bool:
+        entries = (self._copies.checks.get("", entry.name) for entry in workload.status.admission_checks)
+        return any(check is not None and check.spec.controller_name == MULTIKUEUE for check in entries)
+
+    def needs(self, workload: Workload) -> Needs | str:
+        """What all its pods need, or why nobody knows."""
+        return self._needs.of(workload, self._made_needs, self._copies.workloads)
+
+    def _made_needs(self, workload: Workload) -> Needs | str:
+        try:
+            return needs_of(workload, lambda name: self._copies.flavors.get("", name))
+        except ValueError as error:
+            return str(error)
+
+    def bound(self, workload: Workload) -> Counter[str]:
+        """How many of its pods are on nodes, by PodSet; those that end are not its any more."""
+        found: Counter[str] = Counter()
+        for pod in pods_of(workload, self._cluster.pods):
+            if not is_nowhere(pod) and pod.metadata.deletion_timestamp is None:
+                found[pod.metadata.labels.get(PODSET_LABEL, "")] += 1
+        nameless = found.pop("", 0)
+        for pod_set in workload.spec.pod_sets if nameless else ():
+            taken = min(nameless, max(0, pod_set.count - found[pod_set.name]))
+            found[pod_set.name], nameless = found[pod_set.name] + taken, nameless - taken
+        return found
+
+    def let_go(self) -> Iterator[Claim]:
+        """All whose pods may come at any moment and are not all on nodes."""
+        ours = {check.metadata.name for check in self.checks()}
+        for key, workload in self._holding.items():
+            if not self._was_let_go(workload, ours) or self._runs_elsewhere(workload):
+                continue
+            needs = self.needs(workload)
+            demands = needs.without(self.bound(workload)) if isinstance(needs, Needs) else ()
+            gang = gang_of(workload, "")
+            if gang.reserved_at is not None and any(each.count for each in demands) and self._has_gpus(workload):
+                yield Claim(key=key, uid=gang.uid, demands=demands, at=gang.reserved_at)
+
+    def _was_let_go(self, workload: Workload, ours: Collection[str]) -> bool:
+        if is_true(workload.status.conditions, "Admitted"):
+            return True
+        entries = [entry for entry in workload.status.admission_checks if entry.name in ours]
+        return bool(entries) and all(entry.state == "Ready" for entry in entries)
+
+    def _has_gpus(self, workload: Workload) -> bool:
+        return any(self._cluster.gpus.of_pod(each.template.spec) for each in workload.spec.pod_sets)
+
+    def gpus_on(self, workload: Workload, seats: Iterable[Seat], *, since: datetime) -> tuple[int, int]:
+        """GPUs of the Workload's pods on nodes that were there before, and on nodes that have come since."""
+        per_pod = {each.name: self._cluster.gpus.of_pod(each.template.spec) for each in workload.spec.pod_sets}
+        old, new = 0, 0
+        for seat in seats:
+            node = self._copies.nodes.get("", seat.node)
+            created = node.metadata.creation_timestamp if node is not None else None
+            gpus = seat.pods * per_pod.get(seat.pod_set, 0)
+            old, new = (old, new + gpus) if created is not None and created > since else (old + gpus, new)
+        return old, new
+
+
+def version_of(workload: Workload) -> int:
+    """The resourceVersion as a number, as which API servers define it to be comparable."""
+    version = workload.metadata.resource_version
+    return int(version) if version.isdecimal() else 0
+
+
+def _concerns_a_gate(workload: Workload | None) -> bool:
+    return workload is not None and (bool(workload.status.admission_checks) or holds_quota(workload))
+
+
+def _offer(node: Node | None) -> tuple[object, ...] | None:
+    """What of a node decides which pods it takes."""
+    return None if node is None else (node.metadata.labels, node.spec, node.status.allocatable, node.is_ready)
+
+
+def _place(pod: Pod | None) -> tuple[object, ...] | None:
+    """What of a pod changes what nodes have free."""
+    if pod is None or is_nowhere(pod):
+        return None
+    return pod.spec.node_name, pod.metadata.deletion_timestamp
