@@ -347,6 +347,14 @@ def test_what_another_check_gives_is_not_contradicted() -> None:
     assert given.left_out == (f"{CONSUME}=job-a-reclaim-1 for PodSet main, which has {CONSUME}=theirs already",)
 
 
+def test_what_our_own_entry_still_holds_of_an_earlier_request_is_no_contradiction() -> None:
+    """Kueue resets entries to Pending with the updates that they had."""
+    workload = gang().with_status(admissionChecks=[entry(consumes="job-a-reclaim-0")])
+    given = ready_updates(provisioning_request(ordered(workload).request), workload.decoded(), POLICY, FLAVORS.get)
+    assert [each.annotations[CONSUME] for each in given.updates] == ["job-a-reclaim-1"]
+    assert given.left_out == ()
+
+
 # ---------------------------------------------------------------------------------------------- what Kueue itself did
 
 
