@@ -28,6 +28,9 @@ class Gang:
     active: bool = True
     admitted: bool = False
     waits_because: str = ""
+    reserved: bool = False
+    held_because: str = ""
+    """What the first of its AdmissionChecks that is not Ready says, while it has its quota and may not start."""
     pods: int = 0
     running: int = 0
 
@@ -69,9 +72,18 @@ def gang(name: str, *, cluster: Json | None, workload: Json | None, pods: list[J
         active=workload["spec"].get("active", True),
         admitted=has(workload, "Admitted"),
         waits_because=message_of(workload, "QuotaReserved") if has(workload, "QuotaReserved", "False") else "",
+        reserved=has(workload, "QuotaReserved"),
+        held_because=_held_because(workload),
         pods=len(pods),
         running=sum(_is_running(pod) for pod in pods),
     )
+
+
+def _held_because(workload: Json) -> str:
+    if not has(workload, "QuotaReserved") or has(workload, "Admitted"):
+        return ""
+    checks = workload["status"].get("admissionChecks") or ()
+    return next((str(check.get("message", "")) for check in checks if check["state"] != "Ready"), "")
 
 
 def _is_running(pod: Json) -> bool:
