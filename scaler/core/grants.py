@@ -136,8 +136,8 @@ class Victim:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the plan has to do without it: it has vanished, works, or is asked for."""
-        if self.is_missing or self.was_set_back or self.is_deactivated:
+        """Whether the plan has to do without it: it has vanished, works, or is to run again."""
+        if self.is_missing or self.is_deactivated:
             return not self.stays
         return not (self.is_idle or self.is_unknown)
 
@@ -179,27 +179,36 @@ def _served(course: Course, victims: Sequence[Victim]) -> Move:
 
 
 def _begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> Move:
-    woken = tuple(victim.key for victim in victims if victim.is_lost)
+    woken = tuple(victim.key for victim in victims if victim.is_lost or _is_set_back(victim, grant, now))
     if woken:
         return Move(course=Course.RECONSIDER, ending=Ending.VICTIM_WOKE, about=woken)
     others = [victim for victim in victims if not victim.is_deactivated]
     if others and all(victim.is_ready for victim in others):
         return Move(course=Course.COMMIT)
     if now >= grant.expires_at:
-        late = tuple(victim.key for victim in others)
-        return Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED, about=late)
+        return Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED, about=_late(others))
     return Move(course=Course.WAIT if others else Course.WATCH)
 
 
 def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> Move:
-    lost = [victim for victim in victims if victim.is_lost]
-    if lost:
-        woke = all(victim.was_set_back and not victim.is_missing for victim in lost)
-        ending = Ending.VICTIM_WOKE if woke else Ending.VICTIM_BUSY
-        return Move(course=Course.RELEASE, ending=ending, about=tuple(victim.key for victim in lost))
+    busy = tuple(victim.key for victim in victims if victim.is_lost)
+    if busy:
+        return Move(course=Course.RELEASE, ending=Ending.VICTIM_BUSY, about=busy)
     if now >= grant.expires_at:
-        late = tuple(victim.key for victim in victims if not victim.is_wanted_at_zero)
-        return Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED, about=late)
+        return Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED, about=_late(victims))
+    woken = tuple(victim.key for victim in victims if victim.was_set_back)
+    if woken:
+        return Move(course=Course.RELEASE, ending=Ending.VICTIM_WOKE, about=woken)
     if all(victim.is_ready for victim in victims):
         return Move(course=Course.COMMIT)
     return Move(course=Course.WAIT)
+
+
+def _is_set_back(victim: Victim, grant: Grant, now: datetime) -> bool:
+    """Whether somebody has asked for it. Once a grant has run out the scaler itself does."""
+    return victim.was_set_back and not victim.is_deactivated and now < grant.expires_at
+
+
+def _late(victims: Sequence[Victim]) -> tuple[str, ...]:
+    """Those that have never been brought to 0."""
+    return tuple(victim.key for victim in victims if not (victim.is_wanted_at_zero or victim.was_set_back))

@@ -120,10 +120,10 @@ def _due(decision: Decision) -> datetime:
 
 
 def is_left_alone(scalable: ScalableWorkload, cluster: Cluster) -> bool:
-    """Whether KEDA is told not to scale it."""
+    """Whether KEDA is not told to scale it, or is told not to."""
     target = scalable.metadata.namespace, scalable_target(scalable.metadata.name)
     scaled_objects = cluster.scaled_objects.by_index("target", target)
-    return any(each.metadata.annotations.get(key) for each in scaled_objects for key in _LEFT_ALONE)
+    return not scaled_objects or any(each.metadata.annotations.get(key) for each in scaled_objects for key in _LEFT_ALONE)
 
 
 def _candidate(

@@ -135,7 +135,7 @@ class Following:
 
     def _willing(self, plan: StandingPlan, sight: Sight) -> list[Candidate]:
         """Those of its victims that still hold their quota, and may be taken."""
-        willing = [each for each in plan.holders if each.is_idle and not (each.is_deactivated or each.victim.is_lost)]
+        willing = [each for each in plan.holders if each.is_idle and not (each.is_deactivated or each.was_set_back)]
         found = [self.planning.victim(sight, each.workload_key, each.name) for each in willing]
         return [each for each in found if each is not None]
 

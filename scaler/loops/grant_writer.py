@@ -28,7 +28,7 @@ _LOOK_AGAIN_SECONDS = 0.01
 class GrantWriter:
     """Writes, and remembers what was written until the copies show it."""
 
-    def __init__(self, api: Api, find: FindScalable, *, patience_seconds: float = 1.0) -> None:
+    def __init__(self, api: Api, find: FindScalable, *, patience_seconds: float) -> None:
         """`patience_seconds` is how long `catch_up` waits for the copies."""
         self._api = api
         self._find = find

@@ -42,10 +42,12 @@ class Reallocation:
         announcer: Announcer,
         *,
         finished: Callable[[Entry], None] = lambda _: None,
+        patience_seconds: float = 1.0,
     ) -> None:
+        """`patience_seconds` is how long a tick waits to see what was written by the one before."""
         self._find = find
         self._finished = finished
-        self.writer = GrantWriter(api, find)
+        self.writer = GrantWriter(api, find, patience_seconds=patience_seconds)
         self.events = PlanEvents(announcer)
 
     # --------------------------------------------------------------------------------------------------------- grants

@@ -94,6 +94,18 @@ ROWS: dict[str, tuple[Grant, GangState, list[Victim], Move]] = {
         [AT_ZERO, SET_BACK],
         Move(course=Course.RELEASE, ending=Ending.VICTIM_WOKE, about=("team/a",)),
     ),
+    "whom the scaler itself sets back once its time is up has not been asked for": (
+        LATE,
+        GangState.WAITING,
+        [SET_BACK, replace(RUNNING, key="team/b")],
+        Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED, about=("team/b",)),
+    ),
+    "nor has one of a plan that was begun": (
+        LATE,
+        GangState.WAITING,
+        [DEACTIVATED, SET_BACK],
+        Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED),
+    ),
     "what nobody knows calls nothing off": (
         GRANT,
         GangState.WAITING,
