@@ -204,6 +204,44 @@ def queues(
 
 
 @app.command()
+def doctor(
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Annotated[str | None, typer.Option("--context", help="Kubeconfig context.", show_default=False)] = None,
+    prometheus_url: PrometheusUrl = None,
+    dcgm_endpoint: Annotated[
+        list[str] | None,
+        typer.Option("--dcgm-endpoint", help="dcgm-exporter URL to scrape directly; repeatable.", show_default=False),
+    ] = None,
+    user: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="USER",
+            help="Whose permissions to look at, such as system:serviceaccount:NAMESPACE:NAME; default: your own.",
+            show_default=False,
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Look for what is wrong with a cluster.
+
+    The API and its kinds, permissions, AdmissionChecks and ClusterQueues, ScaledObjects, and the metrics source: check
+    by check, what was found, where, and what to do. Changes nothing. Ends with status 1 where something fails.
+    """
+    from scaler.cli.asking import Asked
+    from scaler.cli.doctor import run_doctor
+
+    flags = {
+        "kubernetes.kubeconfig": kubeconfig,
+        "kubernetes.context": context,
+        "prometheus.url": prometheus_url,
+        "dcgm.endpoints": dcgm_endpoint or None,
+    }
+    sys.exit(run_doctor(Asked(server="", local=True, config=config, flags=flags, as_json=as_json), user=user))
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from scaler import __version__

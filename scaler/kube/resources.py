@@ -80,6 +80,7 @@ def _not_a_path(problem: str) -> KubeError:
 POD = Resource(group="", version="v1", plural="pods", kind="Pod")
 NODE = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False)
 NAMESPACE = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
+SERVICE = Resource(group="", version="v1", plural="services", kind="Service")
 EVENT = Resource(group="", version="v1", plural="events", kind="Event")
 DEPLOYMENT = Resource(group="apps", version="v1", plural="deployments", kind="Deployment")
 STATEFUL_SET = Resource(group="apps", version="v1", plural="statefulsets", kind="StatefulSet")
@@ -125,6 +126,7 @@ KNOWN = (
     POD,
     NODE,
     NAMESPACE,
+    SERVICE,
     EVENT,
     DEPLOYMENT,
     STATEFUL_SET,

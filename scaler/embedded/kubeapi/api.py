@@ -13,6 +13,7 @@ from scaler.embedded.kubeapi.faults import Faults
 from scaler.embedded.kubeapi.garbage import Collector
 from scaler.embedded.kubeapi.namespaces import Furnisher
 from scaler.embedded.kubeapi.options import Writing
+from scaler.embedded.kubeapi.permissions import Permissions
 from scaler.embedded.kubeapi.registration import Registrar
 from scaler.embedded.kubeapi.resources import Resource, View
 from scaler.embedded.kubeapi.server import Server
@@ -43,6 +44,7 @@ class KubeApi:
         so cannot come in then.
         """
         self.faults = faults or Faults()
+        self.permissions = Permissions()
         self._cluster = Cluster(now=now, history=history)
         self._collector = Collector(self._cluster)
         self._cluster.store.observers += [
@@ -50,7 +52,7 @@ class KubeApi:
             Registrar(self._cluster).observe,
             Furnisher(self._cluster).observe,
         ]
-        self._server = Server(self._cluster, faults=self.faults, token=token)
+        self._server = Server(self._cluster, faults=self.faults, permissions=self.permissions, token=token)
         self._token = token
         self._runner: web.AppRunner | None = None
         self._collecting: asyncio.Task[None] | None = None

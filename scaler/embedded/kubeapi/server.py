@@ -22,6 +22,7 @@ from scaler.embedded.kubeapi.parameters import (
     writing,
 )
 from scaler.embedded.kubeapi.patches import APPLY_PATCH, patch_function
+from scaler.embedded.kubeapi.permissions import Permissions
 from scaler.embedded.kubeapi.rendering import list_body
 from scaler.embedded.kubeapi.routing import Target, target_of
 from scaler.embedded.kubeapi.scaling import scale_of, scaled
@@ -45,10 +46,11 @@ _Verb = Callable[[web.Request, Target], Awaitable[web.StreamResponse]]
 class Server:
     """The HTTP side of one cluster."""
 
-    def __init__(self, cluster: Cluster, *, faults: Faults, token: str = "") -> None:
+    def __init__(self, cluster: Cluster, *, faults: Faults, permissions: Permissions, token: str = "") -> None:
         self._cluster = cluster
         self._lister = Lister(cluster)
         self._faults = faults
+        self._permissions = permissions
         self._token = token
         self._watchers: set[Watcher] = set()
         faults.connect(close_watches=self.close_watches, wake_watches=self._wake_watches, compact=self._compact)
@@ -99,7 +101,10 @@ class Server:
             return _json(found)
         target = target_of(path, self._cluster.registry)
         if target is None:
+            if request.method == "POST" and (review := self._permissions.review(path, await object_body(request))):
+                return _json(review, status=201)
             return web.Response(status=404, text="404 page not found\n")
+        self._permissions.check(request.method, target, watches=is_watch(request))
         return await self._verb(request.method, target)(request, target)
 
     def _verb(self, method: str, target: Target) -> _Verb:

@@ -1,0 +1,154 @@
+"""`idle-gpu-scaler doctor`: what is wrong with a cluster, its permissions and its metrics, and what to do about it."""
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from scaler.cli.asking import Asked
+from scaler.cli.sources import open_source
+from scaler.core.reclaim_policy import Unprotected
+from scaler.core.relabel import DEFAULT_RULES, parse_rules
+from scaler.kube.accelerators import GpuResources
+from scaler.kube.transport import KubeTransport
+from scaler.loops.diagnosis import Finding, Severity, Unread, Wanted, counts, diagnose
+from scaler.loops.diagnosis.survey import Subject, Surveyor, Telemetry
+from scaler.settings.load import load
+from scaler.settings.model import Settings
+from scaler.telemetry import logs
+from scaler.telemetry.metrics import Metrics
+
+Json = Mapping[str, Any]
+
+_STYLES = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}
+_NAMED = 3
+"""Objects with the same finding that are named on a terminal; the JSON has all of them."""
+
+
+def run_doctor(asked: Asked, *, user: str) -> int:
+    """The exit status: 1 where something fails. Raises: ScalerError."""
+    settings = load(asked.config, environ=os.environ, flags=asked.flags)
+    logs.configure(level="error", style="text")
+    findings = asyncio.run(_examine(settings, Subject(user=user)))
+    asked.show(answer_of(findings), render)
+    return 1 if counts(findings)[Severity.FAIL] else 0
+
+
+async def _examine(settings: Settings, subject: Subject) -> list[Finding]:
+    kubernetes = settings.kubernetes
+    transport = await KubeTransport.connect(
+        kubernetes.kubeconfig, kubernetes.context, call_seconds=kubernetes.timeout.total_seconds()
+    )
+    async with transport, _telemetry(settings) as telemetry:
+        surveyor = Surveyor(
+            transport,
+            GpuResources(patterns=settings.gpu_resources),
+            namespace=kubernetes.namespace,
+            lease_namespace=_lease_namespace(settings, subject),
+        )
+        now = datetime.now(UTC)
+        facts = await surveyor.take(_wanted(settings), telemetry, subject, now)
+        return diagnose(facts, now)
+
+
+@asynccontextmanager
+async def _telemetry(settings: Settings) -> AsyncIterator[Telemetry | Unread]:
+    """The metrics source, where one is named. Raises: ConfigurationError where it cannot be used."""
+    if not settings.prometheus.url and not settings.dcgm.endpoints:
+        yield Unread("no metrics source was named, so that nothing is known of it")
+        return
+    source = open_source(settings, Metrics())
+    try:
+        yield Telemetry(
+            source=source.signals,
+            signals=[signal.signal() for signal in settings.signals],
+            rules=DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel),
+            trust=settings.trust.trust(),
+        )
+    finally:
+        await source.close()
+
+
+def _wanted(settings: Settings) -> Wanted:
+    policy = settings.reclaim.policy()
+    return Wanted(
+        addresses=frozenset(settings.keda.scaler_addresses),
+        defaults=settings.defaults.overrides(),
+        grant_for=policy.grant_for,
+        pressure=policy.pressure,
+        max_window=settings.evaluation.max_window,
+        refuses_unprotected=policy.unprotected is Unprotected.REFUSE,
+    )
+
+
+def _lease_namespace(settings: Settings, subject: Subject) -> str:
+    """Where the Lease is: as the settings say, or in the namespace of the account or Pod."""
+    match subject.user.split(":"):
+        case ["system", "serviceaccount", namespace, _]:
+            return settings.kubernetes.lease.namespace or namespace
+    return settings.kubernetes.lease.namespace or os.environ.get("POD_NAMESPACE", "default")
+
+
+# ------------------------------------------------------------------------------------------------------------ rendering
+
+
+def answer_of(findings: Sequence[Finding]) -> Json:
+    """The findings as JSON: every one of them, and how many there are of each severity."""
+    told = [
+        {
+            "severity": each.severity,
+            "topic": each.topic,
+            "check": each.check,
+            "where": each.where,
+            "what": each.what,
+            "do": each.do,
+        }
+        for each in findings
+    ]
+    return {"findings": told, "counts": {str(severity): count for severity, count in counts(findings).items()}}
+
+
+def render(answer: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentences fold by themselves)
+    """The findings for a terminal, by topic; those that differ in nothing but the object are told once."""
+    by_topic: dict[str, list[Json]] = defaultdict(list)
+    for finding in answer["findings"]:
+        by_topic[finding["topic"]].append(finding)
+    parts: list[RenderableType] = []
+    for topic, findings in by_topic.items():
+        parts += [Text(topic, style="bold"), Padding(_table(findings), (0, 0, 1, 2))]
+    told = ", ".join(f"{count} {severity}" for severity, count in answer["counts"].items())
+    return Group(*parts, Text(f"{told}."))
+
+
+def _table(findings: Sequence[Json]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", max_width=44)
+    table.add_column(overflow="fold")
+    for finding, where in _merged(findings):
+        severity = Severity(finding["severity"])
+        reason = "" if severity is Severity.OK else f"{finding['check']}: "
+        do = f"\n→ {finding['do']}" if finding["do"] and severity is not Severity.OK else ""
+        said = Text.assemble((reason, _STYLES[severity]), finding["what"], (do, "cyan"))
+        table.add_row(Text(severity, style=_STYLES[severity]), where, said)
+    return table
+
+
+def _merged(findings: Sequence[Json]) -> Iterator[tuple[Json, str]]:
+    """Each finding once, with the objects that it is about."""
+    same: dict[tuple[str, ...], list[Json]] = defaultdict(list)
+    for finding in findings:
+        key = tuple(finding[part] for part in ("severity", "check", "what", "do"))
+        same[key].append(finding)
+    for group in same.values():
+        names = [each["where"] for each in group if each["where"]]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield group[0], ", ".join(names[:_NAMED]) + more

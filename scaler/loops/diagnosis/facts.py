@@ -1,0 +1,194 @@
+"""Everything that a diagnosis looks at, as it was read, and the findings that follow. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from scaler.core.policy import Overrides, Reclaim
+from scaler.errors import MetadataError
+from scaler.kube.keda_objects import ScaledObjectSettings, Service
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.objects import ScalableWorkload
+from scaler.kube.quota_objects import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
+from scaler.kube.reclaim_policy_objects import ReclaimPolicy
+from scaler.kube.resources import PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA
+from scaler.kueue.admission_checks import is_ours
+from scaler.kueue.workloads import group_of, owner_key
+from scaler.loops.diagnosis.findings import Finding, Found, Listing, Topic, Unread, items_of, unread_findings
+from scaler.loops.diagnosis.gates import Gates, gate_findings
+from scaler.loops.diagnosis.kinds import Served, is_served, kind_findings
+from scaler.loops.diagnosis.permissions import Ask, Need, Part, permission_findings
+from scaler.loops.diagnosis.queues import Quota, queue_findings
+from scaler.loops.diagnosis.scaling import Scaling, has_scalable_workload, scaling_findings
+from scaler.loops.diagnosis.signals import Metrics, metrics_findings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the settings ask for, as far as it depends on the cluster."""
+
+    addresses: frozenset[str] = frozenset()
+    """`scalerAddress` values that mean this scaler; empty: all external triggers do."""
+    defaults: Overrides = Overrides()  # noqa: RUF009 - frozen
+    grant_for: timedelta = timedelta(minutes=10)
+    pressure: bool = True
+    max_window: timedelta = timedelta(hours=24)
+    refuses_unprotected: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """The objects of the cluster."""
+
+    checks: Found[AdmissionCheck] = Listing()  # noqa: RUF009 - frozen
+    policies: Found[ReclaimPolicy] = Listing()  # noqa: RUF009 - frozen
+    cluster_queues: Found[ClusterQueue] = Listing()  # noqa: RUF009 - frozen
+    cohorts: Found[Cohort] = Listing()  # noqa: RUF009 - frozen
+    local_queues: Found[LocalQueue] = Listing()  # noqa: RUF009 - frozen
+    flavors: Found[ResourceFlavor] = Listing()  # noqa: RUF009 - frozen
+    workloads: Found[Workload] = Listing()  # noqa: RUF009 - frozen
+    scaled_objects: Found[ScaledObjectSettings] = Listing()  # noqa: RUF009 - frozen
+    scalable_workloads: Found[ScalableWorkload] = Listing()  # noqa: RUF009 - frozen
+    services: Found[Service] = Listing()  # noqa: RUF009 - frozen
+
+    @property
+    def gates(self) -> Gates:
+        return Gates(
+            checks=items_of(self.checks),
+            policies=items_of(self.policies),
+            cluster_queues=items_of(self.cluster_queues),
+            flavors=items_of(self.flavors),
+        )
+
+    def scaling(self, wanted: Wanted) -> Scaling:
+        return Scaling(
+            scaled_objects=items_of(self.scaled_objects),
+            scalable_workloads=_or_none(self.scalable_workloads),
+            services=_or_none(self.services),
+            addresses=wanted.addresses,
+            defaults=wanted.defaults,
+            grant_for=wanted.grant_for,
+            pressure=wanted.pressure,
+            max_window=wanted.max_window,
+        )
+
+    def unread(self) -> Iterator[Finding]:
+        """What of it could not be read."""
+        yield from unread_findings(Topic.CHECKS, "AdmissionCheck", self.checks)
+        yield from unread_findings(Topic.CHECKS, "ReclaimPolicy", self.policies)
+        yield from unread_findings(Topic.QUEUES, "ClusterQueue", self.cluster_queues)
+        yield from unread_findings(Topic.QUEUES, "Cohort", self.cohorts)
+        yield from unread_findings(Topic.QUEUES, "LocalQueue", self.local_queues)
+        yield from unread_findings(Topic.QUEUES, "ResourceFlavor", self.flavors)
+        yield from unread_findings(Topic.QUEUES, "Workload", self.workloads)
+        yield from unread_findings(Topic.SCALED_OBJECTS, "ScaledObject", self.scaled_objects)
+        yield from unread_findings(Topic.SCALED_OBJECTS, "ScalableWorkload", self.scalable_workloads)
+        yield from unread_findings(Topic.SCALED_OBJECTS, "Service", self.services)
+
+
+def _or_none(found: Found[T]) -> Sequence[T] | None:
+    return found.items if isinstance(found, Listing) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What was read."""
+
+    version: str | Unread
+    """Where the API server is and what it calls itself."""
+    served: Served | Unread
+    objects: Objects
+    asked: Sequence[tuple[Need, Sequence[Ask]]] = ()
+    """What was asked about permissions; nothing where that is not to be told."""
+    allowed: Mapping[Ask, bool | Unread] = field(default_factory=dict)
+    metrics: Metrics | Unread = Unread("no metrics source is configured")  # noqa: RUF009 - frozen
+    wanted: Wanted = Wanted()
+
+
+def diagnose(facts: Facts, now: datetime) -> list[Finding]:
+    """All findings, by topic, in the order in which things depend on each other."""
+    objects, gates = facts.objects, facts.objects.gates
+    provisioning_served = any(
+        is_served(each, facts.served) for each in (PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA)
+    )
+    findings = [
+        *kind_findings(facts.version, facts.served),
+        *permission_findings(facts.asked, facts.allowed, parts_in_use(facts)),
+        *objects.unread(),
+        *gate_findings(gates, provisioning_served=provisioning_served),
+        *queue_findings(quota_of(objects, facts.wanted)),
+        *scaling_findings(objects.scaling(facts.wanted)),
+        *metrics_findings(facts.metrics, now),
+    ]
+    order = list(Topic)
+    return sorted(findings, key=lambda each: order.index(each.topic))
+
+
+def parts_in_use(facts: Facts) -> frozenset[Part]:
+    """The parts of the program that do something on this cluster."""
+    gates = facts.objects.gates
+    return frozenset(
+        {
+            Part.SCALER,
+            Part.RECONCILER,
+            *([Part.PLANS] if facts.wanted.pressure else []),
+            *([Part.CHECKS] if any(is_ours(check) for check in gates.checks) else []),
+            *([Part.PROVISIONING] if gates.asks_for_nodes() else []),
+        }
+    )
+
+
+# --------------------------------------------------------------------------------------- which queue a workload is in
+
+
+def quota_of(objects: Objects, wanted: Wanted) -> Quota:
+    """The ClusterQueues, with how many workloads there are scaled by us."""
+    scaled, reclaimed = Counter[str](), Counter[str]()
+    for queue, is_reclaimed in _scaled_in(objects, objects.scaling(wanted)):
+        scaled[queue] += 1
+        reclaimed[queue] += is_reclaimed
+    return Quota(
+        gates=objects.gates,
+        cohorts=items_of(objects.cohorts),
+        scaled=scaled,
+        reclaimed=reclaimed,
+        refuses_unprotected=wanted.refuses_unprotected,
+    )
+
+
+def _scaled_in(objects: Objects, scaling: Scaling) -> Iterator[tuple[str, bool]]:
+    """The ClusterQueue of every Workload that is scaled, and whether only a plan may take it."""
+    scalable = {each.metadata.key: each for each in items_of(objects.scalable_workloads)}
+    workloads = _Workloads(items_of(objects.workloads))
+    queues = {each.metadata.key: each.spec.cluster_queue for each in items_of(objects.local_queues)}
+    for scaled_object, trigger in scaling.ours():
+        target = scalable.get((scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name))
+        workload = workloads.of(target) if target and has_scalable_workload(scaled_object) else None
+        queue = queues.get((workload.metadata.namespace, workload.spec.queue_name)) if workload else None
+        if queue:
+            try:
+                reclaim = scaling.policy_of(trigger).reclaim
+            except MetadataError:
+                continue
+            yield queue, reclaim is Reclaim.ON_PRESSURE
+
+
+class _Workloads:
+    """Workloads by their name and by the job that owns them."""
+
+    def __init__(self, workloads: Sequence[Workload]) -> None:
+        self._by_name = {each.metadata.key: each for each in workloads}
+        self._by_owner = {key: each for each in workloads if (key := owner_key(each))}
+
+    def of(self, scalable: ScalableWorkload) -> Workload | None:
+        namespace, spec = scalable.metadata.namespace, scalable.spec
+        if spec.workload_ref:
+            return self._by_name.get((namespace, spec.workload_ref.name))
+        if spec.job_ref:
+            job = spec.job_ref
+            return self._by_owner.get((namespace, group_of(job.api_version), job.kind, job.name))
+        return None

@@ -1,0 +1,163 @@
+"""Do the AdmissionChecks that are ours work, and can their ReclaimPolicies be followed?
+
+A check that is not Active keeps every ClusterQueue that names it from admitting anything, and a key that both a flavor
+and a check set on pods makes Kueue fail the Workload for good. Both are easy to see here, and hard to see there.
+
+Pure: objects in, findings out.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from scaler.core.gate_policy import GatePolicy, Unusable
+from scaler.kube.objects import condition
+from scaler.kube.quota_objects import AdmissionCheck, ClusterQueue, ResourceFlavor
+from scaler.kube.reclaim_policy_objects import ReclaimPolicy
+from scaler.kueue.admission_checks import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
+from scaler.kueue.gate_policy import gate_policy_of
+from scaler.loops.diagnosis.findings import Finding, Severity, Topic
+
+_DEFAULTS = GatePolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """The objects, as far as AdmissionChecks depend on them."""
+
+    checks: Sequence[AdmissionCheck] = ()
+    policies: Sequence[ReclaimPolicy] = ()
+    cluster_queues: Sequence[ClusterQueue] = ()
+    flavors: Sequence[ResourceFlavor] = ()
+
+    def policy_of(self, check: AdmissionCheck) -> GatePolicy | Unusable:
+        """What the check's parameters say, or why nobody can follow them; all defaults where it has none."""
+        asked = check.spec.parameters
+        if asked is None:
+            return _DEFAULTS
+        if (asked.api_group, asked.kind) != (POLICY_GROUP, POLICY_KIND):
+            return Unusable(f"its parameters are a {asked.kind}.{asked.api_group}, not a {POLICY_KIND}.{POLICY_GROUP}")
+        found = next((each for each in self.policies if each.metadata.name == asked.name), None)
+        return gate_policy_of(found) if found else Unusable(f"there is no {POLICY_KIND} {asked.name!r}")
+
+    def uses_of(self, check: AdmissionCheck) -> list[tuple[ClusterQueue, frozenset[str]]]:
+        """The ClusterQueues that name the check, each with the flavors for which it does."""
+        return [
+            (queue, frozenset(rule.on_flavors) or flavors_of(queue))
+            for queue in self.cluster_queues
+            for rule in queue.spec.admission_checks_strategy.admission_checks
+            if rule.name == check.metadata.name
+        ]
+
+    def asks_for_nodes(self) -> bool:
+        """Whether any check of ours provisions."""
+        policies = (self.policy_of(check) for check in self.checks if is_ours(check))
+        return any(isinstance(each, GatePolicy) and each.provisioning for each in policies)
+
+
+def flavors_of(queue: ClusterQueue) -> frozenset[str]:
+    """The names of all flavors that the queue has quota of."""
+    return frozenset(flavor.name for group in queue.spec.resource_groups for flavor in group.flavors)
+
+
+def gate_findings(gates: Gates, *, provisioning_served: bool) -> Iterator[Finding]:
+    """What there is to say about AdmissionChecks of ours."""
+    for check in sorted((each for each in gates.checks if is_ours(each)), key=lambda each: each.metadata.name):
+        found = [*_of_check(check, gates, provisioning_served=provisioning_served)]
+        yield from found or [_fine(check, gates)]
+
+
+def _of_check(check: AdmissionCheck, gates: Gates, *, provisioning_served: bool) -> Iterator[Finding]:
+    finding = partial(Finding, topic=Topic.CHECKS, where=f"AdmissionCheck {check.metadata.name}")
+    uses, policy = gates.uses_of(check), gates.policy_of(check)
+    if isinstance(policy, Unusable):
+        yield finding(
+            severity=Severity.FAIL,
+            check="PolicyUnusable",
+            what=policy.reason,
+            do="mend its parameters: until then every gang that has the check waits",
+        )
+    else:
+        yield from _of_policy(finding, policy, uses, gates.flavors, provisioning_served=provisioning_served)
+    if not uses:
+        yield finding(
+            severity=Severity.WARN,
+            check="Unused",
+            what="no ClusterQueue names it, so that it holds nobody back",
+            do="add it to spec.admissionChecksStrategy of the ClusterQueues whose gangs it is for",
+        )
+    yield from _of_activity(finding, check, used=bool(uses))
+
+
+def _of_activity(finding: "partial[Finding]", check: AdmissionCheck, *, used: bool) -> Iterator[Finding]:
+    active = condition(check.status.conditions, ACTIVE)
+    if active and active.status == "True":
+        return
+    said = f"{active.reason}: {active.message}" if active else "nobody has said yet that it is Active"
+    yield finding(
+        severity=Severity.FAIL if used else Severity.WARN,
+        check="NotActive",
+        what=f"{said}; Kueue admits nothing in the ClusterQueues that name it",
+        do="mend what it says" if active else "start a replica with --components reconciler, and see its log",
+    )
+
+
+def _of_policy(
+    finding: "partial[Finding]",
+    policy: GatePolicy,
+    uses: Sequence[tuple[ClusterQueue, Collection[str]]],
+    flavors: Sequence[ResourceFlavor],
+    *,
+    provisioning_served: bool,
+) -> Iterator[Finding]:
+    if policy.provisioning and not provisioning_served:
+        yield finding(
+            severity=Severity.FAIL,
+            check="ProvisioningNotServed",
+            what="its policy asks for nodes, and ProvisioningRequests are not served",
+            do="install Cluster Autoscaler's definition (autoscaling.x-k8s.io), or remove spec.provisioning",
+        )
+    for key, flavor in sorted(_shared_keys(policy, uses, flavors)):
+        yield finding(
+            severity=Severity.FAIL,
+            check="KeyOfFlavor",
+            what=f"its policy sets node selector {key}, and so does ResourceFlavor {flavor}: where the values differ, "
+            "Kueue fails the Workload for good",
+            do="use a label that no flavor of these ClusterQueues uses",
+        )
+
+
+def _shared_keys(
+    policy: GatePolicy, uses: Sequence[tuple[ClusterQueue, Collection[str]]], flavors: Sequence[ResourceFlavor]
+) -> set[tuple[str, str]]:
+    """Node labels that the policy and a flavor set on the same pods, with the flavor."""
+    keys = {each.key for each in policy.provisioning.node_selector} if policy.provisioning else set[str]()
+    keys |= {policy.pin_label} if policy.pin_label else set()
+    given: Mapping[str, Mapping[str, str]] = {each.metadata.name: each.spec.node_labels for each in flavors}
+    names = {flavor for _, of_check in uses for flavor in of_check}
+    return {(key, name) for name in names for key in keys & given.get(name, {}).keys()}
+
+
+def _fine(check: AdmissionCheck, gates: Gates) -> Finding:
+    policy, queues = gates.policy_of(check), sorted({queue.metadata.name for queue, _ in gates.uses_of(check)})
+    told = in_words(policy) if isinstance(policy, GatePolicy) else ""
+    return Finding(
+        severity=Severity.OK,
+        topic=Topic.CHECKS,
+        check="Active",
+        where=f"AdmissionCheck {check.metadata.name}",
+        what=f"Active in {', '.join(queues)}: {told}",
+    )
+
+
+def in_words(policy: GatePolicy) -> str:
+    """What a gang waits for by the policy, and what is done meanwhile."""
+    waits = [
+        *(["victims' pods to end"] if policy.wait_for_pods_gone else []),
+        *(["room for the whole gang"] if policy.require_fit else []),
+    ]
+    does = [
+        *(["hands idle GPUs over"] if policy.require_fit and policy.reuse else []),
+        *([f"asks {policy.provisioning.provisioning_class} for nodes"] if policy.provisioning else []),
+    ]
+    return "; ".join([f"waits for {' and '.join(waits) or 'nothing'}", *does])

@@ -1,0 +1,203 @@
+"""What may our account do, of what it has to?
+
+`NEEDS` is the one list: the README's table is made of it, `doctor` asks the API about it. Whoever adds a call to the
+API adds it here.
+
+Pure: what was allowed in, findings out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+
+from scaler.kube.resources import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    COHORT,
+    EVENT,
+    LEASE,
+    LOCAL_QUEUE,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_TEMPLATE,
+    PROVISIONING_REQUEST,
+    RECLAIM_POLICY,
+    RESOURCE_FLAVOR,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+    WORKLOAD,
+    Resource,
+)
+from scaler.loops.diagnosis.findings import Finding, Severity, Topic, Unread
+
+
+class Part(StrEnum):
+    """What of the program needs it; what is not used needs nothing."""
+
+    SCALER = "the scaler"
+    RECONCILER = "the reconciler"
+    PLANS = "plans"
+    CHECKS = "AdmissionChecks"
+    PROVISIONING = "provisioning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class On:
+    """Objects that a verb is needed on."""
+
+    resource: Resource
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        name = self.resource.plural + (f"/{self.subresource}" if self.subresource else "")
+        return f"{name}.{self.resource.group}" if self.resource.group else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One line of the table: every verb on all of these."""
+
+    part: Part
+    verbs: tuple[str, ...]
+    on: tuple[On, ...] = ()
+    on_targets: bool = False
+    """Also on whatever other kinds ScaledObjects scale."""
+    subresource_of_targets: str = ""
+    in_lease_namespace: bool = False
+    """Only in the namespace that holds the Lease; all else in every namespace, or in the one that is looked after."""
+
+
+def _on(*resources: Resource, subresource: str = "") -> tuple[On, ...]:
+    return tuple(On(resource=each, subresource=subresource) for each in resources)
+
+
+NEEDS: Sequence[Need] = (
+    Need(
+        part=Part.SCALER,
+        verbs=("list", "watch"),
+        on=_on(POD, SCALED_OBJECT, WORKLOAD, SCALABLE_WORKLOAD),
+        on_targets=True,
+    ),
+    Need(part=Part.SCALER, verbs=("get",), on_targets=True, subresource_of_targets="scale"),
+    Need(part=Part.RECONCILER, verbs=("get", "patch"), on=_on(WORKLOAD, SCALABLE_WORKLOAD)),
+    Need(
+        part=Part.RECONCILER,
+        verbs=("patch",),
+        on=(*_on(SCALABLE_WORKLOAD, subresource="status"), *_on(SCALED_OBJECT)),
+    ),
+    Need(part=Part.RECONCILER, verbs=("get", "create", "update"), on=_on(LEASE), in_lease_namespace=True),
+    Need(part=Part.RECONCILER, verbs=("create", "patch"), on=_on(EVENT)),
+    Need(
+        part=Part.PLANS,
+        verbs=("list", "watch"),
+        on=_on(NAMESPACE, NODE, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, RESOURCE_FLAVOR, ADMISSION_CHECK),
+    ),
+    Need(part=Part.CHECKS, verbs=("list", "watch"), on=_on(RECLAIM_POLICY)),
+    Need(
+        part=Part.CHECKS,
+        verbs=("patch",),
+        on=_on(WORKLOAD, ADMISSION_CHECK, RECLAIM_POLICY, subresource="status"),
+    ),
+    Need(
+        part=Part.PROVISIONING,
+        verbs=("get", "list", "watch", "create", "delete"),
+        on=_on(PROVISIONING_REQUEST),
+    ),
+    Need(part=Part.PROVISIONING, verbs=("get", "create", "delete"), on=_on(POD_TEMPLATE)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One question to the API: may the account do this?"""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    """Empty: in all of them."""
+
+    def __str__(self) -> str:
+        name = self.resource + (f"/{self.subresource}" if self.subresource else "")
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {name}{f'.{self.group}' if self.group else ''}{where}"
+
+
+def asks_of(need: Need, *, targets: Set[Resource], namespace: str, lease_namespace: str) -> list[Ask]:
+    """The questions that the need comes to.
+
+    `targets` are the kinds that ScaledObjects scale; `namespace` is the only one that is looked after, or empty.
+    """
+    things = [*need.on]
+    if need.on_targets:
+        scaled = sorted(targets, key=lambda each: each.qualified_name)
+        things += [On(resource=each, subresource=need.subresource_of_targets) for each in scaled]
+    return [
+        _confined(
+            Ask(
+                verb=verb,
+                group=thing.resource.group,
+                resource=thing.resource.plural,
+                subresource=thing.subresource,
+            ),
+            thing,
+            lease_namespace if need.in_lease_namespace else namespace,
+        )
+        for thing in things
+        for verb in need.verbs
+    ]
+
+
+def _confined(ask: Ask, thing: On, namespace: str) -> Ask:
+    return replace(ask, namespace=namespace) if thing.resource.namespaced else ask
+
+
+def permission_findings(
+    asked: Sequence[tuple[Need, Sequence[Ask]]], allowed: Mapping[Ask, bool | Unread], used: Set[Part]
+) -> Iterator[Finding]:
+    """One finding per need. `used` are the parts of the program that this cluster needs."""
+    for need, asks in asked:
+        if asks:
+            yield _finding(need, asks, allowed, is_used=need.part in used)
+
+
+def _finding(need: Need, asks: Sequence[Ask], allowed: Mapping[Ask, bool | Unread], *, is_used: bool) -> Finding:
+    unknown = [answer for ask in asks if isinstance(answer := allowed.get(ask, _NOT_ASKED), Unread)]
+    denied = [str(ask) for ask in asks if allowed.get(ask) is False]
+    finding = partial(Finding, topic=Topic.PERMISSIONS, where=str(need.part))
+    if denied:
+        severity = Severity.FAIL if is_used else Severity.WARN
+        do = "bind its account to a ClusterRole that allows this; the README has the whole table"
+        return finding(severity=severity, check="Denied", what=f"it may not {'; '.join(denied)}", do=do)
+    if unknown:
+        return finding(severity=Severity.WARN, check="NotRead", what=unknown[0].reason)
+    names = dict.fromkeys(_name(ask) for ask in asks)
+    return finding(severity=Severity.OK, check="Allowed", what=f"{', '.join(need.verbs)} {', '.join(names)}")
+
+
+_NOT_ASKED = Unread("nobody has asked")
+
+
+def _name(ask: Ask) -> str:
+    return str(replace(ask, verb="")).strip()
+
+
+# ------------------------------------------------------------------------------------------------------- the README's
+
+
+def table() -> str:
+    """The table as the README shows it."""
+    rows = [f"| {', '.join(need.verbs)} | {_objects(need)} | {need.part} |" for need in NEEDS]
+    return "\n".join(["| its account needs to | | for |", "|---|---|---|", *rows, ""])
+
+
+def _objects(need: Need) -> str:
+    names = [str(each) for each in need.on]
+    if need.on_targets:
+        slash = f"`/{need.subresource_of_targets}` of " if need.subresource_of_targets else ""
+        names.append(f"{slash}the kinds that are scaled (deployments.apps, …)")
+    where = " in the Lease's namespace" if need.in_lease_namespace else ""
+    return f"{', '.join(names)}{where}"
