@@ -122,6 +122,8 @@ class _Search:
     best: frozenset[str] | None = None
     best_cost: int = 0
     steps: int = 0
+    disappointments: int = 0
+    """Sets refused in a row that should have been enough by all counts."""
     is_cut: bool = False
     """Whether a set was not looked at because it has too many members."""
     answers: dict[frozenset[str], bool] = field(default_factory=dict)
@@ -269,9 +271,14 @@ class _Search:
 
     def _descend(self, start: int, cost: int, left: tuple[int, ...]) -> None:
         """Search every set that has the chosen ones and otherwise only options from `start` on."""
-        if all(need <= 0 for need in left) and self.ground.fits() and self._asks(self.chosen):
-            self._keep(self.chosen)
-            return
+        if all(need <= 0 for need in left) and self.ground.fits():
+            if self._asks(self.chosen):
+                self.disappointments = 0
+                self._keep(self.chosen)
+                return
+            self.disappointments += 1
+            if self.disappointments * _PATIENCE > self.limits.questions:
+                raise _OutOfStepsError
         if len(self.chosen) >= self.limits.members:
             self.is_cut = self.is_cut or start < len(self.options)
             return
@@ -327,5 +334,7 @@ def _adds(option: Option, left: Sequence[int]) -> bool:
     return any(gain > 0 and need > 0 for gain, need in zip(option.gains, left, strict=True))
 
 
+_PATIENCE = 4
+"""The part of all questions after which nothing better is expected of sets that are refused one after the other."""
 _GREEDY = 4
 """Times as many options as a set may have are taken before greedy gives up: most can be left out again."""

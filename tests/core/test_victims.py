@@ -105,7 +105,7 @@ def test_no_more_questions_are_asked_than_allowed() -> None:
     options = [option(f"o{i:02}", 1, 5 + i) for i in range(12)]
     world = Sums(options, need=3, also=lambda _: False)
     found = search(world, questions=7)
-    assert len(world.asked) == 7
+    assert len(world.asked) <= 7
     assert found.keys is None
     assert not found.is_exact
 

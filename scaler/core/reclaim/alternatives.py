@@ -41,14 +41,19 @@ def _necessity(field: Field, chosen: frozenset[str], key: str) -> Necessity:
     return Necessity(victim=name, why=trial.why or Why.FITS_ALREADY, message=f"without it {trial.message}")
 
 
-def alternatives_to(field: Field, chosen: frozenset[str], budgets: Budgets) -> tuple[Alternative, ...]:
-    """Other sets than the chosen one: first what would cost less and does not do, then what would do for more."""
+def alternatives_to(
+    field: Field, chosen: frozenset[str], budgets: Budgets, *, is_exact: bool
+) -> tuple[Alternative, ...]:
+    """Other sets than the chosen one: first what would cost less and does not do, then what would do for more.
+
+    Where the search ended early, nothing more is searched here either.
+    """
     field.trials.allow(_HEADS)
     field.trials.of(field.cheapest_by_sums() or chosen)
     if budgets.has_refused:
         field.cheapest(None, limits=_FEW)
     dearest = sorted(field.victims(chosen), key=lambda each: (-each.cost.total, each.name))
-    for victim in dearest[:_SPARED]:
+    for victim in dearest[: _SPARED if is_exact else 0]:
         field.cheapest(budgets, spared=[victim.workload], limits=_FEW)
     tried = [_alternative(field, keys) for keys in field.trials.made if keys and not keys >= chosen]
     less = [each for each in tried if each.why_not is not None and each.cost < _cost(field, chosen)]

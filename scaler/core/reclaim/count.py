@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from scaler.core.quota.amounts import FlavorResource, Usage, as_text
 from scaler.core.quota.demands import Market
-from scaler.core.quota.model import PodSet, Strategy, Workload
+from scaler.core.quota.model import PodSet, Reservation, Strategy, Workload
 from scaler.core.quota.tree import QueueNode, Tree
 
 _Amounts = tuple[tuple[FlavorResource, int], ...]
@@ -90,14 +90,14 @@ class Count:
             available[key.resource] = available.get(key.resource, 0) + queue.available(key)
         return {r: lack for r, amount in self.total.items() if (lack := amount - available.get(r, 0)) > 0}
 
-    def gain(self, workload: Workload, tree: Tree, resource: str) -> int:
-        """The most that its end can add to what the gang's queue has of a resource.
+    def gain(self, held: Reservation, tree: Tree, resource: str) -> int:
+        """The most that the end of a reservation can add to what the gang's queue has of a resource.
 
         Quota that lending limits keep in another queue is not seen here, however much of it is freed.
         """
         return sum(
-            min([amount, *_passed_on(workload, tree, key, self.queue)])
-            for key, amount in workload.held.usage.items()
+            min([amount, *_passed_on(held, tree, key, self.queue)])
+            for key, amount in held.usage.items()
             if key.resource == resource and key in self.keys
         )
 
@@ -144,9 +144,9 @@ def _is_like(one: Workload, other: Workload) -> bool:
     )
 
 
-def _passed_on(workload: Workload, tree: Tree, key: FlavorResource, queue: str) -> list[int]:
+def _passed_on(held: Reservation, tree: Tree, key: FlavorResource, queue: str) -> list[int]:
     """How much of the holder's usage counts above it, node by node, up to where the gang's queue begins to see it."""
-    holder = tree.queues[workload.held.cluster_queue]
+    holder = tree.queues[held.cluster_queue]
     if holder.name == queue:
         return []
     seen = set(map(id, tree.queues[queue].ancestors()))

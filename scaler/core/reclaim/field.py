@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from scaler.core.placement import Capacity, Demand
-from scaler.core.quota.model import Workload
+from scaler.core.quota.model import Reservation, Workload
 from scaler.core.reclaim.count import Count, certainly_before
 from scaler.core.reclaim.ground import Budgets, SumsGround, VictimGround, World
 from scaler.core.reclaim.needs import Need, choices_of, quota_needs, room_needs
@@ -61,11 +61,14 @@ class Field:
 
     @cached_property
     def needs(self) -> list[Need]:
-        roomiest, nodes = self.forecast.roomiest, self.nodes
-        held = {key: each for queue in roomiest.queues.values() for key, each in queue.workloads.items()}
-        counted = {key: held[key] for key in self.by_key if key in held}
-        needs = quota_needs(self.wanted, roomiest, counted)
-        return needs if nodes is None else needs + room_needs(self.choices, nodes, self.by_key)
+        needs = quota_needs(self.wanted, self.forecast.roomiest, self.held)
+        return needs if self.nodes is None else needs + room_needs(self.choices, self.nodes, self.by_key)
+
+    @cached_property
+    def held(self) -> Mapping[str, Reservation]:
+        """What the candidates hold, but for those that may lose it in any case."""
+        uncounted = self.forecast.preempted | self.forecast.ending
+        return {key: self.holders[key].held for key in self.by_key if key not in uncounted}
 
     @cached_property
     def twins(self) -> Twins:
@@ -86,7 +89,7 @@ class Field:
 
     def world(self) -> World:
         """The roomiest world, to take candidates out of."""
-        return World(self.forecast.roomiest, self.wanted, self.nodes, self.choices)
+        return World(self.forecast.roomiest, self.held, self.wanted, self.nodes, self.choices)
 
     def cheapest(self, budgets: Budgets | None, *, spared: Collection[str] = (), limits: Limits | None = None) -> Found:
         """The cheapest set of candidates that does, without the spared ones; without `budgets` nobody is refused."""
@@ -102,7 +105,7 @@ class Field:
         """The cheapest set that quota asks for, whatever nodes, budgets and others who wait say."""
         needs = [each for each in self.needs if each.of_quota]
         options = [replace(each, gains=tuple(need.gains.get(each.key, 0) for need in needs)) for each in self.options]
-        chosen, hopeful = (World(self.forecast.roomiest, self.wanted, None, ()) for _ in range(2))
+        chosen, hopeful = (World(self.forecast.roomiest, self.held, self.wanted, None, ()) for _ in range(2))
         ground = SumsGround(chosen, hopeful, list(self.by_key))
         return cheapest(options, tuple(need.amount for need in needs), ground, limits=_BY_SUMS).keys
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scaler.core.quota.cycle import Cycle
-from scaler.core.quota.model import Workload
+from scaler.core.quota.model import PreemptionPolicy, Workload
 from scaler.core.quota.simulation import Ending, Limits, Run, Simulation
 from scaler.core.quota.tree import Tree
 
@@ -32,6 +32,15 @@ class Forecast:
     def comes_to_rest(self) -> bool:
         """Whether the outcome is known: all at rest, or a circle that will go on for ever."""
         return self.run.ending is not Ending.CAPPED
+
+    @cached_property
+    def may_preempt(self) -> bool:
+        """Whether anybody in the tree could ever be preempted."""
+        never = PreemptionPolicy.NEVER
+        policies = [queue.spec.preemption for queue in self.start.tree.scheduling]
+        return any(
+            each.within_cluster_queue is not never or each.reclaim_within_cohort is not never for each in policies
+        )
 
     @cached_property
     def preempted(self) -> frozenset[str]:

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from scaler.core.placement import Capacity, Demand, Rooms
-from scaler.core.quota.amounts import Usage
-from scaler.core.quota.tree import QueueNode, Tree
+from scaler.core.quota.model import Reservation
+from scaler.core.quota.tree import Tree
 from scaler.core.reclaim.count import Count
 from scaler.core.reclaim.trial import Trials
 from scaler.core.reclaim.values import Candidate, Refusal
@@ -15,30 +15,32 @@ class World:
     """Quota and nodes, with some candidates gone."""
 
     def __init__(
-        self, tree: Tree, count: Count, capacity: Capacity | None, choices: Sequence[Sequence[Demand]]
+        self,
+        tree: Tree,
+        held: Mapping[str, Reservation],
+        count: Count,
+        capacity: Capacity | None,
+        choices: Sequence[Sequence[Demand]],
     ) -> None:
-        """`choices` are the gang's pods with every combination of flavors; none where nodes decide nothing yet."""
+        """`held` is what the candidates hold in the tree. One that may go in any case is counted as gone already.
+
+        `choices` are the gang's pods with every combination of flavors; none where nodes decide nothing yet.
+        """
         self._tree = tree.clone()
+        self._held = held
         self._count = count
         self._rooms = [Rooms(each, capacity) for each in choices] if capacity is not None else []
-        self._held: dict[str, tuple[QueueNode, Usage]] = {
-            key: (queue, workload.held.usage)
-            for queue in self._tree.queues.values()
-            for key, workload in queue.workloads.items()
-        }
 
     def leave(self, key: str) -> None:
-        """Count as if it were gone. One that may go in any case is counted as gone from the start."""
+        """Count as if it were gone."""
         if key in self._held:
-            queue, usage = self._held[key]
-            queue.remove(usage)
+            self._tree.queues[self._held[key].cluster_queue].remove(self._held[key].usage)
         for rooms in self._rooms:
             rooms.leave(key)
 
     def come_back(self, key: str) -> None:
         if key in self._held:
-            queue, usage = self._held[key]
-            queue.add(usage)
+            self._tree.queues[self._held[key].cluster_queue].add(self._held[key].usage)
         for rooms in self._rooms:
             rooms.come_back(key)
 

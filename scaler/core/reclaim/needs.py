@@ -23,7 +23,7 @@ from math import prod
 from scaler.core.placement import Capacity, Demand, demand_of
 from scaler.core.placement.index import Shape, members
 from scaler.core.quota.demands import Market
-from scaler.core.quota.model import Workload
+from scaler.core.quota.model import Reservation, Workload
 from scaler.core.quota.tree import QueueNode, Tree
 from scaler.core.reclaim.count import Count, fewest
 
@@ -44,13 +44,13 @@ class Need:
     """Of quota, or else of rooms."""
 
 
-def quota_needs(count: Count, tree: Tree, holders: Mapping[str, Workload]) -> list[Need]:
-    """What is missing of every resource. `holders` are the candidates that hold quota in the tree."""
+def quota_needs(count: Count, tree: Tree, held: Mapping[str, Reservation]) -> list[Need]:
+    """What is missing of every resource. `held` is what the candidates hold in the tree."""
     return [
         Need(
             amount=lack,
             of_quota=True,
-            gains={key: gain for key, each in holders.items() if (gain := count.gain(each, tree, resource)) > 0},
+            gains={key: gain for key, each in held.items() if (gain := count.gain(each, tree, resource)) > 0},
         )
         for resource, lack in count.missing(tree).items()
     ]

@@ -90,7 +90,7 @@ def _planned(field: Field, keys: frozenset[str], found: Found, budgets: Budgets)
         others=trial.others,
         is_exact=found.is_exact,
         necessities=necessities_of(field, keys),
-        alternatives=alternatives_to(field, keys, budgets),
+        alternatives=alternatives_to(field, keys, budgets, is_exact=found.is_exact),
         cautions=tuple(_cautions(field, trial)),
     )
 

@@ -8,8 +8,7 @@ themselves; of many, those that differ in age only stand for each other neverthe
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from scaler.core.quota.model import PreemptionPolicy, Workload
-from scaler.core.quota.tree import Tree
+from scaler.core.quota.model import Workload
 from scaler.core.reclaim.forecast import Forecast
 from scaler.core.reclaim.trial import free_capacity
 from scaler.core.reclaim.values import Candidate, Request
@@ -27,7 +26,7 @@ class Twins:
 
 def twins_of(request: Request, forecast: Forecast, holders: Mapping[str, Workload]) -> Twins:
     """The kinds of the request's candidates; `holders` has their Workloads."""
-    if _may_preempt(forecast.start.tree) and len(request.candidates) <= _FEW:
+    if forecast.may_preempt and len(request.candidates) <= _FEW:
         return Twins(kinds={each.workload: each.workload for each in request.candidates}, are_alike=True)
     comes_back = forecast.preempted | forecast.ending
     capacity = free_capacity(request)
@@ -45,7 +44,7 @@ def twins_of(request: Request, forecast: Forecast, holders: Mapping[str, Workloa
             on_nodes,
             _place(each),
         )
-    are_alike = len(set(kinds.values())) == len(kinds) or not _may_preempt(forecast.start.tree)
+    are_alike = len(set(kinds.values())) == len(kinds) or not forecast.may_preempt
     return Twins(kinds=kinds, are_alike=are_alike)
 
 
@@ -56,10 +55,3 @@ def _held(workload: Workload) -> tuple[Hashable, ...]:
 
 def _place(candidate: Candidate) -> Hashable:
     return candidate.member.place
-
-
-def _may_preempt(tree: Tree) -> bool:
-    """Whether anybody could be preempted at all."""
-    never = PreemptionPolicy.NEVER
-    policies = [queue.spec.preemption for queue in tree.scheduling]
-    return any(each.within_cluster_queue is not never or each.reclaim_within_cohort is not never for each in policies)

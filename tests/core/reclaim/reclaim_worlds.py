@@ -7,7 +7,7 @@ and looks at the end. `best` asks it about every set of candidates.
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,8 +15,19 @@ from quota_builders import GPU, NOW, cluster_queue, cohort, holding, pod_set, pr
 from reclaim_builders import candidate, scene
 
 from scaler.core.nodes import ANYWHERE, NodeSelection
-from scaler.core.placement import Capacity, Demand, Node, Occupant, Placement, capacity_of, demand_of, place
-from scaler.core.quota.model import ClusterQueue, Fungibility, PreemptionPolicy, Search, Strategy, Workload
+from scaler.core.placement import Capacity, Demand, Node, Occupant, capacity_of, demand_of, fits
+from scaler.core.quota.amounts import CPU, FlavorResource, added
+from scaler.core.quota.model import (
+    ClusterQueue,
+    Fungibility,
+    PreemptionPolicy,
+    Quota,
+    ResourceGroup,
+    Search,
+    StopPolicy,
+    Strategy,
+    Workload,
+)
 from scaler.core.quota.simulation import Ending, Simulation
 from scaler.core.reclaim import Candidate, Request, Scene
 from scaler.core.scopes import Member
@@ -40,22 +51,26 @@ _WITHIN = (
 def requests(draw: st.DrawFn, most_candidates: int = 6) -> Request:
     """A gang with its world, of which any part may be missing. Quotas are mostly about as large as what is held."""
     flavors = ("x", "y")[: draw(st.integers(1, 2))]
+    resources = draw(st.sampled_from(((GPU,), (GPU,), (GPU, CPU))))
     above = draw(st.sampled_from(({}, {"a": "co"}, {"a": "co"}, {"a": "left", "b": "right"})))
     names = "abcd"[: draw(st.integers(1, 4))] if above else "a"
-    holders = draw(st.lists(_holders(names, flavors), min_size=1, max_size=most_candidates + 2))
+    holders = draw(st.lists(_holders(names, flavors, resources), min_size=1, max_size=most_candidates + 2))
     holders = [replace(each, name=f"h{i}") for i, each in enumerate(holders)]
-    others = draw(st.lists(_waiting(names, flavors), max_size=4))
+    others = draw(st.lists(_waiting(names, flavors, resources), max_size=4))
     others = [replace(each, name=f"w{i}") for i, each in enumerate(others)]
-    gang = draw(_gangs(names, flavors))
+    gang = draw(_gangs(names, flavors, resources))
     if draw(st.integers(0, 3)) == 3:
         others.append(replace(gang, name="alike", uid="uid-alike", queued_at=_at(draw)))
     idle = [each for each in holders if draw(st.sampled_from((True, True, True, False)))][:most_candidates]
     leaving = [each.key for each in holders if draw(st.integers(0, 15)) == 15]
+    keys = tuple(FlavorResource(flavor, resource) for flavor in flavors for resource in resources)
     queues = [
-        draw(_queue(name, above.get("ab"[i % 2], above.get("a", "")), holders, flavors)) for i, name in enumerate(names)
+        draw(_queue(name, above.get("ab"[i % 2], above.get("a", "")), holders, keys)) for i, name in enumerate(names)
     ]
-    own = draw(st.sampled_from((None, dict.fromkeys(flavors, quota(2)))))
-    cohorts = [cohort("root", gpus=own), cohort("left", parent="root"), cohort("right", parent="root")]
+    cohorts = [
+        cohort("root", gpus=draw(_own_quota(flavors))),
+        *(cohort(name, parent="root", gpus=draw(_own_quota(flavors, limited=True))) for name in ("left", "right")),
+    ]
     return Request(
         gang=gang,
         scene=scene(
@@ -63,7 +78,7 @@ def requests(draw: st.DrawFn, most_candidates: int = 6) -> Request:
             [gang, *holders, *others],
             cohorts=cohorts if len(above) > 1 else (),
             fair_sharing=draw(st.booleans()),
-            capacity=draw(_capacities(holders, flavors)),
+            capacity=draw(_capacities(holders, flavors, resources)),
             of=gang.queue,
         ),
         candidates=tuple(candidate(each, cost=draw(st.integers(1, 5))) for each in idle),
@@ -74,18 +89,29 @@ def requests(draw: st.DrawFn, most_candidates: int = 6) -> Request:
 
 
 @st.composite
-def _queue(draw: st.DrawFn, name: str, parent: str, holders: list[Workload], flavors: tuple[str, ...]) -> ClusterQueue:
-    gpus = {}
-    for each in flavors:
-        held = [one.held.usage for one in holders if one.held.cluster_queue == name]
-        used = sum(amount for usage in held for key, amount in usage.items() if key.flavor == each)
-        nominal = max(0, used + draw(st.sampled_from((0, 0, 0, 1, 2, 4, -1, -3))))
-        limits = {}
-        if parent:
-            limits["borrowing"] = draw(st.sampled_from((None, None, 0, 2, 4)))
-            limits["lending"] = draw(st.sampled_from((None, None, 0, 2, 4)))
-        gpus[each] = quota(nominal, **limits)
-    return cluster_queue(name, gpus=gpus, cohort=parent, **draw(_policies()))
+def _own_quota(draw: st.DrawFn, flavors: tuple[str, ...], *, limited: bool = False) -> dict[str, Quota] | None:
+    """A cohort's; mostly none."""
+    nominal = draw(st.sampled_from((None, None, 0, 2)))
+    if nominal is None:
+        return None
+    limits = {each: draw(st.sampled_from((None, 0, 2))) for each in ("borrowing", "lending")} if limited else {}
+    return dict.fromkeys(flavors, quota(nominal, **limits))
+
+
+@st.composite
+def _queue(
+    draw: st.DrawFn, name: str, parent: str, holders: list[Workload], keys: tuple[FlavorResource, ...]
+) -> ClusterQueue:
+    used = added(each.held.usage for each in holders if each.held.cluster_queue == name)
+    quotas = {}
+    for key in keys:
+        nominal = max(0, used.get(key, 0) + draw(st.sampled_from((0, 0, 0, 1, 2, 4, -1, -3))))
+        limits = {each: draw(st.sampled_from((None, None, 0, 2, 4))) for each in ("borrowing", "lending") if parent}
+        quotas[key] = quota(nominal, **limits)
+    group = ResourceGroup(
+        resources=frozenset(key.resource for key in keys), flavors=tuple(dict.fromkeys(key.flavor for key in keys))
+    )
+    return cluster_queue(name, groups=(group,), quotas=quotas, cohort=parent, **draw(_policies()))
 
 
 @st.composite
@@ -95,6 +121,7 @@ def _policies(draw: st.DrawFn) -> dict[str, Any]:
     if reclaim is not PreemptionPolicy.NEVER:
         borrowing = draw(st.sampled_from((PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY)))
     return {
+        "stop_policy": draw(st.sampled_from((StopPolicy.NONE,) * 15 + (StopPolicy.HOLD,))),
         "strategy": draw(st.sampled_from((Strategy.BEST_EFFORT_FIFO, Strategy.BEST_EFFORT_FIFO, Strategy.STRICT_FIFO))),
         "preemption": preempting(within=within, reclaim=reclaim, borrowing=borrowing),
         "fungibility": Fungibility(
@@ -104,11 +131,11 @@ def _policies(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def _holders(draw: st.DrawFn, names: str, flavors: tuple[str, ...]) -> Workload:
+def _holders(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tuple[str, ...]) -> Workload:
     return holding(
         queue=draw(st.sampled_from(names)),
         flavor=draw(st.sampled_from(flavors)),
-        gpus=draw(st.integers(1, 4)),
+        pod_sets=(pod_set(requests={each: draw(st.integers(1, 4)) for each in resources}),),
         priority=draw(st.integers(-1, 1)),
         evicted=draw(st.integers(0, 15)) == 15,
         queued_at=_at(draw),
@@ -117,24 +144,26 @@ def _holders(draw: st.DrawFn, names: str, flavors: tuple[str, ...]) -> Workload:
 
 
 @st.composite
-def _waiting(draw: st.DrawFn, names: str, flavors: tuple[str, ...]) -> Workload:
+def _waiting(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tuple[str, ...]) -> Workload:
+    requests = {each: draw(st.integers(1, 6)) for each in resources}
     return workload(
         queue=draw(st.sampled_from(names)),
         priority=draw(st.integers(-1, 2)),
-        pod_sets=(pod_set(gpus=draw(st.integers(1, 6)), nodes=draw(_selections(flavors))),),
+        pod_sets=(pod_set(requests=requests, nodes=draw(_selections(flavors))),),
         may_queue=draw(st.integers(0, 15)) < 15,
         queued_at=_at(draw),
     )
 
 
 @st.composite
-def _gangs(draw: st.DrawFn, names: str, flavors: tuple[str, ...]) -> Workload:
+def _gangs(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tuple[str, ...]) -> Workload:
     pod_sets = []
     for i in range(draw(st.sampled_from((1, 1, 2)))):
-        count = draw(st.integers(1, 3))
+        requests = {each: draw(st.integers(1, 3)) for each in resources}
         least = draw(st.sampled_from((None, None, None, 1)))
         nodes = draw(_selections(flavors))
-        pod_sets.append(pod_set(f"p{i}", pods=count, gpus=draw(st.integers(1, 3)), nodes=nodes, min_count=least))
+        count = draw(st.integers(1, 3))
+        pod_sets.append(pod_set(f"p{i}", pods=count, requests=requests, nodes=nodes, min_count=least))
     return workload(
         "gang",
         queue=draw(st.sampled_from(names)),
@@ -154,23 +183,28 @@ def _selections(flavors: tuple[str, ...]) -> st.SearchStrategy[NodeSelection]:
 
 
 @st.composite
-def _capacities(draw: st.DrawFn, holders: list[Workload], flavors: tuple[str, ...]) -> Capacity | None:
+def _capacities(
+    draw: st.DrawFn, holders: list[Workload], flavors: tuple[str, ...], resources: tuple[str, ...]
+) -> Capacity | None:
     """Nodes of every flavor, with the holders' pods anywhere on them; None where nodes are not known."""
     if draw(st.booleans()):
         return None
-    pods, used = [], {f"{each}{i}": 0 for each in flavors for i in range(draw(st.integers(1, 3)))}
+    pods: list[Occupant] = []
+    used = {f"{each}{i}": dict.fromkeys(resources, 0) for each in flavors for i in range(draw(st.integers(1, 3)))}
     for each in holders:
-        ((key, amount),) = each.held.usage.items()
-        node = draw(st.sampled_from([name for name in used if name.startswith(key.flavor)]))
-        used[node] += amount
-        pods.append(Occupant(pod=each.key, node=node, workload=each.key, requests={GPU: amount, "pods": 1}))
+        (flavor,) = {key.flavor for key in each.held.usage}
+        node = draw(st.sampled_from([name for name in used if name.startswith(flavor)]))
+        requests = each.pod_sets[0].requests
+        used[node] = {resource: amount + requests[resource] for resource, amount in used[node].items()}
+        pods.append(Occupant(pod=each.key, node=node, workload=each.key, requests=requests))
+    extra = st.sampled_from((0, 0, 1, 2, -1))
     nodes = [
         Node(
             name=name,
             labels={"flavor": name[0]},
-            allocatable={GPU: max(0, amount + draw(st.sampled_from((0, 0, 1, 2, -1)))), "pods": 110},
+            allocatable={"pods": 110} | {resource: max(0, n + draw(extra)) for resource, n in amounts.items()},
         )
-        for name, amount in used.items()
+        for name, amounts in used.items()
     ]
     return capacity_of(nodes, pods)
 
@@ -236,14 +270,17 @@ class Judge:
         simulation.run(until=is_in)
         now = {each.key: each for each in simulation.holders}
         left = capacity.without(before - (now.keys() - came))
-        return isinstance(place(list(self._demands([now[key] for key in now if key in came])), left), Placement)
+        own = list(self._demands(now[gang]))
+        others = [list(self._demands(now[key])) for key in now if key in came and key != gang]
+        return fits([*own, *chain.from_iterable(others)], left) or fits(
+            [*own, *(pods for each in others for pods in _as_many_as_fit(each, left))], left
+        )
 
-    def _demands(self, workloads: Collection[Workload]) -> Iterator[Demand]:
+    def _demands(self, workload: Workload) -> Iterator[Demand]:
         flavors = self.request.scene.world.market.flavors
-        for each in workloads:
-            for pods, assigned in zip(each.pod_sets, each.held.assignments, strict=True):
-                chosen = [flavors[name] for name in sorted(set(assigned.flavors.values()))]
-                yield demand_of(replace(pods, name=f"{each.key}/{pods.name}"), chosen, count=assigned.count)
+        for pods, assigned in zip(workload.pod_sets, workload.held.assignments, strict=True):
+            chosen = [flavors[name] for name in sorted(set(assigned.flavors.values()))]
+            yield demand_of(replace(pods, name=f"{workload.key}/{pods.name}"), chosen, count=assigned.count)
 
     def sets(self) -> Iterator[tuple[Candidate, ...]]:
         present = {key for queue in self.request.scene.tree.queues.values() for key in queue.workloads}
@@ -254,6 +291,15 @@ class Judge:
     def least_cost(self) -> int | None:
         """Of all accepted sets; None where there is none."""
         return min((cost(each) for each in self.sets() if self.accepts(keys_of(each))), default=None)
+
+
+def _as_many_as_fit(demands: list[Demand], capacity: Capacity) -> list[Demand]:
+    """The pods of a Workload that would run: those that do not fit wait, and take nothing from anybody."""
+    if fits(demands, capacity):
+        return demands
+    fewer = [[replace(each, count=count) for count in range(each.count, 0, -1)] for each in demands]
+    found = [next((each for each in counts if fits([each], capacity)), None) for counts in fewer]
+    return [each for each in found if each is not None]
 
 
 def simulation_of(given: Scene) -> Simulation:
