@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,16 +20,19 @@ from scaler.cli.runtime import Runtime
 from scaler.cli.timeline import (
     FIRST_ACT,
     SECOND_ACT,
+    THIRD_ACT,
     Ending,
     JsonTimeline,
     LiveTimeline,
     PlainTimeline,
     Timeline,
 )
-from scaler.embedded.cohort_story import NODES as COHORT_NODES
+from scaler.embedded import cohort_story, provisioning_story
+from scaler.embedded.autoscaler import AutoscalerConfig
 from scaler.embedded.cohort_story import CohortOutcome, CohortStory
 from scaler.embedded.config import WorldConfig
 from scaler.embedded.prometheus import PrometheusProcess
+from scaler.embedded.provisioning_story import ProvisioningOutcome, ProvisioningStory
 from scaler.embedded.story import Outcome, Story, StoryTiming, manifests
 from scaler.embedded.world import World
 from scaler.errors import ConfigurationError
@@ -71,20 +74,44 @@ async def _demo(timeline: Timeline, *, acts: Sequence[str], source: str, serve: 
     began = time.monotonic()
     first: Outcome | None = None
     second: CohortOutcome | None = None
+    third: ProvisioningOutcome | None = None
     async with AsyncExitStack() as stack:
         stages: dict[str, Stage] = {}
         if "first" in acts:
-            stages["two gangs, one quota"] = stage = await _set(stack, NODES, source)
+            stages["two gangs, one quota"] = stage = await _set(stack, _Scenery(nodes=NODES), source)
             first = await _first_act(timeline, stage, began)
             await _leave(stage, serve=serve)
         if "second" in acts and (first is None or first.ok):
-            stages["three teams in a cohort"] = stage = await _set(stack, COHORT_NODES, source)
+            stages["three teams in a cohort"] = stage = await _set(stack, _Scenery(nodes=cohort_story.NODES), source)
             second = await _second_act(timeline, stage, began)
-        ending = Ending(first=first, second=second, seconds=round(time.monotonic() - began, 2))
+            await _leave(stage, serve=serve)
+        if "third" in acts and all(each is None or each.ok for each in (first, second)):
+            stages["nodes that do not exist yet"] = stage = await _set(stack, _GROWING, source)
+            third = await _third_act(timeline, stage, began)
+        ending = Ending(first=first, second=second, third=third, seconds=round(time.monotonic() - began, 2))
         timeline.finish(ending)
         if serve:
             await _serve(timeline, stages)
     return 0 if ending.ok else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scenery:
+    """What the world of an act is made of."""
+
+    nodes: Mapping[str, int]
+    autoscaler: AutoscalerConfig | None = None
+    """Where it is told how to answer, nodes come while the act is told."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the scaler, beside the usual ones."""
+
+
+_GROWING = _Scenery(
+    nodes=provisioning_story.NODES,
+    autoscaler=provisioning_story.AUTOSCALER,
+    # Plans are made for quota alone: what nodes lack then is provisioned.
+    settings={"reclaim.considerNodes": False},
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,20 +129,24 @@ class Stage:
         return f"127.0.0.1:{self.runtime.grpc_port}"
 
 
-async def _set(stack: AsyncExitStack, nodes: Mapping[str, int], source: str) -> Stage:
+async def _set(stack: AsyncExitStack, scenery: _Scenery, source: str) -> Stage:
     end = await stack.enter_async_context(AsyncExitStack())
     folder = Path(end.enter_context(tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-demo-")))
-    config = replace(WorldConfig.fast(nodes, collect=COLLECTION), follows=(SCALABLE_WORKLOAD,))
+    config = replace(WorldConfig.fast(scenery.nodes, collect=COLLECTION), follows=(SCALABLE_WORKLOAD,))
+    if scenery.autoscaler is not None:
+        config = replace(config, autoscaler=scenery.autoscaler)
     world = World(config)
     kubeconfig = folder / "kubeconfig"
     await end.enter_async_context(world)
     await world.apply(crds())
     world.write_kubeconfig(kubeconfig)
-    metrics: dict[str, Any] = {"dcgm.endpoints": list(world.exporter_urls.values())}
+    # Only the page of all nodes tells of those, too, that come later.
+    pages = world.exporter_urls if scenery.autoscaler is None else {"all": world.exporter_url}
+    metrics: dict[str, Any] = {"dcgm.endpoints": list(pages.values())}
     if source == "prometheus":
-        prometheus = await end.enter_async_context(PrometheusProcess(world.exporter_urls, interval=COLLECTION))
+        prometheus = await end.enter_async_context(PrometheusProcess(pages, interval=COLLECTION))
         metrics = {"prometheus.url": prometheus.url}
-    runtime = Runtime(settings(kubeconfig, metrics))
+    runtime = Runtime(settings(kubeconfig, {**metrics, **scenery.settings}))
     await runtime.start()
     running = asyncio.create_task(runtime.run(), name="scaler")
     end.push_async_callback(_stop, runtime, running)
@@ -142,12 +173,18 @@ async def _second_act(timeline: Timeline, stage: Stage, began: float) -> CohortO
         return await story.run()
 
 
+async def _third_act(timeline: Timeline, stage: Stage, began: float) -> ProvisioningOutcome:
+    story = ProvisioningStory(world=stage.world, scaler_address=stage.scaler_address, tell=timeline.tell, began=began)
+    with timeline.showing(stage.world, story, THIRD_ACT):
+        return await story.run()
+
+
 async def _stop(runtime: Runtime, running: "asyncio.Task[None]") -> None:
     runtime.stop()
     await running
 
 
-def settings(kubeconfig: Path, metrics: dict[str, Any]) -> Settings:
+def settings(kubeconfig: Path, more: dict[str, Any]) -> Settings:
     """The settings of a scaler in a hurried world."""
     interval = COLLECTION.total_seconds()
     hurried = {
@@ -159,7 +196,7 @@ def settings(kubeconfig: Path, metrics: dict[str, Any]) -> Settings:
         "grpc.reflection": find_spec("grpc_reflection") is not None,
         "http.address": "127.0.0.1:0",
     }
-    return load(None, environ={}, flags=hurried | metrics)
+    return load(None, environ={}, flags=hurried | more)
 
 
 async def _serve(timeline: Timeline, stages: Mapping[str, Stage]) -> None:

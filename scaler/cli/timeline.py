@@ -15,6 +15,7 @@ from rich.text import Text
 
 from scaler.embedded.cohort_story import CohortOutcome
 from scaler.embedded.facts import Gang
+from scaler.embedded.provisioning_story import ProvisioningOutcome
 from scaler.embedded.story import Entry, Outcome, Row
 from scaler.embedded.world import World
 
@@ -36,6 +37,12 @@ _STYLES = {
     "Waiting": "magenta",
     "Planned": "bold cyan",
     "Untouched": "green",
+    "Reserved": "cyan",
+    "Held": "magenta",
+    "Asked": "bold cyan",
+    "Accepted": "cyan",
+    "Provisioned": "bold cyan",
+    "NodeAdded": "bold green",
     "Submitted": "bold",
     "Ended": "dim",
 }
@@ -55,11 +62,12 @@ class Ending:
 
     first: Outcome | None
     second: CohortOutcome | None
+    third: ProvisioningOutcome | None
     seconds: float
 
     @property
-    def acts(self) -> list[Outcome | CohortOutcome]:
-        return [act for act in (self.first, self.second) if act is not None]
+    def acts(self) -> list[Outcome | CohortOutcome | ProvisioningOutcome]:
+        return [act for act in (self.first, self.second, self.third) if act is not None]
 
     @property
     def ok(self) -> bool:
@@ -113,6 +121,9 @@ class JsonTimeline:
         if ending.second is not None:
             line["seconds_from_waiting_to_admitted"] = ending.second.seconds_from_waiting_to_admitted
             line["victims"] = list(ending.second.victims)
+        if ending.third is not None:
+            line["seconds_from_waiting_to_admitted_with_a_new_node"] = ending.third.seconds_from_waiting_to_admitted
+            line["gpus"] = {"reused": ending.third.reused_gpus, "provisioned": ending.third.provisioned_gpus}
         self._print(line)
 
     def addresses(self, title: str, addresses: Mapping[str, str]) -> None:
@@ -176,6 +187,12 @@ SECOND_ACT = Text.assemble(
     ("Nobody is suspended while nobody waits; then the least that lets the gang in, all of it or nothing.\n", "dim"),
 )
 
+THIRD_ACT = Text.assemble(
+    ("\nA gang of 16 waits: 8 GPUs are idle, and 8 more do not exist yet.", "bold"),
+    " Quota says it may have them all.\n",
+    ("It is held until the last pod of those who gave way has ended, and the node that it lacks is there.\n", "dim"),
+)
+
 
 def _line(entry: Entry) -> Text:
     event, about, _, message = entry.news
@@ -200,6 +217,11 @@ def _shown(ending: Ending) -> RenderableType:
         took = ending.second.seconds_from_waiting_to_admitted or 0.0
         text.append("\nFrom the gang of 8's waiting to its admission: ").append(f"{took:.1f} s", "bold")
         text.append(f", with 4 free GPUs and those of {' and '.join(ending.second.victims)}.")
+    if ending.third is not None:
+        third = ending.third
+        text.append("\nFrom the gang of 16's waiting to its admission: ")
+        text.append(f"{third.seconds_from_waiting_to_admitted or 0.0:.1f} s", "bold")
+        text.append(f", on {third.reused_gpus} GPUs that were idle and {third.provisioned_gpus} on a new node.")
     return text
 
 
@@ -238,4 +260,6 @@ def _state(gang: Gang) -> Text:
         return Text(f"suspended, {gang.pods} pods left" if gang.pods else "suspended", style="yellow")
     if gang.admitted:
         return Text(f"starts, {gang.running} of {gang.pods} pods", style="green")
+    if gang.reserved:
+        return Text("has its quota, and is held", style="magenta")
     return Text("waits for quota", style="magenta")
