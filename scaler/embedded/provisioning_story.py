@@ -11,6 +11,7 @@ gang's quota at once, while their pods still run. Our AdmissionCheck holds the g
 really ended, then until the node is there that it asks an autoscaler for. No pod of it starts before all four can.
 """
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,6 +36,8 @@ HOLDERS = (
 EXPECTED = frozenset({"notebook-1", "notebook-2"})
 CHECK, POLICY = "whole-or-not", "reuse-then-provision"
 CONTROLLER = "idlegpu.io/reclaim"
+_TRAINS_SECONDS = 2.0
+"""Whoever was let go in part would show it by then."""
 AUTOSCALER = AutoscalerConfig(
     scenarios=[
         Scenario(
@@ -126,6 +129,7 @@ class ProvisioningStory(JobStory):
         await self.run_of(self.gang)
         self.world.fleet.set_activity(NAMESPACE, f"{self.gang}-*", 0.9, noise=0.05)
         self.say("Trains", f"Job/{self.gang}", "Training", "all sixteen GPUs work")
+        await asyncio.sleep(_TRAINS_SECONDS)
         self._all_is_well()
 
     def _all_is_well(self) -> None:
@@ -138,8 +142,8 @@ class ProvisioningStory(JobStory):
             raise TimeoutError(f"the gang runs on {dict(gpus)} GPUs, not on 8 of each")
         if len(self._nodes) != len(NODES) + 1:
             raise TimeoutError(f"{len(self._nodes) - len(NODES)} nodes were added, not one")
-        if self.stopped(["train"]):
-            raise TimeoutError("the training stopped although nobody needed its GPUs")
+        if stopped := self.stopped(["train", self.gang]):
+            raise TimeoutError(f"{' and '.join(stopped)} stopped, and nobody had a reason for that")
         self.say(
             "Untouched", f"Cohort/{COHORT}", "OthersRun", "8 GPUs reused, 8 provisioned; the training never noticed"
         )
