@@ -13,9 +13,11 @@ from scaler.kube.calls import Call
 from scaler.loops.board import Evaluation
 from scaler.loops.boosting import Boosts
 from scaler.loops.evaluation import Tick
+from scaler.loops.gate import GateReport
 from scaler.loops.leading import Reconciled
 from scaler.loops.pressure import Outlook
 from scaler.loops.projection import answer_word
+from scaler.loops.provisioning import Happening
 from scaler.telemetry.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -62,6 +64,17 @@ class Observers:
         self._metrics.show_pressure(gangs=reasons, reclaimable_gpus=outlook.reclaimable_gpus)
         if outlook.blind:
             log.debug("nothing can be planned", because=outlook.blind)
+
+    def gated(self, report: GateReport) -> None:
+        self._metrics.show_gate({str(reason): count for reason, count in report.reasons.items()})
+        for gang in report.opened:
+            self._metrics.gate_waits.observe(gang.waited.total_seconds())
+            self._metrics.gate_gpus.labels(origin="reused").inc(gang.reused_gpus)
+            self._metrics.gate_gpus.labels(origin="provisioned").inc(gang.provisioned_gpus)
+
+    def provisioned(self, happening: Happening) -> None:
+        labels = {"event": happening.what, "provisioning_class": happening.provisioning_class}
+        self._metrics.requests.labels(**labels, reason=happening.reason).inc()
 
     def boosted(self, boosts: Boosts) -> None:
         self._metrics.boosted.set(boosts.standing)

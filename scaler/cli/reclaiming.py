@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from scaler.cli.observers import Observers
+from scaler.core.placement import Capacity
 from scaler.core.reclaim_policy import ReclaimPolicy, Switch
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.nodes import Node
@@ -21,7 +22,7 @@ from scaler.loops.leadership import Api
 from scaler.loops.nodes_view import NodesView, node_reflector
 from scaler.loops.planning import Planning
 from scaler.loops.pressure import Pressure
-from scaler.loops.quota_view import QuotaReflectors, QuotaView
+from scaler.loops.quota_view import Blind, QuotaReflectors, QuotaView
 from scaler.loops.reallocation import Reallocation
 from scaler.loops.reconciliation import Announcer, Reconciler
 
@@ -34,6 +35,8 @@ class Reclaiming:
 
     reflectors: QuotaReflectors
     nodes: Reflector[Node]
+    capacity: Callable[[], Capacity | Blind]
+    """What nodes have free."""
     planning: Planning
     is_confined: bool
     """To one namespace: then quota cannot be seen, and nothing is watched for it."""
@@ -65,7 +68,13 @@ class Reclaiming:
         nodes = node_reflector(transport)
         free = NodesView(nodes, pods, workloads, max_age=max_view_age, only_namespace=namespace)
         planning = Planning(cluster, board, view, policy, max_age=max_verdict_age, capacity=free.capacity)
-        return cls(reflectors=reflectors, nodes=nodes, planning=planning, is_confined=bool(namespace))
+        return cls(
+            reflectors=reflectors,
+            nodes=nodes,
+            capacity=free.capacity,
+            planning=planning,
+            is_confined=bool(namespace),
+        )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run on every replica, so that a new leader, or anybody who asks, can plan at once."""

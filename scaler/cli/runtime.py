@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from scaler import __version__
+from scaler.cli.gating import Gating
 from scaler.cli.observers import Observers
 from scaler.cli.reclaiming import Reclaiming
 from scaler.cli.sources import Source, open_source
@@ -41,6 +42,7 @@ from scaler.loops.cluster import (
 )
 from scaler.loops.demand import Demands, WakeQuery
 from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
+from scaler.loops.gate import Gate
 from scaler.loops.granting import Granter
 from scaler.loops.leadership import LeaderApi
 from scaler.loops.leading import Leading
@@ -126,6 +128,7 @@ class Runtime:
         self.leading: Leading | None = None
         self.pressure: Pressure | None = None
         self.boosting: Boosting | None = None
+        self.gate: Gate | None = None
 
     def follow(self, follower: Callable[[Tick], None]) -> None:
         """Be told of every tick."""
@@ -268,6 +271,13 @@ class Runtime:
             max_view_age=kubernetes.max_view_age,
             max_verdict_age=self._patience(_MISSED_TICKS),
         )
+        self.gating = Gating.of(
+            self.transport,
+            self.cluster,
+            self.reclaiming,
+            workloads=self.reflectors.workloads,
+            pods=self.reflectors.pods,
+        )
         self.inquiry = Inquiry(self.reclaiming.planning, self.board)
 
     def _evaluator(self, source: Source) -> Evaluator:
@@ -329,7 +339,8 @@ class Runtime:
 
     def _start_loops(self) -> None:
         self._spawn("evaluation", self._evaluate())
-        for number, work in enumerate([*self.reflectors.tasks(), *self.reclaiming.tasks()]):
+        copies = [*self.reflectors.tasks(), *self.reclaiming.tasks(), *self.gating.tasks()]
+        for number, work in enumerate(copies):
             self._spawn(f"reflector-{number}", work)
         if "reconciler" in self.settings.components:
             self._spawn("reconciliation", self._reconcile())
@@ -360,6 +371,7 @@ class Runtime:
         reflectors = self.reflectors
         reconciler = Reconciler(api, self.cluster, self.board, recorder)
         self.pressure = self.reclaiming.pressure(api, reconciler, recorder, self.board, self._observers)
+        self.gate = self.gating.gate(api, recorder, self._observers)
         self.boosting = self.reclaiming.boosting(
             api, recorder, self.board, max_age=self._patience(_MISSED_TICKS), observers=self._observers
         )
@@ -385,12 +397,14 @@ class Runtime:
         copies = self.reflectors
         waits = (copies.scaled_objects, copies.scalable_workloads, copies.workloads, copies.pods)
         await asyncio.gather(*(copy.wait_synced() for copy in waits))
-        if self.leading is None or self.pressure is None or self.boosting is None:
+        if self.leading is None or self.pressure is None or self.boosting is None or self.gate is None:
             return
         async with asyncio.TaskGroup() as work:
             work.create_task(self.leading.run())
             work.create_task(self.pressure.run())
             work.create_task(self.boosting.run())
+            if not self.reclaiming.is_confined:
+                work.create_task(self.gate.run())
 
     async def _after_evaluations(self) -> None:
         is_first = True

@@ -104,6 +104,30 @@ class Metrics:
             "GPU time between the suspension of victims and the admission of their gang.",
             registry=registry,
         )
+        self.gate = Gauge(
+            f"{_PREFIX}_gated_gangs",
+            "Gangs that have quota and are held by our AdmissionCheck, by what they wait for.",
+            ["reason"],
+            registry=registry,
+        )
+        self.gate_waits = Histogram(
+            f"{_PREFIX}_gate_seconds",
+            "Time from a gang's quota reservation until our AdmissionCheck let it go.",
+            buckets=_MINUTES,
+            registry=registry,
+        )
+        self.gate_gpus = Counter(
+            f"{_PREFIX}_gate_gpus_total",
+            "GPUs of gangs that were let go, on nodes that were there before or that have come since.",
+            ["origin"],
+            registry=registry,
+        )
+        self.requests = Counter(
+            f"{_PREFIX}_provisioning_requests_total",
+            "What became of ProvisioningRequests.",
+            ["event", "provisioning_class", "reason"],
+            registry=registry,
+        )
         self.leader = Gauge(f"{_PREFIX}_leader", "1 while this replica holds the Lease.", registry=registry)
         self.events_lost = Gauge(
             f"{_PREFIX}_events_lost", "Kubernetes Events dropped or refused since the start.", registry=registry
@@ -127,6 +151,12 @@ class Metrics:
         for outcome, count in gangs.items():
             self.gangs.labels(outcome=outcome).set(count)
         self.reclaimable_gpus.set(reclaimable_gpus)
+
+    def show_gate(self, gangs: Mapping[str, int]) -> None:
+        """Replace the gauge that describes the latest look at gangs that are held."""
+        self.gate.clear()
+        for reason, count in gangs.items():
+            self.gate.labels(reason=reason).set(count)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics in the format that the scraper accepts, and its content type."""
