@@ -2,7 +2,7 @@
 
 | node | GPUs | held by                                                                              |
 |------|------|--------------------------------------------------------------------------------------|
-| n1   | 8    | notebook-1 (4, idle), notebook-2 (4, idle): their pods take 3 s to end               |
+| n1   | 8    | jupyter-1 (4, idle), jupyter-2 (4, idle): their pods take 3 s to end               |
 | n2   | 8    | train (8, works)                                                                     |
 | –    | 8    | a node that does not exist: three teams may have 24 GPUs, and there are nodes for 16 |
 
@@ -29,11 +29,11 @@ from scaler.kube.resources import ADMISSION_CHECK, RECLAIM_POLICY
 NODES = {"n1": 8, "n2": 8}
 TEAMS = {"team-a": 8, "team-b": 8, "team-c": 8}
 HOLDERS = (
-    Holder(name="notebook-1", team="team-a", gpus=4, annotations={TERMINATION: "3s"}),
-    Holder(name="notebook-2", team="team-a", gpus=4, annotations={TERMINATION: "3s"}),
+    Holder(name="jupyter-1", team="team-a", gpus=4, annotations={TERMINATION: "3s"}),
+    Holder(name="jupyter-2", team="team-a", gpus=4, annotations={TERMINATION: "3s"}),
     Holder(name="train", team="team-b", gpus=8, works=True),
 )
-EXPECTED = frozenset({"notebook-1", "notebook-2"})
+EXPECTED = frozenset({"jupyter-1", "jupyter-2"})
 CHECK, POLICY = "whole-or-not", "reuse-then-provision"
 CONTROLLER = "idlegpu.io/reclaim"
 _TRAINS_SECONDS = 2.0
