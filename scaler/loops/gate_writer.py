@@ -22,7 +22,7 @@ from scaler.core.durations import format_duration
 from scaler.core.gate import decide, stand_back
 from scaler.core.gate_values import Answer, Because, Gang, Nothing, Outlook, State, Yielded
 from scaler.errors import KubeError
-from scaler.kube.decoding import decode
+from scaler.kube.decoding import UNREADABLE, decode
 from scaler.kube.events import ObjectReference
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.resources import WORKLOAD
@@ -95,6 +95,9 @@ class EntryWriter:
                 raise
             tell = log.debug if is_conflict(error) else log.warning
             tell("admission check not written", workload=case.gang.key, state=str(answer.state), error=str(error))
+            return False
+        except UNREADABLE as error:
+            log.warning("admission check not written", workload=case.gang.key, error=f"cannot be read: {error}")
             return False
         if written:
             self._announce(case, answer, now)
