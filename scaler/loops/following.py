@@ -27,7 +27,7 @@ from scaler.loops.quota_view import Blind
 from scaler.loops.reallocation import Reallocation
 from scaler.loops.reconciliation import Reconciler
 from scaler.loops.standing_plans import StandingPlan, standing_plans
-from scaler.loops.theft import find_thief
+from scaler.loops.theft import find_thief, holders_beside
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +43,8 @@ class Following:
     proposals: Proposals
     _at_zero: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """(plan, victim) that have been seen at 0: whoever is at 1 again after that was asked for."""
+    _held: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
+    """By plan, who held quota beside its gang when it was last put on trial."""
 
     def standing(self) -> list[StandingPlan]:
         """The plans as they stand now, by verdicts that may be believed."""
@@ -54,6 +56,7 @@ class Following:
             for plan, member in members
             if member.victim.is_wanted_at_zero or (plan, member.name) in self._at_zero
         )
+        self._held = {each.grant.plan: held for each in standing if (held := self._held.get(each.grant.plan))}
         return standing
 
     async def follow(
@@ -131,6 +134,7 @@ class Following:
         request = self.planning.request(sight, gang, ())
         if isinstance(request, NoPlan):
             return request.message
+        self._held[plan.grant.plan] = frozenset(each.uid for each in holders_beside(gang, sight))
         return await asyncio.to_thread(still_holds, request, self._willing(plan, sight))
 
     def _willing(self, plan: StandingPlan, sight: Sight) -> list[Candidate]:
@@ -164,7 +168,9 @@ class Following:
     async def _thief(self, plan: StandingPlan, step: Move, sight: Sight | Blind) -> str:
         """A third Workload that got a piece of what the plan has freed, so that the gang does not fit any more."""
         is_exposed = step.course is Course.WATCH and plan.gang_state is GangState.WAITING
-        return await find_thief(plan, sight, self.planning) if is_exposed and isinstance(sight, Sight) else ""
+        if not is_exposed or isinstance(sight, Blind):
+            return ""
+        return await find_thief(plan, sight, self.planning, known=self._held.get(plan.grant.plan))
 
 
 def _supersedes(one: StandingPlan, other: StandingPlan) -> bool:

@@ -4,7 +4,7 @@ Freed quota is anybody's until the gang holds it. Not everybody who got in meanw
 only if the gang would not get in as things stand, and would if the newcomers were not there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -18,9 +18,14 @@ _SKEW = timedelta(seconds=2)
 """By which Kueue's clock may be behind ours, whole seconds being all that the API keeps of either."""
 
 
-async def find_thief(plan: StandingPlan, sight: Sight, planning: Planning) -> str:
-    """Key of the Workload that got a piece, of several the one that is to be named first; empty where nobody did."""
-    gang, newcomers = sight.snapshot.workload(plan.grant.gang), newcomers_of(plan, sight)
+async def find_thief(
+    plan: StandingPlan, sight: Sight, planning: Planning, *, known: Collection[str] | None = None
+) -> str:
+    """Key of the Workload that got a piece, of several the one that is to be named first; empty where nobody did.
+
+    `known` are the uids of all that held quota when the plan was last put on trial; None where nobody remembers.
+    """
+    gang, newcomers = sight.snapshot.workload(plan.grant.gang), newcomers_of(plan, sight, known=known)
     if gang is None or not newcomers or await _fits(gang, sight, planning):
         return ""
     leaving = sight.idlers.leaving | {each.key for each in newcomers}
@@ -30,14 +35,24 @@ async def find_thief(plan: StandingPlan, sight: Sight, planning: Planning) -> st
     return min(newcomers, key=lambda each: (not gpus_of(each, planning.cluster), each.held.at, each.key)).key
 
 
-def newcomers_of(plan: StandingPlan, sight: Sight) -> Sequence[Workload]:
-    """Workloads of the gang's tree that came to hold quota since the plan's first victim was deactivated."""
-    gang, since = sight.snapshot.workload(plan.grant.gang), min(plan.deactivated_at, default=None)
-    tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang)) if gang is not None else None
-    if since is None or tree is None:
+def newcomers_of(plan: StandingPlan, sight: Sight, *, known: Collection[str] | None = None) -> Sequence[Workload]:
+    """Workloads of the gang's tree that came to hold quota since the plan was last put on trial.
+
+    After a restart these are the ones since its victims were last deactivated, or a moment before.
+    """
+    gang, since = sight.snapshot.workload(plan.grant.gang), max(plan.deactivated_at, default=None)
+    if since is None or gang is None:
         return ()
-    holders = [each for queue in tree.queues.values() for each in queue.workloads.values()]
-    return [each for each in holders if each.held.at >= since - _SKEW and each.key != plan.grant.gang]
+    holders = [each for each in holders_beside(gang, sight) if each.key != gang.key]
+    if known is not None:
+        return [each for each in holders if each.uid not in known]
+    return [each for each in holders if each.held.at >= since - _SKEW]
+
+
+def holders_beside(gang: Workload, sight: Sight) -> Sequence[Workload]:
+    """All that hold quota in the gang's tree."""
+    tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+    return [each for queue in tree.queues.values() for each in queue.workloads.values()] if tree else []
 
 
 async def _fits(gang: Workload, sight: Sight, planning: Planning) -> bool:

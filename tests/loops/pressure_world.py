@@ -83,7 +83,7 @@ class MemoryApi:
             await self.on_read()
         return json.dumps(self._found(path)[1]).encode()
 
-    async def patch(self, path: str, body: Mapping[str, Any]) -> bytes:
+    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
         await asyncio.sleep(0)
         if self.lives_for == 0:
             raise asyncio.CancelledError
