@@ -2,7 +2,7 @@
 
 | node | GPUs | held by                                                                              |
 |------|------|--------------------------------------------------------------------------------------|
-| n1   | 8    | jupyter-1 (4, idle), jupyter-2 (4, idle): their pods take 3 s to end               |
+| n1   | 8    | jupyter-1 (4, idle), jupyter-2 (4, idle): their pods take 3 s to end                 |
 | n2   | 8    | train (8, works)                                                                     |
 | –    | 8    | a node that does not exist: three teams may have 24 GPUs, and there are nodes for 16 |
 
