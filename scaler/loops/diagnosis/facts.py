@@ -21,8 +21,9 @@ from scaler.loops.diagnosis.gates import Gates, gate_findings
 from scaler.loops.diagnosis.kinds import Served, is_served, kind_findings
 from scaler.loops.diagnosis.permissions import Ask, Need, Part, permission_findings
 from scaler.loops.diagnosis.queues import Quota, queue_findings
+from scaler.loops.diagnosis.readings import Metrics
 from scaler.loops.diagnosis.scaling import Scaling, has_scalable_workload, scaling_findings
-from scaler.loops.diagnosis.signals import Metrics, metrics_findings
+from scaler.loops.diagnosis.signals import metrics_findings
 
 T = TypeVar("T")
 

@@ -47,7 +47,7 @@ from scaler.loops.diagnosis.facts import Facts, Objects, Wanted
 from scaler.loops.diagnosis.findings import Found, Listing, Unread, items_of
 from scaler.loops.diagnosis.kinds import WANTED, Served
 from scaler.loops.diagnosis.permissions import NEEDS, Ask, Need, asks_of
-from scaler.loops.diagnosis.signals import Gpus, Metrics, PodKey, Read, Series
+from scaler.loops.diagnosis.readings import Gpus, Metrics, PodKey, Read, Series
 from scaler.ports import SignalSource
 
 _AT_ONCE = 8
