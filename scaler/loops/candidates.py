@@ -1,7 +1,8 @@
 """Who may be suspended for a gang that waits, and who is being suspended anyway? Pure, from what is observed.
 
 A candidate is a ScalableWorkload whose every decision says that its GPUs are idle and that only a plan may take it. One
-whose ScaledObject KEDA is told to leave alone is none: a grant would wait for somebody who never comes.
+whose ScaledObject KEDA is told to leave alone is none: a grant would wait for somebody who never comes. Nor is one of
+which cannot be foreseen what Kueue does when it goes (topology, other clusters, slices): what it frees is not known.
 
 Whoever is told to go by its own policy is counted on, and nobody is suspended in its stead, but only for as long as
 KEDA may need: one that another trigger keeps running would have gangs wait for it for ever.
@@ -80,7 +81,9 @@ def find_idlers(
         decisions = evaluation.decisions_on(scalable.metadata.namespace, scalable_target(scalable.metadata.name))
         if _is_leaving(scalable, situation, decisions, cluster, since=now - patience):
             leaving.add(workload.key)
-        elif scalable.status.grant is None and is_idle(decisions) and not is_left_alone(scalable, cluster):
+        elif workload.opaque_because or scalable.status.grant is not None:
+            continue
+        elif is_idle(decisions) and not is_left_alone(scalable, cluster):
             candidates.append(_candidate(scalable, workload, decisions, cluster, weights=weights, now=now))
     return Idlers(candidates=tuple(candidates), leaving=frozenset(leaving))
 
@@ -123,7 +126,9 @@ def is_left_alone(scalable: ScalableWorkload, cluster: Cluster) -> bool:
     """Whether KEDA is not told to scale it, or is told not to."""
     target = scalable.metadata.namespace, scalable_target(scalable.metadata.name)
     scaled_objects = cluster.scaled_objects.by_index("target", target)
-    return not scaled_objects or any(each.metadata.annotations.get(key) for each in scaled_objects for key in _LEFT_ALONE)
+    return not scaled_objects or any(
+        each.metadata.annotations.get(key) for each in scaled_objects for key in _LEFT_ALONE
+    )
 
 
 def _candidate(

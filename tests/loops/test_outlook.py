@@ -598,6 +598,15 @@ async def test_holders_that_another_plan_takes_or_keda_leaves_alone_are_told_apa
     }
 
 
+async def test_nobody_is_planned_on_whose_end_cannot_be_foreseen() -> None:
+    placed = holding("placed", gpus=2, opaque_because="it is placed by topology")
+    town = Town([cluster_queue(gpus=2)], [placed, workload(gpus=2)])
+    town.idle("placed")
+    told = await plan(town)
+    assert (told["plan"], told["candidates"], told["refusal"]["reason"]) == (None, [], "NotEnoughIdle")
+    assert [(each["name"], each["reason"]) for each in told["holders"]] == [("team/placed", "Unforeseeable")]
+
+
 def test_every_refusal_says_what_would_help() -> None:
     assert _HELP.keys() == set(Why)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from scaler.core.quota.model import Workload
 from scaler.core.quota.tree import Tree
+from scaler.core.reclaim import Why
 from scaler.core.replicas import answer_reason
 from scaler.kube.objects import ScalableWorkload
 from scaler.kueue.workloads import owner_key
@@ -43,7 +44,7 @@ def others_in(
 
 def _holder(workload: Workload, gpus: int, cluster: Cluster, evaluation: Evaluation | None) -> Holder:
     scalable = scalable_of(workload.key, cluster)
-    reason, message = _why(scalable, evaluation)
+    reason, message = _why(workload, scalable, evaluation)
     name = "/".join(scalable.metadata.key) if scalable is not None else ""
     return Holder(workload=workload, gpus=gpus, name=name, reason=reason, message=message)
 
@@ -59,7 +60,7 @@ def scalable_of(key: str, cluster: Cluster) -> ScalableWorkload | None:
     return min(found, key=lambda each: each.metadata.key, default=None)
 
 
-def _why(scalable: ScalableWorkload | None, evaluation: Evaluation | None) -> tuple[str, str]:
+def _why(workload: Workload, scalable: ScalableWorkload | None, evaluation: Evaluation | None) -> tuple[str, str]:
     """Why no plan may take it."""
     if scalable is None:
         return "NotScaled", "it has no ScalableWorkload, so no plan may take it"
@@ -71,6 +72,8 @@ def _why(scalable: ScalableWorkload | None, evaluation: Evaluation | None) -> tu
     decision = leading(decisions)
     if decision is None:
         return "NotJudged", "no ScaledObject scales it, or it is not judged yet"
+    if is_idle(decisions) and workload.opaque_because:
+        return str(Why.UNFORESEEABLE), f"idle, but what Kueue does when it goes is not known: {workload.opaque_because}"
     if is_idle(decisions):
         return "LeftAlone", "idle, but its ScaledObject is paused or missing, or another ScalableWorkload acts for it"
     return answer_reason(decision.answer), decision.answer.message
