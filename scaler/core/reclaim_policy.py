@@ -27,7 +27,7 @@ class OnTheft(StrEnum):
 
 
 class Unprotected(StrEnum):
-    """What becomes of a plan whose freed quota others may take: in a BestEffortFIFO queue that nothing guards."""
+    """What becomes of a plan whose freed quota newcomers may take, in a BestEffortFIFO queue or from the cohort."""
 
     WARN = "Warn"
     """It is carried out, and says what may go wrong."""

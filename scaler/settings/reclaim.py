@@ -257,7 +257,7 @@ class ReclaimSetting(Section):
     """When a third Workload takes a piece of what was freed: `Replan`, or `Yield`, by which it has to stand back once
     where our AdmissionCheck guards the queue."""
     unprotected: Unprotected = _DEFAULT.unprotected
-    """Plans for a BestEffortFIFO queue that nothing guards, where any smaller Workload may take a piece."""
+    """Plans whose freed quota a newcomer may take: in a BestEffortFIFO queue, or from a neighbour in the cohort."""
     fair_sharing: FairSharing = FairSharing()
     priority_boost: PriorityBoostSetting = PriorityBoostSetting()
     replan_backoff: Duration = _DEFAULT.replan_backoff

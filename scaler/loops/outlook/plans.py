@@ -193,7 +193,8 @@ _HELP: Mapping[Why, str] = {
     Why.BUDGET_EXHAUSTED: "To wait until the budget has room again, or a larger one (reclaim.budgets).",
     Why.WOULD_BE_TAKEN_BY_OTHER: "That those before it are served first, or a higher priority of its own.",
     Why.WOULD_PREEMPT_OTHERS: "More idle workloads, so that nobody who works has to go.",
-    Why.UNPROTECTED: "queueingStrategy StrictFIFO, or reclaim.unprotected: Warn, which takes the risk.",
+    Why.UNPROTECTED: "queueingStrategy StrictFIFO, and a cohort whose other queues cannot have that quota (limits on "
+    "lending and borrowing); or reclaim.unprotected: Warn, which takes the risk.",
     Why.QUEUE_STOPPED: "A LocalQueue and a ClusterQueue that are there and not stopped.",
     Why.UNFORESEEABLE: "Nothing here: plans are made only for what can be foreseen. Kueue goes on as ever.",
     Why.NOT_FOUND: "More steps for the search (reclaim.search), or fewer candidates.",
