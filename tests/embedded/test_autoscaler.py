@@ -236,6 +236,18 @@ async def test_what_is_booked_for_one_is_no_room_for_another_until_the_booking_e
     assert cluster.says("second") == ["Accepted", "Provisioned"]
 
 
+async def test_pods_that_are_there_are_not_booked_for_any_more() -> None:
+    cluster = Cluster(replace(QUICK, shape=None))
+    cluster.ask("first", (2, 2))
+    await cluster.settle()
+    cluster.run("one", 2, consumes="first")
+    # 8 GPUs, of which 2 are taken and 2 are booked: 4 are free.
+    cluster.ask("second", (1, 4))
+    cluster.ask("third", (1, 4))
+    await cluster.settle()
+    assert [cluster.says(name)[-1] for name in ("second", "third")] == ["Provisioned", "Accepted"]
+
+
 async def test_a_booking_ends_when_all_pods_are_there() -> None:
     cluster = Cluster(replace(QUICK, booked_for=timedelta(minutes=10)))
     cluster.ask("gang", (2, 4))
@@ -292,6 +304,7 @@ async def test_nodes_that_were_added_go_when_they_have_long_been_empty() -> None
     cluster.run("one", 8, consumes="gang")
     cluster.run("two", 8, consumes="gang")
     await cluster.settle(3600)
+    await cluster.settle(3600)
     assert cluster.nodes == 1
     cluster.client.remove(PROVISIONING_REQUEST, NS, "gang")
     for pod in ("one", "two"):
@@ -311,6 +324,9 @@ async def test_two_requests_of_the_same_moment_get_nodes_of_their_own() -> None:
     cluster.ask("second", (1, 8))
     await cluster.settle()
     assert (cluster.says("first")[-1], cluster.says("second")[-1], cluster.nodes) == ("Provisioned", "Provisioned", 2)
+    # Neither takes the node that is on its way for the other for one that is free.
+    for name in ("first", "second"):
+        assert reason_of(cluster.request(name), "Provisioned") == "CapacityIsProvisioned"
 
 
 SILENT = {

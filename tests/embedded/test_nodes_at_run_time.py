@@ -104,9 +104,11 @@ async def test_a_machine_takes_its_node_its_pods_and_its_metrics_with_it() -> No
     for name in ("one", "two"):
         await cluster.add(name, 2)
     assert (cluster.node_of("one"), cluster.node_of("two")) == ("node-a", "node-b")
+    lost = [gpu.uuid for gpu in cluster.fleet.on("node-b")]
     cluster.fleet.remove("node-b")
     await cluster.settle()
     assert cluster.nodes == ["node-a"]
+    assert [cluster.fleet.holder(uuid) for uuid in lost] == [None, None]
     assert [each["metadata"]["name"] for each in cluster.client.all(POD)] == ["one"]
     assert {gpu.node for gpu in cluster.fleet.gpus} == {"node-a"}
     assert cluster.fleet.readings("node-b") == []
@@ -139,7 +141,9 @@ def test_a_machine_is_there_once_and_removed_once() -> None:
     fleet = Fleet(FleetConfig(nodes={"node-a": 2}))
     with pytest.raises(ValueError, match="'node-a' is there already"):
         fleet.add(Machine(name="node-a", gpus=4))
+    assert len(fleet.readings("node-a")) == 2
     fleet.remove("node-a")
+    assert fleet.readings("node-a") == []
     with pytest.raises(ValueError, match="there is no node 'node-a'"):
         fleet.remove("node-a")
 
@@ -215,11 +219,12 @@ def runs_on(world: World, name: str) -> str:
 
 async def test_a_world_gains_a_node_and_loses_it_again(world: World) -> None:
     await world.apply(pod("big", 4))
+    await world.wait_for(lambda: world.condition(POD, NS, "big", "PodScheduled", "False"), "the pod to find no node")
     world.add_node("node-b", 4, labels={"pool": "new"})
-    await world.wait_for(lambda: runs_on(world, "big") == "node-b", "the pod to run on the new node")
+    await world.wait_for(lambda: runs_on(world, "big") == "node-b", "the pod to run there", within=3)
     assert set(world.exporter_urls) == {"node-a", "node-b"}
     world.remove_node("node-b")
-    await world.wait_for(lambda: world.find(POD, NS, "big") is None, "its pod to be lost")
+    await world.wait_for(lambda: world.find(POD, NS, "big") is None, "its pod to be lost", within=3)
     await world.wait_for(lambda: world.find(NODE, "", "node-b") is None, "its Node to go")
 
 

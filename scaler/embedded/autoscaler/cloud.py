@@ -22,9 +22,8 @@ class Cloud:
         self._asked: dict[tuple[str, str], list[str]] = {}
 
     def order(self, machine: Machine, *, at: datetime) -> None:
-        """The machine will be there at that time. One that is ordered or there already is not ordered again."""
-        if machine.name not in self.fleet.machines:
-            self._orders.setdefault(machine.name, (at, machine))
+        """The machine, of a name that no other has, will be there at that time."""
+        self._orders[machine.name] = at, machine
 
     def deliver(self, now: datetime) -> None:
         """What is due is there."""

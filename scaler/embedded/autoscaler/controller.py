@@ -8,7 +8,7 @@ Laws:
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import count, islice
 from typing import ClassVar
@@ -170,13 +170,11 @@ class Autoscaler(Controller):
         is_coming = stage_of(request) is Stage.ACCEPTED and self._cloud.machines_for(request["metadata"]["uid"])
         return is_booked(request) or bool(is_coming)
 
-    def _book(self, request: Json, rooms: Iterable[Room], pods: Iterable[Json]) -> None:
-        """Takes the room of the pods that are still to come, first of all on the nodes that were added for them."""
-        mine = {machine.name for machine in self._cloud.machines_for(request["metadata"]["uid"])}
+    def _book(self, request: Json, rooms: Sequence[Room], pods: Iterable[Json]) -> None:
+        """Takes the room of the pods that are still to come, where the scheduler would put them."""
         specs = pods_of(request, self._template)
         if not isinstance(specs, MissingTemplate):
-            own_first = sorted(rooms, key=lambda room: room.node.name not in mine)
-            pack(specs[consumers(request, pods) :], own_first)
+            pack(specs[consumers(request, pods) :], rooms)
 
     def _node(self, machine: Machine) -> Node | None:
         """The node as it has registered, or as it will."""
