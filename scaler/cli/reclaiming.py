@@ -18,6 +18,7 @@ from scaler.kube.transport import KubeTransport
 from scaler.loops.board import Board
 from scaler.loops.boosting import Boosting
 from scaler.loops.cluster import Cluster
+from scaler.loops.following import StandBack
 from scaler.loops.leadership import Api
 from scaler.loops.nodes_view import NodesView, node_reflector
 from scaler.loops.planning import Planning
@@ -99,7 +100,14 @@ class Reclaiming:
         )
 
     def pressure(
-        self, api: Api, reconciler: Reconciler, announcer: Announcer, board: Board, observers: Observers
+        self,
+        api: Api,
+        reconciler: Reconciler,
+        announcer: Announcer,
+        board: Board,
+        observers: Observers,
+        *,
+        stand_back: StandBack,
     ) -> Pressure:
         """The leader's loop."""
         cluster = self.planning.cluster
@@ -108,5 +116,6 @@ class Reclaiming:
             board=board,
             reconciler=reconciler,
             reallocation=Reallocation(api, cluster.scalable_workloads.get, announcer, finished=observers.reallocated),
+            stand_back=stand_back,
             observe=observers.planned,
         )

@@ -370,8 +370,10 @@ class Runtime:
         api = LeaderApi(self.transport, is_leader=lambda: elector.is_leader)
         reflectors = self.reflectors
         reconciler = Reconciler(api, self.cluster, self.board, recorder)
-        self.pressure = self.reclaiming.pressure(api, reconciler, recorder, self.board, self._observers)
         self.gate = self.gating.gate(api, recorder, self._observers)
+        self.pressure = self.reclaiming.pressure(
+            api, reconciler, recorder, self.board, self._observers, stand_back=self.gate.stand_back
+        )
         self.boosting = self.reclaiming.boosting(
             api, recorder, self.board, max_age=self._patience(_MISSED_TICKS), observers=self._observers
         )

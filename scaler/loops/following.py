@@ -12,14 +12,15 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 
 from scaler.core.grants import Course, Ending, GangState, Move, move
 from scaler.core.reclaim import Candidate, NoPlan, Plan, Why, still_holds
+from scaler.core.reclaim_policy import OnTheft
 from scaler.loops.board import Board
 from scaler.loops.planning import Planning, Sight
 from scaler.loops.proposals import Proposals
@@ -32,6 +33,13 @@ from scaler.loops.theft import find_thief, holders_beside
 log = structlog.get_logger(__name__)
 
 
+StandBack = Callable[[str, str], Awaitable[str]]
+"""(key of a Workload, plan) → empty where it was told to give its quota back, and otherwise why not."""
+
+_YIELDS_WITHIN = timedelta(seconds=10)
+"""How long Kueue has to evict who was told to stand back; after that it is a thief like any other."""
+
+
 @dataclass(kw_only=True)
 class Following:
     """What is known of the standing plans, and what is done about them."""
@@ -41,10 +49,14 @@ class Following:
     reconciler: Reconciler
     reallocation: Reallocation
     proposals: Proposals
+    stand_back: StandBack | None = None
+    """Where our AdmissionCheck guards queues: lets a newcomer yield once. None where nothing does."""
     _at_zero: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """(plan, victim) that have been seen at 0: whoever is at 1 again after that was asked for."""
     _held: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
     """By plan, who held quota beside its gang when it was last put on trial."""
+    _standing_back: dict[tuple[str, str], datetime] = field(default_factory=dict, init=False)
+    """By plan and thief, until when it has time to give back what it was told to."""
 
     def standing(self) -> list[StandingPlan]:
         """The plans as they stand now, by verdicts that may be believed."""
@@ -73,6 +85,8 @@ class Following:
         plan = await self._with_its_time(plan)
         step = move(plan.grant, plan.gang_state, plan.victims, now=now)
         thief = await self._thief(plan, step, sight)
+        if thief and await self._stands_back(thief, plan, now):
+            thief = ""  # it gives its piece back, and the gang goes first
         plan = await self.reallocation.follow(plan, taken_by=thief, now=now)
         if thief:
             self.reallocation.events.taken(plan, thief)
@@ -171,6 +185,20 @@ class Following:
         if not is_exposed or isinstance(sight, Blind):
             return ""
         return await find_thief(plan, sight, self.planning, known=self._held.get(plan.grant.plan))
+
+    async def _stands_back(self, thief: str, plan: StandingPlan, now: datetime) -> bool:
+        """Whether the thief gives back what it got, because operators want that and our check can have it done."""
+        if self.planning.policy.on_theft is not OnTheft.YIELD or self.stand_back is None:
+            return False
+        key = plan.grant.plan, thief
+        if key not in self._standing_back:
+            why_not = await self.stand_back(thief, plan.grant.plan)
+            if why_not:
+                log.info("a thief does not stand back", plan=plan.grant.plan, thief=thief, because=why_not)
+                return False
+            self._standing_back[key] = now + _YIELDS_WITHIN
+            self.reallocation.events.yields(plan, thief)
+        return now < self._standing_back[key]
 
 
 def _supersedes(one: StandingPlan, other: StandingPlan) -> bool:

@@ -50,6 +50,11 @@ class PlanEvents:
             if member.scalable is not None and member.victim.has_given:
                 self._tell(member.scalable, "FreedQuotaTaken", message, warning=True)
 
+    def yields(self, plan: StandingPlan, thief: str) -> None:
+        """Say who was told to stand back."""
+        message = f"Workload {thief} got quota that plan {plan.grant.plan} had freed, and gives it back once"
+        self._tell_gang(plan.grant, "NewcomerYields", message)
+
     def refused(self, gang: Workload, found: NoPlan) -> None:
         """Tell the owner of a gang why no plan helps it, once per reason."""
         if found.why is Why.FITS_ALREADY or self._told.get(gang.uid) == found.why:

@@ -20,7 +20,7 @@ from scaler.core.grants import Grant
 from scaler.core.reclaim import NoPlan, Plan
 from scaler.errors import KubeError
 from scaler.loops.board import Board
-from scaler.loops.following import Following
+from scaler.loops.following import Following, StandBack
 from scaler.loops.planning import Planning, Sight
 from scaler.loops.proposals import Proposals
 from scaler.loops.quota_view import Blind
@@ -57,6 +57,7 @@ class Pressure:
     board: Board
     reconciler: Reconciler
     reallocation: Reallocation
+    stand_back: StandBack | None = None
     interval: timedelta = timedelta(seconds=5)
     observe: Callable[[Outlook], None] = lambda _: None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -75,6 +76,7 @@ class Pressure:
             reconciler=self.reconciler,
             reallocation=self.reallocation,
             proposals=self.proposals,
+            stand_back=self.stand_back,
         )
         self.settling = Settling(cluster=self.planning.cluster, writer=self.reallocation.writer)
 

@@ -13,7 +13,7 @@ from pressure_world import PressureWorld
 from scaler.core.budgets import Budget, Limit
 from scaler.core.ledger import Stage
 from scaler.core.reclaim import NoPlan, Why
-from scaler.core.reclaim_policy import Unprotected
+from scaler.core.reclaim_policy import OnTheft, Unprotected
 from scaler.core.replicas import answer_reason
 from scaler.errors import SourceError
 from scaler.kube.resources import SCALABLE_WORKLOAD, WORKLOAD
@@ -918,6 +918,54 @@ async def test_one_who_joins_later_is_put_on_trial_too() -> None:
     await world.passes(minutes=2)
     assert world.is_admitted("gang")
     assert outcome(world, "c") == ["untouched"]
+
+
+async def test_a_thief_that_our_check_holds_stands_back_once_and_the_gang_goes_first() -> None:
+    world = await plan_at(BEGUN, strategy="BestEffortFIFO", on_theft=OnTheft.YIELD)
+    asked = []
+
+    async def stand_back(thief: str, plan: str) -> str:
+        asked.append((thief, plan))
+        return ""
+
+    world.pressure.following.stand_back = stand_back
+    grant = world.scalable("a").status.grant
+    assert grant is not None
+    world.steals("thief", gpus=1)
+    await world.ticks(3)
+    assert asked == [("demo/thief", grant.plan)]
+    assert [reason for _, about, reason, _ in world.events.told if about == "gang"][-1] == "NewcomerYields"
+    assert world.stage("a") != "Taken"
+    world.leaves("thief")  # Kueue has evicted it
+    await world.passes(minutes=1)
+    assert world.is_admitted("gang")
+    assert world.deactivated == ["a", "b"]
+
+
+async def test_one_that_does_not_stand_back_in_time_is_a_thief_like_any_other() -> None:
+    world = await plan_at(BEGUN, "c", strategy="BestEffortFIFO", on_theft=OnTheft.YIELD)
+
+    async def stand_back(_thief: str, _plan: str) -> str:
+        return ""
+
+    world.pressure.following.stand_back = stand_back
+    world.steals("thief", gpus=1)
+    await world.ticks(2)
+    assert not world.has_grant("c")
+    await world.passes(minutes=1, until=lambda: world.has_grant("c"))
+    assert world.has_grant("c")
+
+
+async def test_one_that_cannot_stand_back_has_the_plan_made_anew() -> None:
+    world = await plan_at(BEGUN, "c", strategy="BestEffortFIFO", on_theft=OnTheft.YIELD)
+
+    async def stand_back(_thief: str, _plan: str) -> str:
+        return "it was let go already"
+
+    world.pressure.following.stand_back = stand_back
+    world.steals("thief", gpus=1)
+    await world.ticks(2)
+    assert world.has_grant("c")
 
 
 async def test_without_anybody_else_what_was_freed_is_given_back() -> None:
