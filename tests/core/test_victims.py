@@ -13,12 +13,19 @@ from scaler.core.victims import Found, Limits, Option, cheapest
 
 @dataclass
 class Sums:
-    """A world in which GPUs of the chosen add up; `also` is what else a set must be to be accepted."""
+    """A world in which GPUs of the chosen add up.
+
+    `also` is what else a set must be to be accepted, `most` how many may be taken together, and `patience` how many
+    answers there are before the world is spent.
+    """
 
     options: list[Option]
     need: int
     also: Callable[[frozenset[str]], bool] = lambda _: True
+    most: int = 99
+    patience: int = 10_000
     chosen: int = 0
+    count: int = 0
     hopeful: int = 0
     asked: list[frozenset[str]] = field(default_factory=list)
 
@@ -27,9 +34,11 @@ class Sums:
 
     def choose(self, option: Option) -> None:
         self.chosen += option.gains[0]
+        self.count += 1
 
     def unchoose(self, option: Option) -> None:
         self.chosen -= option.gains[0]
+        self.count -= 1
 
     def exclude(self, option: Option) -> None:
         self.hopeful -= option.gains[0]
@@ -38,7 +47,7 @@ class Sums:
         self.hopeful += option.gains[0]
 
     def permits(self) -> bool:
-        return True
+        return self.count <= self.most
 
     def fits(self) -> bool:
         return self.chosen >= self.need
@@ -52,7 +61,7 @@ class Sums:
         return gained >= self.need and self.also(keys)
 
     def is_spent(self) -> bool:
-        return False
+        return len(self.asked) >= self.patience
 
 
 def option(key: str, gpus: int, cost: int) -> Option:
@@ -67,7 +76,7 @@ def exhaustive(world: Sums) -> int | None:
     """The least cost of all sets that are accepted."""
     costs = [
         sum(each.cost for each in chosen)
-        for size in range(len(world.options) + 1)
+        for size in range(min(world.most, len(world.options)) + 1)
         for chosen in combinations(world.options, size)
         if world.accepts(frozenset(each.key for each in chosen))
     ]
@@ -110,6 +119,33 @@ def test_no_more_questions_are_asked_than_allowed() -> None:
     assert not found.is_exact
 
 
+def test_no_more_is_asked_of_a_world_that_is_spent_than_what_a_found_set_does_without() -> None:
+    options = [option(f"o{i:02}", 1, 5 + i) for i in range(12)]
+    world = Sums(options, need=3, also=lambda _: False, patience=4)
+    assert not search(world).is_exact
+    assert len(world.asked) == 4
+    # The fourth question is about all twelve: with o11 among them, of which only three are needed.
+    found = search(Sums(options, need=3, also=lambda keys: "o11" in keys, patience=4))
+    assert found.keys is not None
+    assert ("o11" in found.keys, len(found.keys), found.is_exact) == (True, 3, False)
+
+
+def test_a_set_with_too_many_members_is_not_looked_at_and_the_answer_not_called_exact() -> None:
+    options = [option(f"o{i:02}", 1, 5) for i in range(6)]
+    found = search(Sums(options, need=5), members=4)
+    assert (found.keys, found.is_exact) == (None, False)
+    # One of 5 GPUs would do alone, and costs more than five of one.
+    found = search(Sums([*options, option("big", 5, 90)], need=5), members=4)
+    assert (found.keys, found.is_exact) == (frozenset({"big"}), False)
+
+
+def test_dearer_options_that_gain_more_are_seen_behind_many_cheap_ones() -> None:
+    # 70 of the cheap ones would cover it for 70, but no set has more than 4 members: 60 + 10 × 1 do not.
+    options = [option(f"o{i:02}", 1, 1) for i in range(80)]
+    found = search(Sums([*options, option("big", 70, 500)], need=70), members=4, steps=2_000)
+    assert found.keys == frozenset({"big"})
+
+
 def test_twins_are_not_searched_twice() -> None:
     twins = [Option(key=f"t{i:02}", cost=5, gains=(1,), twin="t") for i in range(60)]
     found = search(Sums([*twins, option("big", 16, 81)], need=16))
@@ -138,6 +174,34 @@ def test_the_cost_equals_that_of_the_best_of_all_sets(
     found = search(Sums(options, need, also), questions=10_000)
     assert found.is_exact
     assert (found.cost if found.keys is not None else None) == best
+
+
+def arbitrary(seed: int, harshness: int) -> Callable[[frozenset[str]], bool]:
+    """Accepts sets by chance: larger ones are as likely to be refused as smaller ones."""
+    return lambda keys: random.Random(f"{sorted(keys)}{seed}").randrange(4) >= harshness
+
+
+@given(amounts, st.integers(0, 12), st.integers(0, 4), st.integers(0, 2**16))
+def test_where_few_may_be_taken_together_the_best_of_those_few_is_found(
+    drawn: list[tuple[int, int, int]], need: int, most: int, seed: int
+) -> None:
+    options = [option(f"o{i}", gpus, cost) for i, (gpus, cost, _) in enumerate(drawn)]
+    best = exhaustive(Sums(options, need, arbitrary(seed, 1), most))
+    found = search(Sums(options, need, arbitrary(seed, 1), most), questions=10_000)
+    assert found.is_exact
+    assert (found.cost if found.keys is not None else None) == best
+
+
+@given(amounts, st.integers(1, 12), st.integers(0, 3), st.integers(0, 2**16), st.integers(0, 30), st.integers(0, 20))
+def test_whatever_ends_the_search_its_set_was_accepted_and_does_without_nobody(
+    drawn: list[tuple[int, int, int]], need: int, harshness: int, seed: int, steps: int, questions: int
+) -> None:
+    options = [option(f"o{i}", gpus, cost) for i, (gpus, cost, _) in enumerate(drawn)]
+    found = search(Sums(options, need, arbitrary(seed, harshness)), steps=steps, questions=questions)
+    if found.keys is not None:
+        judge = Sums(options, need, arbitrary(seed, harshness))
+        assert judge.accepts(found.keys)
+        assert not any(judge.accepts(found.keys - {key}) for key in found.keys if len(found.keys) > 1)
 
 
 @given(amounts, st.integers(1, 12))

@@ -27,11 +27,18 @@ class Forecast:
     start: Simulation
     """Before any cycle, those under way gone. Fork it."""
     run: Run
+    rest: Simulation
+    """After the run. Fork it."""
 
     @property
     def comes_to_rest(self) -> bool:
         """Whether the outcome is known: all at rest, or a circle that will go on for ever."""
         return self.run.ending is not Ending.CAPPED
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether Kueue is about to do anything by itself."""
+        return bool(self.preempted or self.admitted or self.ending)
 
     @cached_property
     def may_preempt(self) -> bool:
@@ -68,7 +75,8 @@ def forecast(simulation: Simulation, leaving: frozenset[str]) -> Forecast:
     start = simulation.fork()
     start.deactivate(sorted(leaving))
     limits = Limits(preemptions=3 * sum(1 for _ in start.holders) + 10, cycles=_CYCLES)
-    return Forecast(start=start, run=start.fork().run(limits=limits))
+    rest = start.fork()
+    return Forecast(start=start, run=rest.run(limits=limits), rest=rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

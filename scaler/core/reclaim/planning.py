@@ -91,16 +91,19 @@ def _planned(field: Field, keys: frozenset[str], found: Found, budgets: Budgets)
         is_exact=found.is_exact,
         necessities=necessities_of(field, keys),
         alternatives=alternatives_to(field, keys, budgets, is_exact=found.is_exact),
-        cautions=tuple(_cautions(field, trial)),
+        cautions=tuple(_cautions(field, keys, trial)),
     )
 
 
-def _cautions(field: Field, trial: Trial) -> Iterator[Caution]:
+def _cautions(field: Field, keys: frozenset[str], trial: Trial) -> Iterator[Caution]:
     """What may go wrong with the plan all the same."""
     if field.request.scene.capacity is None:
         yield Caution(reason="NodesNotCounted", message="only quota was planned for, not where pods fit")
     if trial.others:
         yield Caution(reason="OthersFirst", message=f"{named(trial.others)} get in before it")
+    if field.forecast.changes and not field.trials.does_later(keys):
+        message = f"these victims will not do any more once Kueue has done what it is about to do: {_about_to(field)}"
+        yield Caution(reason="Unsettled", message=message)
     rivals = sorted(queue.name for queue in field.tree.scheduling if _could_take(field, queue))
     if rivals:
         message = (
@@ -108,6 +111,16 @@ def _cautions(field: Field, trial: Trial) -> Iterator[Caution]:
             f"{named(rivals)} may take a piece"
         )
         yield Caution(reason=str(Why.UNPROTECTED), message=message)
+
+
+def _about_to(field: Field) -> str:
+    """What Kueue does by itself, in words."""
+    ways = {
+        "admit": field.forecast.admitted,
+        "preempt": field.forecast.preempted,
+        "end the eviction of": field.forecast.ending,
+    }
+    return "; ".join(f"{verb} {named(sorted(keys))}" for verb, keys in ways.items() if keys)
 
 
 def _could_take(field: Field, queue: QueueNode) -> bool:

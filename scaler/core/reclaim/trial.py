@@ -82,16 +82,25 @@ class Trials:
     def made(self) -> Mapping[frozenset[str], Trial]:
         return self._known
 
+    def does_later(self, keys: frozenset[str]) -> bool:
+        """Whether it would do as well once Kueue has done what it is about to do anyway."""
+        simulation, run = self._run(self._forecast.rest, keys)
+        preempted = {each.workload.key for cycle in run.cycles for each in cycle.preempted}
+        return simulation.holder(self._gang) is not None and preempted <= self._forecast.preempted
+
     def _try(self, keys: frozenset[str]) -> Trial:
         if not keys:
-            return self._judged(keys, self._forecast.start, self._forecast.run)
-        simulation = self._forecast.start.fork()
+            return self._judged(keys, self._forecast.rest, self._forecast.run)
+        return self._judged(keys, *self._run(self._forecast.start, keys))
+
+    def _run(self, start: Simulation, keys: frozenset[str]) -> tuple[Simulation, Run]:
+        simulation = start.fork()
         simulation.deactivate(sorted(keys))
         limits = Limits(preemptions=3 * len(self._forecast.preempted) + 10, cycles=_CYCLES)
         run = simulation.run(until=self._is_decided(simulation), limits=limits)
         heads = sum(len(cycle.considered) for cycle in run.cycles)
         self._left -= heads * (_DEARER if self._forecast.may_preempt else 1)
-        return self._judged(keys, simulation, run)
+        return simulation, run
 
     def _is_decided(self, simulation: Simulation) -> Callable[[Cycle], bool]:
         """Whether more cycles cannot change the verdict: the gang is in for good, or lost, or somebody suffers for it.
