@@ -1,5 +1,6 @@
 """Nodes come and go while the world runs, with GPUs, metrics and pods; and pods may take long to end."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -220,6 +221,7 @@ def runs_on(world: World, name: str) -> str:
 async def test_a_world_gains_a_node_and_loses_it_again(world: World) -> None:
     await world.apply(pod("big", 4))
     await world.wait_for(lambda: world.condition(POD, NS, "big", "PodScheduled", "False"), "the pod to find no node")
+    await asyncio.sleep(0.3)  # Nothing but the new machine wakes anybody now.
     world.add_node("node-b", 4, labels={"pool": "new"})
     await world.wait_for(lambda: runs_on(world, "big") == "node-b", "the pod to run there", within=3)
     assert set(world.exporter_urls) == {"node-a", "node-b"}
