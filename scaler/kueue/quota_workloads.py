@@ -12,7 +12,8 @@ Laws:
   the Workload opaque, with the reason; it never raises and never makes the Workload disappear.
 
 Source: Kueue, pkg/workload/workload.go (totalRequestsFromPodSets, totalRequestsFromAdmission, GetQueueOrderTimestamp,
-IsAdmissible, computeSchedulingHash), pkg/cache/queue/cluster_queue.go (backoffWaitingTimeExpired).
+IsAdmissible, computeSchedulingHash), pkg/cache/queue/cluster_queue.go (backoffWaitingTimeExpired),
+pkg/controller/jobframework/reconciler.go (which evictions are followed by Requeued=True).
 """
 
 import re
@@ -37,6 +38,8 @@ GATE_ANNOTATION = "kueue.x-k8s.io/admission-gated-by"
 
 _REORDERING_EVICTIONS = ("PodsReadyTimeout", "AdmissionCheck")
 """After these a Workload queues by the time of its eviction; after all others by its creation."""
+_RETURNING_EVICTIONS = ("Preempted", "NodeFailures")
+"""After these a Workload queues again once its pods are gone; after all others something else has to end first."""
 _BOOST = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 _INT32 = range(-(2**31), 2**31)
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
@@ -67,6 +70,7 @@ def quota_workload_of(
         queue=workload.spec.queue_name,
         priority=(workload.spec.priority or 0) + (_boost(workload) if boosts else 0),
         queued_at=_queued_at(workload, conditions),
+        created_at=_aware(workload.metadata.creation_timestamp),
         pod_sets=_pod_sets(workload, conditions, counts, excluded, doubts),
         reservation=reservation,
         admitted=reservation is not None and _is_true(conditions, "Admitted"),
@@ -99,10 +103,14 @@ def _boost(workload: kube.Workload) -> int:
 
 
 def _queued_at(workload: kube.Workload, conditions: Conditions) -> datetime:
-    evicted = conditions.get("Evicted")
-    if evicted is not None and evicted.status == "True" and evicted.reason in _REORDERING_EVICTIONS:
-        return _aware(evicted.last_transition_time)
+    if _eviction(conditions) in _REORDERING_EVICTIONS:
+        return _aware(conditions["Evicted"].last_transition_time)
     return _aware(workload.metadata.creation_timestamp)
+
+
+def _eviction(conditions: Conditions) -> str:
+    """The reason for which it is evicted; empty where it is not."""
+    return conditions["Evicted"].reason if _is_true(conditions, "Evicted") else ""
 
 
 def _aware(time: datetime | None) -> datetime:
@@ -118,6 +126,8 @@ def _may_queue(workload: kube.Workload, conditions: Conditions, now: datetime | 
     if workload.metadata.annotations.get(GATE_ANNOTATION):
         return False
     if _is_false(conditions, "QuotaReserved") and conditions["QuotaReserved"].reason == "OnHold":
+        return False
+    if _is_true(conditions, "QuotaReserved") and _eviction(conditions) not in ("", *_RETURNING_EVICTIONS):
         return False
     requeue_at = requeue_at_of(workload)
     return now is None or requeue_at is None or requeue_at <= now

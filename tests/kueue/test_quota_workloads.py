@@ -187,6 +187,10 @@ def test_it_queues_by_creation_or_by_an_eviction_that_was_its_own_fault(
     assert seen(gang().condition("Evicted", stands, reason)).queued_at == queued_at
 
 
+def test_its_creation_is_kept_for_the_time_after_an_eviction() -> None:
+    assert seen(gang().condition("Evicted", True, "PodsReadyTimeout")).created_at == CREATED
+
+
 def test_times_are_comparable_however_they_are_written() -> None:
     for written in ("2026-12-01T09:00:00Z", "2026-12-01T11:00:00+02:00", "2026-12-01T09:00:00"):
         workload = gang()
@@ -212,6 +216,11 @@ def backing_off(seconds: float) -> WorkloadJson:
         pytest.param(gang().annotated(**{"kueue.x-k8s.io__admission-gated-by": ""}), True, id="no longer gated"),
         pytest.param(gang().condition("QuotaReserved", False, "OnHold"), False, id="on hold"),
         pytest.param(gang().condition("WaitingForReplacementPods", True), False, id="its pods are gone"),
+        pytest.param(running(gang()).condition("Evicted", True, "Preempted"), True, id="preempted a moment ago"),
+        pytest.param(running(gang()).condition("Evicted", True, "NodeFailures"), True, id="its nodes have failed"),
+        pytest.param(running(gang()).condition("Evicted", True, "AdmissionCheck"), False, id="a check evicts it"),
+        pytest.param(running(gang()).condition("Evicted", False, "AdmissionCheck"), True, id="a check has evicted it"),
+        pytest.param(gang().condition("Evicted", True, "PodsReadyTimeout"), True, id="its eviction is complete"),
     ],
 )
 def test_it_is_in_its_queue_unless_something_keeps_it_out(workload: WorkloadJson, may: bool) -> None:

@@ -213,13 +213,18 @@ class Workload:
     """The effective one: with Kueue's priority boost where that gate is on."""
     queued_at: datetime
     """Its place among equals: when it was created, or evicted where Kueue orders by that."""
+    created_at: datetime | None = None
+    """Its place among equals once it is admitted again; None where that is the same."""
     pod_sets: tuple[PodSet, ...] = ()
     reservation: Reservation | None = None
     admitted: bool = False
     evicted: bool = False
     """Eviction has been asked for and is not complete: it still holds its reservation, and goes first."""
     may_queue: bool = True
-    """False while a backoff runs or an eviction has not been followed by a requeue: it waits outside its queue."""
+    """False while a backoff runs or an eviction has not been followed by a requeue: it waits outside its queue.
+
+    Also False of one that still holds quota and is evicted for a reason that brings it back later, if at all.
+    """
     opaque_because: str = ""
     """Why its scheduling cannot be foreseen, such as a topology request; empty where it can."""
     generation: int = 1

@@ -200,8 +200,11 @@ class Simulation:
     def _why_drained(self, workload: Workload) -> str:
         """The reason, for a Workload in a stopped queue that Kueue drains.
 
-        The ClusterQueue is the one that its LocalQueue names; where that is stopped, Kueue looks no further.
+        The ClusterQueue is the one that its LocalQueue names; where that is stopped, Kueue looks no further. Nobody is
+        evicted twice: who is on the way out keeps the reason for which it goes.
         """
+        if workload.evicted:
+            return ""
         stops = {StopPolicy.HOLD_AND_DRAIN} if workload.admitted else {StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN}
         local = self._roster.world.local_queue(workload.namespace, workload.queue)
         if local is None:

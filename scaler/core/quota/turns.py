@@ -14,6 +14,7 @@ Laws:
 
 * No Workload is preempted twice in one cycle.
 * Who waits for preemptions looks at all flavors again in the next cycle; who is skipped goes on where it stopped.
+* An admission ends an eviction: where age counts among victims, it is that of the Workload again.
 
 Worked example: a and b own 2 each, and one Workload of c has borrowed all 4. The head of a preempts it. The head of b
 would have, too; assigned anew as if it were gone, it fits, so it waits for the same eviction.
@@ -214,8 +215,15 @@ class Turns:
         reservation = Reservation(
             cluster_queue=head.queue.name, at=self._at, assignments=head.assignment.pod_sets, usage=head.usage
         )
-        admitted = replace(head.workload, reservation=reservation, admitted=not head.queue.spec.checks)
-        self.admitted.append(admitted)
+        workload = head.workload
+        self.admitted.append(
+            replace(
+                workload,
+                reservation=reservation,
+                admitted=not head.queue.spec.checks,
+                queued_at=workload.created_at or workload.queued_at,
+            )
+        )
 
     # ------------------------------------------------------------------------------------------------------ the tree
 

@@ -235,6 +235,19 @@ def test_who_may_not_queue_after_its_eviction_does_not_come_back() -> None:
     assert admitted(simulation([cluster_queue()], [ending])) == {}
 
 
+def test_an_admission_ends_the_eviction_that_made_a_workload_young() -> None:
+    """Of 2 GPUs one is used, so `wide` (2) is set aside, and `back` (1) gets in, which was evicted after `wide` came.
+
+    With `runs` gone `wide` lacks 1 GPU. `back` would be newer by its eviction, but is older again: it stays.
+    """
+    queue = cluster_queue(gpus=2, preemption=preempting(within=LOWER_OR_NEWER))
+    runs, wide = holding("runs", priority=5), workload("wide", gpus=2)
+    back = workload("back", created_at=wide.queued_at - timedelta(hours=1))
+    run = simulation([queue], [runs, wide, back])
+    assert admitted(run) == {"runs": -1, "back": 1}
+    assert admitted(run, deactivated="runs") == {"back": -1}
+
+
 def test_who_may_not_queue_waits_for_ever() -> None:
     run = simulation([cluster_queue()], [workload("backs-off", may_queue=False)])
     assert admitted(run) == {}
@@ -322,6 +335,14 @@ def test_who_is_drained_does_not_come_back() -> None:
     run.drain()
     assert admitted(run) == {}
     assert run.reason("team/runs") is Obstacle.PENDING_EVALUATION
+
+
+def test_who_is_on_the_way_out_is_not_drained_again() -> None:
+    """It goes after the first cycle, for the reason for which it was evicted."""
+    ending = holding("ending", gpus=1, evicted=True)
+    run = simulation([cluster_queue(stop_policy=StopPolicy.HOLD_AND_DRAIN)], [ending, holding("runs")])
+    assert [each.workload for each in run.drain()] == ["team/runs"]
+    assert [each.name for each in run.holders] == ["ending"]
 
 
 def test_who_waits_can_be_deactivated_too() -> None:
