@@ -12,7 +12,8 @@ Laws:
 * After the first deactivation the plan goes on: pods are being killed already, and to turn back now loses both the
   running jobs and the gang. But whoever works is left alone, even then.
 * What cannot be known changes nothing: while nobody can say what a victim does, it is neither deactivated nor let go.
-* A grant ends: by its gang being admitted, by being called off, or by its time running out.
+* A grant ends: by its gang being admitted, by being called off, or by its time running out. That counts anew from every
+  deactivation, so that the gang has its time, and a victim that cannot be deactivated keeps nobody suspended for ever.
 
 | gang     | victims                                          | course                               |
 |----------|--------------------------------------------------|--------------------------------------|
@@ -24,9 +25,9 @@ Laws:
 | waiting  | none deactivated, one was set back to 1          | release (VictimWoke)                 |
 | waiting  | none deactivated, its time is up                 | release (GrantExpired)               |
 | waiting  | some deactivated, one is missing, busy or woken  | reconsider (VictimWoke)              |
-| waiting  | all others at 0 and idle                         | commit these                         |
-| waiting  | all deactivated, its time is not up              | watch                                |
 | waiting  | some deactivated, its time is up                 | reconsider (NotReserved)             |
+| waiting  | all that are not deactivated at 0 and idle       | commit these                         |
+| waiting  | all deactivated                                  | watch                                |
 | waiting  | otherwise                                        | wait                                 |
 
 To reconsider is to plan again with what is already suspended counting as free: if the gang fits without the victim that
@@ -183,10 +184,11 @@ def _begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> Move:
     if woken:
         return Move(course=Course.RECONSIDER, ending=Ending.VICTIM_WOKE, about=woken)
     others = [victim for victim in victims if not victim.is_deactivated]
+    if now >= grant.expires_at:
+        late = tuple(victim.key for victim in others)
+        return Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED, about=late)
     if others and all(victim.is_ready for victim in others):
         return Move(course=Course.COMMIT)
-    if now >= grant.expires_at:
-        return Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED, about=_late(others))
     return Move(course=Course.WAIT if others else Course.WATCH)
 
 
@@ -195,7 +197,8 @@ def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> Move:
     if busy:
         return Move(course=Course.RELEASE, ending=Ending.VICTIM_BUSY, about=busy)
     if now >= grant.expires_at:
-        return Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED, about=_late(victims))
+        late = tuple(victim.key for victim in victims if not (victim.is_wanted_at_zero or victim.was_set_back))
+        return Move(course=Course.RELEASE, ending=Ending.GRANT_EXPIRED, about=late)
     woken = tuple(victim.key for victim in victims if victim.was_set_back)
     if woken:
         return Move(course=Course.RELEASE, ending=Ending.VICTIM_WOKE, about=woken)
@@ -207,8 +210,3 @@ def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> Move:
 def _is_set_back(victim: Victim, grant: Grant, now: datetime) -> bool:
     """Whether somebody has asked for it. Once a grant has run out the scaler itself does."""
     return victim.was_set_back and not victim.is_deactivated and now < grant.expires_at
-
-
-def _late(victims: Sequence[Victim]) -> tuple[str, ...]:
-    """Those that have never been brought to 0."""
-    return tuple(victim.key for victim in victims if not (victim.is_wanted_at_zero or victim.was_set_back))

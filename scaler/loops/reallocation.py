@@ -195,10 +195,12 @@ class Reallocation:
         entry: Entry | None,
         status: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """Write the member's status with the entry; the version that was written, empty where it is gone."""
-        ledger = {"reallocation": entry_status(entry, times=member.times)} if entry is not None else {}
+        """Write the member's status, with the entry where it is new; the version then, empty for one that is gone."""
+        if entry is None or entry == member.entry:
+            return await self.writer.write(scalable, status)
+        ledger = {"reallocation": entry_status(entry, times=member.times)}
         version = await self.writer.write(scalable, {**status, **ledger})
-        if version and entry is not None and entry.stage.is_final and entry != member.entry:
+        if version and entry.stage.is_final:
             self._finished(entry)
         return version
 

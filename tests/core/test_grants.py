@@ -104,7 +104,7 @@ ROWS: dict[str, tuple[Grant, GangState, list[Victim], Move]] = {
         LATE,
         GangState.WAITING,
         [DEACTIVATED, SET_BACK],
-        Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED),
+        Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED, about=("team/a",)),
     ),
     "what nobody knows calls nothing off": (
         GRANT,
@@ -113,7 +113,7 @@ ROWS: dict[str, tuple[Grant, GangState, list[Victim], Move]] = {
         Move(course=Course.WAIT),
     ),
     "nor is it carried out": (GRANT, GangState.WAITING, [AT_ZERO, UNKNOWN_AT_ZERO], Move(course=Course.WAIT)),
-    "but not for ever": (
+    "until its time is up": (
         LATE,
         GangState.WAITING,
         [AT_ZERO, UNKNOWN_AT_ZERO],
@@ -133,7 +133,12 @@ ROWS: dict[str, tuple[Grant, GangState, list[Victim], Move]] = {
         [DEACTIVATED, AT_ZERO],
         Move(course=Course.COMMIT),
     ),
-    "be its time up": (LATE, GangState.WAITING, [DEACTIVATED, AT_ZERO], Move(course=Course.COMMIT)),
+    "but not for ever": (
+        LATE,
+        GangState.WAITING,
+        [DEACTIVATED, AT_ZERO],
+        Move(course=Course.RECONSIDER, ending=Ending.NOT_RESERVED, about=("team/a",)),
+    ),
     "but not with one that works": (
         GRANT,
         GangState.WAITING,

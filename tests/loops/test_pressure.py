@@ -244,6 +244,7 @@ async def test_so_does_one_that_its_owner_has_scaled_up(phase: str) -> None:
             id="another trigger has seen work",
         ),
         pytest.param(lambda world: world.preempts("a"), id="Kueue has preempted it"),
+        pytest.param(lambda world: world.finishes("a"), id="it has finished"),
     ],
 )
 async def test_so_does_one_that_must_not_be_taken_any_more(phase: str, change: Callable[[PressureWorld], None]) -> None:
@@ -563,6 +564,19 @@ async def test_a_gang_that_does_not_get_in_although_it_fits_gives_back_what_it_w
     for name in ("a", "b"):
         assert world.is_active(name)
         assert world.replicas(name) == 1
+
+
+async def test_a_victim_that_cannot_be_deactivated_keeps_nobody_suspended_for_ever() -> None:
+    """A webhook forbids it, say: the plan goes on with c, and b is left alone."""
+    world = await plan_at(AT_ZERO, "c", grant_for=timedelta(minutes=3))
+    world.api.refused = {"/workloads/b"}
+    await world.passes(minutes=2)
+    assert world.deactivated == ["a"]
+    await world.passes(minutes=5, until=lambda: world.is_admitted("gang"))
+    assert world.is_admitted("gang")
+    assert outcome(world, "a", "c") == ["suspended", "suspended"]
+    await world.passes(minutes=1)
+    assert outcome(world, "b") == ["untouched"]
 
 
 async def test_the_gang_has_its_time_from_the_last_deactivation_on() -> None:
