@@ -1,25 +1,51 @@
-"""What `deploy/` ships applies cleanly, against our own definitions and, where they are at hand, the real ones."""
+"""What `deploy/` ships applies cleanly, against our own definitions and, where they are at hand, the real ones; and the
+pages of the examples speak of the objects that are there."""
 
 import os
-from collections.abc import AsyncIterator
+import re
+import shlex
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from scaler.cli.packaged import crds, packaged
 from scaler.embedded import crds as world_crds
 from scaler.embedded.kubeapi import KubeApi
-from scaler.embedded.manifests import Applier
+from scaler.embedded.manifests import Applier, objects_in
+from scaler.kube.keda_objects import ScaledObjectSettings, Service
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.objects import ScalableWorkload
+from scaler.kube.quota_objects import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
+from scaler.kube.reclaim_policy_objects import ReclaimPolicy
 from scaler.kube.transport import KubeTransport
+from scaler.loops.diagnosis import Facts, Listing, Objects, Severity, Topic, diagnose
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("SCALER_SHARED_DATA", ROOT.parent / "shared" / "data"))
-EXAMPLES = sorted(path.relative_to(packaged("examples")) for path in packaged("examples").rglob("*.yaml"))
+FOLDER = packaged("examples")
+EXAMPLES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*.yaml"))
+PAGES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*/README.md"))
+FLOWS = {
+    "gke-queued-provisioning",
+    "one-gpu-two-teams",
+    "openshift-autoscaling",
+    "teams-in-a-cohort",
+    "two-flavors-with-fallback",
+}
+
+Json = dict[str, Any]
 
 
-def real_crds() -> list[dict[str, Any]]:
+def objects_of(*examples: Path) -> list[Json]:
+    return [body for example in examples for body in objects_in((FOLDER / example).read_text(encoding="utf-8"))]
+
+
+def real_crds() -> list[Json]:
     folder = SHARED / "crds"
     if not folder.is_dir():
         pytest.skip(f"the real CustomResourceDefinitions are not at {folder} (set SCALER_SHARED_DATA)")
@@ -28,43 +54,238 @@ def real_crds() -> list[dict[str, Any]]:
     return [yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) for path in paths]
 
 
+def definitions(which: str) -> list[Json]:
+    """The chosen ones, and those that only the examples need."""
+    chosen = world_crds.load() if which == "own" else real_crds()
+    names = {each["metadata"]["name"] for each in chosen}
+    others = yaml.safe_load((Path(__file__).parent / "example_crds.yaml").read_text(encoding="utf-8"))["items"]
+    return [*chosen, *(each for each in others if each["metadata"]["name"] not in names), *crds()]
+
+
 @pytest.fixture(params=["own", "real"])
 async def applier(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Applier]:
-    definitions = world_crds.load() if request.param == "own" else real_crds()
+    chosen = definitions(request.param)
     api = KubeApi()
     await api.start()
     api.write_kubeconfig(tmp_path / "kubeconfig")
     try:
         async with await KubeTransport.connect(tmp_path / "kubeconfig") as transport:
             applier = Applier(transport)
-            await applier.apply([*definitions, *crds()])
+            await applier.apply(chosen)
             yield applier
     finally:
         await api.stop()
 
 
-async def test_every_example_applies_with_schema_validation(applier: Applier) -> None:
-    await applier.apply((packaged("examples") / "queue/queue.yaml").read_text(encoding="utf-8"))
+# ------------------------------------------------------------------------------------------------------------ manifests
+
+
+async def test_every_example_applies_with_schema_validation_and_no_field_is_dropped(applier: Applier) -> None:
+    namespaces = {body["metadata"]["namespace"] for body in objects_of(*EXAMPLES) if "namespace" in body["metadata"]}
+    await applier.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in namespaces])
     for example in EXAMPLES:
-        applied = await applier.apply((packaged("examples") / example).read_text(encoding="utf-8"))
-        assert applied, example
+        for body in objects_of(example):
+            [applied] = await applier.apply(body)
+            assert not [*dropped(body, applied)], f"{example}: {body['kind']} {body['metadata']['name']}"
+
+
+def dropped(written: Any, stored: Any, path: str = "") -> Iterator[str]:
+    """Where the API has something else than was written, or nothing: a misspelt field, say."""
+    if isinstance(written, dict) and isinstance(stored, dict):
+        for key, value in written.items():
+            yield from dropped(value, stored.get(key), f"{path}.{key}")
+    elif isinstance(written, list) and isinstance(stored, list) and len(written) == len(stored):
+        for place, (one, other) in enumerate(zip(written, stored, strict=True)):
+            yield from dropped(one, other, f"{path}[{place}]")
+    elif written != stored:
+        yield f"{path}: {written!r} became {stored!r}"
 
 
 def test_every_example_scales_something_that_an_example_defines() -> None:
-    objects = [
-        body
-        for example in EXAMPLES
-        for body in yaml.safe_load_all((packaged("examples") / example).read_text(encoding="utf-8"))
-    ]
-    defined = {(body["apiVersion"], body["kind"], body["metadata"]["name"]) for body in objects}
+    objects = objects_of(*EXAMPLES)
+    defined = {(body["apiVersion"], body["kind"], *key_of(body)) for body in objects}
     scaled = [body for body in objects if body["kind"] == "ScaledObject"]
-    assert len(scaled) == 3
+    assert len(scaled) > 3
     for body in scaled:
-        target = body["spec"]["scaleTargetRef"]
-        assert (target["apiVersion"], target["kind"], target["name"]) in defined
+        target, namespace = body["spec"]["scaleTargetRef"], body["metadata"]["namespace"]
+        assert (target["apiVersion"], target["kind"], namespace, target["name"]) in defined
         assert body["spec"]["maxReplicaCount"] == 1
         assert "fallback" not in body["spec"]
     for body in objects:
         if body["kind"] == "ScalableWorkload":
             job = body["spec"]["jobRef"]
-            assert (job["apiVersion"], job["kind"], job["name"]) in defined
+            assert (job["apiVersion"], job["kind"], body["metadata"]["namespace"], job["name"]) in defined
+
+
+def key_of(body: Json) -> tuple[str, str]:
+    return body["metadata"].get("namespace", ""), body["metadata"]["name"]
+
+
+def test_every_name_that_an_example_refers_to_is_defined_beside_it() -> None:
+    for flow in FLOWS:
+        objects = objects_of(*(each for each in EXAMPLES if each.parts[0] == flow))
+        defined = {(body["kind"], key_of(body)) for body in objects}
+        missing = [each for body in objects for each in references(body) if each not in defined]
+        assert not missing, flow
+
+
+def references(body: Json) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The objects that this one names, by kind."""
+    spec, namespace = body.get("spec") or {}, body["metadata"].get("namespace", "")
+    labels = labels_of(body)
+    if namespace and body["kind"] != "MachineAutoscaler":
+        yield "Namespace", ("", namespace)
+    if "kueue.x-k8s.io/queue-name" in labels:
+        yield "LocalQueue", (namespace, labels["kueue.x-k8s.io/queue-name"])
+    if "kueue.x-k8s.io/priority-class" in labels:
+        yield "WorkloadPriorityClass", ("", labels["kueue.x-k8s.io/priority-class"])
+    if body["kind"] == "LocalQueue":
+        yield "ClusterQueue", ("", spec["clusterQueue"])
+    if "parameters" in spec:
+        yield spec["parameters"]["kind"], ("", spec["parameters"]["name"])
+    for rule in spec.get("admissionChecksStrategy", {}).get("admissionChecks", []):
+        yield "AdmissionCheck", ("", rule["name"])
+        yield from (("ResourceFlavor", ("", flavor)) for flavor in rule.get("onFlavors", []))
+    for group in spec.get("resourceGroups", []):
+        yield from (("ResourceFlavor", ("", flavor["name"])) for flavor in group["flavors"])
+
+
+def test_a_doctor_finds_nothing_wrong_with_any_example() -> None:
+    for flow in FLOWS:
+        findings = diagnose(as_they_stand_in_a_cluster(flow), datetime(2026, 11, 20, tzinfo=UTC))
+        about_objects = [each for each in findings if each.topic in (Topic.CHECKS, Topic.QUEUES, Topic.SCALED_OBJECTS)]
+        complaints = [f"{each.where}: {each.check}" for each in about_objects if each.severity is not Severity.OK]
+        assert [each for each in complaints if each != ": None"] == [], flow
+        assert any(each.topic is Topic.CHECKS for each in findings)
+
+
+def as_they_stand_in_a_cluster(flow: str) -> Facts:
+    """The flow's objects with what controllers add: Workloads of its jobs, checks that are Active, the Service."""
+    found = objects_of(*(each for each in EXAMPLES if each.parts[0] == flow))
+    active = {"conditions": [{"type": "Active", "status": "True"}]}
+
+    def of(kind: type[Any], *more: Json) -> Listing[Any]:
+        named = [each for each in found if each["kind"] == kind.__name__.removesuffix("Settings")]
+        status = {"status": active} if kind is AdmissionCheck else {}
+        return Listing(items=[msgspec.convert(each | status, kind) for each in (*named, *more)])
+
+    service = {
+        "metadata": {"namespace": "idle-gpu-scaler", "name": "idle-gpu-scaler"},
+        "spec": {"clusterIP": "None", "ports": [{"port": 9090}]},
+    }
+    return Facts(
+        version="v1.36.0",
+        served={"autoscaling.x-k8s.io": {"v1": {"ProvisioningRequest"}}},
+        objects=Objects(
+            checks=of(AdmissionCheck),
+            policies=of(ReclaimPolicy),
+            cluster_queues=of(ClusterQueue),
+            cohorts=of(Cohort),
+            local_queues=of(LocalQueue),
+            flavors=of(ResourceFlavor),
+            workloads=of(
+                Workload, *(workload_of(each) for each in found if "kueue.x-k8s.io/queue-name" in labels_of(each))
+            ),
+            scaled_objects=of(ScaledObjectSettings),
+            scalable_workloads=of(ScalableWorkload),
+            services=of(Service, service),
+        ),
+    )
+
+
+def labels_of(body: Json) -> Json:
+    return body["metadata"].get("labels") or {}
+
+
+def workload_of(job: Json) -> Json:
+    """As much of the Workload that Kueue makes of the job as tells where it queues."""
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": job["metadata"]["name"], "controller": True}
+    metadata = {"namespace": job["metadata"]["namespace"], "name": "workload", "ownerReferences": [owner]}
+    return {"metadata": metadata, "spec": {"queueName": labels_of(job)["kueue.x-k8s.io/queue-name"]}}
+
+
+# ---------------------------------------------------------------------------------------------------------------- pages
+
+ALIASES = {
+    "swl": "ScalableWorkload", "so": "ScaledObject", "scaledobject": "ScaledObject", "job": "Job", "rayjob": "RayJob",
+    "raycluster": "RayCluster", "clusterqueue": "ClusterQueue", "localqueue": "LocalQueue",
+    "admissioncheck": "AdmissionCheck", "reclaimpolicy": "ReclaimPolicy",
+}  # fmt: skip
+MADE_BY_CONTROLLERS = {"workloads", "workload", "pods", "provisioningrequests", "nodes", "events"}
+
+
+def test_every_flow_has_a_page_and_the_page_shows_all_of_its_files() -> None:
+    assert {page.parts[0] for page in PAGES} == FLOWS
+    for page in PAGES:
+        files = {each.name for each in EXAMPLES if each.parts[0] == page.parts[0]}
+        assert set(re.findall(r"[\w-]+\.yaml", text_of(page))) == files, page
+
+
+def text_of(page: Path) -> str:
+    return (FOLDER / page).read_text(encoding="utf-8")
+
+
+def test_every_object_of_a_flow_is_named_on_its_page() -> None:
+    for page in PAGES:
+        words = set(re.findall(r"[\w.-]*\w", text_of(page)))
+        unnamed = [
+            f"{body['kind']} {body['metadata']['name']}"
+            for body in objects_of(*(each for each in EXAMPLES if each.parts[0] == page.parts[0]))
+            if body["metadata"]["name"] not in words
+        ]
+        assert not unnamed, page
+
+
+def test_whatever_a_page_calls_by_kind_and_name_is_in_its_manifests() -> None:
+    """`ClusterQueue gpu-training`, `Job vision/pretrain`: kind and name in one piece of code."""
+    for page in PAGES:
+        objects = objects_of(*(each for each in EXAMPLES if each.parts[0] == page.parts[0]))
+        kinds = {body["kind"] for body in objects}
+        defined = {(body["kind"], name) for body in objects for name in (key_of(body)[1], "/".join(key_of(body)))}
+        called = re.findall(r"`([A-Z]\w+) ([\w./-]+)`", text_of(page))
+        assert called
+        assert not [(kind, name) for kind, name in called if kind in kinds and (kind, name) not in defined], page
+
+
+def test_whatever_the_commands_of_a_page_ask_for_is_in_its_manifests() -> None:
+    for page in PAGES:
+        objects = objects_of(*(each for each in EXAMPLES if each.parts[0] == page.parts[0]))
+        defined = {(body["kind"], key_of(body)) for body in objects}
+        commands = [shlex.split(line, comments=True) for line in re.findall(r"^\$ (.+)$", text_of(page), re.MULTILINE)]
+        assert commands, page
+        for command in commands:
+            assert not [each for each in asked_for(command) if each not in defined], (page, command)
+
+
+def asked_for(command: list[str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The objects that a command line names."""
+    options = {"-n": "", "--namespace": "", "-o": "", "-f": "", "--queue": "", "--prometheus-url": ""}
+    words: list[str] = []
+    left = iter(command)
+    for word in left:
+        if word in options:
+            options[word] = next(left)
+        elif not word.startswith("-"):
+            words.append(word)
+    namespace = options["-n"] or options["--namespace"]
+    if namespace:
+        yield "Namespace", ("", namespace)
+    match words:
+        case ["kubectl", "get" | "describe" | "scale" | "annotate" | "delete", what, *names]:
+            if what in MADE_BY_CONTROLLERS or "," in what:
+                return
+            kind = ALIASES[what]
+            scope = "" if kind in ("ClusterQueue", "AdmissionCheck", "ReclaimPolicy") else namespace
+            yield from ((kind, (scope, name)) for name in names if "=" not in name)
+        case ["kubectl", "apply"]:
+            assert (FOLDER / options["-f"].removeprefix("deploy/examples/")).exists()
+        case ["idle-gpu-scaler", "plan", gang]:
+            team, _, name = gang.partition("/")
+            yield "Job", (team, name)
+        case ["idle-gpu-scaler", "explain", name]:
+            yield "ScaledObject", tuple(name.split("/"))  # type: ignore[misc]
+        case ["idle-gpu-scaler", "pending" | "queues" | "doctor"]:
+            if options["--queue"]:
+                yield "ClusterQueue", ("", options["--queue"])
+        case _:
+            raise AssertionError(f"what does {command} ask for?")
