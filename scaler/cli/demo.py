@@ -46,7 +46,7 @@ COLLECTION = timedelta(milliseconds=500)
 NODES = {"gpu-node-1": 2}
 
 
-ACTS = ("first", "second")
+ACTS = ("first", "second", "third")
 
 
 def run_demo(*, as_json: bool, source: str, serve: bool, act: str = "") -> int:
@@ -54,7 +54,7 @@ def run_demo(*, as_json: bool, source: str, serve: bool, act: str = "") -> int:
     if source not in ("dcgm", "prometheus"):
         raise ConfigurationError(f"--source {source!r}: write 'dcgm' or 'prometheus'")
     if act not in ("", *ACTS):
-        raise ConfigurationError(f"--act {act!r}: write 'first' or 'second', or leave it out for both")
+        raise ConfigurationError(f"--act {act!r}: write 'first', 'second' or 'third', or leave it out for all")
     missing = [module for module in ("cel", "jsonpatch", "jsonschema_rs") if find_spec(module) is None]
     if missing:
         raise ConfigurationError("the demo needs the extra 'demo': pip install 'idle-gpu-scaler[demo]'")

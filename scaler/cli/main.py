@@ -44,12 +44,15 @@ def demo(
     serve: Annotated[
         bool, typer.Option("--serve", help="Keep gRPC, HTTP and the Kubernetes API up after the story.")
     ] = False,
-    act: Annotated[str, typer.Option("--act", help="Only the 'first' or the 'second' act.", show_default=False)] = "",
+    act: Annotated[
+        str, typer.Option("--act", help="Only one act: 'first', 'second' or 'third'.", show_default=False)
+    ] = "",
 ) -> None:
-    """Tell the story on an embedded cluster, in two acts.
+    """Tell the story on an embedded cluster, in three acts.
 
     First, a gang goes idle and is suspended, the gang that waited gets its GPUs, and the first one comes back. Then
-    three teams share a cohort, five notebooks are idle, and a gang of 8 gets in by suspending just two of them.
+    three teams share a cohort, five notebooks are idle, and a gang of 8 gets in by suspending just two of them. Last, a
+    gang of 16 takes 8 idle GPUs and asks for the node that it lacks, and starts when all of it can.
     """
     from scaler.cli.demo import run_demo
 

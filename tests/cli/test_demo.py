@@ -38,6 +38,21 @@ def check_second_act(lines: list[dict[str, Any]]) -> None:
     assert lines[-1]["seconds_from_waiting_to_admitted"] < 20
 
 
+def check_third_act(lines: list[dict[str, Any]]) -> None:
+    story = [f"{line['event']} {line['object'].rpartition('/')[2]}" for line in lines]
+    wanted = ["Waiting", "Planned", "Reserved", "Held", "Admitted", "Running", "Trains"]
+    places = [story.index(f"{event} huge-gang") for event in wanted]
+    assert places == sorted(places), story
+    # The gang is let go when the last pod of both notebooks has ended and the node is there that it asked for, once.
+    before = [place for place, step in enumerate(story) if step.startswith(("PodsGone jupyter", "NodeAdded"))]
+    assert len(before) == 3
+    assert max(before) < story.index("Admitted huge-gang")
+    assert sum(step.startswith("Asked") for step in story) == 1
+    assert sorted(step for step in story if step.startswith("ScaledToZero jupyter-1")) == ["ScaledToZero jupyter-1"]
+    assert "ScaledToZero train" not in story
+    assert lines[-1]["gpus"] == {"reused": 8, "provisioned": 8}
+
+
 def check_story(status: int, lines: list[dict[str, Any]]) -> None:
     last = lines[-1]
     assert (status, last["event"], last["ok"]) == (0, "DemoFinished", True), lines
@@ -70,6 +85,7 @@ def test_the_demo_hands_the_gpus_over_and_back_and_then_takes_no_more_than_a_gan
     status, lines = lines_of()
     check_story(status, lines)
     check_second_act(lines)
+    check_third_act(lines)
 
 
 @pytest.mark.prometheus
@@ -87,7 +103,7 @@ def test_an_unknown_source_is_refused_in_words() -> None:
 
 
 def test_an_unknown_act_is_refused_in_words() -> None:
-    command = [sys.executable, "-m", "scaler", "demo", "--act", "third"]
+    command = [sys.executable, "-m", "scaler", "demo", "--act", "fourth"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "write 'first' or 'second'" in done.stderr
+    assert "write 'first', 'second' or 'third'" in done.stderr
