@@ -11,6 +11,8 @@ With localQuota = the part that lending limits keep from the parent, for one fla
     available(n)    = max(0, localQuota − usage) + min(available(parent), (subtree − localQuota)
                       − max(0, usage − localQuota) + borrowingLimit)
 
+UNLIMITED quota less anything else is UNLIMITED: with a lending limit, none of it is lent.
+
 Worked example: queues a and b of one cohort, nominal 4 each, b lends at most 1. localQuota(b) = 3, subtree(cohort) =
 4 + 1 = 5, so an empty a may take 5; with b using 4 the cohort holds 1 of b's usage and a may take 4.
 
@@ -34,6 +36,11 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 def _rank(workload: Workload) -> Rank:
     """Those evicted already come first, then lower priorities, then later reservations."""
     return not workload.evicted, workload.priority, _END_OF_TIME - workload.held.at, workload.uid
+
+
+def _kept(quota: int, limit: int) -> int:
+    """What of the quota is not lent."""
+    return UNLIMITED if quota >= UNLIMITED > limit else max(0, quota - limit)
 
 
 def _holds(workload: Workload, keys: frozenset[FlavorResource]) -> bool:
@@ -182,7 +189,7 @@ class Node:
         self._local = {
             key: local
             for key, quota in self.quotas.items()
-            if quota.lending_limit is not None and (local := max(0, self.subtree.get(key, 0) - quota.lending_limit))
+            if quota.lending_limit is not None and (local := _kept(self.subtree.get(key, 0), quota.lending_limit))
         }
 
     def _copy_into(self, other: "Node") -> None:
@@ -223,7 +230,7 @@ class CohortNode(Node):
 
     def _accumulate(self, child: Node) -> None:
         for key, quota in child.subtree.items():
-            self.subtree[key] = self.subtree.get(key, 0) + quota - child._local.get(key, 0)
+            self.subtree[key] = min(UNLIMITED, self.subtree.get(key, 0) + quota - child._local.get(key, 0))
         for key, used in child.usage.items():
             self.usage[key] = self.usage.get(key, 0) + max(0, used - child._local.get(key, 0))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quota_builders import cluster_queue, cohort, gpu, holding, quota, tree, trees
 
-from scaler.core.quota.amounts import FlavorResource, amount
+from scaler.core.quota.amounts import UNLIMITED, FlavorResource, amount
 from scaler.core.quota.model import (
     ClusterQueue,
     Cohort,
@@ -167,6 +167,21 @@ def test_a_lending_limit_keeps_the_rest_for_its_owner() -> None:
     assert available(form) == {"co": 5, "a": 5, "b": 5}, "3 of b's 4 are its own affair"
     form.queues["b"].add({GPU: 1})
     assert available(form) == {"co": 4, "a": 4, "b": 4}
+
+
+@pytest.mark.parametrize(
+    ("lending", "expected"),
+    [
+        pytest.param(None, UNLIMITED, id="all of it is lent"),
+        pytest.param(3, 4, id="unlimited less 3 is unlimited: a has its own 4"),
+        pytest.param(UNLIMITED, UNLIMITED, id="an unlimited limit is none"),
+    ],
+)
+def test_unlimited_quota_is_lent_whole_or_not_at_all(lending: int | None, expected: int) -> None:
+    endless = cluster_queue("b", cohort="co", gpus=quota(UNLIMITED, lending=lending))
+    form = tree([cluster_queue("a", cohort="co"), endless])
+    assert min(form.queues["a"].available(GPU), UNLIMITED) == expected
+    assert form.root.subtree[GPU] == expected
 
 
 def test_a_borrowing_limit_ends_what_a_queue_may_take() -> None:
