@@ -42,6 +42,23 @@ def pod_requests(spec: PodSpec) -> dict[str, int]:
     return {resource: max(0, rounded(resource, value)) for resource, value in sums.items()}
 
 
+def over_limits(spec: PodSpec) -> str:
+    """Where the pod asks for more than its own limits allow; empty where it does not.
+
+    Kueue leaves such a Workload out of the nomination, and Kubernetes would refuse its pods.
+    Raises: ValueError for a quantity that is none.
+    Source: Kueue, pkg/workload/resources.go (ValidateResources).
+    """
+    parts = [(f"container {each.name}", each.resources) for each in (*spec.init_containers, *spec.containers)]
+    if spec.resources is not None:
+        parts.append(("the pod as a whole", spec.resources))
+    for part, resources in parts:
+        for resource, limit in resources.limits.items():
+            if amount(resource, resources.requests.get(resource, 0)) > amount(resource, limit):
+                return f"{part} requests more {resource} than its limit of {limit}"
+    return ""
+
+
 def effective(resources: Resources) -> Mapping[str, Quantity]:
     """Requests, completed by limits."""
     return resources.limits | resources.requests if resources.limits else resources.requests

@@ -31,7 +31,7 @@ from scaler.kube import kueue_objects as kube
 from scaler.kube.nodes import terms, tolerations
 from scaler.kube.objects import Condition
 from scaler.kueue.foresight import unforeseeable
-from scaler.kueue.pod_requests import effective, pod_requests
+from scaler.kueue.pod_requests import effective, over_limits, pod_requests
 
 BOOST_ANNOTATION = "kueue.x-k8s.io/priority-boost"
 GATE_ANNOTATION = "kueue.x-k8s.io/admission-gated-by"
@@ -61,6 +61,7 @@ def quota_workload_of(
         return None
     counts = _counts(workload)
     doubts: list[str] = []
+    invalid = _invalid(workload.spec.pod_sets, doubts)
     reservation = _reservation(workload, conditions, counts, doubts)
     metadata = workload.metadata
     return model.Workload(
@@ -76,7 +77,8 @@ def quota_workload_of(
         admitted=reservation is not None and _is_true(conditions, "Admitted"),
         evicted=reservation is not None and _is_true(conditions, "Evicted"),
         may_queue=_may_queue(workload, conditions, now),
-        opaque_because=unforeseeable(workload) or "; ".join(doubts),
+        opaque_because=unforeseeable(workload) or "; ".join(dict.fromkeys(doubts)),
+        invalid_because=invalid,
         generation=metadata.generation or 1,
         extra_shape=_extra_shape(workload.spec.pod_sets),
     )
@@ -208,6 +210,17 @@ def _of_one_pod(total: kube.PodSetRequest, count: int) -> dict[str, int] | None:
     if any(value % count for value in amounts.values()):
         return None
     return {name: value // count for name, value in amounts.items()}
+
+
+def _invalid(pod_sets: Iterable[kube.PodSet], doubts: list[str]) -> str:
+    """Why Kueue refuses the pods. What LimitRanges forbid is not known here."""
+    for each in pod_sets:
+        try:
+            if excess := over_limits(each.template.spec):
+                return f"PodSet {each.name}: {excess}"
+        except ValueError as error:
+            doubts.append(f"PodSet {each.name}: {error}")
+    return ""
 
 
 @lru_cache(maxsize=4096)

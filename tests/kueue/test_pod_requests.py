@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from scaler.kube.kueue_objects import TemplateSpec
-from scaler.kueue.pod_requests import pod_requests
+from scaler.kueue.pod_requests import over_limits, pod_requests
 
 GPU = "nvidia.com/gpu"
 
@@ -81,6 +81,32 @@ CASES: dict[str, tuple[dict[str, int], dict[str, int]]] = {
 @pytest.mark.parametrize(("found", "expected"), CASES.values(), ids=CASES)
 def test_a_pod_asks_for(found: dict[str, int], expected: dict[str, int]) -> None:
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({"containers": [container({"cpu": "1"}, limits={"cpu": "1000m"})]}, "", id="just as much"),
+        pytest.param({"containers": [container({"cpu": "1"}, limits={GPU: 1})]}, "", id="the limit is of another"),
+        pytest.param(
+            {"containers": [container(), {"name": "c", **container({GPU: 2}, limits={GPU: 1})}]},
+            f"container c requests more {GPU} than its limit of 1",
+            id="a container",
+        ),
+        pytest.param(
+            {"initContainers": [{"name": "i", **container({"cpu": "1001m"}, limits={"cpu": "1"})}]},
+            "container i requests more cpu than its limit of 1",
+            id="an init container",
+        ),
+        pytest.param(
+            {"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "1G"}}},
+            "the pod as a whole requests more memory than its limit of 1G",
+            id="the pod as a whole",
+        ),
+    ],
+)
+def test_no_request_may_exceed_its_limit(spec: dict[str, Any], expected: str) -> None:
+    assert over_limits(msgspec.convert(spec, TemplateSpec)) == expected
 
 
 @pytest.mark.parametrize(

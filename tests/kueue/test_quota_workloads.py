@@ -341,6 +341,20 @@ def test_what_cannot_be_read_makes_it_opaque_and_never_disappear() -> None:
     assert claims.opaque_because == "QuotaReserved is True without an admission in its status"
 
 
+def test_requests_above_their_limits_are_refused() -> None:
+    excessive = {"name": "main", "resources": {"requests": {GPU: 2}, "limits": {GPU: 1}}}
+    found = seen(gang(pod_set("driver"), pod_set("worker", spec={"containers": [excessive]})))
+    assert found.invalid_because == f"PodSet worker: container main requests more {GPU} than its limit of 1"
+    assert not found.opaque_because
+
+
+def test_a_limit_that_cannot_be_read_is_told_once() -> None:
+    broken = {"resources": {"limits": {GPU: "many"}}}
+    found = seen(gang(pod_set(spec={"containers": [broken]})))
+    assert not found.invalid_because
+    assert found.opaque_because.count("'many' is not a resource quantity") == 1
+
+
 # ---------------------------------------------------------------------------------------------------- nodes, and shapes
 
 

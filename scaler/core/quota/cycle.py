@@ -9,7 +9,7 @@ Laws:
 
 * The tree is left with what was admitted, and otherwise as it was: what is kept or taken for those that wait is
   forgotten at the end of the cycle. Preempted Workloads still hold their quota; ending them is the caller's.
-* Heads whose namespace their queue does not select are not nominated.
+* Heads whose namespace their queue does not select are not nominated, nor are those that Kueue refuses as invalid.
 
 Source: Kueue, pkg/scheduler/scheduler.go (schedule, nominate, makeClassicalIterator, requeueAndUpdate).
 """
@@ -88,11 +88,11 @@ class Scheduler:
         """Run one cycle: take a head from every queue, admit what may be, put back the others."""
         strategies = self._roster.world.strategies
         turns = Turns(self._tree, number, at, fair_sharing=self._fair_sharing, strategies=strategies)
-        heads, strangers = self._heads(turns)
+        heads, refused = self._heads(turns)
         for head in self._ordered(heads):
             turns.process(head)
         turns.forget_reserved()
-        moved, goes_on = bool(strangers), False
+        moved, goes_on = any(not back for _, back in refused), False
         for head in turns.done:
             moved = not self._put_back(head, number) or moved
             goes_on = goes_on or head.progress != head.tried
@@ -101,25 +101,33 @@ class Scheduler:
             at=at,
             admitted=tuple(turns.admitted),
             preempted=tuple(turns.preempted),
-            considered=(*(_considered(head) for head in turns.done), *strangers),
+            considered=(*(_considered(head) for head in turns.done), *(each for each, _ in refused)),
             moved=moved,
             will_repeat=not (turns.admitted or turns.preempted or moved or goes_on),
         )
 
-    def _heads(self, turns: Turns) -> tuple[list[Head], list[Considered]]:
-        heads, strangers = [], []
+    def _heads(self, turns: Turns) -> tuple[list[Head], list[tuple[Considered, bool]]]:
+        """The heads that are nominated, and those that are not; of these, whether they are back in line."""
+        heads, refused = [], []
         for queue in self._queues:
             line = self._lines[queue.name]
             number = line.pop()
             if number is None:
                 continue
-            if number in self._roster.strangers:
-                line.requeue(number, Outcome.NAMESPACE_MISMATCH, Obstacle.MISCONFIGURED)
-                key = self._roster.waiting(number).key
-                strangers.append(Considered(key, queue.name, Outcome.NAMESPACE_MISMATCH, Obstacle.MISCONFIGURED, None))
-            else:
+            refusal = self._refusal(number)
+            if refusal is None:
                 heads.append(self._nominate(turns, number, queue, line))
-        return heads, strangers
+                continue
+            back = line.requeue(number, refusal, Obstacle.MISCONFIGURED)
+            key = self._roster.waiting(number).key
+            refused.append((Considered(key, queue.name, refusal, Obstacle.MISCONFIGURED, None), back))
+        return heads, refused
+
+    def _refusal(self, number: int) -> Outcome | None:
+        """Why the head is not nominated."""
+        if number in self._roster.strangers:
+            return Outcome.NAMESPACE_MISMATCH
+        return Outcome.INVALID if self._roster.waiting(number).invalid_because else None
 
     def _nominate(self, turns: Turns, number: int, queue: QueueNode, line: PendingQueue) -> Head:
         workload, demand = self._roster.waiting(number), self._roster.demand(number)

@@ -227,6 +227,8 @@ class Workload:
     """
     opaque_because: str = ""
     """Why its scheduling cannot be foreseen, such as a topology request; empty where it can."""
+    invalid_because: str = ""
+    """Why Kueue refuses it whatever quota is free, such as requests above their limits; empty where it does not."""
     generation: int = 1
     extra_shape: Hashable = field(default=())
     """What else Kueue counts when it asks whether two Workloads are alike."""

@@ -10,6 +10,7 @@ their namespace.
 | preemption pending              | in line, and first until admitted (sticky)   | in line              |
 | no fit                          | aside, with all that are alike               | in line              |
 | no candidates for preemption    | aside, with all that are alike               | in line              |
+| refused as invalid              | aside                                        | in line              |
 | namespace not selected          | out                                          | out                  |
 | whatever, but flavors untried   | in line                                      | in line              |
 
@@ -45,6 +46,7 @@ class Outcome(StrEnum):
     NO_CANDIDATES = "PreemptionNoCandidates"
     NO_FIT = "NoFit"
     SKIPPED = "FailedAfterNomination"
+    INVALID = "Inadmissible"
     NAMESPACE_MISMATCH = "NamespaceMismatch"
 
 

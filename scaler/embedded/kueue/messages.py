@@ -54,6 +54,8 @@ def wait(considered: Considered, workload: Workload, queue: ClusterQueue, flavor
     match considered.outcome:
         case Outcome.NAMESPACE_MISMATCH:
             message = NAMESPACE_MISMATCH
+        case Outcome.INVALID:
+            message = f"resources validation failed: {workload.invalid_because}"
         case Outcome.SKIPPED:
             message = _TOO_LATE
         case Outcome.PENDING_PREEMPTION if not considered.victims:

@@ -147,6 +147,22 @@ def test_a_namespace_that_is_not_selected_is_told_so() -> None:
     assert (head.outcome, head.obstacle) == (Outcome.NAMESPACE_MISMATCH, Obstacle.MISCONFIGURED)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        pytest.param(Strategy.BEST_EFFORT_FIFO, ["next"], id="it is set aside"),
+        pytest.param(Strategy.STRICT_FIFO, [], id="it blocks its queue"),
+    ],
+)
+def test_who_is_refused_as_invalid_is_never_nominated(strategy: Strategy, expected: list[str]) -> None:
+    refused = workload("refused", invalid_because="container main requests more cpu than its limit of 1")
+    run = simulation([cluster_queue(strategy=strategy)], [refused, workload("next")])
+    (head,) = run.step().considered
+    assert (head.outcome, head.obstacle, head.assignment) == (Outcome.INVALID, Obstacle.MISCONFIGURED, None)
+    run.run()
+    assert [each.name for each in run.holders] == expected
+
+
 # --------------------------------------------------------------------------------------------------------- preemption
 
 
