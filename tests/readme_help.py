@@ -1,13 +1,17 @@
-"""The README's command-line section is what `--help` prints. `uv run python tests/readme_help.py` writes it anew."""
+"""What the README shows of the program itself: what `--help` prints, and the permissions that its account needs.
+
+`uv run python tests/readme_help.py` writes it anew.
+"""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from scaler.loops.diagnosis import permissions
+
 README = Path(__file__).parent.parent / "README.md"
-BEGIN, END = "<!-- help -->\n", "<!-- /help -->\n"
-VERBS = ("", "demo", "run", "explain", "plan", "pending", "queues", "version")
+VERBS = ("", "demo", "run", "explain", "plan", "pending", "queues", "doctor", "version")
 
 
 def help_of(verb: str) -> str:
@@ -25,15 +29,22 @@ def section() -> str:
     return "\n".join(blocks)
 
 
-def current() -> str:
+def shown(mark: str) -> str:
+    """What the README has between the marks."""
     text = README.read_text(encoding="utf-8")
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
+    return text[text.index(f"<!-- {mark} -->\n") + len(f"<!-- {mark} -->\n") : text.index(f"<!-- /{mark} -->\n")]
+
+
+SECTIONS = {"help": section, "permissions": permissions.table}
+"""What belongs between which marks."""
 
 
 def rewrite() -> None:
     text = README.read_text(encoding="utf-8")
-    head, tail = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    README.write_text(head + section() + tail, encoding="utf-8")
+    for mark, content in SECTIONS.items():
+        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
+        text = text[: text.index(begin) + len(begin)] + content() + text[text.index(end) :]
+    README.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
