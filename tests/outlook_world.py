@@ -9,6 +9,7 @@ Workloads. It is noon.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -60,8 +61,11 @@ class Town:
         flavors: Iterable[Flavor] = (),
         local_queues: Iterable[LocalQueue] | None = None,
         policy: ReclaimPolicy = ReclaimPolicy(),  # noqa: B008 (immutable)
-        capacity: Callable[[], Capacity | Blind] = lambda: Blind("nodes are not watched"),
+        capacity: Callable[[], Capacity | Blind] | None = None,
     ) -> None:
+        """Without `capacity` nodes do not matter, whatever the policy says of them."""
+        if capacity is None:
+            policy, capacity = replace(policy, consider_nodes=False), lambda: Blind("nodes are not watched")
         self.snapshot = Snapshot()
         self.cluster = MemoryCluster(scaled_objects=MemoryStore(scaled_object_indexes()))
         self.board = Board(max_age=timedelta(minutes=1), clock=lambda: 0.0)

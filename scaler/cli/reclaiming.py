@@ -27,8 +27,6 @@ from scaler.loops.quota_view import Blind, QuotaReflectors, QuotaView
 from scaler.loops.reallocation import Reallocation
 from scaler.loops.reconciliation import Announcer, Reconciler
 
-Clock = Callable[[], datetime]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaiming:

@@ -41,7 +41,7 @@ class Stake:
     priority: int = 0
     times_reclaimed: int = 0
     resume: timedelta = timedelta(minutes=5)
-    """From asking it back until all its GPU pods run: its own last time where that is known."""
+    """From activating it again until all its GPU pods run: its own last time, five minutes where it never came back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

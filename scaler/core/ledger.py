@@ -75,10 +75,11 @@ class Entry:
 
     @property
     def wasted_gpu_seconds(self) -> float | None:
-        """Unused GPU time of a hand-over that is complete."""
-        if self.admitted_at is None or self.releasing_at is None:
+        """Unused GPU time of a hand-over that has ended, well or not; None where nothing was given up yet."""
+        end = self.admitted_at or self.ended_at
+        if end is None or self.releasing_at is None:
             return None
-        return self.gpus * (self.admitted_at - self.releasing_at).total_seconds()
+        return self.gpus * (end - self.releasing_at).total_seconds()
 
 
 def advance(entry: Entry, sight: Sight, *, now: datetime) -> Entry:

@@ -149,6 +149,7 @@ def _candidate(
         idle=max(timedelta(0), now - idle_since),
         priority=workload.priority,
         times_reclaimed=times_reclaimed(scalable),
+        **_way_back(scalable, running_since),
     )
     return Candidate(
         workload=workload.key,
@@ -157,6 +158,12 @@ def _candidate(
         cost=cost_of(stake, weights),
         member=member_of(scalable, workload),
     )
+
+
+def _way_back(scalable: ScalableWorkload, running_since: datetime) -> dict[str, timedelta]:
+    """How long it took to come back the last time, where it ever did."""
+    resumed_at = scalable.status.resumed_at
+    return {"resume": running_since - resumed_at} if resumed_at and running_since > resumed_at else {}
 
 
 def gpus_of(workload: Workload, cluster: Cluster) -> int:

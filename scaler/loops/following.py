@@ -12,6 +12,7 @@ Laws:
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,6 +37,9 @@ log = structlog.get_logger(__name__)
 StandBack = Callable[[str, str], Awaitable[str]]
 """(key of a Workload, plan) → empty where it was told to give its quota back, and otherwise why not."""
 
+_REPLANS = 2
+"""How often one plan is made anew with more victims. Where newcomers take whatever is freed, going on would suspend
+everybody who is idle, one after the other, for a gang that never gets in; after this many all are released instead."""
 _YIELDS_WITHIN = timedelta(seconds=10)
 """How long Kueue has to evict who was told to stand back; after that it is a thief like any other."""
 
@@ -55,6 +59,8 @@ class Following:
     """(plan, victim) that have been seen at 0: whoever is at 1 again after that was asked for."""
     _held: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
     """By plan, who held quota beside its gang when it was last put on trial."""
+    _replanned: Counter[str] = field(default_factory=Counter, init=False)
+    """How often the plan of a gang was made anew, by the gang's uid."""
     _standing_back: dict[tuple[str, str], datetime] = field(default_factory=dict, init=False)
     """By plan and thief, until when it has time to give back what it was told to."""
 
@@ -68,6 +74,8 @@ class Following:
             for plan, member in members
             if member.victim.is_wanted_at_zero or (plan, member.name) in self._at_zero
         )
+        gangs = frozenset(each.grant.gang_uid for each in standing)
+        self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
         self._held = {each.grant.plan: held for each in standing if (held := self._held.get(each.grant.plan))}
         return standing
 
@@ -165,9 +173,10 @@ class Following:
         gang = sight.snapshot.workload(plan.grant.gang)
         candidates = [*sight.idlers.candidates, *self._willing(plan, sight)]
         found = await self.proposals.propose(sight, gang, candidates) if gang is not None else None
-        if isinstance(found, Plan):
+        if isinstance(found, Plan) and self._replanned[plan.grant.gang_uid] < _REPLANS:
+            self._replanned[plan.grant.gang_uid] += 1
             await self.reallocation.replace(plan, found, step, now=now, until=now + self.planning.policy.grant_for)
-        elif found is not None and found.why is Why.FITS_ALREADY and step.ending is not Ending.NOT_RESERVED:
+        elif isinstance(found, NoPlan) and found.why is Why.FITS_ALREADY and step.ending is not Ending.NOT_RESERVED:
             others = [member.name for member in plan.holders if not member.victim.stays]
             await self.reallocation.drop(plan, others, step, now)
         else:

@@ -37,13 +37,16 @@ class Sight:
     idlers: Idlers
     spending: Spending
     capacity: Capacity | None
+    """What nodes have free; None where that is not seen, or does not matter."""
     now: datetime
+    nodes_unseen: str = ""
+    """Why it is not known where pods fit, although plans depend on it; empty where it is."""
     gangs: Sequence[Workload] = ()
     """All that wait for GPUs, in the order in which plans are made."""
 
 
 class Planning:
-    """Makes plans. `capacity` gives the nodes' free amounts, or why they are not known: then only quota is counted."""
+    """Makes plans. `capacity` gives the nodes' free amounts, or why they are not known: then nothing is planned."""
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Planning:
             return snapshot
         if evaluation is None or doubt:
             return Blind(doubt)
-        policy = self._policy
+        policy, free = self._policy, self._free()
         idlers = find_idlers(
             evaluation, self._cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now
         )
@@ -88,7 +91,8 @@ class Planning:
             evaluation=evaluation,
             idlers=idlers,
             spending=spending_of(self._cluster, snapshot),
-            capacity=self._free(),
+            capacity=free if isinstance(free, Capacity) else None,
+            nodes_unseen=free.reason if isinstance(free, Blind) else "",
             now=now,
             gangs=waiting_gangs(snapshot.workloads.values(), self._cluster),
         )
@@ -105,9 +109,9 @@ class Planning:
         age = self._board.age or timedelta(0)
         return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self._max_age else ""
 
-    def _free(self) -> Capacity | None:
-        found = self._capacity() if self._policy.consider_nodes else None
-        return found if isinstance(found, Capacity) else None
+    def _free(self) -> Capacity | Blind | None:
+        """What nodes have free, or why that is not seen; None where it does not matter."""
+        return self._capacity() if self._policy.consider_nodes else None
 
     async def plan(self, sight: Sight, gang: Workload, candidates: Iterable[Candidate] | None = None) -> Plan | NoPlan:
         """The plan for the gang; of other candidates than all that are idle, where these are given."""
@@ -120,6 +124,9 @@ class Planning:
         if tree is None:
             message = f"LocalQueue {gang.namespace}/{gang.queue} leads to no ClusterQueue that can be scheduled"
             return NoPlan(gang=gang.key, why=Why.QUEUE_STOPPED, message=message)
+        if sight.nodes_unseen:
+            message = f"{sight.nodes_unseen}; with reclaim.considerNodes: false plans count quota alone"
+            return NoPlan(gang=gang.key, why=Why.UNFORESEEABLE, message=f"nobody knows where its pods fit: {message}")
         doubts = sight.snapshot.doubts(tree)
         if doubts:
             return NoPlan(gang=gang.key, why=Why.UNFORESEEABLE, message=f"cannot be read: {'; '.join(doubts)}")

@@ -44,7 +44,7 @@ def test_nothing_is_credited_before_it_is_seen() -> None:
 def test_what_a_third_one_got_is_taken_and_stays_so() -> None:
     entry = after((0, ENDING), (1, replace(GONE, taken_by="team/thief")), (2, replace(GONE, gang_admitted=True)))
     assert (entry.stage, entry.taken_by) == (Stage.TAKEN, "team/thief")
-    assert entry.wasted_gpu_seconds is None
+    assert entry.wasted_gpu_seconds == 4 * 1
 
 
 def test_nobody_is_a_thief_once_the_gang_holds_its_quota() -> None:

@@ -175,6 +175,24 @@ async def test_without_nodes_only_quota_is_planned_for_and_the_plan_says_so() ->
     assert found.placement is None
 
 
+async def test_where_nodes_matter_and_are_not_seen_nobody_is_suspended() -> None:
+    world, sight = await waiting()
+    planning = Planning(
+        world.evaluator.cluster,
+        world.board,
+        cast(QuotaView, world.view),
+        ReclaimPolicy(consider_nodes=True),
+        max_age=timedelta(minutes=1),
+        capacity=lambda: Blind("Nodes are not followed: 403 Forbidden"),
+    )
+    found = planning.look(world.now)
+    assert isinstance(found, Sight)
+    plan = await planning.plan(found, gang(sight))
+    assert isinstance(plan, NoPlan)
+    assert plan.why is Why.UNFORESEEABLE
+    assert "403 Forbidden" in plan.message
+
+
 async def test_everybody_is_there_for_what_if_questions() -> None:
     world = PressureWorld()
     world.runs("idle")

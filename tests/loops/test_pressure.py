@@ -982,6 +982,16 @@ async def test_one_that_cannot_stand_back_has_the_plan_made_anew() -> None:
     assert world.has_grant("c")
 
 
+async def test_thieves_do_not_wear_out_everybody_who_is_idle() -> None:
+    others = [f"idle-{number}" for number in range(6)]
+    world = await plan_at(BEGUN, *others, strategy="BestEffortFIFO")
+    for number in range(6):
+        world.steals(f"thief-{number}", gpus=1)
+        await world.passes(minutes=1)
+    # The plan is made anew twice at most, with one victim more each time; then all are released and woken again.
+    assert len(world.deactivated) <= 4
+
+
 async def test_without_anybody_else_what_was_freed_is_given_back() -> None:
     world = await plan_at(BEGUN, strategy="BestEffortFIFO")
     world.steals("thief", gpus=1)
