@@ -8,7 +8,7 @@
 | `needs`    | what has to be gained at least, and who adds how much to it?      |
 | `trial`    | would it really get in, and stay, if exactly these were suspended? |
 | `twins`    | who can stand for whom?                                           |
-| `ground`   | the world in which `core/victims.py` searches                     |
+| `ground`   | the world in which `core/victims` searches                        |
 | `refusals` | why is there no plan, with the numbers?                           |
 | `holding`  | does a plan still hold, now that it is to be carried out?         |
 | `planning` | the cheapest set, or why there is none                            |

@@ -50,7 +50,7 @@ def alternatives_to(
     """
     field.trials.allow(_HEADS)
     field.trials.of(field.cheapest_by_sums() or chosen)
-    if budgets.has_refused:
+    if budgets.have_refused:
         field.cheapest(None, limits=_FEW)
     dearest = sorted(field.victims(chosen), key=lambda each: (-each.cost.total, each.name))
     for victim in dearest[: _SPARED if is_exact else 0]:

@@ -1,5 +1,6 @@
 """The world in which the search for victims takes candidates and puts them back: quota and nodes, counted along."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from scaler.core.placement import Capacity, Demand, Rooms
@@ -8,7 +9,11 @@ from scaler.core.quota.tree import Tree
 from scaler.core.reclaim.count import Count
 from scaler.core.reclaim.trial import Trials
 from scaler.core.reclaim.values import Candidate, Refusal
+from scaler.core.scopes import Member, Place
 from scaler.core.victims import Option
+
+_ASKED = 1_000
+"""Questions to budgets for one plan: some 0.3 s where a dozen budgets look at hundreds of suspensions."""
 
 
 class World:
@@ -55,17 +60,48 @@ class World:
 
 
 class Budgets:
-    """What budgets say of the chosen ones. Whoever is refused is refused with others, too."""
+    """What budgets say of the chosen ones.
+
+    Laws of budgets: whoever is refused is refused with others, too; and members of one place are all the same to them.
+    So no more is asked of them than is new.
+    """
 
     def __init__(self, candidates: Collection[Candidate], refuse: Refusal) -> None:
-        self._members: Mapping[str, Candidate] = {each.workload: each for each in candidates}
+        self._members = {each.workload: each.member for each in candidates}
         self._refuse = refuse
-        self.has_refused = False
+        self._known: dict[frozenset[tuple[Place, int]], bool] = {}
+        self._refused: dict[Place, list[Counter[Place]]] = {}
+        """What was refused, by the place of the member that was one too many."""
+        self._asked = 0
 
-    def permit(self, keys: Collection[str]) -> bool:
-        is_refused = bool(keys) and bool(self._refuse([self._members[key].member for key in keys]))
-        self.has_refused = self.has_refused or is_refused
-        return not is_refused
+    @property
+    def have_refused(self) -> bool:
+        return bool(self._refused)
+
+    @property
+    def are_spent(self) -> bool:
+        """Whether they have taken as long to answer as they may for one plan."""
+        return self._asked >= _ASKED
+
+    def permit(self, keys: Sequence[str]) -> bool:
+        """Whether these may all be suspended; of these, all but the last were permitted before."""
+        members = [self._members[key] for key in keys]
+        places = Counter(each.place for each in members)
+        sign = frozenset(places.items())
+        known = self._known.get(sign)
+        if known is None:
+            known = self._known[sign] = not places or self._is_new_and_permitted(members, places)
+        return known
+
+    def _is_new_and_permitted(self, members: Sequence[Member], places: Counter[Place]) -> bool:
+        refused = self._refused.get(members[-1].place, [])
+        if any(each <= places for each in refused):
+            return False
+        self._asked += 1
+        if not self._refuse(members):
+            return True
+        self._refused.setdefault(members[-1].place, []).append(places)
+        return False
 
 
 class SumsGround:
@@ -135,4 +171,4 @@ class VictimGround(SumsGround):
         return self._trials.of(keys).why is None
 
     def is_spent(self) -> bool:
-        return self._trials.are_spent
+        return self._trials.are_spent or (self._budgets is not None and self._budgets.are_spent)

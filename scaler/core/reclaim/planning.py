@@ -12,7 +12,7 @@ Laws:
 Worked example, the one that greedy counting gets wrong: 4 GPUs are free, idle are a (4), b (8) and c (1), and the gang
 needs 8. Counting idle GPUs alone finds too little in a, and takes b for the whole; here a makes up what is missing.
 
-How: what is missing at least is counted from the sums. `core/victims.py` searches the cheapest set that could do by the
+How: what is missing at least is counted from the sums. `core/victims` searches the cheapest set that could do by the
 sums and by the nodes; each such set is put on trial (`trial.py`), which simulates the cycles. Exact for what occurs;
 where the search ends before everything was looked at, the plan says that it is not exact, or the answer is NotFound.
 """
@@ -45,7 +45,7 @@ def plan_reclaim(request: Request) -> Plan | NoPlan:
     found = field.cheapest(budgets)
     if found.keys is not None:
         return _planned(field, found.keys, found, budgets)
-    unbounded = field.cheapest(None).keys if budgets.has_refused else None
+    unbounded = field.cheapest(None).keys if budgets.have_refused else None
     if unbounded is not None:
         return _no_plan(field, Why.BUDGET_EXHAUSTED, field.refusal(unbounded), is_exact=found.is_exact)
     return _no_plan(field, *why_nobody(field), is_exact=found.is_exact)

@@ -114,7 +114,10 @@ def in_order(workloads: Iterable[Workload]) -> tuple[str, ...]:
 
 
 Refusal = Callable[[Collection[Member]], str]
-"""Why budgets do not let all of these be suspended; empty where they do."""
+"""Why budgets do not let all of these be suspended; empty where they do.
+
+Whoever is refused is refused with others, too, and members of one place can stand for each other.
+"""
 
 
 def _nothing_refused(_: Collection[Member]) -> str:

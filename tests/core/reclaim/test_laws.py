@@ -44,6 +44,22 @@ def test_with_few_steps_a_plan_is_still_sufficient_and_necessary(request: Reques
 
 
 @settings(max_examples=60)
+@given(requests())
+def test_what_is_told_beside_a_plan_is_true(request: Request) -> None:
+    found, judge = plan_reclaim(request), Judge(request)
+    keys = {each.name: each.workload for each in request.candidates}
+    for other in found.alternatives:
+        assert judge.accepts(frozenset(keys[name] for name in other.victims)) == (other.why_not is None), other
+    if isinstance(found, Plan):
+        assert [each.victim for each in found.necessities] == [each.name for each in found.victims]
+        assert all(each.why is not Why.FITS_ALREADY and each.message for each in found.necessities)
+        assert all(each.cost >= found.cost for each in found.alternatives if each.why_not is None)
+        asked = {each.name: each for each in request.gang.pod_sets}
+        for pods in found.assignments:
+            assert (asked[pods.name].min_count or asked[pods.name].count) <= pods.count <= asked[pods.name].count
+
+
+@settings(max_examples=60)
 @given(requests(), st.integers(0, 2**32))
 def test_planning_twice_is_planning_once_in_whatever_order_things_are_given(request: Request, seed: int) -> None:
     def shuffled(things: Iterable[T]) -> list[T]:

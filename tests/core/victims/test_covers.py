@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.core.covers import Cover
+from scaler.core.victims.covers import Cover
 
 options = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 20)), max_size=7)
 
