@@ -29,6 +29,8 @@ from scaler.core.placement.index import NodeSet, Shape, union
 
 Pods = Mapping[Shape, int]
 """How many there are of which shape."""
+_COUNTS = 1_500
+"""Answers of one crowd that have to be counted node by node, or resource by resource: some 0.2 s."""
 
 
 def pods_of(demands: Iterable[Demand], index: NodeIndex) -> Counter[Shape]:
@@ -47,41 +49,120 @@ def is_assured(pods: Pods, capacity: Capacity) -> bool:
 
 def keeps_room(shape: Shape, count: int, capacity: Capacity, others: Pods) -> bool:
     """Whether room for so many pods of the shape is left for sure when those others have come."""
-    return _is_sure(_room(shape, capacity), count + others.get(shape, 0), others, capacity)
+    pods = Counter(others)
+    pods[shape] += count
+    return Crowd(capacity).has_room_for(shape, pods)
 
 
 class Crowd:
-    """Pods that are on their way to nodes, all at the same time."""
+    """Pods that are on their way to nodes, all at the same time.
 
-    def __init__(self, capacity: Capacity) -> None:
+    It is asked hundreds of times about hundreds of shapes. What one pod can spoil for another is remembered, and most
+    answers follow from the sum of that, without a look at nodes. The others are counted; when there were too many of
+    them the answer is no.
+    """
+
+    def __init__(self, capacity: Capacity, *, counts: int = _COUNTS) -> None:
         self._capacity = capacity
-        self._pods: Counter[Shape] = Counter()
-        self._rooms: dict[Shape, _Room] = {}
-        self._sure: dict[Shape, bool] = {}
-        """Of those in it; empty after somebody has joined without being asked."""
+        self._counts = counts
+        self._numbers: dict[Shape, int] = {}
+        self._shapes: list[Shape] = []
+        self._rooms: dict[int, _Room] = {}
+        self._harms: dict[tuple[int, int], int] = {}
+        self._coming: Counter[int] = Counter()
+        """Pods by the number of their shape."""
+        self._loss: Counter[int] = Counter()
+        """By number of a shape that comes, the most places that all others can spoil, pod by pod."""
+        self._sure: dict[int, bool] = {}
+        """Of those in it."""
 
     def admits(self, pods: Pods) -> bool:
         """Whether these would be sure of their places among those in it, and the sure ones of theirs among these."""
-        together = self._pods + Counter(pods)
-        return all(self._has_room(shape, together) for shape in pods) and all(
-            self._has_room(shape, together) for shape in self._pods if self._is_sure_now(shape) and shape not in pods
+        new = self._numbered(pods)
+        return all(self._holds(shape, new) for shape in new) and all(
+            self._holds(shape, new) for shape in self._coming if shape not in new and self._is_sure_now(shape)
         )
 
     def join(self, pods: Pods) -> None:
-        """These come, too. Asked before, or not to be asked, as they have been let go already."""
-        self._sure = self._sure | dict.fromkeys(pods, True) if self._sure else {}
-        self._pods.update(pods)
+        """These come, too. They were asked about before, or have been let go already."""
+        new = self._numbered(pods)
+        for shape in self._coming:
+            self._loss[shape] += self._spoiled_by(new, shape)
+        for shape in new.keys() - self._coming.keys():
+            self._loss[shape] = self._spoiled_by(self._coming, shape) + self._spoiled_by(new, shape)
+        self._sure = self._sure | dict.fromkeys(new, True) if self._sure else {}
+        self._coming.update(new)
 
-    def _is_sure_now(self, shape: Shape) -> bool:
+    def has_room_for(self, shape: Shape, pods: Pods) -> bool:
+        """Whether all of these that are of the shape have room for sure, were these the only ones."""
+        return self._holds(self._number(shape), self._numbered(pods))
+
+    # -------------------------------------------------------------------------------------------------------- by number
+
+    def _numbered(self, pods: Pods) -> dict[int, int]:
+        return {self._number(shape): count for shape, count in pods.items() if count}
+
+    def _number(self, shape: Shape) -> int:
+        number = self._numbers.get(shape)
+        if number is None:
+            number = self._numbers[shape] = len(self._shapes)
+            self._shapes.append(shape)
+        return number
+
+    def _is_sure_now(self, shape: int) -> bool:
         if shape not in self._sure:
-            self._sure[shape] = self._has_room(shape, self._pods)
+            self._sure[shape] = self._holds(shape, {})
         return self._sure[shape]
 
-    def _has_room(self, shape: Shape, pods: Counter[Shape]) -> bool:
+    def _holds(self, shape: int, new: Mapping[int, int]) -> bool:
+        """Whether the pods of the shape, those in it and new ones, have room for sure when all of them come."""
+        room = self._room(shape)
+        spare = room.total - self._coming[shape] - new.get(shape, 0)
+        if spare < 0:
+            return False
+        known = self._loss[shape] if shape in self._coming else self._spoiled_by(self._coming, shape)
+        if known + self._spoiled_by(new, shape) <= spare:
+            return True
+        self._counts -= 1
+        return self._counts > 0 and self._counted(shape, room, new) <= spare
+
+    def _room(self, shape: int) -> "_Room":
         room = self._rooms.get(shape)
         if room is None:
-            room = self._rooms[shape] = _room(shape, self._capacity)
-        return _is_sure(room, pods[shape], pods, self._capacity)
+            room = self._rooms[shape] = _room(self._shapes[shape], self._capacity)
+        return room
+
+    def _spoiled_by(self, pods: Mapping[int, int], shape: int) -> int:
+        """Most places for the shape that these spoil, each pod for itself."""
+        harms, spoiled = self._harms, 0
+        for rival, number in pods.items():
+            harm = harms.get((rival, shape))
+            if harm is None:
+                harm = harms[rival, shape] = self._harm(rival, shape)
+            spoiled += number * harm
+        return spoiled
+
+    def _harm(self, rival: int, shape: int) -> int:
+        """Most places for the shape that one pod of the rival spoils. Those that are alike spoil nothing."""
+        room = self._room(shape)
+        if rival == shape or not self._shapes[rival].eligible & room.nodes:
+            return 0
+        return min(room.largest, _most(self._shapes[rival], room.needs))
+
+    def _counted(self, shape: int, room: "_Room", new: Mapping[int, int]) -> int:
+        """Most places that all rivals together can spoil: by what they take of each resource, and pod by pod."""
+        pods = self._coming + Counter(new)
+        rivals = [(self._shapes[each], count) for each, count in pods.items() if self._harms.get((each, shape))]
+        taken: Counter[int] = Counter()
+        for rival, number in rivals:
+            for resource, amount in rival.needs:
+                taken[resource] += number * amount
+        by_resource = {
+            resource: _affordable(room.costs(resource, self._capacity), taken[resource]) for resource in room.needs
+        }
+        scarce = {resource: amount for resource, amount in room.needs.items() if by_resource[resource]}
+        by_pods = sum(number * min(room.largest, _most(rival, scarce)) for rival, number in rivals)
+        return min(by_pods, sum(by_resource.values()))
 
 
 # ---------------------------------------------------------------------------------------------------------- one shape
@@ -91,20 +172,41 @@ class Crowd:
 class _Room:
     """Where pods of a shape may go."""
 
-    shape: Shape
+    needs: Mapping[int, int]
     rooms: Sequence[tuple[int, int]]
     """Positions of nodes, and how many pods each takes."""
     nodes: NodeSet
     total: int
     largest: int
-    costs: dict[int, Counter[int]] = field(default_factory=dict)
-    """By resource, how much of it has to be taken to spoil one place, and how many such places there are."""
+    _costs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def costs(self, resource: int, capacity: Capacity) -> list[tuple[int, int]]:
+        """How much of the resource has to be taken to spoil one place, and how many such places there are, cheap first.
+
+        Where the first place of a node is dearer than its next ones, all of them are counted with their average.
+        """
+        known = self._costs.get(resource)
+        if known is None:
+            known = self._costs[resource] = sorted(self._counted(resource, capacity).items())
+        return known
+
+    def _counted(self, resource: int, capacity: Capacity) -> Counter[int]:
+        costs: Counter[int] = Counter()
+        amount = self.needs[resource]
+        for node, places in self.rooms:
+            first = capacity.free[node][resource] - places * amount + 1
+            if first <= amount:
+                costs[first] += 1
+                costs[amount] += places - 1
+            else:
+                costs[(first + (places - 1) * amount) // places] += places
+        return costs
 
 
 def _room(shape: Shape, capacity: Capacity) -> _Room:
     rooms = tuple(capacity.rooms(shape)) if shape.eligible else ()
     return _Room(
-        shape=shape,
+        needs=dict(shape.needs),
         rooms=rooms,
         nodes=union(1 << node for node, _ in rooms),
         total=sum(room for _, room in rooms),
@@ -112,61 +214,22 @@ def _room(shape: Shape, capacity: Capacity) -> _Room:
     )
 
 
-def _is_sure(room: _Room, count: int, pods: Pods, capacity: Capacity) -> bool:
-    """Whether so many pods of its shape have room for sure while all others of these come."""
-    spare = room.total - count
-    rivals = [(each, number) for each, number in pods.items() if each.eligible & room.nodes and each != room.shape]
-    if spare < 0 or not rivals:
-        return spare >= 0
-    needs = dict(room.shape.needs)
-    at_most = sum(number * min(room.largest, _most(rival, needs)) for rival, number in rivals)
-    return at_most <= spare or _spoiled(room, rivals, capacity) <= spare
-
-
 def _most(rival: Shape, needs: Mapping[int, int]) -> int:
     """Most places that one pod of the rival spoils, of pods that need so much of some resources."""
-    return max((-(-amount // needs[each]) for each, amount in rival.needs if each in needs), default=0)
+    most = 0
+    for resource, amount in rival.needs:
+        needed = needs.get(resource)
+        if needed is not None and amount > most * needed:
+            most = -(-amount // needed)
+    return most
 
 
-def _spoiled(room: _Room, rivals: Sequence[tuple[Shape, int]], capacity: Capacity) -> int:
-    """Most places that all rivals together can spoil: by what they take of each resource, and pod by pod."""
-    taken: Counter[int] = Counter()
-    for rival, number in rivals:
-        for resource, amount in rival.needs:
-            taken[resource] += number * amount
-    by_resource = {
-        resource: _affordable(_costs(room, resource, amount, capacity), taken[resource])
-        for resource, amount in room.shape.needs
-    }
-    scarce = {resource: amount for resource, amount in room.shape.needs if by_resource[resource]}
-    by_pods = sum(number * min(room.largest, _most(rival, scarce)) for rival, number in rivals)
-    return min(by_pods, sum(by_resource.values()))
-
-
-def _costs(room: _Room, resource: int, amount: int, capacity: Capacity) -> Counter[int]:
-    """What each place costs, where a pod needs that amount of the resource.
-
-    Where the first place of a node is dearer than its next ones, all of them are counted with their average.
-    """
-    costs = room.costs.get(resource)
-    if costs is None:
-        costs = room.costs[resource] = Counter()
-        for node, places in room.rooms:
-            first = capacity.free[node][resource] - places * amount + 1
-            if first <= amount:
-                costs[first] += 1
-                costs[amount] += places - 1
-            else:
-                costs[(first + (places - 1) * amount) // places] += places
-    return costs
-
-
-def _affordable(costs: Counter[int], budget: int) -> int:
+def _affordable(costs: Sequence[tuple[int, int]], budget: int) -> int:
     """Most places that can be had for the budget."""
     places = 0
-    for cost in sorted(costs):
-        bought = min(costs[cost], budget // cost)
+    for cost, number in costs:
+        bought = min(number, budget // cost)
         places, budget = places + bought, budget - bought * cost
-        if bought < costs[cost]:
+        if bought < number:
             break
     return places

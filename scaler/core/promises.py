@@ -153,19 +153,24 @@ class _Round:
         if claim.waits_for_pods:
             self._keep(claim, found.seats)
             return Waits(why=Why.PODS_ENDING, seats=found.seats)
-        pins = _pins(found, claim.pin_label, self._free)
-        demands = _pinned(claim.demands, pins)
-        pods = pods_of(demands, self._free.index)
-        doubt, others = self._doubt(claim, pods)
-        if doubt is None:
-            self._left -= 1
-            self._now, self._later = self._now.after(found.seats), self._later.after(found.seats)
-            self._spare = self._spare.after(found.seats)
-            self._let_come(claim.key, pods)
-            return Seated(seats=found.seats, pins=pins)
+        doubt: Why = Why.SCATTERED
+        others: tuple[str, ...] = ()
+        for pins in _ways(found, claim.pin_label, self._free):
+            pods = pods_of(_pinned(claim.demands, pins), self._free.index)
+            why, others = self._doubt(claim, pods)
+            if why is None:
+                return self._seat(claim, found, pins, pods)
+            doubt = why
         if doubt is not Why.SCATTERED:
             self._keep(claim, found.seats)
         return Waits(why=doubt, seats=found.seats, others=others)
+
+    def _seat(self, claim: Claim, found: Placement, pins: Mapping[str, Pin], pods: Counter[Shape]) -> Seated:
+        self._left -= 1
+        self._now, self._later = self._now.after(found.seats), self._later.after(found.seats)
+        self._spare = self._spare.after(found.seats)
+        self._let_come(claim.key, pods)
+        return Seated(seats=found.seats, pins=pins)
 
     def _doubt(self, claim: Claim, pods: Counter[Shape]) -> tuple[Why | None, tuple[str, ...]]:
         """Why it is not let go although it fits, and for whom; None where it is."""
@@ -262,6 +267,12 @@ def _most_seats(demands: Sequence[Demand], capacity: Capacity) -> tuple[Seat, ..
 
 
 # ----------------------------------------------------------------------------------------------------------------- pins
+
+
+def _ways(found: Placement, label: str, capacity: Capacity) -> list[Mapping[str, Pin]]:
+    """How PodSets may be tied: all that can be, or, where others may take just these places from them, none."""
+    pins = _pins(found, label, capacity)
+    return [pins, {}] if pins else [{}]
 
 
 def _pins(found: Placement, label: str, capacity: Capacity) -> dict[str, Pin]:

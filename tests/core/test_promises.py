@@ -215,7 +215,7 @@ def towns(draw: st.DrawFn) -> tuple[Capacity, list[Claim], list[Claim]]:
     return capacity, claims[:held], claims[held:]
 
 
-LAWS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAWS = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(towns())
