@@ -983,13 +983,17 @@ async def test_one_that_cannot_stand_back_has_the_plan_made_anew() -> None:
 
 
 async def test_thieves_do_not_wear_out_everybody_who_is_idle() -> None:
-    others = [f"idle-{number}" for number in range(6)]
-    world = await plan_at(BEGUN, *others, strategy="BestEffortFIFO")
+    """Whatever is freed is taken before the gang can have it, again and again."""
+    world = await plan_at(BEGUN, *(f"idle-{number}" for number in range(6)), strategy="BestEffortFIFO")
     for number in range(6):
-        world.steals(f"thief-{number}", gpus=1)
-        await world.passes(minutes=1)
-    # The plan is made anew twice at most, with one victim more each time; then all are released and woken again.
-    assert len(world.deactivated) <= 4
+        world.steals(f"thief-{number}", gpus=2)
+        await world.ticks(2)
+        await world.judged()
+        await world.keda()
+        await world.ticks(2)
+    # The plan is made anew twice at most, with one victim more each time; then all are released.
+    assert world.deactivated == ["a", "b", "idle-0", "idle-1"]
+    assert not any(world.has_grant(f"idle-{number}") for number in range(6))
 
 
 async def test_without_anybody_else_what_was_freed_is_given_back() -> None:
