@@ -99,7 +99,7 @@ class Field:
             return Found(keys=None, cost=0, is_exact=True)
         need = tuple(need.amount for need in self.needs)
         found = cheapest(options, need, ground, limits=limits or self.request.limits)
-        return found if self.twins.are_alike else replace(found, is_exact=False)
+        return found if self.twins.are_alike and self.trials.are_foreseen else replace(found, is_exact=False)
 
     def cheapest_by_sums(self) -> frozenset[str] | None:
         """The cheapest set that quota asks for, whatever nodes, budgets and others who wait say."""

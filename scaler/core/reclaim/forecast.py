@@ -73,7 +73,7 @@ class Forecast:
 def forecast(simulation: Simulation, leaving: frozenset[str]) -> Forecast:
     """What comes of the simulation with some Workloads gone."""
     start = simulation.fork()
-    start.deactivate(sorted(leaving))
+    start.deactivate(sorted(key for key in leaving if key in simulation))
     limits = Limits(preemptions=3 * sum(1 for _ in start.holders) + 10, cycles=_CYCLES)
     rest = start.fork()
     return Forecast(start=start, run=rest.run(limits=limits), rest=rest)

@@ -2,9 +2,10 @@
 
 Laws:
 
-* Sufficient: with the victims gone, the whole sequence of Kueue's cycles admits the gang, and its pods fit the nodes.
+* Sufficient: with the victims gone, the whole sequence of Kueue's cycles admits the gang and does not preempt it again,
+  and its pods fit the nodes.
 * Necessary: no victim can be left out.
-* Whole or nothing: there is no plan for a part of a gang.
+* Whole or nothing: there is no plan for a part of a gang. With partial admission the fewest pods are the whole.
 * Idempotent: the same request gives the same plan, with the same id.
 * Nobody is touched who is not a candidate; nobody outside the plan is preempted on its account; budgets hold.
 * What is free already counts, and so does what is on its way out.
@@ -101,6 +102,10 @@ def _cautions(field: Field, keys: frozenset[str], trial: Trial) -> Iterator[Caut
         yield Caution(reason="NodesNotCounted", message="only quota was planned for, not where pods fit")
     if trial.others:
         yield Caution(reason="OthersFirst", message=f"{named(trial.others)} get in before it")
+    for pods, assigned in zip(field.gang.pod_sets, trial.gang.held.assignments if trial.gang else (), strict=False):
+        if assigned.count < pods.count:
+            message = f"it starts with {assigned.count} of {pods.count} pods of PodSet {pods.name}"
+            yield Caution(reason="FewerPods", message=message)
     if field.forecast.changes and not field.trials.does_later(keys):
         message = f"these victims will not do any more once Kueue has done what it is about to do: {_about_to(field)}"
         yield Caution(reason="Unsettled", message=message)

@@ -62,6 +62,11 @@ class Trials:
         """Whether they have taken as long as they may for one plan."""
         return self._left <= 0
 
+    @property
+    def are_foreseen(self) -> bool:
+        """Whether all have come to an end."""
+        return all(each.why is not Why.UNFORESEEABLE for each in self._known.values())
+
     def allow(self, heads: int) -> None:
         """Let further trials look at so many heads."""
         self._left = heads
@@ -139,6 +144,9 @@ class Trials:
             if each.workload.key not in self._forecast.preempted:
                 message = f"Kueue would preempt {each.workload.key} for {each.by}"
                 return replace(found, why=Why.WOULD_PREEMPT_OTHERS, message=message)
+        if run.ending is Ending.CAPPED:
+            message = f"Kueue would not come to rest within {len(run.cycles)} cycles"
+            return replace(found, why=Why.UNFORESEEABLE, message=message)
         if entry is None:
             why, message = self._why_waiting(simulation, run)
             return replace(found, why=why, message=message)
@@ -146,8 +154,6 @@ class Trials:
 
     def _why_waiting(self, simulation: Simulation, run: Run) -> tuple[Why, str]:
         """Why the gang does not get in, as far as a run tells."""
-        if run.ending is Ending.CAPPED:
-            return Why.UNFORESEEABLE, f"Kueue would not come to rest within {len(run.cycles)} cycles"
         came = {each.key for cycle in run.cycles for each in cycle.admitted}
         ahead = self._ahead(came)
         if ahead:

@@ -186,3 +186,13 @@ def test_a_plan_that_will_do_later_too_needs_no_such_caution() -> None:
     queues = [cluster_queue("a", gpus=5, cohort="co"), cluster_queue("b", gpus=4, cohort="co")]
     plan = planned(request(workload(gpus=8), queues, [idle, small], [candidate(idle)], cohorts=[cohort("co")]))
     assert "Unsettled" not in [each.reason for each in plan.cautions]
+
+
+def test_a_gang_that_would_start_with_fewer_pods_says_with_how_many() -> None:
+    """Of 8 GPUs 3 are free, and 5 when idle is gone: two pods of 2, of three, and two are enough to start."""
+    idle, busy = holding("idle", gpus=2), holding("busy", gpus=3)
+    gang = workload(pod_sets=(pod_set("workers", pods=3, gpus=2, min_count=2),))
+    plan = planned(request(gang, [cluster_queue("a", gpus=8)], [idle, busy], [candidate(idle)]))
+    assert [each.count for each in plan.assignments] == [2]
+    (caution,) = (each for each in plan.cautions if each.reason == "FewerPods")
+    assert caution.message == "it starts with 2 of 3 pods of PodSet workers"
