@@ -23,7 +23,7 @@ from scaler.kube.objects import ScalableWorkload
 from scaler.kube.quota_objects import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.reclaim_policy_objects import ReclaimPolicy
 from scaler.kube.transport import KubeTransport
-from scaler.loops.diagnosis import Facts, Listing, Objects, Severity, Topic, diagnose
+from scaler.loops.diagnosis import Facts, Listing, Objects, Severity, Topic, Wanted, diagnose
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("SCALER_SHARED_DATA", ROOT.parent / "shared" / "data"))
@@ -160,7 +160,10 @@ def test_a_doctor_finds_nothing_wrong_with_any_example() -> None:
 
 
 def as_they_stand_in_a_cluster(flow: str) -> Facts:
-    """The flow's objects with what controllers add: Workloads of its jobs, checks that are Active, the Service."""
+    """The flow's objects with what controllers add: Workloads of its jobs, checks that are Active, the Service.
+
+    The settings are the default ones but for what the page asks for.
+    """
     found = objects_of(*(each for each in EXAMPLES if each.parts[0] == flow))
     active = {"conditions": [{"type": "Active", "status": "True"}]}
 
@@ -190,6 +193,7 @@ def as_they_stand_in_a_cluster(flow: str) -> Facts:
             scalable_workloads=of(ScalableWorkload),
             services=of(Service, service),
         ),
+        wanted=Wanted(considers_nodes=flow != "openshift-autoscaling"),
     )
 
 

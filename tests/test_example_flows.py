@@ -1,0 +1,231 @@
+"""The flows of `deploy/examples` happen as their pages tell: in the embedded world, with the program, hurried up."""
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from running_scaler import runtime, settings_document
+
+from scaler.cli.packaged import crds, packaged
+from scaler.embedded.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
+from scaler.embedded.config import WorldConfig
+from scaler.embedded.fleet import Machine
+from scaler.embedded.kinds import JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER
+from scaler.embedded.manifests import objects_in
+from scaler.embedded.world import World
+from scaler.kube.resources import SCALABLE_WORKLOAD
+from scaler.loops.diagnosis.permissions import NEEDS
+
+HURRIED = {"idleAfter": "1h", "idleAfterUnderPressure": "2s", "warmUp": "0s"}
+UNKNOWN_HERE = {"ClusterAutoscaler", "MachineAutoscaler", "ProvisioningRequestConfig", "RayJob"}
+"""Kinds whose controllers are not played; the schema tests know them."""
+
+
+def objects(flow: str, *files: str, scaler_address: str = "") -> list[dict[str, Any]]:
+    """The manifests of the flow, in a hurry."""
+    found = [body for file in files for body in objects_in((packaged("examples") / flow / file).read_text())]
+    for body in found:
+        if body["kind"] == "ScaledObject":
+            body["spec"] |= {"pollingInterval": 1, "cooldownPeriod": 1}
+            body["spec"]["triggers"][0]["metadata"] |= HURRIED | {"scalerAddress": scaler_address}
+        if body["kind"] == "ReclaimPolicy" and "provisioning" in body["spec"]:
+            body["spec"]["provisioning"]["after"] = "0s"
+    return [body for body in found if body["kind"] not in UNKNOWN_HERE]
+
+
+class Played:
+    """A flow in a world, beside a running scaler."""
+
+    def __init__(self, flow, world, running):
+        self.flow, self.world, self.running = flow, world, running
+        self.said: list[str] = []
+        """What checks have said of Workloads, in order."""
+
+    async def apply(self, *files):
+        address = f"127.0.0.1:{self.running.grpc_port}"
+        await self.world.apply(objects(self.flow, *files, scaler_address=address))
+
+    def workload(self, namespace, name, owner=JOB):
+        return self.world.workload_of(owner, namespace, name) or {"spec": {}, "status": {}}
+
+    def is_true(self, kind, *job, owner=JOB):
+        conditions = self.workload(*job, owner=owner).get("status", {}).get("conditions", [])
+        return any(each["type"] == kind and each["status"] == "True" for each in conditions)
+
+    def check_of(self, *job):
+        entries = self.workload(*job).get("status", {}).get("admissionChecks", [])
+        return [(each["state"], each["message"]) for each in entries]
+
+    def pods(self, namespace, prefix):
+        return [pod for pod in self.world.all(POD, namespace) if pod["metadata"]["name"].startswith(prefix)]
+
+    async def admitted(self, *job, owner=JOB, within=15.0):
+        what = f"the admission of {'/'.join(job)}; its check: {self.check_of(*job)}"
+        await self.world.wait_for(lambda: self.is_true("Admitted", *job, owner=owner), what, within=within)
+
+    async def says(self, words, *job, within=15.0):
+        """Waits until the check has these words for the Workload."""
+
+        def is_said():
+            self.said += [message for _, message in self.check_of(*job) if message not in self.said]
+            return any(words in message for message in self.said)
+
+        try:
+            await self.world.wait_for(is_said, words, within=within)
+        except TimeoutError:
+            raise AssertionError(f"never said {words!r}, but {self.said}") from None
+
+    def phase(self, namespace, name):
+        found = self.world.find(SCALABLE_WORKLOAD, namespace, name)
+        return (found or {}).get("status", {}).get("phase", "")
+
+
+@asynccontextmanager
+async def played(flow, *machines, tmp_path, scenarios=None, **settings):
+    """The flow's world with these machines."""
+    config = replace(
+        WorldConfig.fast({}, collect=timedelta(milliseconds=200)),
+        fleet=replace(WorldConfig.fast().fleet, nodes={}, collect_seconds=0.2),
+        follows=(SCALABLE_WORKLOAD,),
+        **({"autoscaler": AutoscalerConfig(scenarios=scenarios)} if scenarios else {}),
+    )
+    async with World(config) as world:
+        for machine in machines:
+            world.fleet.add(machine)
+        await world.apply(crds())
+        world.write_kubeconfig(tmp_path / "kubeconfig")
+        async with runtime(settings_document(tmp_path / "kubeconfig", world.exporter_url, **settings)) as running:
+            yield Played(flow, world, running)
+
+
+# ------------------------------------------------------------------------------------------------------------ the flows
+
+
+async def test_a_cohort_hands_just_the_one_notebook_over_that_helps(tmp_path):
+    """6 GPUs are free and 8 are wanted. Speech lends no more than the 4 that it lends already: only vision's help."""
+    nodes = Machine(name="node-a", gpus=8), Machine(name="node-b", gpus=8)
+    async with played("teams-in-a-cohort", *nodes, tmp_path=tmp_path) as town:
+        await town.apply("queues.yaml", "notebooks.yaml")
+        for job in (("vision", "ana"), ("vision", "ben"), ("vision", "cai"), ("speech", "dov"), ("speech", "eva")):
+            await town.admitted(*job)
+        await town.world.wait_for(lambda: town.phase("speech", "eva") == "Running", "speech's notebooks to run")
+        await town.apply("gang.yaml")
+        await town.says("waits for 1 pod of vision/job-", "training", "pretrain")
+        await town.says("fits whole: 8 pods on 2 nodes", "training", "pretrain")
+        await town.admitted("training", "pretrain")
+        await town.world.wait_for(lambda: len(town.pods("training", "pretrain")) == 8, "all pods of the gang")
+        phases = {name: town.phase("vision", name) for name in ("ana", "ben", "cai")}
+        assert sorted(phases.values()) == ["Running", "Running", "Suspended"]
+        assert {town.phase("speech", name) for name in ("dov", "eva")} == {"Running"}
+        hold_to_the_permissions(town.running)
+
+
+def hold_to_the_permissions(running):
+    """Whatever the program has asked of the API is in the table of permissions."""
+    used = {
+        (sample.labels["verb"], sample.labels["resource"])
+        for metric in running.metrics.kube_calls.collect()
+        for sample in metric.samples
+        if sample.labels.get("resource")
+    }
+    allowed = {
+        (verb, f"{on.resource.plural}/{on.subresource}" if on.subresource else on.resource.plural)
+        for need in NEEDS
+        for verb in need.verbs
+        for on in need.on
+    }
+    assert len(used) > 30
+    assert used <= allowed
+
+
+async def test_one_gpu_goes_to_the_higher_priority_at_once_and_back_when_that_is_idle(tmp_path):
+    async with played("one-gpu-two-teams", Machine(name="node-a", gpus=1), tmp_path=tmp_path) as town:
+        town.world.fleet.set_activity("team-b", "*", 0.9)
+        town.world.fleet.set_activity("team-a", "*", 0.9)
+        await town.apply("queues.yaml", "train.yaml")
+        await town.admitted("team-b", "train")
+        await town.world.wait_for(lambda: town.pods("team-b", "train"), "the training's pod")
+
+        await town.apply("notebook.yaml")
+        await town.says("waits for 1 pod of team-b/job-train", "team-a", "notebook")
+        await town.admitted("team-a", "notebook")
+        assert not [pod for pod in town.pods("team-b", "train") if pod["status"]["phase"] == "Running"]
+        assert not town.is_true("QuotaReserved", "team-b", "train")
+
+        town.world.fleet.set_activity("team-a", "*", 0.0)
+        await town.admitted("team-b", "train", within=20)
+        assert town.phase("team-a", "notebook") in ("Suspended", "Suspending")
+
+        await town.world.patch(SCALABLE_WORKLOAD, "team-a", "notebook", {"spec": {"replicas": 1}})
+        await town.admitted("team-a", "notebook")
+        assert not town.is_true("Admitted", "team-b", "train")
+
+
+A100 = {"cluster-api/accelerator": "nvidia-a100"}
+SLOW = Scenario(provisioned_after=timedelta(seconds=2), tells_eta=True, shape=Shape(gpus=8, labels=A100))
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_do(tmp_path, machines):
+    """Of 16 in the quota `explore` holds 8. The gang wants all 16, on two machines."""
+    there = [Machine(name=f"worker-{n + 1}", gpus=8, labels=A100) for n in range(machines)]
+    settings = {"reclaim": {"considerNodes": False}}
+    async with played("openshift-autoscaling", *there, tmp_path=tmp_path, scenarios=[SLOW], **settings) as town:
+        await town.apply("queues.yaml", "checks.yaml", "explore.yaml")
+        await town.admitted("vision", "explore", owner=RAY_CLUSTER)
+        await town.world.wait_for(lambda: town.phase("vision", "explore") == "Running", "its pods to run")
+        await town.apply("pretrain.yaml")
+        await town.says("waits for", "vision", "pretrain")
+        assert not town.pods("vision", "pretrain")
+        await town.admitted("vision", "pretrain", within=20)
+        requests = town.world.all(PROVISIONING_REQUEST, "vision")
+        asked = [each["spec"]["podSets"][0]["count"] for each in requests]
+        assert asked == ([2] if machines == 1 else [])
+        assert len(town.world.fleet.machines) == 2
+        assert town.phase("vision", "explore") == "Suspended"
+        await town.world.wait_for(lambda: len(town.pods("vision", "pretrain")) == 2, "both pods of the gang")
+
+
+async def test_queued_nodes_are_waited_for_and_the_gang_is_tied_to_its_own(tmp_path):
+    """As for the RayJob of the page: a Job of the same shape, since RayJobs are not played."""
+    labels = {"cloud.google.com/gke-nodepool": "h100-queued", "autoscaling.gke.io/provisioning-request": "{id}"}
+    queued = Scenario(
+        provisioning_class=QUEUED_PROVISIONING,
+        accepted_after=timedelta(seconds=0.3),
+        provisioned_after=timedelta(seconds=1.5),
+        tells_eta=True,
+        counts_free=False,
+        shape=Shape(name="queued", gpus=8, labels=labels),
+        details={"ResizeRequestName": "{id}"},
+    )
+    async with played("gke-queued-provisioning", tmp_path=tmp_path, scenarios=[queued]) as town:
+        await town.apply("queues.yaml", "check.yaml")
+        [gang] = objects("openshift-autoscaling", "pretrain.yaml")
+        gang["metadata"] |= {"namespace": "nlp", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
+        await town.world.apply(gang)
+        await town.admitted("nlp", "pretrain")
+        [request] = town.world.all(PROVISIONING_REQUEST, "nlp")
+        assert request["spec"]["parameters"] == {"maxRunDurationSeconds": "86400"}
+        name = request["status"]["provisioningClassDetails"]["ResizeRequestName"]
+        await town.world.wait_for(lambda: len(town.pods("nlp", "pretrain")) == 2, "both pods of the gang")
+        for pod in town.pods("nlp", "pretrain"):
+            assert pod["spec"]["nodeSelector"]["autoscaling.gke.io/provisioning-request"] == name
+            annotations = pod["metadata"]["annotations"]
+            assert annotations["autoscaling.x-k8s.io/consume-provisioning-request"] == request["metadata"]["name"]
+
+
+async def test_each_gang_gets_the_flavor_that_has_quota_left(tmp_path):
+    """Two gangs of 8 fill the spot quota of 16, the third one falls back to the 8 on demand."""
+    key = "eks.amazonaws.com/capacityType"
+    spot = [Machine(name=f"spot-{n}", gpus=8, labels={key: "SPOT"}) for n in (1, 2)]
+    on_demand = Machine(name="on-demand-1", gpus=8, labels={key: "ON_DEMAND"})
+    async with played("two-flavors-with-fallback", *spot, on_demand, tmp_path=tmp_path) as town:
+        await town.apply("queues.yaml", "checks.yaml", "ablations.yaml")
+        names = ["ablation-1", "ablation-2", "ablation-3"]
+        for name in names:
+            await town.admitted("sweeps", name)
+        flavors = {name: town.workload("sweeps", name)["status"]["admission"] for name in names}
+        given = [flavors[name]["podSetAssignments"][0]["flavors"]["nvidia.com/gpu"] for name in names]
+        assert sorted(given) == ["on-demand", "spot", "spot"]
