@@ -26,10 +26,10 @@ import msgspec
 
 from scaler.core.nodes import ANYWHERE, NodeSelection
 from scaler.core.quota import model
-from scaler.core.quota.amounts import Requests, amount
+from scaler.core.quota.amounts import Requests, amount, canonical
 from scaler.kube import kueue_objects as kube
 from scaler.kube.nodes import terms, tolerations
-from scaler.kube.objects import Condition
+from scaler.kube.objects import Condition, Quantity
 from scaler.kueue.foresight import unforeseeable
 from scaler.kueue.pod_requests import effective, over_limits, pod_requests
 
@@ -301,14 +301,22 @@ def _extra_shape(pod_sets: Iterable[kube.PodSet]) -> Hashable:
 def _shape(pod_set: kube.PodSet) -> list[object]:
     spec = pod_set.template.spec
     return [
-        [[effective(each.resources), each.ports] for each in spec.init_containers],
-        [[effective(each.resources), each.ports] for each in spec.containers],
+        [[_spelled(effective(each.resources)), each.ports] for each in spec.init_containers],
+        [[_spelled(effective(each.resources)), each.ports] for each in spec.containers],
         spec.affinity,
         spec.runtime_class_name,
         spec.priority,
         spec.topology_spread_constraints,
-        spec.overhead,
+        _spelled(spec.overhead),
         spec.resource_claims,
-        spec.resources and effective(spec.resources),
+        spec.resources and _spelled(effective(spec.resources)),
         pod_set.topology_request,
     ]
+
+
+def _spelled(quantities: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """The quantities, equal ones alike; those that cannot be read, which makes a doubt, as they are."""
+    try:
+        return {resource: canonical(quantity) for resource, quantity in quantities.items()}
+    except ValueError:
+        return dict(quantities)

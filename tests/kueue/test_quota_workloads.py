@@ -398,6 +398,13 @@ def test_a_limit_or_the_equal_request_is_the_same_shape() -> None:
     assert by_limit == shape(containers=[{"resources": {"requests": {"cpu": 1, GPU: 1}}}])
 
 
+def test_the_same_amount_is_the_same_shape_however_it_is_written() -> None:
+    one = shape(containers=[{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}], overhead={"cpu": "500m"})
+    two = shape(containers=[{"resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}}}], overhead={"cpu": "0.5"})
+    assert one == two
+    assert shape(overhead={"cpu": "much"}) != shape(overhead={"cpu": "more"})
+
+
 def test_names_and_images_make_no_shape() -> None:
     assert shape(containers=[{"name": "x", "image": "y", "resources": {"requests": {GPU: 1}}}]) == shape()
 

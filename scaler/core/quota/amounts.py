@@ -62,12 +62,38 @@ def exact(quantity: str | int) -> Fraction:
 
     Raises: ValueError for what is no quantity.
     """
+    return _read(quantity)[0]
+
+
+def _read(quantity: str | int) -> tuple[Fraction, str]:
+    """The value, and how it is written: `e` with an exponent, `i` with a binary suffix, otherwise empty."""
     found = _QUANTITY.fullmatch(str(quantity).strip())
     if not found:
         raise ValueError(f"{quantity!r} is not a resource quantity; write for example '8', '500m' or '64Gi'")
     sign, number, exponent, suffix = found.groups()
     value = Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""])
-    return -value if sign == "-" else value
+    return -value if sign == "-" else value, "e" if exponent else "i" if (suffix or "").endswith("i") else ""
+
+
+@lru_cache(maxsize=4096)
+def canonical(quantity: str | int) -> str:
+    """The same text for all quantities that Kubernetes writes alike, whatever their owners wrote.
+
+    `1000m` is alike `1`, and `1024Mi` is alike `1Gi`; `1073741824` is not. One with an exponent is alike itself only.
+
+    Raises: ValueError for what is no quantity.
+    Source: apimachinery, pkg/api/resource (ParseQuantity, CanonicalizeBytes).
+    """
+    value, notation = _read(quantity)
+    if notation == "e":
+        return str(quantity).strip()
+    is_binary = notation == "i" and abs(value) >= 1024 and value.denominator == 1
+    base, power = 1024 if is_binary else 1000, 0
+    while value and value % base == 0:
+        value, power = value / base, power + 1
+    while value.denominator != 1:
+        value, power = value * base, power - 1
+    return f"{value}{'Ki' if is_binary else 'k'}{power}" if power else f"{value}"
 
 
 def rounded(resource: str, value: Fraction) -> int:
