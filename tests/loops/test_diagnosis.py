@@ -166,6 +166,9 @@ def test_what_may_not_be_listed_is_a_failure_and_what_is_no_kind_is_told_once():
     assert (FAIL, "NotRead", "of ClusterQueue") in told(denied, Topic.QUEUES)
     absent = replace(denied, objects=replace(denied.objects, cluster_queues=Unread("404", is_absent=True)))
     assert not told(absent, Topic.QUEUES)
+    # Only this diagnosis reads Services; the program itself does without.
+    unserved = replace(denied, objects=Objects(services=Unread("403")))
+    assert (WARN, "NotRead", "of Service") in told(unserved, Topic.SCALED_OBJECTS)
     garbled = replace(denied, objects=replace(denied.objects, cluster_queues=Listing(unreadable=[("gpus", "no int")])))
     assert told(garbled, Topic.QUEUES) == {(WARN, "Unreadable", "gpus")}
 

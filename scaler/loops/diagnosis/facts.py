@@ -90,7 +90,7 @@ class Objects:
         yield from unread_findings(Topic.QUEUES, "Workload", self.workloads)
         yield from unread_findings(Topic.SCALED_OBJECTS, "ScaledObject", self.scaled_objects)
         yield from unread_findings(Topic.SCALED_OBJECTS, "ScalableWorkload", self.scalable_workloads)
-        yield from unread_findings(Topic.SCALED_OBJECTS, "Service", self.services)
+        yield from unread_findings(Topic.SCALED_OBJECTS, "Service", self.services, Severity.WARN)
 
 
 def _or_none(found: Found[T]) -> Sequence[T] | None:

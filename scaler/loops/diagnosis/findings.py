@@ -73,13 +73,11 @@ def items_of(found: Found[T]) -> Sequence[T]:
     return found.items if isinstance(found, Listing) else ()
 
 
-def unread_findings(topic: Topic, kind: str, found: Found[T]) -> Iterator[Finding]:
+def unread_findings(topic: Topic, kind: str, found: Found[T], severity: Severity = Severity.FAIL) -> Iterator[Finding]:
     """That a kind, or an object of it, could not be read. A kind that is not there is told among the kinds."""
     if isinstance(found, Unread):
         if not found.is_absent:
-            yield Finding(
-                severity=Severity.FAIL, topic=topic, check="NotRead", where=f"all of {kind}", what=found.reason
-            )
+            yield Finding(severity=severity, topic=topic, check="NotRead", where=f"all of {kind}", what=found.reason)
         return
     for name, why in found.unreadable:
         yield Finding(
