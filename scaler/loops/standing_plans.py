@@ -118,13 +118,14 @@ class StandingPlan:
     def sight(self, member: Member, *, taken_by: str = "", is_cancelled: bool = False) -> Sight:
         """What the ledger needs to know about one victim.
 
-        Kueue admits the gang while pods of the victims still end. What the gang cannot use yet is not its own.
+        Kueue admits the gang while pods of the victims still end. What the gang cannot use yet is not its own. The
+        victim's own condition may say for long that it holds quota: once the gang is admitted, it does not.
         """
         workload, situation = member.workload, member.situation
         left = [pod for pod in situation.pods if pod.phase not in TERMINAL] if situation is not None else []
         return Sight(
             is_deactivated=member.is_deactivated,
-            holds_quota=workload is not None and workload.quota_reserved,
+            holds_quota=workload is not None and workload.quota_reserved and self.gang_state is not GangState.ADMITTED,
             pods_left=len(left),
             gang_reserved=self.gang_state in {GangState.RESERVED, GangState.ADMITTED},
             gang_admitted=self.gang_state is GangState.ADMITTED and not (left and member.is_deactivated),

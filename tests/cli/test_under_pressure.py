@@ -21,7 +21,6 @@ from scaler.embedded.config import Part, WorldConfig
 from scaler.embedded.keda import KedaTiming
 from scaler.embedded.kinds import EVENT, JOB, WORKLOAD, Json
 from scaler.embedded.kubelet import KubeletTiming
-from scaler.embedded.kueue import KueueConfig
 from scaler.embedded.world import World
 from scaler.kube.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 
@@ -157,14 +156,9 @@ class Team:
 
 
 @asynccontextmanager
-async def team(
-    folder: Path, gpus: int, *, strategy: str = "StrictFIFO", batch: float = 1.0, **reclaim: Any
-) -> AsyncIterator[Team]:
-    """A team with so many GPUs, and the scaler that looks after it is still to be started.
-
-    `batch` is how many seconds Kueue lets those wait that did not fit before, when something has come free.
-    """
-    world = World(replace(HURRIED, kueue=KueueConfig(batch=timedelta(seconds=batch))))
+async def team(folder: Path, gpus: int, *, strategy: str = "StrictFIFO", **reclaim: Any) -> AsyncIterator[Team]:
+    """A team with so many GPUs, and the scaler that looks after it is still to be started."""
+    world = World(HURRIED)
     world.api.install_crds(crds())
     async with world:
         world.write_kubeconfig(folder / "kubeconfig")
@@ -223,7 +217,7 @@ async def test_a_victim_that_works_half_way_ends_the_plan_at_no_cost(tmp_path: P
 
 
 async def test_who_takes_a_piece_of_what_was_freed_is_seen_and_the_plan_is_made_anew(tmp_path: Path) -> None:
-    async with team(tmp_path, 10, strategy="BestEffortFIFO", batch=1.5) as ours, ours.scaler():
+    async with team(tmp_path, 10, strategy="BestEffortFIFO") as ours, ours.scaler():
         await ours.runs("a", "b", "c")
         await ours.submits("gang", gpus=1, pods=8)
         await ours.sees(lambda: ours.are_active("a", "b", "c").count(False) == 2, "two victims deactivated")

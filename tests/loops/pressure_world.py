@@ -463,7 +463,7 @@ class PressureWorld:
             if not workload["spec"]["active"] and self._has(name, "QuotaReserved"):
                 self._set(name, {"admission": None}, QuotaReserved=False, Admitted=False, Evicted=True)
             elif not self._has(name, "Admitted"):
-                self._ends_pods(name)
+                self.ends_pods(name)
 
     def admits(self) -> None:
         """Every queue is StrictFIFO here."""
@@ -551,7 +551,8 @@ class PressureWorld:
             )
         self.cluster.pods.put(pod(named, gpus=self.gpus_of(name), started=at, workload=name))
 
-    def _ends_pods(self, name: str) -> None:
+    def ends_pods(self, name: str) -> None:
+        """The kubelet has killed them."""
         for each in self.cluster.pods.by_index("workload", (NAMESPACE, name)):
             self.cluster.pods.drop(each.metadata.name)
 

@@ -109,6 +109,18 @@ async def test_what_still_ends_is_not_the_gangs_yet() -> None:
     assert (world.stage("a"), world.has_grant("a")) == ("Admitted", False)
 
 
+async def test_a_victim_that_is_said_to_hold_quota_for_long_has_given_it_all_the_same() -> None:
+    """Kueue writes its condition late, and for jobs in other clusters not at all."""
+    world = await plan_at(BEGUN)
+    world.admits()
+    for name in ("a", "b"):
+        world.ends_pods(name)
+    await world.ticks(2)
+    found = world.scalable("a").status.reallocation
+    assert found is not None
+    assert (found.stage, found.available_at) == ("Admitted", world.now)
+
+
 async def test_pods_that_never_end_do_not_keep_the_plan_for_ever() -> None:
     world = await plan_at(BEGUN, grant_for=timedelta(minutes=2))
     world.evicts()

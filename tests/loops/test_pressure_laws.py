@@ -230,7 +230,7 @@ async def played(events: Sequence[tuple[int, Step]]) -> None:
     play.settled()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(FIRST, LAST), st.sampled_from(EVENTS)), min_size=2, max_size=8))
 def test_whatever_happens_nobody_is_harmed_and_gangs_get_in(events: list[tuple[int, Step]]) -> None:
     asyncio.run(played(events))
