@@ -186,6 +186,7 @@ async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_
         assert len(town.world.fleet.machines) == 2
         assert town.phase("vision", "explore") == "Suspended"
         await town.world.wait_for(lambda: len(town.pods("vision", "pretrain")) == 2, "both pods of the gang")
+        hold_to_the_permissions(town.running)
 
 
 async def test_queued_nodes_are_waited_for_and_the_gang_is_tied_to_its_own(tmp_path):
