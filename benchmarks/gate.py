@@ -234,7 +234,7 @@ def gate_over(nodes: list[Json], pods: list[Json], workloads: list[Json]) -> tup
 
 
 async def ticks(kind: Kind, node_count: int, gang_count: int) -> tuple[float, float, float, int]:
-    """Seconds of the first tick and of the next, the longest pause of the event loop in that, and writes of the first."""
+    """Seconds of the first tick and the next, the longest pause of the event loop in that, and writes of the first."""
     gate, api = gate_over(*cluster_objects(kind, node_count, gang_count))
     gc.collect()
     gc.freeze()

@@ -76,7 +76,8 @@ def _of_one_let_go(gang: Gang, outlook: Outlook) -> Answer | Nothing:
     if gang.entry is not None and gang.entry.state == State.PENDING:
         return Answer(state=State.READY, because=Because.ADMITTED_BEFORE, message="was admitted before the check was")
     if outlook.nodes.is_revoked:
-        return Answer(state=State.RETRY, because=Because.NODES_REVOKED, message=outlook.nodes.message)
+        message = outlook.nodes.message or "its nodes are taken away"
+        return Answer(state=State.RETRY, because=Because.NODES_REVOKED, message=message)
     return Nothing("it was let go")
 
 
