@@ -6,7 +6,8 @@ Laws:
   any more, or is not needed any more, everybody is released. The last look, at verdicts and at the API itself, is taken
   after all computing is done.
 * All victims are deactivated at once, and nobody who is not idle.
-* Where quota or verdicts cannot be seen, nobody is suspended; what was begun stays as it is, and goes on afterwards.
+* Where quota, nodes or verdicts cannot be seen, nobody is suspended; what was begun stays as it is and goes on
+  afterwards, but not beyond its time.
 * Of two plans for one gang, which a leader leaves behind that ends while it replaces one by the other, the younger
   stands, and takes over what the older had.
 """
@@ -76,6 +77,9 @@ class Following:
         )
         gangs = frozenset(each.grant.gang_uid for each in standing)
         self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
+        self._standing_back = {
+            key: until for key, until in self._standing_back.items() if key[0] in {each.grant.plan for each in standing}
+        }
         self._held = {each.grant.plan: held for each in standing if (held := self._held.get(each.grant.plan))}
         return standing
 
@@ -127,19 +131,28 @@ class Following:
 
     async def _commit(self, plan: StandingPlan, sight: Sight | Blind, now: datetime) -> None:
         """Deactivate every victim that is still active, all at once."""
-        if isinstance(sight, Blind):
+        seen = self._seen(plan, sight)
+        if seen is None:
             return
-        why = await self._why_not(plan, sight)
+        why = await self._why_not(plan, seen)
         if why:
             log.info("plan does not hold any more", plan=plan.grant.plan, because=why)
             step = Move(course=Course.RELEASE, ending=Ending.NO_LONGER_HOLDS)
-            await (self._reconsider(plan, step, sight, now) if plan.is_begun else self._release(plan, step, now))
+            await (self._reconsider(plan, step, seen, now) if plan.is_begun else self._release(plan, step, now))
             return
         ready = [each.scalable for each in plan.holders if each.scalable is not None and not each.is_deactivated]
         is_so = await self.reallocation.writer.still_stands(ready, plan.grant.plan)
         if not is_so or not self._is_still_due(plan, now):
             return  # somebody has asked for one of them a moment ago: the next tick sees that, too
         await asyncio.gather(*(self.reconciler.suspend(each.metadata.key) for each in ready))
+
+    def _seen(self, plan: StandingPlan, sight: Sight | Blind) -> Sight | None:
+        """The sight, where it says enough to foresee what becomes of the gang; else what was begun stays as it is."""
+        if isinstance(sight, Blind):
+            return None
+        gang = sight.snapshot.workload(plan.grant.gang)
+        found = self.planning.request(sight, gang, ()) if gang is not None else None
+        return None if isinstance(found, NoPlan) and found.why is Why.UNFORESEEABLE else sight
 
     def _is_still_due(self, plan: StandingPlan, now: datetime) -> bool:
         """Whether it is to be carried out by what is known at this very moment."""
@@ -167,12 +180,15 @@ class Following:
 
     async def _reconsider(self, plan: StandingPlan, step: Move, sight: Sight | Blind, now: datetime) -> None:
         """After victims were deactivated: is the gang served without the others, or what else would do?"""
-        if isinstance(sight, Blind):
+        seen = self._seen(plan, sight)
+        if seen is None:
+            if now >= plan.grant.expires_at:  # nobody stays suspended for a gang that has had its time
+                await self._release(plan, step, now)
             return
         self.proposals.learn(step, now)
-        gang = sight.snapshot.workload(plan.grant.gang)
-        candidates = [*sight.idlers.candidates, *self._willing(plan, sight)]
-        found = await self.proposals.propose(sight, gang, candidates) if gang is not None else None
+        gang = seen.snapshot.workload(plan.grant.gang)
+        candidates = [*seen.idlers.candidates, *self._willing(plan, seen)]
+        found = await self.proposals.propose(seen, gang, candidates) if gang is not None else None
         if isinstance(found, Plan) and self._replanned[plan.grant.gang_uid] < _REPLANS:
             self._replanned[plan.grant.gang_uid] += 1
             await self.reallocation.replace(plan, found, step, now=now, until=now + self.planning.policy.grant_for)

@@ -523,6 +523,35 @@ async def test_what_was_begun_goes_on_when_quota_is_seen_again() -> None:
     assert world.is_admitted("gang")
 
 
+@pytest.mark.parametrize("phase", NOT_BEGUN)
+async def test_nor_while_what_administrators_wrote_cannot_be_read(phase: str) -> None:
+    world = await plan_at(phase)
+    world.slow.clear()
+    world.has_quota("plenty")
+    for _ in range(3):
+        await world.judged()
+        await world.keda()
+        await world.ticks()
+    assert world.deactivated == []
+    assert world.has_grant("a")
+    world.has_quota(8)
+    await world.passes(minutes=2)
+    assert world.is_admitted("gang")
+
+
+async def test_but_nobody_stays_suspended_for_a_gang_that_has_had_its_time() -> None:
+    """However little is seen of why it waits."""
+    world = await plan_at(BEGUN, grant_for=timedelta(minutes=3))
+    world.view.blind = "not everything is seen"
+    for _ in range(10):
+        await world.judged()
+        world.evicts()
+        await world.ticks(2)
+    for name in ("a", "b"):
+        assert world.is_active(name)
+        assert world.replicas(name) == 1
+
+
 async def test_a_grant_that_nobody_can_read_holds_nobody_for_long() -> None:
     """And suspends nobody: it is at 0 on account of a plan, whichever that was."""
     world = await plan_at(HALF)
