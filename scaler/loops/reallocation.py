@@ -161,7 +161,9 @@ class Reallocation:
         entry, scalable = member.entry, member.scalable
         if entry is None or scalable is None or not (member.has_grant and member.victim.has_given):
             return member
-        moved = advance(entry, plan.sight(member, taken_by=taken_by), now=now)
+        # A thief may have gone again before its plan was made anew: what it took is the gang's after all.
+        still = reopened(entry, plan=entry.plan) if entry.stage is Stage.TAKEN and not taken_by else entry
+        moved = advance(still, plan.sight(member, taken_by=taken_by), now=now)
         if moved == entry:
             return member
         is_first = entry.releasing_at is None and moved.releasing_at is not None

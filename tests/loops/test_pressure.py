@@ -1048,6 +1048,22 @@ async def test_without_anybody_else_what_was_freed_is_given_back() -> None:
         assert world.is_active(name)
 
 
+async def test_what_a_thief_gives_back_before_anything_is_done_about_it_is_the_gangs_after_all() -> None:
+    """The leader has died when it had written the first half of it."""
+    world = await plan_at(BEGUN, strategy="BestEffortFIFO")
+    await world.ticks()
+    world.steals("thief", gpus=1)
+    await world.reconciled()
+    world.api.lives_for = 1
+    await world.planned()
+    assert (world.stage("a"), world.stage("b")) == ("Taken", "Releasing")
+    world.another_leads()
+    world.leaves("thief")
+    await world.passes(minutes=2)
+    assert world.is_admitted("gang")
+    assert (world.stage("a"), world.stage("b")) == ("Admitted", "Admitted")
+
+
 async def test_a_newcomer_who_does_no_harm_is_no_thief() -> None:
     world = await plan_at(BEGUN, strategy="BestEffortFIFO")
     world.has_quota(9)
