@@ -3,8 +3,14 @@
 That this file exists puts its folder on the import path, so that `import prometheus_server` works in every test.
 """
 
+import sys
+
 import pytest
+import structlog
 from hypothesis import settings
+
+# What a scaler says that runs in the same process is no part of what a command prints.
+structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 # An example may take as long as a busy machine makes it: how fast something is, is measured elsewhere.
 settings.register_profile("project", deadline=None)
