@@ -122,12 +122,12 @@ class Gate:
         self._patient_until: datetime | None = None
         self.report: GateReport | None = None
         """Of the latest tick."""
-        view.changed = self.wake
 
     # ------------------------------------------------------------------------------------------------------- the loop
 
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and as soon as something is heard that a gang may wait for."""
+        self._view.changed = self.wake
         await self._begin()
         loop = asyncio.get_running_loop()
         while True:
@@ -167,12 +167,20 @@ class Gate:
         await self._checks.keep(checks, now)
         if self._view.unlisted and self._patient_until is not None and now < self._patient_until:
             return self._reported(GateReport(at=now, blind=f"not listed yet: {self._view.unlisted}"))
-        policies = {check.metadata.name: self._checks.policy(check) for check in checks}
-        blind, cases = await self._judged(self._cases(policies), now)
-        answers = [(case, answer) for case in cases if (answer := self._decided(case, blind, now)) is not None]
+        blind, answers = await self._answers(now)
         opened = await self._say(answers, blind, now)
-        waiting = [_standing(case, answer) for case, answer in answers if answer.state is State.PENDING]
-        return self._reported(GateReport(at=now, blind=blind, waiting=tuple(waiting), opened=tuple(opened)))
+        return self._reported(GateReport(at=now, blind=blind, waiting=_waiting(answers), opened=tuple(opened)))
+
+    async def look(self, now: datetime) -> GateReport:
+        """What a tick would find at this moment. Nothing is written, if the Provisioner only looks, too."""
+        blind, answers = await self._answers(now)
+        return GateReport(at=now, blind=blind, waiting=_waiting(answers))
+
+    async def _answers(self, now: datetime) -> tuple[str, list[tuple[GangCase, Answer]]]:
+        """Why nobody sees what is free, and what the entries are to say."""
+        policies = {check.metadata.name: self._checks.policy(check) for check in self._view.checks()}
+        blind, cases = await self._judged(self._cases(policies), now)
+        return blind, [(case, answer) for case in cases if (answer := self._decided(case, blind, now)) is not None]
 
     def _reported(self, report: GateReport) -> GateReport:
         self.report = report
@@ -325,6 +333,10 @@ class Gate:
         """
         checks = [check.metadata.name for check in self._view.checks()]
         return await self._writer.stand_back(key, checks, plan, self._clock())
+
+
+def _waiting(answers: Sequence[tuple[GangCase, Answer]]) -> tuple[Standing, ...]:
+    return tuple(_standing(case, answer) for case, answer in answers if answer.state is State.PENDING)
 
 
 def _standing(case: GangCase, answer: Answer) -> Standing:
