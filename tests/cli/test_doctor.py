@@ -107,8 +107,21 @@ def are_let_go(world):
     return all(has(each, "QuotaReserved") for each in world.all(WORKLOAD)) and len(world.all(WORKLOAD)) == 5
 
 
+def all_granted_to(namespace, name):
+    """What lets the ServiceAccount do everything."""
+    rbac, subject = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "namespace": namespace, "name": name}
+    head = {"apiVersion": f"{rbac}/v1", "metadata": {"name": "everything"}}
+    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": "everything"}
+    return [
+        {**head, "kind": "ClusterRole", "rules": [rule]},
+        {**head, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]},
+    ]
+
+
 async def hold_to_what_is_spoilt(folder, world):
     await world.patch(SCALED_OBJECT, "vision", "ana", {"spec": {"fallback": {"failureThreshold": 3, "replicas": 0}}})
+    await world.apply(all_granted_to("gpus", "scaler"))
     world.api.permissions.deny("patch", "workloads/status.kueue.x-k8s.io")
     world.api.permissions.deny("list", "clusterqueues.kueue.x-k8s.io")
     status, out, err = await doctor(folder, "--as", "system:serviceaccount:gpus:scaler", "--json")

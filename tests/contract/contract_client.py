@@ -32,6 +32,13 @@ class Access:
     server: str
     headers: dict[str, str]
     tls: ssl.SSLContext | None
+    tls_of_nobody: ssl.SSLContext | None = None
+    """Without the user's own certificate, which would come before a token."""
+
+    def with_token(self, token: str) -> "Access":
+        """The same API as somebody else."""
+        headers = {"Authorization": f"Bearer {token}"}
+        return Access(self.server, headers, self.tls_of_nobody, self.tls_of_nobody)
 
     @classmethod
     def from_kubeconfig(cls, config: Json) -> "Access":
@@ -39,8 +46,10 @@ class Access:
         cluster = next(c["cluster"] for c in config["clusters"] if c["name"] == context["cluster"])
         user = next(u["user"] for u in config["users"] if u["name"] == context["user"]) or {}
         headers = {"Authorization": f"Bearer {user['token']}"} if user.get("token") else {}
-        tls = _tls(cluster, user) if cluster["server"].startswith("https") else None
-        return cls(server=cluster["server"].rstrip("/"), headers=headers, tls=tls)
+        tls, of_nobody = None, None
+        if cluster["server"].startswith("https"):
+            tls, of_nobody = _tls(cluster, user), _tls(cluster, {})
+        return cls(cluster["server"].rstrip("/"), headers, tls, of_nobody)
 
     @classmethod
     def from_file(cls, path: str) -> "Access":
@@ -96,7 +105,7 @@ class Client:
     """Requests to one API."""
 
     def __init__(self, access: Access) -> None:
-        self._access = access
+        self.access = access
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=access.tls if access.tls else True),
             headers={"User-Agent": "contract/1.0", **access.headers},
@@ -122,7 +131,7 @@ class Client:
             headers["Content-Type"] = content_type
             data = body if isinstance(body, str) else json.dumps(body)
         params = {key: _text(value) for key, value in query.items() if value is not None}
-        url = self._access.server + path
+        url = self.access.server + path
         async with self._session.request(method, url, data=data, params=params, headers=headers) as response:
             text = await response.text()
             body = json.loads(text) if "json" in response.headers.get("Content-Type", "") else text
@@ -149,7 +158,7 @@ class Client:
     @asynccontextmanager
     async def watch(self, path: str, *, accept: str = "application/json", **query: Any) -> AsyncIterator["Watch"]:
         params = {"watch": "true"} | {key: _text(value) for key, value in query.items()}
-        url = self._access.server + path
+        url = self.access.server + path
         async with self._session.get(url, params=params, headers={"Accept": accept}) as response:
             assert response.status == 200, await response.text()
             yield Watch(response)

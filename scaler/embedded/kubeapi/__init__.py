@@ -8,7 +8,8 @@ It is held to a real kube-apiserver by `tests/contract`, which passes against bo
 What it leaves out on purpose, and how that shows:
 
 * admission webhooks, quotas, API priority: nothing is refused for them;
-* RBAC: everybody may do everything but what a test takes away (`KubeApi.permissions`), and access reviews say so;
+* of RBAC, that nobody grants more than they may do themselves, and aggregated roles. Whoever comes without a token may
+  do everything, a ServiceAccount with its token what roles grant it, and access reviews say so;
 * validation of built-in kinds beyond their shape: a Deployment without a selector is taken, `spec.nodeName` can be set;
 * schedulers, kubelets and workload controllers: the simulated cluster brings its own. Only what every cluster has is
   here: garbage collection, namespace contents, the default service account;

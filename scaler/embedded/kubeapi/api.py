@@ -14,10 +14,12 @@ from scaler.embedded.kubeapi.garbage import Collector
 from scaler.embedded.kubeapi.namespaces import Furnisher
 from scaler.embedded.kubeapi.options import Writing
 from scaler.embedded.kubeapi.permissions import Permissions
+from scaler.embedded.kubeapi.rbac import Rbac
 from scaler.embedded.kubeapi.registration import Registrar
 from scaler.embedded.kubeapi.resources import Resource, View
 from scaler.embedded.kubeapi.server import Server
 from scaler.embedded.kubeapi.status import Json, bad_request
+from scaler.embedded.kubeapi.users import Users
 
 _SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _MANAGER = "embedded"
@@ -44,15 +46,16 @@ class KubeApi:
         so cannot come in then.
         """
         self.faults = faults or Faults()
-        self.permissions = Permissions()
         self._cluster = Cluster(now=now, history=history)
+        self.permissions = Permissions(Rbac(self._cluster))
         self._collector = Collector(self._cluster)
         self._cluster.store.observers += [
             self._collector.observe,
             Registrar(self._cluster).observe,
             Furnisher(self._cluster).observe,
         ]
-        self._server = Server(self._cluster, faults=self.faults, permissions=self.permissions, token=token)
+        users = Users(self._cluster, admin_token=token)
+        self._server = Server(self._cluster, faults=self.faults, permissions=self.permissions, users=users)
         self._token = token
         self._runner: web.AppRunner | None = None
         self._collecting: asyncio.Task[None] | None = None

@@ -26,6 +26,7 @@ from scaler.embedded.kubeapi.status import Json
 from scaler.embedded.kubeapi.structural import compile_schema
 from scaler.embedded.kubeapi.typed import BuiltIn, Definition, Pod, Replicated
 
+_RBAC = "rbac.authorization.k8s.io"
 _SCALE = ScalePaths(spec=("spec", "replicas"), status=("status", "replicas"), selector=("spec", "selector"))
 
 
@@ -170,6 +171,16 @@ BUILT_INS: tuple[Resource, ...] = (
         "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", known(),
         short_names=("pc",), namespaced=False,
         columns=_columns(("Value", ".value", "integer"), ("Global-Default", ".globalDefault", "boolean")),
+    ),
+    _built_in(_RBAC, "v1", "clusterroles", "ClusterRole", known(), namespaced=False, generation=False),
+    _built_in(_RBAC, "v1", "roles", "Role", known(), generation=False),
+    _built_in(
+        _RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", known(), namespaced=False, generation=False,
+        columns=_columns(("Role", ".roleRef.name")),
+    ),
+    _built_in(
+        _RBAC, "v1", "rolebindings", "RoleBinding", known(), generation=False,
+        columns=_columns(("Role", ".roleRef.name")),
     ),
     _built_in(
         "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", DEFINITION,

@@ -1,56 +1,82 @@
-"""Who may do what? Everybody everything, until a test takes something away; and whoever asks is told.
+"""Who may do what? Whoever asks is told, by what they try and by access reviews.
 
-Answers SelfSubjectAccessReviews and SubjectAccessReviews, of whoever they speak, and refuses what was taken away.
+Roles and their bindings decide (`rbac.py`); a test may take something away from everybody, with `deny`. What those did
+who may not do everything is remembered, so that it can be compared with what they were granted.
 """
 
 from typing import Any
 
+from scaler.embedded.kubeapi.rbac import Attempt, Rbac
 from scaler.embedded.kubeapi.routing import Target
-from scaler.embedded.kubeapi.status import ApiError, Json
+from scaler.embedded.kubeapi.status import ApiError, Json, qualified
+from scaler.embedded.kubeapi.users import User
 
 GROUP_VERSION = "authorization.k8s.io/v1"
-_REVIEWS = {
-    f"/apis/{GROUP_VERSION}/selfsubjectaccessreviews": "SelfSubjectAccessReview",
-    f"/apis/{GROUP_VERSION}/subjectaccessreviews": "SubjectAccessReview",
-}
+_OWN = f"/apis/{GROUP_VERSION}/selfsubjectaccessreviews"
+_REVIEWS = {_OWN: "SelfSubjectAccessReview", f"/apis/{GROUP_VERSION}/subjectaccessreviews": "SubjectAccessReview"}
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 class Permissions:
-    """What is taken away from everybody."""
+    """What users may do, and what they did."""
 
-    def __init__(self) -> None:
+    def __init__(self, rbac: Rbac) -> None:
+        self._rbac = rbac
         self._denied: set[tuple[str, str]] = set()
+        self.done: dict[str, set[Attempt]] = {}
+        """By user, what was allowed to those who may not do everything."""
 
     def deny(self, verb: str, resource: str) -> None:
-        """Take away a verb on `pods`, `workloads.kueue.x-k8s.io`, `workloads/status.kueue.x-k8s.io`."""
+        """Take away a verb on `pods`, `workloads.kueue.x-k8s.io`, `workloads/status.kueue.x-k8s.io` from everybody."""
         self._denied.add((verb, resource))
 
-    def review(self, path: str, body: Json) -> Json | None:
+    def review(self, path: str, body: Json, user: User) -> Json | None:
         """The answer to a question at that path; None where the path asks none."""
         kind = _REVIEWS.get(path)
         if kind is None:
             return None
-        asked = body.get("spec", {}).get("resourceAttributes", {})
-        resource = _named(asked.get("resource", ""), asked.get("subresource", ""), asked.get("group", ""))
-        allowed = (asked.get("verb", ""), resource) not in self._denied
-        return {"apiVersion": GROUP_VERSION, "kind": kind, **body, "status": {"allowed": allowed}}
+        spec = body.get("spec", {})
+        if path != _OWN:
+            user = User(name=spec.get("user", ""), groups=frozenset(spec.get("groups") or ()))
+        asked = spec.get("resourceAttributes", {})
+        attempt = Attempt(
+            verb=asked.get("verb", ""),
+            group=asked.get("group", ""),
+            resource=asked.get("resource", ""),
+            subresource=asked.get("subresource", ""),
+            namespace=asked.get("namespace", ""),
+            name=asked.get("name", ""),
+        )
+        return {"apiVersion": GROUP_VERSION, "kind": kind, **body, "status": {"allowed": self._allows(user, attempt)}}
 
-    def check(self, method: str, target: Target, *, watches: bool) -> None:
-        """Raises: ApiError 403 for what was taken away."""
-        verb = _verb(method, has_name=bool(target.name), watches=watches)
+    def check(self, method: str, target: Target, user: User, *, watches: bool) -> None:
+        """Raises: ApiError 403 for what the user may not do."""
         resource = target.view.resource
-        if (verb, _named(resource.plural, target.subresource, resource.group)) not in self._denied:
-            return
-        plural = f"{resource.plural}/{target.subresource}" if target.subresource else resource.plural
-        details: dict[str, Any] = {"group": resource.group, "kind": resource.plural}
-        what = f'User "embedded" cannot {verb} resource "{plural}" in API group "{resource.group}"'
-        raise ApiError(403, "Forbidden", f"{_named(plural, '', resource.group)} is forbidden: {what}", details=details)
+        attempt = Attempt(
+            verb=_verb(method, has_name=bool(target.name), watches=watches),
+            group=resource.group,
+            resource=resource.plural,
+            subresource=target.subresource,
+            namespace=target.namespace or "",
+            name=target.name,
+        )
+        if not self._allows(user, attempt):
+            raise _forbidden(user, attempt, resource.namespaced)
+        if not user.may_do_everything:
+            self.done.setdefault(user.name, set()).add(attempt)
+
+    def _allows(self, user: User, attempt: Attempt) -> bool:
+        is_denied = (attempt.verb, qualified(attempt.group, attempt.what)) in self._denied
+        return not is_denied and self._rbac.allows(user, attempt)
 
 
-def _named(resource: str, subresource: str, group: str) -> str:
-    name = f"{resource}/{subresource}" if subresource else resource
-    return f"{name}.{group}" if group else name
+def _forbidden(user: User, attempt: Attempt, namespaced: bool) -> ApiError:
+    name = f' "{attempt.name}"' if attempt.name else ""
+    where = f'in the namespace "{attempt.namespace}"' if namespaced and attempt.namespace else "at the cluster scope"
+    what = f'cannot {attempt.verb} resource "{attempt.what}" in API group "{attempt.group}" {where}'
+    details: dict[str, Any] = {"name": attempt.name, "group": attempt.group, "kind": attempt.resource}
+    message = f'{qualified(attempt.group, attempt.resource)}{name} is forbidden: User "{user.name}" {what}'
+    return ApiError(403, "Forbidden", message, details={key: told for key, told in details.items() if told})
 
 
 def _verb(method: str, *, has_name: bool, watches: bool) -> str:

@@ -1,6 +1,5 @@
 """How does the API speak HTTP? One handler: who asks, what about, which verb; then the cluster does it."""
 
-import hmac
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -36,6 +35,7 @@ from scaler.embedded.kubeapi.status import (
     success,
 )
 from scaler.embedded.kubeapi.store import Stored
+from scaler.embedded.kubeapi.users import User, Users
 from scaler.embedded.kubeapi.watch import Watcher
 
 _encode = msgspec.json.Encoder().encode
@@ -46,12 +46,12 @@ _Verb = Callable[[web.Request, Target], Awaitable[web.StreamResponse]]
 class Server:
     """The HTTP side of one cluster."""
 
-    def __init__(self, cluster: Cluster, *, faults: Faults, permissions: Permissions, token: str = "") -> None:
+    def __init__(self, cluster: Cluster, *, faults: Faults, permissions: Permissions, users: Users) -> None:
         self._cluster = cluster
         self._lister = Lister(cluster)
         self._faults = faults
         self._permissions = permissions
-        self._token = token
+        self._users = users
         self._watchers: set[Watcher] = set()
         faults.connect(close_watches=self.close_watches, wake_watches=self._wake_watches, compact=self._compact)
 
@@ -77,22 +77,15 @@ class Server:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
             await self._faults.before(request.method, request.path)
-            self._authenticate(request)
-            return await self._answer(request)
+            user = self._users.by_header(request.headers.get("Authorization", ""))
+            return await self._answer(request, user)
         except ApiError as error:
             return _refusal(error)
         except ConnectionDropped:
             _hang_up(request)
             return web.Response(status=500)
 
-    def _authenticate(self, request: web.Request) -> None:
-        if not self._token:
-            return
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise ApiError(401, "Unauthorized", "Unauthorized")
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, user: User) -> web.StreamResponse:
         path = request.path
         if path in ("/healthz", "/livez", "/readyz"):
             return web.Response(text="ok")
@@ -101,10 +94,12 @@ class Server:
             return _json(found)
         target = target_of(path, self._cluster.registry)
         if target is None:
-            if request.method == "POST" and (review := self._permissions.review(path, await object_body(request))):
+            if request.method == "POST" and (
+                review := self._permissions.review(path, await object_body(request), user)
+            ):
                 return _json(review, status=201)
             return web.Response(status=404, text="404 page not found\n")
-        self._permissions.check(request.method, target, watches=is_watch(request))
+        self._permissions.check(request.method, target, user, watches=is_watch(request))
         return await self._verb(request.method, target)(request, target)
 
     def _verb(self, method: str, target: Target) -> _Verb:
@@ -121,6 +116,8 @@ class Server:
             verbs = {"GET": self._get, "PUT": self._replace, "PATCH": self._patch}
         elif target.subresource == "scale" and version.scale:
             verbs = {"GET": self._get_scale, "PUT": self._replace_scale, "PATCH": self._patch_scale}
+        elif target.subresource == "token" and target.view.resource.key == ("", "serviceaccounts"):
+            verbs = {"POST": self._create_token}
         else:
             raise no_such_resource()
         if method not in verbs:
@@ -203,6 +200,9 @@ class Server:
         page = self._lister.page(target.view, list_query(request, target))
         left = [self._cluster.delete(target.view, *stored.key, how)[0] for stored in page.items]
         return _bytes(list_body(target.view, left, {"resourceVersion": str(self._cluster.store.revision)}))
+
+    async def _create_token(self, request: web.Request, target: Target) -> web.StreamResponse:
+        return _json(self._users.token_request(target, await object_body(request)), status=201)
 
     async def _get_scale(self, _request: web.Request, target: Target) -> web.StreamResponse:
         return _json(scale_of(target.view, self._cluster.get(target.view, *target.key)))

@@ -1,0 +1,136 @@
+"""A ServiceAccount with a token may do what roles grant it, where they are bound, and nothing else."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from contract_client import Client, Json
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+GROUP = {"apiGroup": "rbac.authorization.k8s.io"}
+
+
+@pytest.fixture
+async def account(client: Client, namespace: str, service_account: None) -> AsyncIterator[Client]:
+    """Requests of the namespace's ServiceAccount `default`."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = await client.post(path, request)
+    assert answer.status == 201
+    token = answer.ok()["status"]["token"]
+    other = Client(client.access.with_token(token))
+    yield other
+    await other.close()
+
+
+def rule(verbs: str, *resources: str, group: str = "", names: tuple[str, ...] = ()) -> Json:
+    found: Json = {"apiGroups": [group], "resources": list(resources), "verbs": verbs.split()}
+    return found | ({"resourceNames": list(names)} if names else {})
+
+
+async def bind(client: Client, namespace: str, *rules: Json) -> None:
+    """Grant the rules to the account, in its namespace."""
+    where = f"{RBAC}/namespaces/{namespace}"
+    (await client.post(f"{where}/roles", {"metadata": {"name": "some"}, "rules": list(rules)})).ok()
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+    body = {"metadata": {"name": "some"}, "roleRef": {**GROUP, "kind": "Role", "name": "some"}, "subjects": [subject]}
+    (await client.post(f"{where}/rolebindings", body)).ok()
+
+
+async def settled(account: Client, path: str, status: int) -> None:
+    """Wait until a real server's caches have seen what was granted."""
+    for _ in range(100):
+        if (await account.get(path)).status == status:
+            return
+    pytest.fail(f"GET {path} never answered {status}")
+
+
+async def test_nothing_is_allowed_that_was_not_granted(account: Client, namespace: str) -> None:
+    answer = await account.get(f"/api/v1/namespaces/{namespace}/configmaps")
+    assert answer.status == 403
+    assert answer.body["reason"] == "Forbidden"
+    assert answer.body["details"] == {"kind": "configmaps"}
+    user = f"system:serviceaccount:{namespace}:default"
+    assert answer.body["message"] == (
+        f'configmaps is forbidden: User "{user}" cannot list resource "configmaps" in API group "" '
+        f'in the namespace "{namespace}"'
+    )
+
+
+async def test_a_refusal_names_the_object_and_the_subresource(account: Client, namespace: str) -> None:
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/web/scale"
+    answer = await account.get(path)
+    user = f"system:serviceaccount:{namespace}:default"
+    assert answer.body["message"] == (
+        f'deployments.apps "web" is forbidden: User "{user}" cannot get resource "deployments/scale" '
+        f'in API group "apps" in the namespace "{namespace}"'
+    )
+    assert answer.body["details"] == {"name": "web", "group": "apps", "kind": "deployments"}
+
+
+async def test_at_the_cluster_scope_a_role_of_a_namespace_does_not_count(
+    client: Client, account: Client, namespace: str
+) -> None:
+    await bind(client, namespace, rule("list", "configmaps"))
+    await settled(account, f"/api/v1/namespaces/{namespace}/configmaps", 200)
+    everywhere = await account.get("/api/v1/configmaps")
+    assert everywhere.status == 403
+    assert everywhere.body["message"].endswith('cannot list resource "configmaps" in API group "" at the cluster scope')
+    assert (await account.get("/api/v1/namespaces/default/configmaps")).status == 403
+
+
+async def test_a_verb_a_subresource_and_a_name_are_granted_each_for_itself(
+    client: Client, account: Client, namespace: str
+) -> None:
+    place = f"/api/v1/namespaces/{namespace}/configmaps"
+    for name in ("ours", "theirs"):
+        (await client.post(place, {"metadata": {"name": name}})).ok()
+    await bind(client, namespace, rule("get patch", "configmaps", names=("ours",)))
+    await settled(account, f"{place}/ours", 200)
+    assert (await account.get(f"{place}/theirs")).status == 403
+    assert (await account.patch(f"{place}/ours", {"data": {"a": "b"}})).status == 200
+    assert (await account.delete(f"{place}/ours")).status == 403
+    assert (await account.post(place, {"metadata": {"name": "new"}})).status == 403
+
+
+async def test_a_cluster_role_may_be_bound_in_one_namespace(
+    client: Client, account: Client, namespace: str, suffix: str
+) -> None:
+    name = f"contract-{suffix}-{namespace}"
+    (await client.post(f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": [rule("list", "*")]})).ok()
+    try:
+        role = {**GROUP, "kind": "ClusterRole", "name": name}
+        subjects = [{**GROUP, "kind": "Group", "name": f"system:serviceaccounts:{namespace}"}]
+        body = {"metadata": {"name": "any"}, "roleRef": role, "subjects": subjects}
+        (await client.post(f"{RBAC}/namespaces/{namespace}/rolebindings", body)).ok()
+        await settled(account, f"/api/v1/namespaces/{namespace}/secrets", 200)
+        assert (await account.get("/api/v1/secrets")).status == 403
+        assert (await account.get(f"/apis/apps/v1/namespaces/{namespace}/deployments")).status == 403
+    finally:
+        await client.delete(f"{RBAC}/clusterroles/{name}")
+
+
+async def test_reviews_say_what_would_be_allowed(client: Client, account: Client, namespace: str) -> None:
+    await bind(client, namespace, rule("list", "configmaps"))
+    await settled(account, f"/api/v1/namespaces/{namespace}/configmaps", 200)
+
+    async def allowed(asker: Client, kind: str, who: Json, **attributes: str) -> bool:
+        spec = {"resourceAttributes": {"resource": "configmaps", **attributes}, **who}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+        answer = (await asker.post(f"/apis/authorization.k8s.io/v1/{kind.lower()}s", body)).ok()
+        return bool(answer["status"]["allowed"])
+
+    own, others = "SelfSubjectAccessReview", "SubjectAccessReview"
+    who = {"user": f"system:serviceaccount:{namespace}:default"}
+    assert await allowed(client, own, {}, verb="delete", namespace=namespace)
+    assert await allowed(client, others, who, verb="list", namespace=namespace)
+    assert not await allowed(client, others, who, verb="delete", namespace=namespace)
+    assert not await allowed(client, others, who, verb="list")
+
+
+async def test_an_unknown_token_lets_nobody_in(client: Client) -> None:
+    stranger = Client(client.access.with_token("no-token-of-anybody"))
+    try:
+        answer = await stranger.get("/api/v1/namespaces")
+        assert (answer.status, answer.body["reason"]) == (401, "Unauthorized")
+    finally:
+        await stranger.close()
