@@ -40,6 +40,10 @@ class WorldConfig:
     """Kinds to look at (`World.find`, `World.all`) beyond those that the parts need."""
     schedules: bool = True
     """Whether pods are placed here, and not by a kube-scheduler."""
+    namespaces: frozenset[str] = frozenset()
+    """Whose pods are placed here; empty: everybody's. In a cluster that is not ours, others are left alone."""
+    defines: bool = True
+    """Whether CustomResourceDefinitions that are missing are installed."""
     kubeconfig: Path | None = None
     """A Kubernetes API to play in; None starts the embedded one."""
     host: str = "127.0.0.1"

@@ -28,6 +28,7 @@ def _of_kueue(plural: str, kind: str, *, namespaced: bool) -> Resource:
 
 NAMESPACE = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 NODE = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False)
+SERVICE_ACCOUNT = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True)
 COHORT = _of_kueue("cohorts", "Cohort", namespaced=False)
 CLUSTER_QUEUE = _of_kueue("clusterqueues", "ClusterQueue", namespaced=False)
 LOCAL_QUEUE = _of_kueue("localqueues", "LocalQueue", namespaced=True)
@@ -52,6 +53,7 @@ __all__ = [
     "RAY_CLUSTER",
     "RESOURCE_FLAVOR",
     "SCALED_OBJECT",
+    "SERVICE_ACCOUNT",
     "WORKLOAD",
     "WORKLOAD_PRIORITY_CLASS",
     "Json",

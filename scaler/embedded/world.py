@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
+import yaml
 
 from scaler.core.nodes import Taint
 from scaler.embedded import crds
@@ -28,7 +29,7 @@ from scaler.embedded.config import Part, WorldConfig
 from scaler.embedded.controller import Controller
 from scaler.embedded.fleet import Exporter, Fleet, Machine
 from scaler.embedded.keda import Keda
-from scaler.embedded.kinds import CUSTOM_RESOURCE_DEFINITION, WORKLOAD, Json, Resource
+from scaler.embedded.kinds import CUSTOM_RESOURCE_DEFINITION, SERVICE_ACCOUNT, WORKLOAD, Json, Resource
 from scaler.embedded.kubeapi import KubeApi
 from scaler.embedded.kubelet import Kubelets
 from scaler.embedded.kueue import Kueue
@@ -94,7 +95,8 @@ class World:
         self._transport = await KubeTransport.connect(self.config.kubeconfig or folder / "kubeconfig")
         await self._exits.enter_async_context(self._transport)
         self._applier = Applier(self._transport)
-        await self._install_crds()
+        if self.config.defines:
+            await self._install_crds()
         needed = {each: None for part in self.config.parts for each in _CONTROLLERS[part].watched}
         followed = [*(needed | dict.fromkeys(self.config.follows))]
         self._client = await self._exits.enter_async_context(Client(self._transport, followed))
@@ -160,7 +162,13 @@ class World:
             case Part.DEPLOYMENTS:
                 return DeploymentController(self._client)
             case Part.KUBELETS:
-                return Kubelets(self._client, self.fleet, config.kubelet, schedules=config.schedules)
+                return Kubelets(
+                    self._client,
+                    self.fleet,
+                    config.kubelet,
+                    schedules=config.schedules,
+                    namespaces=config.namespaces,
+                )
             case Part.KEDA:
                 return Keda(self._client, config.keda)
             case Part.AUTOSCALER:
@@ -195,13 +203,25 @@ class World:
         """The metrics URL of all nodes together, of those that come later, too."""
         return f"{self._exporter.url}/metrics"
 
-    def write_kubeconfig(self, path: Path) -> None:
-        """A kubeconfig for the API, as a file."""
+    def write_kubeconfig(self, path: Path, *, token: str = "") -> None:
+        """A kubeconfig for the API, as a file; with a token, for whoever's it is."""
         if self.config.kubeconfig is None:
             self.api.write_kubeconfig(path)
         else:
             path.touch(mode=0o600)
             path.write_bytes(self.config.kubeconfig.read_bytes())
+        if token:
+            config = yaml.safe_load(path.read_text())
+            in_use = next(each for each in config["contexts"] if each["name"] == config["current-context"])
+            in_use["context"]["user"] = "token"
+            path.write_text(yaml.safe_dump(config | {"users": [{"name": "token", "user": {"token": token}}]}))
+
+    async def token_of(self, namespace: str, service_account: str) -> str:
+        """A token with which the ServiceAccount does what roles allow it. Raises: KubeError."""
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        path = SERVICE_ACCOUNT.path(namespace, service_account, "token")
+        answer = msgspec.json.decode(await self._transport.create(path, request))
+        return str(answer["status"]["token"])
 
     async def apply(self, manifest: Manifest) -> list[Json]:
         """Applies YAML text or objects. Raises: KubeError, ConfigurationError."""

@@ -289,3 +289,22 @@ def unknown_fields(ours: Json, theirs: Json, path: str = "") -> list[str]:
         elif not theirs.get("x-kubernetes-preserve-unknown-fields"):
             found.append(f"{path}.{name}")
     return found
+
+
+async def test_a_service_account_sees_what_its_role_allows_and_no_more(tmp_path: Path) -> None:
+    async with World(WorldConfig(parts=frozenset())) as world:
+        await world.apply(QUEUES)
+        subject = {"kind": "ServiceAccount", "name": "default", "namespace": "demo"}
+        rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "reader", "namespace": "demo"}}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
+        rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+        await world.apply([{**rbac, "kind": "Role", "rules": [rule]}])
+        await world.apply([{**rbac, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]}])
+        world.write_kubeconfig(tmp_path / "account", token=await world.token_of("demo", "default"))
+        async with await KubeTransport.connect(tmp_path / "account") as transport:
+            assert await transport.get(POD.path("demo"))
+            with pytest.raises(
+                KubeError, match=r'"system:serviceaccount:demo:default" cannot list .*cluster scope'
+            ) as no:
+                await transport.get(POD.path())
+            assert no.value.status == 403

@@ -4,7 +4,7 @@ Machines come and go. The Node of one that is gone is deleted with the pods on i
 collector of pods do, though at once. Pods that had ended stay, since Jobs count them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -53,13 +53,20 @@ class Kubelets(Controller):
     watched: ClassVar[tuple[Resource, ...]] = (POD, NODE)
 
     def __init__(
-        self, client: Client, fleet: Fleet, timing: KubeletTiming | None = None, *, schedules: bool = True
+        self,
+        client: Client,
+        fleet: Fleet,
+        timing: KubeletTiming | None = None,
+        *,
+        schedules: bool = True,
+        namespaces: Collection[str] = (),
     ) -> None:
-        """`schedules` False leaves placement to a real kube-scheduler."""
+        """`schedules` False leaves placement to a real kube-scheduler; `namespaces` are whose pods are placed, or all."""
         super().__init__(client)
         self._fleet = fleet
         self._timing = timing or KubeletTiming()
         self._schedules = schedules
+        self._namespaces = frozenset(namespaces)
         self._since: dict[tuple[str, Stage], datetime] = {}
 
     async def run(self) -> None:
@@ -69,7 +76,7 @@ class Kubelets(Controller):
     async def tick(self, now: datetime) -> datetime | None:
         done = await self.act([*self._plan_nodes(now), *self._plan_losses(now)])
         if self._schedules:
-            pods = self.client.all(POD)
+            pods = [pod for pod in self.client.all(POD) if self._concerns_us(pod)]
             done += await self.act(plan_placement(pods, self._nodes(), self._fleet.gpus, now_text=timestamp(now)))
         done += await self.act(self._plan_devices())
         done += await self.act(action for pod in self._bound() for action in self._move_on(pod, now))
@@ -126,6 +133,11 @@ class Kubelets(Controller):
         return [node for body in bodies if body is not None and (node := node_of(body))]
 
     # ---------------------------------------------------------------------------------------------------------- pods
+
+    def _concerns_us(self, pod: Json) -> bool:
+        """Whether placement has to know of it: to place it, or since it may hold GPUs."""
+        is_placed = bool((pod.get("spec") or {}).get("nodeName"))
+        return is_placed or not self._namespaces or pod["metadata"]["namespace"] in self._namespaces
 
     def _bound(self) -> list[Json]:
         nodes = self._fleet.machines
