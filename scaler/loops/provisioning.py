@@ -176,7 +176,7 @@ class Provisioning:
         self._announce(workload, requests, gang.stage)
         step = next_step(gang, requests, case.policy, now)
         if step.kind not in (Kind.CREATE, Kind.REMOVE):
-            return self._settled(case, step, found)
+            return progress_of(case, step, found, self._flavors)
         return await self._act(case, step, found, now)
 
     async def sweep(self, followed: Collection[str], now: datetime) -> None:
@@ -209,26 +209,6 @@ class Provisioning:
             for each in found
             if check_of(each) == check and each.metadata.namespace == namespace
         }
-
-    # ------------------------------------------------------------------------------------------------- nothing to do
-
-    def _settled(self, case: Case, step: Step, found: Mapping[str, ProvisioningRequest]) -> Progress:
-        """What the step says, where it says to do nothing."""
-        request = step.request
-        progress = Progress(
-            kind=step.kind,
-            message=step.message,
-            attempt=step.attempt,
-            request=request.name if request else "",
-            reason=request.reason if request else "",
-            until=step.until,
-            is_yielding=step.is_yielding,
-        )
-        if step.kind is not Kind.PROVISIONED or request is None or case.policy is None:
-            return progress
-        given = ready_updates(found[request.name], case.workload, case.policy, self._flavors)
-        message = "; ".join((step.message, *(f"left out: {each}" for each in given.left_out)))
-        return replace(progress, message=message, updates=given.updates)
 
     # ---------------------------------------------------------------------------------------------------- what is done
 
@@ -335,6 +315,25 @@ class Provisioning:
 _NEWS = LOST | {State.PROVISIONED}
 _NEWS_OF_STARTED = frozenset({State.CAPACITY_REVOKED})
 _NOTHING = Progress(kind=Kind.NOTHING)
+
+
+def progress_of(case: Case, step: Step, found: Mapping[str, ProvisioningRequest], flavors: Flavors) -> Progress:
+    """What the step says, where nothing has to be done for it. `found`: the gang's requests by name."""
+    request = step.request
+    progress = Progress(
+        kind=step.kind,
+        message=step.message,
+        attempt=step.attempt,
+        request=request.name if request else "",
+        reason=request.reason if request else "",
+        until=step.until,
+        is_yielding=step.is_yielding,
+    )
+    if step.kind is not Kind.PROVISIONED or request is None or case.policy is None:
+        return progress
+    given = ready_updates(found[request.name], case.workload, case.policy, flavors)
+    message = "; ".join((step.message, *(f"left out: {each}" for each in given.left_out)))
+    return replace(progress, message=message, updates=given.updates)
 
 
 def _still_waits(case: Case, policy: ProvisioningPolicy, live: Workload) -> bool:
