@@ -31,6 +31,8 @@ from scaler.embedded.kinds import (
     NAMESPACE,
     NODE,
     POD,
+    POD_TEMPLATE,
+    PROVISIONING_REQUEST,
     RAY_CLUSTER,
     RESOURCE_FLAVOR,
     WORKLOAD,
@@ -79,12 +81,12 @@ class LiveStore(LiveCopy[T]):
             key = body["metadata"].get("namespace", ""), body["metadata"]["name"]
             known = self.get(*key)
             if known is None or known.metadata.resource_version != body["metadata"]["resourceVersion"]:
-                self.put(msgspec.Raw(json.dumps(body).encode()))
+                self.put(msgspec.Raw(msgspec.json.encode(body)))
         there = {(body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies}
         for each in self.items():
             if each.metadata.key not in there:
                 meta = {"name": each.metadata.name, "namespace": each.metadata.namespace}
-                self.remove(msgspec.Raw(json.dumps({"metadata": meta}).encode()))
+                self.remove(msgspec.Raw(msgspec.json.encode({"metadata": meta})))
 
 
 class MemoryApi:
@@ -98,7 +100,7 @@ class MemoryApi:
         """Called before each patch; it may change the object, or raise."""
 
     async def get(self, path: str) -> bytes:
-        return json.dumps(self._object(path)[1]).encode()
+        return msgspec.json.encode(self._object(path)[1])
 
     async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
         assert not dry_run
@@ -118,13 +120,30 @@ class MemoryApi:
             subresource,
         )
         self.patches.append((path, json.loads(json.dumps(body))))
-        return json.dumps(self._object(path.removesuffix("/status"))[1]).encode()
+        return msgspec.json.encode(self._object(path.removesuffix("/status"))[1])
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
+        namespace, name = body["metadata"].get("namespace", ""), body["metadata"]["name"]
+        resource = next(each for each in self._resources if each.path(namespace) == path)
+        if self._client.find(resource, namespace, name) is not None:
+            raise KubeError(f"create {path}/{name}: it is there", status=409, reason="AlreadyExists")
+        return msgspec.json.encode(self._client.add(resource, json.loads(json.dumps(body))))
+
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
+        resource, found = self._object(path)
+        if uid and found["metadata"]["uid"] != uid:
+            raise KubeError(f"delete {path}: another uid", status=409, reason="Conflict")
+        self._client.remove(resource, found["metadata"].get("namespace", ""), found["metadata"]["name"])
+        return msgspec.json.encode(found)
 
     def _object(self, path: str) -> tuple[Resource, Json]:
+        parts = path.split("/")
+        namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts[:-2] else ""
         for resource in self._resources:
-            for body in self._client.all(resource):
-                if resource.path(body["metadata"].get("namespace", ""), body["metadata"]["name"]) == path:
-                    return resource, body
+            if resource.namespaced == bool(namespace) and resource.path(namespace, parts[-1]) == path:
+                found = self._client.find(resource, namespace, parts[-1])
+                if found is not None:
+                    return resource, found
         raise KubeError(f"get {path}: not found", status=404, reason="NotFound")
 
 
@@ -184,17 +203,19 @@ class GateTown:
         checks: Sequence[str] = (CHECK,),
         chance: Random | None = None,
         with_provisioning: bool = False,
+        client: MemoryClient | None = None,
+        api: type[MemoryApi] = MemoryApi,
         **queue: Any,
     ) -> None:
         """`policy` is the spec of the ReclaimPolicy that the check names; None: the check names none."""
-        self.client = MemoryClient()
+        self.client = client or MemoryClient()
         self.chance = chance
         self.termination: dict[str, float] = {}
         """Seconds that pods of these jobs take to end; 1 s for all others."""
         self._told_to_end: dict[str, datetime] = {}
         client = cast(Client, self.client)
         self.controllers = (Kueue(client), JobController(client), RayClusterOperator(client))
-        self.api = MemoryApi(self.client, [*_FOLLOWED, JOB])
+        self.api = api(self.client, [*_FOLLOWED, JOB, POD_TEMPLATE, PROVISIONING_REQUEST])
         self.told = Told()
         self.reports: list[GateReport] = []
         self.autoscaler = Autoscaler() if with_provisioning else None
