@@ -6,7 +6,7 @@ import structlog
 
 from scaler.core.idleness import verdict_name
 from scaler.core.ledger import Entry
-from scaler.core.replicas import answer_reason
+from scaler.core.replicas import Decision, answer_reason
 from scaler.errors import KubeError
 from scaler.keda.servicer import RpcEnded
 from scaler.kube.calls import Call
@@ -18,6 +18,7 @@ from scaler.loops.leading import Reconciled
 from scaler.loops.pressure import Outlook
 from scaler.loops.projection import answer_word
 from scaler.loops.provisioning import Happening
+from scaler.telemetry.declaring import show
 from scaler.telemetry.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -44,11 +45,10 @@ class Observers:
     def _show(self, evaluation: Evaluation) -> None:
         decisions = [decision for found in evaluation.by_target.values() for decision in found]
         verdicts = [gpu.verdict for decision in decisions if decision.verdict for gpu in decision.verdict.gpus]
-        self._metrics.show_evaluation(
-            at=evaluation.at,
-            decisions=Counter((answer_word(each), answer_reason(each.answer)) for each in decisions),
-            gpus=Counter(verdict_name(verdict) for verdict in verdicts),
-        )
+        metrics = self._metrics
+        metrics.evaluated_at.set(evaluation.at.timestamp())
+        show(metrics.decisions, Counter(_kind(each) for each in decisions))
+        show(metrics.gpus, Counter(("", "", "", verdict_name(verdict), "") for verdict in verdicts))
 
     def answered(self, rpc: RpcEnded) -> None:
         self._metrics.rpcs.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
@@ -61,12 +61,13 @@ class Observers:
     def planned(self, outlook: Outlook) -> None:
         reasons = Counter(str(each.why) for each in outlook.refused)
         reasons["Planned"] = len(outlook.standing) + len(outlook.made)
-        self._metrics.show_pressure(gangs=reasons, reclaimable_gpus=outlook.reclaimable_gpus)
+        show(self._metrics.pending_gangs, {("", "Quota", reason): count for reason, count in reasons.items()})
+        self._metrics.reclaimable_gpus.set(outlook.reclaimable_gpus)
         if outlook.blind:
             log.debug("nothing can be planned", because=outlook.blind)
 
     def gated(self, report: GateReport) -> None:
-        self._metrics.show_gate({str(reason): count for reason, count in report.reasons.items()})
+        show(self._metrics.gate, {(str(reason),): count for reason, count in report.reasons.items()})
         for gang in report.opened:
             self._metrics.gate_waits.observe(gang.waited.total_seconds())
             self._metrics.gate_gpus.labels(origin="reused").inc(gang.reused_gpus)
@@ -96,3 +97,9 @@ class Observers:
             case _:
                 outcome = "broken"
         self._metrics.reconciliations.labels(outcome=outcome).observe(done.seconds)
+
+
+def _kind(decision: Decision) -> tuple[str, str, str]:
+    """Its answer, verdict and reason."""
+    verdict = verdict_name(decision.verdict.verdict) if decision.verdict else ""
+    return answer_word(decision), verdict, answer_reason(decision.answer)

@@ -387,7 +387,6 @@ class Runtime:
             observe=self._observers.reconciled,
         )
         self.metrics.leader.set_function(lambda: float(elector.is_leader))
-        self.metrics.events_lost.set_function(lambda: float(recorder.dropped + recorder.failed))
         recording = asyncio.create_task(recorder.run(), name="events")
         try:
             await elector.run(self._lead)

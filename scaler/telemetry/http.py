@@ -13,6 +13,9 @@
 |                                   | repeatable, or `*` for everybody                                   |
 | `/`                               | the decisions as a page                                            |
 
+With TLS, certificates are followed while connections stand. With client certificates, the two probes are answered
+without one, for the kubelet has none; everything else is 401 without one, and 403 for somebody else's.
+
 Where a question cannot be answered the answer is `{"error": …}`: 400 for a question that is none, 404 for what is not
 there, 409 for what does not wait, 503 while not enough is seen.
 """
@@ -28,6 +31,8 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from scaler import __version__
 from scaler.errors import ConfigurationError, InquiryError
 from scaler.telemetry.metrics import Metrics
+from scaler.telemetry.tls import HttpTls, presented
+from scaler.tls.identity import Clients, Unknown
 
 _HIGHEST_PORT = 65535
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -64,8 +69,10 @@ class Views:
 class HttpServer:
     """The HTTP side of the process."""
 
-    def __init__(self, address: str, metrics: Metrics, views: Views) -> None:
+    def __init__(self, address: str, metrics: Metrics, views: Views, *, tls: HttpTls | None = None) -> None:
+        """`tls`: None serves in the clear."""
         self._address = address
+        self._tls = tls
         self._host, self._port = _split(address)
         self._metrics = metrics
         self._views = views
@@ -75,7 +82,8 @@ class HttpServer:
 
     async def start(self) -> int:
         """Listen; returns the port. Raises: ConfigurationError where the address cannot be bound."""
-        app = web.Application()
+        clients = self._tls.clients if self._tls else None
+        app = web.Application(middlewares=[] if clients is None else [_only_for(clients)])
         app.add_routes(
             [
                 web.get("/metrics", self._get_metrics),
@@ -91,7 +99,8 @@ class HttpServer:
         )
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
+        context = self._tls.context() if self._tls else None
+        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=context)
         try:
             await site.start()
         except OSError as error:
@@ -146,6 +155,25 @@ class HttpServer:
     async def _get_page(self, _: web.Request) -> web.Response:
         html = self._page.render(version=__version__, decisions=self._views.overview(), missing=self._views.unready())
         return web.Response(text=html, content_type="text/html")
+
+
+_PROBES = frozenset({"/healthz", "/readyz"})
+
+
+def _only_for(clients: Clients) -> Any:
+    """A middleware that lets nobody else see more than the probes."""
+
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if request.path not in _PROBES and (refusal := clients.refusal(presented(request.get_extra_info("peercert")))):
+            return web.json_response(
+                {"error": refusal.reason}, status=401 if isinstance(refusal, Unknown) else 403
+            )
+        return await handler(request)
+
+    return guard
 
 
 def _answered(

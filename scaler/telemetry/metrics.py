@@ -1,19 +1,30 @@
-"""Every metric, declared once. Names start with `idle_gpu_scaler_`, units are in the names, label sets are bounded.
+"""Every metric, declared once. Names start with `idle_gpu_scaler_`, units are base units, label sets are bounded.
 
-No metric has a label per workload: their number is unbounded. What stands about one workload is in `explain`, in the
-status of its ScalableWorkload and in Events.
+Laws:
+
+* A number that is the same on every replica is never to be summed: what is counted about the cluster is shown by one
+  replica alone (`Shown.BY_ONE`), and a sum over replicas is right whoever leads.
+* What tenants can name is bounded. Namespaces, workloads and nodes beyond the declared limits are folded together or
+  left out, and how many those are is itself a metric.
+* Counters begin at 0 with every process, as Prometheus expects. What has to outlive a process is in API objects.
+* A gauge of what is not known has no series. 0 is a number.
+
+`docs/metrics.md` is made from this page; a test compares them.
 """
 
-from collections.abc import Mapping
-from datetime import datetime
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
-_PREFIX = "idle_gpu_scaler"
+from scaler.telemetry.declaring import Declaring, Shown
+
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-_MINUTES = (1, 5, 15, 30, 60, 120, 300, 600, 1800)
 _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_MINUTES = (1, 5, 15, 30, 60, 120, 300, 600, 1800)
+_HOURS = (10, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 86400)
+
+EACH, ALL, LEADER = Shown.BY_EACH, Shown.BY_ALL, Shown.BY_ONE
+
+_WORKLOAD = ("namespace", "cluster_queue", "kind", "name")
 
 
 class Metrics:
@@ -21,142 +32,345 @@ class Metrics:
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = registry = CollectorRegistry()
-        self.build = Gauge(f"{_PREFIX}_build_info", "Version of this process.", ["version"], registry=registry)
-        self.rpcs = Histogram(
-            f"{_PREFIX}_rpc_seconds", "Time to answer KEDA.", ["method", "code"], buckets=_FAST, registry=registry
+        page = Declaring()
+        self.registry, self.declared = page.registry, page.declared
+        self._fleet(page)
+        self._workloads(page)
+        self._decisions(page)
+        self._evidence(page)
+        self._suspensions(page)
+        self._gangs(page)
+        self._budgets(page)
+        self._checks(page)
+        self._health(page)
+
+    def _fleet(self, page: Declaring) -> None:
+        page.begin("GPUs and money", LEADER)
+        place = ("namespace", "cluster_queue", "model", "state")
+        self.gpus = page.gauge(
+            "gpus",
+            "GPUs that pods hold, by what is known of them; together they are all that are allocated.",
+            *place,
+            "reason",
         )
-        self.tick = Histogram(f"{_PREFIX}_tick_seconds", "Time of one evaluation.", buckets=_SLOW, registry=registry)
-        self.evaluated_at = Gauge(
-            f"{_PREFIX}_evaluation_timestamp_seconds", "Instant of the latest published evaluation.", registry=registry
+        self.gpu_seconds = page.counter(
+            "gpu_seconds_total", "GPU time by what was known of the GPUs while pods held them.", *place
         )
-        self.decisions = Gauge(
-            f"{_PREFIX}_decisions",
-            "Triggers by answer and reason in the latest evaluation.",
-            ["answer", "reason"],
-            registry=registry,
+        self.node_gpus = page.gauge("node_gpus", "GPUs that nodes offer to pods, held or free.", "model")
+        self.gpu_hour_price = page.gauge(
+            "gpu_hour_price",
+            "Price of one GPU for one hour, of every model that was seen and has one in the settings.",
+            "model",
+            "currency",
+            unit="currency per GPU-hour",
         )
-        self.gpus = Gauge(
-            f"{_PREFIX}_gpus",
-            "GPUs of judged workloads by verdict in the latest evaluation.",
-            ["verdict"],
-            registry=registry,
+        self.idle_cost = page.counter(
+            "idle_cost_total",
+            "Price of the GPU time that was idle (states Idle and HeldIdle), of models that have a price.",
+            "namespace",
+            "cluster_queue",
+            "model",
+            "currency",
+            unit="currency",
         )
-        self.reads = Histogram(
-            f"{_PREFIX}_source_read_seconds",
-            "Time of reads of the metrics source.",
-            ["source", "query", "outcome"],
-            buckets=_SLOW,
-            registry=registry,
+        self.unpriced_idle_gpu_seconds = page.counter(
+            "unpriced_idle_gpu_seconds_total",
+            "Idle GPU time that is missing in the cost, because the settings give no price for the model.",
+            "model",
         )
-        self.read_bytes = Counter(
-            f"{_PREFIX}_source_read_bytes_total", "Bytes read from the metrics source.", ["source"], registry=registry
+        self.folded_namespaces = page.gauge(
+            "folded_namespaces",
+            "Namespaces shown together as (others), because there are more than metrics.namespaces.",
         )
-        self.samples = Counter(f"{_PREFIX}_samples_total", "Samples taken in.", registry=registry)
-        self.blanks = Counter(
-            f"{_PREFIX}_blank_samples_total",
-            "Samples that were no measurements (blanks, NaN, another unit).",
-            registry=registry,
+
+    def _workloads(self, page: Declaring) -> None:
+        page.begin("Single workloads, those that are idle longest first", LEADER)
+        self.workload_idle_seconds = page.gauge(
+            "workload_idle_seconds",
+            "Since when the workload's GPUs are quiet; no series while work is seen or nothing is known.",
+            *_WORKLOAD,
         )
-        self.series = Gauge(f"{_PREFIX}_series", "Series in the latest reads.", ["attributed"], registry=registry)
-        self.kube_calls = Histogram(
-            f"{_PREFIX}_kube_call_seconds",
-            "Time of calls to the Kubernetes API.",
-            ["verb", "resource", "status"],
-            buckets=_SLOW,
-            registry=registry,
+        self.workload_gpus = page.gauge("workload_gpus", "GPUs of the workload's pods.", *_WORKLOAD, "state")
+        self.workload_answer = page.gauge(
+            "workload_answer",
+            "1 for what KEDA gets for the workload, and why.",
+            *_WORKLOAD,
+            "answer",
+            "reason",
+            unit="1",
         )
-        self.reconciliations = Histogram(
-            f"{_PREFIX}_reconcile_seconds",
-            "Time to reconcile a ScalableWorkload.",
-            ["outcome"],
-            buckets=_SLOW,
-            registry=registry,
+        self.workload_desired_replicas = page.gauge(
+            "workload_desired_replicas", "Replicas that the workload is asked to have.", *_WORKLOAD
         )
-        self.gangs = Gauge(
-            f"{_PREFIX}_waiting_gangs",
-            "Workloads that wait for GPUs and were planned for in the latest look, by what came of it.",
-            ["outcome"],
-            registry=registry,
+        self.workload_idle_after_seconds = page.gauge(
+            "workload_idle_after_seconds", "How long the workload's GPUs have to be quiet to be idle.", *_WORKLOAD
         )
-        self.reclaimable_gpus = Gauge(
-            f"{_PREFIX}_reclaimable_gpus", "GPUs of idle workloads that a plan may take.", registry=registry
+        self.workload_active_above_ratio = page.gauge(
+            "workload_active_above_ratio", "From which sample on a GPU of the workload counts as working.", *_WORKLOAD
         )
-        self.boosted = Gauge(
-            f"{_PREFIX}_boosted_workloads",
+        self.workload_peak_ratio = page.gauge(
+            "workload_peak_ratio",
+            "Highest sample of any of the workload's GPUs within the window that is judged.",
+            *_WORKLOAD,
+            "signal",
+        )
+        self.workload_suspend_timestamp = page.gauge(
+            "workload_suspend_timestamp_seconds",
+            "When the workload is going to be suspended if it stays quiet; no series where that is not foreseeable.",
+            *_WORKLOAD,
+        )
+        self.hidden_workloads = page.gauge(
+            "hidden_workloads",
+            "Workloads that are not shown one by one, because there are more than metrics.workloads.",
+            "verdict",
+        )
+
+    def _decisions(self, page: Declaring) -> None:
+        page.begin("Decisions", ALL)
+        self.decisions = page.gauge(
+            "decisions",
+            "Triggers by answer, verdict and reason in the latest evaluation.",
+            "answer",
+            "verdict",
+            "reason",
+        )
+        self.scaled_objects = page.gauge("scaled_objects", "ScaledObjects that are evaluated.")
+        self.unusable_triggers = page.gauge("unusable_triggers", "Triggers whose metadata cannot be used.")
+        self.evaluated_at = page.gauge(
+            "evaluation_timestamp_seconds",
+            "Instant that the latest published evaluation is about; 0 before the first.",
+            shown=EACH,
+        )
+        self.board_age = page.gauge(
+            "board_age_seconds", "Since when the latest evaluation stands; NaN before the first.", shown=EACH
+        )
+        self.tick = page.histogram("tick_seconds", "Time of one evaluation.", buckets=_SLOW, shown=EACH)
+
+    def _evidence(self, page: Declaring) -> None:
+        page.begin("Evidence", EACH)
+        self.reads = page.histogram(
+            "source_read_seconds", "Time of reads of the metrics source.", "source", "query", "outcome", buckets=_SLOW
+        )
+        self.read_bytes = page.counter("source_read_bytes_total", "Bytes read from the metrics source.", "source")
+        self.source_doubt = page.gauge(
+            "source_doubt",
+            "1 while the metrics source as a whole is not trusted, and why; no series while it is.",
+            "reason",
+            unit="1",
+        )
+        self.samples = page.counter("samples_total", "Samples taken in.")
+        self.blanks = page.counter(
+            "blank_samples_total", "Samples that were no measurements (blanks, NaN, another unit)."
+        )
+        self.series = page.gauge("series", "Series in the latest reads.", "attributed")
+        self.signal_coverage = page.gauge(
+            "signal_coverage_ratio",
+            "Share of the collection intervals in the judged windows that hold a sample, over all GPUs that report.",
+            "signal",
+            shown=LEADER,
+        )
+        self.gpu_nodes = page.gauge(
+            "gpu_nodes",
+            "Nodes whose GPUs run pods: all of these GPUs can be judged, some cannot, or none reports at all.",
+            "state",
+            shown=LEADER,
+        )
+        self.distrusted_gpus = page.gauge(
+            "distrusted_gpus",
+            "GPUs that run pods and cannot be judged, by node and reason.",
+            "node",
+            "reason",
+            shown=LEADER,
+        )
+        self.hidden_nodes = page.gauge(
+            "hidden_nodes",
+            "Nodes with GPUs that cannot be judged, not shown because there are more than metrics.nodes.",
+            shown=LEADER,
+        )
+
+    def _suspensions(self, page: Declaring) -> None:
+        page.begin("Suspended workloads, and who got their GPUs", LEADER)
+        self.suspensions = page.counter(
+            "suspensions_total", "ScalableWorkloads that were suspended, by why.", "namespace", "reason"
+        )
+        self.reclaimed_gpus = page.counter(
+            "reclaimed_gpus_total", "GPUs that suspended ScalableWorkloads gave up.", "namespace", "reason"
+        )
+        self.suspended_gpus = page.gauge(
+            "suspended_gpus",
+            "GPUs that suspended ScalableWorkloads would hold if they ran.",
+            "namespace",
+            "cluster_queue",
+        )
+        self.reclaimed_gpu_seconds = page.counter(
+            "reclaimed_gpu_seconds_total",
+            "GPU time that suspended ScalableWorkloads did not hold.",
+            "namespace",
+            "cluster_queue",
+        )
+        flow = ("from_namespace", "namespace", "cluster_queue", "through")
+        self.given_gpus = page.counter(
+            "given_gpus_total",
+            "GPUs of suspended ScalableWorkloads that a gang was admitted with, by who gave and who got them.",
+            *flow,
+        )
+        self.given_gpu_seconds = page.counter(
+            "given_gpu_seconds_total",
+            "GPU time that gangs ran on GPUs of ScalableWorkloads that were suspended meanwhile.",
+            *flow,
+        )
+        self.idle_to_suspended = page.histogram(
+            "idle_to_suspended_seconds",
+            "Time from the last work of a ScalableWorkload until it was suspended.",
+            "reason",
+            buckets=_HOURS,
+        )
+        self.suspended_to_given = page.histogram(
+            "suspended_to_given_seconds",
+            "Time from a suspension until the next gang was admitted with what it freed.",
+            "through",
+            buckets=_MINUTES,
+        )
+        self.suspended_to_resumed = page.histogram(
+            "suspended_to_resumed_seconds",
+            "How long ScalableWorkloads were suspended before they were asked for again.",
+            buckets=_HOURS,
+        )
+        self.resumed_to_running = page.histogram(
+            "resumed_to_running_seconds",
+            "Time from asking a suspended ScalableWorkload to run again until all of its GPU pods ran.",
+            buckets=_MINUTES,
+        )
+        self.resumptions = page.counter(
+            "resumptions_total", "Suspended ScalableWorkloads that were asked for again.", "namespace"
+        )
+        self.regrets = page.counter(
+            "regrets_total",
+            "ScalableWorkloads that were asked for again so soon after their suspension that it was a mistake.",
+            "namespace",
+            "reason",
+        )
+        self.regret_window = page.gauge(
+            "regret_window_seconds", "How soon is too soon: metrics.regretWithin of the settings.", shown=ALL
+        )
+
+    def _gangs(self, page: Declaring) -> None:
+        page.begin("Gangs that wait, and plans for them", LEADER)
+        waiting = ("cluster_queue", "stage", "reason")
+        self.pending_gangs = page.gauge("pending_gangs", "Workloads that wait for GPUs, by where and why.", *waiting)
+        self.pending_gpus = page.gauge("pending_gpus", "GPUs that Workloads wait for, by where and why.", *waiting)
+        self.longest_pending = page.gauge(
+            "longest_pending_seconds", "How long the Workload that waits longest has waited for GPUs.", "cluster_queue"
+        )
+        self.admission_wait = page.histogram(
+            "admission_wait_seconds",
+            "How long Workloads with GPUs had waited, from when they were queued, when they were admitted.",
+            "cluster_queue",
+            buckets=_HOURS,
+        )
+        self.standing_plans = page.gauge("standing_plans", "Plans that are being carried out.")
+        self.planning_blind = page.gauge(
+            "planning_blind", "1 while quota or verdicts cannot be seen, so that nothing is planned.", unit="1"
+        )
+        self.reclaimable_gpus = page.gauge("reclaimable_gpus", "GPUs of idle workloads that a plan may take.")
+        self.boosted = page.gauge(
+            "boosted_workloads",
             "Idle workloads that Kueue preempts before others, by a negative priority boost of ours.",
-            registry=registry,
         )
-        self.reallocated_gpus = Counter(
-            f"{_PREFIX}_reallocated_gpus_total",
+        self.reallocated_gpus = page.counter(
+            "reallocated_gpus_total",
             "GPUs that plans took, by where they ended: with the gang, with somebody else, or nowhere.",
-            ["outcome"],
-            registry=registry,
+            "outcome",
         )
-        self.reallocations = Histogram(
-            f"{_PREFIX}_reallocation_seconds",
+        self.reallocations = page.histogram(
+            "reallocation_seconds",
             "Time from the grant on an idle workload to the admission of the gang that got its GPUs.",
             buckets=_MINUTES,
-            registry=registry,
         )
-        self.wasted_gpu_seconds = Counter(
-            f"{_PREFIX}_wasted_gpu_seconds_total",
-            "GPU time between the suspension of victims and the admission of their gang.",
-            registry=registry,
+        self.reallocation_stages = page.histogram(
+            "reallocation_stage_seconds", "Time that the stages of a hand-over took.", "stage", buckets=_MINUTES
         )
-        self.gate = Gauge(
-            f"{_PREFIX}_gated_gangs",
-            "Gangs that have quota and are held by our AdmissionCheck, by what they wait for.",
-            ["reason"],
-            registry=registry,
+        self.wasted_gpu_seconds = page.counter(
+            "wasted_gpu_seconds_total", "GPU time between the suspension of victims and the admission of their gang."
         )
-        self.gate_waits = Histogram(
-            f"{_PREFIX}_gate_seconds",
-            "Time from a gang's quota reservation until our AdmissionCheck let it go.",
-            buckets=_MINUTES,
-            registry=registry,
+
+    def _budgets(self, page: Declaring) -> None:
+        page.begin("Budgets; of one that every namespace or queue has for itself, where least is left", LEADER)
+        limited = ("budget", "limit")
+        self.budget_limit = page.gauge(
+            "budget_limit_workloads", "Workloads that the budget lets be suspended.", *limited
         )
-        self.gate_gpus = Counter(
-            f"{_PREFIX}_gate_gpus_total",
+        self.budget_used = page.gauge("budget_used_workloads", "Workloads that the budget counts now.", *limited)
+        self.budget_headroom = page.gauge(
+            "budget_headroom_workloads",
+            "Workloads that may still be suspended; 0 where the budget is exhausted.",
+            *limited,
+        )
+        self.budget_open = page.gauge(
+            "budget_open",
+            "1 while the budget lets anybody be suspended at this hour, 0 while it does not.",
+            "budget",
+            unit="1",
+        )
+        self.budget_refusals = page.counter(
+            "budget_refusals_total", "Looks at a waiting gang that ended without a plan because of a budget."
+        )
+
+    def _checks(self, page: Declaring) -> None:
+        page.begin("AdmissionCheck and provisioning", LEADER)
+        self.gate = page.gauge(
+            "gated_gangs", "Gangs that have quota and are held by our AdmissionCheck, by what they wait for.", "reason"
+        )
+        self.gate_waits = page.histogram(
+            "gate_seconds", "Time from a gang's quota reservation until our AdmissionCheck let it go.", buckets=_MINUTES
+        )
+        self.gate_gpus = page.counter(
+            "gate_gpus_total",
             "GPUs of gangs that were let go, on nodes that were there before or that have come since.",
-            ["origin"],
-            registry=registry,
+            "origin",
         )
-        self.requests = Counter(
-            f"{_PREFIX}_provisioning_requests_total",
+        self.requests = page.counter(
+            "provisioning_requests_total",
             "What became of ProvisioningRequests.",
-            ["event", "provisioning_class", "reason"],
-            registry=registry,
+            "event",
+            "provisioning_class",
+            "reason",
         )
-        self.leader = Gauge(f"{_PREFIX}_leader", "1 while this replica holds the Lease.", registry=registry)
-        self.events_lost = Gauge(
-            f"{_PREFIX}_events_lost", "Kubernetes Events dropped or refused since the start.", registry=registry
+        self.open_requests = page.gauge(
+            "open_provisioning_requests",
+            "ProvisioningRequests of ours that are there, by how far they are.",
+            "provisioning_class",
+            "state",
         )
 
-    def show_evaluation(
-        self, *, at: datetime, decisions: Mapping[tuple[str, str], int], gpus: Mapping[str, int]
-    ) -> None:
-        """Replace the gauges that describe the latest evaluation."""
-        self.evaluated_at.set(at.timestamp())
-        self.decisions.clear()
-        for (answer, reason), count in decisions.items():
-            self.decisions.labels(answer=answer, reason=reason).set(count)
-        self.gpus.clear()
-        for verdict, count in gpus.items():
-            self.gpus.labels(verdict=verdict).set(count)
-
-    def show_pressure(self, *, gangs: Mapping[str, int], reclaimable_gpus: int) -> None:
-        """Replace the gauges that describe the latest look at those that wait."""
-        self.gangs.clear()
-        for outcome, count in gangs.items():
-            self.gangs.labels(outcome=outcome).set(count)
-        self.reclaimable_gpus.set(reclaimable_gpus)
-
-    def show_gate(self, gangs: Mapping[str, int]) -> None:
-        """Replace the gauge that describes the latest look at gangs that are held."""
-        self.gate.clear()
-        for reason, count in gangs.items():
-            self.gate.labels(reason=reason).set(count)
+    def _health(self, page: Declaring) -> None:
+        page.begin("Health", EACH)
+        self.build = page.gauge("build_info", "Version of this process.", "version", unit="1")
+        self.rpcs = page.histogram("rpc_seconds", "Time to answer KEDA.", "method", "code", buckets=_FAST)
+        self.last_rpc = page.gauge(
+            "last_rpc_timestamp_seconds", "When KEDA has called last, whatever it asked; 0 while it has not."
+        )
+        self.kube_calls = page.histogram(
+            "kube_call_seconds", "Time of calls to the Kubernetes API.", "verb", "resource", "status", buckets=_SLOW
+        )
+        self.copy_age = page.gauge(
+            "copy_age_seconds",
+            "Since when nothing was heard of the objects that are copied from the Kubernetes API.",
+            "resource",
+        )
+        self.reconciliations = page.histogram(
+            "reconcile_seconds", "Time to reconcile a ScalableWorkload.", "outcome", buckets=_SLOW, shown=LEADER
+        )
+        self.reconcile_queue = page.gauge(
+            "reconcile_queue_keys",
+            "ScalableWorkloads that wait to be looked at, or whose last look has failed.",
+            "state",
+            shown=LEADER,
+        )
+        self.leader = page.gauge("leader", "1 while this replica holds the Lease.", unit="1")
+        self.events_lost = page.counter(
+            "events_lost_total", "Kubernetes Events that were dropped or refused.", unit="events", shown=LEADER
+        )
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics in the format that the scraper accepts, and its content type."""

@@ -257,4 +257,4 @@ async def test_a_budget_without_room_lets_nobody_go_and_says_so(tmp_path: Path) 
         await asyncio.sleep(0.5)
         assert ours.replicas("a", "b") == [1, 1]
         assert ours.has_no_grants("a", "b")
-        assert await metric(scaler.http_port, "idle_gpu_scaler_waiting_gangs", outcome="BudgetExhausted") == 1
+        assert await metric(scaler.http_port, "idle_gpu_scaler_pending_gangs", reason="BudgetExhausted") == 1

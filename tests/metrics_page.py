@@ -1,0 +1,60 @@
+"""What `docs/metrics.md` shows of the program itself: every declared metric, and what the labels mean.
+
+`uv run python tests/metrics_page.py` writes it anew.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from scaler.telemetry.declaring import Declared
+from scaler.telemetry.labels import LABELS
+from scaler.telemetry.metrics import Metrics
+
+PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+
+
+def metrics() -> str:
+    """A table for each section."""
+    declared = Metrics().declared
+    return "\n".join(
+        line for title, group in groupby(declared, lambda each: each.section) for line in _table(title, group)
+    )
+
+
+def _table(title: str, group: Iterator[Declared]) -> Iterator[str]:
+    yield f"### {title}\n"
+    yield "| name | type | unit | labels | shown by | meaning |"
+    yield "|---|---|---|---|---|---|"
+    for each in group:
+        labels = " ".join(f"`{label}`" for label in each.labels)
+        yield f"| `{each.name}` | {each.type} | {each.unit} | {labels} | {each.shown} | {each.meaning} |"
+    yield ""
+
+
+def labels() -> str:
+    """A line for each label."""
+    lines = (f"| `{label}` | {meaning} |" for label, meaning in LABELS.items())
+    return "\n".join(["| label | values |", "|---|---|", *lines, ""])
+
+
+SECTIONS = {"metrics": metrics, "labels": labels}
+"""What belongs between which marks."""
+
+
+def shown(mark: str) -> str:
+    """What the page has between the marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    return text[text.index(f"<!-- {mark} -->\n") + len(f"<!-- {mark} -->\n") : text.index(f"<!-- /{mark} -->\n")]
+
+
+def rewrite() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for mark, content in SECTIONS.items():
+        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
+        text = text[: text.index(begin) + len(begin)] + content() + text[text.index(end) :]
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()

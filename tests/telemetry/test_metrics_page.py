@@ -1,0 +1,71 @@
+"""The page of all metrics: what is declared is documented, named as Prometheus wants it, and bounded."""
+
+import shutil
+import subprocess
+
+import metrics_page
+import pytest
+
+from scaler.telemetry.declaring import Declaring, Shown, show
+from scaler.telemetry.labels import LABELS
+from scaler.telemetry.metrics import Metrics
+
+
+@pytest.mark.parametrize("mark", metrics_page.SECTIONS)
+def test_the_page_shows_every_metric_as_it_is_declared(mark: str) -> None:
+    assert metrics_page.shown(mark) == metrics_page.SECTIONS[mark](), "run: uv run python tests/metrics_page.py"
+
+
+def test_every_label_is_explained_and_every_explained_label_is_used() -> None:
+    used = {label for each in Metrics().declared for label in each.labels}
+    assert used == LABELS.keys()
+
+
+def test_whatever_is_in_the_registry_was_declared() -> None:
+    metrics = Metrics()
+    declared = {each.name.removesuffix("_total") for each in metrics.declared}
+    assert {family.name for family in metrics.registry.collect()} == declared
+
+
+def test_a_counter_says_so_and_nothing_else_does() -> None:
+    for each in Metrics().declared:
+        assert each.name.endswith("_total") == (each.type == "counter"), each.name
+        assert each.meaning.endswith("."), each.name
+
+
+def test_what_every_replica_shows_alike_is_no_counter() -> None:
+    # There would be no way to sum up what a replica counted before it ended.
+    assert not [each.name for each in Metrics().declared if each.shown is Shown.BY_ALL and each.type != "gauge"]
+
+
+@pytest.mark.skipif(
+    not shutil.which("promtool"), reason="promtool is not installed (Debian: apt-get install prometheus)"
+)
+def test_promtool_finds_nothing_to_complain_about() -> None:
+    text, _ = Metrics().exposition("")
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_gauge_shows_what_is_there_now_and_forgets_the_rest() -> None:
+    page = Declaring()
+    gauge = page.gauge("things", "Things.", "kind")
+    show(gauge, {("old",): 1, ("both",): 2})
+    show(gauge, {("both",): 3, ("new",): 4})
+    values = {sample.labels["kind"]: sample.value for family in page.registry.collect() for sample in family.samples}
+    assert values == {"both": 3, "new": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("given_gpu_seconds_total", "GPU-seconds"),
+        ("workload_gpus", "GPUs"),
+        ("evaluation_timestamp_seconds", "seconds since 1970"),
+        ("workload_peak_ratio", "ratio"),
+        ("source_read_bytes_total", "bytes"),
+    ],
+)
+def test_the_unit_is_the_one_that_the_name_ends_in(name: str, unit: str) -> None:
+    [declared] = [each for each in Metrics().declared if each.name == f"idle_gpu_scaler_{name}"]
+    assert declared.unit == unit
