@@ -16,6 +16,7 @@ from scaler.core.gpu import DEFAULT_SIGNALS, Signal, Unit
 from scaler.core.policy import GpuRule, Mode, Overrides, Policy, Reclaim, Trust, pressure_problem
 from scaler.errors import ConfigurationError
 from scaler.settings.fields import Duration, DurationOrZero, Ratio, Section
+from scaler.settings.metrics import MetricsSetting
 from scaler.settings.reclaim import ReclaimSetting
 
 
@@ -218,6 +219,7 @@ class Settings(Section):
     reclaim: ReclaimSetting = ReclaimSetting()
     wake: tuple[Wake, ...] = ()
     keda: Keda = Keda()
+    metrics: MetricsSetting = MetricsSetting()
     log: Log = Log()
 
     @field_validator("relabel")
