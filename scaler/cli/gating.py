@@ -1,12 +1,15 @@
 """The parts of one process that hold gangs back until they can start whole: what is watched, and the leader's loop."""
 
+import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from scaler.cli.observers import Observers
 from scaler.cli.reclaiming import Reclaiming
 from scaler.kube.discovery import Discovery
+from scaler.kube.events import ObjectReference
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import Pod
 from scaler.kube.quota_objects import ResourceFlavor
@@ -20,6 +23,7 @@ from scaler.loops.gate import Gate
 from scaler.loops.gate_checks import Checks
 from scaler.loops.gate_view import Copies, GateView
 from scaler.loops.leadership import MakingApi
+from scaler.loops.outlook.onlooker import Foreseeing, Onlooker
 from scaler.loops.provisioning import Provisioning
 from scaler.loops.reconciliation import Announcer
 from scaler.loops.request_watch import RequestWatch
@@ -83,5 +87,40 @@ class Gating:
         self.policies.subscribe(lambda _: gate.wake())
         return gate
 
+    def onlooker(self, api: MakingApi) -> Onlooker:
+        """Tells how gangs stand. Any replica may ask; nothing is written."""
+        checks = Checks(api, self.policies, _NOBODY)
+        gate = Gate(
+            api,
+            self.view,
+            self.endings,
+            checks,
+            _NOBODY,
+            capacity=self.reclaiming.capacity,
+            quota=self.reclaiming.planning.quota,
+            provisioning=Foreseeing(self.requests, self._flavor),
+        )
+        return Onlooker(gate, self.view, checks, self.requests)
+
+    async def wait_listed(self, seconds: float) -> None:
+        """Returns once policies and requests are listed, or after so many seconds: what is missing tells by itself."""
+        if self.reclaiming.is_confined:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(self.policies.wait_synced(), self.requests.wait_synced())
+
     def _flavor(self, name: str) -> ResourceFlavor | None:
         return self.reclaiming.reflectors.flavors.get("", name)
+
+
+class _Nobody:
+    """An Announcer for one who only looks."""
+
+    def record(
+        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
+    ) -> None:
+        """Nothing is told."""
+
+
+_NOBODY = _Nobody()

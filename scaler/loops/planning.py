@@ -75,13 +75,18 @@ class Planning:
     def policy(self) -> ReclaimPolicy:
         return self._policy
 
-    def look(self, now: datetime) -> Sight | Blind:
-        """What there is to plan with, or why nothing can be planned."""
+    def look(self, now: datetime, *, judged: bool = True) -> Sight | Blind:
+        """What there is to plan with, or why nothing can be planned.
+
+        Not `judged`: where nobody knows who is idle, nobody is. That is for questions which assume somebody to be.
+        """
         snapshot, evaluation, doubt = self._view.look(), self._board.evaluation, self.unjudged
         if isinstance(snapshot, Blind):
             return snapshot
         if evaluation is None or doubt:
-            return Blind(doubt)
+            if judged:
+                return Blind(doubt)
+            evaluation = Evaluation.of({}, at=now)
         policy, free = self._policy, self._free()
         idlers = find_idlers(
             evaluation, self._cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now

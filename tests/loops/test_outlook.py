@@ -12,6 +12,7 @@ from loops_builders import SCALABLE_WORKLOAD_KIND, scalable_workload, scaled_obj
 from outlook_world import Town, reasons, stopped
 from quota_builders import (
     GPU,
+    NOW,
     cluster_queue,
     cohort,
     flavor,
@@ -31,6 +32,8 @@ from scaler.core.reclaim import Why
 from scaler.core.reclaim_policy import ReclaimPolicy, Unprotected
 from scaler.core.replicas import Active, Inactive
 from scaler.errors import InquiryError
+from scaler.loops.board import Board
+from scaler.loops.outlook import Inquiry
 from scaler.loops.outlook.amounts import number
 from scaler.loops.outlook.pending import pending_view
 from scaler.loops.outlook.plans import _HELP
@@ -293,9 +296,31 @@ async def test_filters_choose_by_namespace_local_queue_and_cluster_queue() -> No
         [workload("one", queue="mine"), workload("two", queue="b")],
         local_queues=[local_queue("mine", "a"), local_queue("b")],
     )
+    town.snapshot.put_namespace("others", {})
     chosen = [{"queue": "mine"}, {"queue": "a"}, {"queue": "b"}, {"namespace": "team"}, {"namespace": "others"}]
     names = [[each["name"] for each in (await town.inquiry.pending(**each))["gangs"]] for each in chosen]
     assert names == [["one"], ["one"], ["two"], ["one", "two"], []]
+
+
+@pytest.mark.parametrize(
+    ("filters", "problem"),
+    [
+        ({"queue": "typo"}, "there is no ClusterQueue typo, and no LocalQueue typo"),
+        ({"queue": "b", "namespace": "other"}, "there is no ClusterQueue b, and no LocalQueue b in namespace other"),
+        ({"namespace": "typo"}, "there is no namespace typo"),
+    ],
+)
+async def test_who_asks_about_what_is_not_there_is_told_so(filters: dict[str, str], problem: str) -> None:
+    town = Town([cluster_queue("a")], [workload(queue="gone")], local_queues=[local_queue("b", "a")])
+    town.snapshot.put_namespace("other", {})
+    with pytest.raises(InquiryError, match=problem) as refused:
+        await town.inquiry.pending(**filters)
+    assert refused.value.status == 404
+
+
+async def test_a_local_queue_that_is_not_there_shows_those_who_wait_for_it() -> None:
+    town = Town([cluster_queue("a")], [workload(queue="gone")], local_queues=[])
+    assert reasons(await town.inquiry.pending(queue="gone")) == {"gang": "QueueStopped"}
 
 
 async def test_an_answer_that_leaves_some_out_says_how_many() -> None:
@@ -655,12 +680,47 @@ async def test_a_plan_says_where_the_pods_go_and_who_gets_in_before() -> None:
 
 
 async def test_as_if_everybody_were_idle() -> None:
-    town = Town([cluster_queue(gpus=4)], [holding("bare", gpus=4), workload(gpus=4)])
+    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=4), workload(gpus=4)])
+    town.judged(x=BUSY)
     assert (await plan(town))["plan"] is None
     told = await plan(town, idle=[])
     assert told["whatIfIdle"] == []
     [victim] = told["plan"]["victims"]
-    assert (victim["name"], victim["isAssumed"], victim["idleSince"]) == ("team/bare", True, None)
+    assert (victim["name"], victim["isAssumed"], victim["idleSince"]) == ("team/x", True, None)
+    assert "LeftOut" not in [each["reason"] for each in told["cautions"]]
+
+
+async def test_whom_no_plan_may_take_is_not_taken_to_be_idle() -> None:
+    # Of 8 GPUs 6 are held; only the 2 of x could be freed, and the gang wants 4.
+    opaque = replace(holding("elastic", gpus=2), opaque_because="it is an elastic job")
+    town = Town([cluster_queue(gpus=8)], [holding("bare", gpus=2), opaque, holding("x", gpus=2), workload(gpus=4)])
+    town.judged(x=BUSY, elastic=BUSY)
+    told = await plan(town, idle=[])
+    assert [each["name"] for each in told["plan"]["victims"]] == ["team/x"]
+    assert [(each["reason"], each["message"]) for each in told["cautions"] if each["reason"] == "LeftOut"] == [
+        ("LeftOut", "no plan may take team/bare: no ScalableWorkload acts for it"),
+        (
+            "LeftOut",
+            "no plan may take team/elastic: what Kueue does when it goes is not known (it is an elastic job)",
+        ),
+    ]
+    for name in ("team/bare", "team/elastic"):
+        with pytest.raises(InquiryError, match=f"{name}: no plan may take it, idle or not") as refused:
+            await plan(town, idle=[name])
+        assert refused.value.status == 409
+
+
+async def test_what_if_needs_nobody_to_be_judged() -> None:
+    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=4), workload(gpus=4)])
+    town.judged(x=BUSY)
+    town.board = Board(max_age=timedelta(minutes=1))
+    town.planning._board = town.board
+    town.inquiry = Inquiry(town.planning, town.board, clock=lambda: NOW)
+    with pytest.raises(InquiryError, match=r"nobody knows who is idle: nothing has been judged yet.*--what-if-idle"):
+        await plan(town)
+    for idle in ([], ["team/x"]):
+        told = await plan(town, idle=idle)
+        assert [each["name"] for each in told["plan"]["victims"]] == ["team/x"]
 
 
 async def test_since_when_somebody_is_idle_who_is_not_is_not_told() -> None:
@@ -673,6 +733,7 @@ async def test_since_when_somebody_is_idle_who_is_not_is_not_told() -> None:
 async def test_as_if_some_were_idle_by_either_name() -> None:
     town = Town([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), workload(gpus=2)])
     town.cluster.scalable_workloads.put(scalable_workload("scale-y", workload="y", namespace="team"))
+    town.cluster.scaled_objects.put(scaled_object("scale-y", namespace="team"))
     for name in ("team/y", "team/scale-y"):
         told = await plan(town, idle=[name])
         assert [each["name"] for each in told["plan"]["victims"]] == ["team/scale-y"]

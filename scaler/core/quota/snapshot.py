@@ -78,6 +78,15 @@ class Snapshot:
     def local_queue(self, namespace: str, name: str) -> LocalQueue | None:
         return self._local_queues.get((namespace, name))
 
+    @property
+    def local_queues(self) -> Mapping[LocalQueueKey, LocalQueue]:
+        return MappingProxyType(self._local_queues)
+
+    @property
+    def cluster_queues(self) -> Mapping[str, ClusterQueue]:
+        """All of them, those included that are in no tree."""
+        return MappingProxyType(self._queues)
+
     def cluster_queue_of(self, workload: Workload) -> str:
         """Name of the ClusterQueue where it holds quota or waits; empty where its LocalQueue is not known."""
         if workload.reservation is not None:

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scaler.core.quota.model import Workload
+from scaler.core.quota.snapshot import Snapshot
 from scaler.core.quota.tree import Tree
 from scaler.core.reclaim import Why
 from scaler.core.replicas import answer_reason
+from scaler.core.suspension import Phase, plan
 from scaler.kube.objects import ScalableWorkload
 from scaler.kueue.workloads import owner_key
 from scaler.loops.board import Evaluation
-from scaler.loops.candidates import gpus_of, is_idle
+from scaler.loops.candidates import gpus_of, is_idle, is_left_alone
 from scaler.loops.cluster import Cluster
 from scaler.loops.granted import grant_of
 from scaler.loops.projection import leading
@@ -58,6 +60,20 @@ def scalable_of(key: str, cluster: Cluster) -> ScalableWorkload | None:
         each for subject in subjects if subject for each in cluster.scalable_workloads.by_index("subject", subject)
     ]
     return min(found, key=lambda each: each.metadata.key, default=None)
+
+
+def why_barred(key: str, snapshot: Snapshot, cluster: Cluster) -> str:
+    """Why no plan may take the Workload even if it is idle; empty where one may."""
+    scalable, workload = scalable_of(key, cluster), snapshot.workload(key)
+    if scalable is None:
+        return "no ScalableWorkload acts for it"
+    if is_left_alone(scalable, cluster):
+        return "its ScaledObject is missing or paused"
+    if plan(cluster.situation(scalable)).phase is Phase.REFUSED:
+        return "it cannot be suspended; its ScalableWorkload says why"
+    if workload is not None and workload.opaque_because:
+        return f"what Kueue does when it goes is not known ({workload.opaque_because})"
+    return ""
 
 
 def _why(workload: Workload, scalable: ScalableWorkload | None, evaluation: Evaluation | None) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
+from scaler.core.claims import listed
 from scaler.core.quota.cycle import Considered
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import Candidate, Caution, NoPlan, Plan, Request, Why, plan_reclaim
@@ -22,9 +23,11 @@ from scaler.core.reclaim_policy import Unprotected
 from scaler.errors import InquiryError
 from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.kube.objects import is_true
+from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.loops.board import Board
-from scaler.loops.outlook.holders import Holder, others_in, scalable_of
-from scaler.loops.outlook.pending import Prospects, pending_view, selected
+from scaler.loops.outlook.gates import Gatekeepers
+from scaler.loops.outlook.holders import Holder, others_in, scalable_of, why_barred
+from scaler.loops.outlook.pending import Prospects, gang_page, pending_view, selected
 from scaler.loops.outlook.plans import Inquired, plan_view
 from scaler.loops.outlook.queues import queues_view
 from scaler.loops.outlook.survey import Survey, take_survey
@@ -36,18 +39,21 @@ _IN_LINE = 8
 
 
 class Inquiry:
-    """`patience` is how long `pending` may ask the planner about one gang after the other."""
+    """`gates` tells how Workloads stand with our AdmissionChecks. `patience` is how long `pending` may ask the planner
+    about one gang after the other."""
 
     def __init__(
         self,
         planning: Planning,
         board: Board,
         *,
+        gates: Gatekeepers | None = None,
         patience: timedelta = timedelta(seconds=1),
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._planning = planning
         self._board = board
+        self._gates = gates
         self._patience_s = patience.total_seconds()
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -62,10 +68,19 @@ class Inquiry:
     async def pending(self, *, namespace: str = "", queue: str = "") -> Mapping[str, Any]:
         """Every gang that waits, and why. Raises: InquiryError."""
         async with self._in_turn():
-            survey = await self._survey()
+            survey = await self._survey(with_gates=True)
             asked_about = [each for each, _ in selected(survey, namespace=namespace, queue=queue)]
             prospects = await self._prospects(survey, asked_about)
             return await asyncio.to_thread(pending_view, survey, prospects, namespace=namespace, queue=queue)
+
+    async def gang(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """One Workload, whether it waits or not, and how it stands with our AdmissionChecks. Raises: InquiryError."""
+        async with self._in_turn():
+            survey = await self._survey(with_gates=True)
+            observed = self._find(namespace, name)
+            waiting = [each for each, _ in survey.waiting if each.key == "/".join(observed.metadata.key)]
+            prospects = await self._prospects(survey, waiting)
+            return await asyncio.to_thread(gang_page, survey, observed, prospects)
 
     async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None = None) -> Mapping[str, Any]:
         """What would be suspended for the gang; `idle` as in `Inquired.what_if`. Raises: InquiryError."""
@@ -90,11 +105,12 @@ class Inquiry:
         finally:
             self._asked -= 1
 
-    async def _survey(self) -> Survey:
-        survey = await take_survey(self._planning, self._board, self._clock())
+    async def _survey(self, *, with_gates: bool = False) -> Survey:
+        now = self._clock()
+        survey = await take_survey(self._planning, self._board, now)
         if isinstance(survey, Blind):
             raise _unseen(survey)
-        return survey
+        return replace(survey, gates=await self._gates.look(now)) if self._gates and with_gates else survey
 
     # ---------------------------------------------------------------------------------------------------------- pending
 
@@ -137,6 +153,8 @@ class Inquiry:
         if found is not None:
             return found
         kind, _, job = name.rpartition("/")
+        if kind == SCALABLE_WORKLOAD.kind:
+            return self._find_scaled(namespace, job)
         owned = [
             each
             for each in workloads.items()
@@ -149,6 +167,14 @@ class Inquiry:
             names = ", ".join(sorted(each.metadata.name for each in still_open))
             raise InquiryError(f"several Workloads are of {namespace}/{name}: {names}; name one of them", status=409)
         return still_open[0]
+
+    def _find_scaled(self, namespace: str, name: str) -> KueueWorkload:
+        """The Workload that the ScalableWorkload acts for. Raises: InquiryError."""
+        scalable = self._planning.cluster.scalable_workloads.get(namespace, name)
+        found = self._planning.cluster.workload_of(scalable) if scalable is not None else None
+        if found is None:
+            raise InquiryError(f"ScalableWorkload {namespace}/{name} is not there, or has no Workload", status=404)
+        return found
 
     def _gang(self, observed: KueueWorkload, survey: Survey) -> Workload:
         """The Workload as the quota engine sees it. Raises: InquiryError for one that waits for no quota."""
@@ -170,10 +196,8 @@ class Inquiry:
     async def _inquire(
         self, survey: Survey, gang: Workload, observed: KueueWorkload, idle: Sequence[str] | None
     ) -> Inquired:
-        sight = survey.sight
-        if sight is None:
-            raise InquiryError(f"nobody knows who is idle: {survey.unjudged}", status=503)
-        candidates = self._candidates(sight, gang, idle)
+        sight = self._sight(survey, idle)
+        candidates, barred = self._candidates(sight, gang, idle)
         request = self._planning.request(sight, gang, candidates)
         answer = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)
         holders, more = self._holders(survey, gang, candidates, answer)
@@ -184,20 +208,53 @@ class Inquiry:
             candidates=request.candidates if isinstance(request, Request) else (),
             assumed={each.workload for each in candidates} - {each.workload for each in sight.idlers.candidates},
             what_if=idle,
-            cautions=self._cautions(survey, gang) if isinstance(answer, Plan) else (),
+            cautions=[*barred, *(self._cautions(survey, gang) if isinstance(answer, Plan) else ())],
             refusal=self._refusal(answer),
             holders=holders,
             more_holders=more,
         )
 
-    def _candidates(self, sight: Sight, gang: Workload, idle: Sequence[str] | None) -> Sequence[Candidate]:
-        """Who is idle, and who is to be taken to be. Raises: InquiryError for a name that nobody has."""
+    def _sight(self, survey: Survey, idle: Sequence[str] | None) -> Sight:
+        """What plans are made from. Raises: InquiryError where that needs verdicts that nobody has."""
+        sight = survey.sight
+        if sight is not None:
+            return sight
         if idle is None:
-            return sight.idlers.candidates
+            ask = "--what-if-idle asks as if those who hold GPUs were idle"
+            raise InquiryError(f"nobody knows who is idle: {survey.unjudged}; {ask}", status=503)
+        assumed = self._planning.look(survey.at, judged=False)
+        if isinstance(assumed, Blind):
+            raise _unseen(assumed)
+        return assumed
+
+    def _candidates(
+        self, sight: Sight, gang: Workload, idle: Sequence[str] | None
+    ) -> tuple[Sequence[Candidate], Sequence[Caution]]:
+        """Who is idle, and who is to be taken to be; and whom no plan may take even then.
+
+        Raises: InquiryError for a name that nobody has, or that no plan may take.
+        """
+        if idle is None:
+            return sight.idlers.candidates, ()
         known = {each.workload for each in sight.idlers.candidates}
-        holders = [
-            each if each.workload in known else self._named(each) for each in self._planning.everybody(sight, gang)
+        everybody = self._planning.everybody(sight, gang)
+        barred = {
+            each.workload: why
+            for each in everybody
+            if each.workload not in known and (why := why_barred(each.workload, sight.snapshot, self._planning.cluster))
+        }
+        named = [each if each.workload in known else self._named(each) for each in everybody]
+        self._check_names(idle, named, barred, gang)
+        holders = [each for each in named if each.workload not in barred]
+        chosen = [
+            each for each in holders if not idle or each.workload in known or {each.name, each.workload} & set(idle)
         ]
+        return chosen, _left_out(barred) if not idle else ()
+
+    def _check_names(
+        self, idle: Sequence[str], holders: Sequence[Candidate], barred: Mapping[str, str], gang: Workload
+    ) -> None:
+        """Raises: InquiryError for a name that nobody has, or that no plan may take."""
         strangers = set(idle) - {name for each in holders for name in (each.name, each.workload)}
         if strangers:
             names = ", ".join(sorted(strangers))
@@ -206,9 +263,10 @@ class Inquiry:
                 f"of {gang.key}",
                 status=404,
             )
-        return [
-            each for each in holders if not idle or each.workload in known or {each.name, each.workload} & set(idle)
-        ]
+        for each in holders:
+            if each.workload in barred and {each.name, each.workload} & set(idle):
+                why = barred[each.workload]
+                raise InquiryError(f"{each.name}: no plan may take it, idle or not: {why}", status=409)
 
     def _named(self, candidate: Candidate) -> Candidate:
         """With the name of its ScalableWorkload, where it has one."""
@@ -244,6 +302,16 @@ class Inquiry:
 
 _HELD_BY_OTHERS = frozenset({Why.NOT_ENOUGH_IDLE, Why.PLACEMENT_IMPOSSIBLE, Why.WOULD_PREEMPT_OTHERS, Why.NOT_FOUND})
 """Answers that would be others if more of those who hold GPUs were idle."""
+
+
+def _left_out(barred: Mapping[str, str]) -> list[Caution]:
+    """Who is not taken to be idle although everybody was to be."""
+    by_reason: dict[str, list[str]] = {}
+    for key, why in sorted(barred.items()):
+        by_reason.setdefault(why, []).append(key)
+    return [
+        Caution(reason="LeftOut", message=f"no plan may take {listed(keys)}: {why}") for why, keys in by_reason.items()
+    ]
 
 
 def _next_cycle(request: Request) -> Sequence[Considered]:

@@ -5,16 +5,18 @@ Kueue's own words stand beside ours: where they differ, one of us has not seen t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from scaler.core.durations import format_duration
 from scaler.core.quota.cycle import Considered
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import NoPlan, Plan, Why
+from scaler.errors import InquiryError
 from scaler.kube.kueue_objects import Workload as KueueWorkload
-from scaler.kube.objects import condition
+from scaler.kube.objects import condition, is_true
 from scaler.loops.outlook.amounts import number
+from scaler.loops.outlook.gates import gate_view
 from scaler.loops.outlook.standing import standing_view
 from scaler.loops.outlook.survey import Survey
 from scaler.loops.outlook.waiting import Diagnosis, Line, diagnose, waits_since
@@ -57,15 +59,71 @@ def pending_view(
     }
 
 
+def gang_page(survey: Survey, observed: KueueWorkload, prospects: Prospects) -> Json:
+    """One Workload. `gang` is what `pending` says of it; null for one that does not wait."""
+    key = "/".join(observed.metadata.key)
+    gang = next((gang for gang, _ in survey.waiting if gang.key == key), None)
+    owner = observed.metadata.controller_owner
+    state, since = _state_of(observed)
+    return {
+        "at": timestamp(survey.at),
+        "unjudged": survey.unjudged or None,
+        "namespace": observed.metadata.namespace,
+        "name": observed.metadata.name,
+        "job": f"{owner.kind}/{owner.name}" if owner is not None else None,
+        "state": state,
+        "since": timestamp(since),
+        "checks": _checks(observed),
+        "gates": [gate_view(each, survey.at) for each in survey.gates.get(key, ())],
+        "gang": _gang(survey, gang, observed, prospects) if gang is not None else None,
+    }
+
+
+def _state_of(observed: KueueWorkload) -> tuple[str, datetime | None]:
+    """The most final thing that is true of it, and since when."""
+    if is_true(observed.status.conditions, "Finished"):
+        return "Finished", _since(observed, "Finished")
+    if not observed.spec.active:
+        return "Deactivated", _since(observed, "Evicted")
+    true = [each for each in _STATES if is_true(observed.status.conditions, each)]
+    if "QuotaReserved" not in true:
+        return "Pending", observed.metadata.creation_timestamp
+    return true[0], _since(observed, true[0])
+
+
+_STATES = ("Evicted", "Admitted", "QuotaReserved")
+"""Of one that holds quota, the most final one first."""
+
+
+def _since(observed: KueueWorkload, kind: str) -> datetime | None:
+    found = condition(observed.status.conditions, kind)
+    return found.last_transition_time if found is not None else None
+
+
 def selected(
     survey: Survey, *, namespace: str = "", queue: str = ""
 ) -> Sequence[tuple[Workload, KueueWorkload | None]]:
-    """Who waits and is asked about, those with highest priority first."""
+    """Who waits and is asked about, those with highest priority first. Raises: InquiryError for names of nothing."""
+    _check_names(survey, namespace, queue)
     return [
         (gang, observed)
         for gang, observed in survey.waiting
         if namespace in ("", gang.namespace) and queue in ("", gang.queue, survey.cluster_queue_of(gang))
     ]
+
+
+def _check_names(survey: Survey, namespace: str, queue: str) -> None:
+    """Raises: InquiryError for a namespace or a queue that is not there. Nobody waiting there would be true, and wrong.
+
+    Workloads may name a LocalQueue that does not exist: who asks for it finds them.
+    """
+    if namespace and namespace not in survey.world.namespaces:
+        raise InquiryError(f"there is no namespace {namespace}", status=404)
+    local = {name for where, name in survey.local_queues if namespace in ("", where)}
+    named = {each.queue for each, _ in survey.waiting if namespace in ("", each.namespace)}
+    if queue and queue not in local | named | set(survey.cluster_queues):
+        where = f" in namespace {namespace}" if namespace else ""
+        raise InquiryError(f"there is no ClusterQueue {queue}, and no LocalQueue {queue}{where}", status=404)
 
 
 def _gang(survey: Survey, gang: Workload, observed: KueueWorkload | None, prospects: Prospects) -> Json:
@@ -76,6 +134,7 @@ def _gang(survey: Survey, gang: Workload, observed: KueueWorkload | None, prospe
         "quota": [_line(line) for line in diagnosis.lines],
         "before": [each.key for each in diagnosis.before[:_SHOWN]],
         "checks": _checks(observed),
+        "gates": [gate_view(each, survey.at) for each in survey.gates.get(gang.key, ())],
         "plan": standing_view(plan, survey.at) if plan is not None else None,
         "reclaim": _reclaim(survey, gang, diagnosis, prospects),
     }
@@ -154,7 +213,15 @@ def _line(line: Line) -> Json:
 
 def _checks(observed: KueueWorkload | None) -> list[Json]:
     states = observed.status.admission_checks if observed is not None else ()
-    return [{"name": each.name, "state": each.state, "message": each.message} for each in states]
+    return [
+        {
+            "name": each.name,
+            "state": each.state,
+            "message": each.message,
+            "since": timestamp(each.last_transition_time),
+        }
+        for each in states
+    ]
 
 
 def _reclaim(survey: Survey, gang: Workload, diagnosis: Diagnosis, prospects: Prospects) -> Json:

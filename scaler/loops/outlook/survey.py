@@ -8,7 +8,7 @@ Quota is shown even where nobody knows who is idle. What depends on that says th
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
@@ -28,6 +28,7 @@ from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.loops.board import Board, Evaluation
 from scaler.loops.candidates import gpus_of
 from scaler.loops.cluster import Cluster
+from scaler.loops.outlook.gates import Gates
 from scaler.loops.planning import Planning, Sight
 from scaler.loops.quota_view import Blind
 from scaler.loops.standing_plans import StandingPlan, standing_plans
@@ -61,6 +62,11 @@ class Survey:
     standing: Sequence[StandingPlan] = ()
     evaluation: Evaluation | None = None
     """The latest one, however old."""
+    cluster_queues: Collection[str] = frozenset()
+    local_queues: Collection[tuple[str, str]] = frozenset()
+    """(namespace, name)."""
+    gates: Gates = field(default_factory=dict)
+    """How Workloads stand with our AdmissionChecks, by key; empty where nobody has looked."""
 
     @cached_property
     def tree_by_queue(self) -> Mapping[str, Tree]:
@@ -139,6 +145,8 @@ async def take_survey(planning: Planning, board: Board, now: datetime) -> Survey
         unjudged=look.reason if isinstance(look, Blind) else "",
         standing=standing,
         evaluation=evaluation,
+        cluster_queues=frozenset(snapshot.cluster_queues),
+        local_queues=frozenset(snapshot.local_queues),
     )
 
 

@@ -17,7 +17,7 @@
 Quota is counted as in `core/reclaim/count.py`: by the sums, with the fewest pods that it starts with.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -30,6 +30,7 @@ from scaler.core.quota.queues import Outcome
 from scaler.core.quota.tree import QueueNode
 from scaler.core.reclaim import NoPlan, Plan, Why
 from scaler.core.reclaim.count import Count
+from scaler.kube.kueue_objects import CheckState
 from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.kube.objects import condition
 from scaler.kueue.quota_workloads import GATE_ANNOTATION, requeue_at_of
@@ -128,14 +129,19 @@ def _held_up(survey: Survey, gang: Workload, observed: KueueWorkload | None) -> 
     if gang.evicted:
         return [*_planned(survey, gang), Reason(Waits.EVICTED, _words_of(observed, "Evicted") or "it loses its quota")]
     checks = observed.status.admission_checks if observed is not None else ()
+    ours = {each.check: each.reason for each in survey.gates.get(gang.key, ())}
     open_checks = [
-        f"{each.name} is {each.state or 'Pending'}{f': {each.message}' if each.message else ''}"
-        for each in checks
-        if each.state != "Ready"
+        f"{each.name} is {each.state or 'Pending'}{_why_open(each, ours)}" for each in checks if each.state != "Ready"
     ]
     since = f"quota of {gang.held.cluster_queue} is reserved since {timestamp(gang.held.at)}"
     waits = f"check {'; check '.join(open_checks)}" if open_checks else _words_of(observed, "Admitted")
     return [*_planned(survey, gang), Reason(Waits.CHECKS, f"{since}; {waits or 'Kueue has not admitted it yet'}")]
+
+
+def _why_open(check: CheckState, ours: Mapping[str, str]) -> str:
+    """Of one of ours the reason; the words stand beside it, with all else that there is to be said."""
+    why = ours.get(check.name) or check.message
+    return f": {why}" if why else ""
 
 
 def _words_of(observed: KueueWorkload | None, kind: str) -> str:

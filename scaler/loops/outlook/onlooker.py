@@ -1,0 +1,97 @@
+"""How does every Workload that has quota stand with our AdmissionChecks, at this moment? Any replica can tell.
+
+The leader's gate tells it on the entries of Workloads, in words. Why exactly a gang waits, who stands before it, and
+what is asked of autoscalers next, is found by the same gate looking at the same copies, and nobody takes a step.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from scaler.core.provisioning import Kind, Need, Stage, next_step
+from scaler.kube.provisioning_objects import ProvisioningRequest
+from scaler.kueue.provisioning_requests import Flavors, check_of, entry_of, gang_of, request_of
+from scaler.loops.gate import Gate
+from scaler.loops.gate_cases import Standing, nodes_of
+from scaler.loops.gate_checks import Checks
+from scaler.loops.gate_view import GateView, Held
+from scaler.loops.outlook.gates import Gated, Gates
+from scaler.loops.provisioning import Case, Progress, Requests, progress_of
+
+
+class Onlooker:
+    """`gate` is one that asks a `Foreseeing` about nodes; `view`, `checks` and `requests` are what it looks at."""
+
+    def __init__(self, gate: Gate, view: GateView, checks: Checks, requests: Requests) -> None:
+        self._gate = gate
+        self._view = view
+        self._checks = checks
+        self._requests = requests
+
+    async def look(self, now: datetime) -> Gates:
+        """All that have quota and an entry of ours, whether they wait or were let go."""
+        standings = (await self._gate.look(now)).waiting
+        by_name = {(each.key, each.check): each for each in standings}
+        line = [each for each in sorted(standings, key=_turn) if each.verdict is not None]
+        found: dict[str, list[Gated]] = {}
+        for held in self._view.held():
+            standing = by_name.get((held.key, held.check_name))
+            found.setdefault(held.key, []).append(self._gated(held, standing, line))
+        return found
+
+    def _gated(self, held: Held, standing: Standing | None, line: Sequence[Standing]) -> Gated:
+        check, workload = held.check, held.workload
+        entry = entry_of(workload, held.check_name)
+        assert entry is not None  # noqa: S101 (the view holds only Workloads that have it)
+        return Gated(
+            check=held.check_name,
+            entry=entry,
+            reserved_at=held.gang.reserved_at,
+            policy_name=check.spec.parameters.name if check.spec.parameters is not None else "",
+            policy=self._checks.policy(check),
+            yielded=held.gang.yielded,
+            standing=standing,
+            before=_before(standing, line),
+            requests=tuple(requests_of(self._requests, workload.metadata.uid, held.check_name).values()),
+            trouble=self._requests.trouble,
+        )
+
+
+def _before(standing: Standing | None, line: Sequence[Standing]) -> Sequence[str]:
+    """Who is promised nodes before it, or keeps its turn."""
+    if standing is None or standing.verdict is None:
+        return ()
+    earlier = (each.key for each in line if _turn(each) < _turn(standing) and each.key != standing.key)
+    return tuple(dict.fromkeys(earlier))
+
+
+def _turn(standing: Standing) -> tuple[bool, datetime | None, str]:
+    """As in `Claim.turn`."""
+    return not nodes_of(standing.progress).is_booked, standing.reserved_at, standing.uid
+
+
+class Foreseeing:
+    """A Provisioner that tells what the next step is, and takes none."""
+
+    def __init__(self, requests: Requests, flavors: Flavors) -> None:
+        self._requests = requests
+        self._flavors = flavors
+
+    async def follow(self, case: Case, now: datetime) -> Progress:
+        """How the gang stands with autoscalers."""
+        found = requests_of(self._requests, case.workload.metadata.uid, case.check)
+        if case.policy is None and not found:
+            return Progress(kind=Kind.NOTHING)
+        gang = gang_of(case.workload, case.check, case.policy, missing=case.missing, reuse=case.reuse)
+        if self._requests.trouble:
+            is_lacking = case.policy and gang.stage is Stage.WAITING and gang.need(case.policy, now) is Need.NODES
+            return Progress(kind=Kind.STUCK if is_lacking else Kind.NOTHING, message=self._requests.trouble)
+        step = next_step(gang, [request_of(each) for each in found.values()], case.policy, now)
+        return progress_of(case, step, found, self._flavors)
+
+    async def sweep(self, followed: Collection[str], now: datetime) -> None:
+        """Nothing is removed."""
+
+
+def requests_of(requests: Requests, uid: str, check: str) -> dict[str, ProvisioningRequest]:
+    """Those that were made for the Workload because of the check, by name."""
+    return {each.metadata.name: each for each in requests.of_workload(uid) if check_of(each) == check}
