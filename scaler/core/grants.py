@@ -41,14 +41,23 @@ from datetime import datetime
 from enum import StrEnum
 
 
+class Seeks(StrEnum):
+    """What a plan frees for its gang."""
+
+    QUOTA = "Quota"
+    NODES = "Nodes"
+    """Places on nodes: the gang holds its quota, and our AdmissionCheck holds it back until it can start whole."""
+
+
 class GangState(StrEnum):
-    """How far the gang is that a plan is for."""
+    """How far the gang is that a plan is for. One that seeks nodes holds its quota all the time: for it `Waiting` means
+    that our check holds it back, and `Admitted` that the check has let it go."""
 
     WAITING = "Waiting"
     RESERVED = "Reserved"
     ADMITTED = "Admitted"
     GONE = "Gone"
-    """Deleted, finished or deactivated: nobody waits any more."""
+    """Deleted, finished, deactivated, or without the quota that it had: nobody waits any more."""
 
 
 class Course(StrEnum):
@@ -91,6 +100,9 @@ class Grant:
     granted_at: datetime
     expires_at: datetime
     """Not after `granted_at`: it was withdrawn."""
+    seeks: Seeks = Seeks.QUOTA
+    check: str = ""
+    """Name of the AdmissionCheck that holds the gang back, of one that seeks nodes."""
 
     @property
     def is_withdrawn(self) -> bool:

@@ -36,7 +36,7 @@ The tempting alternative, to let go whoever fits, starves every large gang for a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scaler.core.assurance import Crowd, is_assured, keeps_room, pods_of
@@ -65,7 +65,7 @@ def promise(
     `held` are those that were let go, with pods that are not on nodes yet. `overdue` is what pods hold that should have
     ended long ago: they are not expected to.
     """
-    round_ = _Round(capacity, overdue, most)
+    round_ = Round(capacity, overdue, most)
     for claim in sorted(held, key=lambda claim: claim.turn):
         round_.hold(claim)
     return {claim.key: round_.judge(claim) for claim in sorted(waiting, key=lambda claim: claim.turn)}
@@ -84,8 +84,8 @@ class _Kept:
     """By PodSet."""
 
 
-class _Round:
-    """What is free, while promises are made one after the other."""
+class Round:
+    """What is free, while promises are made one after the other: first `hold`, then `judge`, each in their turn."""
 
     def __init__(self, capacity: Capacity, overdue: Sequence[Seat], most: int) -> None:
         self._free = capacity
@@ -105,12 +105,32 @@ class _Round:
         self._left = most
         self._questions = _QUESTIONS
 
+    # ------------------------------------------------------------------------------------------- what would be free
+
+    @property
+    def left(self) -> Capacity:
+        """What is free once pods have ended, without what was promised and what is kept."""
+        return self._later
+
+    def once_gone(self, workloads: Collection[str]) -> "Round":
+        """The round anew for those that wait, with no pod left of these workloads, nor of those that end.
+
+        What was promised is promised. Nothing is kept yet.
+        """
+        found = Round(self._ended.without(workloads), (), MOST_AT_ONCE)
+        found._ends = False
+        given_back = (seat._replace(pods=-seat.pods) for kept in self._kept for seat in kept.seats)
+        found._now = found._later = found._spare = self._later.without(workloads).after(given_back)
+        for key, pods in self._coming.items():
+            found._let_come(key, pods)
+        return found
+
     # ------------------------------------------------------------------------------------------------ who was let go
 
     def hold(self, claim: Claim) -> None:
         """Count the places of one that was let go as taken; where it does not fit whole, as many as it could take."""
-        now = _most_seats(claim.demands, self._now)
-        later = _most_seats(claim.demands, self._later) if self._ends else now
+        now = most_seats(claim.demands, self._now)
+        later = most_seats(claim.demands, self._later) if self._ends else now
         self._now, self._spare = self._now.after(now), self._spare.after(now)
         self._keep_from(later)
         # A pod that no node has room for, now or soon, takes nobody's place.
@@ -233,7 +253,7 @@ class _Round:
     def _lacking(self, claim: Claim, found: Misfit | Unproven) -> Lacks:
         if not (claim.may_ask or claim.awaits_nodes):
             return Lacks(because=found)
-        seats = _most_seats(claim.demands, self._later)
+        seats = most_seats(claim.demands, self._later)
         if claim.awaits_nodes:
             self._keep(claim, seats)
         seated = Counter[str]()
@@ -248,7 +268,7 @@ def _meet(one: Iterable[Shape], other: Iterable[Shape]) -> bool:
     return bool(union(each.eligible for each in one) & union(each.eligible for each in other))
 
 
-def _most_seats(demands: Sequence[Demand], capacity: Capacity) -> tuple[Seat, ...]:
+def most_seats(demands: Sequence[Demand], capacity: Capacity) -> tuple[Seat, ...]:
     """Places for all pods, or for as many as find some one after the other."""
     if fits(demands, capacity):
         found = place(demands, capacity)

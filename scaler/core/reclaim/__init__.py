@@ -12,10 +12,12 @@
 | `refusals` | why is there no plan, with the numbers?                           |
 | `holding`  | does a plan still hold, now that it is to be carried out?         |
 | `planning` | the cheapest set, or why there is none                            |
+| `seating`  | the same for a gang that has its quota, and lacks nodes           |
 """
 
 from scaler.core.reclaim.holding import still_holds
 from scaler.core.reclaim.planning import plan_id, plan_reclaim
+from scaler.core.reclaim.seating import SeatRequest, plan_seats, still_seats
 from scaler.core.reclaim.values import Alternative, Candidate, Caution, NoPlan, Plan, Request, Scene, Why
 
 __all__ = [
@@ -26,8 +28,11 @@ __all__ = [
     "Plan",
     "Request",
     "Scene",
+    "SeatRequest",
     "Why",
     "plan_id",
     "plan_reclaim",
+    "plan_seats",
     "still_holds",
+    "still_seats",
 ]

@@ -2,15 +2,37 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from scaler.core.placement import Capacity, Demand, Rooms
 from scaler.core.quota.model import Reservation
 from scaler.core.quota.tree import Tree
 from scaler.core.reclaim.count import Count
-from scaler.core.reclaim.trial import Trials
 from scaler.core.reclaim.values import Candidate, Refusal
 from scaler.core.scopes import Member, Place
 from scaler.core.victims import Option
+
+
+class Side(Protocol):
+    """What is free with some candidates gone. It is told every change."""
+
+    def leave(self, key: str) -> None: ...
+
+    def come_back(self, key: str) -> None: ...
+
+    @property
+    def could_hold_it(self) -> bool:
+        """Whether the gang could fit, by a quick count."""
+
+
+class Judge(Protocol):
+    """Who knows whether a set is enough. None is looked at twice."""
+
+    @property
+    def are_spent(self) -> bool: ...
+
+    def accept(self, keys: frozenset[str]) -> bool: ...
+
 
 _ASKED = 1_000
 """Questions to budgets for one plan: some 0.3 s where a dozen budgets look at hundreds of suspensions."""
@@ -110,7 +132,7 @@ class SumsGround:
     Here a set is enough if it is by the sums.
     """
 
-    def __init__(self, chosen: World, hopeful: World, candidates: Collection[str]) -> None:
+    def __init__(self, chosen: Side, hopeful: Side, candidates: Collection[str]) -> None:
         self._chosen, self._hopeful = chosen, hopeful
         for key in candidates:
             hopeful.leave(key)
@@ -148,7 +170,7 @@ class VictimGround(SumsGround):
     """The same, but whether a set is enough is found on trial, and budgets have a say."""
 
     def __init__(
-        self, chosen: World, hopeful: World, candidates: Collection[str], trials: Trials, budgets: Budgets | None
+        self, chosen: Side, hopeful: Side, candidates: Collection[str], trials: Judge, budgets: Budgets | None
     ) -> None:
         """Without `budgets` nobody is refused."""
         super().__init__(chosen, hopeful, candidates)
@@ -168,7 +190,7 @@ class VictimGround(SumsGround):
         return self._budgets is None or self._budgets.permit(self._keys)
 
     def accepts(self, keys: frozenset[str]) -> bool:
-        return self._trials.of(keys).why is None
+        return self._trials.accept(keys)
 
     def is_spent(self) -> bool:
         return self._trials.are_spent or (self._budgets is not None and self._budgets.are_spent)

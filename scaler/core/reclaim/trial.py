@@ -78,6 +78,10 @@ class Trials:
             known = self._known[keys] = self._try(keys)
         return known
 
+    def accept(self, keys: frozenset[str]) -> bool:
+        """Whether they are enough."""
+        return self.of(keys).why is None
+
     @property
     def nobody(self) -> Trial:
         """What comes of suspending nobody."""

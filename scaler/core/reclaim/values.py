@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
 
 from scaler.core.costs import Cost
+from scaler.core.grants import Seeks
 from scaler.core.placement import Capacity, Placement
 from scaler.core.quota.amounts import FlavorResource
 from scaler.core.quota.model import PodSetAssignment, Workload
@@ -43,6 +45,9 @@ class Why(StrEnum):
     """Its scheduling cannot be foreseen, such as that of a Workload with a topology request."""
     NOT_FOUND = "NotFound"
     """Nothing was found in as many steps as a search may take; there may be a plan."""
+
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,8 @@ Whoever is refused is refused with others, too, and members of one place can sta
 """
 
 
-def _nothing_refused(_: Collection[Member]) -> str:
+def nothing_refused(_: Collection[Member]) -> str:
+    """Where there are no budgets."""
     return ""
 
 
@@ -133,7 +139,7 @@ class Request:
     candidates: Sequence[Candidate] = ()
     leaving: frozenset[str] = frozenset()
     """Keys of Workloads that are being suspended anyway: what they hold counts as free soon."""
-    refuse: Refusal = _nothing_refused
+    refuse: Refusal = nothing_refused
     limits: Limits = field(default_factory=lambda: Limits(steps=20_000, questions=60, members=64))
 
 
@@ -181,7 +187,8 @@ class Plan:
     cost: int
     """In thousandths, as in `core/costs.py`."""
     free_before: Mapping[FlavorResource, int]
-    """What the gang's queue could get without the plan, of the flavor resources that it will use."""
+    """What the gang's queue could get without the plan, of the flavor resources that it will use. None of a plan for
+    nodes: the gang has its quota."""
     free_after: Mapping[FlavorResource, int]
     takes: Mapping[FlavorResource, int]
     """What the gang will take of them."""
@@ -196,6 +203,11 @@ class Plan:
     cautions: tuple[Caution, ...] = ()
     necessities: tuple[Necessity, ...] = ()
     """One for every victim."""
+    seeks: Seeks = Seeks.QUOTA
+    check: str = ""
+    """Name of the AdmissionCheck that holds the gang back, of a plan for nodes."""
+    missing: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    """By PodSet, the pods that lack nodes even so, and for which some are provisioned. None of a plan for quota."""
 
     @property
     def gpus(self) -> int:

@@ -1,0 +1,396 @@
+"""Plans for nodes: what holds of every one in every small world, and who is suspended in plain cases."""
+
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import combinations
+
+import pytest
+from builders import NOON
+from core.placement.placement_builders import demand, node, occupant, on
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from scaler.core.claims import Claim, Seated, Waits
+from scaler.core.claims import Why as Waiting
+from scaler.core.costs import Cost
+from scaler.core.grants import Seeks
+from scaler.core.nodes import ANYWHERE
+from scaler.core.placement import Capacity, Demand, Node, Occupant, Seat, capacity_of
+from scaler.core.promises import promise
+from scaler.core.prospects import Line, Prospect
+from scaler.core.reclaim import Candidate, NoPlan, Plan, SeatRequest, Why, plan_seats, still_seats
+from scaler.core.scopes import Member
+from scaler.core.victims import Limits
+
+GANG = "team/gang"
+PLENTY = Limits(steps=200_000, questions=5_000, members=64)
+
+
+def claim(name: str, *demands: Demand, after: int = 0, **more: object) -> Claim:
+    """A gang that got its quota so many seconds after noon."""
+    at = NOON + timedelta(seconds=after)
+    return Claim(key=f"team/{name}", uid=f"uid-{name}", demands=demands, at=at, **more)  # type: ignore[arg-type]
+
+
+def idle(name: str, cost: int = 1, *, gpus: int = 1, queue: str = "cq") -> Candidate:
+    """The Workload of that name, and its ScalableWorkload `team/scale-…`."""
+    return Candidate(
+        workload=name,
+        name=f"team/scale-{name}",
+        gpus=gpus,
+        cost=Cost(total=cost, parts=(("gpus", cost),), idle_divisor=1.0),
+        member=Member(namespace="team", name=f"scale-{name}", cluster_queue=queue),
+    )
+
+
+def asked(
+    capacity: Capacity,
+    *demands: Demand,
+    idlers: Iterable[Candidate] = (),
+    before: Iterable[Claim] = (),
+    held: Iterable[Claim] = (),
+    overdue: Sequence[Seat] = (),
+    **fields: object,
+) -> SeatRequest:
+    """A gang that has had its quota for a minute; `before` got theirs at noon."""
+    waiting = (*before, claim("gang", *demands, after=60))
+    line = Line(capacity=capacity, held=tuple(held), waiting=waiting, overdue=tuple(overdue))
+    return SeatRequest(
+        gang=GANG,
+        gang_uid="uid-gang",
+        cluster_queue="cq",
+        check="gate",
+        prospect=Prospect(line, GANG),
+        candidates=tuple(idlers),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def full(gpus: Mapping[str, int], seats: Mapping[str, Mapping[str, int]], **more: object) -> Capacity:
+    """Nodes, and how many GPUs which Workload holds on each in one pod."""
+    pods = [occupant(name, n, workload=each, **more) for name, held in seats.items() for each, n in held.items()]
+    return capacity_of([node(name, n) for name, n in gpus.items()], pods)
+
+
+def victims(found: Plan | NoPlan) -> list[str]:
+    assert isinstance(found, Plan), found
+    return [each.workload for each in found.victims]
+
+
+def refusal(found: Plan | NoPlan) -> Why:
+    assert isinstance(found, NoPlan), found
+    return found.why
+
+
+# ---------------------------------------------------------------------------------------------------------- plain cases
+
+
+def test_who_holds_the_node_that_is_lacking_goes_and_others_stay() -> None:
+    capacity = full({"a": 8, "b": 8, "c": 4}, {"a": {"x": 8}, "b": {"busy": 8}, "c": {"y": 4}})
+    found = plan_seats(asked(capacity, demand(1, 8), idlers=[idle("x", 9), idle("y", 1)]))
+    assert victims(found) == ["x"]
+    assert isinstance(found, Plan)
+    assert (found.seeks, found.check, found.cost, found.is_exact) == (Seeks.NODES, "gate", 9, True)
+    assert found.placement is not None
+    assert [(seat.node, seat.pods) for seat in found.placement.seats] == [("a", 1)]
+    assert [each.victim for each in found.necessities] == ["team/scale-x"]
+
+
+def test_two_halves_of_a_node_are_worth_a_node_and_two_halves_of_two_nodes_are_not() -> None:
+    """x and y hold the halves of a, for 2 + 2; z and v half of b and half of c, for 1 each, beside those who work."""
+    seats = {"a": {"x": 4, "y": 4}, "b": {"z": 4, "busy": 4}, "c": {"v": 4, "busy": 4}}
+    capacity = full({"a": 8, "b": 8, "c": 8}, seats)
+    idlers = [idle("x", 2), idle("y", 2), idle("z", 1), idle("v", 1)]
+    assert victims(plan_seats(asked(capacity, demand(1, 8), idlers=idlers))) == ["x", "y"]
+
+
+def test_nobody_goes_for_a_part_of_a_gang_unless_nodes_are_provisioned_for_the_rest() -> None:
+    """The example of the module, with z at work: x and y make place for one pod more, of the two that lack one."""
+    capacity = full({"a": 8, "b": 8}, {"a": {"x": 2, "y": 2}, "b": {"z": 8}})
+    idlers = [idle("x", 3), idle("y", 3)]
+    request = asked(capacity, demand(3, 4), idlers=idlers)
+    assert victims(plan_seats(asked(capacity, demand(3, 4), idlers=[*idlers, idle("z", 9)]))) == ["z"]
+    assert refusal(plan_seats(request)) is Why.NOT_ENOUGH_IDLE
+    part = plan_seats(replace(request, may_lack=True))
+    assert victims(part) == ["x", "y"]
+    assert isinstance(part, Plan)
+    assert part.missing == {"workers": 1}
+    assert [each.reason for each in part.cautions] == ["NodesMissing"]
+
+
+def test_nobody_goes_where_nodes_are_needed_for_as_many_pods_as_before() -> None:
+    """One pod of 8 and one of 4 are wanted; x gives 4 of a node on which somebody works. 4 are free already."""
+    capacity = full({"a": 8, "b": 4}, {"a": {"x": 4, "busy": 4}})
+    request = asked(capacity, demand(2, 4), demand(1, 8, pod_set="large"), idlers=[idle("x")], may_lack=True)
+    assert victims(plan_seats(request)) == ["x"]
+    smaller = asked(capacity, demand(1, 4), demand(1, 8, pod_set="large"), idlers=[idle("x")], may_lack=True)
+    assert refusal(plan_seats(smaller)) is Why.PLACEMENT_IMPOSSIBLE
+
+
+def test_as_many_pods_as_budgets_let_have_places_where_nodes_are_provisioned() -> None:
+    capacity = full(dict.fromkeys("abcd", 8), {each: {each: 8} for each in "abcd"})
+    idlers = [idle(each) for each in "abcd"]
+
+    def two_at_most(members: Collection[Member]) -> str:
+        return "two at most" if len(members) > 2 else ""
+
+    request = asked(capacity, demand(5, 8), idlers=idlers, refuse=two_at_most, may_lack=True)
+    found = plan_seats(request)
+    assert len(victims(found)) == 2
+    assert isinstance(found, Plan)
+    assert found.missing == {"workers": 3}
+    refused = plan_seats(asked(capacity, demand(3, 8), idlers=idlers, refuse=two_at_most))
+    assert (refusal(refused), refused.message) == (Why.BUDGET_EXHAUSTED, "two at most")  # type: ignore[union-attr]
+
+
+def test_a_gang_that_will_fit_anyway_costs_nobody_anything() -> None:
+    ending = full({"a": 8}, {"a": {"x": 8}}, terminating=True)
+    assert refusal(plan_seats(asked(ending, demand(1, 8), idlers=[idle("x")]))) is Why.FITS_ALREADY
+    leaving = asked(full({"a": 8}, {"a": {"x": 8}}), demand(1, 8), idlers=[idle("x")], leaving=frozenset({"x"}))
+    assert refusal(plan_seats(leaving)) is Why.FITS_ALREADY
+
+
+def test_a_pod_that_should_have_ended_long_ago_is_not_counted_on() -> None:
+    ending = full({"a": 8, "b": 8}, {"a": {"stuck": 8}}, terminating=True)
+    pods = [occupant("a", 8, workload="stuck", terminating=True), occupant("b", 8, workload="x")]
+    ending = capacity_of([node("a"), node("b")], pods)
+    overdue = [Seat("", "a", 1, {"nvidia.com/gpu": 8})]
+    assert victims(plan_seats(asked(ending, demand(1, 8), idlers=[idle("x")], overdue=overdue))) == ["x"]
+
+
+def test_what_was_promised_to_one_that_was_let_go_is_not_counted() -> None:
+    capacity = full({"a": 8, "b": 8}, {"b": {"x": 8}})
+    held = [claim("let-go", demand(1, 8))]
+    assert victims(plan_seats(asked(capacity, demand(1, 8), idlers=[idle("x")], held=held))) == ["x"]
+    assert refusal(plan_seats(asked(capacity, demand(2, 8), idlers=[idle("x")], held=held))) is Why.NOT_ENOUGH_IDLE
+
+
+def test_what_one_before_it_would_take_does_not_do() -> None:
+    """One before it lacks a node, too. With x gone that one goes; with x and y gone both do."""
+    capacity = full({"a": 8, "b": 8}, {"a": {"x": 8}, "b": {"y": 8}})
+    before = [claim("before", demand(1, 8))]
+    both = [idle("x"), idle("y")]
+    assert victims(plan_seats(asked(capacity, demand(1, 8), idlers=both, before=before))) == ["x", "y"]
+    assert refusal(plan_seats(asked(capacity, demand(1, 8), idlers=both[:1], before=before))) is Why.NOT_ENOUGH_IDLE
+
+
+def test_one_before_it_that_awaits_nodes_keeps_what_it_has_found() -> None:
+    capacity = full({"a": 8, "b": 8}, {"b": {"x": 8}})
+    before = [claim("before", demand(3, 8), awaits_nodes=True)]
+    assert refusal(plan_seats(asked(capacity, demand(1, 8), idlers=[idle("x")], before=before))) is Why.NOT_ENOUGH_IDLE
+
+
+def test_nobody_goes_for_places_that_the_gang_would_not_be_sure_of() -> None:
+    """A pod of 4 and a pod of 1: with x gone node a has 4 and b has 1, and the small one may go to a."""
+    capacity = full({"a": 4, "b": 1, "c": 8}, {"a": {"x": 4}, "c": {"busy": 8}})
+    request = asked(capacity, demand(1, 4), demand(1, 1, pod_set="small"), idlers=[idle("x")])
+    found = plan_seats(request)
+    assert refusal(found) is Why.PLACEMENT_IMPOSSIBLE
+    assert "only if every pod goes to one certain node" in found.message  # type: ignore[union-attr]
+
+
+def test_why_nobody_goes_is_said_with_numbers() -> None:
+    capacity = full({"a": 8}, {"a": {"busy": 8}})
+    never = plan_seats(asked(capacity, demand(1, 16)))
+    nobody = plan_seats(asked(capacity, demand(1, 8)))
+    assert refusal(never) is Why.NEVER_FITS
+    assert refusal(nobody) is Why.NOT_ENOUGH_IDLE
+    assert "1 of 1 pods does not fit" in nobody.message  # type: ignore[union-attr]
+    assert "nobody is idle on nodes" in nobody.message  # type: ignore[union-attr]
+
+
+STILL: dict[str, tuple[Capacity, Sequence[Demand], list[str], bool, str]] = {
+    "it holds": (full({"a": 8}, {"a": {"x": 8}}), [demand(1, 8)], ["x"], False, ""),
+    "room is there by now": (full({"a": 8, "b": 8}, {"a": {"x": 8}}), [demand(1, 8)], ["x"], False, "without anybody"),
+    "a victim is gone": (
+        full({"a": 8}, {"a": {"x": 4, "busy": 4}}),
+        [demand(1, 8)],
+        ["x", "y"],
+        False,
+        "would lack nodes",
+    ),
+    "one does": (full({"a": 8, "b": 8}, {"a": {"x": 8}, "b": {"y": 8}}), [demand(1, 8)], ["x", "y"], False, "without"),
+    "a part does, with nodes to come": (full({"a": 8}, {"a": {"x": 8}}), [demand(2, 8)], ["x"], True, ""),
+    "no part is gained": (
+        full({"a": 8}, {"a": {"x": 4, "busy": 4}}),
+        [demand(2, 8)],
+        ["x"],
+        True,
+        "no more of its pods",
+    ),
+}
+
+
+@pytest.mark.parametrize(("capacity", "demands", "names", "may_lack", "why"), STILL.values(), ids=STILL.keys())
+def test_before_it_is_carried_out_a_plan_is_put_on_trial_again(
+    capacity: Capacity, demands: Sequence[Demand], names: list[str], may_lack: bool, why: str
+) -> None:
+    answer = still_seats(asked(capacity, *demands, may_lack=may_lack), [idle(name) for name in names])
+    assert why in answer
+    assert bool(answer) == bool(why)
+
+
+# ----------------------------------------------------------------------------------------------------------------- laws
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> SeatRequest:
+    """A gang in a small cluster that is mostly full, with up to two who wait longer."""
+    nodes = [node(name, draw(st.sampled_from((4, 4, 8))), labels=draw(_ZONES)) for name in "abc"[: draw(_FEW)]]
+    pods = [pod for each in nodes for pod in draw(_holders(each))]
+    idlers = [
+        idle(name, draw(st.integers(1, 4)), queue=draw(st.sampled_from(("cq", "cq", "other"))))
+        for name in "xyzuvw"
+        if draw(st.integers(0, 4))
+    ]
+    before = [
+        claim(f"before-{n}", *draw(_gangs()), after=n, awaits_nodes=draw(st.booleans()), may_ask=draw(st.booleans()))
+        for n in range(draw(st.sampled_from((0, 0, 1, 2))))
+    ]
+    spared = draw(st.sampled_from(("", "", "other")))
+    most = draw(st.sampled_from((99, 99, 2, 1)))
+
+    def refuse(members: Collection[Member]) -> str:
+        if len(members) > most:
+            return f"at most {most}"
+        return f"not from {spared}" if any(each.cluster_queue == spared for each in members) else ""
+
+    return asked(
+        capacity_of(nodes, pods),
+        *draw(_gangs()),
+        idlers=idlers,
+        before=before,
+        refuse=refuse,
+        limits=PLENTY,
+        may_lack=draw(st.booleans()),
+        leaving=frozenset(draw(st.sampled_from(((), (), ("w",))))),
+    )
+
+
+_FEW = st.integers(2, 3)
+_ZONES = st.sampled_from(({}, {"zone": "a"}, {"zone": "b"}))
+
+
+@st.composite
+def _gangs(draw: st.DrawFn) -> list[Demand]:
+    sets = [
+        (draw(st.integers(1, 3)), draw(st.sampled_from((1, 2, 2, 4)))) for _ in range(draw(st.sampled_from((1, 1, 2))))
+    ]
+    zones = st.sampled_from((ANYWHERE, ANYWHERE, on({"zone": "a"})))
+    return [demand(pods, gpus, pod_set=f"set-{n}", nodes=draw(zones)) for n, (pods, gpus) in enumerate(sets)]
+
+
+@st.composite
+def _holders(draw: st.DrawFn, where: Node) -> list[Occupant]:
+    """Pods of idle and other Workloads, until the node has little or nothing left."""
+    left = where.allocatable["nvidia.com/gpu"] - draw(st.sampled_from((0, 0, 1)))
+    pods: list[Occupant] = []
+    while left > 0:
+        gpus = min(left, draw(st.sampled_from((1, 2, 4))))
+        name, ends = draw(st.sampled_from(("x", "y", "z", "u", "v", "w", "busy"))), draw(st.integers(0, 9)) == 9
+        pods.append(occupant(where.name, gpus, workload=name, pod=f"{where.name}-{len(pods)}", terminating=ends))
+        left -= gpus
+    return pods
+
+
+class Judge:
+    """What is enough, by the definition: a round of promises in a cluster in which these have ended."""
+
+    def __init__(self, request: SeatRequest, line: Line) -> None:
+        self.request, self.line = request, line
+
+    def verdict(self, keys: Collection[str]) -> object:
+        gone = self.line.capacity.once_ended().without({*keys, *self.request.leaving})
+        return promise(gone, self.line.held, self.line.waiting)[GANG]
+
+    def accepts(self, keys: Collection[str]) -> bool:
+        found = self.verdict(keys)
+        return isinstance(found, Seated) or (isinstance(found, Waits) and found.why is Waiting.PODS_COMING)
+
+    def sets(self) -> Iterable[tuple[Candidate, ...]]:
+        for size in range(1, len(self.request.candidates) + 1):
+            for chosen in combinations(self.request.candidates, size):
+                if not self.request.refuse([each.member for each in chosen]):
+                    yield chosen
+
+    def least_cost(self) -> int | None:
+        costs = (cost(each) for each in self.sets() if self.accepts([one.workload for one in each]))
+        return min(costs, default=None)
+
+
+def cost(chosen: Iterable[Candidate]) -> int:
+    return sum(each.cost.total for each in chosen)
+
+
+def line_of(request: SeatRequest) -> Line:
+    line = request.prospect.line
+    # Who is promised places before anybody has gone gets just these; the definition would deal them out anew.
+    told = promise(line.capacity, line.held, line.waiting)
+    pods = {each.key: sum(pods.count for pods in each.demands) for each in line.waiting}
+    assume(not any(isinstance(found, Seated) and pods[key] for key, found in told.items() if key != GANG))
+    return line
+
+
+@settings(max_examples=150)
+@given(requests())
+def test_the_cost_is_the_least_of_all_sets_by_which_the_gate_would_let_the_gang_go(request: SeatRequest) -> None:
+    judge, found = Judge(request, line_of(request)), plan_seats(request)
+    if isinstance(found, NoPlan) and found.why is Why.FITS_ALREADY:
+        assert judge.accepts(())
+        return
+    assert not judge.accepts(())
+    best = judge.least_cost()
+    if isinstance(found, NoPlan):
+        assert best is None
+        return
+    assert {each.workload for each in found.victims} <= {each.workload for each in request.candidates}
+    assert not request.refuse([each.member for each in found.victims])
+    if found.missing:
+        assert best is None
+        assert request.may_lack
+    else:
+        assert judge.accepts(victims(found))
+        assert (found.cost, cost(found.victims), found.is_exact) == (best, best, True)
+        assert not any(judge.accepts([one for one in victims(found) if one != each]) for each in victims(found))
+
+
+@settings(max_examples=100)
+@given(requests())
+def test_a_plan_for_a_part_gains_pods_and_no_victim_can_be_left_out(request: SeatRequest) -> None:
+    found = plan_seats(replace(request, may_lack=True))
+    if not isinstance(found, Plan) or not found.missing:
+        return
+    chosen = frozenset(victims(found))
+
+    def seated(keys: frozenset[str]) -> int:
+        return sum(seat.pods for seat in request.prospect.most(keys | request.leaving))
+
+    assert seated(chosen) > seated(frozenset())
+    wanted = sum(each.count for each in request.prospect.claim.demands)
+    assert seated(chosen) == wanted - sum(found.missing.values())
+    unbounded = plan_seats(replace(request, may_lack=True, refuse=lambda _: ""))
+    assert isinstance(unbounded, Plan)
+    everybody = frozenset(each.workload for each in request.candidates)
+    assert unbounded.missing == {} or sum(unbounded.missing.values()) <= wanted - seated(everybody)
+
+
+@settings(max_examples=60)
+@given(requests(), st.integers(0, 2**32))
+def test_planning_twice_is_planning_once_in_whatever_order_things_are_given(request: SeatRequest, seed: int) -> None:
+    line = request.prospect.line
+    waiting = random.Random(seed).sample(line.waiting, len(line.waiting))
+    candidates = random.Random(seed).sample(list(request.candidates), len(request.candidates))
+    shuffled = replace(
+        request, prospect=Prospect(replace(line, waiting=tuple(waiting)), GANG), candidates=tuple(candidates)
+    )
+    assert plan_seats(shuffled) == plan_seats(request)
+
+
+@settings(max_examples=60)
+@given(requests())
+def test_a_plan_that_was_just_made_still_holds(request: SeatRequest) -> None:
+    found = plan_seats(request)
+    if isinstance(found, Plan):
+        assert still_seats(request, found.victims) == ""
