@@ -108,7 +108,7 @@ class Gating:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await asyncio.gather(self.policies.wait_synced(), self.requests.wait_synced())
+                await asyncio.gather(self.policies.wait_synced(), self.requests.wait_known())
 
     def _flavor(self, name: str) -> ResourceFlavor | None:
         return self.reclaiming.reflectors.flavors.get("", name)

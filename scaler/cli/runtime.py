@@ -16,7 +16,7 @@ from scaler import __version__
 from scaler.cli.gating import Gating
 from scaler.cli.observers import Observers
 from scaler.cli.reclaiming import Reclaiming
-from scaler.cli.sources import Source, open_source
+from scaler.cli.sources import NO_SOURCE, UNCONFIGURED, Source, has_source, open_source
 from scaler.core.relabel import DEFAULT_RULES, parse_rules
 from scaler.errors import ScalerError
 from scaler.keda.server import ExternalScalerServer, ServerConfig
@@ -185,27 +185,33 @@ class Runtime:
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
         return explanation
 
-    async def ask_now(self, ask: Callable[[Inquiry], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
+    async def ask_now(
+        self, ask: Callable[[Inquiry], Awaitable[Mapping[str, Any]]], *, needs_verdicts: bool = True
+    ) -> Mapping[str, Any]:
         """What this process finds by itself about quota and plans. Listens nowhere, writes nothing.
 
+        Without `needs_verdicts` no metrics source is needed; the answer says then that nobody knows who is idle.
         Raises: ScalerError where the API does not answer; InquiryError.
         """
-        async with self._looking(with_quota=True):
+        async with self._looking(with_quota=True, needs_verdicts=needs_verdicts):
             return await ask(self.inquiry)
 
     @asynccontextmanager
-    async def _looking(self, *, with_quota: bool) -> AsyncIterator[None]:
+    async def _looking(self, *, with_quota: bool, needs_verdicts: bool = True) -> AsyncIterator[None]:
         """Everything built, listed and judged once."""
         async with self._stack:
-            await self._build()
-            quota = self.reclaiming.tasks() if with_quota else []
+            await self._build(needs_source=needs_verdicts)
+            quota = [*self.reclaiming.tasks(), *self.gating.tasks()] if with_quota else []
             for number, work in enumerate([*self.reflectors.tasks(), *quota]):
                 self._spawn(f"reflector-{number}", work)
             try:
                 await self._wait_listed(_LIST_SECONDS)
                 if with_quota:
-                    await self.reclaiming.wait_listed(_LIST_SECONDS)
-                await self.evaluator.tick(self.evaluator.clock())
+                    await asyncio.gather(
+                        self.reclaiming.wait_listed(_LIST_SECONDS), self.gating.wait_listed(_LIST_SECONDS)
+                    )
+                if self.source is not NO_SOURCE:
+                    await self.evaluator.tick(self.evaluator.clock())
                 yield
             finally:
                 for task in self._tasks:
@@ -229,11 +235,12 @@ class Runtime:
 
     # --------------------------------------------------------------------------------------------------------- parts
 
-    async def _build(self) -> None:
+    async def _build(self, *, needs_source: bool = True) -> None:
         settings = self.settings
         kubernetes = settings.kubernetes
         namespace = kubernetes.namespace
-        self.source = open_source(settings, self.metrics)
+        is_sourced = needs_source or has_source(settings)
+        self.source = open_source(settings, self.metrics) if is_sourced else NO_SOURCE
         self._stack.push_async_callback(self.source.close)
         self.transport = await KubeTransport.connect(
             kubernetes.kubeconfig,
@@ -255,6 +262,8 @@ class Runtime:
             max_age=self._patience(_MISSED_TICKS),
             max_zero_age=1.5 * settings.evaluation.interval + _TICK_JITTER,
         )
+        if self.source is NO_SOURCE:
+            self.board.explain_cold_start(UNCONFIGURED)
         self.scales = Scales(
             self.transport, namespace=namespace, max_age=kubernetes.max_view_age, changed=self._target_changed
         )
@@ -278,7 +287,7 @@ class Runtime:
             workloads=self.reflectors.workloads,
             pods=self.reflectors.pods,
         )
-        self.inquiry = Inquiry(self.reclaiming.planning, self.board)
+        self.inquiry = Inquiry(self.reclaiming.planning, self.board, gates=self.gating.onlooker(self.transport))
 
     def _evaluator(self, source: Source) -> Evaluator:
         settings = self.settings

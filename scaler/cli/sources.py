@@ -2,12 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 
+from scaler.core.gpu import Signal
 from scaler.dcgm.source import ExpositionSource, ScrapeRecord
-from scaler.errors import ConfigurationError
-from scaler.ports import DemandSource, SignalSource
+from scaler.errors import ConfigurationError, SourceError
+from scaler.ports import DemandSource, Reading, SignalSource
 from scaler.prometheus.config import PrometheusConfig
 from scaler.prometheus.source import PrometheusSource, QueryRecord
 from scaler.settings.model import Prometheus, Settings
@@ -25,16 +27,37 @@ class Source:
     close: Callable[[], Awaitable[None]]
 
 
+def has_source(settings: Settings) -> bool:
+    return bool(settings.prometheus.url or settings.dcgm.endpoints)
+
+
 def open_source(settings: Settings, metrics: Metrics) -> Source:
     """The source. Raises: ConfigurationError where none is configured or its files cannot be used."""
     if settings.prometheus.url:
         return _prometheus(settings.prometheus, settings.prometheus.url, metrics)
     if settings.dcgm.endpoints:
         return _dcgm(settings, metrics)
-    raise ConfigurationError(
-        "no metrics source: set prometheus.url (--prometheus-url), or dcgm.endpoints (--dcgm-endpoint) "
-        "to scrape dcgm-exporter directly"
-    )
+    raise ConfigurationError(UNCONFIGURED)
+
+
+UNCONFIGURED = (
+    "no metrics source: set prometheus.url (--prometheus-url), or dcgm.endpoints (--dcgm-endpoint) "
+    "to scrape dcgm-exporter directly"
+)
+
+
+class _Nothing:
+    """The source of those who ask what no metrics are needed for."""
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> Reading:  # noqa: ARG002
+        """Raises: SourceError."""
+        raise SourceError(UNCONFIGURED, transient=False)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+NO_SOURCE = Source(signals=_Nothing(), demand=None, close=_Nothing().close)
 
 
 def _prometheus(settings: Prometheus, url: str, metrics: Metrics) -> Source:

@@ -44,6 +44,8 @@ class RequestWatch:
     notice_seconds: float = _NOTICE_SECONDS
     _reflector: Reflector[ProvisioningRequest] | None = field(default=None, init=False)
     _trouble: str = field(default="nobody has asked the API yet which ProvisioningRequests there are", init=False)
+    _decided: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set once it is known whether there is something to follow."""
     _subscribers: list[Callable[[Change[ProvisioningRequest]], None]] = field(default_factory=list, init=False)
 
     # ----------------------------------------------------------------------------------------------------- reading
@@ -68,6 +70,12 @@ class RequestWatch:
                 return f"ProvisioningRequests are not listed yet: {message}"
         return ""
 
+    async def wait_known(self) -> None:
+        """Returns once all requests are listed, or it is known why they are not."""
+        await self._decided.wait()
+        if self._reflector is not None:
+            await self._reflector.wait_synced()
+
     def of_workload(self, uid: str) -> list[ProvisioningRequest]:
         """Our requests for the Workload, in no particular order."""
         return [] if self._reflector is None else self._reflector.by_index("workload", uid)
@@ -87,6 +95,7 @@ class RequestWatch:
         while True:
             resource = await self._served()
             if resource is None:
+                self._decided.set()
                 await asyncio.sleep(self.look_again_seconds)
             else:
                 await self._follow(resource)
@@ -116,6 +125,7 @@ class RequestWatch:
         )
         reflector.subscribe(self._tell)
         self._reflector = reflector
+        self._decided.set()
         running = asyncio.create_task(reflector.run(), name="provisioning-requests")
         try:
             while not isinstance(reflector.state, Absent):

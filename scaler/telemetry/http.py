@@ -9,6 +9,7 @@
 | `/api/v1/decisions/{ns}/{name}`   | everything known about one ScaledObject, JSON                      |
 | `/api/v1/queues`                  | the quota trees, JSON; `?allResources=true` for more than GPUs     |
 | `/api/v1/pending`                 | every gang that waits and why, JSON; `?namespace=…&queue=…`        |
+| `/api/v1/gangs/{ns}/{name}`       | one Workload, its AdmissionChecks and ProvisioningRequests, JSON   |
 | `/api/v1/plans/{ns}/{name}`       | what would be suspended for a gang, JSON; `?whatIfIdle=NS/NAME`,   |
 |                                   | repeatable, or `*` for everybody                                   |
 | `/`                               | the decisions as a page                                            |
@@ -48,6 +49,8 @@ class Inquiries(Protocol):
     async def queues(self, *, all_resources: bool) -> Mapping[str, Any]: ...
 
     async def pending(self, *, namespace: str, queue: str) -> Mapping[str, Any]: ...
+
+    async def gang(self, namespace: str, name: str) -> Mapping[str, Any]: ...
 
     async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None) -> Mapping[str, Any]:
         """`idle`: who is to be taken to be idle; None for nobody, empty for everybody."""
@@ -93,6 +96,7 @@ class HttpServer:
                 web.get("/api/v1/decisions/{namespace}/{name}", self._get_explanation),
                 web.get("/api/v1/queues", _answered(self._get_queues)),
                 web.get("/api/v1/pending", _answered(self._get_pending)),
+                web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(self._get_gang)),
                 web.get("/api/v1/plans/{namespace}/{name:.+}", _answered(self._get_plan)),
                 web.get("/", self._get_page),
             ]
@@ -147,6 +151,9 @@ class HttpServer:
         namespace, queue = (request.query.get(each, "") for each in ("namespace", "queue"))
         return await self._views.inquiries.pending(namespace=namespace, queue=queue)
 
+    async def _get_gang(self, request: web.Request) -> Mapping[str, Any]:
+        return await self._views.inquiries.gang(request.match_info["namespace"], request.match_info["name"])
+
     async def _get_plan(self, request: web.Request) -> Mapping[str, Any]:
         names = request.query.getall("whatIfIdle", [])
         idle = None if not names else [] if _EVERYBODY in names else names
@@ -168,9 +175,7 @@ def _only_for(clients: Clients) -> Any:
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         if request.path not in _PROBES and (refusal := clients.refusal(presented(request.get_extra_info("peercert")))):
-            return web.json_response(
-                {"error": refusal.reason}, status=401 if isinstance(refusal, Unknown) else 403
-            )
+            return web.json_response({"error": refusal.reason}, status=401 if isinstance(refusal, Unknown) else 403)
         return await handler(request)
 
     return guard
