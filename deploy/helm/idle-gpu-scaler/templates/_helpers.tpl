@@ -1,0 +1,110 @@
+{{- define "scaler.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "scaler.fullname" -}}
+{{- $name := include "scaler.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "scaler.selector" -}}
+app.kubernetes.io/name: {{ include "scaler.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "scaler.labels" -}}
+{{ include "scaler.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "scaler.account" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "scaler.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "scaler.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "scaler.certificate" -}}
+{{- .Values.tls.secretName | default (printf "%s-tls" (include "scaler.fullname" .)) -}}
+{{- end }}
+
+{{/* The Service's names, from the shortest to the longest one, as JSON. */}}
+{{- define "scaler.hosts" -}}
+{{- $service := printf "%s.%s" (include "scaler.fullname" .) .Release.Namespace -}}
+{{- list $service (printf "%s.svc" $service) (printf "%s.svc.%s" $service .Values.clusterDomain) | toJson -}}
+{{- end }}
+
+{{/* What ScaledObjects may write in scalerAddress to mean this release, as JSON. */}}
+{{- define "scaler.addresses" -}}
+{{- $addresses := list -}}
+{{- range include "scaler.hosts" . | fromJsonArray -}}
+{{- $addresses = append $addresses (printf "%s:%v" . $.Values.service.port) -}}
+{{- end -}}
+{{- concat $addresses .Values.keda.extraScalerAddresses | toJson -}}
+{{- end }}
+
+{{/* The settings file: what is given, and over it what the chart decides. */}}
+{{- define "scaler.settings" -}}
+{{- $kubernetes := dict "lease" (dict "name" (include "scaler.fullname" .)) -}}
+{{- with .Values.namespaces -}}
+{{- $_ := set $kubernetes "namespace" (first .) -}}
+{{- end -}}
+{{- $own := dict
+  "grpc" (dict "address" "0.0.0.0:9090")
+  "http" (dict "address" "0.0.0.0:8080")
+  "kubernetes" $kubernetes
+  "keda" (dict "scalerAddresses" (include "scaler.addresses" . | fromJsonArray))
+-}}
+{{- if eq .Values.mode "observe" -}}
+{{- $_ := set $own "components" (list "scaler") -}}
+{{- $_ := set $own "defaults" (dict "mode" "observe") -}}
+{{- end -}}
+{{- mergeOverwrite (deepCopy .Values.settings) $own | toYaml -}}
+{{- end }}
+
+{{/* The rules of one of the roles in files/permissions.yaml, as far as these values need them. */}}
+{{- define "scaler.rules" -}}
+{{- $values := .root.Values -}}
+{{- range index (.root.Files.Get "files/permissions.yaml" | fromYaml) .role }}
+{{- if and (or .confined (not $values.namespaces)) (or $values.rbac.provisioning (ne .part "provisioning") (eq $.role "observe")) }}
+{{- if .ofTargets }}
+{{- $suffix := ternary (printf "/%s" .subresource) "" (ne .subresource "") }}
+{{- $need := . }}
+{{- range $values.targets }}
+# {{ $need.part }}: the kinds that are scaled
+- apiGroups: [{{ .apiGroup | quote }}]
+  resources:
+    {{- range .resources }}
+    - {{ . }}{{ $suffix }}
+    {{- end }}
+  verbs: {{ $need.verbs | toJson }}
+{{- end }}
+{{- else }}
+# {{ .part }}
+- apiGroups: [{{ .apiGroup | quote }}]
+  resources:
+    {{- range .resources }}
+    - {{ . }}
+    {{- end }}
+  verbs: {{ .verbs | toJson }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
