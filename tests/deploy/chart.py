@@ -1,0 +1,67 @@
+"""The Helm chart, rendered: values in, objects out."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_python import Chart
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+FOLDER = DEPLOY / "helm" / "idle-gpu-scaler"
+RELEASE = NAMESPACE = "idle-gpu-scaler"
+
+Json = dict[str, Any]
+
+
+def texts(values: Json | None = None, *, name: str = RELEASE, namespace: str = NAMESPACE) -> dict[str, str]:
+    """What each template renders to, by the file's name. Raises: HelmError for values that the schema refuses."""
+    rendered = _chart().render(values or {}, name=name, namespace=namespace)
+    return {Path(path).name: text for path, text in rendered.items()}
+
+
+def objects(values: Json | None = None, *, name: str = RELEASE, namespace: str = NAMESPACE) -> list[Json]:
+    """What `helm template` prints, CRDs left out."""
+    manifests = [text for file, text in texts(values, name=name, namespace=namespace).items() if file != "NOTES.txt"]
+    return [body for text in manifests for body in yaml.load_all(text, Loader=yaml.CSafeLoader) if body]
+
+
+def one(kind: str, values: Json | None = None, name: str = RELEASE) -> Json:
+    """The only object of that kind and name."""
+    [found] = [each for each in objects(values) if each["kind"] == kind and each["metadata"]["name"] == name]
+    return found
+
+
+def settings_of(values: Json | None = None) -> Json:
+    """The program's settings file, parsed."""
+    parsed: Json = yaml.safe_load(one("ConfigMap", values)["data"]["settings.yaml"])
+    return parsed
+
+
+def platform(name: str) -> Json:
+    """The values that the chart brings for a platform; none for `kubernetes`."""
+    if name == "kubernetes":
+        return {}
+    parsed: Json = yaml.safe_load((FOLDER / f"values-{name}.yaml").read_text(encoding="utf-8"))
+    return parsed
+
+
+def merged(*layers: Json) -> Json:
+    """As Helm merges values files: maps by key, everything else is replaced."""
+    result: Json = {}
+    for layer in layers:
+        for key, value in layer.items():
+            old = result.get(key)
+            result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
+
+
+@cache
+def _chart() -> Chart:
+    return Chart.load(str(FOLDER))
+
+
+def forget() -> None:
+    """Read the chart anew: its files have changed."""
+    _chart.cache_clear()

@@ -1,0 +1,225 @@
+"""What of `deploy/` is made of something else: the chart's CRDs, permissions, schema and page, and kustomize's base.
+
+`uv run python tests/deploy/generated.py` writes it anew.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel
+
+sys.path[:0] = [str(Path(__file__).parents[1])]  # where this is run as a script
+
+from deploy import chart
+from deploy.chart import DEPLOY, FOLDER, Json
+
+from scaler.loops.diagnosis.permissions import NEEDS, Need, Part
+from scaler.settings.model import Settings
+
+BASE = DEPLOY / "kustomize" / "base"
+OVERLAYS = ("openshift", "gke", "dev")
+_VALUES = FOLDER / "values.yaml"
+_SCHEMA = FOLDER / "values.schema.json"
+_PAGE = FOLDER / "README.md"
+
+
+def contents() -> Iterator[tuple[Path, str]]:
+    """Every generated file and what belongs into it."""
+    for crd in sorted((DEPLOY / "crds").glob("*.yaml")):
+        yield FOLDER / "crds" / crd.name, crd.read_text(encoding="utf-8")
+        yield BASE / "crds" / crd.name, crd.read_text(encoding="utf-8")
+    yield FOLDER / "files" / "permissions.yaml", permissions()
+    yield _SCHEMA, schema()
+    yield _PAGE, page()
+    yield from base()
+
+
+# --------------------------------------------------------------------------------------------------------- permissions
+
+_CONFINED = {Part.SCALER, Part.RECONCILER}
+"""What is needed where only one namespace is looked after: quota is not seen then, and neither plans nor checks work."""
+
+
+def permissions() -> str:
+    """The roles, of the one list of what the program needs."""
+    roles: dict[str, list[Json]] = {"observe": [], "enforce": [], "lease": []}
+    for need in NEEDS:
+        for verbs, role in _split(need):
+            roles[role] += _entries(need, verbs)
+    head = "# Made of NEEDS in scaler/loops/diagnosis/permissions.py: uv run python tests/deploy/generated.py\n"
+    return head + yaml.dump(roles, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=120)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes out what occurs twice, instead of referring to it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _split(need: Need) -> Iterator[tuple[list[str], str]]:
+    """Which of its verbs go to which role: copies are read by everybody, the rest by the leader, who writes."""
+    if need.in_lease_namespace:
+        yield list(need.verbs), "lease"
+        return
+    is_readers = need.part in (Part.SCALER, Part.PLANS)
+    reads = [verb for verb in need.verbs if verb in ("list", "watch") or (verb == "get" and is_readers)]
+    writes = [verb for verb in need.verbs if verb not in reads]
+    if reads:
+        yield reads, "observe"
+    if writes:
+        yield writes, "enforce"
+
+
+def _entries(need: Need, verbs: list[str]) -> Iterator[Json]:
+    common = {"part": str(need.part), "verbs": verbs, "confined": need.part in _CONFINED}
+    for group in dict.fromkeys(each.resource.group for each in need.on):
+        names = [
+            each.resource.plural + (f"/{each.subresource}" if each.subresource else "")
+            for each in need.on
+            if each.resource.group == group
+        ]
+        yield {**common, "ofTargets": False, "apiGroup": group, "resources": names}
+    if need.on_targets:
+        yield {**common, "ofTargets": True, "subresource": need.subresource_of_targets}
+
+
+# -------------------------------------------------------------------------------------------------------------- schema
+
+_OF_THE_CHART = {
+    *("components", "grpc.address", "http.address", "keda.scalerAddresses"),
+    *("kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespace"),
+    *("kubernetes.lease.name", "kubernetes.lease.namespace"),
+}
+"""Settings that the chart itself writes."""
+
+
+def schema() -> str:
+    """The schema with the names of all settings, and with what values.yaml says of each value."""
+    document: Json = json.loads(_SCHEMA.read_text(encoding="utf-8"))
+    settings = _names_of(Settings, "")
+    settings["description"] = ""
+    document["properties"]["settings"] = settings
+    for path, comment in comments().items():
+        _describe(document, path, comment)
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _describe(document: Json, path: str, comment: str) -> None:
+    at = document
+    for part in path.split("."):
+        at = at["properties"][part]
+    rest = {key: value for key, value in at.items() if key != "description"}
+    at.clear()
+    at.update({"description": comment, **rest})
+
+
+def _names_of(model: type[BaseModel], path: str) -> Json:
+    """Which settings there are. What may stand in them, the program says at its start, better than a schema could."""
+    properties: Json = {}
+    for field in model.model_fields.values():
+        name = f"{path}{field.alias}"
+        if name not in _OF_THE_CHART:
+            inner = _section(field.annotation)
+            properties[str(field.alias)] = {} if inner is None else _names_of(inner, f"{name}.")
+    return {"type": ["object", "null"], "additionalProperties": False, "properties": properties}
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, if it holds just one."""
+    if isinstance(annotation, type):
+        return annotation if issubclass(annotation, BaseModel) else None
+    kinds = [each for each in get_args(annotation) if each is not type(None)]
+    return _section(kinds[0]) if len(kinds) == 1 else None
+
+
+# ---------------------------------------------------------------------------------------------------------------- page
+
+_LINE = re.compile(r"(?P<indent> *)(?:# -- (?P<comment>.*)|(?P<key>\w+):.*)")
+
+
+def comments() -> dict[str, str]:
+    """What values.yaml says of its values, by their paths: lines that begin with `# --`."""
+    found: dict[str, str] = {}
+    path: list[str] = []
+    pending = ""
+    for line in _VALUES.read_text(encoding="utf-8").splitlines():
+        if not (match := _LINE.fullmatch(line)):
+            continue
+        if match["comment"]:
+            pending = match["comment"]
+        elif match["key"]:
+            path[len(match["indent"]) // 2 :] = [match["key"]]
+            if pending:
+                found[".".join(path)] = pending
+            pending = ""
+    return found
+
+
+def page() -> str:
+    """The chart's README."""
+    values = yaml.safe_load(_VALUES.read_text(encoding="utf-8"))
+    known = comments()
+    rows = [f"| `{path}` | {_default(values, path, known)} | {_cell(text)} |" for path, text in known.items()]
+    head = (FOLDER / "README.md.in").read_text(encoding="utf-8")
+    return head + "\n".join(["| value | default | |", "|---|---|---|", *rows, ""])
+
+
+def _default(values: Any, path: str, known: Mapping[str, str]) -> str:
+    """The default as it is written; nothing for a group whose values have lines of their own."""
+    for part in path.split("."):
+        values = values[part]
+    has_own_lines = any(each.startswith(f"{path}.") for each in known)
+    return "" if has_own_lines else f"`{_cell(json.dumps(values, ensure_ascii=False))}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+# ----------------------------------------------------------------------------------------------------------- kustomize
+
+_HELMS = re.compile(r"^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by|checksum/settings): .*\n", re.MULTILINE)
+_OF_CHECKSUM = re.compile(r"^ *# Settings are read at start\.\n", re.MULTILINE)
+
+
+def base() -> Iterator[tuple[Path, str]]:
+    """The chart's objects for its default values, as plain manifests; settings as a file that gives the ConfigMap."""
+    for file, text in chart.texts().items():
+        documents = [body for body in yaml.load_all(text, Loader=yaml.CSafeLoader) if body] if "yaml" in file else []
+        if file == "settings.yaml":
+            yield BASE / file, _settings({})
+        elif documents:
+            plain = _OF_CHECKSUM.sub("", _HELMS.sub("", text))
+            yield BASE / file, _tidy(plain)
+    for overlay in OVERLAYS:
+        yield DEPLOY / "kustomize" / "overlays" / overlay / "settings.yaml", _settings(chart.platform(overlay))
+
+
+def _settings(values: Json) -> str:
+    """The settings file, as the chart writes it."""
+    return str(chart.one("ConfigMap", values)["data"]["settings.yaml"])
+
+
+def _tidy(text: str) -> str:
+    """Without the blank lines that templates leave."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    return "\n".join(line for line in lines if line).removeprefix("---\n") + "\n"
+
+
+def rewrite() -> None:
+    # The chart is rendered for kustomize's base, so what it is made of comes first.
+    for _ in range(2):
+        chart.forget()
+        for path, text in [*contents()]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()
