@@ -132,6 +132,11 @@ class _Hall:
     def pods(self, keys: frozenset[str]) -> int:
         return sum(seat.pods for seat in self.places(keys))
 
+    @property
+    def wanted(self) -> int:
+        """All pods that have no place yet."""
+        return sum(each.count for each in self.prospect.claim.demands)
+
     def has_room(self, demands: Sequence[Demand], keys: frozenset[str]) -> bool:
         return self.prospect.has_room(demands, keys | self.request.leaving)
 
@@ -266,7 +271,10 @@ class _Whole:
 
 
 class _Part:
-    """That so many of its pods find places, of those that would with the best set gone."""
+    """That so many of its pods find places, of those that would with the best set gone, and not all of them.
+
+    Where all would, and the gate does not let the gang go even so, nodes are not what is missing.
+    """
 
     def __init__(self, hall: _Hall, *, pods: int, best: frozenset[str]) -> None:
         self._hall = hall
@@ -278,7 +286,7 @@ class _Part:
         return self._hall.is_spent
 
     def accept(self, keys: frozenset[str]) -> bool:
-        return self._hall.has_room(self.demands, keys) and self._hall.pods(keys) >= self.pods
+        return self._hall.has_room(self.demands, keys) and self.pods <= self._hall.pods(keys) < self._hall.wanted
 
     def outcome(self, keys: frozenset[str]) -> tuple[tuple[Seat, ...], Mapping[str, int]]:
         places = self._hall.places(keys)
@@ -316,7 +324,7 @@ def _part(hall: _Hall) -> Plan | None:
     What a larger number of pods needs, a smaller one does with. So the number is found by halving, where budgets or the
     size of plans forbid the largest.
     """
-    least, most = hall.pods(frozenset()) + 1, hall.pods(hall.everybody)
+    least, most = hall.pods(frozenset()) + 1, min(hall.pods(hall.everybody), hall.wanted - 1)
     best: tuple[Found, _Part] | None = None
     pods = most
     while least <= pods:
