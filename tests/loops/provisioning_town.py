@@ -167,7 +167,7 @@ class ProvisioningTown(GateTown):
         self.kubelets = Kubelets(client, self.fleet, timing)
         config = AutoscalerConfig(scenarios=tuple(scenarios), unneeded_after=None)
         self.cloud = Autoscaler(client, Cloud(self.fleet), config)
-        self.controllers: Any = (*self.controllers, self.kubelets, self.cloud)
+        self.controllers: Any = (*self.controllers, self.cloud, self.kubelets)
         self._is_built = True
         self.restart()
 
@@ -244,7 +244,10 @@ class ProvisioningTown(GateTown):
         self.kubelets._schedules = not held
 
     def set_policy(self, **provisioning: Any) -> None:
-        self.change(RECLAIM_POLICY, "policy", {"spec": {"provisioning": provisioning}})
+        self.change_policy({"provisioning": provisioning})
+
+    def change_policy(self, spec: Json) -> None:
+        self.change(RECLAIM_POLICY, "policy", {"spec": spec})
 
     def answer(self, request: str, kind: str, message: str = "", *, ago: float = 0.0, **status: Any) -> None:
         """The autoscaler says so of the request."""
