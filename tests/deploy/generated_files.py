@@ -1,22 +1,18 @@
 """What of `deploy/` is made of something else: the chart's CRDs, permissions, schema and page, and kustomize's base.
 
-`uv run python tests/deploy/generated.py` writes it anew.
+`uv run python tests/deploy/generated_files.py` writes it anew.
 """
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import helm_chart
 import yaml
+from helm_chart import DEPLOY, FOLDER, Json
 from pydantic import BaseModel
-
-sys.path[:0] = [str(Path(__file__).parents[1])]  # where this is run as a script
-
-from deploy import chart
-from deploy.chart import DEPLOY, FOLDER, Json
 
 from scaler.loops.diagnosis.permissions import NEEDS, Need, Part
 from scaler.settings.model import Settings
@@ -42,7 +38,7 @@ def contents() -> Iterator[tuple[Path, str]]:
 # --------------------------------------------------------------------------------------------------------- permissions
 
 _CONFINED = {Part.SCALER, Part.RECONCILER}
-"""What is needed where only one namespace is looked after: quota is not seen then, and neither plans nor checks work."""
+"""What is needed where only one namespace is looked after: quota is not seen then, so there are no plans and no checks."""
 
 
 def permissions() -> str:
@@ -51,7 +47,7 @@ def permissions() -> str:
     for need in NEEDS:
         for verbs, role in _split(need):
             roles[role] += _entries(need, verbs)
-    head = "# Made of NEEDS in scaler/loops/diagnosis/permissions.py: uv run python tests/deploy/generated.py\n"
+    head = "# Made of NEEDS in scaler/loops/diagnosis/permissions.py: uv run python tests/deploy/generated_files.py\n"
     return head + yaml.dump(roles, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -190,7 +186,7 @@ _OF_CHECKSUM = re.compile(r"^ *# Settings are read at start\.\n", re.MULTILINE)
 
 def base() -> Iterator[tuple[Path, str]]:
     """The chart's objects for its default values, as plain manifests; settings as a file that gives the ConfigMap."""
-    for file, text in chart.texts().items():
+    for file, text in helm_chart.texts().items():
         documents = [body for body in yaml.load_all(text, Loader=yaml.CSafeLoader) if body] if "yaml" in file else []
         if file == "settings.yaml":
             yield BASE / file, _settings({})
@@ -198,12 +194,12 @@ def base() -> Iterator[tuple[Path, str]]:
             plain = _OF_CHECKSUM.sub("", _HELMS.sub("", text))
             yield BASE / file, _tidy(plain)
     for overlay in OVERLAYS:
-        yield DEPLOY / "kustomize" / "overlays" / overlay / "settings.yaml", _settings(chart.platform(overlay))
+        yield DEPLOY / "kustomize" / "overlays" / overlay / "settings.yaml", _settings(helm_chart.platform(overlay))
 
 
 def _settings(values: Json) -> str:
     """The settings file, as the chart writes it."""
-    return str(chart.one("ConfigMap", values)["data"]["settings.yaml"])
+    return str(helm_chart.one("ConfigMap", values)["data"]["settings.yaml"])
 
 
 def _tidy(text: str) -> str:
@@ -215,7 +211,7 @@ def _tidy(text: str) -> str:
 def rewrite() -> None:
     # The chart is rendered for kustomize's base, so what it is made of comes first.
     for _ in range(2):
-        chart.forget()
+        helm_chart.forget()
         for path, text in [*contents()]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
