@@ -20,7 +20,7 @@ from scaler.core.reclaim import Candidate
 from scaler.core.replicas import Active, Decision, Inactive, NoAnswer
 from scaler.core.scopes import Member
 from scaler.core.suspension import Phase, Situation, plan
-from scaler.kube.objects import ScalableWorkload
+from scaler.kube.objects import ScalableWorkload, ScaledObject
 from scaler.loops.board import Evaluation
 from scaler.loops.cluster import Cluster
 from scaler.loops.granted import times_reclaimed
@@ -126,9 +126,12 @@ def is_left_alone(scalable: ScalableWorkload, cluster: Cluster) -> bool:
     """Whether KEDA is not told to scale it, or is told not to."""
     target = scalable.metadata.namespace, scalable_target(scalable.metadata.name)
     scaled_objects = cluster.scaled_objects.by_index("target", target)
-    return not scaled_objects or any(
-        each.metadata.annotations.get(key) for each in scaled_objects for key in _LEFT_ALONE
-    )
+    return not scaled_objects or any(map(is_told_to_leave_alone, scaled_objects))
+
+
+def is_told_to_leave_alone(scaled_object: ScaledObject) -> bool:
+    """Whether KEDA does not scale its target, or not to 0, whatever it is told."""
+    return any(scaled_object.metadata.annotations.get(key) for key in _LEFT_ALONE)
 
 
 def _candidate(
