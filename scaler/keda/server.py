@@ -7,6 +7,7 @@ Laws of this file:
 * The grace after that age is longer than the longest stream, by construction, so no stream is cut (`lifetimes`).
 * Readiness follows the first full snapshot, liveness only whether this process answers: restarting it never helps
   against a Prometheus that is down.
+* The health services are answered to every client that gets through TLS: they tell nothing of anybody.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.lifetimes import Lifetimes
 from scaler.keda.servicer import ExternalScalerServicer, Observe
+from scaler.keda.tls import ServerTls
 from scaler.ports import DecisionBoard
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -56,16 +58,18 @@ class ExternalScalerServer:
         board: DecisionBoard,
         *,
         observe: Observe = lambda _: None,
-        credentials: grpc.ServerCredentials | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
+        """`tls`: None serves in the clear."""
         self._config = config
         self._board = board
-        self._credentials = credentials
+        self._tls = tls
         self._lifetimes = Lifetimes(config.max_stream_life)
         self._health = health.aio.HealthServicer()
         self._draining = False
         self._server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=config.max_concurrent_rpcs)
-        servicer = ExternalScalerServicer(board, self._lifetimes, observe=observe)
+        clients = tls.clients if tls else None
+        servicer = ExternalScalerServicer(board, self._lifetimes, observe=observe, clients=clients)
         pb_grpc.add_ExternalScalerServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if config.reflection:
@@ -97,14 +101,15 @@ class ExternalScalerServer:
 
     def _bind(self, address: str) -> int:
         try:
-            if self._credentials is None:
+            if self._tls is None:
                 port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(address, self._credentials)
+                port = self._server.add_secure_port(address, self._tls.credentials())
         except RuntimeError as error:
+            of_key = ", and whether its key is of a kind that gRPC knows (RSA, P-256, P-384)" if self._tls else ""
             raise ConfigurationError(
                 f"gRPC address {address!r} cannot be bound; check its spelling and whether another process listens "
-                f"there ({error})"
+                f"there{of_key} ({error})"
             ) from error
         return 0 if address.startswith("unix:") else port
 

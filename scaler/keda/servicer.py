@@ -9,14 +9,18 @@ Laws of this file, from what KEDA does with a reply:
 * GetMetrics and IsActive say the same thing, because both are the board's answer.
 * Exactly one metric, value 1 or 0 with target 1: the HorizontalPodAutoscaler then never wants more than one replica.
 * A stream only ever ends with OK, see `lifetimes`. Where there is nothing to say it stays open and silent.
+* Whoever may not ask hears nothing of any workload, and holds no stream. GetMetricSpec tells the same to everybody, so
+  it is answered: then it is GetMetrics that fails, whose text KEDA shows to the owner.
 
-| the board's answer  | GetMetrics       | IsActive         | StreamIsActive                        |
-|---------------------|------------------|------------------|---------------------------------------|
-| Active              | 1                | true             | true, on open and on change to active |
-| Inactive            | 0                | false            | false, on open only                   |
-| NoAnswer            | UNAVAILABLE      | UNAVAILABLE      | silence                               |
-| (metadata unusable) | INVALID_ARGUMENT | INVALID_ARGUMENT | silence                               |
-| (a fault of ours)   | INTERNAL         | INTERNAL         | silence                               |
+| the board's answer   | GetMetrics        | IsActive          | StreamIsActive                        |
+|----------------------|-------------------|-------------------|---------------------------------------|
+| Active               | 1                 | true              | true, on open and on change to active |
+| Inactive             | 0                 | false             | false, on open only                   |
+| NoAnswer             | UNAVAILABLE       | UNAVAILABLE       | silence                               |
+| (metadata unusable)  | INVALID_ARGUMENT  | INVALID_ARGUMENT  | silence                               |
+| (a fault of ours)    | INTERNAL          | INTERNAL          | silence                               |
+| (another's identity) | PERMISSION_DENIED | PERMISSION_DENIED | PERMISSION_DENIED                     |
+| (no certificate)     | UNAUTHENTICATED   | UNAUTHENTICATED   | UNAUTHENTICATED                       |
 """
 
 import asyncio
@@ -34,7 +38,9 @@ from scaler.errors import MetadataError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.lifetimes import Lifetimes
 from scaler.keda.metadata import parse_metadata
+from scaler.keda.tls import presented
 from scaler.ports import DecisionBoard
+from scaler.tls.identity import Clients, Stranger, Unknown
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,10 +80,14 @@ class _Refusal(NamedTuple):
 class ExternalScalerServicer:
     """The ExternalScaler service over a board. Method names are KEDA's."""
 
-    def __init__(self, board: DecisionBoard, lifetimes: Lifetimes, *, observe: Observe) -> None:
+    def __init__(
+        self, board: DecisionBoard, lifetimes: Lifetimes, *, observe: Observe, clients: Clients | None = None
+    ) -> None:
+        """`clients`: who may ask; None for whoever connects."""
         self._board = board
         self._lifetimes = lifetimes
         self._observe = observe
+        self._clients = clients
 
     async def GetMetricSpec(self, _ref: Any, _context: Context) -> Any:  # noqa: N802
         self._observe(RpcEnded(method="GetMetricSpec", code="OK", seconds=0.0))
@@ -99,6 +109,7 @@ class ExternalScalerServicer:
         return await self._reply("IsActive", ref, context, lambda active: pb.IsActiveResponse(result=active))
 
     async def StreamIsActive(self, ref: Any, context: Context) -> None:  # noqa: N802
+        await self._turn_away_strangers("StreamIsActive", context)
         with self._observed("StreamIsActive"):
             end = self._lifetimes.end_of_new_stream()
             async for active in self._changes(ref, end):
@@ -106,6 +117,7 @@ class ExternalScalerServicer:
 
     async def StreamMetricSpec(self, _ref: Any, context: Context) -> None:  # noqa: N802
         """The specs never change, so they are sent once. Without this RPC KEDA 2.21 would only stop asking for it."""
+        await self._turn_away_strangers("StreamMetricSpec", context)
         with self._observed("StreamMetricSpec"):
             end = self._lifetimes.end_of_new_stream()
             await context.write(_METRIC_SPEC)
@@ -113,12 +125,30 @@ class ExternalScalerServicer:
 
     async def _reply(self, method: str, ref: Any, context: Context, response: Callable[[bool], Any]) -> Any:
         started = perf_counter()
-        active = self._is_active(ref)
+        active = self._not_for(context) or self._is_active(ref)
         code = active.code if isinstance(active, _Refusal) else grpc.StatusCode.OK
         self._observe(RpcEnded(method=method, code=code.name, seconds=perf_counter() - started))
         if isinstance(active, _Refusal):
             await context.abort(active.code, _clipped(active.details))
         return response(active)
+
+    async def _turn_away_strangers(self, method: str, context: Context) -> None:
+        """Raises what ends the RPC, for whoever may not ask."""
+        if refusal := self._not_for(context):
+            self._observe(RpcEnded(method=method, code=refusal.code.name, seconds=0.0))
+            await context.abort(refusal.code, _clipped(refusal.details))
+
+    def _not_for(self, context: Context) -> _Refusal | None:
+        """Why this client is not answered; None where it is."""
+        if self._clients is None:
+            return None
+        match self._clients.refusal(presented(context.auth_context())):
+            case Stranger(reason=reason):
+                return _Refusal(grpc.StatusCode.PERMISSION_DENIED, reason)
+            case Unknown(reason=reason):
+                return _Refusal(grpc.StatusCode.UNAUTHENTICATED, reason)
+            case None:
+                return None
 
     def _is_active(self, ref: Any) -> bool | _Refusal:
         try:

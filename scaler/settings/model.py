@@ -20,6 +20,30 @@ from scaler.settings.metrics import MetricsSetting
 from scaler.settings.reclaim import ReclaimSetting
 
 
+class Tls(Section):
+    """A server's certificate, in files that are followed while they are replaced; as cert-manager, OpenShift and
+    Secrets of type kubernetes.io/tls name them: tls.crt, tls.key, ca.crt.
+    """
+
+    cert_file: Path
+    """PEM: the certificate, and after it those between it and its authority."""
+    key_file: Path
+    client_ca_file: Path | None = None
+    """PEM: authorities of clients. Clients need a certificate of theirs (mutual TLS). None: none is needed."""
+    client_names: tuple[str, ...] = ()
+    """Names (SAN or CN) of the clients that are answered. Empty: all that have a certificate."""
+    check_every: Duration = timedelta(seconds=10)
+    """How often the files are looked at. Kubernetes itself takes up to a minute or two to bring a changed Secret."""
+
+    @model_validator(mode="after")
+    def _knows_its_clients(self) -> "Tls":
+        if self.client_names and self.client_ca_file is None:
+            raise ValueError("clientNames are only known from certificates; set clientCaFile, too")
+        if any(not name.strip() for name in self.client_names):
+            raise ValueError("clientNames: a name is empty")
+        return self
+
+
 class Grpc(Section):
     address: str = "0.0.0.0:9090"
     max_connection_age: Duration = timedelta(minutes=10)
@@ -28,10 +52,14 @@ class Grpc(Section):
     """Time that streams and calls in flight get at shutdown."""
     reflection: bool = False
     """Serve gRPC reflection for grpcurl; needs the extra `reflection`."""
+    tls: Tls | None = None
+    """None: in the clear."""
 
 
 class Http(Section):
     address: str = "0.0.0.0:8080"
+    tls: Tls | None = None
+    """None: in the clear."""
 
 
 class Lease(Section):

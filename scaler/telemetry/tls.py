@@ -31,14 +31,8 @@ class HttpTls:
         def hand_over(handshake: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
             handshake.context = self._rotation.material.context
 
-        listening = _like(first, self._rotation)
-        listening.sni_callback = hand_over  # called for clients that name nobody, too
-        return listening
-
-
-def _like(first: ssl.SSLContext, rotation: Rotation) -> ssl.SSLContext:
-    """One of its own, since the callback must not be on the contexts that are handed over to."""
-    return first if rotation is None else first
+        first.sni_callback = hand_over  # called for clients that name nobody, too
+        return first
 
 
 _NAMES = frozenset({"DNS", "IP Address", "URI", "email"})

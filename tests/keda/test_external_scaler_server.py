@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from keda_harness import Served, ref, refusal, serving
 from memory_board import BUSY, IDLE, MemoryBoard
@@ -218,20 +217,6 @@ async def test_a_client_may_ping_as_often_as_it_likes() -> None:
         assert (await stream.read()).result is True
         done, _ = await asyncio.wait({asyncio.ensure_future(stream.read())}, timeout=0.4)
         assert not done
-
-
-async def test_it_serves_over_tls_when_given_credentials() -> None:
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    key, chain = issued.private_key_pem.bytes(), b"".join(part.bytes() for part in issued.cert_chain_pems)
-    credentials = grpc.ssl_server_credentials([(key, chain)])
-    board = MemoryBoard({FIRST: BUSY})
-    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), board, credentials=credentials)
-    port = await server.start()
-    trusted = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
-    async with grpc.aio.secure_channel(f"localhost:{port}", trusted) as channel:
-        assert (await pb_grpc.ExternalScalerStub(channel).IsActive(ref())).result is True
-    await server.drain(timedelta(0))
 
 
 async def test_reflection_lists_the_services_when_it_is_switched_on() -> None:

@@ -1,0 +1,178 @@
+"""Which certificate is to be served? Files → a value that is known to work, or the reason why not.
+
+Laws of this file:
+
+* What is checked is what is served. The files are read once, into memory; that copy is tried out, and that copy is
+  handed to the servers. Whatever happens to the files in between, such as Kubernetes' swap of a whole Secret volume by
+  one symbolic link, cannot put one pair's certificate beside another pair's key.
+* No message holds anything of a key.
+
+A Secret of type `kubernetes.io/tls`, as cert-manager and OpenShift's service-serving certificates write it, is mounted
+as `tls.crt`, `tls.key` and, from cert-manager, `ca.crt`.
+"""
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from scaler.core.certificates import Certificate, certificates_in, is_over, is_still_to_come
+from scaler.errors import ConfigurationError
+
+_LARGEST = 2**20
+"""Bytes that a file may have. A bundle of all public authorities has a fifth of it."""
+
+
+class UnusableError(ConfigurationError):
+    """The files do not hold what a server needs; the message says which file and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where a server's certificate is."""
+
+    certificate: Path
+    """PEM: the server's certificate, then those between it and the authority."""
+    key: Path
+    client_authorities: Path | None = None
+    """PEM: the authorities of clients; None: clients need no certificate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What a server shows, and by which authorities it knows its clients. Equal for equal contents of the files."""
+
+    certificate_pem: bytes
+    key_pem: bytes = field(repr=False)
+    client_authorities_pem: bytes | None
+    chain: tuple[Certificate, ...] = field(compare=False)
+    authorities: tuple[Certificate, ...] = field(compare=False)
+    context: ssl.SSLContext = field(compare=False, repr=False)
+    """For a server of this program that speaks TLS by OpenSSL. gRPC has a TLS library of its own."""
+
+    @property
+    def ends(self) -> datetime:
+        """When clients refuse it: the first end in the chain."""
+        return min(each.not_after for each in self.chain)
+
+    @property
+    def trust_ends(self) -> datetime | None:
+        """When no client can be known any more: the last end of an authority, since old ones stay in bundles."""
+        return max((each.not_after for each in self.authorities), default=None)
+
+    def why_out_of_date(self, now: datetime) -> str:
+        """Empty while it is accepted."""
+        if late := next((each for each in self.chain if is_over(each, now)), None):
+            return f"its certificate was good until {_second(late.not_after)}"
+        if early := next((each for each in self.chain if is_still_to_come(each, now)), None):
+            return f"its certificate is good from {_second(early.not_before)} only"
+        return ""
+
+
+def _second(instant: datetime) -> str:
+    return instant.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
+
+
+def read_material(files: Files) -> Material:
+    """What the files hold, tried out. Raises: UnusableError."""
+    certificate, key = _content(files.certificate), _content(files.key)
+    authorities = None if files.client_authorities is None else _content(files.client_authorities)
+    return Material(
+        certificate_pem=certificate,
+        key_pem=key,
+        client_authorities_pem=authorities,
+        chain=_certificates(files.certificate, certificate),
+        authorities=() if authorities is None else _certificates(files.client_authorities, authorities),
+        context=_context(files, certificate, key, authorities),
+    )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UnusableError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > _LARGEST:
+        raise UnusableError(f"{path} is too large to be a certificate or a key")
+    return content
+
+
+def _certificates(path: Path | None, pem: bytes) -> tuple[Certificate, ...]:
+    try:
+        found = certificates_in(pem)
+    except ValueError as error:
+        raise UnusableError(f"{path}: {error}") from None
+    if not found:
+        raise UnusableError(f"{path} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- OpenSSL
+
+
+def _context(files: Files, certificate: bytes, key: bytes, authorities: bytes | None) -> ssl.SSLContext:
+    """A server's context of exactly these bytes. Raises: UnusableError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_pair(context, files, certificate, key)
+    if authorities is not None:
+        _ask_for_certificates(context, files.client_authorities, authorities)
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, files: Files, certificate: bytes, key: bytes) -> None:
+    try:
+        with _as_path(certificate) as certificate_path, _as_path(key) as key_path:
+            context.load_cert_chain(certificate_path, key_path, password=_no_password)
+    except _PasswordWantedError:
+        raise UnusableError(f"{files.key} is encrypted; store the key without a passphrase") from None
+    except ssl.SSLError as error:
+        reason = "its certificate belongs to another key" if error.reason == "KEY_VALUES_MISMATCH" else _words(error)
+        raise UnusableError(f"{files.certificate} and {files.key} cannot be used together: {reason}") from None
+
+
+def _ask_for_certificates(context: ssl.SSLContext, path: Path | None, authorities: bytes) -> None:
+    """Whoever presents a certificate has to be known; who presents none is left to the server.
+
+    TLS 1.2 would let a client come back by a session without a look at its certificate, as would tickets.
+    """
+    try:
+        context.load_verify_locations(cadata=authorities.decode("ascii", errors="replace"))
+    except ssl.SSLError as error:
+        raise UnusableError(f"{path} cannot be used: {_words(error)}") from None
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+
+
+def _words(error: ssl.SSLError) -> str:
+    """OpenSSL's own; it tells a wrong format from an unknown algorithm, and holds no content."""
+    return (error.reason or "its format is not known").replace("_", " ").lower()
+
+
+class _PasswordWantedError(Exception):
+    pass
+
+
+def _no_password() -> str:
+    # Without this OpenSSL would ask on the terminal, and wait.
+    raise _PasswordWantedError
+
+
+@contextmanager
+def _as_path(content: bytes) -> Iterator[str]:
+    """A path that has this content: OpenSSL, as Python shows it, reads pairs from files only.
+
+    It is memory of this process, so that a key is on no disk and a read-only root file system is no obstacle.
+    """
+    number = os.memfd_create("pem")
+    try:
+        with os.fdopen(number, "wb", closefd=False) as file:
+            file.write(content)
+        yield f"/proc/self/fd/{number}"
+    finally:
+        os.close(number)

@@ -1,0 +1,307 @@
+"""TLS for gRPC by a real server and real clients: rotation under load, and who is answered."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from keda_harness import ref, refusal
+from memory_board import BUSY, IDLE, MemoryBoard
+from secret_volume import TOMORROW, YESTERDAY, SecretVolume, chain_of
+
+from scaler.core.certificates import parse
+from scaler.errors import ConfigurationError
+from scaler.keda._pb import externalscaler_pb2 as pb
+from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
+from scaler.keda.server import ExternalScalerServer, ServerConfig
+from scaler.keda.servicer import RpcEnded
+from scaler.keda.tls import ServerTls
+from scaler.tls.identity import Clients
+from scaler.tls.rotation import Rotation
+
+FIRST = ("demo", "first-raycluster")
+HOST = "localhost"
+KEDA = "keda-operator.keda.svc"
+
+
+@dataclass
+class Secured:
+    """A server that speaks TLS, the files that it follows, and what it has reported."""
+
+    volume: SecretVolume
+    rotation: Rotation
+    server: ExternalScalerServer
+    port: int
+    authority: trustme.CA
+    observed: list[RpcEnded] = field(default_factory=list)
+
+    def follow(self) -> None:
+        """Look at the files once, as the loop does every some seconds."""
+        self.rotation.take(self.rotation.look())
+
+    @asynccontextmanager
+    async def client(self, client: trustme.LeafCert | None = None, **options: Any) -> AsyncIterator[Any]:
+        pair = (client.private_key_pem.bytes(), chain_of(client)) if client else (None, None)
+        credentials = grpc.ssl_channel_credentials(self.authority.cert_pem.bytes(), *pair)
+        # gRPC's channels in one process share connections, and here each has to have its own handshake.
+        own = [("grpc.use_local_subchannel_pool", 1), *options.items()]
+        async with grpc.aio.secure_channel(f"{HOST}:{self.port}", credentials, options=own) as channel:
+            yield pb_grpc.ExternalScalerStub(channel)
+
+    async def serial_shown(self) -> bytes:
+        """Of the certificate that a new connection sees."""
+        context = ssl.create_default_context(cafile=None)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return bytes(der)
+
+
+@asynccontextmanager
+async def secured(
+    folder: Path, board: MemoryBoard | None = None, *, mutual: bool = False, names: tuple[str, ...] = (), **config: Any
+) -> AsyncIterator[Secured]:
+    authority, volume = trustme.CA(), SecretVolume(folder)
+    volume.put_certificate(authority.issue_cert(HOST), authority if mutual else None)
+    rotation = Rotation(volume.files(mutual=mutual), use="grpc")
+    observed: list[RpcEnded] = []
+    server = ExternalScalerServer(
+        ServerConfig(**{"addresses": ("127.0.0.1:0",), **config}),
+        board or MemoryBoard({FIRST: BUSY}),
+        observe=observed.append,
+        tls=ServerTls(rotation, Clients(names)),
+    )
+    port = await server.start()
+    try:
+        yield Secured(volume, rotation, server, port, authority, observed)
+    finally:
+        await server.drain(timedelta(0))
+
+
+# ----------------------------------------------------------------------------------------------------------- rotation
+
+
+async def keep_calling(stub: Any, calls: list[bool], until: asyncio.Event) -> None:
+    while not until.is_set():
+        calls.append((await stub.IsActive(ref(), timeout=5)).result)
+
+
+async def connect_anew(served: Secured, calls: list[bool], until: asyncio.Event) -> None:
+    while not until.is_set():
+        async with served.client() as stub:
+            calls.append((await stub.IsActive(ref(), timeout=5)).result)
+
+
+async def test_a_rotation_under_load_fails_no_call_and_ends_no_stream(tmp_path: Path) -> None:
+    board = MemoryBoard({FIRST: IDLE})
+    async with secured(tmp_path, board) as served, served.client() as stub:
+        streams = [stub.StreamIsActive(ref()) for _ in range(100)]
+        assert {(await stream.read()).result for stream in streams} == {False}
+        old, new, over = list[bool](), list[bool](), asyncio.Event()
+        work = [
+            *(asyncio.create_task(keep_calling(stub, old, over)) for _ in range(8)),
+            *(asyncio.create_task(connect_anew(served, new, over)) for _ in range(2)),
+        ]
+        shown = {await served.serial_shown()}
+        for _ in range(5):
+            served.volume.put_certificate(served.authority.issue_cert(HOST))
+            served.follow()
+            shown.add(await served.serial_shown())
+            before = len(old), len(new)
+            while not (len(old) > before[0] + 20 and len(new) > before[1] + 1):
+                assert not any(each.done() for each in work), "a call has failed"
+                await asyncio.sleep(0.005)
+        over.set()
+        await asyncio.gather(*work)
+        assert len(shown) == 6, "every new connection sees the newest certificate"
+        assert {*old, *new} == {False}
+
+        board.put(*FIRST, BUSY)
+        assert {(await stream.read()).result for stream in streams} == {True}, "streams are those of the beginning"
+        assert {record.code for record in served.observed} == {"OK"}
+
+
+async def test_every_address_shows_the_new_certificate(tmp_path: Path) -> None:
+    async with secured(tmp_path, addresses=("127.0.0.1:0", f"unix:{tmp_path}/scaler.sock")) as served:
+        renewed = trustme.CA()
+        served.volume.put_certificate(renewed.issue_cert(HOST))
+        served.follow()
+        served.authority = renewed
+        async with served.client() as stub:
+            assert (await stub.IsActive(ref(), timeout=5)).result is True
+        credentials = grpc.ssl_channel_credentials(renewed.cert_pem.bytes())
+        target = f"unix:{tmp_path}/scaler.sock"
+        named = [("grpc.ssl_target_name_override", HOST)]
+        async with grpc.aio.secure_channel(target, credentials, options=named) as channel:
+            assert (await pb_grpc.ExternalScalerStub(channel).IsActive(ref(), timeout=5)).result is True
+
+
+async def test_a_pair_that_does_not_fit_leaves_the_old_one_on_the_wire(tmp_path: Path) -> None:
+    async with secured(tmp_path) as served:
+        shown = await served.serial_shown()
+        one, other = served.authority.issue_cert(HOST), served.authority.issue_cert(HOST)
+        served.volume.put(tls_crt=chain_of(one), tls_key=other.private_key_pem.bytes())
+        served.follow()
+        assert await served.serial_shown() == shown
+        async with served.client() as stub:
+            assert (await stub.IsActive(ref(), timeout=5)).result is True
+        served.volume.put(tls_crt=chain_of(one), tls_key=one.private_key_pem.bytes())
+        served.follow()
+        assert await served.serial_shown() != shown
+
+
+async def test_clients_refuse_a_certificate_that_is_over_and_take_its_renewal(tmp_path: Path) -> None:
+    async with secured(tmp_path) as served:
+        over = served.authority.issue_cert(HOST, not_after=YESTERDAY)
+        served.volume.put_certificate(over)
+        # The process that starts with it: while it runs, it would have kept the one before.
+        rotation = Rotation(served.volume.files(), use="grpc")
+        board = MemoryBoard({FIRST: BUSY})
+        server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), board, tls=ServerTls(rotation))
+        served.port = await server.start()
+        async with served.client() as stub:
+            assert (await refusal(stub.IsActive(ref(), timeout=5)))[0] is grpc.StatusCode.UNAVAILABLE
+        served.volume.put_certificate(served.authority.issue_cert(HOST))
+        rotation.take(rotation.look())
+        async with served.client() as stub:
+            assert (await stub.IsActive(ref(), timeout=5)).result is True
+        await server.drain(timedelta(0))
+
+
+# ------------------------------------------------------------------------------------------------------------ clients
+
+
+async def test_a_client_without_a_certificate_does_not_get_in(tmp_path: Path) -> None:
+    async with secured(tmp_path, mutual=True) as served:
+        async with served.client() as stub:
+            assert (await refusal(stub.GetMetricSpec(ref(), timeout=5)))[0] is grpc.StatusCode.UNAVAILABLE
+        async with served.client(trustme.CA().issue_cert(KEDA)) as stub:
+            assert (await refusal(stub.GetMetricSpec(ref(), timeout=5)))[0] is grpc.StatusCode.UNAVAILABLE
+        async with served.client(served.authority.issue_cert(KEDA, not_after=YESTERDAY)) as stub:
+            assert (await refusal(stub.GetMetricSpec(ref(), timeout=5)))[0] is grpc.StatusCode.UNAVAILABLE
+        assert served.observed == []
+        async with served.client(served.authority.issue_cert(KEDA)) as stub:
+            assert (await stub.IsActive(ref(), timeout=5)).result is True
+
+
+ALLOWED = {
+    "a DNS name": (("dns", KEDA), KEDA),
+    "a DNS name in other letters": (("dns", KEDA), KEDA.upper()),
+    "an address": (("dns", "10.1.2.3"), "10.1.2.3"),
+    "a common name beside another alternative name": (("common", "keda"), "keda"),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+async def test_a_client_is_known_by_any_name_in_its_certificate(case: str, tmp_path: Path) -> None:
+    (kind, name), allowed = ALLOWED[case]
+    async with secured(tmp_path, mutual=True, names=("somebody-else", allowed)) as served:
+        client = (
+            served.authority.issue_cert(name)
+            if kind == "dns"
+            else served.authority.issue_cert("pod.example", common_name=name)
+        )
+        async with served.client(client) as stub:
+            assert (await stub.IsActive(ref(), timeout=5)).result is True
+
+
+async def test_a_client_of_another_name_is_told_so_and_hears_nothing_of_workloads(tmp_path: Path) -> None:
+    board = MemoryBoard({FIRST: BUSY})
+    async with (
+        secured(tmp_path, board, mutual=True, names=(KEDA,)) as served,
+        served.client(served.authority.issue_cert("grafana.monitoring.svc")) as stub,
+    ):
+        calls = [
+            stub.IsActive(ref(), timeout=5),
+            stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=ref()), timeout=5),
+            stub.StreamIsActive(ref(), timeout=5).read(),
+            stub.StreamMetricSpec(ref(), timeout=5).read(),
+        ]
+        words = "the client certificate is for grafana.monitoring.svc, which clientNames of the settings does not allow"
+        assert {await refusal(each) for each in calls} == {(grpc.StatusCode.PERMISSION_DENIED, words)}
+        assert {record.code for record in served.observed} == {"PERMISSION_DENIED"}
+        assert len(served.observed) == 4
+        assert board.listeners == 0
+        # It is the same for everybody, and KEDA shows nobody the text with which it fails.
+        assert (await stub.GetMetricSpec(ref(), timeout=5)).metricSpecs
+
+
+async def test_a_certificate_that_ends_is_refused_on_a_connection_that_stands(tmp_path: Path) -> None:
+    async with secured(tmp_path, mutual=True) as served:
+        soon = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
+        async with served.client(served.authority.issue_cert(KEDA, not_after=soon)) as stub:
+            assert (await stub.IsActive(ref(), timeout=5)).result is True
+            await asyncio.sleep((soon - datetime.now(UTC)).total_seconds() + 0.05)
+            code, words = await refusal(stub.IsActive(ref(), timeout=5))
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert words == "the client certificate is over; renew it, and connect anew"
+
+
+async def test_an_authority_of_clients_can_be_taken_back(tmp_path: Path) -> None:
+    async with secured(tmp_path, mutual=True) as served:
+        former = served.authority.issue_cert(KEDA)
+        async with served.client(former) as standing:
+            assert (await standing.IsActive(ref(), timeout=5)).result is True
+            renewed = trustme.CA()
+            served.volume.put_certificate(served.authority.issue_cert(HOST), renewed)
+            served.follow()
+            async with served.client(former) as stub:
+                assert (await refusal(stub.IsActive(ref(), timeout=5)))[0] is grpc.StatusCode.UNAVAILABLE
+            async with served.client(renewed.issue_cert(KEDA)) as stub:
+                assert (await stub.IsActive(ref(), timeout=5)).result is True
+            assert (await standing.IsActive(ref(), timeout=5)).result is True, "what stands is not cut"
+
+
+async def test_health_is_told_to_every_client_that_has_a_certificate(tmp_path: Path) -> None:
+    async with secured(tmp_path, mutual=True, names=(KEDA,)) as served:
+        client = served.authority.issue_cert("kubelet")
+        pair = client.private_key_pem.bytes(), chain_of(client)
+        credentials = grpc.ssl_channel_credentials(served.authority.cert_pem.bytes(), *pair)
+        async with grpc.aio.secure_channel(f"{HOST}:{served.port}", credentials) as channel:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_names_do_not_matter_where_clients_need_no_certificate(tmp_path: Path) -> None:
+    async with secured(tmp_path, names=(KEDA,)) as served, served.client() as stub:
+        assert (await stub.IsActive(ref(), timeout=5)).result is True
+
+
+async def test_the_certificate_is_that_of_the_files(tmp_path: Path) -> None:
+    async with secured(tmp_path) as served:
+        assert parse(await served.serial_shown()) == served.rotation.material.chain[0]
+
+
+async def test_a_key_that_grpc_does_not_know_ends_the_start_with_that_reason(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256K1())
+    name = x509.Name([])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(YESTERDAY)
+        .not_valid_after(TOMORROW)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    volume = SecretVolume(tmp_path)
+    volume.put(tls_crt=certificate.public_bytes(pem), tls_key=private)
+    tls = ServerTls(Rotation(volume.files(), use="grpc"))
+    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), MemoryBoard(), tls=tls)
+    with pytest.raises(ConfigurationError, match="a kind that gRPC knows"):
+        await server.start()

@@ -1,0 +1,239 @@
+"""Files that are replaced in every way, good and bad, and what is served after it."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from secret_volume import TOMORROW, YESTERDAY, SecretVolume, chain_of
+
+from scaler.tls.material import Files, UnusableError, read_material
+from scaler.tls.rotation import Kept, Mended, Rotation, Taken
+
+AUTHORITY = trustme.CA()
+ONE, OTHER = AUTHORITY.issue_cert("one"), AUTHORITY.issue_cert("other")
+Event = Taken | Kept | Mended
+
+
+def key_of(issued: trustme.LeafCert) -> bytes:
+    return issued.private_key_pem.bytes()
+
+
+def rotating(
+    volume: SecretVolume, *, mutual: bool = False, **more: Callable[[], datetime]
+) -> tuple[Rotation, list[Event]]:
+    events: list[Event] = []
+    return Rotation(volume.files(mutual=mutual), use="grpc", observe=events.append, **more), events
+
+
+def follow(rotation: Rotation) -> str:
+    """Look once; the name that is served then."""
+    rotation.take(rotation.look())
+    return rotation.material.chain[0].dns_names[0]
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> SecretVolume:
+    made = SecretVolume(tmp_path)
+    made.put_certificate(ONE, AUTHORITY)
+    return made
+
+
+def test_a_volume_that_is_swapped_by_its_link_is_noticed(volume: SecretVolume) -> None:
+    rotation, events = rotating(volume)
+    assert follow(rotation) == "one"
+    assert [type(event) for event in events] == [Taken]
+    volume.put_certificate(OTHER)
+    assert follow(rotation) == "other"
+    assert follow(rotation) == "other"
+    assert [(type(event), event.material.chain[0].dns_names) for event in events] == [
+        (Taken, ("one",)),
+        (Taken, ("other",)),
+    ]
+
+
+@pytest.mark.parametrize("way", ["written in place", "moved to its place"])
+def test_plain_files_are_followed_even_when_their_times_do_not_change(way: str, tmp_path: Path) -> None:
+    pair = tmp_path / "tls.crt", tmp_path / "tls.key"
+    for path, content in zip(pair, (chain_of(ONE), key_of(ONE)), strict=True):
+        path.write_bytes(content)
+        os.utime(path, (1_000, 1_000))
+    rotation = Rotation(Files(certificate=pair[0], key=pair[1]), use="grpc")
+    for path, content in zip(pair, (chain_of(OTHER), key_of(OTHER)), strict=True):
+        target = path if way == "written in place" else path.with_suffix(".new")
+        target.write_bytes(content)
+        target.replace(path)
+        os.utime(path, (1_000, 1_000))
+    assert follow(rotation) == "other"
+
+
+HALF = chain_of(OTHER)[:-100]
+ENCRYPTED = serialization.load_pem_private_key(key_of(OTHER), None).private_bytes(
+    serialization.Encoding.PEM,
+    serialization.PrivateFormat.PKCS8,
+    serialization.BestAvailableEncryption(b"secret"),
+)
+SPOILT = {
+    "a certificate without its key": ({"tls_crt": chain_of(OTHER), "tls_key": key_of(ONE)}, "belongs to another key"),
+    "half a certificate": ({"tls_crt": HALF, "tls_key": key_of(OTHER)}, "holds no certificate in PEM"),
+    "half a key": ({"tls_crt": chain_of(OTHER), "tls_key": key_of(OTHER)[:60]}, "cannot be used together"),
+    "an empty certificate": ({"tls_crt": b"", "tls_key": key_of(OTHER)}, "holds no certificate in PEM"),
+    "an empty key": ({"tls_crt": chain_of(OTHER), "tls_key": b""}, "cannot be used together"),
+    "a key that is encrypted": ({"tls_crt": chain_of(OTHER), "tls_key": ENCRYPTED}, "is encrypted"),
+    "something else": ({"tls_crt": b"\0" * 100, "tls_key": b"\xff" * 100}, "holds no certificate in PEM"),
+    "a key in the certificate's place": ({"tls_crt": key_of(ONE), "tls_key": chain_of(ONE)}, "holds no certificate"),
+    "far too much": ({"tls_crt": chain_of(OTHER) * 3000, "tls_key": key_of(OTHER)}, "too large"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_what_cannot_be_served_leaves_what_is_and_is_told_once(case: str, volume: SecretVolume) -> None:
+    content, words = SPOILT[case]
+    rotation, events = rotating(volume)
+    volume.put(**content)
+    assert [follow(rotation) for _ in range(3)] == ["one"] * 3
+    [_, kept] = events
+    assert isinstance(kept, Kept)
+    assert words in kept.problem
+    assert str(volume.folder) in kept.problem, "it says which file"
+    assert "PRIVATE" not in kept.problem
+    volume.put_certificate(OTHER)
+    assert follow(rotation) == "other"
+    assert isinstance(events[-1], Taken)
+    assert len(events) == 3
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_what_cannot_be_served_ends_the_start(case: str, volume: SecretVolume) -> None:
+    content, words = SPOILT[case]
+    volume.put(**content)
+    with pytest.raises(UnusableError, match=words):
+        rotating(volume)
+
+
+def test_files_that_go_leave_what_is_served_until_they_are_back(volume: SecretVolume) -> None:
+    rotation, events = rotating(volume)
+    hidden = volume.folder / "hidden"
+    (volume.folder / "..data").rename(hidden)
+    assert follow(rotation) == "one"
+    hidden.rename(volume.folder / "..data")
+    assert [follow(rotation) for _ in range(2)] == ["one", "one"]
+    assert [type(event) for event in events] == [Taken, Kept, Mended]
+    assert "No such file or directory" in events[1].problem  # type: ignore[union-attr]
+
+
+def test_a_certificate_that_is_over_does_not_replace_one_that_is_not(volume: SecretVolume) -> None:
+    rotation, events = rotating(volume)
+    volume.put_certificate(AUTHORITY.issue_cert("other", not_after=YESTERDAY))
+    assert follow(rotation) == "one"
+    assert "its certificate was good until" in events[-1].problem  # type: ignore[union-attr]
+
+
+def test_a_certificate_waits_for_its_time(volume: SecretVolume) -> None:
+    now = datetime.now(UTC)
+    rotation, events = rotating(volume, clock=lambda: now)
+    volume.put_certificate(AUTHORITY.issue_cert("other", not_before=TOMORROW))
+    assert follow(rotation) == "one"
+    assert "is good from" in events[-1].problem  # type: ignore[union-attr]
+    now = TOMORROW + timedelta(seconds=1)
+    assert follow(rotation) == "other"
+
+
+def test_one_that_is_over_is_served_at_the_start_and_that_is_told(volume: SecretVolume) -> None:
+    volume.put_certificate(AUTHORITY.issue_cert("other", not_after=YESTERDAY))
+    rotation, [taken] = rotating(volume)
+    assert isinstance(taken, Taken)
+    assert "was good until" in taken.problem
+    assert [follow(rotation) for _ in range(2)] == ["other", "other"]
+
+
+def test_an_authority_of_clients_is_followed_by_itself(volume: SecretVolume) -> None:
+    rotation, events = rotating(volume, mutual=True)
+    renewed = trustme.CA()
+    volume.put_certificate(ONE, renewed)
+    follow(rotation)
+    assert rotation.material.client_authorities_pem == renewed.cert_pem.bytes()
+    assert [type(event) for event in events] == [Taken, Taken]
+    volume.put(tls_crt=chain_of(ONE), tls_key=key_of(ONE), ca_crt=b"")
+    follow(rotation)
+    assert rotation.material.client_authorities_pem == renewed.cert_pem.bytes()
+    assert "ca.crt holds no certificate in PEM" in events[-1].problem  # type: ignore[union-attr]
+
+
+def test_a_bundle_of_authorities_ends_with_the_last_and_a_chain_with_the_first(volume: SecretVolume) -> None:
+    material = read_material(volume.files(mutual=True))
+    assert material.trust_ends == material.authorities[0].not_after
+    between = AUTHORITY.create_child_ca()
+    issued = between.issue_cert("other", not_after=TOMORROW)
+    volume.put_certificate(issued, AUTHORITY)
+    material = read_material(volume.files())
+    assert material.ends == material.chain[0].not_after < material.chain[1].not_after
+    assert material.trust_ends is None
+
+
+def test_nothing_of_a_key_is_in_what_is_printed(volume: SecretVolume) -> None:
+    secret = key_of(ONE).splitlines()[1].decode()
+    assert secret not in repr(read_material(volume.files()))
+
+
+def test_reading_leaves_no_file_open(volume: SecretVolume) -> None:
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(20):
+        read_material(volume.files(mutual=True))
+    volume.put(tls_crt=chain_of(ONE), tls_key=b"")
+    for _ in range(20):
+        with pytest.raises(UnusableError):
+            read_material(volume.files())
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+async def serves(rotation: Rotation, name: str) -> None:
+    while True:
+        if rotation.material.chain[0].dns_names == (name,):
+            return
+        await asyncio.sleep(0.005)
+
+
+async def test_the_loop_looks_again_and_again(volume: SecretVolume) -> None:
+    rotation = Rotation(volume.files(), use="grpc", every=timedelta(milliseconds=5))
+    looking = asyncio.create_task(rotation.run())
+    for issued, name in ((OTHER, "other"), (ONE, "one")):
+        volume.put_certificate(issued)
+        async with asyncio.timeout(5):
+            await serves(rotation, name)
+    looking.cancel()
+
+
+CONTENTS = {
+    "crt": [chain_of(ONE), chain_of(OTHER), HALF, b""],
+    "key": [key_of(ONE), key_of(OTHER), key_of(OTHER)[:60], b""],
+}
+STATES = [*itertools.product(range(4), range(4))]
+
+
+@settings(max_examples=40)
+@given(states=st.lists(st.sampled_from(STATES), max_size=8))
+def test_what_is_served_is_always_the_last_whole_pair(
+    states: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("pair")
+    files = Files(certificate=folder / "crt", key=folder / "key")
+    expected = 0
+    files.certificate.write_bytes(CONTENTS["crt"][0])
+    files.key.write_bytes(CONTENTS["key"][0])
+    rotation = Rotation(files, use="grpc")
+    for certificate, key in states:
+        files.certificate.write_bytes(CONTENTS["crt"][certificate])
+        files.key.write_bytes(CONTENTS["key"][key])
+        rotation.take(rotation.look())
+        if certificate == key and key < 2:
+            expected = key
+        served = rotation.material
+        assert (served.certificate_pem, served.key_pem) == (CONTENTS["crt"][expected], CONTENTS["key"][expected])
