@@ -27,6 +27,8 @@ from scaler.embedded.kubeapi.structural import compile_schema
 from scaler.embedded.kubeapi.typed import BuiltIn, Definition, Pod, Replicated
 
 _RBAC = "rbac.authorization.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+"""Its policies are kept, and not carried out."""
 _SCALE = ScalePaths(spec=("spec", "replicas"), status=("status", "replicas"), selector=("spec", "selector"))
 
 
@@ -181,6 +183,22 @@ BUILT_INS: tuple[Resource, ...] = (
     _built_in(
         _RBAC, "v1", "rolebindings", "RoleBinding", known(), generation=False,
         columns=_columns(("Role", ".roleRef.name")),
+    ),
+    _built_in(
+        "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", known(),
+        short_names=("pdb",), has_status=True,
+        columns=_columns(("Min Available", ".spec.minAvailable"), ("Max Unavailable", ".spec.maxUnavailable")),
+    ),
+    _built_in(
+        "networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", known(), short_names=("netpol",),
+    ),
+    _built_in(
+        _ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", known(),
+        namespaced=False, has_status=True,
+    ),
+    _built_in(
+        _ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", known(),
+        namespaced=False, columns=_columns(("PolicyName", ".spec.policyName")),
     ),
     _built_in(
         "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", DEFINITION,
