@@ -208,6 +208,17 @@ async def test_a_pod_that_another_scheduler_has_placed_gets_devices_of_its_node(
     assert (cluster.phase("placed"), cluster.held_by("placed")) == ("Running", 2)
 
 
+async def test_pods_of_other_namespaces_are_left_to_others_and_their_gpus_count(cluster: Cluster) -> None:
+    cluster.start(namespaces={"mine"})
+    await cluster.add("theirs", gpus=1)
+    assert "conditions" not in cluster.pod("theirs").get("status", {})
+    cluster.client.change(POD, "ns", "theirs", {"spec": {"nodeName": "node-a"}})
+    await cluster.settle()
+    cluster.start(namespaces={"ns"})
+    await cluster.add("mine", gpus=2)
+    assert cluster.node("mine") == "node-b"
+
+
 async def test_gpus_of_a_pod_are_dealt_out_to_its_containers(cluster: Cluster) -> None:
     def container(name: str, gpus: int) -> Json:
         return {"name": name, "resources": {"limits": {"nvidia.com/gpu": gpus}}}

@@ -61,7 +61,7 @@ class Kubelets(Controller):
         schedules: bool = True,
         namespaces: Collection[str] = (),
     ) -> None:
-        """`schedules` False leaves placement to a real kube-scheduler; `namespaces` are whose pods are placed, or all."""
+        """`schedules` False leaves placement to a real kube-scheduler; `namespaces`: only their pods are placed."""
         super().__init__(client)
         self._fleet = fleet
         self._timing = timing or KubeletTiming()
