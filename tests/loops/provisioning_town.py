@@ -262,9 +262,17 @@ class ProvisioningTown(GateTown):
 
     def requests(self, job: str = "") -> list[str]:
         """The names of requests that are there, with what was last said of each; of one job or of all."""
-        uid = self.workload(job)["metadata"]["uid"] if job else ""
+        return self.requests_of(self.workload(job)["metadata"]["uid"] if job else "")
+
+    def requests_of(self, uid: str) -> list[str]:
+        """The same by uid of the Workload."""
         found = [each for each in self.client.all(PROVISIONING_REQUEST) if _is_managed(each)]
-        return [_told(each) for each in found if not uid or each["metadata"]["labels"][WORKLOAD_UID_LABEL] == uid]
+        return [_told(each) for each in found if uid in ("", each["metadata"]["labels"][WORKLOAD_UID_LABEL])]
+
+    def open_requests(self) -> list[str]:
+        """The names of those that are new or accepted."""
+        found = [each for each in self.client.all(PROVISIONING_REQUEST) if _is_managed(each)]
+        return [each["metadata"]["name"] for each in found if _told(each).endswith(("New", "Accepted"))]
 
     def newest(self, job: str) -> str:
         """The name of the newest request."""
