@@ -16,6 +16,7 @@ from scaler import __version__
 from scaler.cli.gating import Gating
 from scaler.cli.observers import Observers
 from scaler.cli.reclaiming import Reclaiming
+from scaler.cli.serving import Serving
 from scaler.cli.sources import NO_SOURCE, UNCONFIGURED, Source, has_source, open_source
 from scaler.core.relabel import DEFAULT_RULES, parse_rules
 from scaler.errors import ScalerError
@@ -323,6 +324,7 @@ class Runtime:
 
     async def _listen(self) -> None:
         settings = self.settings
+        self.serving = Serving.of(settings, self.metrics)
         http = HttpServer(
             settings.http.address,
             self.metrics,
@@ -333,6 +335,7 @@ class Runtime:
                 explain=lambda namespace, name: explain(self.board, (namespace, name)),
                 inquiries=self.inquiry,
             ),
+            tls=self.serving.http,
         )
         self.http_port = await http.start()
         self._stack.push_async_callback(http.stop)
@@ -342,7 +345,9 @@ class Runtime:
                 max_connection_age=settings.grpc.max_connection_age,
                 reflection=settings.grpc.reflection,
             )
-            self.server = ExternalScalerServer(config, self.board, observe=self._observers.answered)
+            self.server = ExternalScalerServer(
+                config, self.board, observe=self._observers.answered, tls=self.serving.grpc
+            )
             self.grpc_port = await self.server.start()
         log.info("listening", grpc_port=self.grpc_port or None, http_port=self.http_port, version=__version__)
 
@@ -351,6 +356,8 @@ class Runtime:
         copies = [*self.reflectors.tasks(), *self.reclaiming.tasks(), *self.gating.tasks()]
         for number, work in enumerate(copies):
             self._spawn(f"reflector-{number}", work)
+        for number, work in enumerate(self.serving.tasks()):
+            self._spawn(f"certificate-{number}", work)
         if "reconciler" in self.settings.components:
             self._spawn("reconciliation", self._reconcile())
         self._spawn("after-evaluation", self._after_evaluations())

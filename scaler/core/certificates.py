@@ -76,7 +76,12 @@ def certificates_in(pem: bytes) -> tuple[Certificate, ...]:
 
     Raises: ValueError where one of them cannot be read.
     """
-    return tuple(parse(_decoded(each)) for each in _PEM.findall(pem))
+    return tuple(map(parse, ders_in(pem)))
+
+
+def ders_in(pem: bytes) -> list[bytes]:
+    """Every certificate in the text as it is. Raises: ValueError where one of them is not even base64."""
+    return [_decoded(each) for each in _PEM.findall(pem)]
 
 
 def _decoded(text: bytes) -> bytes:

@@ -31,6 +31,8 @@ LABELS = {
     "provisioning_class": "Name of the provisioning class.",
     "method": "RPC of the external scaler: `IsActive`, `GetMetricSpec`, `GetMetrics`, `StreamIsActive`.",
     "code": "gRPC status code.",
+    "use": "`grpc` or `http` for the certificate that is served there, `grpc-clients` or `http-clients` for the "
+    "authorities of its clients.",
     "verb": "Verb of the Kubernetes API.",
     "resource": "Resource of the Kubernetes API, with its subresource.",
     "status": "HTTP status code; 0 where there was no answer.",

@@ -42,6 +42,7 @@ class Metrics:
         self._gangs(page)
         self._budgets(page)
         self._checks(page)
+        self._certificates(page)
         self._health(page)
 
     def _fleet(self, page: Declaring) -> None:
@@ -341,6 +342,20 @@ class Metrics:
             "ProvisioningRequests of ours that are there, by how far they are.",
             "provisioning_class",
             "state",
+        )
+
+    def _certificates(self, page: Declaring) -> None:
+        page.begin("Certificates, where TLS is on", EACH)
+        self.certificate_expiry = page.gauge(
+            "certificate_expiry_timestamp_seconds",
+            "When clients begin to refuse the certificate that is served, and when no client is known any more.",
+            "use",
+        )
+        self.certificate_files_usable = page.gauge(
+            "certificate_files_usable",
+            "1 while the files hold what is served, 0 while they cannot be used and the certificate before is served.",
+            "use",
+            unit="1",
         )
 
     def _health(self, page: Declaring) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from scaler.core.certificates import Certificate, certificates_in, is_over, is_still_to_come
+from scaler.core.certificates import Certificate, certificates_in, ders_in, is_over, is_still_to_come
 from scaler.errors import ConfigurationError
 
 _LARGEST = 2**20
@@ -133,6 +133,8 @@ def _load_pair(context: ssl.SSLContext, files: Files, certificate: bytes, key: b
     except ssl.SSLError as error:
         reason = "its certificate belongs to another key" if error.reason == "KEY_VALUES_MISMATCH" else _words(error)
         raise UnusableError(f"{files.certificate} and {files.key} cannot be used together: {reason}") from None
+    except OSError as error:
+        raise UnusableError(f"{files.certificate} cannot be tried out: {error.strerror}") from None
 
 
 def _ask_for_certificates(context: ssl.SSLContext, path: Path | None, authorities: bytes) -> None:
@@ -141,7 +143,7 @@ def _ask_for_certificates(context: ssl.SSLContext, path: Path | None, authoritie
     TLS 1.2 would let a client come back by a session without a look at its certificate, as would tickets.
     """
     try:
-        context.load_verify_locations(cadata=authorities.decode("ascii", errors="replace"))
+        context.load_verify_locations(cadata=b"".join(ders_in(authorities)))
     except ssl.SSLError as error:
         raise UnusableError(f"{path} cannot be used: {_words(error)}") from None
     context.verify_mode = ssl.CERT_OPTIONAL
