@@ -66,3 +66,14 @@ class Because(StrEnum):
     """Idle, and a plan gives its quota to a gang that waits."""
     SUSPENDED = "Suspended"
     FINISHED = "Finished"
+
+
+class HeldBy(StrEnum):
+    """What keeps an idle GPU where no answer to KEDA says so."""
+
+    PLAN = "HeldForPlan"
+    """Its plan waits until all of its workloads are asked to be at 0."""
+    PAUSE = "PausedInKEDA"
+    """Its ScaledObject is paused: whatever the answer is, KEDA does not scale it."""
+    NOBODY = "NoScaledObject"
+    """No ScaledObject scales it."""

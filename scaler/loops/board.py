@@ -10,11 +10,12 @@ Laws:
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scaler.core.durations import format_duration
+from scaler.core.pods import Pod
 from scaler.core.policy import Overrides, ResolvedPolicy
 from scaler.core.reasons import Unknowable
 from scaler.core.replicas import Active, Answer, Decision, Inactive, NoAnswer
@@ -57,6 +58,8 @@ class BoardEntry:
     """Why triggers are left out: metadata that cannot be used."""
     ignored: tuple[str, ...] = ()
     """Keys of the triggers' metadata that mean nothing to this scaler, nor to KEDA."""
+    pods: Sequence[Pod] = field(default=(), repr=False, compare=False)
+    """The target's pods as they were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

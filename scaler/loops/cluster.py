@@ -3,7 +3,7 @@
 Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
@@ -242,6 +242,13 @@ class Cluster:
 
     def _gpu_pod(self, pod: Pod) -> core.Pod:
         return self._gpu_pods.of(pod, lambda each: gpu_pod(each, self.gpus), self.pods)
+
+    def gpu_pods(self) -> Iterator[core.Pod]:
+        """Every pod that holds GPUs of a node, whoever it is of."""
+        for pod in self.pods.items():
+            seen = self._gpu_pod(pod)
+            if seen.holds_gpus and (seen.node or seen.phase is core.PodPhase.RUNNING):
+                yield seen
 
     def pods_of_workload(self, workload: Workload) -> list[core.Pod]:
         """The Workload's pods: those annotated with its name, or else those of the job that owns it."""

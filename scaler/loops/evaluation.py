@@ -20,8 +20,8 @@ from math import isfinite
 import structlog
 
 from scaler.core.durations import format_duration
-from scaler.core.idleness import Unknown, distrust, judged_length
-from scaler.core.pods import judge
+from scaler.core.idleness import Unknown, WorkloadVerdict, distrust, judged_length
+from scaler.core.pods import Pod, judge
 from scaler.core.policy import Overrides, Policy, ResolvedPolicy, Trust, resolve
 from scaler.core.reasons import Unknowable
 from scaler.core.replicas import Decision, decide, needs_verdict
@@ -258,7 +258,13 @@ class Evaluator:
             else:
                 found[overrides] = TriggerEntry(decision=self._decide(subject, policy, at, doubt), policy=policy)
         ignored = sorted({key for trigger in triggers for key in foreign_keys(trigger.metadata)})
-        return BoardEntry(target=subject.target, triggers=found, problems=tuple(problems), ignored=tuple(ignored))
+        return BoardEntry(
+            target=subject.target,
+            triggers=found,
+            problems=tuple(problems),
+            ignored=tuple(ignored),
+            pods=subject.pods,
+        )
 
     def _policy(self, trigger: Overrides, subject: Subject) -> ResolvedPolicy:
         wishes = (each for each in subject.wishes if each[1] != _SILENT)
@@ -285,6 +291,12 @@ class Evaluator:
             judged = judge(subject.pods, history, policy=policy.policy, trust=trust, end=at)
             verdict = distrust(judged, doubt or self._unread(policy.policy, at))
         return decide(subject.standing, verdict, policy=policy.policy, now=at)
+
+    def judge_by_default(self, pods: Sequence[Pod], at: datetime) -> WorkloadVerdict:
+        """The verdict on pods that nobody scales, by the policy of the settings. Nothing is done about it."""
+        policy, trust = _resolve(("settings", self.config.defaults)).policy, self.config.trust
+        judged = judge(pods, self.sampler.history, policy=policy, trust=trust, end=at)
+        return distrust(judged, self._doubt or self._view_doubt() or self._unread(policy, at))
 
     def _unread(self, policy: Policy, at: datetime) -> Unknown | None:
         """Why the window cannot be judged yet: a part of it was not read back since the start, or since it grew."""

@@ -1,0 +1,256 @@
+"""Whose GPUs are doing what? Every GPU that a pod holds, as the latest evaluation sees it. Writes nothing.
+
+Laws:
+
+* What a decision rests on is what is shown: a pod's GPUs are judged once, by the policy of whoever scales it.
+* Pods that nobody scales are judged by the defaults of the settings, so that what is idle is seen before anybody has
+  written a ScaledObject. Nothing comes of that verdict.
+* It is done beside the event loop's other work, a few pods at a time: KEDA gets its answers meanwhile.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from scaler.core import usage as core
+from scaler.core.idleness import GpuEvidence, judged_length
+from scaler.core.pods import Pod
+from scaler.core.policy import Policy, resolve
+from scaler.core.prices import spelled
+from scaler.core.reasons import Unknowable
+from scaler.core.replicas import Decision
+from scaler.core.usage import Found, Keeper, State, Youth
+from scaler.kube.objects import is_true
+from scaler.loops.board import BoardEntry, Evaluation, Key, Target
+from scaler.loops.candidates import is_told_to_leave_alone
+from scaler.loops.cluster import Cluster
+from scaler.loops.evaluation import Evaluator
+from scaler.loops.projection import leading
+from scaler.loops.queue_names import QueueNames
+from scaler.loops.scales import is_scalable_workload
+
+_YIELD_EVERY = 64
+"""Pods looked at before other tasks get the event loop again: about a millisecond."""
+
+
+class Place(NamedTuple):
+    """Whose GPUs, and of which kind."""
+
+    namespace: str
+    cluster_queue: str
+    model: str
+
+
+class Title(NamedTuple):
+    """A workload, as it is shown on its own."""
+
+    namespace: str
+    cluster_queue: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadUsage:
+    """One scale target and its GPUs."""
+
+    title: Title
+    decision: Decision
+    states: Mapping[State, int]
+    peaks: Mapping[str, float]
+    """Highest sample in the window by signal; 0..1."""
+
+    @property
+    def idle_seconds(self) -> float | None:
+        """Since when its GPUs are quiet."""
+        since = self.decision.idle_since
+        return None if since is None else (self.decision.decided_at - since).total_seconds()
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """What all GPUs are doing at one instant."""
+
+    at: datetime
+    gpus: Counter[tuple[Place, Found]] = field(default_factory=Counter)
+    nodes: dict[str, Counter[Found]] = field(default_factory=dict)
+    """By node, as far as GPUs are judged on their own."""
+    workloads: list[WorkloadUsage] = field(default_factory=list)
+    coverage: Mapping[str, float] = field(default_factory=dict)
+    """By signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    """What is known of a pod by whoever scales it."""
+
+    keeper: Keeper
+    policy: Policy
+    gpus: Sequence[GpuEvidence]
+    is_judged: bool
+    """Whether the decision rests on its GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuUsage:
+    """Looks at the board, at pods and at the history of samples."""
+
+    cluster: Cluster
+    evaluator: Evaluator
+    queues: QueueNames
+
+    async def take(self, evaluation: Evaluation) -> Usage:
+        """What the GPUs are doing as of the evaluation, with the pods that are there now."""
+        usage = Usage(at=evaluation.at)
+        queues = await self._queues()
+        claims = await self._claims(evaluation)
+        models = self._models()
+        evidence: list[GpuEvidence] = []
+        by_pod: dict[Key, Counter[State]] = {}
+        pods = {(pod.namespace, pod.name): pod for pod in self.cluster.gpu_pods()}
+        # Pods that request no GPU and have one all the same: a claim, or a resource that is not configured.
+        pods |= {(pod.namespace, pod.name): pod for pod in _showing(evaluation)}
+        for count, (key, pod) in enumerate(pods.items()):
+            claim = self._judged(pod, claims.get(key), evaluation.at)
+            evidence += (gpu for gpu in claim.gpus if gpu.windows)
+            by_pod[key] = self._count(usage, pod, claim, queues.get(key, ""), models)
+            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        usage.workloads = [*self._workloads(evaluation, by_pod)]
+        usage.coverage = core.coverage(evidence)
+        return usage
+
+    # -------------------------------------------------------------------------------------------------- what is known
+
+    async def _queues(self) -> dict[Key, str]:
+        """The ClusterQueue of every pod that Kueue has admitted."""
+        found: dict[Key, str] = {}
+        for count, workload in enumerate(self.cluster.workloads.items()):
+            admission = workload.status.admission
+            if admission is not None and not is_true(workload.status.conditions, "Finished"):
+                for pod in self.cluster.pods_of_workload(workload):
+                    found[pod.namespace, pod.name] = admission.cluster_queue
+            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        return found
+
+    async def _claims(self, evaluation: Evaluation) -> dict[Key, _Claim]:
+        """By pod. Of several ScaledObjects of one pod the one that looks at its GPUs."""
+        found: dict[Key, _Claim] = {}
+        for count, (key, entry) in enumerate(evaluation.entries.items()):
+            for pod, claim in self._claims_of(key, entry):
+                if claim.is_judged or pod not in found:
+                    found[pod] = claim
+            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        return found
+
+    def _claims_of(self, key: Key, entry: BoardEntry) -> Iterator[tuple[Key, _Claim]]:
+        decision = leading([trigger.decision for trigger in entry.triggers.values()])
+        by_pod: dict[str, list[GpuEvidence]] = {}
+        for gpu in decision.verdict.gpus if decision and decision.verdict else ():
+            by_pod.setdefault(gpu.pod, []).append(gpu)
+        keeper = self._keeper(key, decision)
+        policy = decision.policy if decision else self._default
+        for pod in entry.pods:
+            gpus = by_pod.get(pod.name, [])
+            claim = _Claim(keeper=keeper, policy=policy, gpus=gpus, is_judged=bool(gpus))
+            yield (pod.namespace, pod.name), claim
+
+    def _keeper(self, key: Key, decision: Decision | None) -> Keeper:
+        if decision is None:
+            return Keeper(doubt=Unknowable.INVALID_POLICY)
+        scaled_object = self.cluster.scaled_objects.get(*key)
+        is_paused = scaled_object is not None and is_told_to_leave_alone(scaled_object)
+        return Keeper.of_decision(decision, is_paused=is_paused)
+
+    @property
+    def _default(self) -> Policy:
+        return resolve(("settings", self.evaluator.config.defaults)).policy
+
+    def _judged(self, pod: Pod, claim: _Claim | None, at: datetime) -> _Claim:
+        """The claim with the pod's GPUs, which are judged now where no decision has."""
+        if claim is not None and claim.is_judged:
+            return claim
+        if not pod.is_running:
+            gpus: Sequence[GpuEvidence] = ()
+            keeper = Keeper()
+        else:
+            verdict = self.evaluator.judge_by_default([pod], at)
+            gpus, keeper = verdict.gpus, Keeper.of_nobody(verdict)
+        if claim is not None and keeper.doubt is None:
+            keeper = claim.keeper
+        return _Claim(keeper=keeper, policy=self._default, gpus=gpus, is_judged=False)
+
+    def _models(self) -> dict[str, str]:
+        """The model of each node's GPUs, for those that do not report."""
+        devices = self.evaluator.sampler.history
+        return {device.series.node: device.series.model for device in devices if device.series.model}
+
+    # ------------------------------------------------------------------------------------------------ what is counted
+
+    def _count(self, usage: Usage, pod: Pod, claim: _Claim, queue: str, models: Mapping[str, str]) -> Counter[State]:
+        """The states of the pod's GPUs, after they were added to the usage."""
+        states: Counter[State] = Counter()
+        youth, node_models = self._youth(claim.policy), models.get(pod.node, "")
+        found = core.states_of(pod, claim.gpus, claim.keeper, youth=youth, now=usage.at)
+        for number, each in enumerate(found):
+            gpu = claim.gpus[number] if number < len(claim.gpus) else None
+            model = (gpu.model if gpu else "") or node_models
+            usage.gpus[Place(pod.namespace, queue, spelled(model)), each] += 1
+            node = pod.node or (gpu.node if gpu else "")
+            usage.nodes.setdefault(node, Counter())[each] += 1
+            states[each.state] += 1
+        return states
+
+    def _youth(self, policy: Policy) -> Youth:
+        trust = self.evaluator.config.trust
+        return Youth(ripe=judged_length(policy=policy, trust=trust) + trust.interval, shown=trust.max_age)
+
+    def _workloads(self, evaluation: Evaluation, by_pod: Mapping[Key, Counter[State]]) -> Iterator[WorkloadUsage]:
+        """One for each scale target, whichever of its ScaledObjects prevails."""
+        shown: set[tuple[str, Target]] = set()
+        for (namespace, _), entry in evaluation.entries.items():
+            decision = leading(evaluation.decisions_on(namespace, entry.target))
+            if decision is None or (namespace, entry.target) in shown:
+                continue
+            shown.add((namespace, entry.target))
+            states: Counter[State] = Counter()
+            for pod in entry.pods:
+                states.update(by_pod.get((pod.namespace, pod.name), Counter()))
+            yield WorkloadUsage(
+                title=Title(namespace, self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name),
+                decision=decision,
+                states=states,
+                peaks=_peaks(decision.verdict.gpus if decision.verdict else ()),
+            )
+
+    def _queue_of(self, namespace: str, target: Target) -> str:
+        """Whether or not it runs; empty for what Kueue does not manage, or not as one Workload."""
+        scalable = self.cluster.scalable_workloads.get(namespace, target.name)
+        if not is_scalable_workload(target) or scalable is None:
+            return ""
+        workload = self.cluster.workload_of(scalable)
+        return self.queues.of(workload) if workload is not None else ""
+
+
+def _showing(evaluation: Evaluation) -> Iterable[Pod]:
+    """Pods of which a GPU reports although they request none."""
+    for entry in evaluation.entries.values():
+        decision = leading([trigger.decision for trigger in entry.triggers.values()])
+        if decision is None or decision.verdict is None:
+            continue
+        named = {gpu.pod for gpu in decision.verdict.gpus}
+        yield from (pod for pod in entry.pods if not pod.gpus and pod.name in named)
+
+
+def _peaks(gpus: Sequence[GpuEvidence]) -> dict[str, float]:
+    peaks: dict[str, float] = {}
+    for gpu in gpus:
+        for signal, window in gpu.windows.items():
+            if window.peak_ratio is not None:
+                peaks[signal] = max(window.peak_ratio, peaks.get(signal, 0.0))
+    return peaks

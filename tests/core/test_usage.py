@@ -1,0 +1,205 @@
+"""The state of every GPU that a pod holds."""
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from builders import (
+    BUSY,
+    IDLE,
+    INACTIVE,
+    NO_ANSWER,
+    NOON,
+    decision,
+    gpu_evidence,
+    minutes,
+    pending_pod,
+    pod,
+    standing,
+    unknown,
+    verdict,
+    window,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.core.idleness import GpuEvidence, Verdict
+from scaler.core.pods import PodPhase
+from scaler.core.reasons import Because, HeldBy, Unknowable
+from scaler.core.replicas import Active, Answer, Inactive, Stage
+from scaler.core.usage import (
+    Found,
+    Keeper,
+    NodeTrust,
+    State,
+    Youth,
+    coverage,
+    distrusted,
+    states_of,
+    trust_in,
+)
+
+YOUTH = Youth(ripe=minutes(30), shown=minutes(3))
+NOBODY = Keeper()
+OLD = minutes(120)
+
+
+def silent(reason: Unknowable = Unknowable.NO_SAMPLES) -> GpuEvidence:
+    return gpu_evidence(unknown(reason), windows={})
+
+
+def state_of(gpu: GpuEvidence, keeper: Keeper = NOBODY, *, age: timedelta = OLD) -> tuple[str, str]:
+    [found] = states_of(pod(running_since=NOON - age), [gpu], keeper, youth=YOUTH, now=NOON)
+    return str(found.state), found.reason
+
+
+def keeper_of(answer: Answer, **changes: object) -> Keeper:
+    return Keeper.of_decision(decision(answer), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "keeper", "expected"),
+    [
+        pytest.param(gpu_evidence(BUSY), NOBODY, ("Busy", ""), id="work was seen"),
+        pytest.param(gpu_evidence(BUSY), keeper_of(NO_ANSWER), ("Busy", ""), id="work was seen beside the unknown"),
+        pytest.param(gpu_evidence(IDLE), keeper_of(INACTIVE), ("Idle", "GPUsIdle"), id="told to go"),
+        pytest.param(
+            gpu_evidence(IDLE),
+            keeper_of(Active(because=Because.IDLE_NOT_LONG_ENOUGH, message="")),
+            ("Idle", "IdleNotLongEnough"),
+            id="only time keeps it",
+        ),
+        pytest.param(gpu_evidence(IDLE), NOBODY, ("HeldIdle", "NoScaledObject"), id="nobody scales it"),
+        pytest.param(
+            gpu_evidence(IDLE),
+            keeper_of(Active(because=Because.KEPT, message="")),
+            ("HeldIdle", "Kept"),
+            id="its owner keeps it",
+        ),
+        pytest.param(
+            gpu_evidence(IDLE),
+            keeper_of(Active(because=Because.OBSERVE_ONLY, message="")),
+            ("HeldIdle", "ObserveOnly"),
+            id="it is only observed",
+        ),
+        pytest.param(
+            gpu_evidence(IDLE),
+            keeper_of(Active(because=Because.GPUS_BUSY, message="")),
+            ("HeldIdle", "GPUsBusy"),
+            id="its neighbour works",
+        ),
+        pytest.param(
+            gpu_evidence(IDLE), keeper_of(INACTIVE, is_paused=True), ("HeldIdle", "PausedInKEDA"), id="KEDA is paused"
+        ),
+        pytest.param(
+            gpu_evidence(IDLE), keeper_of(NO_ANSWER), ("Unknown", "StaleSamples"), id="its workload is not known"
+        ),
+        pytest.param(gpu_evidence(unknown()), NOBODY, ("Unknown", "StaleSamples"), id="its samples are stale"),
+        pytest.param(silent(), NOBODY, ("WithoutMetrics", "NoSamples"), id="nothing reports for it"),
+        pytest.param(
+            silent(Unknowable.MISSING_GPUS), NOBODY, ("WithoutMetrics", "MissingGPUs"), id="its sisters report"
+        ),
+    ],
+)
+def test_each_gpu_is_in_one_state_and_says_why(gpu: GpuEvidence, keeper: Keeper, expected: tuple[str, str]) -> None:
+    assert state_of(gpu, keeper) == expected
+
+
+def test_one_that_waits_for_the_rest_of_its_plan_is_held_although_it_is_told_to_go() -> None:
+    told = Inactive(because=Because.RECLAIMED, message="")
+    held = decision(told, standing=standing(stage=Stage.HELD, desired_replicas=0))
+    assert state_of(gpu_evidence(IDLE), Keeper.of_decision(held)) == ("HeldIdle", HeldBy.PLAN)
+
+
+@pytest.mark.parametrize(
+    ("age", "gpu", "expected"),
+    [
+        # The first sample may take 3 minutes, and 30 must be covered.
+        (minutes(2), silent(), "Starting"),
+        (minutes(3), silent(), "WithoutMetrics"),
+        (minutes(29), gpu_evidence(unknown(Unknowable.LOW_COVERAGE)), "Starting"),
+        (minutes(30), gpu_evidence(unknown(Unknowable.LOW_COVERAGE)), "Unknown"),
+        (minutes(29), gpu_evidence(unknown(Unknowable.SIGNALS_DISAGREE)), "Unknown"),
+        (minutes(2), gpu_evidence(BUSY), "Busy"),
+    ],
+)
+def test_what_a_young_pod_cannot_have_shown_yet_is_no_fault(age: timedelta, gpu: GpuEvidence, expected: str) -> None:
+    assert state_of(gpu, age=age)[0] == expected
+
+
+def test_gpus_of_pods_that_do_not_run_are_allocated_all_the_same() -> None:
+    def states(of: object, gpus: list[GpuEvidence]) -> list[str]:
+        return [str(each.state) for each in states_of(of, gpus, NOBODY, youth=YOUTH, now=NOON)]  # type: ignore[arg-type]
+
+    assert states(pending_pod(gpus=2), []) == ["Starting"] * 2
+    assert states(pod(gpus=2, terminating=True), [gpu_evidence(BUSY)]) == ["Ending"] * 2
+
+
+VERDICTS = st.sampled_from([IDLE, BUSY, *(unknown(reason) for reason in Unknowable)])
+ANSWERS = st.one_of(
+    st.sampled_from(Because).map(lambda because: Active(because=because, message="")),
+    st.sampled_from(Because).map(lambda because: Inactive(because=because, message="")),
+    st.just(NO_ANSWER),
+)
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(VERDICTS, max_size=10),
+    ANSWERS,
+    st.booleans(),
+    st.sampled_from(PodPhase),
+    st.integers(0, 60),
+)
+def test_the_states_of_a_pod_add_up_to_what_it_requests(
+    gpus: int, verdicts: list[Verdict], answer: Answer, terminating: bool, phase: PodPhase, age: int
+) -> None:
+    of = pod(gpus=gpus, terminating=terminating, phase=phase, running_since=NOON - minutes(age))
+    evidence = [gpu_evidence(each) for each in verdicts]
+    found = [*states_of(of, evidence, keeper_of(answer), youth=YOUTH, now=NOON)]
+    assert len(found) == gpus
+    # Absence is not idleness: only positive evidence makes a GPU idle.
+    assert sum(each.state in (State.IDLE, State.HELD_IDLE) for each in found) <= verdicts[:gpus].count(IDLE)
+
+
+def test_what_a_pod_holds_without_a_request_counts_by_what_reports() -> None:
+    found = [*states_of(pod(gpus=0), [gpu_evidence(BUSY), gpu_evidence(BUSY)], NOBODY, youth=YOUTH, now=NOON)]
+    assert [each.state for each in found] == [State.BUSY, State.BUSY]
+
+
+# ---- nodes
+
+
+def test_a_node_is_as_trusted_as_its_worst_gpu_and_silent_when_none_reports() -> None:
+    busy, stale = Found(State.BUSY), Found(State.UNKNOWN, "StaleSamples")
+    gone, early = Found(State.WITHOUT_METRICS, "NoSamples"), Found(State.STARTING)
+    assert trust_in(Counter({busy: 8})) is NodeTrust.TRUSTED
+    assert trust_in(Counter({busy: 7, stale: 1})) is NodeTrust.DISTRUSTED
+    assert trust_in(Counter({busy: 7, gone: 1})) is NodeTrust.DISTRUSTED
+    assert trust_in(Counter({gone: 8})) is NodeTrust.SILENT
+    assert trust_in(Counter({gone: 1, early: 7})) is NodeTrust.SILENT
+    assert trust_in(Counter({early: 8})) is None
+    assert distrusted(Counter({busy: 5, stale: 1, gone: 2})) == {"StaleSamples": 1, "NoSamples": 2}
+
+
+def test_a_node_is_not_blamed_for_what_another_node_lacks() -> None:
+    doubted = Found(State.UNKNOWN, "NoSamples", is_its_own=False)
+    assert [*states_of(pod(), [gpu_evidence()], Keeper(doubt=Unknowable.NO_SAMPLES), youth=YOUTH, now=NOON)] == [
+        doubted
+    ]
+    assert trust_in(Counter({doubted: 8})) is NodeTrust.TRUSTED
+
+
+# ---- coverage
+
+
+def test_coverage_is_the_share_of_all_intervals_by_signal() -> None:
+    whole, half = window(slots=60), window(slots=60, covered=30)
+    gpus = [gpu_evidence(windows={"a": whole, "b": half}), gpu_evidence(windows={"a": half})]
+    assert coverage(gpus) == {"a": 0.75, "b": 0.5}  # (60 + 30) / 120, 30 / 60
+    assert coverage([silent()]) == {}
+
+
+def test_nobody_believes_the_quiet_of_a_pod_of_which_a_gpu_is_unknown() -> None:
+    assert Keeper.of_nobody(verdict(unknown())).doubt is Unknowable.STALE_SAMPLES
+    assert Keeper.of_nobody(verdict(IDLE)) == Keeper(held_by=HeldBy.NOBODY)

@@ -1,0 +1,169 @@
+"""Whose GPUs are doing what, from the board of a small cluster in virtual time."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from builders import NOON, WorkloadJson, minutes
+from loops_builders import Inhabitant, MemoryCluster, World, deployment, gang, pod, scalable_workload, scaled_object
+from scripted_metrics import Metrics, ScriptedSource, gpu
+
+from scaler.core.usage import State
+from scaler.loops.queue_names import QueueNames
+from scaler.loops.quota_view import Blind
+from scaler.loops.usage import GpuUsage, Place, Usage
+
+BUSY: Callable[[float], float] = lambda _: 0.9  # noqa: E731
+QUIET: Callable[[float], float] = lambda _: 0.0  # noqa: E731
+MODEL = "NVIDIA-A100"
+
+
+async def usage_of(
+    *inhabitants: Inhabitant,
+    shown: Mapping[str, Sequence[Callable[[float], float]]],
+    now: timedelta = timedelta(0),
+) -> Usage:
+    """`shown`: by pod, what each of its GPUs does."""
+
+    def source(world: World) -> ScriptedSource:
+        series = [
+            each
+            for name, gpus in shown.items()
+            for number, ratio in enumerate(gpus)
+            for each in gpu(f"GPU-{name}-{number}", pod=name, ratio=ratio)
+        ]
+        return ScriptedSource(metrics=Metrics(series=series), clock=lambda: world.now)
+
+    world = World(inhabitants, source)
+    evaluation = await world.tick(NOON + now)
+    assert evaluation is not None
+    queues = QueueNames(quota=lambda: Blind("nobody looks"))
+    usage = GpuUsage(cluster=world.cluster.read(), evaluator=world.evaluator, queues=queues)
+    return await usage.take(evaluation)
+
+
+def told(usage: Usage) -> dict[tuple[str, str, str], int]:
+    """By ClusterQueue, state and reason."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for (place, each), count in usage.gpus.items():
+        assert (place.namespace, place.model) in (("demo", MODEL), ("demo", ""))
+        found[place.cluster_queue, str(each.state), each.reason] += count
+    return dict(found)
+
+
+def lone(name: str, *, gpus: int = 1, **changes: Any) -> Inhabitant:
+    """A pod that nobody scales."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        cluster.pods.put(pod(name, gpus=gpus, **changes))
+
+    return settle
+
+
+async def test_every_gpu_is_told_by_queue_state_and_reason() -> None:
+    usage = await usage_of(
+        gang("idle", gpus=2),
+        gang("half", gpus=2),
+        gang("kept", gpus=1, metadata={"idleAfter": "10m", "warmUp": "1m", "mode": "observe"}),
+        deployment("serve", gpus=1),
+        shown={"idle-pod": [QUIET] * 2, "half-pod": [BUSY, QUIET], "kept-pod": [QUIET], "serve-pod": [BUSY]},
+    )
+    assert told(usage) == {
+        ("cluster-queue", "Idle", "GPUsIdle"): 2,
+        ("cluster-queue", "Busy", ""): 1,
+        ("cluster-queue", "HeldIdle", "GPUsBusy"): 1,
+        ("cluster-queue", "HeldIdle", "ObserveOnly"): 1,
+        ("", "Busy", ""): 1,
+    }
+
+
+async def test_pods_that_nobody_scales_are_judged_by_the_defaults() -> None:
+    usage = await usage_of(
+        lone("forgotten", gpus=2),
+        lone("working"),
+        lone("silent"),
+        lone("coming", started=None, phase="Pending"),
+        shown={"forgotten": [QUIET] * 2, "working": [BUSY]},
+    )
+    assert told(usage) == {
+        ("", "HeldIdle", "NoScaledObject"): 2,
+        ("", "Busy", ""): 1,
+        ("", "WithoutMetrics", "NoSamples"): 1,
+        ("", "Starting", ""): 1,
+    }
+    assert not usage.workloads
+
+
+async def test_a_gpu_without_metrics_is_of_the_model_of_its_node() -> None:
+    usage = await usage_of(lone("seen"), lone("silent"), lone("far", node="node-z"), shown={"seen": [BUSY]})
+    models = {place.model: found.state for place, found in usage.gpus if found.state is State.WITHOUT_METRICS}
+    assert models == {MODEL: State.WITHOUT_METRICS, "": State.WITHOUT_METRICS}
+    assert {place for place, found in usage.gpus if found.state is State.BUSY} == {Place("demo", "", MODEL)}
+
+
+async def test_a_paused_scaled_object_holds_what_it_is_told_to_let_go() -> None:
+    paused = {"autoscaling.keda.sh/paused": "true"}
+    usage = await usage_of(gang("idle", annotations=paused), shown={"idle-pod": [QUIET] * 2})
+    assert told(usage) == {("cluster-queue", "HeldIdle", "PausedInKEDA"): 2}
+
+
+async def test_a_workload_that_has_not_come_up_whole_keeps_its_own_reason() -> None:
+    """A gang of two pods of which one does not run: its GPUs are looked at all the same."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        gang("half")(cluster)
+        cluster.workloads.put(WorkloadJson("half-workload", pods=2, gpus_per_pod=2).admitted().decoded())
+
+    usage = await usage_of(settle, shown={"half-pod": [QUIET] * 2})
+    assert told(usage) == {("cluster-queue", "HeldIdle", "Starting"): 2}
+
+
+async def test_a_workload_whose_trigger_cannot_be_used_is_known_to_be_somebodys() -> None:
+    usage = await usage_of(gang("typo", metadata={"idleAfter": "soon"}), shown={"typo-pod": [QUIET] * 2})
+    assert told(usage) == {("cluster-queue", "Unknown", "InvalidPolicy"): 2}
+
+
+async def test_the_states_of_single_workloads_are_those_of_their_pods() -> None:
+    usage = await usage_of(
+        gang("idle", gpus=2), deployment("serve"), shown={"idle-pod": [QUIET, QUIET], "serve-pod": [BUSY]}
+    )
+    found = {each.title.name: each for each in usage.workloads}
+    assert found["idle"].title == ("demo", "cluster-queue", "ScalableWorkload", "idle")
+    assert found["idle"].states == {State.IDLE: 2}
+    # Quiet from the beginning, and so since its warm-up of 1 min ended, 119 min ago.
+    assert found["idle"].idle_seconds == 119 * 60
+    assert found["idle"].peaks == {"gr_engine_active": 0.0, "gpu_util": 0.0}
+    assert found["serve"].states == {State.BUSY: 1}
+    assert found["serve"].idle_seconds is None
+    assert found["serve"].peaks["gpu_util"] > 0.89
+
+
+async def test_one_target_of_two_scaled_objects_is_one_workload() -> None:
+    def settle(cluster: MemoryCluster) -> None:
+        gang("train")(cluster)
+        cluster.scaled_objects.put(scaled_object("other", target="train"))
+
+    usage = await usage_of(settle, shown={"train-pod": [QUIET] * 2})
+    assert [each.title.name for each in usage.workloads] == ["train"]
+    assert sum(usage.gpus.values()) == 2
+
+
+async def test_one_that_sleeps_is_shown_with_no_gpus() -> None:
+    def settle(cluster: MemoryCluster) -> None:
+        cluster.scaled_objects.put(scaled_object("asleep"))
+        cluster.scalable_workloads.put(scalable_workload("asleep", replicas=0, workload="w"))
+        suspended = WorkloadJson("w").with_annotations({"idlegpu.io/suspended": "{}"}).deactivated()
+        cluster.workloads.put(suspended.decoded())
+
+    usage = await usage_of(settle, shown={})
+    [asleep] = usage.workloads
+    assert (asleep.states, asleep.idle_seconds) == ({}, None)
+
+
+async def test_nodes_and_coverage_say_what_is_trusted() -> None:
+    usage = await usage_of(
+        lone("seen", gpus=2), lone("silent", node="node-z"), shown={"seen": [BUSY, QUIET]}, now=minutes(5)
+    )
+    assert {node: sum(found.values()) for node, found in usage.nodes.items()} == {"node-a": 2, "node-z": 1}
+    assert usage.coverage == {"gr_engine_active": 1.0, "gpu_util": 1.0}
