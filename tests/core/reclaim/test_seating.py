@@ -373,7 +373,7 @@ def test_a_plan_for_a_part_gains_pods_and_no_victim_can_be_left_out(request: Sea
     unbounded = plan_seats(replace(request, may_lack=True, refuse=lambda _: ""))
     most = seated(frozenset(each.workload for each in request.candidates))
     assert isinstance(unbounded, Plan)
-    assert most == wanted or sum(unbounded.missing.values()) in (0, wanted - most)
+    assert most == wanted or sum(unbounded.missing.values()) <= wanted - most
 
 
 @settings(max_examples=60)
