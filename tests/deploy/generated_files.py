@@ -38,7 +38,7 @@ def contents() -> Iterator[tuple[Path, str]]:
 # --------------------------------------------------------------------------------------------------------- permissions
 
 _CONFINED = {Part.SCALER, Part.RECONCILER}
-"""What is needed where only one namespace is looked after: quota is not seen then, so there are no plans and no checks."""
+"""What is needed where only one namespace is looked after: quota is not seen then, so no plans, no checks."""
 
 
 def permissions() -> str:
@@ -88,7 +88,7 @@ def _entries(need: Need, verbs: list[str]) -> Iterator[Json]:
 # -------------------------------------------------------------------------------------------------------------- schema
 
 _OF_THE_CHART = {
-    *("components", "grpc.address", "http.address", "keda.scalerAddresses"),
+    *("components", "keda.scalerAddresses", "grpc.address", "grpc.tls", "http.address", "http.tls"),
     *("kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespace"),
     *("kubernetes.lease.name", "kubernetes.lease.namespace"),
 }
@@ -157,21 +157,26 @@ def comments() -> dict[str, str]:
     return found
 
 
+def values() -> Json:
+    """The chart's values as they are by default."""
+    parsed: Json = yaml.safe_load(_VALUES.read_text(encoding="utf-8"))
+    return parsed
+
+
 def page() -> str:
     """The chart's README."""
-    values = yaml.safe_load(_VALUES.read_text(encoding="utf-8"))
     known = comments()
-    rows = [f"| `{path}` | {_default(values, path, known)} | {_cell(text)} |" for path, text in known.items()]
+    rows = [f"| `{path}` | {_default(values(), path, known)} | {_cell(text)} |" for path, text in known.items()]
     head = (FOLDER / "README.md.in").read_text(encoding="utf-8")
     return head + "\n".join(["| value | default | |", "|---|---|---|", *rows, ""])
 
 
-def _default(values: Any, path: str, known: Mapping[str, str]) -> str:
+def _default(value: Any, path: str, known: Mapping[str, str]) -> str:
     """The default as it is written; nothing for a group whose values have lines of their own."""
     for part in path.split("."):
-        values = values[part]
+        value = value[part]
     has_own_lines = any(each.startswith(f"{path}.") for each in known)
-    return "" if has_own_lines else f"`{_cell(json.dumps(values, ensure_ascii=False))}`"
+    return "" if has_own_lines else f"`{_cell(json.dumps(value, ensure_ascii=False))}`"
 
 
 def _cell(text: str) -> str:

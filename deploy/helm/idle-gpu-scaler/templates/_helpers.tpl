@@ -66,9 +66,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with .Values.namespaces -}}
 {{- $_ := set $kubernetes "namespace" (first .) -}}
 {{- end -}}
+{{- $grpc := dict "address" "0.0.0.0:9090" -}}
+{{- $http := dict "address" "0.0.0.0:8080" -}}
+{{- if ne .Values.tls.source "none" -}}
+{{- $pair := dict "certFile" "/etc/idle-gpu-scaler-tls/tls.crt" "keyFile" "/etc/idle-gpu-scaler-tls/tls.key" -}}
+{{- if .Values.tls.http -}}
+{{- $_ := set $http "tls" $pair -}}
+{{- end -}}
+{{- $clients := dict -}}
+{{- with .Values.tls.clients -}}
+{{- if .required -}}
+{{- $folder := ternary "/etc/idle-gpu-scaler-clients" "/etc/idle-gpu-scaler-tls" (ne .caSecretName "") -}}
+{{- $clients = dict "clientCaFile" (printf "%s/%s" $folder .caKey) "clientNames" .names -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $grpc "tls" (merge $clients $pair) -}}
+{{- end -}}
 {{- $own := dict
-  "grpc" (dict "address" "0.0.0.0:9090")
-  "http" (dict "address" "0.0.0.0:8080")
+  "grpc" $grpc
+  "http" $http
   "kubernetes" $kubernetes
   "keda" (dict "scalerAddresses" (include "scaler.addresses" . | fromJsonArray))
 -}}

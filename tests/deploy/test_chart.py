@@ -1,0 +1,261 @@
+"""What the chart makes of its values, as the program and the kubelet will see it."""
+
+import re
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import helm_chart
+import pytest
+import yaml
+from helm_chart import FOLDER, merged, objects, one, settings_of
+from helm_python import HelmError, lint
+
+from scaler import __version__
+from scaler.settings.load import load
+from scaler.settings.model import Settings
+
+TLS = {
+    "from a Secret": {"tls": {"source": "secret", "http": True}},
+    "from cert-manager": {"tls": {"source": "certManager", "certManager": {"issuerRef": {"name": "ca"}}}},
+    "from OpenShift": {"tls": {"source": "openshift"}},
+    "mutual": {"tls": {"source": "secret", "clients": {"required": True, "names": ["keda-operator"]}}},
+    "mutual, with another CA": {"tls": {"source": "secret", "clients": {"required": True, "caSecretName": "keda-ca"}}},
+}
+
+
+def read(values: dict[str, Any], folder: Path) -> Settings:
+    """The settings as the program takes them from the ConfigMap."""
+    file = folder / "settings.yaml"
+    file.write_text(one("ConfigMap", values)["data"]["settings.yaml"], encoding="utf-8")
+    return load(file, environ={}, flags={})
+
+
+def container(values: dict[str, Any] | None = None) -> dict[str, Any]:
+    [only] = one("Deployment", values)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replica": 3},
+        {"mode": "Enforce"},
+        {"platform": "k3s"},
+        {"settings": {"promethius": {"url": "http://p"}}},
+        {"settings": {"prometheus": {"ulr": "http://p"}}},
+        {"settings": {"grpc": {"address": "0.0.0.0:1"}}},
+        {"settings": {"kubernetes": {"namespace": "a"}}},
+        {"namespaces": ["a", "b"]},
+        {"tls": {"source": "certManager"}},
+        {"tls": {"source": "none", "http": True}},
+        {"tls": {"source": "none", "clients": {"required": True}}},
+        {"networkPolicy": {"kedaPeers": [{}]}},
+        {"admissionPolicy": {"validationActions": ["Deny", "Warn"]}},
+        {"image": {"digest": "sha256:abc"}},
+    ],
+    ids=str,
+)
+def test_what_could_only_be_a_mistake_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(HelmError):
+        helm_chart.texts(values)
+
+
+def test_helm_finds_nothing_to_complain_about() -> None:
+    report = lint(str(FOLDER), {}, strict=True, kube_version="v1.30.0")
+    assert not report["errors"]
+    assert not [each for each in report["messages"] if each["severity"] > 1]
+
+
+def test_the_chart_is_of_the_program_beside_it() -> None:
+    chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert container()["image"] == f"idle-gpu-scaler:{__version__}"
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize("name", ["kubernetes", "openshift", "gke", "dev"])
+def test_the_program_takes_the_settings_of_every_platform(name: str, tmp_path: Path) -> None:
+    settings = read(helm_chart.platform(name), tmp_path)
+    assert settings.prometheus.url
+    ports = {each["name"]: each["containerPort"] for each in container(helm_chart.platform(name))["ports"]}
+    assert settings.grpc.address.endswith(f":{ports['grpc']}")
+    assert settings.http.address.endswith(f":{ports['http']}")
+
+
+@pytest.mark.parametrize("values", TLS.values(), ids=TLS)
+def test_the_program_finds_its_certificates_where_they_are_mounted(values: dict[str, Any], tmp_path: Path) -> None:
+    settings = read(values, tmp_path)
+    assert settings.grpc.tls is not None
+    files = [settings.grpc.tls.cert_file, settings.grpc.tls.key_file, settings.grpc.tls.client_ca_file]
+    folders = {Path(each["mountPath"]) for each in container(values)["volumeMounts"]}
+    assert {file.parent for file in files if file} <= folders
+    assert (settings.http.tls is not None) == values["tls"].get("http", False)
+    assert (settings.grpc.tls.client_ca_file is not None) == ("clients" in values["tls"])
+
+
+def test_what_is_given_goes_under_what_the_chart_decides(tmp_path: Path) -> None:
+    given = {"settings": {"defaults": {"idleAfter": "1h"}, "grpc": {"drain": "5s"}, "log": {"level": "debug"}}}
+    settings = read(given, tmp_path)
+    assert settings.log.level == "debug"
+    assert settings.grpc.drain.total_seconds() == 5
+    assert settings.grpc.address == "0.0.0.0:9090"
+    assert settings.components == ("scaler", "reconciler")
+
+
+def test_observing_answers_and_writes_nothing(tmp_path: Path) -> None:
+    settings = read({"mode": "observe", "settings": {"defaults": {"mode": "enforce"}}}, tmp_path)
+    assert settings.components == ("scaler",)
+    assert settings.defaults.mode == "observe"
+
+
+def test_the_scaler_knows_all_names_of_its_service() -> None:
+    service = one("Service")
+    port = service["spec"]["ports"][0]["port"]
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}"
+    assert settings_of()["keda"]["scalerAddresses"] == [
+        f"{host}:{port}",
+        f"{host}.svc:{port}",
+        f"{host}.svc.cluster.local:{port}",
+    ]
+
+
+def test_changed_settings_replace_the_pods() -> None:
+    def checksum(values: dict[str, Any]) -> str:
+        return str(one("Deployment", values)["spec"]["template"]["metadata"]["annotations"]["checksum/settings"])
+
+    assert checksum({}) != checksum({"settings": {"log": {"level": "debug"}}})
+    assert checksum({}) == checksum({"resources": {"requests": {"cpu": "1"}}})
+
+
+# ---------------------------------------------------------------------------------------------------------------- pods
+
+
+def test_pods_keep_to_the_restricted_standard_and_write_to_no_disk() -> None:
+    pod = one("Deployment")["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container()["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not [volume for volume in pod["volumes"] if "emptyDir" in volume or "hostPath" in volume]
+
+
+def test_openshift_chooses_the_user_itself() -> None:
+    pod = one("Deployment", {"platform": "openshift"})["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_the_kubelet_asks_by_grpc_and_by_http_where_grpc_speaks_tls() -> None:
+    plain = container()
+    assert plain["livenessProbe"]["grpc"] == {"port": 9090, "service": "liveness"}
+    assert plain["readinessProbe"]["grpc"] == {"port": 9090, "service": "readiness"}
+    over_tls = container(TLS["from OpenShift"])
+    assert over_tls["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http", "scheme": "HTTP"}
+    assert "grpc" not in over_tls["livenessProbe"]
+    both = container(TLS["from a Secret"])
+    assert both["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http", "scheme": "HTTPS"}
+
+
+def test_one_replica_has_no_budget_since_it_would_hold_up_every_drain() -> None:
+    kinds = [each["kind"] for each in objects({"replicas": 1})]
+    assert "PodDisruptionBudget" not in kinds
+    assert one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_there_is_time_to_end_well() -> None:
+    """5 s until everybody knows + 10 s of drain + the Lease < 30 s."""
+    pod = one("Deployment")["spec"]["template"]["spec"]
+    sleep = container()["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert sleep + Settings().grpc.drain.total_seconds() + 10 <= pod["terminationGracePeriodSeconds"]
+
+
+def test_the_account_is_only_mounted_where_it_is_used() -> None:
+    assert one("ServiceAccount")["automountServiceAccountToken"] is False
+    assert one("Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
+
+
+# ------------------------------------------------------------------------------------------------------------- network
+
+
+def test_keda_gets_a_service_without_an_address_of_its_own() -> None:
+    assert one("Service")["spec"]["clusterIP"] == "None"
+    assert "clusterIP" not in one("Service", name="idle-gpu-scaler-metrics")["spec"]
+
+
+def test_only_keda_reaches_grpc_and_only_prometheus_reaches_http() -> None:
+    rules = {rule["ports"][0]["port"]: rule["from"] for rule in one("NetworkPolicy")["spec"]["ingress"]}
+    assert set(rules) == {"grpc", "http"}
+    assert rules["grpc"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}},
+            "podSelector": {"matchLabels": {"app": "keda-operator"}},
+        }
+    ]
+    assert len(rules["http"]) == 1
+
+
+def test_nobody_named_is_nobody_let_in() -> None:
+    policy = one("NetworkPolicy", {"networkPolicy": {"kedaPeers": [], "metricsPeers": []}})["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert not policy["ingress"]
+
+
+def test_outgoing_traffic_is_restricted_if_rules_are_given() -> None:
+    dns = {"ports": [{"port": 53, "protocol": "UDP"}]}
+    policy = one("NetworkPolicy", {"networkPolicy": {"egress": [dns]}})["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["egress"] == [dns]
+
+
+def test_the_certificate_is_for_the_names_that_scaled_objects_use() -> None:
+    values = TLS["from cert-manager"]
+    hosts = [address.rpartition(":")[0] for address in settings_of(values)["keda"]["scalerAddresses"]]
+    certificate = one("Certificate", values)["spec"]
+    assert certificate["dnsNames"] == hosts
+    volumes = one("Deployment", values)["spec"]["template"]["spec"]["volumes"]
+    assert certificate["secretName"] in [each["secret"]["secretName"] for each in volumes if "secret" in each]
+
+
+def test_openshift_makes_the_certificate_for_the_service_of_grpc() -> None:
+    annotations = one("Service", TLS["from OpenShift"])["metadata"]["annotations"]
+    assert annotations == {"service.beta.openshift.io/serving-cert-secret-name": "idle-gpu-scaler-tls"}
+
+
+# --------------------------------------------------------------------------------------------------------------- notes
+
+
+@pytest.mark.parametrize("values", [{}, {"mode": "observe"}, {"namespaces": ["a"]}, *TLS.values()], ids=str)
+def test_the_notes_lead_to_a_scaled_object_that_names_this_release(values: dict[str, Any]) -> None:
+    notes = helm_chart.texts(values)["NOTES.txt"]
+    example = re.search(r"   apiVersion: idlegpu.io.*?\n\n", notes, re.DOTALL)
+    assert example
+    scalable, scaled = yaml.safe_load_all(dedent(example[0]))
+    [trigger] = scaled["spec"]["triggers"]
+    assert trigger["metadata"]["scalerAddress"] in settings_of(values)["keda"]["scalerAddresses"]
+    assert ("enableTLS" in trigger["metadata"]) == ("authenticationRef" in trigger) == ("tls" in values)
+    assert scaled["spec"]["scaleTargetRef"]["name"] == scalable["metadata"]["name"]
+
+
+def test_names_of_releases_are_kept_apart() -> None:
+    first = {(each["kind"], each["metadata"]["name"]) for each in objects(name="a")}
+    second = {(each["kind"], each["metadata"]["name"]) for each in objects(name="b")}
+    assert not first & second
+
+
+def test_values_of_platforms_are_merged_as_helm_does() -> None:
+    assert merged({"a": {"b": 1, "c": [1]}}, {"a": {"c": [2]}}) == {"a": {"b": 1, "c": [2]}}

@@ -1,0 +1,42 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import generated_files
+from helm_chart import DEPLOY
+
+
+def test_what_is_made_of_something_else_is_up_to_date() -> None:
+    stale = [path.relative_to(DEPLOY) for path, text in generated_files.contents() if not _holds(path, text)]
+    assert not stale, "run: uv run python tests/deploy/generated_files.py"
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def test_no_definition_is_shipped_that_is_no_longer_there() -> None:
+    names = {path.name for path in (DEPLOY / "crds").glob("*.yaml")}
+    for folder in (generated_files.FOLDER / "crds", generated_files.BASE / "crds"):
+        assert {path.name for path in folder.iterdir()} == names
+    kustomization = (generated_files.BASE / "kustomization.yaml").read_text(encoding="utf-8")
+    assert all(f"- crds/{name}\n" in kustomization for name in names)
+
+
+def test_every_value_is_explained() -> None:
+    known = generated_files.comments()
+    values = generated_files.values()
+    unexplained = [path for path in _leaves(values, "") if not any(_covers(each, path) for each in known)]
+    assert not unexplained
+
+
+def _leaves(values: dict[str, Any], path: str) -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}"
+
+
+def _covers(known: str, path: str) -> bool:
+    return path == known or path.startswith(f"{known}.")
