@@ -46,13 +46,14 @@ class Asked:
         here: Look,
         *,
         key: str,
+        needs_verdicts: bool = False,
     ) -> Json:
         """The answer of the server at that path, or of this process. `key` is in every answer of a scaler.
 
-        Raises: ScalerError.
+        `needs_verdicts`: whether this process needs a metrics source for it. Raises: ScalerError.
         """
         if self.local:
-            return await _look(self.config, self.flags, here)
+            return await _look(self.config, self.flags, here, needs_verdicts=needs_verdicts)
         return await fetch(self.server, path, query, key=key)
 
     def show(self, answer: Json, render: Callable[[Json, int], RenderableType]) -> None:
@@ -100,13 +101,13 @@ def nobody_at(server: str, why: str) -> ScalerError:
     )
 
 
-async def _look(config: Path | None, flags: Mapping[str, Any], here: Look) -> Json:
+async def _look(config: Path | None, flags: Mapping[str, Any], here: Look, *, needs_verdicts: bool) -> Json:
     """What this process finds by itself, from the same sources. Writes nothing."""
     from scaler.cli.runtime import Runtime
 
     settings = load(config, environ=os.environ, flags=flags)
     logs.configure(level="error", style="text")
-    return await Runtime(settings).ask_now(here)
+    return await Runtime(settings).ask_now(here, needs_verdicts=needs_verdicts)
 
 
 def named(text: str) -> tuple[str, str]:

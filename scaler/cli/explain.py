@@ -1,25 +1,31 @@
-"""`idle-gpu-scaler explain`: one decision, with its evidence, its settings, and what comes next."""
+"""`idle-gpu-scaler explain`: one decision, with its evidence, its settings, and what comes next; and one gang."""
 
 import asyncio
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scaler.cli.asking import fetch, named
+from scaler.cli.asking import Asked, fetch, named
+from scaler.cli.gates import gate_rows
+from scaler.cli.layout import labelled
+from scaler.cli.pending import gang_rows, title
+from scaler.errors import ScalerError
+from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.settings.load import load
 from scaler.telemetry import logs
+
+Json = Mapping[str, Any]
 
 _STYLES = {"active": "green", "inactive": "yellow", "error": "magenta", "Busy": "green", "Idle": "yellow"}
 
 
 def run_explain(
-    scaled_object: str,
+    name: str,
     *,
     server: str,
     local: bool,
@@ -28,48 +34,98 @@ def run_explain(
     as_json: bool,
 ) -> int:
     """The exit status. Raises: ScalerError."""
-    namespace, name = named(scaled_object)
-    path = ["decisions", namespace, name]
-    asking = _evaluate(namespace, name, config, flags) if local else fetch(server, path, [], key="triggers")
-    explanation = asyncio.run(asking)
-    if as_json:
-        print(json.dumps(explanation, indent=2))  # noqa: T201 (the program's output)
-    else:
-        # No markup and no emojis: messages hold selectors and patterns, with brackets and colons of their own.
-        Console(markup=False, emoji=False, highlight=False).print(render(explanation))
+    asked = Asked(server=server, local=local, config=config, flags=flags, as_json=as_json)
+    asked.show(asyncio.run(_explained(asked, *named(name))), render)
     return 0
 
 
-async def _evaluate(namespace: str, name: str, config: Path | None, flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What this process decides by itself, from the same sources. Writes nothing."""
+async def _explained(asked: Asked, namespace: str, name: str) -> Json:
+    """The decision on the ScaledObject, and how its Workload stands; where there is no ScaledObject of that name, how
+    the Workload or the job of that name does. Raises: ScalerError.
+    """
+    try:
+        decision = await _decision(asked, namespace, name)
+    except ScalerError as error:
+        found = await _admission(asked, namespace, name)
+        if isinstance(found, str):
+            raise error if str(error) == found else ScalerError(f"{error}; {found}") from None
+        return {"scaledObject": None, "admission": found, "admissionProblem": None}
+    target = decision["target"]
+    if target["kind"] != SCALABLE_WORKLOAD.kind:
+        return {**decision, "admission": None, "admissionProblem": None}
+    found = await _admission(asked, namespace, f"{target['kind']}/{target['name']}")
+    is_known = not isinstance(found, str)
+    return {**decision, "admission": found if is_known else None, "admissionProblem": None if is_known else found}
+
+
+async def _decision(asked: Asked, namespace: str, name: str) -> Json:
+    """Raises: ScalerError."""
+    if not asked.local:
+        return await fetch(asked.server, ["decisions", namespace, name], [], key="triggers")
     from scaler.cli.runtime import Runtime
 
-    settings = load(config, environ=os.environ, flags=flags)
+    settings = load(asked.config, environ=os.environ, flags=asked.flags)
     logs.configure(level="error", style="text")
     return await Runtime(settings).explain_now((namespace, name))
+
+
+async def _admission(asked: Asked, namespace: str, name: str) -> Json | str:
+    """How the Workload stands with quota and checks, or why nobody can say."""
+    path = ["gangs", namespace, *name.split("/")]
+    try:
+        return await asked.ask(path, [], lambda inquiry: inquiry.gang(namespace, name), key="gates")
+    except ScalerError as error:
+        return str(error)
 
 
 # ------------------------------------------------------------------------------------------------------------ rendering
 
 
-def render(explanation: Mapping[str, Any]) -> RenderableType:
+def render(explanation: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentences fold by themselves)
     """The explanation for a terminal."""
+    parts = _scaled(explanation) if explanation["scaledObject"] else []
+    admission = explanation.get("admission")
+    if parts and (admission or explanation.get("admissionProblem")):
+        parts.append("")
+    if admission:
+        parts += [*_standing(admission)]
+    elif problem := explanation.get("admissionProblem"):
+        parts.append(Text(f"admission: {problem}", style="dim"))
+    return Group(*parts)
+
+
+def _scaled(explanation: Json) -> list[RenderableType]:
     scaled, target = explanation["scaledObject"], explanation["target"]
-    title = Text.assemble(
+    head = Text.assemble(
         (f"{scaled['namespace']}/{scaled['name']}", "bold"), f"  scales {target['kind']} {target['name']}"
     )
-    parts: list[RenderableType] = [title, Text(f"evaluated at {explanation['evaluatedAt']}", style="dim")]
+    parts: list[RenderableType] = [head, Text(f"evaluated at {explanation['evaluatedAt']}", style="dim")]
     parts += [Text(f"problem: {problem}", style="red") for problem in explanation["problems"]]
     if ignored := explanation.get("ignoredKeys"):
         parts.append(Text(f"ignored trigger metadata: {', '.join(ignored)}", style="dim"))
     for trigger in explanation["triggers"]:
-        parts += ["", _decision(trigger), "", _settings(trigger["settings"])]
+        parts += ["", _decided(trigger), "", _settings(trigger["settings"])]
         if trigger["gpus"]:
             parts += ["", _gpus(trigger["gpus"])]
-    return Group(*parts)
+    return parts
 
 
-def _decision(trigger: Mapping[str, Any]) -> RenderableType:
+def _standing(admission: Json) -> Iterator[RenderableType]:
+    """The Workload: all that `pending` says of one that waits, and of any other one its checks."""
+    gang = admission["gang"]
+    if gang:
+        yield title(gang)
+        yield labelled([*gang_rows(gang)], indent=2)
+        return
+    job = f"  {admission['job']}" if admission["job"] else ""
+    since = f" since {admission['since']}" if admission["since"] else ""
+    yield Text.assemble(
+        (f"{admission['namespace']}/{admission['name']}", "bold"), f"{job}  ", (admission["state"], "bold"), since
+    )
+    yield labelled([row for gate in admission["gates"] for row in gate_rows(gate)], indent=2)
+
+
+def _decided(trigger: Mapping[str, Any]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     answer = Text.assemble((trigger["answer"], f"bold {_STYLES.get(trigger['answer'], '')}"), f"  {trigger['reason']}")
     rows: list[tuple[str, Any]] = [

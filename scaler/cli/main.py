@@ -107,7 +107,7 @@ def run(
 
 @app.command()
 def explain(
-    scaled_object: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The ScaledObject.")],
+    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The ScaledObject; or a Workload, or its job.")],
     server: Server = _SERVER,
     local: Annotated[
         bool, typer.Option("--local", help="Evaluate here and now, read-only, instead of asking a running scaler.")
@@ -117,14 +117,15 @@ def explain(
     prometheus_url: PrometheusUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain one decision.
+    """Explain one decision, or one gang.
 
     What was decided about a ScaledObject, by which evidence, where each setting came from, what happens next and when.
+    Of a Workload how it stands: what it waits for, its AdmissionChecks, and the nodes that were asked for.
     """
     from scaler.cli.explain import run_explain
 
     flags = {"kubernetes.kubeconfig": kubeconfig, "prometheus.url": prometheus_url}
-    sys.exit(run_explain(scaled_object, server=server, local=local, config=config, flags=flags, as_json=as_json))
+    sys.exit(run_explain(name, server=server, local=local, config=config, flags=flags, as_json=as_json))
 
 
 @app.command()
@@ -135,7 +136,7 @@ def plan(
         typer.Argument(metavar="IDLE", help="With --what-if-idle: NAMESPACE/NAME of these.", show_default=False),
     ] = None,
     what_if_idle: Annotated[
-        bool, typer.Option("--what-if-idle", help="As if the IDLE, or everybody who holds GPUs there, were idle.")
+        bool, typer.Option("--what-if-idle", help="As if the IDLE, or everybody there whom a plan may take, were idle.")
     ] = False,
     server: Server = _SERVER,
     local: Local = False,

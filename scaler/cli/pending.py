@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaler.cli.asking import Asked
+from scaler.cli.gates import gate_rows
 from scaler.cli.layout import Row, count, labelled, reason
 
 Json = Mapping[str, Any]
@@ -32,7 +33,7 @@ def render(answer: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentenc
     if answer["unjudged"]:
         parts += [Text(f"Who is idle is not known: {answer['unjudged']}", style="magenta"), ""]
     for gang in gangs:
-        parts += [title(gang), labelled([*_rows(gang)], indent=2), ""]
+        parts += [title(gang), labelled([*gang_rows(gang)], indent=2), ""]
     if answer["omitted"]:
         parts.append(Text(f"{count(answer['omitted'], 'gang')} more; choose with --namespace or --queue", style="dim"))
     total = sum(gang["gpus"] for gang in gangs)
@@ -48,12 +49,15 @@ def title(gang: Json) -> Text:
     )
 
 
-def _rows(gang: Json) -> Iterator[Row]:
+def gang_rows(gang: Json) -> Iterator[Row]:
+    """Everything that there is to be said of one that waits."""
     yield from reason_rows(gang)
     if gang["plan"]:
         yield "plan", Text.assemble((gang["plan"]["stage"], "bold green"), f"  {gang['plan']['next']}")
-    elif gang["reclaim"]["outcome"] != gang["reason"]:
+    elif gang["reclaim"]["outcome"] not in (gang["reason"], "NotNeeded"):
         yield "reclaim", reason(gang["reclaim"]["outcome"], gang["reclaim"]["message"])
+    for gate in gang["gates"]:
+        yield from gate_rows(gate)
     yield from standing_rows(gang)
 
 

@@ -41,6 +41,7 @@ def run_plan(asked: Asked, gang: str, *, what_if: bool, idle: Sequence[str]) -> 
             query,
             lambda inquiry: inquiry.plan(namespace, name, idle=list(idle) if what_if else None),
             key="gang",
+            needs_verdicts=not what_if,
         )
     )
     asked.show(answer, render)
@@ -73,7 +74,10 @@ def _facts(answer: Json) -> Iterator[Row]:
     yield from reason_rows(gang)
     yield from standing_rows(gang)
     if what_if is not None:
-        yield "as if idle", Text(", ".join(what_if) or "everybody who holds GPUs in its quota tree", style="magenta")
+        yield (
+            "as if idle",
+            Text(", ".join(what_if) or "everybody in its quota tree whom a plan may take", style="magenta"),
+        )
 
 
 def _heading(text: str, note: str = "") -> Text:

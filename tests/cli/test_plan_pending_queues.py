@@ -183,6 +183,9 @@ async def hold_to_the_running_scaler(server):
         (["plan", "vision/nobody"], "there is no Workload vision/nobody, nor one of a job of that name"),
         (["plan", "vision/notebook"], "is admitted by ClusterQueue vision: there is nothing to plan"),
         (["plan", "vision/gang", "--what-if-idle", "vision/nobody"], "vision/nobody: no Workload or ScalableWorkload"),
+        (["pending", "--queue", "typo"], "there is no ClusterQueue typo, and no LocalQueue typo"),
+        (["pending", "--namespace", "typo"], "there is no namespace typo"),
+        (["explain", "vision/nobody"], "there is no Workload vision/nobody, nor one of a job of that name"),
     ):
         refused = await ask(*arguments, "--server", server)
         assert (refused.status, refused.out) == (2, "")
@@ -193,14 +196,21 @@ async def hold_to_the_running_scaler(server):
 
 async def hold_to_this_process_alone(world, folder, document):
     """It has just begun to look, so it knows nobody to be idle; what it asks changes nothing."""
-    config = folder / "settings.yaml"
+    config, bare = folder / "settings.yaml", folder / "bare.yaml"
     config.write_text(yaml.safe_dump(document))
+    bare.write_text(yaml.safe_dump({name: section for name, section in document.items() if name != "dcgm"}))
     before = world.all(SCALABLE_WORKLOAD), world.all(WORKLOAD)
-    plan, queues = await asyncio.gather(
-        *(look(verb, "--config", str(config)) for verb in (["plan", "vision/gang", "--json"], ["queues", "--json"]))
+    plan, if_all, queues = await asyncio.gather(
+        look(["plan", "vision/gang", "--json"], "--config", str(config)),
+        # Neither of these needs to know who is idle, and so no metrics source.
+        look(["plan", "vision/gang", "--what-if-idle", "--json"], "--config", str(bare)),
+        look(["queues", "--json"], "--config", str(bare)),
     )
     assert plan["refusal"]["reason"] == "NotEnoughIdle"
     assert {each["name"] for each in plan["holders"]} == {"vision/notebook", "vision/sweep", "speech/train"}
+    assert [each["isAssumed"] for each in if_all["candidates"]] == [True, True, True]
+    assert if_all["plan"]["gpus"] == 2
+    assert "no metrics source: set prometheus.url" in queues["unjudged"]
     [research] = queues["trees"]
     assert (research["name"], research["flavors"][0]["used"], research["pending"]) == ("research", 6, {GPU: 4})
     assert (world.all(SCALABLE_WORKLOAD), world.all(WORKLOAD)) == before
@@ -386,7 +396,7 @@ async def test_the_json_keeps_its_shape():
     assert plan["gang"].keys() == shared
     assert pending.keys() == {"at", "unjudged", "gangs", "omitted"}
     for gang in pending["gangs"]:
-        assert gang.keys() == shared | {"quota", "before", "checks", "plan", "reclaim"}
+        assert gang.keys() == shared | {"quota", "before", "checks", "gates", "plan", "reclaim"}
     assert queues.keys() == {"at", "unjudged", "trees"}
     [research] = queues["trees"]
     node = {"kind", "name", "parent", "waitingGangs", "pending", "flavors", "children"}

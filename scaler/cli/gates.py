@@ -1,0 +1,102 @@
+"""How a gang stands with one of our AdmissionChecks, for a terminal: rows for `pending` and `explain`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from scaler.cli.layout import Row, count
+
+Json = Mapping[str, Any]
+
+_STATES = {"Ready": "green", "Pending": "cyan", "Retry": "magenta", "Rejected": "red"}
+_REQUESTS = {
+    "Provisioned": "green",
+    "Accepted": "cyan",
+    "New": "cyan",
+    "Failed": "red",
+    "BookingExpired": "magenta",
+    "CapacityRevoked": "magenta",
+}
+
+
+def gate_rows(gate: Json) -> Iterator[Row]:
+    """What the check says and since when, who stands before the gang, and what autoscalers were asked for."""
+    yield "check", _check(gate)
+    if gate["before"]:
+        more = f" and {gate['beforeOmitted']} more" if gate["beforeOmitted"] else ""
+        yield "before it", f"{', '.join(gate['before'])}{more}"
+    if gate["yielded"]:
+        yield "gave back", _gave_back(gate["yielded"])
+    if gate["provisioning"]:
+        yield from _nodes(gate["provisioning"])
+
+
+def _check(gate: Json) -> RenderableType:
+    state = gate["state"]
+    by = f", by ReclaimPolicy {gate['policy']}" if gate["policy"] else ""
+    head = Text.assemble(
+        gate["check"],
+        "  ",
+        (state, f"bold {_STATES.get(state, '')}"),
+        f" since {gate['since'] or '?'}{by}",
+    )
+    said = gate["message"] or gate["finds"]
+    return Group(head, Text(said)) if said else head
+
+
+def _gave_back(yielded: Json) -> str:
+    times = f", {count(yielded['times'], 'time')} by now" if yielded["times"] > 1 else ""
+    return f"its quota to {yielded['to']} at {yielded['at']}{times}; not again before {yielded['notAgainBefore']}"
+
+
+# --------------------------------------------------------------------------------------------------- asking for nodes
+
+
+def _nodes(provisioning: Json) -> Iterator[Row]:
+    if provisioning["requests"] or provisioning["state"] not in (None, "Nothing"):
+        yield "nodes", "; ".join([_asked(provisioning), *_expected(provisioning)])
+    for request in provisioning["requests"]:
+        yield "request", _request(request)
+
+
+def _asked(provisioning: Json) -> str:
+    """How often was asked."""
+    attempt, most = provisioning["attempt"], provisioning["attemptsAllowed"]
+    of = f" of {most}" if most else ""
+    if not attempt:
+        return f"{provisioning['className']} has not been asked"
+    return f"attempt {attempt}{of} to {provisioning['className']}"
+
+
+def _expected(provisioning: Json) -> Iterator[str]:
+    """What comes next, and when."""
+    if provisioning["eta"]:
+        left = f", in {provisioning['etaIn']}" if provisioning["etaIn"] else ", which is past"
+        yield f"expected at {provisioning['eta']}{left}"
+    if provisioning["nextAttemptAt"]:
+        yield f"next attempt at {provisioning['nextAttemptAt']}"
+    if provisioning["state"] == "AtLimit":
+        ends = {"Hold": "it keeps its quota", "Yield": "it gives its quota to whoever can use it"}
+        yield f"no more are made: {ends.get(provisioning['atLimit'], 'the limit is reached')}"
+    if provisioning["state"] == "Stuck" and provisioning["message"]:
+        yield f"cannot be asked for: {provisioning['message']}"
+
+
+def _request(request: Json) -> RenderableType:
+    """The newest word on it, and its conditions below."""
+    ending = ", being deleted" if request["isEnding"] else ""
+    head = Text.assemble(
+        request["name"],
+        "  ",
+        (request["state"], f"bold {_REQUESTS.get(request['state'], '')}"),
+        f" since {request['since']}, attempt {request['attempt']} for {count(request['pods'], 'pod')}{ending}",
+    )
+    return Group(head, *(_condition(each) for each in request["conditions"]))
+
+
+def _condition(condition: Json) -> Text:
+    why = f" {condition['reason']}" if condition["reason"] and condition["reason"] != condition["type"] else ""
+    said = f": {condition['message']}" if condition["message"] else ""
+    return Text(f"{condition['type']}={condition['status']} {condition['since'] or ''}{why}{said}", style="dim")
