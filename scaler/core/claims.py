@@ -28,7 +28,7 @@ class Claim:
     is_booked: bool = False
     """Whether a ProvisioningRequest has booked capacity for it."""
     awaits_nodes: bool = False
-    """Whether nodes are on their way for what it lacks."""
+    """Whether nodes are on their way for what it lacks, and are not late."""
     waits_for_pods: bool = False
     """Whether it keeps its places, and is not let go yet: pods of those that gave up quota for it have not ended."""
     may_ask: bool = False

@@ -131,6 +131,8 @@ class Nodes:
     is_booked: bool = False
     """Whether a request has booked capacity for the gang."""
     is_coming: bool = False
+    is_late: bool = False
+    """Whether those that are coming should be there by now, and are not counted on any more."""
     updates: tuple[PodSetUpdate, ...] = ()
     """What its pods are given to use what was booked."""
     is_yielding: bool = False

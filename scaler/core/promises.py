@@ -13,7 +13,7 @@ Laws:
   use what it does not need (conservative backfilling).
 * A pod that should have ended long ago is not waited for: it may never end.
 * A gang for which a ProvisioningRequest has booked capacity comes before those that have only waited longer: it is its
-  booking. One for which nodes are on their way keeps what it has found of the rest.
+  booking. One for which nodes are on their way keeps what it has found of the rest, until they are late.
 * The order in which gangs are listed changes nothing.
 
 | fits now                                     | once pods have ended | verdict     | keeps places               |

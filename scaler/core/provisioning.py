@@ -39,7 +39,7 @@ Worked example, limit 2, base 60 s: attempt 1 fails at 12:00:00 → BACK_OFF unt
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -47,6 +47,10 @@ from scaler.core.gate_policy import Amount, AtLimit, OnCapacityRevoked, Provisio
 
 _SILENCE = timedelta(minutes=5)
 """After so long without a sign of an autoscaler, its absence is the likely reason and is named."""
+_EXPECTED_FOR = timedelta(minutes=10)
+"""So long after its last sign nodes are counted on. It is the time for which Cluster Autoscaler books."""
+_EXPECTED_AT_MOST = timedelta(hours=1)
+"""The same where it names a time: it may name a later one again and again."""
 
 
 class State(StrEnum):
@@ -94,6 +98,14 @@ class Request:
     eta: datetime | None = None
     is_ending: bool = False
     """Whether it is being deleted."""
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether its nodes should be there by now. Queues of clouds take days, and some requests nobody answers:
+        what the gang has found meanwhile is not kept from others for as long as that."""
+        expected = self.since + _EXPECTED_FOR
+        if self.eta is not None:
+            expected = min(max(expected, self.eta), self.since + _EXPECTED_AT_MOST)
+        return now >= expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +198,8 @@ class Step:
     remove: tuple[Request, ...] = ()
     is_yielding: bool = False
     """Whether a gang at the limit gives its quota back."""
+    is_late: bool = False
+    """Whether nodes that were asked for should be there by now."""
 
 
 class _Standing(StrEnum):
@@ -227,7 +241,8 @@ def next_step(gang: Gang, requests: Sequence[Request], policy: ProvisioningPolic
             return _of_started(gang, requests, policy)
     if policy is None or gang.ask is None:
         return _remove(requests, "the policy asks nobody for nodes") or Step(kind=Kind.NOTHING)
-    return _of_waiting(gang, requests, policy, now)
+    step = _of_waiting(gang, requests, policy, now)
+    return replace(step, is_late=step.request is not None and step.request.is_late(now))
 
 
 def _remove(requests: Iterable[Request], why: str) -> Step | None:

@@ -95,6 +95,8 @@ class Progress:
     until: datetime | None = None
     """When a pause ends, or when nodes are expected."""
     is_yielding: bool = False
+    is_late: bool = False
+    """Whether nodes that were asked for should be there by now, and are not counted on any more."""
     updates: tuple[PodSetUpdate, ...] = ()
     """What the gang's pods are given when it starts. Only of PROVISIONED."""
 
@@ -328,6 +330,7 @@ def progress_of(case: Case, step: Step, found: Mapping[str, ProvisioningRequest]
         reason=request.reason if request else "",
         until=step.until,
         is_yielding=step.is_yielding,
+        is_late=step.is_late,
     )
     if step.kind is not Kind.PROVISIONED or request is None or case.policy is None:
         return progress

@@ -380,3 +380,17 @@ def test_a_gang_that_lacks_nodes_gets_them_from_an_autoscaler_that_has_them(
         life.reserve()
     is_spent = life.look().kind is Kind.AT_LIMIT
     assert life.gang.stage is Stage.STARTED or is_spent
+
+
+@pytest.mark.parametrize(
+    ("eta", "late_after"),
+    [(None, 10), (at(5 * 60), 10), (at(25 * 60), 25), (at(48 * 3600), 60)],
+    ids=["no time was named", "one that is near", "one that is further off", "one in two days"],
+)
+def test_nodes_are_counted_on_for_a_while_and_not_for_ever(eta, late_after):
+    """Ten minutes after the last sign of the autoscaler, or at the time that it has named, within an hour."""
+    accepted = request(state=State.ACCEPTED, eta=eta)
+    assert not step(LACKS, accepted, now=NOON + minutes(late_after) - timedelta(seconds=1)).is_late
+    late = step(LACKS, accepted, now=NOON + minutes(late_after))
+    assert late.is_late
+    assert late.kind is Kind.WAIT
