@@ -1,0 +1,108 @@
+"""Rules are well-formed, fire and do not fire as tests say, use only metrics that exist, and lead to a runbook."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dashboards import mutations, prometheus_rules
+from scaler.telemetry.metrics import Metrics
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(prometheus_rules.RULES.glob("*.rules.yaml"))
+TESTS = [test for file in FILES for test in sorted(mutations.tests_of(file).glob("*.test.yaml"))]
+ALERTS = [
+    pytest.param(file, rule, id=rule["alert"])
+    for file in FILES
+    for group in yaml.safe_load(file.read_text())["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
+]
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian package prometheus)"
+)
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@needs_promtool
+@pytest.mark.prometheus
+def test_rules_are_well_formed() -> None:
+    ran = promtool("check", "rules", "--lint=all", "--lint-fatal", *map(str, FILES))
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+
+
+@needs_promtool
+@pytest.mark.prometheus
+@pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
+def test_alerts_fire_when_they_should_and_not_beside_that(test: Path) -> None:
+    ran = promtool("test", "rules", str(test))
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+
+
+@pytest.mark.parametrize(("file", "rule"), ALERTS)
+def test_every_alert_says_how_bad_it_is_what_it_is_and_what_to_do(file, rule) -> None:
+    assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+    assert rule["for"]
+    summary, description = rule["annotations"]["summary"], rule["annotations"]["description"]
+    assert summary.endswith("."), "a sentence"
+    assert len(description) > len("It is broken.")
+    runbook = ROOT / rule["annotations"]["runbook"]
+    assert runbook == ROOT / "deploy" / "runbooks" / f"{rule['alert']}.md"
+    text = runbook.read_text()
+    assert text.startswith(f"# {rule['alert']}\n")
+    assert {"## What it means", "## What to do"} <= set(text.splitlines())
+
+
+@pytest.mark.parametrize(("file", "rule"), ALERTS)
+def test_every_alert_has_tests_of_its_own_that_see_it_fire_and_not_fire(file, rule) -> None:
+    tests = yaml.safe_load((mutations.tests_of(file) / f"{rule['alert']}.test.yaml").read_text())["tests"]
+    checks = [check for test in tests for check in test["alert_rule_test"] if check["alertname"] == rule["alert"]]
+    assert any(check["exp_alerts"] for check in checks)
+    assert any(not check["exp_alerts"] for check in checks) or len(tests) > 1
+
+
+def test_every_runbook_is_of_an_alert() -> None:
+    runbooks = {path.stem for path in (ROOT / "deploy" / "runbooks").glob("*.md")} - {"README"}
+    assert runbooks == {param.values[1]["alert"] for param in ALERTS}
+
+
+def test_rules_use_only_metrics_that_are_declared() -> None:
+    declared = {each.name for each in Metrics().declared}
+    declared |= {f"{name}{suffix}" for name in declared for suffix in ("_bucket", "_sum", "_count")}
+    for file in FILES:
+        content = yaml.safe_load(file.read_text())
+        rules = [rule for group in content["groups"] for rule in group["rules"]]
+        recorded = {rule["record"] for rule in rules if "record" in rule}
+        for rule in rules:
+            used = set(re.findall(r"(?<![\w:])idle_gpu_scaler_\w+", rule["expr"]))
+            assert used <= declared, rule
+            named = set(re.findall(r"\w+:\w+:\w+", rule["expr"]))
+            assert named <= recorded, rule
+
+
+def test_prometheus_rule_objects_are_the_rules() -> None:
+    for path, content in prometheus_rules.contents():
+        assert path.read_text() == content, "uv run python -m dashboards.prometheus_rules"
+        rules = yaml.safe_load((prometheus_rules.RULES / f"{path.stem}.rules.yaml").read_text())
+        assert yaml.safe_load(content)["spec"] == rules
+
+
+def test_there_is_a_mutant_of_every_threshold() -> None:
+    """What `dashboards.mutations` moves, counted by hand for one rule: 0.5, 2, and `for`, each down and up."""
+    [file] = [file for file in FILES if file.name == "raw-dcgm.rules.yaml"]
+    found = [(each.field, each.moved) for each in mutations.mutants_of(file) if each.name == "GPUsIdleInNamespace"]
+    assert found == [
+        ("expr", "> 0.5 to 0.4"),
+        ("expr", "> 0.5 to 0.625"),
+        ("expr", ">= 2 to 1"),
+        ("expr", ">= 2 to 3"),
+        ("for", "for 2h to 5760s"),
+        ("for", "for 2h to 9000s"),
+    ]
