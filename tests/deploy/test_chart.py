@@ -15,7 +15,7 @@ from scaler import __version__
 from scaler.settings.load import load
 from scaler.settings.model import Settings
 
-TLS = {
+TLS: dict[str, dict[str, Any]] = {
     "from a Secret": {"tls": {"source": "secret", "http": True}},
     "from cert-manager": {"tls": {"source": "certManager", "certManager": {"issuerRef": {"name": "ca"}}}},
     "from OpenShift": {"tls": {"source": "openshift"}},

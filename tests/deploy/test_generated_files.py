@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import generated_files
+import helm_chart
 from helm_chart import DEPLOY
 
 
@@ -17,7 +18,7 @@ def _holds(path: Path, text: str) -> bool:
 
 def test_no_definition_is_shipped_that_is_no_longer_there() -> None:
     names = {path.name for path in (DEPLOY / "crds").glob("*.yaml")}
-    for folder in (generated_files.FOLDER / "crds", generated_files.BASE / "crds"):
+    for folder in (helm_chart.FOLDER / "crds", generated_files.BASE / "crds"):
         assert {path.name for path in folder.iterdir()} == names
     kustomization = (generated_files.BASE / "kustomization.yaml").read_text(encoding="utf-8")
     assert all(f"- crds/{name}\n" in kustomization for name in names)
