@@ -1,0 +1,455 @@
+"""A GateTown in which nothing waits for anything: every part takes its turns when it comes to it, in any order.
+
+In a `GateTown` all is quiet before a second passes. Here a second may end while the Job controller has not yet noticed
+what Kueue wrote, while the copies of pods and of Workloads show different moments, and while an API call has just
+failed. A run is made of a `Random` alone: the same one tells the same story again.
+
+Parts are only asked when something that they watch has changed, or when they wanted to be: a second costs about 2 ms.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, cast
+
+from embedded.memory_client import MemoryClient
+from gate_town import GPU, GateTown, LiveStore, MemoryApi
+
+from scaler.embedded.client import Client
+from scaler.embedded.conditions import has
+from scaler.embedded.controller import Controller
+from scaler.embedded.kinds import (
+    JOB,
+    NODE,
+    POD,
+    POD_TEMPLATE,
+    PROVISIONING_REQUEST,
+    RAY_CLUSTER,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+    Json,
+    Resource,
+)
+from scaler.errors import KubeError
+from scaler.kube.provisioning_objects import ProvisioningRequest
+from scaler.kueue.provisioning_requests import workload_uid_of
+from scaler.loops.provisioning import Provisioning
+
+SECOND = timedelta(seconds=1)
+_LOOKS_EVERY = timedelta(seconds=5)
+"""How often the gate looks although nothing has changed."""
+_LATEST = 3
+"""Seconds after which every part has had its turn, however busy the town is."""
+_LONGEST = 400
+"""Turns within one second. More of them is a loop without end."""
+
+
+class Died(BaseException):
+    """The process of the gate is killed in the middle of what it does."""
+
+
+class Board(MemoryClient):
+    """The API's memory, which tells who watches it of every change, and names pods by number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sorted: dict[Resource, list[Json]] = {}
+        self._listeners: dict[Resource, list[Callable[[], None]]] = {}
+        self._pods = 0
+
+    def listen(self, resources: Sequence[Resource], wake: Callable[[], None]) -> Callable[[], None]:
+        for resource in resources:
+            self._listeners.setdefault(resource, []).append(wake)
+        return lambda: None
+
+    def all(self, resource: Resource) -> list[Json]:
+        found = self._sorted.get(resource)
+        if found is None:
+            found = self._sorted[resource] = super().all(resource)
+        return found.copy()
+
+    def remove(self, resource: Resource, namespace: str, name: str) -> None:
+        super().remove(resource, namespace, name)
+        self._changed(resource)
+
+    def _create(self, resource: Resource, body: Json) -> bool:
+        if resource is POD:
+            # Random names would make another story of the same run.
+            self._pods += 1
+            name = body["metadata"]["name"].rsplit("-", 1)[0]
+            body = {**body, "metadata": {**body["metadata"], "name": f"{name}-{self._pods}"}}
+        return super()._create(resource, body)
+
+    def _put(self, resource: Resource, body: Json) -> None:
+        super()._put(resource, body)
+        self.history.clear()
+        self._changed(resource)
+
+    def _delete(self, action: Any) -> bool:
+        is_done = super()._delete(action)
+        self._changed(action.resource)
+        return is_done
+
+    def _changed(self, resource: Resource) -> None:
+        self._sorted.pop(resource, None)
+        for wake in self._listeners.get(resource, ()):
+            wake()
+
+
+class Requests(LiveStore[ProvisioningRequest]):
+    """Our ProvisioningRequests, as the gate's process sees them."""
+
+    resource = PROVISIONING_REQUEST
+    trouble = ""
+
+    def __init__(self) -> None:
+        super().__init__(ProvisioningRequest, {"workload": workload_uid_of})
+
+    def of_workload(self, uid: str) -> list[ProvisioningRequest]:
+        return self.by_index("workload", uid)
+
+
+@dataclass(slots=True)
+class Part:
+    """One of those who act, and when it wants its next turn."""
+
+    name: str
+    turn: Callable[[datetime], Awaitable[datetime | None]]
+    """Does what is to be done and says when to be asked again; None: when something changes."""
+    due: datetime | None = None
+    since: int | None = 0
+    """The second in which it was woken; None while it sleeps."""
+
+    def wake(self, second: int) -> None:
+        if self.since is None:
+            self.since = second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mischief:
+    """How often an API call of the gate goes wrong, of a thousand."""
+
+    refused: int = 0
+    conflicts: int = 0
+    """Somebody else changes the object just before."""
+    unheard: int = 0
+    """It is done, and the answer is lost."""
+    deadly: int = 0
+    """The process dies before it is sent, or just afterwards."""
+
+
+class TroubledApi(MemoryApi):
+    """The API as the gate reaches it."""
+
+    chance: Random
+    mischief: Mischief = Mischief()
+    touch: Callable[[str], None] = staticmethod(lambda _: None)  # type: ignore[assignment]
+    watch: Callable[[str, Json], None] = staticmethod(lambda _path, _body: None)  # type: ignore[assignment]
+    """Told of every patch before it is carried out."""
+
+    async def patch(self, path: str, body: Any, *, dry_run: bool = False) -> bytes:
+        self._before(path)
+        self.watch(path, body)
+        return self._after(path, await super().patch(path, body, dry_run=dry_run))
+
+    async def create(self, path: str, body: Any) -> bytes:
+        self._before(path)
+        return self._after(path, await super().create(path, body))
+
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
+        self._before(path)
+        return self._after(path, await super().delete(path, uid=uid))
+
+    def _before(self, path: str) -> None:
+        if self._happens(self.mischief.deadly):
+            raise Died
+        if self._happens(self.mischief.refused):
+            raise KubeError(f"{path}: the API server is busy", status=500, reason="InternalError")
+        if self._happens(self.mischief.conflicts):
+            self.touch(path)
+
+    def _after(self, path: str, answer: bytes) -> bytes:
+        if self._happens(self.mischief.deadly):
+            raise Died
+        if self._happens(self.mischief.unheard):
+            raise KubeError(f"{path}: the connection was lost", status=0, reason="Disconnected")
+        return answer
+
+    def _happens(self, of_thousand: int) -> bool:
+        return bool(of_thousand) and self.chance.randrange(1000) < of_thousand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranded:
+    """A pod of an admitted job that the scheduler found no node for."""
+
+    job: str
+    pod: str
+    is_half: bool
+    """Whether others of its gang are on nodes."""
+
+
+class BusyTown(GateTown):
+    """The town. `hurries`: parts take turns in any order, and lag; otherwise all is quiet after every second."""
+
+    def __init__(self, nodes: dict[str, int], chance: Random, *, hurries: bool, provisions: bool, **more: Any) -> None:
+        self.board = Board()
+        self.hurries = hurries
+        self.second = 0
+        self.parts: list[Part] = []
+        self.requests = Requests()
+        self.mischief = Mischief()
+        self.stranded: list[Stranded] = []
+        """What the scheduler found since somebody last looked."""
+        self.deaths = 0
+        self.told_of: Callable[[str], None] = lambda _: None
+        self.looked: Callable[[], None] = lambda: None
+        """Called after every look of the gate."""
+        self._provisions = provisions
+        self._looked: datetime | None = None
+        self._dice = chance
+        super().__init__(nodes, chance=chance, client=self.board, api=TroubledApi, **more)
+        cast(TroubledApi, self.api).chance = chance
+        cast(TroubledApi, self.api).touch = self._touch
+        for controller in self.controllers:
+            self._hire(controller)
+        self.add_part("scheduler", self._schedule_some, POD, NODE, WORKLOAD)
+        self.add_part("kubelets", self._end, POD)
+        self._collector = self.add_part("garbage collector", self._collect, *_OWNERS, POD)
+        self.gate_part = self.add_part("gate", self._gate_turn)
+        for resource in [*self.copies, PROVISIONING_REQUEST]:
+            self.add_part(f"copy of {resource.plural}", self._following(resource), resource)
+
+    # --------------------------------------------------------------------------------------------------------- parts
+
+    def _hire(self, controller: Controller) -> None:
+        self.add_part(controller.name, controller.tick, *controller.watched)
+
+    def add_part(self, name: str, turn: Callable[[datetime], Awaitable[datetime | None]], *watched: Resource) -> Part:
+        part = Part(name, turn)
+        self.board.listen(watched, lambda: part.wake(self.second))
+        self.parts.append(part)
+        return part
+
+    def _following(self, resource: Resource) -> Callable[[datetime], Awaitable[None]]:
+        async def follow(_: datetime) -> None:
+            copy = self.requests if resource is PROVISIONING_REQUEST else self.copies[resource]
+            copy.follow(self._seen(resource))
+
+        return follow
+
+    def _seen(self, resource: Resource) -> list[Json]:
+        bodies = self.client.all(resource)
+        return [each for each in bodies if _is_ours(each)] if resource is PROVISIONING_REQUEST else bodies
+
+    def restart(self) -> None:
+        self.requests = Requests()
+        self.requests.follow(self._seen(PROVISIONING_REQUEST))
+        if self._provisions:
+            flavors = self._flavor
+            self.autoscaler = Provisioning(self.api, self.requests, flavors, self.told)  # type: ignore[assignment]
+        super().restart()
+        self._looked = None
+        self.gate._view.changed = self.gate.wake
+        self.requests.subscribe(lambda _: self.gate.wake())
+        for part in self.parts:
+            if part.name.startswith("copy of"):
+                part.since = None
+
+    def remove_node(self, name: str) -> None:
+        """The machine is lost, and the pods on it with it."""
+        self.client.remove(NODE, "", name)
+        for pod in self.client.all(POD):
+            if pod["spec"].get("nodeName") == name:
+                self.client.remove(POD, "ns", pod["metadata"]["name"])
+        self.told_of(f"node {name} is lost")
+
+    def _flavor(self, name: str) -> Any:
+        return self.copies[RESOURCE_FLAVOR].get("", name)
+
+    def _touch(self, path: str) -> None:
+        """Somebody else writes to the object."""
+        try:
+            resource, found = self.api._object(path.removesuffix("/status"))
+        except KubeError:
+            return
+        metadata = found["metadata"]
+        touched = {"metadata": {"annotations": {"touched": str(metadata["resourceVersion"])}}}
+        self.client.change(resource, metadata.get("namespace", ""), metadata["name"], touched)
+
+    # ---------------------------------------------------------------------------------------------------------- time
+
+    async def seconds(self, count: int, *, quiet: bool = False) -> None:
+        """So many go by. `quiet`: after each of them nobody has anything left to do."""
+        for _ in range(count):
+            self.client.now += SECOND
+            self.second += 1
+            for part in self.parts:
+                if part.due is not None and part.due <= self.client.now:
+                    part.wake(self.second)
+            await (self._bustle() if self.hurries and not quiet else self._calm())
+
+    async def _calm(self) -> None:
+        for _ in range(_LONGEST):
+            awake = [part for part in self.parts if self._is_awake(part)]
+            if not awake:
+                return
+            for part in awake:
+                await self._take_turn(part)
+        raise AssertionError(f"never comes to rest: {', '.join(part.name for part in awake)}")
+
+    async def _bustle(self) -> None:
+        left = self._dice.randrange(8, 40)
+        for _ in range(_LONGEST):
+            awake = [part for part in self.parts if self._is_awake(part)]
+            late = [part for part in awake if part.since is not None and self.second - part.since >= _LATEST]
+            if not awake or (left <= 0 and not late):
+                return
+            await self._take_turn(self._dice.choice(awake if left > 0 else late))
+            left -= 1
+        raise AssertionError(f"never comes to rest: {', '.join(part.name for part in awake)}")
+
+    def _is_awake(self, part: Part) -> bool:
+        if part is not self.gate_part:
+            return part.since is not None
+        is_due = self._looked is None or self.client.now - self._looked >= _LOOKS_EVERY or self.gate._wake.is_set()
+        if is_due:
+            part.wake(self.second)
+        return is_due
+
+    async def _take_turn(self, part: Part) -> None:
+        part.since = None
+        part.due = await part.turn(self.client.now)
+        if part.due is not None and part.due <= self.client.now:
+            part.wake(self.second)
+
+    async def _gate_turn(self, now: datetime) -> None:
+        self._looked = now
+        self.gate._wake.clear()
+        cast(TroubledApi, self.api).mischief = self.mischief
+        try:
+            await self.gate.tick(now)
+            self.looked()
+        except KubeError as error:
+            self.told_of(f"the gate could not look: {error}")
+            self.gate.wake()
+        except Died:
+            self.deaths += 1
+            self.told_of("our process is killed in the middle of a look, and starts anew")
+            self.restart()
+        finally:
+            cast(TroubledApi, self.api).mischief = Mischief()
+
+    # ----------------------------------------------------------------------------------------------- nodes and pods
+
+    async def _schedule_some(self, _: datetime) -> datetime | None:
+        """Puts pods wherever there is room, in any order: one of them where all hurry, or all."""
+        waiting = [pod for pod in self.client.all(POD) if is_waiting(pod)]
+        self._dice.shuffle(waiting)
+        free = self.free() if waiting else {}
+        for pod in waiting:
+            rooms = [node for node, left in free.items() if left >= gpus_of(pod) and self._takes(node, pod)]
+            if not rooms:
+                self._strand(pod)
+                continue
+            node = self._dice.choice(rooms)
+            self._bind(pod, node)
+            free[node] -= gpus_of(pod)
+            if self.hurries:
+                return self.client.now if len(waiting) > 1 else None
+        return None
+
+    def _takes(self, name: str, pod: Json) -> bool:
+        node = self.client.find(NODE, "", name)
+        return node is not None and not node["spec"].get("unschedulable") and self._suits(name, pod)
+
+    def _bind(self, pod: Json, node: str) -> None:
+        name = pod["metadata"]["name"]
+        running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        self.change(POD, name, {"spec": {"nodeName": node}})
+        self.change(POD, name, {"status": running}, "status")
+        self.told_of(f"pod {name} ({gpus_of(pod)} GPUs) goes to {node}")
+
+    def _strand(self, pod: Json) -> None:
+        """It matters for a job that is to run. One that was told to stop, or is gone, is about to lose the pod."""
+        owner = pod["metadata"]["ownerReferences"][0]
+        workload = self.workload_of(owner["uid"])
+        if workload is None or not is_let_go(workload) or self._is_told_to_stop(owner):
+            return
+        siblings = [each for each in self.client.all(POD) if owner_uid(each) == owner["uid"]]
+        is_half = any(is_on_a_node(each) for each in siblings)
+        self.stranded.append(Stranded(job=owner["name"], pod=pod["metadata"]["name"], is_half=is_half))
+
+    def _is_told_to_stop(self, owner: Json) -> bool:
+        job = self.client.find(JOB if owner["kind"] == "Job" else RAY_CLUSTER, "ns", owner["name"])
+        return job is None or job["metadata"]["uid"] != owner["uid"] or bool(job["spec"].get("suspend"))
+
+    def workload_of(self, uid: str) -> Json | None:
+        """That of the job with this uid."""
+        return next((each for each in self.client.all(WORKLOAD) if owner_uid(each) == uid), None)
+
+    async def _end(self, now: datetime) -> datetime | None:
+        self._end_pods()
+        ending = [pod for pod in self.client.all(POD) if pod["metadata"].get("deletionTimestamp")]
+        return now + SECOND if ending else None
+
+    async def _collect(self, _: datetime) -> None:
+        """What belongs to something that is gone goes, too: the pods of a job, its Workload, what that owns."""
+        uids = {body["metadata"]["uid"] for kind in _OWNERS for body in self.client.all(kind)}
+        for kind in (WORKLOAD, POD, POD_TEMPLATE, PROVISIONING_REQUEST):
+            for body in self.client.all(kind):
+                owners = body["metadata"].get("ownerReferences") or ()
+                if owners and not any(owner["uid"] in uids for owner in owners):
+                    has_gone = self._discard(kind, body)
+                    if has_gone and self.hurries:
+                        self._collector.wake(self.second)
+                        return
+
+    def _discard(self, kind: Resource, body: Json) -> bool:
+        """Whether anything was left to do."""
+        metadata = body["metadata"]
+        if kind is POD and metadata.get("deletionTimestamp"):
+            return False
+        if kind is POD and is_on_a_node(body):
+            ends = {"metadata": {"deletionTimestamp": f"{self.client.now:%Y-%m-%dT%H:%M:%SZ}"}}
+            self.change(POD, metadata["name"], ends)
+        else:
+            self.client.remove(kind, metadata.get("namespace", ""), metadata["name"])
+        return True
+
+
+_OWNERS = (JOB, RAY_CLUSTER, WORKLOAD, POD_TEMPLATE)
+
+
+def _is_ours(body: Json) -> bool:
+    return (body["metadata"].get("labels") or {}).get("idlegpu.io/managed") == "true"
+
+
+def owner_uid(body: Json) -> str:
+    owners = body["metadata"].get("ownerReferences") or ()
+    return owners[0]["uid"] if owners else ""
+
+
+def gpus_of(pod: Json) -> int:
+    limits = (each.get("resources", {}).get("limits") or {} for each in pod["spec"]["containers"])
+    return sum(int(each.get(GPU, 0)) for each in limits)
+
+
+def is_over(pod: Json) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def is_waiting(pod: Json) -> bool:
+    """Whether it waits for a node."""
+    return not (pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp") or is_over(pod))
+
+
+def is_on_a_node(pod: Json) -> bool:
+    return bool(pod["spec"].get("nodeName")) and not is_over(pod)
+
+
+def is_let_go(workload: Json) -> bool:
+    """Whether it was admitted, and nobody has told it to go."""
+    is_active = workload["spec"].get("active", True)
+    return is_active and has(workload, "Admitted") and not has(workload, "Evicted") and not has(workload, "Finished")

@@ -1,0 +1,634 @@
+"""One random run of the gate in a BusyTown, from a seed: what happens in it, and what must hold whatever happens.
+
+| law                                                            | looked at                          |
+|----------------------------------------------------------------|------------------------------------|
+| no pod of a gang that was let go finds no node                 | whenever the scheduler has a turn  |
+| all pods of all gangs that were let go have places together    | after every look of the gate       |
+| an entry is written as Kueue's webhook and our table want it   | at every patch                     |
+| no more requests than the policy allows, one at a time         | after every second                 |
+| every gang that fits the nodes, were it alone, runs whole      | at the end                         |
+| our AdmissionCheck is Active, and nothing is left behind       | at the end                         |
+
+"Fits the nodes, were it alone" is what "can fit" means: it fits the nodes that are there from the beginning, all of them
+empty. All gangs end in the end, so that each of them gets its turn.
+
+Two kinds of runs. In a **strict** one every gang is sure of its places on empty nodes wherever the scheduler puts its
+pods, and no machine is lost while pods are on their way: there the laws hold without exception. In a **shaky** one
+machines are lost or cordoned, pods fail and come again, capacity is revoked, and gangs are let in that only fit if the
+scheduler puts every pod where it must. Nobody can promise these their places, and whoever is let go beside them may
+lose his to theirs: there the first two laws are not looked at, and all others are.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from embedded.memory_client import START
+from gate_bustle import BusyTown, Mischief, is_let_go, is_on_a_node, is_over, owner_uid
+from gate_cloud import DETAIL, LABEL, Whims
+from gate_town import CHECK, GPU
+
+from scaler.core.assurance import is_assured, pods_of
+from scaler.core.placement import Capacity, Demand, Node, NodeIndex, capacity_of
+from scaler.embedded.conditions import has
+from scaler.embedded.kinds import (
+    JOB,
+    NODE,
+    POD,
+    PROVISIONING_REQUEST,
+    RAY_CLUSTER,
+    WORKLOAD,
+    WORKLOAD_PRIORITY_CLASS,
+    Json,
+)
+from scaler.kube.resources import SCALABLE_WORKLOAD
+
+_EVENTFUL = 14, 26
+"""Seconds in which something may happen, at least and at most."""
+_PATIENCE = 25
+"""Seconds without anything new at the end, after which somebody who waits is said to starve."""
+_LATEST = 200
+"""Seconds after which a run is over, whatever happens."""
+
+
+class Broken(AssertionError):
+    """A law does not hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nature:
+    """What kind of run it is."""
+
+    nodes: Mapping[str, int]
+    quota: int
+    is_shaky: bool
+    hurries: bool
+    pins: bool
+    provisions: bool
+    labels: bool
+    """Whether nodes that are added are for one request."""
+    policy: Json
+    queue: Json
+    mischief: Mischief
+    seconds: int
+
+    @classmethod
+    def of(cls, dice: Random) -> "Nature":
+        pins, provisions = dice.random() < 0.4, dice.random() < 0.4
+        labels = provisions and dice.random() < 0.4
+        is_preempting = dice.random() < 0.3
+        return cls(
+            nodes={f"node-{each}": dice.choice((4, 8, 8)) for each in "abcd"[: dice.randrange(2, 5)]},
+            quota=dice.choice((8, 12, 16)) if is_preempting else dice.choice((12, 16, 24, 1000, 1000)),
+            is_shaky=dice.random() < 0.25,
+            hurries=dice.random() < 0.7,
+            pins=pins,
+            provisions=provisions,
+            labels=labels,
+            policy={
+                "waitForPodsGone": dice.random() < 0.9,
+                "pin": {"enabled": pins},
+                **({"provisioning": _provisioning(dice, labels=labels)} if provisions else {}),
+            },
+            queue={
+                "queueingStrategy": dice.choice(("StrictFIFO", "BestEffortFIFO")),
+                **({"preemption": {"withinClusterQueue": "LowerPriority"}} if is_preempting else {}),
+            },
+            mischief=dice.choice((Mischief(), Mischief(), _MISCHIEF)),
+            seconds=dice.randrange(*_EVENTFUL),
+        )
+
+
+_MISCHIEF = Mischief(refused=30, conflicts=60, unheard=30, deadly=20)
+
+
+def _provisioning(dice: Random, *, labels: bool) -> Json:
+    selector = [{"key": LABEL, "valueFromProvisioningClassDetail": DETAIL}]
+    return {
+        "className": "example.com",
+        "after": dice.choice(("0s", "0s", "3s")),
+        "withdraw": dice.choice(("WhenFree", "Never")),
+        "atLimit": dice.choice(("Hold", "Yield")),
+        "retry": {"limit": dice.choice((0, 1, 2)), "base": "2s", "max": "5s"},
+        **({"podSetUpdates": {"nodeSelector": selector}} if labels else {"amount": dice.choice(("Gang", "Missing"))}),
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class Guest:
+    """A job that somebody has submitted."""
+
+    name: str
+    kind: str
+    pods: tuple[tuple[int, int], ...]
+    """How many of how many GPUs each, by PodSet."""
+    lasts: int
+    """Seconds from when all its pods run to when it ends."""
+    ends_slowly: bool
+    """Whether its pods end one after the other."""
+    fits: bool
+    since: int | None = None
+    """The second from which on it has been running whole."""
+    has_run: bool = False
+    is_gone: bool = False
+    back_at: int | None = None
+    """When somebody activates it again."""
+    is_taken: bool = False
+    """Whether a plan has taken it before."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({' + '.join(f'{count} × {gpus} GPUs' for count, gpus in self.pods)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    nature: Nature
+    started: int
+    strandings: int
+    deaths: int
+    broken: str = ""
+    story: tuple[str, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        title = f"run {self.seed}: {self.broken or 'all laws held'}"
+        return "\n".join((title, f"  {self.nature}", *(f"  {line}" for line in self.story)))
+
+
+class _AtOnce(ThreadPoolExecutor):
+    """Does what it is given there and then: a run of virtual time has nobody to wait for, and threads cost more."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+async def play(seed: int) -> Outcome:
+    """The run of that seed."""
+    asyncio.get_running_loop().set_default_executor(_AtOnce())
+    run = Run(seed)
+    broken = ""
+    try:
+        await run.play()
+    except Broken as error:
+        broken = str(error)
+    except AssertionError as error:
+        broken = f"the town broke: {error}"
+    return Outcome(
+        seed=seed,
+        nature=run.nature,
+        started=sum(guest.has_run for guest in run.guests),
+        strandings=run.strandings,
+        deaths=run.town.deaths,
+        broken=broken,
+        story=tuple(run.story),
+    )
+
+
+class Run:
+    """A story while it happens."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = dice = Random(seed)
+        self.nature = nature = Nature.of(dice)
+        self.guests: list[Guest] = []
+        self.story: list[str] = []
+        self.strandings = 0
+        self._news = 0
+        """The second in which something has last happened to somebody."""
+        self._said: dict[str, str] = {}
+        self._blind_until = 0
+        self._has_waited = False
+        self.town = town = BusyTown(
+            dict(nature.nodes),
+            dice,
+            hurries=nature.hurries,
+            provisions=nature.provisions,
+            policy=nature.policy,
+            quota=nature.quota,
+            **nature.queue,
+        )
+        town.told_of = self._tell
+        town.looked = self._check_promises
+        town.api.watch = self._check_patch  # type: ignore[attr-defined]
+        self.cloud = (
+            Whims(town, dice, revokes=nature.is_shaky, labels=nature.labels) if nature.provisions else None
+        )
+        for name, value in (("low", 1), ("high", 9)):
+            town.client.add(WORKLOAD_PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
+        self._empty = _empty(nature.nodes)
+
+    def _tell(self, words: str) -> None:
+        self.story.append(f"{(self.town.client.now - START).total_seconds():3.0f} s  {words}")
+
+    # ---------------------------------------------------------------------------------------------------- the story
+
+    async def play(self) -> None:
+        """Raises: Broken where a law does not hold."""
+        self._tell(f"nodes {dict(self.nature.nodes)}")
+        self.town.mischief = self.nature.mischief
+        await self._second()
+        for _ in range(self.nature.seconds):
+            self._something_happens()
+            await self._second()
+        self._calm_down()
+        await self._wind_up()
+        self._check_end()
+
+    async def _second(self, *, quiet: bool = False) -> None:
+        await self.town.seconds(1, quiet=quiet)
+        self._check_scheduling()
+        self._check_requests()
+        self._follow_guests()
+
+    def _something_happens(self) -> None:
+        dice, town = self.dice, self.town
+        if len(self.guests) < 9 and dice.random() < 0.5:
+            self._submit()
+        for guest in [each for each in self._there() if dice.random() < 0.04]:
+            dice.choice((self._deactivate, self._deactivate, self._take, self._delete))(guest)
+        starting = [each for each in self._there() if self._is_starting(each)]
+        if starting and dice.random() < 0.15:
+            dice.choice((self._deactivate, self._take, self._delete))(dice.choice(starting))
+        if dice.random() < 0.05:
+            self._tell("our process starts anew")
+            town.restart()
+        if dice.random() < 0.03 and not town.blind:
+            self._tell("nobody sees the nodes for a while")
+            town.blind, self._blind_until = "a test wants it", town.second + dice.randrange(1, 5)
+        if dice.random() < 0.02:
+            name = f"node-{len(town.client.all(NODE))}x"
+            if town.client.find(NODE, "", name) is None:
+                self._tell(f"node {name} is added, with 8 GPUs")
+                town.add_node(name, 8)
+        if self.nature.is_shaky and dice.random() < 0.15:
+            dice.choice((self._lose_pod, self._lose_pod, self._cordon, self._lose_node))()
+
+    def _submit(self) -> None:
+        dice, number = self.dice, len(self.guests)
+        kind, pods = self._wanted()
+        name = f"{kind}-{number}"
+        guest = Guest(
+            name=name,
+            kind=kind,
+            pods=pods,
+            lasts=dice.randrange(1, 9),
+            ends_slowly=dice.random() < 0.3,
+            fits=_can_seat(pods, self.nature.nodes) and sum(count * gpus for count, gpus in pods) <= self.nature.quota,
+        )
+        if not self.nature.is_shaky and not self._is_sure(pods):
+            return
+        self._tell(f"somebody submits {guest}{'' if guest.fits else ', which fits nowhere'}")
+        self.guests.append(guest)
+        self.town.termination[name] = dice.choice((1.0, 1.0, 3.0, 7.0))
+        labels = {"kueue.x-k8s.io/priority-class": dice.choice(("low", "high"))} if self.nature.queue.get(
+            "preemption"
+        ) else {}
+        if kind == "job":
+            self.town.submit(name, pods=pods[0][0], gpus=pods[0][1], **labels)
+        else:
+            (_, head), (workers, gpus) = pods
+            self.town.submit_ray(name, head=head, workers=workers, gpus=gpus)
+
+    def _is_sure(self, pods: Sequence[tuple[int, int]]) -> bool:
+        """Whether it finds its places for sure once it fits, on these nodes and on all that may come."""
+        is_uniform = len({gpus for _, gpus in pods if gpus}) <= 1
+        return is_uniform or is_assured(pods_of(_demands(pods), self._empty.index), self._empty)
+
+    def _wanted(self) -> tuple[str, tuple[tuple[int, int], ...]]:
+        dice = self.dice
+        if dice.random() < 0.35:
+            return "ray", ((1, dice.choice((0, 1, 2))), (dice.randrange(1, 4), dice.choice((1, 2, 4, 8))))
+        return "job", ((dice.choice((1, 1, 2, 2, 3, 4)), dice.choice((1, 2, 4, 4, 8))),)
+
+    def _there(self) -> list[Guest]:
+        """Those whose job is there, and has a Workload."""
+        return [each for each in self.guests if not each.is_gone and self._workload(each) is not None]
+
+    def _is_starting(self, guest: Guest) -> bool:
+        """Whether it was let go, and its pods are not all on nodes."""
+        workload = self._workload(guest) or {"spec": {"active": False}}
+        return is_let_go(workload) and not self._runs_whole(guest, workload)
+
+    def _workload(self, guest: Guest) -> Json | None:
+        job = self.town.client.find(JOB if guest.kind == "job" else RAY_CLUSTER, "ns", guest.name)
+        found = self.town.workload_of(job["metadata"]["uid"]) if job is not None else None
+        return None if found is None or has(found, "Finished") else found
+
+    # --------------------------------------------------------------------------------------------------- what happens
+
+    def _deactivate(self, guest: Guest) -> None:
+        workload = self._workload(guest)
+        if workload is not None and guest.back_at is None:
+            self._tell(f"somebody deactivates {guest.name}")
+            guest.back_at = self.town.second + self.dice.randrange(1, 8)
+            self.town.change(WORKLOAD, workload["metadata"]["name"], {"spec": {"active": False}})
+
+    def _take(self, guest: Guest) -> None:
+        """A plan of ours takes it, for one that waits for nodes."""
+        waiting = [each for each in self._there() if each is not guest and not is_let_go(self._workload(each) or {})]
+        if not waiting or guest.is_taken or guest.back_at is not None:
+            return
+        guest.is_taken, guest.back_at = True, self.town.second + self.dice.randrange(1, 8)
+        gang = self.dice.choice(waiting)
+        self._tell(f"a plan takes {guest.name} for {gang.name}")
+        self.town.deactivate(guest.name, for_gang=gang.name, is_granted=self.dice.random() < 0.7)
+
+    def _delete(self, guest: Guest) -> None:
+        self._tell(f"somebody deletes {guest.name}")
+        guest.is_gone = True
+        self.town.client.remove(JOB if guest.kind == "job" else RAY_CLUSTER, "ns", guest.name)
+        if self.town.client.find(SCALABLE_WORKLOAD, "ns", guest.name):
+            self.town.client.remove(SCALABLE_WORKLOAD, "ns", guest.name)
+
+    def _reactivate(self, guest: Guest) -> None:
+        guest.back_at = None
+        workload = self._workload(guest)
+        if workload is not None:
+            self._tell(f"{guest.name} is activated again")
+            body = {"spec": {"active": True}, "metadata": {"annotations": {"idlegpu.io/suspended": None}}}
+            self.town.change(WORKLOAD, workload["metadata"]["name"], body)
+
+    def _lose_pod(self) -> None:
+        running = [pod for pod in self.town.client.all(POD) if is_on_a_node(pod)]
+        if running:
+            name = self.dice.choice(running)["metadata"]["name"]
+            self._tell(f"pod {name} fails")
+            self.town.change(POD, name, {"status": {"phase": "Failed"}}, "status")
+
+    def _cordon(self) -> None:
+        node = self.dice.choice(self.town.client.all(NODE))
+        is_cordoned = not node["spec"].get("unschedulable")
+        self._tell(f"node {node['metadata']['name']} is {'' if is_cordoned else 'un'}cordoned")
+        self.town.change(NODE, node["metadata"]["name"], {"spec": {"unschedulable": is_cordoned}})
+
+    def _lose_node(self) -> None:
+        name = self.dice.choice(self.town.client.all(NODE))["metadata"]["name"]
+        if name not in self.nature.nodes:
+            self.town.remove_node(name)
+
+    def _follow_guests(self) -> None:
+        """Who runs whole ends after its time; who was deactivated comes back."""
+        second = self.town.second
+        if second >= self._blind_until:
+            self.town.blind = ""
+        for guest in self.guests:
+            if guest.is_gone:
+                continue
+            if guest.back_at is not None and guest.back_at <= second:
+                self._reactivate(guest)
+            workload = self._workload(guest)
+            if workload is None and self._is_done(guest):
+                self._clear_away(guest)
+            is_whole = workload is not None and self._runs_whole(guest, workload)
+            if not is_whole:
+                guest.since = None
+            elif guest.since is None:
+                guest.since, guest.has_run, self._news = second, True, second
+            elif second - guest.since >= guest.lasts:
+                self._end(guest)
+            if workload is not None:
+                self._note(guest, workload)
+
+    def _is_done(self, guest: Guest) -> bool:
+        job = self.town.client.find(JOB, "ns", guest.name)
+        return job is not None and has(job, "Complete") and self.town.workload_of(job["metadata"]["uid"]) is not None
+
+    def _clear_away(self, guest: Guest) -> None:
+        """Jobs that are done are removed after a while."""
+        guest.is_gone = True
+        self.town.client.remove(JOB, "ns", guest.name)
+
+    def _runs_whole(self, guest: Guest, workload: Json) -> bool:
+        alive = [pod for pod in self._pods(workload) if not pod["metadata"].get("deletionTimestamp")]
+        on_nodes = sum(1 for pod in alive if pod["spec"].get("nodeName"))
+        return is_let_go(workload) and on_nodes >= sum(count for count, _ in guest.pods)
+
+    def _pods(self, workload: Json) -> list[Json]:
+        uid = owner_uid(workload)
+        return [pod for pod in self.town.client.all(POD) if owner_uid(pod) == uid]
+
+    def _end(self, guest: Guest) -> None:
+        self._news = self.town.second
+        if guest.kind == "ray":
+            self._delete(guest)
+            return
+        running = [pod for pod in self.town.pods(guest.name) if is_on_a_node(pod)]
+        for pod in running[:1] if guest.ends_slowly else running:
+            self.town.change(POD, pod["metadata"]["name"], {"status": {"phase": "Succeeded"}}, "status")
+        if len(running) <= 1 or not guest.ends_slowly:
+            self._tell(f"{guest.name} is done")
+
+    def _note(self, guest: Guest, workload: Json) -> None:
+        entries = workload["status"].get("admissionChecks") or [{}]
+        words = f"{entries[0].get('state')}: {entries[0].get('message')}"
+        words += "" if has(workload, "QuotaReserved") else " (no quota)"
+        if words != self._said.get(guest.name):
+            self._said[guest.name], self._news = words, self.town.second
+            self._tell(f"{guest.name} is {words}")
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def _calm_down(self) -> None:
+        self._tell("from now on nothing goes wrong any more")
+        self.town.mischief, self.town.blind = Mischief(), ""
+        if self.cloud is not None:
+            self.cloud.is_honest = True
+        for node in self.town.client.all(NODE):
+            if node["spec"].get("unschedulable"):
+                self.town.change(NODE, node["metadata"]["name"], {"spec": {"unschedulable": False}})
+        for guest in self.guests:
+            guest.lasts = min(guest.lasts, 2)
+            if guest.back_at is not None and not guest.is_gone:
+                self._reactivate(guest)
+
+    async def _wind_up(self) -> None:
+        """All that can end does. Raises: Broken where somebody starves."""
+        self._news = self.town.second
+        while left := [guest for guest in self.guests if not guest.is_gone]:
+            await self._second(quiet=True)
+            if not any(guest.fits for guest in left):
+                return
+            if self.town.second - self._news > _PATIENCE or self.town.second > _LATEST:
+                self._give_up(left)
+
+    def _give_up(self, left: Sequence[Guest]) -> None:
+        """Nothing moves any more. Where quota is scarce, one that can never start may hold it: somebody deletes it."""
+        if self.nature.provisions and not self._has_waited:
+            self._tell("eleven minutes go by")
+            self._has_waited, self._news = True, self.town.second
+            self.town.client.now += timedelta(minutes=11)
+            return
+        hopeless = [guest for guest in left if not guest.fits]
+        starving = [guest for guest in left if guest.fits]
+        is_short = self.nature.quota < 1000 and any(not self.town.holds_quota(guest.name) for guest in starving)
+        stuck = [guest for guest in left if self.nature.is_shaky and is_let_go(self._workload(guest) or {})]
+        for guest in stuck or (hopeless if is_short else []):
+            self._delete(guest)
+            self._news = self.town.second
+            return
+        who = starving[0]
+        raise Broken(f"{who} never starts: {self.town.says(who.name)}")
+
+    # ------------------------------------------------------------------------------------------------------- the laws
+
+    def _check_scheduling(self) -> None:
+        found, self.town.stranded = self.town.stranded, []
+        self.strandings += len(found)
+        if found and not self.nature.is_shaky:
+            worst = max(found, key=lambda each: each.is_half)
+            half = "others of its gang are on nodes" if worst.is_half else "nor is another one of its gang on any"
+            raise Broken(f"pod {worst.pod} finds no node although {worst.job} was let go; {half}")
+
+    def _check_promises(self) -> None:
+        if self.nature.is_shaky or self.town.gate.report is None or not self.town.gate.report.opened:
+            return
+        pods: Counter[tuple[int, frozenset[tuple[str, str]]]] = Counter()
+        owed = [each for each in self.town.client.all(WORKLOAD) if _is_promised(each)]
+        for workload in owed:
+            pods += self._owed(workload)
+        nodes = {body["metadata"]["name"]: body["metadata"]["labels"] for body in self.town.client.all(NODE)}
+        if not _fit(list(pods.elements()), self.town.free(), nodes):
+            names = ", ".join(each["metadata"]["name"] for each in owed)
+            raise Broken(f"GPUs are promised twice: not all pods of {names} have places in {self.town.free()}")
+
+    def _owed(self, workload: Json) -> "Counter[tuple[int, frozenset[tuple[str, str]]]]":
+        """Pods that have been promised places and are not on nodes yet: GPUs of each, and the labels it selects."""
+        there = [pod for pod in self._pods(workload) if not pod["metadata"].get("deletionTimestamp")]
+        bound = Counter(
+            (pod["metadata"].get("labels") or {}).get("kueue.x-k8s.io/podset")
+            for pod in there
+            if is_on_a_node(pod) or is_over(pod)
+        )
+        found: Counter[tuple[int, frozenset[tuple[str, str]]]] = Counter()
+        for pod_set in workload["spec"]["podSets"]:
+            updates = [
+                update.get("nodeSelector") or {}
+                for entry in workload["status"].get("admissionChecks") or ()
+                for update in entry.get("podSetUpdates") or ()
+                if update["name"] == pod_set["name"]
+            ]
+            selected = frozenset(item for each in updates for item in each.items())
+            gpus = _gpus(pod_set["template"])
+            found[gpus, selected] += max(0, pod_set["count"] - bound[pod_set["name"]])
+        return found
+
+    def _check_patch(self, path: str, body: Mapping[str, Any]) -> None:
+        """As Kueue's webhook would, and as our own table promises."""
+        entries = (body.get("status") or {}).get("admissionChecks")
+        if "/workloads/" not in path or entries is None:
+            return
+        workload = self.town.api._object(path.removesuffix("/status"))[1]
+        if workload["metadata"]["resourceVersion"] != body["metadata"].get("resourceVersion"):
+            return
+        before = {each["name"]: each for each in workload["status"].get("admissionChecks") or ()}
+        for entry in entries:
+            old = before.get(entry["name"])
+            if old is None:
+                raise Broken(f"{path}: an entry is made that Kueue has not made")
+            if entry["name"] != CHECK and entry != old:
+                raise Broken(f"{path}: the entry of {entry['name']}, which is not ours, is changed")
+            if entry["name"] == CHECK:
+                self._check_entry(path, workload, old, entry)
+
+    def _check_entry(self, path: str, workload: Json, old: Json, new: Json) -> None:
+        is_held = has(workload, "QuotaReserved") and not (has(workload, "Evicted") or has(workload, "Finished"))
+        if not is_held or not workload["spec"].get("active", True):
+            raise Broken(f"{path}: {new['state']} is said of one that holds no quota, or has to go")
+        if old["state"] == "Ready" and new["state"] != "Retry":
+            raise Broken(f"{path}: Ready becomes {new['state']}")
+        if new["state"] not in ("Pending", "Ready", "Retry"):
+            raise Broken(f"{path}: {new['state']} is said")
+        if new["state"] == "Ready" and has(workload, "Admitted"):
+            raise Broken(f"{path}: Ready is said again")
+
+    def _check_requests(self) -> None:
+        if not self.nature.provisions:
+            return
+        open_: Counter[str] = Counter()
+        for request in self.town.client.all(PROVISIONING_REQUEST):
+            metadata = request["metadata"]
+            if int(metadata["annotations"]["idlegpu.io/attempt"]) > 1 + self.nature.policy["provisioning"]["retry"]["limit"]:
+                raise Broken(f"{metadata['name']} is one more than the policy allows")
+            is_lost = any(has(request, kind) for kind in ("Failed", "BookingExpired", "CapacityRevoked"))
+            open_[metadata["labels"]["idlegpu.io/workload-uid"]] += not is_lost
+        crowded = next((uid for uid, count in open_.items() if count > 1), None)
+        if crowded:
+            raise Broken(f"{open_[crowded]} requests are open for one gang at the same time: {crowded}")
+
+    def _check_end(self) -> None:
+        if self.town.active() != "True":
+            raise Broken(f"our AdmissionCheck is not Active: {self.town.active()}")
+        starved = [guest for guest in self.guests if guest.fits and not guest.has_run and not guest.is_gone]
+        if starved:
+            raise Broken(f"{starved[0]} ended without having run")
+
+
+# ------------------------------------------------------------------------------------------------------------ arithmetic
+
+
+def _is_promised(workload: Json) -> bool:
+    """Whether its pods may come at any moment, by what the API says."""
+    if has(workload, "Finished") or has(workload, "Evicted") or not workload["spec"].get("active", True):
+        return False
+    states = [each["state"] for each in workload["status"].get("admissionChecks") or ()]
+    is_ready = bool(states) and all(state == "Ready" for state in states)
+    return has(workload, "Admitted") or (is_ready and has(workload, "QuotaReserved"))
+
+
+def _gpus(template: Json) -> int:
+    limits = (each.get("resources", {}).get("limits") or {} for each in template["spec"]["containers"])
+    return sum(int(each.get(GPU, 0)) for each in limits)
+
+
+def _fit(
+    pods: Sequence[tuple[int, frozenset[tuple[str, str]]]], free: Mapping[str, int], labels: Mapping[str, Json]
+) -> bool:
+    """Whether there is a way to give every pod a node: by trying all of them, the largest pod first."""
+    left = dict(free)
+    queue = sorted((each for each in pods if each[0]), key=lambda each: (-each[0], sorted(each[1])))
+
+    def seated(at: int) -> bool:
+        if at == len(queue):
+            return True
+        gpus, selected = queue[at]
+        tried = set()
+        for node, room in left.items():
+            alike = (room, tuple(sorted(labels[node].items())) if selected else ())
+            if room < gpus or alike in tried or any(labels[node].get(key) != value for key, value in selected):
+                continue
+            tried.add(alike)
+            left[node] -= gpus
+            if seated(at + 1):
+                return True
+            left[node] += gpus
+        return False
+
+    return seated(0)
+
+
+def _can_seat(pods: Iterable[tuple[int, int]], nodes: Mapping[str, int]) -> bool:
+    wanted = [(gpus, frozenset[tuple[str, str]]()) for count, gpus in pods for _ in range(count)]
+    return _fit(wanted, nodes, dict.fromkeys(nodes, {}))
+
+
+def _demands(pods: Sequence[tuple[int, int]]) -> list[Demand]:
+    return [Demand(pod_set=str(at), count=count, requests={GPU: gpus, "pods": 1}) for at, (count, gpus) in enumerate(pods)]
+
+
+def _empty(nodes: Mapping[str, int]) -> Capacity:
+    found = [
+        Node(name=name, labels={}, taints=(), allocatable={GPU: gpus, "pods": 110}) for name, gpus in nodes.items()
+    ]
+    return capacity_of(NodeIndex(found), [])
