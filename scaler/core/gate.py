@@ -105,7 +105,7 @@ def _of_one_that_needs_nodes(gang: Gang, outlook: Outlook, now: datetime) -> Ans
 
 
 def _may_yield(gang: Gang, outlook: Outlook, now: datetime) -> bool:
-    is_rested = gang.yielded is None or gang.yielded.until <= now
+    is_rested = gang.yielded is None or gang.yielded.until <= now or gang.is_yielding
     return outlook.nodes.is_yielding and bool(outlook.wanted_by) and is_rested
 
 
@@ -169,7 +169,7 @@ def stand_back(gang: Gang, plan: str) -> Answer | Nothing:
         return Nothing(silence)
     if gang.was_let_go:
         return Nothing("it was let go, and is not stopped any more")
-    if gang.yielded is not None:
+    if gang.yielded is not None and not gang.is_yielding:
         return Nothing(f"it has yielded before, to {gang.yielded.to}")
     return Answer(
         state=State.RETRY, because=Because.YIELDS, message=f"gives back what plan {plan} has freed for others"

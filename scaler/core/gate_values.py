@@ -64,6 +64,8 @@ class Yielded:
     """The plan or whoever else it was for."""
     at: datetime
     times: int = 1
+    reserved_at: datetime | None = None
+    """When the quota was reserved that it gave back; None where nobody noted that."""
 
     @property
     def until(self) -> datetime:
@@ -88,6 +90,13 @@ class Gang:
     entry: Entry | None = None
     yielded: Yielded | None = None
     """The last time; None where it never has."""
+
+    @property
+    def is_yielding(self) -> bool:
+        """Whether it is noted that it gives back the very quota that it still has: somebody died before saying so."""
+        return (
+            self.yielded is not None and self.reserved_at is not None and self.yielded.reserved_at == self.reserved_at
+        )
 
     @property
     def is_held(self) -> bool:

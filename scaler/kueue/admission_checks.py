@@ -63,6 +63,8 @@ class _Note(msgspec.Struct):
     to: str
     at: datetime
     times: int = 1
+    of: datetime | None = None
+    """When the quota was reserved."""
 
 
 def yielded_of(workload: Workload) -> Yielded | None:
@@ -75,7 +77,8 @@ def yielded_of(workload: Workload) -> Yielded | None:
         return None
     try:
         found = msgspec.json.decode(note, type=_Note)
-        return Yielded(to=found.to, at=_aware(found.at), times=max(1, found.times))
+        of = _aware(found.of) if found.of else None
+        return Yielded(to=found.to, at=_aware(found.at), times=max(1, found.times), reserved_at=of)
     except (*UNREADABLE, OverflowError):
         return Yielded(to="somebody (the note cannot be read)", at=_NEVER_AGAIN)
 
@@ -119,6 +122,7 @@ def _update(update: PodSetUpdate) -> Json:
 def yield_patch(workload: Json, yielded: Yielded) -> Json:
     """The patch of the Workload that notes that it gives its quota back."""
     note = {"to": yielded.to, "at": _stamp(yielded.at), "times": yielded.times}
+    note |= {"of": _stamp(yielded.reserved_at)} if yielded.reserved_at else {}
     annotations = {YIELDED_ANNOTATION: msgspec.json.encode(note).decode()}
     return {"metadata": {**_guard(workload), "annotations": annotations}}
 

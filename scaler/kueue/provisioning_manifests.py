@@ -32,6 +32,7 @@ from scaler.kueue.provisioning_requests import (
     MANAGED_LABEL,
     POD_SETS_ANNOTATION,
     RESERVED_AT_ANNOTATION,
+    WORKLOAD_ANNOTATION,
     WORKLOAD_UID_LABEL,
     Flavors,
     ask_of,
@@ -109,6 +110,7 @@ def order_of(
             "namespace": workload.metadata.namespace,
             "labels": _labels(workload),
             "annotations": {
+                WORKLOAD_ANNOTATION: workload.metadata.name,
                 CHECK_ANNOTATION: check,
                 ATTEMPT_ANNOTATION: str(attempt),
                 RESERVED_AT_ANNOTATION: stamp(ask.reserved_at),

@@ -29,6 +29,8 @@ from scaler.kube.quota_objects import ResourceFlavor
 
 MANAGED_LABEL = "idlegpu.io/managed"
 WORKLOAD_UID_LABEL = "idlegpu.io/workload-uid"
+WORKLOAD_ANNOTATION = "idlegpu.io/workload"
+"""The name of the Workload, to ask the API how it is."""
 CHECK_ANNOTATION = "idlegpu.io/check"
 ATTEMPT_ANNOTATION = "idlegpu.io/attempt"
 RESERVED_AT_ANNOTATION = "idlegpu.io/reserved-at"

@@ -4,8 +4,8 @@ Laws:
 
 * Before every write the Workload is read from the API, and decided upon again. Where the answer is another one now,
   nothing is written, and the next tick looks at it.
-* Of a Workload that gives its quota back it is noted first. A process that dies in between leaves one that will not be
-  asked again, and never one that is asked for ever.
+* Of a Workload that gives its quota back it is noted first, and which quota. A process that dies in between leaves one
+  that is asked for the same quota again, and never one that is asked for ever.
 * What was written counts at once, before the copy shows it.
 * Nothing is announced that was not written.
 """
@@ -172,8 +172,11 @@ class EntryWriter:
 
 
 def _note(gang: Gang, to: str, now: datetime) -> Yielded:
-    """What is noted on a gang that gives its quota back."""
-    return Yielded(to=to, at=now, times=gang.yielded.times + 1 if gang.yielded is not None else 1)
+    """What is noted on a gang that gives its quota back; the same where it was noted of this very quota."""
+    before = gang.yielded
+    if before is not None and gang.is_yielding:
+        return before
+    return Yielded(to=to, at=now, times=before.times + 1 if before is not None else 1, reserved_at=gang.reserved_at)
 
 
 def _is_unchanged(case: GangCase, fresh: Workload, gang: Gang) -> bool:

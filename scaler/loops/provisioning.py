@@ -41,6 +41,7 @@ from scaler.kube.provisioning_objects import ProvisioningRequest
 from scaler.kube.resources import WORKLOAD, Resource
 from scaler.kueue.provisioning_manifests import Order, order_of
 from scaler.kueue.provisioning_requests import (
+    WORKLOAD_ANNOTATION,
     WORKLOAD_UID_LABEL,
     Flavors,
     ask_of,
@@ -57,6 +58,7 @@ from scaler.loops.request_writer import Made, RequestWriter
 
 log = structlog.get_logger(__name__)
 
+_ABSENT = 404
 _ORPHANED_FOR = timedelta(seconds=30)
 """How long a request may be nobody's before it is removed. Copies of two kinds of objects are never quite in step."""
 _REFUSED_FOR = timedelta(seconds=5)
@@ -191,16 +193,42 @@ class Provisioning:
         known = {each.metadata.uid for each in ours}
         self._told = {uid: state for uid, state in self._told.items() if uid in known}
         self._refusals = {uid: each for uid, each in self._refusals.items() if uid in followed}
-        self._orphans = {each.metadata.uid: self._orphans.get(each.metadata.uid, now) for each in orphans}
+        since, self._orphans = self._orphans, {}
         for each in orphans:
-            if now - self._orphans[each.metadata.uid] < _ORPHANED_FOR or each.metadata.deletion_timestamp:
-                continue
-            try:
-                await self._delete(each)
-            except KubeError as error:
-                if error.reason == NOT_LEADING:
-                    raise
-                log.warning("ProvisioningRequest of nobody not removed", request=each.metadata.key, error=str(error))
+            uid = each.metadata.uid
+            self._orphans[uid] = since.get(uid, now)
+            if each.metadata.deletion_timestamp is None and await self._is_nobodys(each, since.get(uid), now):
+                await self._clear_away(each)
+
+    async def _is_nobodys(self, orphan: ProvisioningRequest, since: datetime | None, now: datetime) -> bool:
+        """Whether it has been nobody's for long or, of one that has just been found, its Workload is truly gone.
+
+        So the leader that comes after one that died withdraws what an evicted gang has asked for, at once.
+        """
+        if since is not None:
+            return now - since >= _ORPHANED_FOR
+        name = orphan.metadata.annotations.get(WORKLOAD_ANNOTATION, "")
+        try:
+            live = (
+                decode(Workload, await self._api.get(WORKLOAD.path(orphan.metadata.namespace, name))) if name else None
+            )
+        except KubeError as error:
+            return error.status == _ABSENT
+        except UNREADABLE:
+            return False
+        if live is None:
+            return False
+        is_another = live.metadata.uid != orphan.metadata.labels[WORKLOAD_UID_LABEL]
+        return is_another or stage_of(live, check_of(orphan)) is Stage.GONE
+
+    async def _clear_away(self, orphan: ProvisioningRequest) -> None:
+        """Raises: KubeError with the reason NotLeading."""
+        try:
+            await self._delete(orphan)
+        except KubeError as error:
+            if error.reason == NOT_LEADING:
+                raise
+            log.warning("ProvisioningRequest of nobody not removed", request=orphan.metadata.key, error=str(error))
 
     def requests_of(self, workload: Workload, check: str) -> dict[str, ProvisioningRequest]:
         """The requests that were made for the Workload because of the check, by name."""

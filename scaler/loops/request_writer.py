@@ -87,25 +87,29 @@ class RequestWriter:
         return NotYet(f"waits until PodTemplate {name} of an earlier request is gone")
 
     async def remove(self, found: ProvisioningRequest, resource: Resource) -> None:
-        """Delete the request and its PodTemplates, as far as they are there. Raises: KubeError."""
-        namespace, name = found.metadata.key
-        if not await self._delete(resource.path(namespace, name), found.metadata.uid):
-            return
-        for pod_set in found.spec.pod_sets:
-            path = POD_TEMPLATE.path(namespace, pod_set.pod_template_ref.name)
-            template = await self._find(StoredPodTemplate, path)
-            if template is not None and _is_of(template, found.metadata.labels[WORKLOAD_UID_LABEL]):
-                await self._delete(path, template.metadata.uid)
+        """Delete the PodTemplates and the request, as far as they are there. Raises: KubeError.
 
-    async def _delete(self, path: str, uid: str) -> bool:
-        """Whether it is gone or going; False where another one of that name is there, which is left alone."""
+        The request last: it is by what the rest is found, should this process die in between. A successor of the same
+        name may use the same PodTemplates, so that it is looked for first.
+        """
+        namespace, name = found.metadata.key
+        path = resource.path(namespace, name)
+        present = await self._find(ProvisioningRequest, path)
+        if present is not None and present.metadata.uid != found.metadata.uid:
+            return
+        for owner in found.metadata.owner_references:
+            if owner.kind == POD_TEMPLATE.kind:
+                await self._delete(POD_TEMPLATE.path(namespace, owner.name), owner.uid)
+        if present is not None:
+            await self._delete(path, found.metadata.uid)
+
+    async def _delete(self, path: str, uid: str) -> None:
+        """It is gone or going, or another one of that name is there, which is left alone. Raises: KubeError."""
         try:
             await self._api.delete(path, uid=uid)
         except KubeError as error:
             if error.status not in (_ABSENT, _CONFLICT):
                 raise
-            return error.status == _ABSENT
-        return True
 
     async def _find(self, kind: type[T], path: str) -> T | None:
         """The object as the API has it; None where there is none. Raises: KubeError."""

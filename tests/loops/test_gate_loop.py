@@ -818,7 +818,7 @@ async def test_a_newcomer_gives_its_quota_back_once_and_never_again():
     assert await town.gate.stand_back(key, "plan-1") == ""
     assert town.says("newcomer") == "Retry: gives back what plan plan-1 has freed for others"
     note = town.workload("newcomer")["metadata"]["annotations"][YIELDED_ANNOTATION]
-    assert note == '{"to":"plan plan-1","at":"2026-11-20T12:00:06Z","times":1}'
+    assert note == '{"to":"plan plan-1","at":"2026-11-20T12:00:06Z","times":1,"of":"2026-11-20T12:00:04Z"}'
     await town.passes(3)
     assert town.entry("newcomer")["retryCount"] == 1
     assert town.holds_quota("newcomer")

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -423,6 +423,14 @@ async def test_what_was_asked_for_by_another_policy_is_asked_for_anew(asked: Clu
     assert (await asked.stored(PROVISIONING_REQUEST, FIRST))["spec"]["parameters"] == {"zone": "b"}
 
 
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_new_process_removes_at_once_what_a_gang_has_asked_for_that_is_gone(asked: Cluster, end: str) -> None:
+    await asked.put(ENDS[end])
+    asked.provisioning = asked.restarted()
+    await asked.provisioning.sweep(set(), at(0))
+    assert (await asked.names(), await asked.templates()) == ([], [])
+
+
 async def test_what_is_nobodys_is_removed_after_a_while(asked: Cluster) -> None:
     await asked.caught_up()
     uid = (await asked.workload()).metadata.uid
@@ -476,7 +484,7 @@ async def test_a_restart_at_any_write_of_removing_leaves_nothing_that_matters(
 ) -> None:
     await asked.put(gang().condition("Evicted", True))
     setattr(asked.writes, moment, crash_at(write))
-    with pytest.raises(CrashError):
+    with suppress(CrashError):  # The garbage collector may be faster than the second write, which then is none.
         await asked.settle()
     setattr(asked.writes, moment, lambda _: None)
     asked.provisioning = asked.restarted()
@@ -582,9 +590,9 @@ async def test_one_that_no_longer_leads_removes_nothing(asked: Cluster) -> None:
     with pytest.raises(KubeError) as refused:
         await asked.look()
     assert refused.value.reason == NOT_LEADING
-    await asked.provisioning.sweep(set(), at(0))
-    with pytest.raises(KubeError):
-        await asked.provisioning.sweep(set(), at(60))
+    with pytest.raises(KubeError) as refused:
+        await asked.provisioning.sweep(set(), at(0))
+    assert refused.value.reason == NOT_LEADING
     assert await asked.names() == [FIRST]
 
 
