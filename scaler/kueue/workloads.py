@@ -35,7 +35,7 @@ def observe(workload: Workload, gpus: GpuResources) -> suspension.Workload:
         quota_reserved=is_true(conditions, "QuotaReserved"),
         admitted=is_true(conditions, "Admitted"),
         suspended_by_us=SUSPENDED_ANNOTATION in workload.metadata.annotations,
-        suspended_at=_suspended_at(workload.metadata.annotations.get(SUSPENDED_ANNOTATION, "")),
+        suspended_at=cause.at if (cause := cause_of(workload)) is not None else None,
         eviction_reason=evicted.reason if evicted and evicted.status == "True" else "",
         status_message=_why_not_admitted(workload),
         is_plain_pod=_is_plain_pod(workload),
@@ -45,17 +45,29 @@ def observe(workload: Workload, gpus: GpuResources) -> suspension.Workload:
     )
 
 
-class _Cause(msgspec.Struct):
+class Cause(msgspec.Struct, frozen=True, rename="camel"):
+    """Why and when we deactivated a Workload, as our annotation on it says."""
+
     at: datetime | None = None
+    reason: str = ""
+    idle_since: datetime | None = None
 
 
-def _suspended_at(annotation: str) -> datetime | None:
-    """When we deactivated it, from our own annotation; None where somebody has garbled it."""
-    try:
-        at = msgspec.json.decode(annotation, type=_Cause).at if annotation else None
-        return at.astimezone(UTC) if at and at.tzinfo else None
-    except (*UNREADABLE, OverflowError):
+def cause_of(workload: Workload) -> Cause | None:
+    """None where it carries no such annotation; an empty one where somebody has garbled it."""
+    annotation = workload.metadata.annotations.get(SUSPENDED_ANNOTATION)
+    if annotation is None:
         return None
+    try:
+        cause = msgspec.json.decode(annotation, type=Cause)
+        return msgspec.structs.replace(cause, at=_in_utc(cause.at), idle_since=_in_utc(cause.idle_since))
+    except (*UNREADABLE, OverflowError):
+        return Cause()
+
+
+def _in_utc(instant: datetime | None) -> datetime | None:
+    """None for a time of nobody knows which zone. Raises: OverflowError."""
+    return instant.astimezone(UTC) if instant and instant.tzinfo else None
 
 
 def _why_not_admitted(workload: Workload) -> str:
