@@ -1,0 +1,117 @@
+"""The chart grants what the program needs and nothing else, and less to a scaler that only observes."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from helm_chart import NAMESPACE, objects, one
+
+from scaler.kube.resources import DEPLOYMENT, STATEFUL_SET
+from scaler.loops.diagnosis.permissions import NEEDS, Part, asks_of
+
+TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET})
+"""What the chart's default values name as kinds that are scaled."""
+READS = {"get", "list", "watch"}
+WRITERS_OF_CLAIMS = {"provisioningrequests", "podtemplates"}
+
+
+class Grant(NamedTuple):
+    """One thing that an account may do; without a namespace, in all of them."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str = ""
+
+
+def granted(*roles: str, **values: Any) -> set[Grant]:
+    """What the account of a release may do by these of its roles; without any, by all that are bound to it."""
+    return {grant for each in bound(values) if not roles or each[0] in roles for grant in each[1]}
+
+
+def bound(values: dict[str, Any]) -> Iterator[tuple[str, list[Grant]]]:
+    rendered = objects(values)
+    roles = {(each["kind"], key(each)): each for each in rendered if each["kind"] in ("Role", "ClusterRole")}
+    for binding in rendered:
+        if binding["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+            assert [(each["name"], each["namespace"]) for each in binding["subjects"]] == [(NAMESPACE, NAMESPACE)]
+            namespace, reference = binding["metadata"].get("namespace", ""), binding["roleRef"]
+            role = roles[reference["kind"], (namespace, reference["name"])]
+            yield reference["name"].removeprefix("idle-gpu-scaler-"), list(grants_of(role))
+
+
+def key(body: dict[str, Any]) -> tuple[str, str]:
+    return body["metadata"].get("namespace", ""), body["metadata"]["name"]
+
+
+def grants_of(role: dict[str, Any]) -> Iterator[Grant]:
+    for rule in role["rules"]:
+        assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
+        for verb in rule["verbs"]:
+            for resource in rule["resources"]:
+                yield Grant(verb, rule["apiGroups"][0], resource, role["metadata"].get("namespace", ""))
+
+
+def needed(*parts: Part, namespace: str = "") -> set[Grant]:
+    """What the program says that it needs, for these parts of it."""
+    return {
+        Grant(ask.verb, ask.group, ask.resource + (f"/{ask.subresource}" if ask.subresource else ""), ask.namespace)
+        for need in NEEDS
+        if need.part in parts
+        for ask in asks_of(need, targets=TARGETS, namespace=namespace, lease_namespace=NAMESPACE)
+    }
+
+
+def test_what_is_granted_is_what_is_needed() -> None:
+    assert granted() == needed(*Part)
+
+
+def test_observing_is_granted_reads_only() -> None:
+    observing = granted(mode="observe")
+    assert {each.verb for each in observing} <= READS
+    assert observing == granted("observe")
+    assert needed(Part.SCALER, Part.PLANS) <= observing < needed(*Part)
+    assert not [each for each in observing if each.resource in ("secrets", "configmaps", "leases")]
+
+
+def test_whoever_makes_no_claims_on_nodes_may_make_none() -> None:
+    less = granted(rbac={"provisioning": False})
+    assert {each.resource for each in granted() - less} == WRITERS_OF_CLAIMS
+    assert {each.verb for each in less if each.resource in WRITERS_OF_CLAIMS} == {"list", "watch"}
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_confined_to_a_namespace_nothing_is_granted_outside_of_it(mode: str) -> None:
+    confined = granted(namespaces=["team-a"], mode=mode)
+    parts = [Part.SCALER, Part.RECONCILER] if mode == "enforce" else [Part.SCALER]
+    assert confined == needed(*parts, namespace="team-a")
+    assert {each.namespace for each in confined} <= {"team-a", NAMESPACE}
+    kinds = {each["kind"] for each in objects({"namespaces": ["team-a"], "mode": mode})}
+    assert not kinds & {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}
+
+
+def test_kinds_that_are_scaled_are_named_one_by_one() -> None:
+    none, more = granted(targets=[]), granted(targets=[{"apiGroup": "leaderworkerset.x-k8s.io", "resources": ["sets"]}])
+    assert more - none == {
+        Grant("list", "leaderworkerset.x-k8s.io", "sets"),
+        Grant("watch", "leaderworkerset.x-k8s.io", "sets"),
+        Grant("get", "leaderworkerset.x-k8s.io", "sets/scale"),
+    }
+
+
+def test_the_lease_is_in_the_namespace_of_the_release() -> None:
+    assert granted("lease") == {
+        Grant(verb, "coordination.k8s.io", "leases", NAMESPACE) for verb in ("get", "create", "update")
+    }
+
+
+def test_people_get_our_kinds_with_the_roles_that_they_have() -> None:
+    view, edit = one("ClusterRole", name="idle-gpu-scaler-view"), one("ClusterRole", name="idle-gpu-scaler-edit")
+    assert {each.verb for each in grants_of(view)} == READS
+    assert {each.resource for each in grants_of(edit)} == {"scalableworkloads", "scalableworkloads/scale"}
+    assert "rbac.authorization.k8s.io/aggregate-to-edit" in edit["metadata"]["labels"]
+
+
+def test_nothing_is_granted_where_others_grant() -> None:
+    kinds = {each["kind"] for each in objects({"rbac": {"create": False}})}
+    assert not {kind for kind in kinds if "Role" in kind}
