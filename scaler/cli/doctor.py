@@ -14,12 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from scaler.cli.asking import Asked
+from scaler.cli.chains import look, parse_connect_to
 from scaler.cli.sources import open_source
 from scaler.core.reclaim_policy import Unprotected
 from scaler.core.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.accelerators import GpuResources
 from scaler.kube.transport import KubeTransport
 from scaler.loops.diagnosis import Finding, Severity, Unread, Wanted, counts, diagnose
+from scaler.loops.diagnosis.callers import Callers
+from scaler.loops.diagnosis.chains import chain_findings
 from scaler.loops.diagnosis.survey import Subject, Surveyor, Telemetry
 from scaler.settings.load import load
 from scaler.settings.model import Settings
@@ -33,16 +36,17 @@ _NAMED = 3
 """Objects with the same finding that are named on a terminal; the JSON has all of them."""
 
 
-def run_doctor(asked: Asked, *, user: str) -> int:
+def run_doctor(asked: Asked, *, user: str, connect_to: str = "") -> int:
     """The exit status: 1 where something fails. Raises: ScalerError."""
+    at = parse_connect_to(connect_to)
     settings = load(asked.config, environ=os.environ, flags=asked.flags)
     logs.configure(level="error", style="text")
-    findings = asyncio.run(_examine(settings, Subject(user=user)))
+    findings = asyncio.run(_examine(settings, Subject(user=user), at))
     asked.show(answer_of(findings), render)
     return 1 if counts(findings)[Severity.FAIL] else 0
 
 
-async def _examine(settings: Settings, subject: Subject) -> list[Finding]:
+async def _examine(settings: Settings, subject: Subject, connect_to: tuple[str, int] | None) -> list[Finding]:
     kubernetes = settings.kubernetes
     transport = await KubeTransport.connect(
         kubernetes.kubeconfig, kubernetes.context, call_seconds=kubernetes.timeout.total_seconds()
@@ -56,7 +60,9 @@ async def _examine(settings: Settings, subject: Subject) -> list[Finding]:
         )
         now = datetime.now(UTC)
         facts = await surveyor.take(_wanted(settings), telemetry, subject, now)
-        return diagnose(facts, now)
+        callers = await Callers(transport).take(facts.objects.scaling(facts.wanted).ours())
+        seen = await look(callers, connect_to, now)
+        return [*diagnose(facts, now), *chain_findings(callers, seen, now)]
 
 
 @asynccontextmanager

@@ -226,12 +226,22 @@ def doctor(
             show_default=False,
         ),
     ] = "",
+    connect_to: Annotated[
+        str,
+        typer.Option(
+            "--connect-to",
+            metavar="HOST:PORT",
+            help="Where the scaler's gRPC is reached from here, such as a port-forward; default: scalerAddress.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Look for what is wrong with a cluster.
 
-    The API and its kinds, permissions, AdmissionChecks and ClusterQueues, ScaledObjects, and the metrics source: check
-    by check, what was found, where, and what to do. Changes nothing. Ends with status 1 where something fails.
+    The API and its kinds, permissions, AdmissionChecks and ClusterQueues, ScaledObjects, the metrics source, and TLS as
+    KEDA speaks it: check by check, what was found, where, and what to do. Changes nothing. Ends with status 1 where
+    something fails.
     """
     from scaler.cli.asking import Asked
     from scaler.cli.doctor import run_doctor
@@ -242,7 +252,8 @@ def doctor(
         "prometheus.url": prometheus_url,
         "dcgm.endpoints": dcgm_endpoint or None,
     }
-    sys.exit(run_doctor(Asked(server="", local=True, config=config, flags=flags, as_json=as_json), user=user))
+    asked = Asked(server="", local=True, config=config, flags=flags, as_json=as_json)
+    sys.exit(run_doctor(asked, user=user, connect_to=connect_to))
 
 
 @app.command()

@@ -143,10 +143,17 @@ class ScaleTargetRef(Struct, frozen=True):
     """KEDA's defaults. Source: KEDA, pkg/scaling/resolver, ResolveScaleTargetPodSpec."""
 
 
+class AuthenticationRef(Struct, frozen=True):
+    name: str = ""
+    kind: str = ""
+    """Empty: TriggerAuthentication."""
+
+
 class Trigger(Struct, frozen=True):
     type: str = ""
     name: str = ""
     metadata: dict[str, str] = {}
+    authentication_ref: AuthenticationRef | None = None
 
 
 class ScaledObjectSpec(Struct, frozen=True):
@@ -193,6 +200,9 @@ class GrantStatus(Struct, frozen=True):
     victims: tuple[str, ...] = ()
     granted_at: datetime | None = None
     expires_at: datetime | None = None
+    seeks: str = "Quota"
+    check: str = ""
+    """Name of the AdmissionCheck that holds the gang back, of a plan for nodes."""
 
 
 class ReallocationStatus(Struct, frozen=True):

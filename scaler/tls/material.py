@@ -66,13 +66,14 @@ class Material:
     def why_out_of_date(self, now: datetime) -> str:
         """Empty while it is accepted."""
         if late := next((each for each in self.chain if is_over(each, now)), None):
-            return f"its certificate was good until {_second(late.not_after)}"
+            return f"its certificate was good until {second(late.not_after)}"
         if early := next((each for each in self.chain if is_still_to_come(each, now)), None):
-            return f"its certificate is good from {_second(early.not_before)} only"
+            return f"its certificate is good from {second(early.not_before)} only"
         return ""
 
 
-def _second(instant: datetime) -> str:
+def second(instant: datetime) -> str:
+    """As people read it, in UTC."""
     return instant.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 
@@ -118,23 +119,27 @@ def _context(files: Files, certificate: bytes, key: bytes, authorities: bytes | 
     """A server's context of exactly these bytes. Raises: UnusableError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load_pair(context, files, certificate, key)
+    load_pair(context, certificate, key, names=(files.certificate, files.key))
     if authorities is not None:
         _ask_for_certificates(context, files.client_authorities, authorities)
     return context
 
 
-def _load_pair(context: ssl.SSLContext, files: Files, certificate: bytes, key: bytes) -> None:
+def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes, *, names: tuple[object, object]) -> None:
+    """Let the context show this certificate. `names` are what the two are called in messages.
+
+    Raises: UnusableError.
+    """
     try:
         with _as_path(certificate) as certificate_path, _as_path(key) as key_path:
             context.load_cert_chain(certificate_path, key_path, password=_no_password)
     except _PasswordWantedError:
-        raise UnusableError(f"{files.key} is encrypted; store the key without a passphrase") from None
+        raise UnusableError(f"{names[1]} is encrypted; store the key without a passphrase") from None
     except ssl.SSLError as error:
-        reason = "its certificate belongs to another key" if error.reason == "KEY_VALUES_MISMATCH" else _words(error)
-        raise UnusableError(f"{files.certificate} and {files.key} cannot be used together: {reason}") from None
+        reason = "the certificate belongs to another key" if error.reason == "KEY_VALUES_MISMATCH" else _words(error)
+        raise UnusableError(f"{names[0]} and {names[1]} cannot be used together: {reason}") from None
     except OSError as error:
-        raise UnusableError(f"{files.certificate} cannot be tried out: {error.strerror}") from None
+        raise UnusableError(f"{names[0]} cannot be tried out: {error.strerror}") from None
 
 
 def _ask_for_certificates(context: ssl.SSLContext, path: Path | None, authorities: bytes) -> None:

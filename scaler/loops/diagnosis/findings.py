@@ -29,6 +29,7 @@ class Topic(StrEnum):
     QUEUES = "ClusterQueues"
     SCALED_OBJECTS = "ScaledObjects"
     METRICS = "Metrics"
+    TLS = "TLS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

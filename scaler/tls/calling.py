@@ -1,0 +1,58 @@
+"""How does KEDA call an external scaler? Trigger metadata and authentication parameters → terms.
+
+| given                                              | KEDA                                                          |
+|----------------------------------------------------|---------------------------------------------------------------|
+| `enableTLS: "true"`                                | speaks TLS, trusts the authorities of its system              |
+| `caCert` as an authentication parameter            | speaks TLS, trusts these authorities, too                     |
+| `tlsClientCert` and `tlsClientKey`, parameters too | speaks TLS, and shows this certificate                        |
+| `unsafeSsl: "true"`                                | where it speaks TLS: trusts everybody. Alone: speaks none     |
+| any of the three in the metadata                   | does not look at them there: without the rest, in the clear   |
+
+Source: KEDA, pkg/scalers/external_scaler.go and pkg/util/tls_config.go.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PARAMETERS = ("caCert", "tlsClientCert", "tlsClientKey")
+"""What KEDA takes from a TriggerAuthentication only, as PEM."""
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How one trigger's calls are made. Equal terms are one connection."""
+
+    encrypted: bool = False
+    verifies: bool = True
+    """Whether it looks at the server's certificate."""
+    authorities_pem: bytes = b""
+    """Beside those of the system."""
+    certificate_pem: bytes = b""
+    key_pem: bytes = field(default=b"", repr=False)
+
+    @property
+    def has_certificate(self) -> bool:
+        return bool(self.certificate_pem)
+
+
+def terms_of(metadata: Mapping[str, str], parameters: Mapping[str, bytes]) -> Terms:
+    """What KEDA makes of a trigger. `parameters` are those of its authentication."""
+    authorities, certificate, key = (parameters.get(name, b"") for name in PARAMETERS)
+    has_pair = bool(certificate and key)
+    return Terms(
+        encrypted=has_pair or bool(authorities) or metadata.get("enableTLS") in _TRUE,
+        verifies=metadata.get("unsafeSsl") not in _TRUE,
+        authorities_pem=authorities,
+        certificate_pem=certificate if has_pair else b"",
+        key_pem=key if has_pair else b"",
+    )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host, without brackets, and port of a `scalerAddress`. Raises: ValueError."""
+    host, colon, port = address.removeprefix("dns:///").rpartition(":")
+    if not (colon and host and port.isdecimal()):
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
