@@ -18,7 +18,7 @@ from scaler.kube.transport import KubeTransport
 from scaler.loops.board import Board
 from scaler.loops.boosting import Boosting
 from scaler.loops.cluster import Cluster
-from scaler.loops.following import StandBack
+from scaler.loops.gate import Gate
 from scaler.loops.leadership import Api
 from scaler.loops.nodes_view import NodesView, node_reflector
 from scaler.loops.planning import Planning
@@ -105,15 +105,18 @@ class Reclaiming:
         board: Board,
         observers: Observers,
         *,
-        stand_back: StandBack,
+        gate: Gate,
     ) -> Pressure:
-        """The leader's loop."""
+        """The leader's loop. The gate tells who lacks nodes, lets thieves stand back, and asks whether idle GPUs do."""
         cluster = self.planning.cluster
-        return Pressure(
+        pressure = Pressure(
             planning=self.planning,
             board=board,
             reconciler=reconciler,
             reallocation=Reallocation(api, cluster.scalable_workloads.get, announcer, finished=observers.reallocated),
-            stand_back=stand_back,
+            gate=gate,
+            stand_back=gate.stand_back,
             observe=observers.planned,
         )
+        gate.considers = pressure.nodes.considers
+        return pressure

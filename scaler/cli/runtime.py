@@ -387,9 +387,7 @@ class Runtime:
         reflectors = self.reflectors
         reconciler = Reconciler(api, self.cluster, self.board, recorder)
         self.gate = self.gating.gate(api, recorder, self._observers)
-        self.pressure = self.reclaiming.pressure(
-            api, reconciler, recorder, self.board, self._observers, stand_back=self.gate.stand_back
-        )
+        self.pressure = self.reclaiming.pressure(api, reconciler, recorder, self.board, self._observers, gate=self.gate)
         self.boosting = self.reclaiming.boosting(
             api, recorder, self.board, max_age=self._patience(_MISSED_TICKS), observers=self._observers
         )

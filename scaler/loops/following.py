@@ -14,15 +14,16 @@ Laws:
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
 
-from scaler.core.grants import Course, Ending, GangState, Move, move
-from scaler.core.reclaim import Candidate, NoPlan, Plan, Why, still_holds
+from scaler.core.grants import Course, Ending, GangState, Move, Seeks, move
+from scaler.core.reclaim import Candidate, NoPlan, Plan, Why
 from scaler.core.reclaim_policy import OnTheft
+from scaler.loops.aims import Aim
 from scaler.loops.board import Board
 from scaler.loops.planning import Planning, Sight
 from scaler.loops.proposals import Proposals
@@ -30,7 +31,6 @@ from scaler.loops.quota_view import Blind
 from scaler.loops.reallocation import Reallocation
 from scaler.loops.reconciliation import Reconciler
 from scaler.loops.standing_plans import StandingPlan, standing_plans
-from scaler.loops.theft import find_thief, holders_beside
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +50,7 @@ class Following:
     """What is known of the standing plans, and what is done about them."""
 
     planning: Planning
+    aims: Mapping[Seeks, Aim]
     board: Board
     reconciler: Reconciler
     reallocation: Reallocation
@@ -58,8 +59,6 @@ class Following:
     """Where our AdmissionCheck guards queues: lets a newcomer yield once. None where nothing does."""
     _at_zero: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """(plan, victim) that have been seen at 0: whoever is at 1 again after that was asked for."""
-    _held: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
-    """By plan, who held quota beside its gang when it was last put on trial."""
     _replanned: Counter[str] = field(default_factory=Counter, init=False)
     """How often the plan of a gang was made anew, by the gang's uid."""
     _standing_back: dict[tuple[str, str], datetime] = field(default_factory=dict, init=False)
@@ -80,7 +79,8 @@ class Following:
         self._standing_back = {
             key: until for key, until in self._standing_back.items() if key[0] in {each.grant.plan for each in standing}
         }
-        self._held = {each.grant.plan: held for each in standing if (held := self._held.get(each.grant.plan))}
+        for aim in self.aims.values():
+            aim.forget_others({each.grant.plan for each in standing})
         return standing
 
     async def follow(
@@ -126,7 +126,7 @@ class Following:
         last = max(plan.deactivated_at, default=None)
         if last is None:
             return plan
-        until = (last + self.planning.policy.grant_for).replace(microsecond=0)  # the API keeps whole seconds
+        until = _whole(last + self.planning.policy.grant_for)
         return await self.reallocation.extend(plan, until=until) if until > plan.grant.expires_at else plan
 
     async def _commit(self, plan: StandingPlan, sight: Sight | Blind, now: datetime) -> None:
@@ -151,8 +151,10 @@ class Following:
         if isinstance(sight, Blind):
             return None
         gang = sight.snapshot.workload(plan.grant.gang)
-        found = self.planning.request(sight, gang, ()) if gang is not None else None
-        return None if isinstance(found, NoPlan) and found.why is Why.UNFORESEEABLE else sight
+        return sight if gang is None or self._aim(plan).is_foreseeable(sight, gang) else None
+
+    def _aim(self, plan: StandingPlan) -> Aim:
+        return self.aims[plan.grant.seeks]
 
     def _is_still_due(self, plan: StandingPlan, now: datetime) -> bool:
         """Whether it is to be carried out by what is known at this very moment."""
@@ -166,11 +168,7 @@ class Following:
         gang = sight.snapshot.workload(plan.grant.gang)
         if gang is None:
             return "the gang is not known any more"
-        request = self.planning.request(sight, gang, ())
-        if isinstance(request, NoPlan):
-            return request.message
-        self._held[plan.grant.plan] = frozenset(each.uid for each in holders_beside(gang, sight))
-        return await asyncio.to_thread(still_holds, request, self._willing(plan, sight))
+        return await self._aim(plan).why_not(plan, sight, gang, self._willing(plan, sight))
 
     def _willing(self, plan: StandingPlan, sight: Sight) -> list[Candidate]:
         """Those of its victims that still hold their quota, and may be taken."""
@@ -185,10 +183,14 @@ class Following:
             if now >= plan.grant.expires_at:  # nobody stays suspended for a gang that has had its time
                 await self._release(plan, step, now)
             return
+        if step.ending is Ending.NOT_RESERVED and not step.about and self._aim(plan).is_being_served(plan, seen):
+            await self.reallocation.extend(plan, until=_whole(now + self.planning.policy.grant_for))
+            return
         self.proposals.learn(step, now)
         gang = seen.snapshot.workload(plan.grant.gang)
         candidates = [*seen.idlers.candidates, *self._willing(plan, seen)]
-        found = await self.proposals.propose(seen, gang, candidates) if gang is not None else None
+        aim = self._aim(plan)
+        found = await self.proposals.propose(aim, seen, gang, candidates) if gang is not None else None
         if isinstance(found, Plan) and self._replanned[plan.grant.gang_uid] < _REPLANS:
             self._replanned[plan.grant.gang_uid] += 1
             await self.reallocation.replace(plan, found, step, now=now, until=now + self.planning.policy.grant_for)
@@ -209,7 +211,7 @@ class Following:
         is_exposed = step.course is Course.WATCH and plan.gang_state is GangState.WAITING
         if not is_exposed or isinstance(sight, Blind):
             return ""
-        return await find_thief(plan, sight, self.planning, known=self._held.get(plan.grant.plan))
+        return await self._aim(plan).thief(plan, sight)
 
     async def _stands_back(self, thief: str, plan: StandingPlan, now: datetime) -> bool:
         """Whether the thief gives back what it got, because operators want that and our check can have it done."""
@@ -224,6 +226,11 @@ class Following:
             self._standing_back[key] = now + _YIELDS_WITHIN
             self.reallocation.events.yields(plan, thief)
         return now < self._standing_back[key]
+
+
+def _whole(at: datetime) -> datetime:
+    """In whole seconds, which are all that the API keeps."""
+    return at.replace(microsecond=0)
 
 
 def _supersedes(one: StandingPlan, other: StandingPlan) -> bool:

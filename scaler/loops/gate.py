@@ -34,6 +34,7 @@ from scaler.core.gate_policy import GatePolicy
 from scaler.core.gate_values import Answer, Because, Ending, Gang, Nothing, Outlook, State
 from scaler.core.placement import Capacity
 from scaler.core.promises import promise
+from scaler.core.prospects import Line
 from scaler.core.quota.snapshot import Snapshot
 from scaler.errors import KubeError
 from scaler.loops.endings import Endings, Giver
@@ -121,7 +122,10 @@ class Gate:
         """The last for whom nodes were asked, where there was no time for all."""
         self._patient_until: datetime | None = None
         self.report: GateReport | None = None
-        """Of the latest tick."""
+        """Of the latest tick or look."""
+        self.considers: Callable[[str, datetime], str] = lambda _uid, _now: ""
+        """What is said while it is being found out whether idle GPUs can serve the gang of that uid; empty once that is
+        known. Until then nobody is asked for nodes."""
 
     # ------------------------------------------------------------------------------------------------------- the loop
 
@@ -174,12 +178,17 @@ class Gate:
     async def look(self, now: datetime) -> GateReport:
         """What a tick would find at this moment. Nothing is written, if the Provisioner only looks, too."""
         blind, answers = await self._answers(now)
-        return GateReport(at=now, blind=blind, waiting=_waiting(answers))
+        self.report = GateReport(at=now, blind=blind, waiting=_waiting(answers))
+        return self.report
+
+    def line(self, now: datetime) -> Line | Blind:
+        """All who have a claim on nodes at this moment, and what these have free; or why nobody sees that."""
+        capacity = self._seen()
+        return capacity if isinstance(capacity, Blind) else self._line(self._cases(self._policies()), capacity, now)
 
     async def _answers(self, now: datetime) -> tuple[str, list[tuple[GangCase, Answer]]]:
         """Why nobody sees what is free, and what the entries are to say."""
-        policies = {check.metadata.name: self._checks.policy(check) for check in self._view.checks()}
-        blind, cases = await self._judged(self._cases(policies), now)
+        blind, cases = await self._judged(self._cases(self._policies()), now)
         return blind, [(case, answer) for case in cases if (answer := self._decided(case, blind, now)) is not None]
 
     def _reported(self, report: GateReport) -> GateReport:
@@ -188,6 +197,14 @@ class Gate:
         return report
 
     # -------------------------------------------------------------------------------------------------------- looking
+
+    def _policies(self) -> Mapping[str, Policy]:
+        return {check.metadata.name: self._checks.policy(check) for check in self._view.checks()}
+
+    def _seen(self) -> Capacity | Blind:
+        """What nodes have free, where it is also known who has quota."""
+        capacity = self._capacity()
+        return Blind(self._view.unseen) if self._view.unseen and isinstance(capacity, Capacity) else capacity
 
     def _cases(self, policies: Mapping[str, Policy]) -> list[GangCase]:
         givers = self._endings.givers()
@@ -215,10 +232,9 @@ class Gate:
 
     async def _judged(self, cases: Sequence[GangCase], now: datetime) -> tuple[str, list[GangCase]]:
         """Why nobody sees what is free, and the cases with what they are promised and how asking for nodes stands."""
-        capacity = self._capacity()
-        if isinstance(capacity, Blind) or self._view.unseen:
-            reason = capacity.reason if isinstance(capacity, Blind) else self._view.unseen
-            return reason, await self._followed(cases, now)
+        capacity = self._seen()
+        if isinstance(capacity, Blind):
+            return capacity.reason, await self._followed(cases, now)
         judged = await self._promised(cases, capacity, now)
         followed = await self._followed(judged, now)
         if [case.nodes for case in followed] != [case.nodes for case in judged]:
@@ -226,13 +242,23 @@ class Gate:
         return "", followed
 
     async def _promised(self, cases: Sequence[GangCase], capacity: Capacity, now: datetime) -> list[GangCase]:
+        line = self._line(cases, capacity, now)
+        if not line.waiting:
+            return list(cases)
+        # Up to a second of computing for a thousand gangs; meanwhile KEDA gets its answers.
+        verdicts = await asyncio.to_thread(promise, capacity, line.held, line.waiting, overdue=line.overdue)
+        return [replace(case, verdict=verdicts.get(case.gang.key) if case.asks_for_places else None) for case in cases]
+
+    def _line(self, cases: Sequence[GangCase], capacity: Capacity, now: datetime) -> Line:
         claims = merged(case.claim(self._view.bound(case.held.workload)) for case in cases if case.asks_for_places)
         if not claims:
-            return list(cases)
-        let_go, overdue = list(self._view.let_go()), self._endings.overdue(now)
-        # Up to a second of computing for a thousand gangs; meanwhile KEDA gets its answers.
-        verdicts = await asyncio.to_thread(promise, capacity, let_go, claims, overdue=overdue)
-        return [replace(case, verdict=verdicts.get(case.gang.key) if case.asks_for_places else None) for case in cases]
+            return Line(capacity=capacity)
+        return Line(
+            capacity=capacity,
+            held=tuple(self._view.let_go()),
+            waiting=tuple(claims),
+            overdue=tuple(self._endings.overdue(now)),
+        )
 
     async def _followed(self, cases: Sequence[GangCase], now: datetime) -> list[GangCase]:
         """Take the next step for everybody who lacks nodes, has asked for some, or has got them."""
@@ -241,7 +267,7 @@ class Gate:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _ASKING_SECONDS
         for case in self._in_turn(cases):
-            question = case.question()
+            question = case.question(self.considers(case.gang.uid, now) if case.may_be_served else "")
             if question is not None:
                 self._progress[case.name] = await self._provisioning.follow(question, now)
             if loop.time() > deadline:

@@ -69,8 +69,11 @@ class GangCase:
             pin_label=label if label not in needs.selected else "",
         )
 
-    def question(self) -> Case | None:
-        """What is told to whoever asks for nodes; None where nobody knows by which policy."""
+    def question(self, considered: str = "") -> Case | None:
+        """What is told to whoever asks for nodes; None where nobody knows by which policy.
+
+        `considered` says that it is being found out whether idle GPUs can serve it; empty once that is known.
+        """
         if not isinstance(self.policy, GatePolicy):
             return None
         return Case(
@@ -78,8 +81,13 @@ class GangCase:
             check=self.held.check_name,
             policy=self.policy.provisioning,
             missing=dict(self.verdict.missing) if isinstance(self.verdict, Lacks) else {},
-            reuse=self.plan,
+            reuse=self.plan or (considered if self.may_be_served else ""),
         )
+
+    @property
+    def may_be_served(self) -> bool:
+        """Whether it lacks nodes, and idle workloads may be suspended for it."""
+        return isinstance(self.policy, GatePolicy) and self.policy.reuse and isinstance(self.verdict, Lacks)
 
     def outlook(self, *, blind: str, in_the_way: Sequence[Ending] = (), wanted_by: str = "") -> Outlook:
         return Outlook(
@@ -164,3 +172,8 @@ class Standing:
     def lacks_nodes(self) -> bool:
         """Whether it fits no nodes, and nothing that ends now changes that."""
         return isinstance(self.verdict, Lacks)
+
+    @property
+    def awaits_nodes(self) -> bool:
+        """Whether nodes are on their way."""
+        return nodes_of(self.progress).is_coming

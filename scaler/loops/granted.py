@@ -1,10 +1,12 @@
 """Grants and reallocations as they stand in the status of ScalableWorkloads, to and from the core's values. Pure."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-from scaler.core.grants import Grant
+from scaler.core.grants import Grant, Seeks
 from scaler.core.ledger import Entry, Stage
+from scaler.core.reclaim import Plan
 from scaler.kube.objects import ScalableWorkload
 from scaler.loops.projection import timestamp
 
@@ -14,6 +16,8 @@ def grant_of(scalable: ScalableWorkload) -> Grant | None:
     found = scalable.status.grant
     if found is None or not found.plan or found.granted_at is None or found.expires_at is None:
         return None
+    if found.seeks not in set(Seeks):
+        return None
     return Grant(
         plan=found.plan,
         gang=found.workload,
@@ -21,11 +25,27 @@ def grant_of(scalable: ScalableWorkload) -> Grant | None:
         victims=found.victims,
         granted_at=found.granted_at,
         expires_at=found.expires_at,
+        seeks=Seeks(found.seeks),
+        check=found.check,
+    )
+
+
+def grant_by(plan: Plan, *, at: datetime, until: datetime) -> Grant:
+    """The grant that offers the plan to its victims."""
+    return Grant(
+        plan=plan.id,
+        gang=plan.gang,
+        gang_uid=plan.gang_uid,
+        victims=tuple(victim.name for victim in plan.victims),
+        granted_at=at,
+        expires_at=until,
+        seeks=plan.seeks,
+        check=plan.check,
     )
 
 
 def grant_status(grant: Grant) -> Mapping[str, Any]:
-    """The grant as it is written."""
+    """The grant as it is written. An absent field is None, so that a merge patch removes it; absent means Quota."""
     return {
         "plan": grant.plan,
         "workload": grant.gang,
@@ -33,6 +53,8 @@ def grant_status(grant: Grant) -> Mapping[str, Any]:
         "victims": list(grant.victims),
         "grantedAt": timestamp(grant.granted_at),
         "expiresAt": timestamp(grant.expires_at),
+        "seeks": str(grant.seeks) if grant.seeks is not Seeks.QUOTA else None,
+        "check": grant.check or None,
     }
 
 

@@ -142,7 +142,7 @@ class Planning:
             scene=self._scene(sight, tree),
             candidates=tuple(each for each in given if each.workload in members),
             leaving=sight.idlers.leaving & members,
-            refuse=self._refusal(sight),
+            refuse=self.refusal(sight),
             limits=self._policy.limits,
         )
 
@@ -168,7 +168,7 @@ class Planning:
         self._scenes[tree.root.name] = (version, id(sight.capacity), sight.now, scene)
         return scene
 
-    def _refusal(self, sight: Sight) -> Callable[[Collection[Member]], str]:
+    def refusal(self, sight: Sight) -> Callable[[Collection[Member]], str]:
         """Why budgets do not let these be suspended, as a question that is asked often."""
         if not self._policy.budgets:
             return lambda _: ""

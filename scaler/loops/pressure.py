@@ -3,26 +3,30 @@
 Laws:
 
 * Read → plan (pure) → re-check → act → observe. Nothing is decided on copies that are behind what was written here.
-* One plan per quota tree at a time: two would each count on what the other frees.
+* One plan per quota tree at a time, and one for nodes: two would each count on what the other frees.
 * Where quota or verdicts cannot be seen nothing new is begun.
 * What fails for one plan does not keep the others from being followed.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from scaler.core.grants import Grant
+from scaler.core.grants import Seeks
 from scaler.core.reclaim import NoPlan, Plan
 from scaler.errors import KubeError
+from scaler.loops.aims import Aim
 from scaler.loops.board import Board
 from scaler.loops.following import Following, StandBack
+from scaler.loops.granted import grant_by
+from scaler.loops.nodes_aim import Door, NodesAim
 from scaler.loops.planning import Planning, Sight
 from scaler.loops.proposals import Proposals
+from scaler.loops.quota_aim import QuotaAim
 from scaler.loops.quota_view import Blind
 from scaler.loops.reallocation import Reallocation
 from scaler.loops.reconciliation import Reconciler, is_conflict
@@ -31,8 +35,8 @@ from scaler.loops.standing_plans import StandingPlan
 
 log = structlog.get_logger(__name__)
 
-_GANGS_PER_TREE = 4
-"""Gangs of one tree that are planned for in one tick: those that wait longest at the highest priority come first."""
+_GANGS_AT_ONCE = 4
+"""Gangs that are planned for in one tick and one arena (a quota tree, or all nodes): those whose turn comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +61,28 @@ class Pressure:
     board: Board
     reconciler: Reconciler
     reallocation: Reallocation
+    gate: Door | None = None
+    """Where our AdmissionCheck holds gangs back that lack nodes."""
     stand_back: StandBack | None = None
     interval: timedelta = timedelta(seconds=5)
     observe: Callable[[Outlook], None] = lambda _: None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     outlook: Outlook | None = field(default=None, init=False)
     """Of the latest tick."""
+    aims: Mapping[Seeks, Aim] = field(init=False)
+    nodes: NodesAim = field(init=False)
     proposals: Proposals = field(init=False)
     following: Following = field(init=False)
     settling: Settling = field(init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
-        self.proposals = Proposals(self.planning)
+        self.nodes = NodesAim(planning=self.planning, gate=self.gate)
+        self.aims = {Seeks.QUOTA: QuotaAim(planning=self.planning), Seeks.NODES: self.nodes}
+        self.proposals = Proposals(self.planning.policy)
         self.following = Following(
             planning=self.planning,
+            aims=self.aims,
             board=self.board,
             reconciler=self.reconciler,
             reallocation=self.reallocation,
@@ -142,49 +153,48 @@ class Pressure:
     # ------------------------------------------------------------------------------------------------------ new plans
 
     async def _new_plans(self, sight: Sight, standing: Sequence[StandingPlan]) -> list[Plan | NoPlan]:
-        """For every tree without a plan, one for the first gang that has one; and what was found for those before."""
+        """For gangs that have quota and lack nodes, then for those that wait for quota: who has quota wastes it."""
         if not self.planning.policy.pressure:
             return []
-        waiting = frozenset(gang.uid for gang in sight.gangs)
+        waiting = frozenset(gang.uid for aim in self.aims.values() for gang in aim.gangs(sight))
         self.reallocation.events.forget_others(waiting)
         self.proposals.forget_others(waiting)
-        busy = {self._root(sight, plan.grant.gang) for plan in standing}
+        answers: list[Plan | NoPlan] = []
+        for seeks in (Seeks.NODES, Seeks.QUOTA):
+            busy = {self.aims[seeks].arena(sight, each.grant.gang) for each in standing if each.grant.seeks is seeks}
+            found, sight = await self._with_aim(self.aims[seeks], busy, sight)
+            answers += found
+        return answers
+
+    async def _with_aim(self, aim: Aim, busy: set[str], sight: Sight) -> tuple[list[Plan | NoPlan], Sight]:
+        """In every arena without a plan, one for the first gang that has one; and what was found for those before."""
         answers: list[Plan | NoPlan] = []
         looked_at: Counter[str] = Counter()
-        for gang in sight.gangs:
-            root = self._root(sight, gang.key)
-            if root in busy or looked_at[root] >= _GANGS_PER_TREE or not self.proposals.is_due(gang.uid, sight.now):
+        for gang in aim.gangs(sight):
+            arena = aim.arena(sight, gang.key)
+            if arena in busy or looked_at[arena] >= _GANGS_AT_ONCE or not self.proposals.is_due(gang.uid, sight.now):
                 continue
-            looked_at[root] += 1
-            found = await self.proposals.propose(sight, gang, sight.idlers.candidates)
+            looked_at[arena] += 1
+            found = await self.proposals.propose(aim, sight, gang, sight.idlers.candidates)
             answers.append(found)
             if isinstance(found, Plan):
-                busy.add(root)
+                busy.add(arena)
                 await self._try(self._grant(found, sight.now), about=found.id)
                 sight = _after(sight, found)
             else:
                 self.reallocation.events.refused(gang, found)
-        return answers
-
-    def _root(self, sight: Sight, gang: str) -> str:
-        workload = sight.snapshot.workload(gang)
-        tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(workload)) if workload is not None else None
-        return tree.root.name if tree is not None else ""
+        return answers, sight
 
     async def _grant(self, plan: Plan, now: datetime) -> None:
         """Offer the plan to its victims. Where one of them has changed meanwhile, the next tick calls it off."""
-        grant = Grant(
-            plan=plan.id,
-            gang=plan.gang,
-            gang_uid=plan.gang_uid,
-            victims=tuple(victim.name for victim in plan.victims),
-            granted_at=now,
-            expires_at=now + self.planning.policy.grant_for,
-        )
         self.proposals.rest(plan.gang_uid, now)
-        await self.reallocation.grant(grant, plan)
+        await self.reallocation.grant(grant_by(plan, at=now, until=now + self.planning.policy.grant_for), plan)
 
 
 def _after(sight: Sight, plan: Plan) -> Sight:
-    """What there is to plan with once the plan is granted: budgets count a grant as a suspension."""
-    return replace(sight, spending=sight.spending.after([victim.member for victim in plan.victims], sight.now))
+    """What there is to plan with once the plan is granted: who has a grant is no candidate, and budgets count it as
+    suspended."""
+    victims = {victim.workload for victim in plan.victims}
+    idlers = replace(sight.idlers, candidates=tuple(c for c in sight.idlers.candidates if c.workload not in victims))
+    spending = sight.spending.after([victim.member for victim in plan.victims], sight.now)
+    return replace(sight, idlers=idlers, spending=spending)

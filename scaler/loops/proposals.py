@@ -4,38 +4,39 @@ What was given up in vain is not asked for again at once. A victim that woke is 
 that KEDA does not bring to 0; a gang whose plan failed waits before others are asked in its stead.
 """
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from scaler.core.grants import Ending, Move
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import Candidate, NoPlan, Plan, Why
-from scaler.core.reclaim_policy import Unprotected
-from scaler.loops.planning import Planning, Sight
+from scaler.core.reclaim_policy import ReclaimPolicy, Unprotected
+from scaler.loops.aims import Aim
+from scaler.loops.planning import Sight
 
 
 @dataclass
 class Proposals:
     """Proposes plans, and remembers what has failed. In memory only: after a restart all is tried anew."""
 
-    planning: Planning
+    policy: ReclaimPolicy
     _not_before: dict[str, datetime] = field(default_factory=dict, init=False)
     """By uid of a gang, or name of a victim: when it may be part of a plan again."""
-    _refused: dict[str, tuple[Hashable, NoPlan]] = field(default_factory=dict, init=False)
+    _refused: dict[str, tuple[object, NoPlan]] = field(default_factory=dict, init=False)
     """By uid of a gang, what was found for it, and on what: most ticks find the same things again."""
 
-    async def propose(self, sight: Sight, gang: Workload, given: Sequence[Candidate]) -> Plan | NoPlan:
+    async def propose(self, aim: Aim, sight: Sight, gang: Workload, given: Sequence[Candidate]) -> Plan | NoPlan:
         """The plan for the gang, of these candidates but for those that are left alone for a while."""
         candidates = [each for each in given if self.is_due(each.name, sight.now)]
-        seen = _fingerprint(sight, gang, candidates)
+        seen = aim, aim.basis(sight, gang), _fingerprint(sight, candidates)
         known = self._refused.get(gang.uid)
         if known is not None and known[0] == seen:
             return known[1]
-        found = await self.planning.plan(sight, gang, candidates)
+        found = await aim.plan(sight, gang, candidates)
         if isinstance(found, NoPlan):
             self._refused[gang.uid] = (seen, found)
-        elif self.planning.policy.unprotected is Unprotected.REFUSE:
+        elif self.policy.unprotected is Unprotected.REFUSE:
             exposed = next((each for each in found.cautions if each.reason == Why.UNPROTECTED), None)
             if exposed is not None:
                 return NoPlan(gang=gang.key, why=Why.UNPROTECTED, message=exposed.message)
@@ -47,11 +48,11 @@ class Proposals:
 
     def rest(self, gang_uid: str, now: datetime) -> None:
         """Make no other plan for the gang for a while."""
-        self._put_off([gang_uid], now + self.planning.policy.replan_backoff, now)
+        self._put_off([gang_uid], now + self.policy.replan_backoff, now)
 
     def learn(self, step: Move, now: datetime) -> None:
         """Leave those alone for a while on whose account a plan failed."""
-        policy = self.planning.policy
+        policy = self.policy
         # Whoever KEDA did not bring to 0 (paused, another trigger, a long cooldown) it will not bring there next time.
         is_stubborn = step.ending in {Ending.GRANT_EXPIRED, Ending.NOT_RESERVED}
         self._put_off(step.about, now + (policy.grant_for if is_stubborn else policy.replan_backoff), now)
@@ -65,9 +66,7 @@ class Proposals:
         self._refused = {uid: known for uid, known in self._refused.items() if uid in uids}
 
 
-def _fingerprint(sight: Sight, gang: Workload, candidates: Sequence[Candidate]) -> Hashable:
+def _fingerprint(sight: Sight, candidates: Sequence[Candidate]) -> object:
     """Equal only while the same answer is to be expected: budgets change with time, and by the minute is enough."""
-    tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
-    version = sight.snapshot.version(tree) if tree is not None else 0
     idle = frozenset(each.name for each in candidates)
-    return version, idle, sight.idlers.leaving, sight.now.replace(second=0, microsecond=0)
+    return idle, sight.idlers.leaving, sight.now.replace(second=0, microsecond=0)

@@ -23,7 +23,7 @@ from scaler.core.reclaim import Candidate, Plan
 from scaler.errors import KubeError
 from scaler.kube.objects import ScalableWorkload
 from scaler.loops.grant_writer import FindScalable, GrantWriter
-from scaler.loops.granted import entry_status, grant_of, grant_status, times_reclaimed
+from scaler.loops.granted import entry_status, grant_by, grant_of, grant_status, times_reclaimed
 from scaler.loops.leadership import Api
 from scaler.loops.plan_events import PlanEvents
 from scaler.loops.reconciliation import Announcer
@@ -86,14 +86,7 @@ class Reallocation:
         """Go on with another plan: who is suspended already stays so, and the new victims are asked."""
         keeps = [member for member in plan.members if member.victim.stays]
         victims = (*(member.name for member in keeps), *(victim.name for victim in found.victims))
-        grant = Grant(
-            plan=found.id,
-            gang=found.gang,
-            gang_uid=found.gang_uid,
-            victims=tuple(dict.fromkeys(victims)),
-            granted_at=now,
-            expires_at=until,
-        )
+        grant = replace(grant_by(found, at=now, until=until), victims=tuple(dict.fromkeys(victims)))
 
         await self._take_over(keeps, grant)
         for victim in found.victims:

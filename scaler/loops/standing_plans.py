@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from scaler.core.grants import GangState, Grant, Victim
+from scaler.core.grants import GangState, Grant, Seeks, Victim
 from scaler.core.ledger import Entry, Sight
 from scaler.core.pods import TERMINAL
 from scaler.core.suspension import Situation, Workload
@@ -169,7 +169,7 @@ def _standing(
     return StandingPlan(
         grant=grant,
         gang=gang,
-        gang_state=gang_state(gang),
+        gang_state=gang_state(gang, grant),
         members=tuple(
             _member(name, grant, cluster, evaluation, (grant.plan, name) in seen_at_zero) for name in grant.victims
         ),
@@ -198,15 +198,21 @@ def _member(name: str, grant: Grant, cluster: Cluster, evaluation: Evaluation | 
     )
 
 
-def gang_state(gang: KueueWorkload | None) -> GangState:
-    """How far the gang is, by its conditions."""
+def gang_state(gang: KueueWorkload | None, grant: Grant) -> GangState:
+    """How far the gang is on its way to what the grant is for, by its conditions and our check."""
     if gang is None or not gang.spec.active or is_true(gang.status.conditions, "Finished"):
         return GangState.GONE
     if gang.metadata.deletion_timestamp is not None:
         return GangState.GONE
     if is_true(gang.status.conditions, "Admitted"):
         return GangState.ADMITTED
-    return GangState.RESERVED if is_true(gang.status.conditions, "QuotaReserved") else GangState.WAITING
+    has_quota = is_true(gang.status.conditions, "QuotaReserved")
+    if grant.seeks is Seeks.QUOTA:
+        return GangState.RESERVED if has_quota else GangState.WAITING
+    if not has_quota or is_true(gang.status.conditions, "Evicted"):
+        return GangState.GONE
+    states = {each.name: each.state for each in gang.status.admission_checks}
+    return GangState.ADMITTED if states.get(grant.check) == "Ready" else GangState.WAITING
 
 
 def key_of(name: str) -> Key:
