@@ -24,6 +24,7 @@ from scaler.loops.gate_checks import Checks
 from scaler.loops.gate_view import Copies, GateView
 from scaler.loops.leadership import MakingApi
 from scaler.loops.outlook.onlooker import Foreseeing, Onlooker
+from scaler.loops.policy_status import PolicyStatus
 from scaler.loops.provisioning import Provisioning
 from scaler.loops.reconciliation import Announcer
 from scaler.loops.request_watch import RequestWatch
@@ -86,6 +87,10 @@ class Gating:
         self.requests.subscribe(lambda _: gate.wake())
         self.policies.subscribe(lambda _: gate.wake())
         return gate
+
+    def policy_status(self, api: MakingApi) -> PolicyStatus:
+        """The leader's loop over ReclaimPolicies."""
+        return PolicyStatus(api, self.policies)
 
     def onlooker(self, api: MakingApi) -> Onlooker:
         """Tells how gangs stand. Any replica may ask; nothing is written."""

@@ -48,6 +48,7 @@ from scaler.loops.granting import Granter
 from scaler.loops.leadership import LeaderApi
 from scaler.loops.leading import Leading
 from scaler.loops.outlook import Inquiry
+from scaler.loops.policy_status import PolicyStatus
 from scaler.loops.pressure import Pressure
 from scaler.loops.projection import explain, overview
 from scaler.loops.reconciliation import Reconciler
@@ -130,6 +131,7 @@ class Runtime:
         self.pressure: Pressure | None = None
         self.boosting: Boosting | None = None
         self.gate: Gate | None = None
+        self.policy_status: PolicyStatus | None = None
 
     def follow(self, follower: Callable[[Tick], None]) -> None:
         """Be told of every tick."""
@@ -387,6 +389,7 @@ class Runtime:
         reflectors = self.reflectors
         reconciler = Reconciler(api, self.cluster, self.board, recorder)
         self.gate = self.gating.gate(api, recorder, self._observers)
+        self.policy_status = self.gating.policy_status(api)
         self.pressure = self.reclaiming.pressure(api, reconciler, recorder, self.board, self._observers, gate=self.gate)
         self.boosting = self.reclaiming.boosting(
             api, recorder, self.board, max_age=self._patience(_MISSED_TICKS), observers=self._observers
@@ -420,6 +423,8 @@ class Runtime:
             work.create_task(self.boosting.run())
             if not self.reclaiming.is_confined:
                 work.create_task(self.gate.run())
+                if self.policy_status is not None:
+                    work.create_task(self.policy_status.run())
 
     async def _after_evaluations(self) -> None:
         is_first = True

@@ -109,7 +109,7 @@ async def town(folder):
         WorldConfig.fast({"n1": 8}, collect=COLLECT),
         parts=frozenset({Part.KUEUE, Part.JOBS, Part.KUBELETS, Part.AUTOSCALER}),
         autoscaler=AutoscalerConfig(scenarios=SCENARIOS),
-        follows=(SCALABLE_WORKLOAD, ADMISSION_CHECK, PROVISIONING_REQUEST),
+        follows=(SCALABLE_WORKLOAD, ADMISSION_CHECK, PROVISIONING_REQUEST, RECLAIM_POLICY),
     )
     async with World(config) as world:
         await world.apply(crds())
@@ -142,6 +142,7 @@ async def test_gangs_at_the_gate_are_shown_with_their_checks_requests_and_times(
             await world.wait_for(lambda: is_true(world, "train", "Admitted"))
             await world.apply([job("gang", queue="queued", pods=2), *scaled("gang"), job("unlucky", queue="atomic")])
             await until(lambda: is_told(running.http_port), seconds=15)
+            assert world.condition(RECLAIM_POLICY, "", "queued-policy", "Usable")
             await hold_to_pending(server)
             await hold_to_explain(server)
         local = await Runtime(load(None, environ={}, flags=without_source(document))).ask_now(

@@ -98,9 +98,9 @@ NEEDS: Sequence[Need] = (
     Need(
         part=Part.CHECKS,
         verbs=("patch",),
-        on=_on(WORKLOAD, ADMISSION_CHECK, subresource="status"),
+        on=_on(WORKLOAD, ADMISSION_CHECK, RECLAIM_POLICY, subresource="status"),
     ),
-    Need(part=Part.CHECKS, verbs=("get",), on=_on(ADMISSION_CHECK)),
+    Need(part=Part.CHECKS, verbs=("get",), on=_on(ADMISSION_CHECK, RECLAIM_POLICY)),
     Need(
         part=Part.PROVISIONING,
         verbs=("get", "list", "watch", "create", "delete"),

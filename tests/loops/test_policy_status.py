@@ -1,0 +1,210 @@
+"""What ReclaimPolicies say of themselves, and how little is written for it."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from gate_town import GateTown
+from small_cluster import until
+
+from scaler.core.gate_policy import AtLimit, GatePolicy, ProvisioningPolicy, Retry
+from scaler.errors import KubeError
+from scaler.kube.resources import RECLAIM_POLICY
+from scaler.loops.leadership import NOT_LEADING
+from scaler.loops.policy_status import PolicyStatus, in_words, usable_patch
+
+PROVISIONING = {"className": "check-capacity.autoscaling.x-k8s.io"}
+PLAIN = {"waitForPodsGone": True}
+NOON = "2026-12-01T12:00:00Z"
+BROKEN = {"provisioning": {**PROVISIONING, "retry": {"base": "2h", "max": "1h"}}}
+
+
+class Author:
+    """Writes ReclaimPolicies, and looks what their status says."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.town = GateTown({}, policy=spec)
+        self.status = PolicyStatus(self.town.api, self.town.copies[RECLAIM_POLICY])
+        self.town.follow()
+
+    async def looks(self) -> None:
+        await self.status.tick(self.town.client.now)
+        self.town.follow()
+
+    def writes(self, spec: dict[str, Any]) -> None:
+        self.town.change(RECLAIM_POLICY, "policy", {"spec": spec})
+        self.town.follow()
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        found = self.town.client.find(RECLAIM_POLICY, "", "policy")
+        assert found is not None
+        return {each["type"]: each for each in (found.get("status") or {}).get("conditions") or []}
+
+    @property
+    def generation(self) -> int:
+        found = self.town.client.find(RECLAIM_POLICY, "", "policy")
+        assert found is not None
+        return int(found["metadata"]["generation"])
+
+    @property
+    def usable(self) -> tuple[str, str]:
+        return self.conditions["Usable"]["status"], self.conditions["Usable"]["message"]
+
+    @property
+    def written(self) -> int:
+        return len(self.town.api.patches)
+
+
+async def test_what_can_be_followed_says_what_it_does() -> None:
+    author = Author({"provisioning": PROVISIONING})
+    await author.looks()
+    status, message = author.usable
+    assert status == "True"
+    assert "nodes that are missing are asked of check-capacity.autoscaling.x-k8s.io, up to 4 times" in message
+    condition = author.conditions["Usable"]
+    assert condition["lastTransitionTime"] == f"{author.town.client.now:%Y-%m-%dT%H:%M:%SZ}"
+    assert condition["observedGeneration"] == author.generation
+    assert condition["reason"] == "Usable"
+
+
+async def test_what_nobody_can_follow_says_why_and_what_to_do() -> None:
+    author = Author(BROKEN)
+    await author.looks()
+    status, message = author.usable
+    assert (status, author.conditions["Usable"]["reason"]) == ("False", "Unusable")
+    assert "spec.provisioning.retry.base: the first pause, 2h, is longer than the longest, 1h" in message
+
+
+async def test_what_stands_there_is_not_written_again() -> None:
+    author = Author(PLAIN)
+    for _ in range(3):
+        await author.looks()
+        author.town.client.now += timedelta(minutes=5)
+    assert author.written == 1
+
+
+async def test_a_copy_that_lags_causes_no_second_write() -> None:
+    author = Author(PLAIN)
+    for _ in range(3):
+        await author.status.tick(author.town.client.now)
+    assert author.written == 1
+
+
+async def test_the_time_changes_with_the_status_only_and_the_generation_with_the_spec() -> None:
+    author = Author({"provisioning": PROVISIONING})
+    await author.looks()
+    began = author.conditions["Usable"]["lastTransitionTime"]
+    author.town.client.now += timedelta(minutes=1)
+    author.writes({"provisioning": {**PROVISIONING, "atLimit": "Yield"}})
+    await author.looks()
+    assert author.conditions["Usable"]["lastTransitionTime"] == began
+    assert author.conditions["Usable"]["observedGeneration"] == author.generation
+    assert author.usable[1].endswith("then they give their quota back")
+    author.writes(BROKEN)
+    await author.looks()
+    assert author.usable[0] == "False"
+    assert author.conditions["Usable"]["lastTransitionTime"] != began
+
+
+async def test_conditions_of_others_are_kept() -> None:
+    author = Author(PLAIN)
+    other = {"type": "Approved", "status": "True", "reason": "ByHand", "message": "", "lastTransitionTime": NOON}
+    author.town.change(RECLAIM_POLICY, "policy", {"status": {"conditions": [other]}}, "status")
+    await author.looks()
+    assert author.conditions["Approved"] == other
+    assert author.usable[0] == "True"
+
+
+async def test_one_that_cannot_be_read_says_so() -> None:
+    author = Author(PLAIN)
+    author.writes({"waitForPodsGone": "perhaps"})
+    await author.looks()
+    assert author.usable[0] == "False"
+    assert "ReclaimPolicy 'policy' cannot be read" in author.usable[1]
+    await author.looks()
+    assert author.written == 1
+
+
+async def test_what_somebody_writes_meanwhile_wins_and_is_looked_at_next() -> None:
+    author = Author(PLAIN)
+
+    def interfere(_: str) -> None:
+        author.town.api.before_patch = lambda _: None
+        author.town.change(RECLAIM_POLICY, "policy", {"spec": BROKEN})
+
+    author.town.api.before_patch = interfere
+    await author.looks()
+    assert author.conditions == {}
+    await author.looks()
+    assert author.usable[0] == "False"
+
+
+async def test_one_that_is_gone_troubles_nobody() -> None:
+    author = Author(PLAIN)
+    author.town.client.remove(RECLAIM_POLICY, "", "policy")
+    await author.looks()
+    assert author.written == 0
+
+
+async def test_whoever_leads_no_more_writes_no_more() -> None:
+    author = Author(PLAIN)
+
+    def lost(path: str) -> None:
+        raise KubeError(f"patch {path}: not sent", reason=NOT_LEADING)
+
+    author.town.api.before_patch = lost
+    with pytest.raises(KubeError, match="not sent"):
+        await author.looks()
+
+
+async def test_the_loop_looks_as_soon_as_a_policy_changes() -> None:
+    author = Author(PLAIN)
+    author.status._interval, author.status._rest = timedelta(hours=1), timedelta(0)
+    running = asyncio.create_task(author.status.run())
+    try:
+        await until(lambda: author.conditions.get("Usable", {}).get("status") == "True")
+        author.town.follow()
+        author.writes(BROKEN)
+        await until(lambda: author.usable[0] == "False")
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (
+            GatePolicy(),
+            "gangs wait for pods of those that gave up their quota for them to end and for room for all of their pods; "
+            "idle GPUs are handed over",
+        ),
+        (
+            GatePolicy(require_fit=False),
+            "gangs wait for pods of those that gave up their quota for them to end",
+        ),
+        (GatePolicy(wait_for_pods_gone=False, require_fit=False), "gangs wait for nothing"),
+        (
+            GatePolicy(
+                wait_for_pods_gone=False,
+                reuse=False,
+                provisioning=ProvisioningPolicy(provisioning_class="c", retry=Retry(limit=0), at_limit=AtLimit.YIELD),
+            ),
+            "gangs wait for room for all of their pods; nodes that are missing are asked of c, once, and then they "
+            "give their quota back",
+        ),
+    ],
+)
+def test_a_policy_in_words(policy: GatePolicy, words: str) -> None:
+    assert in_words(policy) == words
+
+
+def test_a_patch_is_guarded_by_what_was_judged() -> None:
+    found = {"metadata": {"uid": "u", "resourceVersion": "7", "generation": 3}}
+    patch = usable_patch(found, GatePolicy(), GateTown({}).client.now)
+    assert patch is not None
+    assert patch["metadata"] == {"uid": "u", "resourceVersion": "7"}
