@@ -1,0 +1,98 @@
+"""The whole program where a gang has its quota and lacks nodes: our check, plans for nodes, KEDA, Kueue, slow pods."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from cli.hurried_team import CHECK, HURRIED, TEAM, Team, team
+from running_scaler import fetch
+
+from scaler.embedded.kinds import POD, Json
+from scaler.embedded.kubelet import KubeletTiming
+from scaler.kube.resources import SCALED_OBJECT
+
+SLOW = replace(HURRIED, kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=1)))
+"""Pods take a second to end."""
+PLENTY = 100
+"""Quota that nobody ever lacks. There are nodes for 12 GPUs: three of 4."""
+
+
+def says(ours: Team, name: str) -> str:
+    """What our entry of the Job's Workload says: `Pending: why`."""
+    entries = (ours.workload(name).get("status") or {}).get("admissionChecks") or ()
+    return next((f"{each['state']}: {each.get('message', '')}" for each in entries if each["name"] == CHECK), "")
+
+
+def pods_of(ours: Team, name: str) -> list[Json]:
+    return [
+        pod
+        for pod in ours.world.all(POD, TEAM)
+        if pod["metadata"]["ownerReferences"][0]["name"] == name and pod["spec"].get("nodeName")
+    ]
+
+
+def freed_too_early(ours: Team, gang: str, *victims: str) -> bool:
+    """Whether the gang was let go while pods of victims were still there."""
+    return says(ours, gang).startswith("Ready") and any(pods_of(ours, name) for name in victims)
+
+
+async def fill(ours: Team, *, busy: int) -> None:
+    """Two idle Jobs of 2 GPUs, and one that works."""
+    await ours.submits("busy", gpus=busy)
+    await ours.sees(lambda: pods_of(ours, "busy"), "it to run")
+    ours.works("busy")
+    await ours.runs("a", "b")
+
+
+async def test_a_gang_with_quota_gets_the_node_that_idle_workloads_hold_when_their_pods_have_ended(
+    tmp_path: Path,
+) -> None:
+    """Three nodes of 4: one is busy, a and b hold 2 each, so that 4 are free. The gang wants two pods of 4."""
+    async with team(tmp_path, PLENTY, gate={}, config=SLOW) as ours, ours.scaler() as scaler:
+        await fill(ours, busy=4)
+        await asyncio.sleep(0.5)
+        assert ours.has_no_grants("a", "b")
+
+        await ours.submits("gang", gpus=4, pods=2)
+        await ours.sees(lambda: ours.has_grants("a", "b") or ours.replicas("a", "b") == [0, 0], "a plan")
+        grant = ours.status("a").get("grant")
+        if grant:
+            assert (grant["seeks"], grant["check"], sorted(grant["victims"])) == (
+                "Nodes",
+                CHECK,
+                [f"{TEAM}/a", f"{TEAM}/b"],
+            )
+        _, _, page = await fetch(scaler.http_port, f"/api/v1/plans/{TEAM}/gang")
+        assert "standing" in page
+        early = False
+
+        def is_let_go() -> bool:
+            nonlocal early
+            early = early or freed_too_early(ours, "gang", "a", "b")
+            return ours.is_admitted("gang")
+
+        await ours.sees(is_let_go, "the gang's admission")
+        assert not early
+        assert ours.are_active("a", "b", "busy") == [False, False, True]
+        await ours.sees(lambda: len(pods_of(ours, "gang")) == 2, "its pods on nodes")
+        await ours.sees(lambda: ours.has_no_grants("a", "b"), "the end of the plan")
+        assert ours.replicas("a", "b") == [0, 0]
+        assert {ours.status(name)["reallocation"]["stage"] for name in ("a", "b")} == {"Admitted"}
+        assert f"{TEAM}/a (2 GPUs), {TEAM}/b (2 GPUs)" in await ours.hears("gang", "ReclaimPlanned")
+
+
+async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_asked_for(tmp_path: Path) -> None:
+    async with team(tmp_path, PLENTY, gate={}) as ours, ours.scaler() as scaler:
+        await fill(ours, busy=4)
+        await ours.world.patch(SCALED_OBJECT, TEAM, "b", {"spec": {"cooldownPeriod": 300}})
+        await ours.submits("gang", gpus=4, pods=2)
+        await ours.sees(lambda: ours.replicas("a") == [0] and ours.status("a")["phase"] == "HeldForPlan", "a at 0")
+        assert scaler.pressure is not None
+        scaler.pressure.settling.after = timedelta(seconds=1)
+        ours.works("b")
+        await ours.sees(lambda: ours.replicas("a", "b") == [1, 1] and ours.has_no_grants("a", "b"), "both as before")
+        assert ours.are_active("a", "b") == [True, True]
+        assert says(ours, "gang").startswith("Pending")
+        assert f"VictimBusy ({TEAM}/b)" in await ours.hears("gang", "ReclaimCancelled")
+        assert not pods_of(ours, "gang")
