@@ -1,0 +1,242 @@
+"""Whatever the chart makes is what Kubernetes takes: by its own schemas, by the definitions of others whose kinds it
+uses, and by applying it to the embedded API.
+"""
+
+import importlib.resources
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+from helm_chart import DEPLOY, NAMESPACE, ROOT, merged, objects, platform
+
+from scaler.embedded import crds as world_crds
+from scaler.embedded.kubeapi import KubeApi
+from scaler.embedded.manifests import Applier
+from scaler.kube.transport import KubeTransport
+
+Json = dict[str, Any]
+
+VERSIONS = ("1.30", "1.37")
+"""Of Kubernetes: the oldest one that the chart says it works with, and the newest one whose schemas are at hand."""
+REAL = Path(os.environ.get("SCALER_SHARED_DATA", ROOT.parent / "shared" / "data")) / "crds"
+ELSEWHERE = {"cert-manager.io", "monitoring.googleapis.com"}
+"""Groups whose definitions are at hand neither here nor there."""
+
+PLATFORMS = ("kubernetes", "openshift", "gke", "dev")
+MODES = ("observe", "enforce")
+REPLICAS = (1, 2, 3)
+TLS: dict[str, Json] = {
+    "plaintext": {"source": "none"},
+    "secret": {"source": "secret", "http": True},
+    "cert-manager": {"source": "certManager", "certManager": {"issuerRef": {"name": "ca", "kind": "ClusterIssuer"}}},
+    "openshift": {"source": "openshift", "http": True},
+    "mutual": {"source": "secret", "clients": {"required": True, "names": ["keda"], "caSecretName": "keda-ca"}},
+}
+MATRIX: dict[str, Json] = {
+    f"{name}, {tls}, {mode}, {replicas}": merged(
+        platform(name), {"tls": TLS[tls], "mode": mode, "replicas": replicas}
+    )
+    for name, tls, mode, replicas in product(PLATFORMS, TLS, MODES, REPLICAS)
+}  # fmt: skip
+EVERYTHING: Json = {
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "podMonitoring": {"enabled": True},
+    "networkPolicy": {"egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}]},
+    "admissionCheck": {"enabled": True, "policy": {"waitForPodsGone": True, "pin": {"enabled": False}}},
+    "rbac": {"clusterMonitoringView": True},
+    "imagePullSecrets": [{"name": "registry"}],
+    "image": {"digest": f"sha256:{'0' * 64}"},
+    "serviceAccount": {"annotations": {"example.com/role": "reader"}},
+    "priorityClassName": "system-cluster-critical",
+    "tolerations": [{"key": "infra", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "podLabels": {"team": "platform"},
+    "podAnnotations": {"example.com/a": "b"},
+    "extraEnv": [{"name": "IDLE_GPU_SCALER__LOG__LEVEL", "value": "debug"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca"}],
+}
+CORNERS: dict[str, Json] = {
+    "everything": EVERYTHING,
+    "confined": {"namespaces": ["team-a"]},
+    "nothing that is not needed": {
+        "rbac": {"create": False},
+        "serviceAccount": {"create": False},
+        "networkPolicy": {"enabled": False},
+        "admissionPolicy": {"enabled": False},
+        "podDisruptionBudget": {"enabled": False},
+        "targets": [],
+        "nodeSelector": {"kubernetes.io/os": None},
+    },
+}
+
+
+# ------------------------------------------------------------------------------------------------------------- schemas
+
+
+def test_every_combination_is_what_kubernetes_takes() -> None:
+    assert {body["kind"] for body in made()} >= {
+        *("Deployment", "NetworkPolicy", "ClusterRole", "Role", "PodDisruptionBudget", "ServiceMonitor"),
+        *("Certificate", "PodMonitoring", "ValidatingAdmissionPolicy", "AdmissionCheck", "ReclaimPolicy"),
+    }
+    assert not [f"{body['kind']} {problem}" for body in made() for problem in problems_of(body)]
+
+
+@cache
+def made() -> list[Json]:
+    """Every object that differs from all others, of the whole matrix and the corners."""
+    bodies = (body for values in (*MATRIX.values(), *CORNERS.values()) for body in objects(values))
+    return list({json.dumps(body, sort_keys=True): body for body in bodies}.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [(("spec", "replicas"), "two"), (("spec", "template", "spec", "containers"), None), (("spec", "replica"), 1)],
+)
+def test_the_schemas_would_find_a_mistake(path: tuple[str, ...], value: Any) -> None:
+    [deployment] = [body for body in objects() if body["kind"] == "Deployment"]
+    *above, last = path
+    at = deployment
+    for part in above:
+        at = at[part]
+    at[last] = value
+    assert list(problems_of(deployment))
+
+
+def test_what_the_operator_of_prometheus_and_kueue_take_is_taken_by_their_definitions() -> None:
+    if not REAL.is_dir():
+        pytest.skip(f"the real CustomResourceDefinitions are not at {REAL} (set SCALER_SHARED_DATA)")
+    definitions = {each["spec"]["names"]["kind"]: each for each in map(read, sorted(REAL.glob("*.yaml")))}
+    checked = [
+        (body["kind"], list(validator_of(definitions[body["kind"]], body["apiVersion"]).iter_errors(body)))
+        for body in objects(EVERYTHING)
+        if body["kind"] in definitions
+    ]
+    assert sorted(checked) == [("AdmissionCheck", []), ("ServiceMonitor", [])]
+
+
+def kind_of(body: Json) -> tuple[str, str]:
+    return body["apiVersion"], body["kind"]
+
+
+def problems_of(body: Json) -> Iterator[str]:
+    """What Kubernetes' schemas have against it, unknown fields included; nothing for custom kinds."""
+    if body["apiVersion"].partition("/")[0] in {*ELSEWHERE, "monitoring.coreos.com", "kueue.x-k8s.io", "idlegpu.io"}:
+        return
+    for version in VERSIONS:
+        for error in kubernetes_schema(version, *kind_of(body)).iter_errors(body):
+            yield f"{body['metadata']['name']} in {version}: {error.message} at {list(error.instance_path)}"
+
+
+@cache
+def kubernetes_schema(version: str, api_version: str, kind: str) -> jsonschema_rs.Validator:
+    group, _, name = api_version.rpartition("/")
+    names = [kind, *([group.partition(".")[0]] if group else []), name]
+    schema = schema_file(version, "-".join(names).lower())
+    return jsonschema_rs.validator_for(schema, retriever=lambda _: schema_file(version, "_definitions"))
+
+
+@cache
+def schema_file(version: str, name: str) -> Any:
+    """One of Kubernetes' schemas, which refuse unknown fields, too."""
+    folders = importlib.resources.files("kubernetes_validate") / "kubernetes-json-schema"
+    [folder] = [
+        each
+        for each in folders.iterdir()
+        if each.name.startswith(f"v{version}.") and each.name.endswith("-local-strict")
+    ]
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def validator_of(definition: Json, api_version: str) -> jsonschema_rs.Validator:
+    [schema] = [
+        each["schema"]["openAPIV3Schema"]
+        for each in definition["spec"]["versions"]
+        if f"{definition['spec']['group']}/{each['name']}" == api_version
+    ]
+    return jsonschema_rs.validator_for(strict(schema), validate_formats=False)
+
+
+def strict(schema: Json) -> Json:
+    """The schema of a definition as one that refuses what the API server would drop."""
+    if "properties" in schema:
+        inner = {name: strict(each) for name, each in schema["properties"].items()}
+        is_open = schema.get("x-kubernetes-preserve-unknown-fields", False) or inner.keys() == {
+            "apiVersion", "kind", "metadata"
+        }  # fmt: skip
+        closed = {} if is_open else {"additionalProperties": False}
+        return {"type": "object", "required": schema.get("required", []), "properties": inner, **closed}
+    if schema.get("x-kubernetes-int-or-string"):
+        return {}
+    if "items" in schema:
+        return {"type": "array", "items": strict(schema["items"])}
+    return {key: value for key, value in schema.items() if not key.startswith("x-kubernetes")}
+
+
+def read(path: Path) -> Json:
+    parsed: Json = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    return parsed
+
+
+# ----------------------------------------------------------------------------------------------------- the embedded API
+
+
+@pytest.fixture
+async def applier(tmp_path: Path) -> AsyncIterator[Applier]:
+    api = KubeApi()
+    api.install_crds([*world_crds.load(), *map(read, sorted((DEPLOY / "crds").glob("*.yaml"))), *stand_ins()])
+    api.load({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in (NAMESPACE, "team-a"))
+    await api.start()
+    api.write_kubeconfig(tmp_path / "kubeconfig")
+    try:
+        async with await KubeTransport.connect(tmp_path / "kubeconfig") as transport:
+            yield Applier(transport)
+    finally:
+        await api.stop()
+
+
+def stand_ins() -> Iterator[Json]:
+    """Definitions without a schema, for kinds that others define."""
+    for group, kind in (
+        ("cert-manager.io", "Certificate"),
+        ("monitoring.googleapis.com", "PodMonitoring"),
+        ("monitoring.coreos.com", "ServiceMonitor"),
+    ):
+        plural = f"{kind.lower()}s"
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        yield {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.{group}"},
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+            },
+        }
+
+
+async def test_every_combination_is_applied_and_nothing_of_it_is_dropped(applier: Applier) -> None:
+    for body in made():
+        [applied] = await applier.apply(body)
+        assert not [*missing_in(applied, body)], f"{body['kind']} {body['metadata']['name']}"
+
+
+def missing_in(stored: Any, written: Any, path: str = "") -> Iterator[str]:
+    """Where the API has not kept what was written."""
+    if isinstance(written, dict) and isinstance(stored, dict):
+        for key, value in written.items():
+            yield from missing_in(stored.get(key), value, f"{path}.{key}")
+    elif isinstance(written, list) and isinstance(stored, list) and len(written) == len(stored):
+        for place, (one, other) in enumerate(zip(stored, written, strict=True)):
+            yield from missing_in(one, other, f"{path}[{place}]")
+    elif written != stored:
+        yield f"{path}: {written!r} became {stored!r}"
