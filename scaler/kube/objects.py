@@ -105,6 +105,8 @@ class PodSpec(Struct, frozen=True):
     resources: Resources | None = None
     """Of the pod as a whole; where given, these count instead of the sum over the containers."""
     overhead: dict[str, Quantity] = {}
+    scheduling_gates: tuple[object, ...] = ()
+    """No scheduler looks at the pod while there are any."""
 
 
 class Running(Struct, frozen=True):

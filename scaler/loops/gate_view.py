@@ -10,14 +10,15 @@ Laws:
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from math import isfinite
 
 from scaler.core.claims import Claim
 from scaler.core.gate_values import Gang
-from scaler.core.placement import Seat
+from scaler.core.placement import Demand, Seat
+from scaler.core.pods import TERMINAL
 from scaler.core.quota.inferences import MULTIKUEUE
 from scaler.kube.copies import Change
 from scaler.kube.kueue_objects import Workload
@@ -29,6 +30,7 @@ from scaler.kueue.admission_checks import is_ours
 from scaler.kueue.gangs import PODSET_LABEL, Needs, gang_of, holds_quota, needs_of
 from scaler.loops.cluster import Cluster, Remembered, Store
 from scaler.loops.endings import Copy, pods_of
+from scaler.loops.leaving import AFTERWARDS, Leaving
 from scaler.loops.nodes_view import is_nowhere
 
 
@@ -80,21 +82,32 @@ class Held:
 class GateView:
     """`changed` is called whenever something was heard that a gang may wait for."""
 
-    def __init__(self, cluster: Cluster, copies: Copies, *, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        copies: Copies,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        afterwards: timedelta = AFTERWARDS,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`afterwards`: how long the places of a gang that had to go stay taken."""
         self._cluster = cluster
+        self._clock = clock
         self._copies = copies
         self.changed = changed
         self._holding: dict[str, Workload] = {}
         self._written: dict[str, Workload] = {}
         """What was written here and is newer than the copy."""
         self._needs: Remembered[Workload, Needs | str] = Remembered()
+        self._leaving = Leaving(needs=self._made_needs, waiting=self._without_node, afterwards=afterwards)
         copies.workloads.subscribe(self._workload_changed)
         copies.pods.subscribe(self._pod_changed)
         copies.flavors.subscribe(self._flavor_changed)
         copies.checks.subscribe(lambda _: self.changed())
         copies.nodes.subscribe(self._node_changed)
         for workload in copies.workloads.items():
-            self._file(workload)
+            self._workload_changed(Change(workload.metadata.key, None, workload))
 
     # ------------------------------------------------------------------------------------------------------ following
 
@@ -103,12 +116,26 @@ class GateView:
         written = self._written.get(key)
         if written is not None and (change.new is None or version_of(change.new) >= version_of(written)):
             del self._written[key]
+        before = self._holding.get(key)
         if change.old is not None:
             self._unfile(change.old)
         if change.new is not None:
             self._file(self._written.get(key, change.new))
+        self._note_leaving(before, change)
         if _concerns_a_gate(change.old) or _concerns_a_gate(change.new):
             self.changed()
+
+    def _note_leaving(self, before: Workload | None, change: Change[Workload]) -> None:
+        """Whose pods may come although it was told to go. `before` held quota, or there was none that did."""
+        after = self._holding.get("/".join(change.key))
+        if after is not None and self._was_let_go(after):
+            self._leaving.stays(after.metadata.uid)
+        if before is not None and self._was_let_go(before):
+            is_same = after is not None and after.metadata.uid == before.metadata.uid
+            if not (after is not None and is_same and self._was_let_go(after)) and not _is_finished(change.new):
+                self._leaving.note(before, self._owed(before))
+        elif change.old is None and change.new is not None and after is None and not _is_finished(change.new):
+            self._leaving.note(change.new)
 
     def _file(self, workload: Workload) -> None:
         key = "/".join(workload.metadata.key)
@@ -195,9 +222,16 @@ class GateView:
 
     def bound(self, workload: Workload) -> Counter[str]:
         """How many of its pods are on nodes, by PodSet; those that end are not its any more."""
+        return self._counted(workload, lambda pod: not is_nowhere(pod))
+
+    def _without_node(self, workload: Workload) -> Counter[str]:
+        """How many of its pods wait for a node, by PodSet."""
+        return self._counted(workload, _waits_for_a_node)
+
+    def _counted(self, workload: Workload, counts: Callable[[Pod], bool]) -> Counter[str]:
         found: Counter[str] = Counter()
         for pod in pods_of(workload, self._cluster.pods):
-            if not is_nowhere(pod) and pod.metadata.deletion_timestamp is None:
+            if counts(pod) and pod.metadata.deletion_timestamp is None:
                 found[pod.metadata.labels.get(PODSET_LABEL, "")] += 1
         nameless = found.pop("", 0)
         for pod_set in workload.spec.pod_sets if nameless else ():
@@ -206,22 +240,31 @@ class GateView:
         return found
 
     def let_go(self) -> Iterator[Claim]:
-        """All whose pods may come at any moment and are not all on nodes."""
-        ours = {check.metadata.name for check in self.checks()}
+        """All whose pods may come at any moment and are not all on nodes, those who have to go included."""
         for key, workload in self._holding.items():
-            if not self._was_let_go(workload, ours) or self._runs_elsewhere(workload):
-                continue
-            needs = self.needs(workload)
-            demands = needs.without(self.bound(workload)) if isinstance(needs, Needs) else ()
+            demands = self._owed(workload) if self._was_let_go(workload) else ()
             gang = gang_of(workload, "")
-            if gang.reserved_at is not None and any(each.count for each in demands) and self._has_gpus(workload):
+            if gang.reserved_at is not None and demands:
                 yield Claim(key=key, uid=gang.uid, demands=demands, at=gang.reserved_at)
+        yield from self._leaving.claims(self._clock(), self.workload)
 
-    def _was_let_go(self, workload: Workload, ours: Collection[str]) -> bool:
+    def _owed(self, workload: Workload) -> tuple[Demand, ...]:
+        """What is needed for its pods that are not on nodes; nothing where all are, or it needs no GPUs here."""
+        if self._runs_elsewhere(workload) or not self._has_gpus(workload):
+            return ()
+        needs = self.needs(workload)
+        demands = needs.without(self.bound(workload)) if isinstance(needs, Needs) else ()
+        return demands if any(each.count for each in demands) else ()
+
+    def _was_let_go(self, workload: Workload) -> bool:
         if is_true(workload.status.conditions, "Admitted"):
             return True
-        entries = [entry for entry in workload.status.admission_checks if entry.name in ours]
+        entries = [entry for entry in workload.status.admission_checks if self._is_ours(entry.name)]
         return bool(entries) and all(entry.state == "Ready" for entry in entries)
+
+    def _is_ours(self, check: str) -> bool:
+        found = self._copies.checks.get("", check)
+        return found is not None and is_ours(found)
 
     def _has_gpus(self, workload: Workload) -> bool:
         return any(self._cluster.gpus.of_pod(each.template.spec) for each in workload.spec.pod_sets)
@@ -246,6 +289,15 @@ def version_of(workload: Workload) -> int:
 
 def _concerns_a_gate(workload: Workload | None) -> bool:
     return workload is not None and (bool(workload.status.admission_checks) or holds_quota(workload))
+
+
+def _is_finished(workload: Workload | None) -> bool:
+    return workload is not None and is_true(workload.status.conditions, "Finished")
+
+
+def _waits_for_a_node(pod: Pod) -> bool:
+    """Whether a scheduler may give it one at any moment."""
+    return not (pod.spec.node_name or pod.spec.scheduling_gates or pod.status.phase in TERMINAL)
 
 
 def _offer(node: Node | None) -> tuple[object, ...] | None:

@@ -34,6 +34,7 @@ from scaler.embedded.kinds import (
 from scaler.errors import KubeError
 from scaler.kube.provisioning_objects import ProvisioningRequest
 from scaler.kueue.provisioning_requests import workload_uid_of
+from scaler.loops.leaving import AFTERWARDS
 from scaler.loops.provisioning import Provisioning
 
 SECOND = timedelta(seconds=1)
@@ -203,6 +204,7 @@ class BusyTown(GateTown):
         self.stranded: list[Stranded] = []
         """What the scheduler found since somebody last looked."""
         self.deaths = 0
+        self.afterwards = timedelta(seconds=10) if hurries else AFTERWARDS
         self.told_of: Callable[[str], None] = lambda _: None
         self.looked: Callable[[], None] = lambda: None
         """Called after every look of the gate."""

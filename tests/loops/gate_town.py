@@ -58,6 +58,7 @@ from scaler.loops.endings import Endings
 from scaler.loops.gate import Gate, GateReport
 from scaler.loops.gate_checks import Checks
 from scaler.loops.gate_view import Copies, GateView
+from scaler.loops.leaving import AFTERWARDS
 from scaler.loops.nodes_view import NodesView
 from scaler.loops.provisioning import Case, Progress
 from scaler.loops.quota_view import Blind
@@ -194,6 +195,9 @@ _FOLLOWED: dict[Resource, type[Any]] = {
 class GateTown:
     """What there is, and what happens to it."""
 
+    afterwards = AFTERWARDS
+    """How long the places of a gang that had to go stay taken."""
+
     def __init__(
         self,
         nodes: Mapping[str, int],
@@ -266,6 +270,8 @@ class GateTown:
                 flavors=copies[RESOURCE_FLAVOR],
                 nodes=copies[NODE],
             ),
+            afterwards=self.afterwards,
+            clock=lambda: self.client.now,
         )
         self.gate = Gate(
             self.api,
