@@ -1,15 +1,18 @@
 """What the parts report about themselves, turned into metrics and logs."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import structlog
 
 from scaler.core.idleness import verdict_name
 from scaler.core.ledger import Entry
+from scaler.core.reclaim import Why
 from scaler.core.replicas import Decision, answer_reason
 from scaler.errors import KubeError
 from scaler.keda.servicer import RpcEnded
 from scaler.kube.calls import Call
+from scaler.loops.backlog import Backlog
 from scaler.loops.board import Evaluation
 from scaler.loops.boosting import Boosts
 from scaler.loops.evaluation import Tick
@@ -29,6 +32,8 @@ class Observers:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self.backlog: Backlog | None = None
+        """Is told of gangs that wait, too."""
 
     def ticked(self, tick: Tick) -> None:
         metrics, intake = self._metrics, tick.intake
@@ -37,21 +42,23 @@ class Observers:
         metrics.blanks.inc(intake.blanks)
         metrics.series.labels(attributed="no").set(intake.unattributed)
         metrics.series.labels(attributed="yes").set(intake.series - intake.unattributed)
+        show(metrics.source_doubt, {(str(intake.doubt.reason),): 1} if intake.doubt is not None else {})
         if intake.doubt is not None:
             log.warning("samples cannot be trusted", reason=intake.doubt.reason, why=intake.doubt.message)
         if tick.evaluation is not None:
             self._show(tick.evaluation)
 
     def _show(self, evaluation: Evaluation) -> None:
-        decisions = [decision for found in evaluation.by_target.values() for decision in found]
-        verdicts = [gpu.verdict for decision in decisions if decision.verdict for gpu in decision.verdict.gpus]
-        metrics = self._metrics
+        metrics, entries = self._metrics, evaluation.entries.values()
         metrics.evaluated_at.set(evaluation.at.timestamp())
+        metrics.scaled_objects.set(len(entries))
+        metrics.unusable_triggers.set(sum(len(entry.problems) for entry in entries))
+        decisions = (decision for found in evaluation.by_target.values() for decision in found)
         show(metrics.decisions, Counter(_kind(each) for each in decisions))
-        show(metrics.gpus, Counter(("", "", "", verdict_name(verdict), "") for verdict in verdicts))
 
     def answered(self, rpc: RpcEnded) -> None:
         self._metrics.rpcs.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
+        self._metrics.last_rpc.set_to_current_time()
 
     def called(self, call: Call) -> None:
         resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
@@ -59,14 +66,19 @@ class Observers:
         self._metrics.kube_calls.labels(**labels).observe(call.seconds)
 
     def planned(self, outlook: Outlook) -> None:
-        reasons = Counter(str(each.why) for each in outlook.refused)
-        reasons["Planned"] = len(outlook.standing) + len(outlook.made)
-        show(self._metrics.pending_gangs, {("", "Quota", reason): count for reason, count in reasons.items()})
-        self._metrics.reclaimable_gpus.set(outlook.reclaimable_gpus)
+        metrics = self._metrics
+        metrics.reclaimable_gpus.set(outlook.reclaimable_gpus)
+        metrics.standing_plans.set(len(outlook.standing))
+        metrics.planning_blind.set(bool(outlook.blind))
+        metrics.budget_refusals.inc(sum(each.why is Why.BUDGET_EXHAUSTED for each in outlook.refused))
+        if self.backlog is not None:
+            self.backlog.planned(outlook)
         if outlook.blind:
             log.debug("nothing can be planned", because=outlook.blind)
 
     def gated(self, report: GateReport) -> None:
+        if self.backlog is not None:
+            self.backlog.gated(report)
         show(self._metrics.gate, {(str(reason),): count for reason, count in report.reasons.items()})
         for gang in report.opened:
             self._metrics.gate_waits.observe(gang.waited.total_seconds())
@@ -85,6 +97,8 @@ class Observers:
         self._metrics.reallocated_gpus.labels(outcome=str(entry.stage)).inc(entry.gpus)
         if entry.took is not None:
             self._metrics.reallocations.observe(entry.took.total_seconds())
+        for stage, seconds in _stages(entry):
+            self._metrics.reallocation_stages.labels(stage).observe(seconds)
         if entry.wasted_gpu_seconds is not None:
             self._metrics.wasted_gpu_seconds.inc(entry.wasted_gpu_seconds)
 
@@ -97,6 +111,18 @@ class Observers:
             case _:
                 outcome = "broken"
         self._metrics.reconciliations.labels(outcome=outcome).observe(done.seconds)
+
+
+def _stages(entry: Entry) -> Iterator[tuple[str, float]]:
+    """How long each stage of a hand-over took, as far as it came to its end. Units: seconds."""
+    times = {
+        "Suspending": (entry.reclaimable_at, entry.releasing_at),
+        "Releasing": (entry.releasing_at, entry.available_at),
+        "Admitting": (entry.available_at, entry.admitted_at),
+    }
+    for stage, (begin, end) in times.items():
+        if begin is not None and end is not None:
+            yield stage, max(0.0, (end - begin).total_seconds())
 
 
 def _kind(decision: Decision) -> tuple[str, str, str]:

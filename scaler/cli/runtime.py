@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from scaler import __version__
+from scaler.cli.accounts import Accounts, Watched, show_ages
 from scaler.cli.gating import Gating
 from scaler.cli.observers import Observers
 from scaler.cli.reclaiming import Reclaiming
@@ -54,6 +55,7 @@ from scaler.loops.projection import explain, overview
 from scaler.loops.reconciliation import Reconciler
 from scaler.loops.sampling import Sampler
 from scaler.loops.scales import Scales, is_asked_for_anew, scalable_target
+from scaler.settings.metrics import Fleet
 from scaler.settings.model import Settings
 from scaler.telemetry.http import HttpServer, Views
 from scaler.telemetry.metrics import Metrics
@@ -126,6 +128,7 @@ class Runtime:
         self._followers: list[Callable[[Tick], None]] = []
         self._evaluations: asyncio.Queue[Evaluation] = asyncio.Queue()
         self._started_at = 0.0
+        self._elector: LeaderElector | None = None
         self.server: ExternalScalerServer | None = None
         self.leading: Leading | None = None
         self.pressure: Pressure | None = None
@@ -290,6 +293,19 @@ class Runtime:
             workloads=self.reflectors.workloads,
             pods=self.reflectors.pods,
         )
+        self.accounts = Accounts(
+            self.metrics,
+            settings.metrics,
+            cluster=self.cluster,
+            board=self.board,
+            evaluator=self.evaluator,
+            reclaiming=self.reclaiming,
+            requests=self.gating.requests,
+            watched=Watched(workloads=self.reflectors.workloads, scalable_workloads=self.reflectors.scalable_workloads),
+            interval=settings.evaluation.interval,
+            is_reporting=self._is_reporting,
+        )
+        self._observers.backlog = self.accounts.backlog
         self.inquiry = Inquiry(self.reclaiming.planning, self.board, gates=self.gating.onlooker(self.transport))
 
     def _evaluator(self, source: Source) -> Evaluator:
@@ -363,10 +379,19 @@ class Runtime:
         if "reconciler" in self.settings.components:
             self._spawn("reconciliation", self._reconcile())
         self._spawn("after-evaluation", self._after_evaluations())
+        self._spawn("bookkeeping", self.accounts.loop.run())
         self._spawn("between-evaluations", self.evaluator.follow())
+        show_ages(self.metrics, self.board, self._copies())
         self.reflectors.scaled_objects.subscribe(self._scaled_object_changed)
         self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
         self.reflectors.workloads.subscribe(self._workload_changed)
+
+    def _copies(self) -> dict[str, Reflector[Any]]:
+        """By what they are copies of."""
+        copies = self.reflectors
+        own: list[Reflector[Any]] = [copies.scaled_objects, copies.scalable_workloads, copies.workloads, copies.pods]
+        shared = [] if self.reclaiming.is_confined else [*self.reclaiming.reflectors.all, self.reclaiming.nodes]
+        return {each.resource.qualified_name: each for each in [*own, *shared]}
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
@@ -375,7 +400,7 @@ class Runtime:
 
     async def _reconcile(self) -> None:
         lease = self.settings.kubernetes.lease
-        elector = LeaderElector(
+        self._elector = elector = LeaderElector(
             self.transport,
             namespace=lease.namespace or _own_namespace(has_kubeconfig=self.settings.kubernetes.kubeconfig is not None),
             name=lease.name,
@@ -403,6 +428,7 @@ class Runtime:
             pods=reflectors.pods,
             observe=self._observers.reconciled,
         )
+        self.accounts.leading, self.accounts.recorder = self.leading, recorder
         self.metrics.leader.set_function(lambda: float(elector.is_leader))
         recording = asyncio.create_task(recorder.run(), name="events")
         try:
@@ -410,6 +436,15 @@ class Runtime:
         finally:
             await recorder.drain(2.0)
             recording.cancel()
+
+    def _is_reporting(self) -> bool:
+        """Whether this process shows what is counted about the cluster."""
+        match self.settings.metrics.fleet:
+            case Fleet.ALWAYS:
+                return True
+            case None if "reconciler" not in self.settings.components:
+                return True
+        return self._elector is not None and self._elector.is_leader
 
     async def _lead(self) -> None:
         copies = self.reflectors
@@ -470,6 +505,8 @@ class Runtime:
 
     def _ticked(self, tick: Tick) -> None:
         self._observers.ticked(tick)
+        if tick.evaluation is not None:
+            self.accounts.loop.wake()
         for follower in self._followers:
             follower(tick)
 

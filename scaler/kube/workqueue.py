@@ -57,6 +57,11 @@ class WorkQueue(Generic[K]):
         """How many keys wait to be handed out; not those in work or delayed."""
         return len(self._waiting)
 
+    @property
+    def failing(self) -> int:
+        """How many keys have failed when they were last worked on."""
+        return len(self._failures)
+
     def add(self, key: K) -> None:
         """Has the key worked on as soon as possible."""
         self._undelay(key)

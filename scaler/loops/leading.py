@@ -96,6 +96,16 @@ class Leading:
     def _end(self) -> None:
         self._is_leading = False
 
+    @property
+    def waiting(self) -> int:
+        """How many subjects wait to be looked at."""
+        return len(self._queue)
+
+    @property
+    def failing(self) -> int:
+        """How many could not be looked after at the last look."""
+        return self._queue.failing
+
     # ------------------------------------------------------------------------------------------------- where to look
 
     def _follow(self) -> Iterable[Callable[[], None]]:

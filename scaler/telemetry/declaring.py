@@ -4,9 +4,11 @@ A declaration makes the metric and remembers how it was made, so that the page o
 made from the very same lines.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -44,6 +46,8 @@ class Declaring:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.declared: list[Declared] = []
+        self.forget_of_one: list[Callable[[], None]] = []
+        """What empties the gauges that only the leader shows."""
         self._section = ""
         self._shown = Shown.BY_EACH
 
@@ -53,7 +57,11 @@ class Declaring:
 
     def gauge(self, name: str, meaning: str, *labels: str, unit: str = "", shown: Shown | None = None) -> Gauge:
         self._note(name, "gauge", meaning, labels=labels, unit=unit, shown=shown)
-        return Gauge(f"{PREFIX}_{name}", meaning, labels, registry=self.registry)
+        gauge = Gauge(f"{PREFIX}_{name}", meaning, labels, registry=self.registry)
+        if (shown or self._shown) is Shown.BY_ONE:
+            # One without labels has a series always, so it is 0 then.
+            self.forget_of_one.append(gauge.clear if labels else partial(gauge.set, 0))
+        return gauge
 
     def counter(self, name: str, meaning: str, *labels: str, unit: str = "", shown: Shown | None = None) -> Counter:
         """`name` ends in `_total`."""
@@ -96,7 +104,10 @@ def _unit_in(name: str) -> str:
     return next((unit for end, unit in _UNITS.items() if counted.endswith(end)), counted.rpartition("_")[2])
 
 
-def show(gauge: Gauge, rows: Mapping[tuple[str, ...], float]) -> None:
+_Labels = TypeVar("_Labels", bound=tuple[str, ...])
+
+
+def show(gauge: Gauge, rows: Mapping[_Labels, float]) -> None:
     """Replace everything that the gauge shows. Rows are keyed by the values of its labels, in their order."""
     gauge.clear()
     for labels, value in rows.items():

@@ -34,6 +34,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         page = Declaring()
         self.registry, self.declared = page.registry, page.declared
+        self._forget_of_one = page.forget_of_one
         self._fleet(page)
         self._workloads(page)
         self._decisions(page)
@@ -386,6 +387,11 @@ class Metrics:
         self.events_lost = page.counter(
             "events_lost_total", "Kubernetes Events that were dropped or refused.", unit="events", shown=LEADER
         )
+
+    def forget_what_the_leader_shows(self) -> None:
+        """Another replica shows it now: what this one has seen last must not be added to that."""
+        for forget in self._forget_of_one:
+            forget()
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics in the format that the scraper accepts, and its content type."""
