@@ -50,6 +50,7 @@ def cohort_of(cohort: kube.Cohort) -> model.Cohort:
 def cluster_queue_of(queue: kube.ClusterQueue) -> model.ClusterQueue:
     """Raises: ValueError for what cannot be read."""
     spec = queue.spec
+    rules = spec.admission_checks_strategy.admission_checks
     return model.ClusterQueue(
         name=queue.metadata.name,
         cohort=spec.cohort_name,
@@ -62,7 +63,8 @@ def cluster_queue_of(queue: kube.ClusterQueue) -> model.ClusterQueue:
         stop_policy=_choice(model.StopPolicy, spec.stop_policy or "None", "stopPolicy"),
         inactive_because=_inactive_because(queue),
         fair_weight=_weight(spec.fair_sharing),
-        checks=frozenset(each.name for each in spec.admission_checks_strategy.admission_checks),
+        checks=frozenset(each.name for each in rules),
+        check_flavors={each.name: frozenset(each.on_flavors) for each in rules if each.on_flavors},
     )
 
 

@@ -229,3 +229,15 @@ def test_a_check_is_active_when_its_controller_says_so(status: str) -> None:
 def test_what_cannot_be_read_is_named(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cluster_queue_of(queue(**spec))
+
+
+def test_checks_are_for_the_flavors_that_their_rules_name() -> None:
+    rules = [{"name": "all"}, {"name": "spot", "onFlavors": ["spot"]}, {"name": "both", "onFlavors": ["spot", "fixed"]}]
+    flavors = [{"name": name, "resources": [quota(nominalQuota=1)]} for name in ("spot", "fixed")]
+    groups = [{"coveredResources": [GPU], "flavors": flavors}]
+    found = cluster_queue_of(queue(resourceGroups=groups, admissionChecksStrategy={"admissionChecks": rules}))
+    assert found.checks == {"all", "spot", "both"}
+    assert found.checks_on({"fixed"}) == {"all", "both"}
+    assert found.checks_on({"spot", "other"}) == {"all", "spot", "both"}
+    assert found.checks_on({"other"}) == frozenset()
+    assert found.checks_on(()) == frozenset(), "one that asks for nothing of the queue's passes none"

@@ -4,7 +4,7 @@ A Workload here is what the scheduler keeps of one: what it asks for, how it sta
 that it holds, if any. One that is deactivated or finished holds nothing and waits for nothing: it is not in a snapshot.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -130,11 +130,21 @@ class ClusterQueue:
     fair_weight: float = 1.0
     checks: frozenset[str] = frozenset()
     """Names of the AdmissionChecks that its Workloads have to pass."""
+    check_flavors: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
+    """Of checks that are for Workloads with certain flavors only: which ones."""
 
     @property
     def schedules(self) -> bool:
         """Whether the scheduler sees the queue at all."""
         return self.stop_policy is StopPolicy.NONE and not self.inactive_because
+
+    def checks_on(self, flavors: Collection[str]) -> frozenset[str]:
+        """The checks that a Workload has to pass which was given these flavors.
+
+        Source: Kueue, pkg/workload, AdmissionChecksForWorkload. One without any flavor passes none.
+        """
+        offered = frozenset(flavor for group in self.groups for flavor in group.flavors)
+        return frozenset(name for name in self.checks if not self.check_flavors.get(name, offered).isdisjoint(flavors))
 
     def group_of(self, resource: str) -> ResourceGroup | None:
         """The group that covers the resource; None where the queue has no quota for it."""

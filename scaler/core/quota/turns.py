@@ -216,11 +216,12 @@ class Turns:
             cluster_queue=head.queue.name, at=self._at, assignments=head.assignment.pod_sets, usage=head.usage
         )
         workload = head.workload
+        flavors = {flavor for each in reservation.assignments for flavor in each.flavors.values()}
         self.admitted.append(
             replace(
                 workload,
                 reservation=reservation,
-                admitted=not head.queue.spec.checks,
+                admitted=not head.queue.spec.checks_on(flavors),
                 queued_at=workload.created_at or workload.queued_at,
             )
         )

@@ -211,7 +211,7 @@ class Kueue(Controller):
         return int(priority_class.get("value", 0)) if priority_class else 0
 
     def _queues(self) -> Queues:
-        return Queues(self._mirror.snapshot, self.client.all(CLUSTER_QUEUE), self.client.all(ADMISSION_CHECK))
+        return Queues(self._mirror.snapshot, self.client.all(ADMISSION_CHECK))
 
     def _workload(self, key: str) -> Json | None:
         return self.client.find(WORKLOAD, *key.split("/"))

@@ -53,11 +53,12 @@ Decision = Reserve | Preempt | Postpone
 
 
 def reserve(decision: Reserve, workload: Json, *, now: datetime) -> Patch | None:
-    queue, checks = decision.queue, not decision.is_admitted
+    """Also one that needs no check is not admitted while it has an entry of one, from its last reservation, say."""
+    queue, is_admitted = decision.queue, decision.is_admitted and not states.has_check_to_pass(workload)
     notes = [Note(reason="QuotaReserved", message=f"Quota reserved in ClusterQueue {queue}")]
-    if decision.is_admitted:
+    if is_admitted:
         notes.append(Note(reason="Admitted", message=f"Admitted by ClusterQueue {queue}"))
-    reserved = states.reserved(workload, queue, decision.assignments, checks=checks, now=now)
+    reserved = states.reserved(workload, queue, decision.assignments, checks=not is_admitted, now=now)
     return status_patch(WORKLOAD, workload, reserved, *notes)
 
 

@@ -22,18 +22,25 @@ from scaler.embedded.kueue.messages import NAMESPACE_MISMATCH, Wait
 _GREATEST_SHARE = 2**63 - 1
 
 
-def checks_of(cluster_queue: Json) -> tuple[str, ...]:
-    """Names of the AdmissionChecks that Workloads have to pass here, in order."""
-    strategy = cluster_queue["spec"].get("admissionChecksStrategy") or {}
-    return tuple(each["name"] for each in strategy.get("admissionChecks") or ())
+def checks_of(queue: ClusterQueue, workload: Json) -> tuple[str, ...]:
+    """Names of the AdmissionChecks that the Workload has to pass here.
+
+    One that has not been given flavors yet is known to have to pass those that are for all of them. Checks that are for
+    some flavors only are added once it has quota, and taken away with it.
+    """
+    admission = (workload.get("status") or {}).get("admission")
+    if admission is not None:
+        assignments = admission.get("podSetAssignments") or ()
+        return tuple(sorted(queue.checks_on({name for each in assignments for name in each["flavors"].values()})))
+    offered = {flavor for group in queue.groups for flavor in group.flavors}
+    return tuple(sorted(name for name in queue.checks if queue.check_flavors.get(name, offered) >= offered))
 
 
 class Queues:
-    """The queues of a snapshot, and the objects that they were read from by name."""
+    """The queues of a snapshot, and what keeps them from admitting anything."""
 
-    def __init__(self, snapshot: Snapshot, cluster_queues: Iterable[Json], checks: Iterable[Json]) -> None:
+    def __init__(self, snapshot: Snapshot, checks: Iterable[Json]) -> None:
         self._snapshot = snapshot
-        self._bodies = {each["metadata"]["name"]: each for each in cluster_queues}
         self._checks = {each["metadata"]["name"]: each for each in checks}
 
     def _queue(self, name: str) -> ClusterQueue | None:
@@ -49,7 +56,7 @@ class Queues:
         queue = self._queue(local.cluster_queue) if local is not None else None
         if local is None or queue is None:
             return None
-        checks = checks_of(self._bodies[queue.name])
+        checks = checks_of(queue, workload)
         for reason, policy in ((LOCAL_QUEUE_STOPPED, local.stop_policy), (CLUSTER_QUEUE_STOPPED, queue.stop_policy)):
             if policy is not StopPolicy.NONE:
                 return Place(checks=checks, stopped=reason, drains=policy is StopPolicy.HOLD_AND_DRAIN)
@@ -82,7 +89,7 @@ class Queues:
         node = tree.queues[name] if tree is not None else None
         holders = tuple(node.workloads.values()) if node is not None else ()
         status = _counted(body, queue, holders, pending=pending, borrows=True)
-        status["conditions"] = with_conditions(status.get("conditions"), self._active(body, queue, now=now))
+        status["conditions"] = with_conditions(status.get("conditions"), self._active(queue, now=now))
         if self._snapshot.fair_sharing and node is not None:
             status["fairSharing"] = share_of(node)
         return status
@@ -107,16 +114,16 @@ class Queues:
             status["fairSharing"] = share_of(node)
         return status
 
-    def _active(self, body: Json, queue: ClusterQueue | None, *, now: datetime) -> Json:
+    def _active(self, queue: ClusterQueue | None, *, now: datetime) -> Json:
         if queue is None or queue.schedules:
             return make("Active", "True", "Ready", "Can admit new workloads", now=now)
         reason = "Stopped" if queue.stop_policy is not StopPolicy.NONE else queue.inactive_because
-        message = f"Can't admit new workloads: {self._why_inactive(body, queue, reason)}."
+        message = f"Can't admit new workloads: {self._why_inactive(queue, reason)}."
         return make("Active", "False", reason, message, now=now)
 
-    def _why_inactive(self, body: Json, queue: ClusterQueue, reason: str) -> str:
+    def _why_inactive(self, queue: ClusterQueue, reason: str) -> str:
         flavors = {flavor for group in queue.groups for flavor in group.flavors}
-        checks = {name: self._checks.get(name) for name in checks_of(body)}
+        checks = {name: self._checks.get(name) for name in queue.checks}
         match reason:
             case "FlavorNotFound":
                 return _references("missing ResourceFlavor", flavors - self._snapshot.flavors.keys())

@@ -51,6 +51,12 @@ def has_failed_check(workload: Json) -> bool:
     return any(check["state"] in (RETRY, REJECTED) for check in checks)
 
 
+def has_check_to_pass(workload: Json) -> bool:
+    """Whether one of its checks is not Ready."""
+    checks = (workload.get("status") or {}).get("admissionChecks") or ()
+    return any(check["state"] != READY for check in checks)
+
+
 def _status(workload: Json, *conditions: tuple[str, str, str, str], now: datetime) -> Json:
     status = dict(workload.get("status") or {})
     generation = workload["metadata"].get("generation", 1)
