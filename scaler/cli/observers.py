@@ -81,7 +81,7 @@ class Observers:
             self.backlog.gated(report)
         show(self._metrics.gate, {(str(reason),): count for reason, count in report.reasons.items()})
         for gang in report.opened:
-            self._metrics.gate_waits.observe(gang.waited.total_seconds())
+            self._metrics.gate_waits.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
             self._metrics.gate_gpus.labels(origin="reused").inc(gang.reused_gpus)
             self._metrics.gate_gpus.labels(origin="provisioned").inc(gang.provisioned_gpus)
 

@@ -324,7 +324,10 @@ class Metrics:
             "gated_gangs", "Gangs that have quota and are held by our AdmissionCheck, by what they wait for.", "reason"
         )
         self.gate_waits = page.histogram(
-            "gate_seconds", "Time from a gang's quota reservation until our AdmissionCheck let it go.", buckets=_MINUTES
+            "gate_seconds",
+            "Time from a gang's quota reservation until our AdmissionCheck let it go, by what it was let go for.",
+            "reason",
+            buckets=_MINUTES,
         )
         self.gate_gpus = page.counter(
             "gate_gpus_total",
