@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -81,13 +82,15 @@ def test_the_dockerfile_runs_every_step_of_the_script() -> None:
     assert re.findall(r"deploy/image/build\.sh (\w+)", DOCKERFILE) == steps[1].split(" | ")
 
 
-def test_the_dockerfile_copies_only_what_is_there_and_not_ignored() -> None:
+def test_the_dockerfile_copies_what_the_wheel_is_made_of_and_nothing_that_is_ignored() -> None:
     copied = {
         source for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE) for source in line.split()
     }
     assert all((ROOT / each).exists() for each in copied)
     ignore = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     assert {line.removeprefix("!") for line in ignore if line.startswith("!")} == copied
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].keys() <= copied
 
 
 def test_the_image_needs_no_root_no_shell_and_no_disk() -> None:
