@@ -11,7 +11,7 @@ from scaler.core import usage as core
 from scaler.core.bounded import BoundedNames
 from scaler.core.handovers import Flow, Gift
 from scaler.core.headroom import Headroom
-from scaler.core.idleness import verdict_name
+from scaler.core.idleness import Busy, Idle, Unknown, verdict_name
 from scaler.core.prices import Prices
 from scaler.core.replicas import answer_reason
 from scaler.core.usage import Found, State
@@ -25,6 +25,7 @@ from scaler.settings.metrics import MetricsSetting
 from scaler.telemetry.declaring import show
 from scaler.telemetry.metrics import Metrics
 
+_VERDICTS = (*(each.__name__ for each in (Idle, Busy, Unknown)), "")
 _Rows = dict[tuple[str, ...], float]
 
 
@@ -97,7 +98,8 @@ class FleetObserver:
         metrics = self._metrics
         ordered = sorted(workloads, key=lambda each: (-(each.idle_seconds or -1.0), each.title))
         shown, hidden = ordered[: self._settings.workloads], ordered[self._settings.workloads :]
-        show(metrics.hidden_workloads, Counter((_verdict(each),) for each in hidden))
+        verdicts = Counter(_verdict(each) for each in hidden)
+        show(metrics.hidden_workloads, {(verdict,): verdicts[verdict] for verdict in _VERDICTS})
         show(metrics.workload_idle_seconds, _rows(shown, lambda each: each.idle_seconds))
         show(metrics.workload_desired_replicas, _rows(shown, lambda each: each.decision.standing.desired_replicas))
         show(

@@ -7,6 +7,7 @@
 | shows work within the window                                                  | Busy           |
 | has no metrics, and its pod runs for longer than metrics may take             | WithoutMetrics |
 | cannot be judged for want of samples, and its pod is younger than the window  | Starting       |
+| still reports for the pod that had it before, and its own has just begun      | Starting       |
 | cannot be judged for any other reason, or its workload cannot                 | Unknown        |
 | is idle, and only time keeps it                                               | Idle           |
 | is idle, and something else keeps it                                          | HeldIdle       |
@@ -92,7 +93,7 @@ class Youth:
     ripe: timedelta
     """As long as a window: from then on all of it must be covered."""
     shown: timedelta
-    """How long the first sample may take."""
+    """How long the first sample may take, and the last one of whoever had the GPU before may count."""
 
 
 def states_of(pod: Pod, gpus: Sequence[GpuEvidence], keeper: Keeper, *, youth: Youth, now: datetime) -> Iterator[Found]:
@@ -116,6 +117,8 @@ def _state(gpu: GpuEvidence, keeper: Keeper, age: timedelta, youth: Youth) -> Fo
             return _silent(reason, age, youth)
         case Unknown(reason=reason) if reason in _NOTHING_YET and age < youth.ripe:
             return Found(State.STARTING, Because.IDLE_NOT_LONG_ENOUGH)
+        case Unknown(reason=Unknowable.SHARED_GPU) if age < youth.shown:
+            return Found(State.STARTING)  # the last samples of the pod that had it before
         case Unknown(reason=reason):
             return Found(State.UNKNOWN, reason)
         case Idle():

@@ -115,10 +115,10 @@ class GpuUsage:
         pods |= {(pod.namespace, pod.name): pod for pod in _showing(evaluation)}
         for count, (key, pod) in enumerate(pods.items()):
             claim = self._judged(pod, claims.get(key), evaluation.at)
-            evidence += (gpu for gpu in claim.gpus if gpu.windows)
+            if self._is_ripe(pod, claim.policy, evaluation.at):
+                evidence += claim.gpus
             by_pod[key] = self._count(usage, pod, claim, queues.get(key, ""), models)
-            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
-                await asyncio.sleep(0)
+            await _give_way(count)
         usage.workloads = [*self._workloads(evaluation, by_pod)]
         usage.coverage = core.coverage(evidence)
         return usage
@@ -126,15 +126,14 @@ class GpuUsage:
     # -------------------------------------------------------------------------------------------------- what is known
 
     async def _queues(self) -> dict[Key, str]:
-        """The ClusterQueue of every pod that Kueue has admitted."""
+        """The ClusterQueue of every pod of a Workload, also while it ends after Kueue has taken its quota back."""
         found: dict[Key, str] = {}
         for count, workload in enumerate(self.cluster.workloads.items()):
-            admission = workload.status.admission
-            if admission is not None and not is_true(workload.status.conditions, "Finished"):
-                for pod in self.cluster.pods_of_workload(workload):
-                    found[pod.namespace, pod.name] = admission.cluster_queue
-            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
-                await asyncio.sleep(0)
+            pods = () if is_true(workload.status.conditions, "Finished") else self.cluster.pods_of_workload(workload)
+            queue = self.queues.of(workload) if pods else ""
+            for pod in pods:
+                found[pod.namespace, pod.name] = queue
+            await _give_way(count)
         return found
 
     async def _claims(self, evaluation: Evaluation) -> dict[Key, _Claim]:
@@ -144,8 +143,7 @@ class GpuUsage:
             for pod, claim in self._claims_of(key, entry):
                 if claim.is_judged or pod not in found:
                     found[pod] = claim
-            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
-                await asyncio.sleep(0)
+            await _give_way(count)
         return found
 
     def _claims_of(self, key: Key, entry: BoardEntry) -> Iterator[tuple[Key, _Claim]]:
@@ -208,7 +206,12 @@ class GpuUsage:
 
     def _youth(self, policy: Policy) -> Youth:
         trust = self.evaluator.config.trust
-        return Youth(ripe=judged_length(policy=policy, trust=trust) + trust.interval, shown=trust.max_age)
+        late = 2 * trust.interval
+        return Youth(ripe=judged_length(policy=policy, trust=trust) + late, shown=trust.max_age + late)
+
+    def _is_ripe(self, pod: Pod, policy: Policy, at: datetime) -> bool:
+        """Whether it runs for so long that its whole window should be covered."""
+        return pod.running_since is not None and at - pod.running_since >= self._youth(policy).ripe
 
     def _workloads(self, evaluation: Evaluation, by_pod: Mapping[Key, Counter[State]]) -> Iterator[WorkloadUsage]:
         """One for each scale target, whichever of its ScaledObjects prevails."""
@@ -235,6 +238,12 @@ class GpuUsage:
             return ""
         workload = self.cluster.workload_of(scalable)
         return self.queues.of(workload) if workload is not None else ""
+
+
+async def _give_way(count: int) -> None:
+    """Let other tasks have the event loop now and then."""
+    if count % _YIELD_EVERY == _YIELD_EVERY - 1:
+        await asyncio.sleep(0)
 
 
 def _showing(evaluation: Evaluation) -> Iterable[Pod]:

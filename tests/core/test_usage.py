@@ -121,6 +121,9 @@ def test_one_that_waits_for_the_rest_of_its_plan_is_held_although_it_is_told_to_
         (minutes(30), gpu_evidence(unknown(Unknowable.LOW_COVERAGE)), "Unknown"),
         (minutes(29), gpu_evidence(unknown(Unknowable.SIGNALS_DISAGREE)), "Unknown"),
         (minutes(2), gpu_evidence(BUSY), "Busy"),
+        # What reports is the pod that had the GPU before.
+        (minutes(2), gpu_evidence(unknown(Unknowable.SHARED_GPU)), "Starting"),
+        (minutes(3), gpu_evidence(unknown(Unknowable.SHARED_GPU)), "Unknown"),
     ],
 )
 def test_what_a_young_pod_cannot_have_shown_yet_is_no_fault(age: timedelta, gpu: GpuEvidence, expected: str) -> None:
