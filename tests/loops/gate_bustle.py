@@ -40,8 +40,12 @@ from scaler.loops.provisioning import Provisioning
 SECOND = timedelta(seconds=1)
 _LOOKS_EVERY = timedelta(seconds=5)
 """How often the gate looks although nothing has changed."""
-_LATEST = 3
-"""Seconds after which every part has had its turn, however busy the town is."""
+_LATEST = 1
+"""Seconds after which every part has had its turn, however busy the town is. In a cluster these are tenths of seconds,
+and what the gate waits for so that others catch up is longer here by as much."""
+_SETTLES_IN = {False: 2, True: 5}
+"""Seconds from when a process starts to its first look, where all is quiet and where all hurry."""
+_AFTERWARDS = {False: AFTERWARDS, True: timedelta(seconds=6)}
 _LONGEST = 400
 """Turns within one second. More of them is a loop without end."""
 
@@ -204,7 +208,7 @@ class BusyTown(GateTown):
         self.stranded: list[Stranded] = []
         """What the scheduler found since somebody last looked."""
         self.deaths = 0
-        self.afterwards = timedelta(seconds=10) if hurries else AFTERWARDS
+        self.afterwards = _AFTERWARDS[hurries]
         self.told_of: Callable[[str], None] = lambda _: None
         self.looked: Callable[[], None] = lambda: None
         """Called after every look of the gate."""
@@ -252,7 +256,7 @@ class BusyTown(GateTown):
             flavors = self._flavor
             self.autoscaler = Provisioning(self.api, self.requests, flavors, self.told)  # type: ignore[assignment]
         super().restart()
-        self._looked = None
+        self._looked, self._settled_at = None, self.second + _SETTLES_IN[self.hurries] * bool(self.parts)
         self.gate._view.changed = self.gate.wake
         self.requests.subscribe(lambda _: self.gate.wake())
         for part in self.parts:
@@ -315,6 +319,8 @@ class BusyTown(GateTown):
     def _is_awake(self, part: Part) -> bool:
         if part is not self.gate_part:
             return part.since is not None
+        if self.second < self._settled_at:
+            return False
         is_due = self._looked is None or self.client.now - self._looked >= _LOOKS_EVERY or self.gate._wake.is_set()
         if is_due:
             part.wake(self.second)
@@ -442,9 +448,13 @@ def is_over(pod: Json) -> bool:
     return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
+def is_ending(pod: Json) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
 def is_waiting(pod: Json) -> bool:
     """Whether it waits for a node."""
-    return not (pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp") or is_over(pod))
+    return not (pod["spec"].get("nodeName") or is_ending(pod) or is_over(pod))
 
 
 def is_on_a_node(pod: Json) -> bool:

@@ -29,7 +29,7 @@ from random import Random
 from typing import Any
 
 from embedded.memory_client import START
-from gate_bustle import BusyTown, Mischief, is_let_go, is_on_a_node, is_over, owner_uid
+from gate_bustle import BusyTown, Mischief, is_ending, is_let_go, is_on_a_node, is_over, owner_uid
 from gate_cloud import DETAIL, LABEL, Whims
 from gate_town import CHECK, GPU
 
@@ -424,7 +424,7 @@ class Run:
         if guest.kind == "ray":
             self._delete(guest)
             return
-        running = [pod for pod in self.town.pods(guest.name) if is_on_a_node(pod)]
+        running = [pod for pod in self.town.pods(guest.name) if is_on_a_node(pod) and not is_ending(pod)]
         for pod in running[:1] if guest.ends_slowly else running:
             self.town.change(POD, pod["metadata"]["name"], {"status": {"phase": "Succeeded"}}, "status")
         if len(running) <= 1 or not guest.ends_slowly:
