@@ -192,6 +192,9 @@ def settings(kubeconfig: Path, more: dict[str, Any]) -> Settings:
         "kubernetes.lease": {"namespace": "default", "duration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms"},
         "evaluation": {"interval": f"{interval:g}s", "overlap": "3s"},
         "trust": {"collectionInterval": f"{interval:g}s"},
+        # So that dashboards have something to show; nothing in the story is held up by it.
+        "metrics": {"prices": {"NVIDIA-A100*": 2.5}},
+        "reclaim.budgets": [{"name": "a few at once", "atOnce": {"count": 8}}],
         "grpc.address": "127.0.0.1:0",
         "grpc.reflection": find_spec("grpc_reflection") is not None,
         "http.address": "127.0.0.1:0",
