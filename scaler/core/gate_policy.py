@@ -118,6 +118,15 @@ class GatePolicy:
     provisioning: ProvisioningPolicy | None = None
     """None: nodes are never asked for."""
 
+    @property
+    def words(self) -> str:
+        """What a gang waits for, and what is done meanwhile: `waits for room for the whole gang; …`."""
+        waits = ["victims' pods to end"] if self.wait_for_pods_gone else []
+        waits += ["room for the whole gang"] if self.require_fit else []
+        does = ["hands idle GPUs over"] if self.require_fit and self.reuse else []
+        does += [f"asks {self.provisioning.provisioning_class} for nodes"] if self.provisioning else []
+        return "; ".join([f"waits for {' and '.join(waits) or 'nothing'}", *does])
+
 
 @dataclass(frozen=True, slots=True)
 class Unusable:

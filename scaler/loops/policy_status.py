@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from scaler.core.gate_policy import AtLimit, GatePolicy, ProvisioningPolicy, Unusable
+from scaler.core.gate_policy import GatePolicy, Unusable
 from scaler.errors import KubeError
 from scaler.kube.copies import Change
 from scaler.kube.decoding import UNREADABLE, decode
@@ -166,25 +166,4 @@ def _words(judged: GatePolicy | Unusable) -> tuple[str, str, str]:
     """Status, reason and message of the condition."""
     if isinstance(judged, Unusable):
         return "False", "Unusable", judged.reason
-    return "True", "Usable", in_words(judged)
-
-
-def in_words(policy: GatePolicy) -> str:
-    """What a gang waits for by the policy, and what is done about it meanwhile."""
-    waits = ["pods of those that gave up their quota for them to end"] if policy.wait_for_pods_gone else []
-    waits += ["room for all of their pods"] if policy.require_fit else []
-    sentences = [f"gangs wait for {' and for '.join(waits)}" if waits else "gangs wait for nothing"]
-    if policy.reuse and policy.require_fit:
-        sentences.append("idle GPUs are handed over")
-    if policy.provisioning is not None:
-        sentences.append(_asked(policy.provisioning))
-    return "; ".join(sentences)
-
-
-def _asked(policy: ProvisioningPolicy) -> str:
-    most = policy.retry.limit + 1
-    times = "once" if most == 1 else f"up to {most} times"
-    ends = (
-        "then they give their quota back" if policy.at_limit is AtLimit.YIELD else "then they keep their quota and wait"
-    )
-    return f"nodes that are missing are asked of {policy.provisioning_class}, {times}, and {ends}"
+    return "True", "Usable", judged.words

@@ -9,11 +9,11 @@ import pytest
 from gate_town import GateTown
 from small_cluster import until
 
-from scaler.core.gate_policy import AtLimit, GatePolicy, ProvisioningPolicy, Retry
+from scaler.core.gate_policy import GatePolicy, ProvisioningPolicy
 from scaler.errors import KubeError
 from scaler.kube.resources import RECLAIM_POLICY
 from scaler.loops.leadership import NOT_LEADING
-from scaler.loops.policy_status import PolicyStatus, in_words, usable_patch
+from scaler.loops.policy_status import PolicyStatus, usable_patch
 
 PROVISIONING = {"className": "check-capacity.autoscaling.x-k8s.io"}
 PLAIN = {"waitForPodsGone": True}
@@ -63,7 +63,7 @@ async def test_what_can_be_followed_says_what_it_does() -> None:
     await author.looks()
     status, message = author.usable
     assert status == "True"
-    assert "nodes that are missing are asked of check-capacity.autoscaling.x-k8s.io, up to 4 times" in message
+    assert message.endswith("hands idle GPUs over; asks check-capacity.autoscaling.x-k8s.io for nodes")
     condition = author.conditions["Usable"]
     assert condition["lastTransitionTime"] == f"{author.town.client.now:%Y-%m-%dT%H:%M:%SZ}"
     assert condition["observedGeneration"] == author.generation
@@ -98,11 +98,11 @@ async def test_the_time_changes_with_the_status_only_and_the_generation_with_the
     await author.looks()
     began = author.conditions["Usable"]["lastTransitionTime"]
     author.town.client.now += timedelta(minutes=1)
-    author.writes({"provisioning": {**PROVISIONING, "atLimit": "Yield"}})
+    author.writes({"provisioning": PROVISIONING, "reuse": {"enabled": False}})
     await author.looks()
     assert author.conditions["Usable"]["lastTransitionTime"] == began
     assert author.conditions["Usable"]["observedGeneration"] == author.generation
-    assert author.usable[1].endswith("then they give their quota back")
+    assert "hands idle GPUs over" not in author.usable[1]
     author.writes(BROKEN)
     await author.looks()
     assert author.usable[0] == "False"
@@ -178,29 +178,17 @@ async def test_the_loop_looks_as_soon_as_a_policy_changes() -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
+        (GatePolicy(), "waits for victims' pods to end and room for the whole gang; hands idle GPUs over"),
+        (GatePolicy(require_fit=False), "waits for victims' pods to end"),
+        (GatePolicy(wait_for_pods_gone=False, require_fit=False), "waits for nothing"),
         (
-            GatePolicy(),
-            "gangs wait for pods of those that gave up their quota for them to end and for room for all of their pods; "
-            "idle GPUs are handed over",
-        ),
-        (
-            GatePolicy(require_fit=False),
-            "gangs wait for pods of those that gave up their quota for them to end",
-        ),
-        (GatePolicy(wait_for_pods_gone=False, require_fit=False), "gangs wait for nothing"),
-        (
-            GatePolicy(
-                wait_for_pods_gone=False,
-                reuse=False,
-                provisioning=ProvisioningPolicy(provisioning_class="c", retry=Retry(limit=0), at_limit=AtLimit.YIELD),
-            ),
-            "gangs wait for room for all of their pods; nodes that are missing are asked of c, once, and then they "
-            "give their quota back",
+            GatePolicy(wait_for_pods_gone=False, reuse=False, provisioning=ProvisioningPolicy(provisioning_class="c")),
+            "waits for room for the whole gang; asks c for nodes",
         ),
     ],
 )
 def test_a_policy_in_words(policy: GatePolicy, words: str) -> None:
-    assert in_words(policy) == words
+    assert policy.words == words
 
 
 def test_a_patch_is_guarded_by_what_was_judged() -> None:

@@ -140,7 +140,7 @@ def _shared_keys(
 
 def _fine(check: AdmissionCheck, gates: Gates) -> Finding:
     policy, queues = gates.policy_of(check), sorted({queue.metadata.name for queue, _ in gates.uses_of(check)})
-    told = in_words(policy) if isinstance(policy, GatePolicy) else ""
+    told = policy.words if isinstance(policy, GatePolicy) else ""
     return Finding(
         severity=Severity.OK,
         topic=Topic.CHECKS,
@@ -148,16 +148,3 @@ def _fine(check: AdmissionCheck, gates: Gates) -> Finding:
         where=f"AdmissionCheck {check.metadata.name}",
         what=f"Active in {', '.join(queues)}: {told}",
     )
-
-
-def in_words(policy: GatePolicy) -> str:
-    """What a gang waits for by the policy, and what is done meanwhile."""
-    waits = [
-        *(["victims' pods to end"] if policy.wait_for_pods_gone else []),
-        *(["room for the whole gang"] if policy.require_fit else []),
-    ]
-    does = [
-        *(["hands idle GPUs over"] if policy.require_fit and policy.reuse else []),
-        *([f"asks {policy.provisioning.provisioning_class} for nodes"] if policy.provisioning else []),
-    ]
-    return "; ".join([f"waits for {' and '.join(waits) or 'nothing'}", *does])
