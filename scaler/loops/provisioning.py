@@ -32,10 +32,9 @@ from typing import Protocol
 import structlog
 
 from scaler.core.gate_policy import ProvisioningPolicy, Unusable
-from scaler.core.provisioning import LOST, Kind, Need, PodSetUpdate, Request, Stage, State, Step, next_step
+from scaler.core.provisioning import Kind, Need, PodSetUpdate, Stage, Step, next_step
 from scaler.errors import KubeError
 from scaler.kube.decoding import UNREADABLE, decode
-from scaler.kube.events import ObjectReference
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.provisioning_objects import ProvisioningRequest
 from scaler.kube.resources import WORKLOAD, Resource
@@ -54,7 +53,10 @@ from scaler.kueue.provisioning_requests import (
 )
 from scaler.loops.leadership import NOT_LEADING, MakingApi
 from scaler.loops.reconciliation import Announcer
+from scaler.loops.request_news import Happening, RequestNews
 from scaler.loops.request_writer import Made, RequestWriter
+
+__all__ = ["Case", "Happening", "Progress", "Provisioning", "Requests"]
 
 log = structlog.get_logger(__name__)
 
@@ -119,17 +121,6 @@ class Requests(Protocol):
     def items(self) -> list[ProvisioningRequest]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """Something that was done or was seen for the first time, for telemetry."""
-
-    what: str
-    """Created, Removed, Provisioned, Failed, BookingExpired or CapacityRevoked."""
-    provisioning_class: str
-    reason: str = ""
-    pods: int = 0
-
-
 @dataclass(slots=True)
 class _Refusal:
     count: int
@@ -153,11 +144,8 @@ class Provisioning:
         self._writer = RequestWriter(api)
         self._requests = requests
         self._flavors = flavors
-        self._announcer = announcer
-        self._observe = observe
+        self._news = RequestNews(announcer, observe)
         self._refusals: dict[str, _Refusal] = {}
-        self._told: dict[str, str] = {}
-        """States of requests that were announced, by uid: each is announced once."""
         self._orphans: dict[str, datetime] = {}
         """Since when requests have been nobody's, by uid."""
 
@@ -177,8 +165,9 @@ class Provisioning:
             is_lacking = case.policy and gang.stage is Stage.WAITING and gang.need(case.policy, now) is Need.NODES
             return Progress(kind=Kind.STUCK, message=self._requests.trouble) if is_lacking else _NOTHING
         requests = [request_of(each) for each in found.values()]
-        self._announce(workload, requests, gang.stage)
+        self._news.heard(workload, requests, gang.stage, now)
         step = next_step(gang, requests, case.policy, now)
+        self._news.at_limit(workload, step, now)
         if step.kind not in (Kind.CREATE, Kind.REMOVE):
             return progress_of(case, step, found, self._flavors)
         return await self._act(case, step, found, now)
@@ -190,8 +179,7 @@ class Provisioning:
         """
         ours = [each for each in self._requests.items() if WORKLOAD_UID_LABEL in each.metadata.labels]
         orphans = [each for each in ours if each.metadata.labels[WORKLOAD_UID_LABEL] not in followed]
-        known = {each.metadata.uid for each in ours}
-        self._told = {uid: state for uid, state in self._told.items() if uid in known}
+        self._news.forget_others({each.metadata.uid for each in ours})
         self._refusals = {uid: each for uid, each in self._refusals.items() if uid in followed}
         since, self._orphans = self._orphans, {}
         for each in orphans:
@@ -208,15 +196,13 @@ class Provisioning:
         if since is not None:
             return now - since >= _ORPHANED_FOR
         name = orphan.metadata.annotations.get(WORKLOAD_ANNOTATION, "")
+        if not name:
+            return False
         try:
-            live = (
-                decode(Workload, await self._api.get(WORKLOAD.path(orphan.metadata.namespace, name))) if name else None
-            )
+            live = decode(Workload, await self._api.get(WORKLOAD.path(orphan.metadata.namespace, name)))
         except KubeError as error:
             return error.status == _ABSENT
         except UNREADABLE:
-            return False
-        if live is None:
             return False
         is_another = live.metadata.uid != orphan.metadata.labels[WORKLOAD_UID_LABEL]
         return is_another or stage_of(live, check_of(orphan)) is Stage.GONE
@@ -249,7 +235,7 @@ class Provisioning:
         if refusal and now < refusal.until:
             return Progress(kind=Kind.STUCK, message=refusal.message)
         try:
-            progress = await (self._create(case, step) if step.kind is Kind.CREATE else self._remove(step, found))
+            progress = await (self._create(case, step) if step.kind is Kind.CREATE else self._remove(case, step, found))
         except KubeError as error:
             if error.reason == NOT_LEADING:
                 raise
@@ -285,15 +271,16 @@ class Provisioning:
         if isinstance(made, Unusable):
             return Progress(kind=Kind.STUCK, message=made.reason, attempt=step.attempt)
         if isinstance(order, Order) and isinstance(made, Made):
-            self._tell_made(live, order, policy, step.attempt)
+            self._news.created(live, order, policy, step.attempt)
         name = order.name if isinstance(order, Order) else ""
         message = step.message if isinstance(made, Made) else made.why
         return Progress(kind=Kind.WAIT, message=message, attempt=step.attempt, request=name)
 
-    async def _remove(self, step: Step, found: Mapping[str, ProvisioningRequest]) -> Progress:
+    async def _remove(self, case: Case, step: Step, found: Mapping[str, ProvisioningRequest]) -> Progress:
         """Raises: KubeError."""
         for each in step.remove:
             await self._delete(found[each.name])
+        self._news.removed(case.workload, step)
         return Progress(kind=Kind.WAIT, message=step.message)
 
     async def _delete(self, request: ProvisioningRequest) -> None:
@@ -302,8 +289,7 @@ class Provisioning:
         if resource is None:
             return
         await self._writer.remove(request, resource)
-        log.info("ProvisioningRequest removed", request="/".join(request.metadata.key))
-        self._observe(Happening(what="Removed", provisioning_class=request.spec.provisioning_class_name))
+        self._news.cleared("/".join(request.metadata.key), request.spec.provisioning_class_name)
 
     def _leave_alone(self, workload: Workload, why: str, now: datetime) -> None:
         """Remember the refusal, so that the API is not asked the same at once and for ever."""
@@ -312,38 +298,10 @@ class Provisioning:
         count = before.count + 1 if before else 1
         pause = min(_REFUSED_FOR * 2 ** min(count - 1, 10), _REFUSED_AT_MOST)
         if before is None or before.message != why:
-            log.warning("nodes cannot be asked for", workload="/".join(workload.metadata.key), why=why)
+            self._news.not_asked(workload, why)
         self._refusals[uid] = _Refusal(count=count, until=now + pause, message=why)
 
-    # ---------------------------------------------------------------------------------------------------- what is told
 
-    def _tell_made(self, workload: Workload, order: Order, policy: ProvisioningPolicy, attempt: int) -> None:
-        about = ObjectReference.of(WORKLOAD, workload.metadata)
-        message = (
-            f"asked {policy.provisioning_class} for nodes for {order.pods} pod(s), attempt {attempt}: {order.name}"
-        )
-        self._announcer.record(about, "ProvisioningRequestCreated", message)
-        log.info("ProvisioningRequest created", workload="/".join(workload.metadata.key), request=order.name)
-        self._observe(Happening(what="Created", provisioning_class=policy.provisioning_class, pods=order.pods))
-
-    def _announce(self, workload: Workload, requests: Collection[Request], stage: Stage) -> None:
-        """Tell once of every request that it was provisioned or lost; of one that has served its purpose only what
-        still matters."""
-        told = _NEWS if stage is Stage.WAITING else _NEWS_OF_STARTED
-        for each in requests:
-            if each.state not in told or self._told.get(each.uid) == each.state:
-                continue
-            self._told[each.uid] = each.state
-            message = f"ProvisioningRequest {each.name}, attempt {each.attempt}: {each.message or each.state}"
-            about = ObjectReference.of(WORKLOAD, workload.metadata)
-            self._announcer.record(about, f"Nodes{each.state}", message, warning=each.state in LOST)
-            self._observe(
-                Happening(what=each.state, provisioning_class=each.ask.provisioning_class, reason=each.reason)
-            )
-
-
-_NEWS = LOST | {State.PROVISIONED}
-_NEWS_OF_STARTED = frozenset({State.CAPACITY_REVOKED})
 _NOTHING = Progress(kind=Kind.NOTHING)
 
 

@@ -437,13 +437,23 @@ async def test_who_waits_keeps_the_places_that_the_table_says(story: Story, gpus
     assert town.is_admitted("next") is is_let_go, town.says("next")
 
 
-@pytest.mark.parametrize("comes", [True, False])
-async def test_a_gang_keeps_what_it_has_found_while_nodes_come_for_the_rest(comes: bool) -> None:
-    """2 x 8 GPUs, 8 of which are there: they are kept while a request is open, and lent out while none is."""
+COMING: dict[str, tuple[str, float, bool]] = {
+    # what is said of its request, how long before, and whether a gang of 8 may have the 8 that it has found
+    "a request is open": ("Accepted", 0, False),
+    "it is open for so long that its nodes are late": ("Accepted", 660, True),
+    "it has failed": ("Failed", 0, True),
+}
+
+
+@pytest.mark.parametrize(("answer", "ago", "is_let_go"), COMING.values(), ids=COMING)
+async def test_a_gang_keeps_what_it_has_found_while_nodes_come_for_the_rest(
+    answer: str, ago: float, is_let_go: bool
+) -> None:
+    """2 x 8 GPUs, 8 of which are there."""
     town = await waiting({"a": 8}, pods=2, provisioning={"retry": {"base": "20m"}})
     await town.passes(1)
-    town.answer(town.newest("gang"), "Accepted" if comes else "Failed")
+    town.answer(town.newest("gang"), answer, ago=ago)
     town.submit("next", gpus=8)
     await town.passes(3)
-    assert town.is_admitted("next") is not comes
+    assert town.is_admitted("next") is is_let_go
     assert town.says("gang").startswith("Pending: PodSet main: 1 of 2 pods does not fit")

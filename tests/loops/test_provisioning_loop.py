@@ -304,7 +304,7 @@ async def test_an_expectation_is_passed_on_and_provisioned_nodes_are_consumed(as
     (update,) = ready.updates
     assert (update.name, update.annotations[CONSUME]) == ("main", FIRST)
     assert (await asked.look()).kind is Kind.PROVISIONED
-    assert asked.told.reasons[1:] == ["NodesProvisioned"], "once"
+    assert asked.told.reasons[1:] == ["NodesAccepted", "NodesProvisioned"], "once each"
 
 
 async def test_failed_twice_then_provisioned(asked: Cluster) -> None:
