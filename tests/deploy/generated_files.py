@@ -1,4 +1,5 @@
-"""What of `deploy/` is made of something else: the chart's CRDs, permissions, schema and page, and kustomize's base.
+"""What of `deploy/` is made of something else: the chart's CRDs, rules, dashboards, permissions, schema
+and page, and kustomize's base.
 
 `uv run python tests/deploy/generated_files.py` writes it anew.
 """
@@ -11,7 +12,7 @@ from typing import Any, get_args
 
 import helm_chart
 import yaml
-from helm_chart import DEPLOY, FOLDER, Json
+from helm_chart import DEPLOY, FOLDER, ROOT, Json
 from pydantic import BaseModel
 
 from scaler.loops.diagnosis.permissions import NEEDS, Need, Part
@@ -29,6 +30,9 @@ def contents() -> Iterator[tuple[Path, str]]:
     for crd in sorted((DEPLOY / "crds").glob("*.yaml")):
         yield FOLDER / "crds" / crd.name, crd.read_text(encoding="utf-8")
         yield BASE / "crds" / crd.name, crd.read_text(encoding="utf-8")
+    for source, pattern, target in (("rules", "*.rules.yaml", "rules"), ("grafana", "*.json", "dashboards")):
+        for file in sorted((ROOT / "dashboards" / source).glob(pattern)):
+            yield FOLDER / "files" / target / file.name, file.read_text(encoding="utf-8")
     yield FOLDER / "files" / "permissions.yaml", permissions()
     yield _SCHEMA, schema()
     yield _PAGE, page()

@@ -48,6 +48,8 @@ MATRIX: dict[str, Json] = {
 EVERYTHING: Json = {
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "podMonitoring": {"enabled": True},
+    "rules": {"enabled": True, "rawDcgm": True, "labels": {"release": "prometheus"}},
+    "dashboards": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
     "networkPolicy": {"egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}]},
     "admissionCheck": {"enabled": True, "policy": {"waitForPodsGone": True, "pin": {"enabled": False}}},
     "rbac": {"clusterMonitoringView": True},
@@ -119,7 +121,8 @@ def test_what_the_operator_of_prometheus_and_kueue_take_is_taken_by_their_defini
         for body in objects(EVERYTHING)
         if body["kind"] in definitions
     ]
-    assert sorted(checked) == [("AdmissionCheck", []), ("ServiceMonitor", [])]
+    assert not [problem for _, problems in checked for problem in problems]
+    assert {kind for kind, _ in checked} == {"AdmissionCheck", "PrometheusRule", "ServiceMonitor"}
 
 
 def kind_of(body: Json) -> tuple[str, str]:
@@ -208,6 +211,7 @@ def stand_ins() -> Iterator[Json]:
         ("cert-manager.io", "Certificate"),
         ("monitoring.googleapis.com", "PodMonitoring"),
         ("monitoring.coreos.com", "ServiceMonitor"),
+        ("monitoring.coreos.com", "PrometheusRule"),
     ):
         plural = f"{kind.lower()}s"
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}

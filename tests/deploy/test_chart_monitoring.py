@@ -1,0 +1,63 @@
+"""Rules and dashboards in the chart are those of the project, with the thresholds that its values give."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from helm_chart import ROOT, objects, one
+
+RULES = ROOT / "dashboards" / "rules"
+
+
+def rules_of(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By the name of the alert or of the series."""
+    groups = body.get("spec", body)["groups"]
+    return {rule.get("alert") or rule["record"]: rule for group in groups for rule in group["rules"]}
+
+
+def written(name: str) -> dict[str, dict[str, Any]]:
+    return rules_of(yaml.safe_load((RULES / f"{name}.rules.yaml").read_text(encoding="utf-8")))
+
+
+def test_by_default_the_rules_are_as_they_are_written() -> None:
+    values = {"rules": {"enabled": True, "rawDcgm": True}}
+    assert meant(rules_of(one("PrometheusRule", values))) == meant(written("idle-gpu-scaler"))
+    raw = one("PrometheusRule", values, "idle-gpu-scaler-raw-dcgm")
+    assert rules_of(raw) == written("raw-dcgm")
+
+
+def meant(rules: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The blanks at the end of an expression mean nothing."""
+    return {name: {**rule, "expr": rule["expr"].rstrip()} for name, rule in rules.items()}
+
+
+THRESHOLDS = ["WorkloadIdleForHours", "IdleCostOverBudget", "GangWaitsTooLong"]
+
+
+@pytest.mark.parametrize("alert", THRESHOLDS)
+def test_a_threshold_is_what_values_say(alert: str) -> None:
+    before = written("idle-gpu-scaler")[alert]["expr"].rstrip()
+    after = rules_of(one("PrometheusRule", {"rules": {"enabled": True, "thresholds": {alert: 1234567}}}))
+    assert after[alert]["expr"] == before.rpartition(" ")[0] + " 1234567"
+    half = one("PrometheusRule", {"rules": {"enabled": True, "thresholds": {alert: 12.5}}})
+    assert rules_of(half)[alert]["expr"].endswith("> 12.50")
+    others = {name: rule for name, rule in after.items() if name != alert}
+    assert meant(others) == meant({name: rule for name, rule in written("idle-gpu-scaler").items() if name != alert})
+
+
+def test_rules_on_dcgm_alone_are_asked_for_separately() -> None:
+    names = [each["metadata"]["name"] for each in objects({"rules": {"enabled": True}}) if "Rule" in each["kind"]]
+    assert names == ["idle-gpu-scaler"]
+
+
+def test_every_dashboard_is_there_unchanged() -> None:
+    dashboards = {
+        path.name: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "dashboards").glob("grafana/*.json")
+    }
+    found = [
+        each["data"]
+        for each in objects({"dashboards": {"enabled": True}})
+        if each["kind"] == "ConfigMap" and each["metadata"]["labels"].get("grafana_dashboard") == "1"
+    ]
+    assert {name: json.loads(text) for data in found for name, text in data.items()} == dashboards
