@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from scaler.cli.packaged import crds, packaged
+from scaler.cli.packaged import NAMESPACE, SERVICE_ACCOUNT, account, crds, packaged
 from scaler.cli.run import fastest_loop
 from scaler.cli.runtime import Runtime
 from scaler.cli.timeline import (
@@ -106,12 +106,7 @@ class _Scenery:
     """Of the scaler, beside the usual ones."""
 
 
-_GROWING = _Scenery(
-    nodes=provisioning_story.NODES,
-    autoscaler=provisioning_story.AUTOSCALER,
-    # Plans are made for quota alone: what nodes lack then is provisioned.
-    settings={"reclaim.considerNodes": False},
-)
+_GROWING = _Scenery(nodes=provisioning_story.NODES, autoscaler=provisioning_story.AUTOSCALER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,17 +131,19 @@ async def _set(stack: AsyncExitStack, scenery: _Scenery, source: str) -> Stage:
     if scenery.autoscaler is not None:
         config = replace(config, autoscaler=scenery.autoscaler)
     world = World(config)
-    kubeconfig = folder / "kubeconfig"
+    kubeconfig, own = folder / "kubeconfig", folder / "own-kubeconfig"
     await end.enter_async_context(world)
-    await world.apply(crds())
+    await world.apply([*crds(), *account()])
     world.write_kubeconfig(kubeconfig)
+    # The scaler may do what it may do in a cluster that it is installed in, and no more.
+    world.write_kubeconfig(own, token=await world.token_of(NAMESPACE, SERVICE_ACCOUNT))
     # Only the page of all nodes tells of those, too, that come later.
     pages = world.exporter_urls if scenery.autoscaler is None else {"all": world.exporter_url}
     metrics: dict[str, Any] = {"dcgm.endpoints": list(pages.values())}
     if source == "prometheus":
         prometheus = await end.enter_async_context(PrometheusProcess(pages, interval=COLLECTION))
         metrics = {"prometheus.url": prometheus.url}
-    runtime = Runtime(settings(kubeconfig, {**metrics, **scenery.settings}))
+    runtime = Runtime(settings(own, {**metrics, **scenery.settings}))
     await runtime.start()
     running = asyncio.create_task(runtime.run(), name="scaler")
     end.push_async_callback(_stop, runtime, running)
@@ -189,7 +186,7 @@ def settings(kubeconfig: Path, more: dict[str, Any]) -> Settings:
     interval = COLLECTION.total_seconds()
     hurried = {
         "kubernetes.kubeconfig": kubeconfig,
-        "kubernetes.lease": {"namespace": "default", "duration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms"},
+        "kubernetes.lease": {"namespace": NAMESPACE, "duration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms"},
         "evaluation": {"interval": f"{interval:g}s", "overlap": "3s"},
         "trust": {"collectionInterval": f"{interval:g}s"},
         # So that dashboards have something to show; nothing in the story is held up by it.

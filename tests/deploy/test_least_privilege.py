@@ -1,0 +1,104 @@
+"""The demo's story runs with the roles as they are installed: nothing is missing, and nothing is unused."""
+
+import contextlib
+import time
+from contextlib import AsyncExitStack
+
+from small_cluster import until
+
+from scaler.cli import demo
+from scaler.cli.packaged import NAMESPACE, SERVICE_ACCOUNT, account
+from scaler.cli.timeline import JsonTimeline
+from scaler.embedded.job_manifests import NAMESPACE as TEAMS
+from scaler.embedded.kinds import Json
+from scaler.embedded.provisioning_story import ProvisioningStory
+from scaler.embedded.world import World
+from scaler.kube.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
+from scaler.loops.wishes import WAKE
+
+Granted = tuple[str, str, str]
+"""Verb, group, resource with its subresource."""
+
+SELDOM = {
+    # Where the process died between making a PodTemplate and its request: tests/loops, restarts at every write.
+    ("get", "", "podtemplates"),
+    # An Event that is said again within minutes is counted up: tests/kube/test_events.py.
+    ("patch", "", "events"),
+}
+"""Calls that this story has no occasion for, and where they are seen."""
+
+
+def granted() -> set[Granted]:
+    """What roles allow the account."""
+    bodies = {(each["kind"], each["metadata"]["name"]): each for each in account()}
+    bound = [bodies[each["roleRef"]["kind"], each["roleRef"]["name"]] for each in bodies.values() if "roleRef" in each]
+    return {
+        (verb, group, resource)
+        for role in bound
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def scaled(kind: str, address: str) -> list[Json]:
+    """A workload that KEDA scales without Kueue."""
+    name = f"notebook-{kind.lower()}"
+    container = {"name": "main", "image": "notebook", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    labels = {"app": name}
+    spec = {
+        "replicas": 0,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+    }
+    trigger = {"type": "external", "metadata": {"scalerAddress": address, "idleAfter": "1h", "warmUp": "0s"}}
+    target = {"apiVersion": "apps/v1", "kind": kind, "name": name}
+    metadata = {"name": name, "namespace": "default"}
+    scaling = {"scaleTargetRef": target, "minReplicaCount": 0, "maxReplicaCount": 1, "triggers": [trigger]}
+    return [
+        {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec},
+        {"apiVersion": SCALED_OBJECT.api_version, "kind": "ScaledObject", "metadata": metadata, "spec": scaling},
+    ]
+
+
+async def wake(world: World, resource: Resource, name: str) -> None:
+    """Ask for it, and wait until that was heard."""
+    await world.patch(resource, TEAMS, name, {"metadata": {"annotations": {WAKE: "true"}}})
+
+    async def is_heard() -> bool:
+        found = await world.read(resource, TEAMS, name)
+        return WAKE not in found["metadata"].get("annotations", {})
+
+    await until(is_heard, seconds=15)
+
+
+async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> None:
+    async with AsyncExitStack() as stack:
+        stage = await demo._set(stack, demo._GROWING, "dcgm")
+        done = stage.world.api.permissions.done
+        user = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
+        for kind in ("Deployment", "StatefulSet"):
+            await stage.world.apply(scaled(kind, stage.scaler_address))
+        story = ProvisioningStory(
+            world=stage.world, scaler_address=stage.scaler_address, tell=JsonTimeline().tell, began=time.monotonic()
+        )
+        outcome = await story.run()
+        assert outcome.ok, outcome.problem
+        # Owners wake what was suspended, on the object that they know; one of them says it twice.
+        first, second = sorted(story.victims)
+        for resource, name in ((SCALED_OBJECT, first), (SCALABLE_WORKLOAD, second), (SCALABLE_WORKLOAD, second)):
+            await wake(stage.world, resource, name)
+
+        def used() -> set[Granted]:
+            return {(each.verb, each.group, each.what) for each in done.get(user, ())}
+
+        def unused() -> set[Granted]:
+            return granted() - used() - SELDOM
+
+        with contextlib.suppress(TimeoutError):
+            await until(lambda: not unused(), seconds=15)
+        assert unused() == set()
+        assert used() <= granted()
+    refused = [line for line in capsys.readouterr().err.splitlines() if "403" in line]
+    assert refused == []
