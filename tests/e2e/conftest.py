@@ -25,17 +25,20 @@ _TIMEOUT_SECONDS = 240
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "cluster: of the end-to-end suite, runs with --kubeconfig only")
+    config.addinivalue_line(
+        "markers", "cluster: an end-to-end flow for a real cluster; `-m cluster` runs it in the embedded one"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    are_asked_for = config.getoption("kubeconfig") is not None or "cluster" in config.getoption("markexpr")
     skip = pytest.mark.skip(reason="a flow for a real cluster: pytest tests/e2e --kubeconfig FILE; others run without")
     for item in items:
         if not item.path.is_relative_to(here):
             continue
         item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS, func_only=True))
-        if config.getoption("kubeconfig") is None and item.get_closest_marker("cluster"):
+        if item.get_closest_marker("cluster") and not are_asked_for:
             item.add_marker(skip)
 
 

@@ -29,7 +29,7 @@ def namespace(run: str) -> Json:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": named(run)}
 
 
-def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool) -> list[Json]:
+def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool, strategy: str) -> list[Json]:
     """A flavor for the run's own nodes, a ClusterQueue with that quota of it, and a LocalQueue."""
     return [
         {
@@ -43,6 +43,7 @@ def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool) -> lis
             "kind": "ClusterQueue",
             "metadata": named(run),
             "spec": {
+                "queueingStrategy": strategy,
                 "namespaceSelector": {"matchLabels": {RUN_LABEL: run}},
                 "preemption": {"withinClusterQueue": "LowerPriority" if preempts else "Never"},
                 "resourceGroups": [
@@ -51,7 +52,7 @@ def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool) -> lis
                         "flavors": [{"name": run, "resources": [{"name": GPU, "nominalQuota": gpus}]}],
                     }
                 ],
-                "admissionChecksStrategy": {"admissionChecks": [{"name": check} for check in checks]},
+                **guarded_by(checks),
             },
         },
         {
@@ -61,6 +62,11 @@ def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool) -> lis
             "spec": {"clusterQueue": run},
         },
     ]
+
+
+def guarded_by(checks: Sequence[str]) -> Json:
+    """The part of a ClusterQueue's `spec` that names its checks."""
+    return {"admissionChecksStrategy": {"admissionChecks": [{"name": each} for each in checks]}} if checks else {}
 
 
 def check(run: str) -> Json:

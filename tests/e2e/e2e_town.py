@@ -117,8 +117,7 @@ class Town:
 
     async def guard(self) -> None:
         """The check is added to the queue."""
-        checks = {"admissionChecks": [{"name": self.run}]}
-        await self.world.patch(CLUSTER_QUEUE, "", self.run, {"spec": {"admissionChecksStrategy": checks}})
+        await self.world.patch(CLUSTER_QUEUE, "", self.run, {"spec": manifests.guarded_by([self.run])})
 
     async def delete_request(self, name: str) -> None:
         await self.world.delete(PROVISIONING_REQUEST, self.namespace, name)
@@ -137,7 +136,7 @@ class Town:
         await self.scaler.kill()
         await asyncio.sleep(dead_for)
         await self.scaler.start()
-        await self.scaler.until_ready()
+        await self.until_ready()
 
     # ----------------------------------------------------------------------------------------------------- what is seen
 
@@ -154,9 +153,10 @@ class Town:
         entries: list[Json] = (self.workload(name).get("status") or {}).get("admissionChecks") or []
         return next((each for each in entries if each["name"] == self.run), {"state": "", "message": ""})
 
-    def is_suspended(self, name: str) -> bool:
-        found = self.world.find(JOB, self.namespace, name)
-        return found is not None and bool(found["spec"].get("suspend"))
+    def evictions(self, name: str) -> int:
+        """How often Kueue has evicted the Job's Workload on account of a check."""
+        stats = (self.workload(name).get("status") or {}).get("schedulingStats") or {}
+        return sum(each["count"] for each in stats.get("evictions") or () if each["reason"] == "AdmissionCheck")
 
     def pods(self, name: str) -> list[Json]:
         """The Job's that have not ended, those included that have been told to."""
@@ -220,6 +220,13 @@ class Town:
         while not holds(found := await look()):
             assert loop.time() < until, f"waited for {what} in vain: {found}\n{self.standing()}"
             await asyncio.sleep(0.1)
+
+    async def until_ready(self) -> None:
+        """Returns once our process has seen everything. Raises: AssertionError."""
+        try:
+            await self.scaler.until_ready(within=PATIENCE_SECONDS)
+        except TimeoutError:
+            raise AssertionError(f"our process does not get ready\n{self.standing()}") from None
 
     async def until_says(self, words: str, name: str, *, within: float = PATIENCE_SECONDS) -> None:
         """Returns once the check has said this of the gang, now or before."""
@@ -362,6 +369,7 @@ class Plot:
     is_guarded: bool = True
     """Whether the ClusterQueue has our check."""
     preempts: bool = False
+    strategy: str = "BestEffortFIFO"
     scenario: Scenario | None = None
     """How an autoscaler answers; None: nobody answers but the test. `labels` of its shape are added to the run's."""
 
@@ -405,8 +413,10 @@ async def _settled(run: str, world: World, api: KubeTransport, path: Path, plot:
         await world.apply(manifests.policy(run, plot.policy_spec(place.provisioning_class)))
     await world.apply([manifests.check(run), manifests.priority(run, 1000)])
     checks = [run] if plot.is_guarded else []
-    await world.apply(manifests.queues(run, gpus=plot.gpus, checks=checks, preempts=plot.preempts))
-    await scaler.until_ready(within=PATIENCE_SECONDS)
+    await world.apply(
+        manifests.queues(run, gpus=plot.gpus, checks=checks, preempts=plot.preempts, strategy=plot.strategy)
+    )
+    await place.until_ready()
     await place.until(lambda: place.is_active(str(plot.policy is not None)), "the check to say whether it is active")
     if plot.policy is not None:
         await place.until(lambda: world.condition(CLUSTER_QUEUE, "", run, "Active"), "Kueue to activate its queue")

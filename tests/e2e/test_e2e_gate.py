@@ -10,7 +10,7 @@ HALF = 8
 @pytest.mark.cluster
 async def test_a_gang_stays_out_until_the_last_of_its_victims_pods_has_ended_20_seconds_late(begin: Begin) -> None:
     async with begin(nodes={"a": 8, "b": 8}, gpus=16, preempts=True) as town:
-        await town.submit("victim", pods=2, gpus=8)
+        await town.submit("victim", pods=2, gpus=8, ends_in="5s")
         await town.until_runs("victim")
         last = town.pods("victim")[0]["metadata"]["name"]
         await town.takes_to_end(last, "20s")
@@ -62,7 +62,7 @@ async def test_a_gang_waits_for_idle_ones_that_are_suspended_for_it_and_starts_w
         town.world.fleet.set_activity(town.namespace, "train-*", 0.9)
         await town.scale("jupyter-1", "jupyter-2", "train")
         await town.submit("gang", pods=2, gpus=4)
-        await town.until_says("pods of", "gang", within=60)
+        await town.until_says("1 pod of", "gang", within=60)
         assert not town.pods("gang")
         await town.until_runs("gang", within=60)
         town.assert_started_whole("gang")
