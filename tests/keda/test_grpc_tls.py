@@ -12,13 +12,12 @@ from typing import Any
 import grpc
 import pytest
 import trustme
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from keda_harness import ref, refusal
+from made_certificates import Made, Pair
 from memory_board import BUSY, IDLE, MemoryBoard
-from secret_volume import TOMORROW, YESTERDAY, SecretVolume, chain_of
+from secret_volume import YESTERDAY, SecretVolume, chain_of
 
 from scaler.core.certificates import parse
 from scaler.errors import ConfigurationError
@@ -217,6 +216,23 @@ async def test_a_client_is_known_by_any_name_in_its_certificate(case: str, tmp_p
             assert (await stub.IsActive(ref(), timeout=5)).result is True
 
 
+async def test_a_client_is_known_by_its_spiffe_id(tmp_path: Path) -> None:
+    name = "spiffe://cluster.local/ns/keda/sa/keda-operator"
+    clients = Made.of("clients", is_authority=True)
+    async with secured(tmp_path, mutual=True, names=(name,)) as served:
+        server = Pair.of(served.authority.issue_cert(HOST))
+        served.volume.put(tls_crt=server.certificate, tls_key=server.key, ca_crt=clients.pair.certificate)
+        served.follow()
+        for uri, code in ((name, None), (f"{name}-2", grpc.StatusCode.PERMISSION_DENIED)):
+            client = Made.of("keda", uris=(uri,), issuer=clients).pair
+            roots = served.authority.cert_pem.bytes()
+            credentials = grpc.ssl_channel_credentials(roots, client.key, client.certificate)
+            own = [("grpc.use_local_subchannel_pool", 1)]
+            async with grpc.aio.secure_channel(f"{HOST}:{served.port}", credentials, options=own) as channel:
+                call = pb_grpc.ExternalScalerStub(channel).IsActive(ref(), timeout=5)
+                assert (await call.code()) is (code or grpc.StatusCode.OK)
+
+
 async def test_a_client_of_another_name_is_told_so_and_hears_nothing_of_workloads(tmp_path: Path) -> None:
     board = MemoryBoard({FIRST: BUSY})
     async with (
@@ -285,22 +301,9 @@ async def test_the_certificate_is_that_of_the_files(tmp_path: Path) -> None:
 
 
 async def test_a_key_that_grpc_does_not_know_ends_the_start_with_that_reason(tmp_path: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256K1())
-    name = x509.Name([])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(YESTERDAY)
-        .not_valid_after(TOMORROW)
-        .sign(key, hashes.SHA256())
-    )
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    made = Made.of("scaler", names=(HOST,), curve=ec.SECP256K1()).pair
     volume = SecretVolume(tmp_path)
-    volume.put(tls_crt=certificate.public_bytes(pem), tls_key=private)
+    volume.put(tls_crt=made.certificate, tls_key=made.key)
     tls = ServerTls(Rotation(volume.files(), use="grpc"))
     server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), MemoryBoard(), tls=tls)
     with pytest.raises(ConfigurationError, match="a kind that gRPC knows"):
