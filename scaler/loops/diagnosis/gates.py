@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from scaler.core.gate_policy import GatePolicy, Unusable
+from scaler.core.gate_policy import AtLimit, GatePolicy, Unusable
 from scaler.kube.objects import condition
 from scaler.kube.quota_objects import AdmissionCheck, ClusterQueue, ResourceFlavor
 from scaler.kube.reclaim_policy_objects import ReclaimPolicy
@@ -117,6 +117,8 @@ def _of_policy(
             what="its policy asks for nodes, and ProvisioningRequests are not served",
             do="install Cluster Autoscaler's definition (autoscaling.x-k8s.io), or remove spec.provisioning",
         )
+    if policy.provisioning and policy.provisioning.at_limit is AtLimit.YIELD:
+        yield from _of_yielding(finding, uses)
     for key, flavor in sorted(_shared_keys(policy, uses, flavors)):
         yield finding(
             severity=Severity.FAIL,
@@ -124,6 +126,21 @@ def _of_policy(
             what=f"its policy sets node selector {key}, and so does ResourceFlavor {flavor}: where the values differ, "
             "Kueue fails the Workload for good",
             do="use a label that no flavor of these ClusterQueues uses",
+        )
+
+
+def _of_yielding(
+    finding: "partial[Finding]", uses: Sequence[tuple[ClusterQueue, Collection[str]]]
+) -> Iterator[Finding]:
+    queues = sorted({each.metadata.name for each, _ in uses if each.spec.queueing_strategy == "BestEffortFIFO"})
+    if queues:
+        yield finding(
+            severity=Severity.WARN,
+            check="YieldTakenBack",
+            what=f"its policy lets gangs yield at the limit, but in {', '.join(queues)} (BestEffortFIFO) Kueue looks at a "
+            "gang that was just evicted a second before those that wait, so that it takes its quota back unless they "
+            "ask for the same",
+            do="use queueingStrategy StrictFIFO there, or atLimit: Hold",
         )
 
 

@@ -1,6 +1,6 @@
 """Do the AdmissionChecks of a ClusterQueue work together, and is what plans free there safe from others?
 
-What is combined, for Workloads that get the same flavor:
+What is combined, for Workloads that have to pass both (they get the same flavor, or one of each resource group):
 
 | checks                                           | works                                                            |
 |--------------------------------------------------|------------------------------------------------------------------|
@@ -21,7 +21,7 @@ ours holds: so ours never comes first in asking for nodes beside it.
 Pure: objects in, findings out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -179,7 +179,7 @@ def _of_checks(finding: "partial[Finding]", queue: ClusterQueue, gates: Gates) -
     for (one, for_one), (other, for_other) in combinations(found, 2):
         kinds = [kind for each in (one, other) if (kind := kind_of(each, gates))]
         says = _TOGETHER.get(frozenset(kinds)) if len(kinds) == 2 else None
-        if says and (Kind.MULTIKUEUE in kinds or for_one & for_other):
+        if says and (Kind.MULTIKUEUE in kinds or _meet(for_one, for_other, queue)):
             names = f"{one.metadata.name} and {other.metadata.name}"
             yield finding(severity=says.severity, check=says.check, what=f"{names}: {says.what}", do=says.do)
 
@@ -192,6 +192,16 @@ def _checks_of(queue: ClusterQueue, gates: Gates) -> list[tuple[AdmissionCheck, 
         for rule in queue.spec.admission_checks_strategy.admission_checks
         if rule.name in by_name
     ]
+
+
+def _meet(for_one: Set[str], for_other: Set[str], queue: ClusterQueue) -> bool:
+    """Whether all Workloads that pass the one may have to pass the other: a Workload gets a flavor of every group."""
+    groups = [frozenset(flavor.name for flavor in group.flavors) for group in queue.spec.resource_groups]
+    of_groups = [(bool(group & for_one), bool(group & for_other)) for group in groups]
+    are_apart = any(one and not other for one, other in of_groups) and any(
+        other and not one for one, other in of_groups
+    )
+    return bool(for_one & for_other) or are_apart
 
 
 def _missing(queue: ClusterQueue, gates: Gates) -> list[str]:
