@@ -90,8 +90,8 @@ async def test_past_the_limit_a_gang_that_holds_keeps_its_quota_and_asks_nobody_
 
 
 TAKEN_BACK = (
-    "In a BestEffortFIFO queue Kueue looks at others again only a second after quota gets free, and at the gang that was "
-    "evicted at once: it takes its quota back, unless the other one is of the same shape"
+    "Kueue looks at the evicted gang at once, and in a BestEffortFIFO queue at others only a second later: the gang "
+    "takes its quota back, unless the other one is of the same shape"
 )
 
 
