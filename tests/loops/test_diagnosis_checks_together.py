@@ -1,4 +1,4 @@
-"""What doctor says of checks that are for different flavors, and of gangs that yield where nobody gets what they give."""
+"""What doctor says of checks that are for different flavors, and of gangs that yield in vain."""
 
 from typing import Any, TypeVar
 

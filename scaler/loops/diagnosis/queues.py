@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import NamedTuple
 
 from scaler.core.gate_policy import GatePolicy
@@ -195,13 +195,10 @@ def _checks_of(queue: ClusterQueue, gates: Gates) -> list[tuple[AdmissionCheck, 
 
 
 def _meet(for_one: Set[str], for_other: Set[str], queue: ClusterQueue) -> bool:
-    """Whether all Workloads that pass the one may have to pass the other: a Workload gets a flavor of every group."""
+    """Whether a Workload may have to pass both: it gets a flavor of every group."""
     groups = [frozenset(flavor.name for flavor in group.flavors) for group in queue.spec.resource_groups]
-    of_groups = [(bool(group & for_one), bool(group & for_other)) for group in groups]
-    are_apart = any(one and not other for one, other in of_groups) and any(
-        other and not one for one, other in of_groups
-    )
-    return bool(for_one & for_other) or are_apart
+    in_two_groups = any(one & for_one and other & for_other for one, other in permutations(groups, 2))
+    return bool(for_one & for_other) or in_two_groups
 
 
 def _missing(queue: ClusterQueue, gates: Gates) -> list[str]:
