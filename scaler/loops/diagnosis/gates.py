@@ -137,9 +137,9 @@ def _of_yielding(
         yield finding(
             severity=Severity.WARN,
             check="YieldTakenBack",
-            what=f"its policy lets gangs yield at the limit, but in {', '.join(queues)} (BestEffortFIFO) Kueue looks at "
-            "a gang that was just evicted a second before those that wait, so that it takes its quota back unless they "
-            "ask for the same",
+            what=f"its policy lets gangs yield at the limit, but in {', '.join(queues)} (BestEffortFIFO) Kueue looks "
+            "at a gang that was just evicted a second before those that wait, so that it takes its quota back unless "
+            "they ask for the same",
             do="use queueingStrategy StrictFIFO there, or atLimit: Hold",
         )
 
