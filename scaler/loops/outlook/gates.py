@@ -24,7 +24,7 @@ from scaler.loops.provisioning import Progress
 
 Json = dict[str, Any]
 
-_SHOWN = 5
+SHOWN = 5
 """Gangs before one that are named."""
 
 
@@ -42,7 +42,8 @@ class Gated:
     standing: Standing | None = None
     """None of one that does not wait, or that is let go at this moment."""
     before: Sequence[str] = ()
-    """Keys of those that wait for nodes and come first, in their order."""
+    """Keys of the first of those that wait for nodes and come before it, in their order."""
+    more_before: int = 0
     requests: Sequence[ProvisioningRequest] = ()
     trouble: str = ""
     """Why nobody sees requests; empty where they are seen."""
@@ -81,8 +82,8 @@ def gate_view(gated: Gated, now: datetime) -> Json:
         "heldSince": timestamp(gated.reserved_at),
         "reason": gated.reason or None,
         "finds": standing.answer.message if standing is not None else None,
-        "before": list(gated.before[:_SHOWN]),
-        "beforeOmitted": max(0, len(gated.before) - _SHOWN),
+        "before": list(gated.before),
+        "beforeOmitted": gated.more_before,
         "yielded": _yielded(gated.yielded),
         "provisioning": _provisioning(gated, now),
     }

@@ -4,8 +4,9 @@ The leader's gate tells it on the entries of Workloads, in words. Why exactly a 
 what is asked of autoscalers next, is found by the same gate looking at the same copies, and nobody takes a step.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 
 from scaler.core.provisioning import Kind, Need, Stage, next_step
 from scaler.kube.provisioning_objects import ProvisioningRequest
@@ -14,7 +15,7 @@ from scaler.loops.gate import Gate
 from scaler.loops.gate_cases import Standing, nodes_of
 from scaler.loops.gate_checks import Checks
 from scaler.loops.gate_view import GateView, Held
-from scaler.loops.outlook.gates import Gated, Gates
+from scaler.loops.outlook.gates import SHOWN, Gated, Gates
 from scaler.loops.provisioning import Case, Progress, Requests, progress_of
 
 
@@ -31,16 +32,17 @@ class Onlooker:
         """All that have quota and an entry of ours, whether they wait or were let go."""
         standings = (await self._gate.look(now)).waiting
         by_name = {(each.key, each.check): each for each in standings}
-        line = [each for each in sorted(standings, key=_turn) if each.verdict is not None]
+        line = _line(standings)
         found: dict[str, list[Gated]] = {}
         for held in self._view.held():
             standing = by_name.get((held.key, held.check_name))
             found.setdefault(held.key, []).append(self._gated(held, standing, line))
         return found
 
-    def _gated(self, held: Held, standing: Standing | None, line: Sequence[Standing]) -> Gated:
+    def _gated(self, held: Held, standing: Standing | None, line: Mapping[str, int]) -> Gated:
         check, workload = held.check, held.workload
         entry = entry_of(workload, held.check_name)
+        place = line.get(held.key, 0) if standing is not None and standing.verdict is not None else 0
         assert entry is not None  # noqa: S101 (the view holds only Workloads that have it)
         return Gated(
             check=held.check_name,
@@ -50,18 +52,17 @@ class Onlooker:
             policy=self._checks.policy(check),
             yielded=held.gang.yielded,
             standing=standing,
-            before=_before(standing, line),
+            before=list(islice(line, min(place, SHOWN))),
+            more_before=max(0, place - SHOWN),
             requests=tuple(requests_of(self._requests, workload.metadata.uid, held.check_name).values()),
             trouble=self._requests.trouble,
         )
 
 
-def _before(standing: Standing | None, line: Sequence[Standing]) -> Sequence[str]:
-    """Who is promised nodes before it, or keeps its turn."""
-    if standing is None or standing.verdict is None:
-        return ()
-    earlier = (each.key for each in line if _turn(each) < _turn(standing) and each.key != standing.key)
-    return tuple(dict.fromkeys(earlier))
+def _line(standings: Sequence[Standing]) -> Mapping[str, int]:
+    """Those that wait for nodes, in the order in which they are promised some, each with how many come before it."""
+    ordered = sorted((each for each in standings if each.verdict is not None), key=_turn)
+    return {key: place for place, key in enumerate(dict.fromkeys(each.key for each in ordered))}
 
 
 def _turn(standing: Standing) -> tuple[bool, datetime | None, str]:
