@@ -1,0 +1,278 @@
+"""What is stated about the cluster as metrics: bounded, priced, and shown by whoever is to report alone."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from builders import BUSY, INACTIVE, NOON, at, decision, minutes, verdict
+
+from scaler.cli.fleet import FleetObserver
+from scaler.core.handovers import Flow, Gift, Through
+from scaler.core.headroom import Headroom, Kind, Room
+from scaler.core.usage import Found, State
+from scaler.loops.backlog import Pending, Stage
+from scaler.loops.bookkeeping import Statement
+from scaler.loops.handovers import Resumed, Running, Suspended
+from scaler.loops.usage import Place, Title, Usage, WorkloadUsage
+from scaler.settings.metrics import MetricsSetting
+from scaler.telemetry.metrics import Metrics
+
+A100, L4 = "NVIDIA-A100", "NVIDIA-L4"
+HELD = Found(State.HELD_IDLE, "Kept")
+
+
+class Board:
+    """Metrics and who fills them."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.metrics = Metrics()
+        self.is_reporting = True
+        setting = MetricsSetting.model_validate(settings)
+        self.fleet = FleetObserver(self.metrics, setting, is_reporting=lambda: self.is_reporting)
+
+    def values(self, name: str, *of: str) -> dict[tuple[str, ...], float]:
+        """All samples of that name, by the values of these labels."""
+        return {
+            tuple(sample.labels[label] for label in of): sample.value
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == f"idle_gpu_scaler_{name}"
+        }
+
+    def value(self, name: str) -> float:
+        [value] = self.values(name).values()
+        return value
+
+
+def statement(
+    gpus: Mapping[tuple[Place, Found], int] | None = None,
+    *,
+    workloads: Sequence[WorkloadUsage] = (),
+    nodes: Mapping[str, Counter[Found]] | None = None,
+    elapsed: float = 0,
+    **more: Any,
+) -> Statement:
+    usage = Usage(at=NOON, gpus=Counter(gpus or {}), nodes=dict(nodes or {}), workloads=[*workloads])
+    usage.coverage = {"gpu_util": 0.5}
+    nothing: dict[str, Any] = {"suspended": {}, "given": {}, "pending": (), "budgets": (), "node_gpus": {}}
+    return Statement(at=NOON, elapsed=timedelta(seconds=elapsed), usage=usage, **{**nothing, **more})
+
+
+def place(namespace: str = "team-a", model: str = A100) -> Place:
+    return Place(namespace, "cq", model)
+
+
+# ------------------------------------------------------------------------------------------------------ GPUs and money
+
+
+def test_gpus_are_shown_and_their_time_is_counted() -> None:
+    board = Board()
+    gpus = {(place(), HELD): 3, (place(), Found(State.BUSY)): 2}
+    board.fleet.stated(statement(gpus))
+    board.fleet.stated(statement(gpus, elapsed=30))
+    assert board.values("gpus", "namespace", "state", "reason") == {
+        ("team-a", "HeldIdle", "Kept"): 3,
+        ("team-a", "Busy", ""): 2,
+    }
+    assert board.values("gpu_seconds_total", "state") == {("HeldIdle",): 90, ("Busy",): 60}
+
+
+def test_idle_time_costs_its_models_price() -> None:
+    board = Board(prices={"NVIDIA-A100*": 3.6}, currency="EUR")
+    gpus = {
+        (place(), HELD): 4,
+        (place(), Found(State.IDLE, "GPUsIdle")): 1,
+        (place(), Found(State.BUSY)): 8,
+        (place(), Found(State.UNKNOWN, "StaleSamples")): 8,
+        (place(model=L4), HELD): 2,
+    }
+    board.fleet.stated(statement(gpus, elapsed=100))
+    # (4 + 1) GPUs × 100 s × 3.6 / 3600 s
+    assert board.values("idle_cost_total", "namespace", "model", "currency") == {
+        ("team-a", A100, "EUR"): pytest.approx(0.5)
+    }
+    assert board.values("unpriced_idle_gpu_seconds_total", "model") == {(L4,): 200}
+    assert board.values("gpu_hour_price", "model", "currency") == {(A100, "EUR"): 3.6}
+
+
+def test_without_prices_nothing_is_said_about_money() -> None:
+    board = Board()
+    board.fleet.stated(statement({(place(), HELD): 4}, elapsed=100))
+    for name in ("idle_cost_total", "unpriced_idle_gpu_seconds_total", "gpu_hour_price"):
+        assert board.values(name) == {}
+
+
+def test_namespaces_beyond_the_limit_are_shown_together_and_counted() -> None:
+    board = Board(namespaces=1)
+    gpus = {(place(name), HELD): n for n, name in enumerate(("first", "second", "third"), start=1)}
+    board.fleet.stated(statement(gpus, elapsed=10, suspended={("fourth", "cq"): 8}))
+    assert board.values("gpus", "namespace") == {("first",): 1, ("(others)",): 5}
+    assert board.values("gpu_seconds_total", "namespace") == {("first",): 10, ("(others)",): 50}
+    assert board.values("suspended_gpus", "namespace") == {("(others)",): 8}
+    assert board.value("folded_namespaces") == 3
+
+
+def test_nodes_of_which_gpus_cannot_be_judged_are_named_the_worst_first() -> None:
+    board = Board(nodes=1)
+    silent, stale = Found(State.WITHOUT_METRICS, "NoSamples"), Found(State.UNKNOWN, "StaleSamples")
+    nodes = {
+        "good": Counter({Found(State.BUSY): 8}),
+        "bad": Counter({stale: 1, Found(State.BUSY): 7}),
+        "worst": Counter({silent: 8}),
+    }
+    board.fleet.stated(statement(nodes=nodes))
+    assert board.values("gpu_nodes", "state") == {("Trusted",): 1, ("Distrusted",): 1, ("Silent",): 1}
+    assert board.values("distrusted_gpus", "node", "reason") == {("worst", "NoSamples"): 8}
+    assert board.value("hidden_nodes") == 1
+    assert board.values("signal_coverage_ratio", "signal") == {("gpu_util",): 0.5}
+
+
+# ----------------------------------------------------------------------------------------------------- single workloads
+
+
+def workload(name: str, *, idle: timedelta | None = None) -> WorkloadUsage:
+    made = decision(INACTIVE, idle_since=NOON - idle) if idle else decision(verdict=verdict(BUSY))
+    title = Title("team-a", "cq", "ScalableWorkload", name)
+    return WorkloadUsage(title=title, decision=made, states={State.IDLE: 2}, peaks={"gpu_util": 0.5})
+
+
+def test_those_that_are_idle_longest_are_shown_and_the_others_counted() -> None:
+    board = Board(workloads=2)
+    all_of_them = [workload("busy"), workload("short", idle=minutes(40)), workload("long", idle=minutes(90))]
+    board.fleet.stated(statement(workloads=[*all_of_them, workload("shorter", idle=minutes(35))]))
+    assert board.values("workload_idle_seconds", "name") == {("long",): 5400, ("short",): 2400}
+    hidden = board.values("hidden_workloads", "verdict")
+    assert hidden == {("Idle",): 1, ("Busy",): 1, ("Unknown",): 0, ("",): 0}
+    for name in ("workload_gpus", "workload_answer", "workload_peak_ratio", "workload_idle_after_seconds"):
+        assert board.values(name, "name").keys() == {("long",), ("short",)}, name
+
+
+def test_a_limit_of_none_names_nobody() -> None:
+    board = Board(workloads=0)
+    board.fleet.stated(statement(workloads=[workload("busy")]))
+    assert not [
+        each
+        for each in board.metrics.declared
+        if "workload_" in each.name
+        and "name" in each.labels
+        and board.values(each.name.removeprefix("idle_gpu_scaler_"))
+    ]
+
+
+def test_a_workload_shows_its_thresholds_beside_its_signals() -> None:
+    board = Board()
+    board.fleet.stated(statement(workloads=[workload("a", idle=minutes(40))]))
+    assert board.values("workload_answer", "cluster_queue", "answer", "reason") == {("cq", "inactive", "GPUsIdle"): 1}
+    assert board.value("workload_idle_after_seconds") == 1800
+    assert board.value("workload_active_above_ratio") == 0.01
+    assert board.value("workload_desired_replicas") == 1
+    assert board.values("workload_peak_ratio", "signal") == {("gpu_util",): 0.5}
+
+
+# ------------------------------------------------------------------------------------------------ suspended and given
+
+FLOW = Flow("team-a", "team-b", "cq-b", Through.PLAN)
+GIFT = Gift(giver="team-a/w", receiver="team-b/g", flow=FLOW, gpus=4, after=timedelta(seconds=20))
+
+
+def suspended(reason: str = "GPUsIdle") -> Suspended:
+    return Suspended(namespace="team-a", reason=reason, gpus=4, idle_for=minutes(30))
+
+
+def resumed(after: timedelta | None, reason: str = "GPUsIdle") -> Resumed:
+    return Resumed(namespace="team-a", reason=reason, after=after)
+
+
+def test_what_was_given_up_and_who_got_it_is_counted() -> None:
+    board = Board()
+    board.fleet.happened(suspended())
+    board.fleet.happened(GIFT)
+    board.fleet.stated(statement(elapsed=10, suspended={("team-a", "cq"): 4}, given={FLOW: 4}))
+    assert board.values("suspensions_total", "namespace", "reason") == {("team-a", "GPUsIdle"): 1}
+    assert board.values("reclaimed_gpus_total", "namespace", "reason") == {("team-a", "GPUsIdle"): 4}
+    assert board.value("idle_to_suspended_seconds_sum") == 1800
+    flow = ("from_namespace", "namespace", "cluster_queue", "through")
+    assert board.values("given_gpus_total", *flow) == {("team-a", "team-b", "cq-b", "Plan"): 4}
+    assert board.values("given_gpu_seconds_total", *flow) == {("team-a", "team-b", "cq-b", "Plan"): 40}
+    assert board.values("suspended_to_given_seconds_sum", "through") == {("Plan",): 20}
+    assert board.value("suspended_gpus") == 4
+    assert board.value("reclaimed_gpu_seconds_total") == 40
+
+
+@pytest.mark.parametrize(
+    ("event", "regrets"),
+    [
+        pytest.param(resumed(minutes(5)), 1, id="within the 5 minutes that are set"),
+        pytest.param(resumed(minutes(5.1)), 0, id="later"),
+        pytest.param(resumed(minutes(1), "ScaledToZero"), 0, id="nobody had found it idle"),
+        pytest.param(resumed(None), 0, id="nobody knows when it was suspended"),
+    ],
+)
+def test_a_suspension_is_regretted_when_it_is_taken_back_too_soon(event: Resumed, regrets: int) -> None:
+    board = Board(regretWithin="5m")
+    board.fleet.happened(event)
+    assert sum(board.values("regrets_total", "namespace", "reason").values()) == regrets
+    assert board.values("resumptions_total", "namespace") == {("team-a",): 1}
+    assert board.value("regret_window_seconds") == 300
+
+
+def test_a_return_is_measured() -> None:
+    board = Board()
+    board.fleet.happened(Running(after=timedelta(seconds=90)))
+    assert (board.value("resumed_to_running_seconds_count"), board.value("resumed_to_running_seconds_sum")) == (1, 90)
+
+
+# ----------------------------------------------------------------------------------------------------- gangs, budgets
+
+
+def test_gangs_that_wait_are_summed_up_by_where_and_why() -> None:
+    board = Board()
+    waits = Pending(cluster_queue="cq", stage=Stage.QUOTA, reason="NotEnoughIdle", gpus=8, since=at(-600))
+    other = Pending(cluster_queue="cq", stage=Stage.QUOTA, reason="NotEnoughIdle", gpus=4, since=at(-60))
+    held = Pending(cluster_queue="cq", stage=Stage.CHECKS, reason="PodsEnding", gpus=2, since=at(-30))
+    board.fleet.stated(statement(pending=(waits, other, held)))
+    where = ("cluster_queue", "stage", "reason")
+    assert board.values("pending_gangs", *where) == {
+        ("cq", "Quota", "NotEnoughIdle"): 2,
+        ("cq", "AdmissionCheck", "PodsEnding"): 1,
+    }
+    assert board.values("pending_gpus", "stage") == {("Quota",): 12, ("AdmissionCheck",): 2}
+    assert board.values("longest_pending_seconds", "cluster_queue") == {("cq",): 600}
+
+
+def test_budgets_show_what_is_left_and_whether_they_are_open() -> None:
+    board = Board()
+    few = Headroom(budget="few", is_open=True, rooms=(Room(kind=Kind.AT_ONCE, most=3, used=1),))
+    board.fleet.stated(statement(budgets=(few, Headroom(budget="nights", is_open=False))))
+    assert board.values("budget_headroom_workloads", "budget", "limit") == {("few", "AtOnce"): 2}
+    assert board.values("budget_used_workloads", "budget") == {("few",): 1}
+    assert board.values("budget_limit_workloads", "budget") == {("few",): 3}
+    assert board.values("budget_open", "budget") == {("few",): 1, ("nights",): 0}
+
+
+# ------------------------------------------------------------------------------------------------------ who reports
+
+
+def test_who_does_not_report_counts_nothing() -> None:
+    board = Board()
+    board.is_reporting = False
+    for event in (suspended(), resumed(minutes(1)), Running(after=minutes(1)), GIFT):
+        board.fleet.happened(event)
+    shown = [each.name.removeprefix("idle_gpu_scaler_") for each in board.metrics.declared if each.shown == "leader"]
+    for name in shown:
+        assert not any(board.values(name).values()), name
+
+
+def test_whose_turn_has_passed_leaves_no_gauge_standing_and_every_counter() -> None:
+    board = Board()
+    waits = Pending(cluster_queue="cq", stage=Stage.QUOTA, reason="NotEnoughIdle", gpus=8, since=at(-600))
+    gpus = {(place(), HELD): 3}
+    whole = statement(gpus, workloads=[workload("a")], pending=(waits,), elapsed=10, node_gpus={A100: 8})
+    board.fleet.stated(whole)
+    board.fleet.stated(None)
+    gauges = [each for each in board.metrics.declared if each.shown == "leader" and each.type == "gauge"]
+    for each in gauges:
+        assert not any(board.values(each.name.removeprefix("idle_gpu_scaler_")).values()), each.name
+    assert board.values("gpu_seconds_total", "state") == {("HeldIdle",): 30}
