@@ -171,8 +171,7 @@ SLOW = Scenario(provisioned_after=timedelta(seconds=2), tells_eta=True, shape=Sh
 async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_do(tmp_path, machines):
     """Of 16 in the quota `explore` holds 8. The gang wants all 16, on two machines."""
     there = [Machine(name=f"worker-{n + 1}", gpus=8, labels=A100) for n in range(machines)]
-    settings = {"reclaim": {"considerNodes": False}}
-    async with played("openshift-autoscaling", *there, tmp_path=tmp_path, scenarios=[SLOW], **settings) as town:
+    async with played("openshift-autoscaling", *there, tmp_path=tmp_path, scenarios=[SLOW]) as town:
         await town.apply("queues.yaml", "checks.yaml", "explore.yaml")
         await town.admitted("vision", "explore", owner=RAY_CLUSTER)
         await town.world.wait_for(lambda: town.phase("vision", "explore") == "Running", "its pods to run")

@@ -193,7 +193,7 @@ def as_they_stand_in_a_cluster(flow: str) -> Facts:
             scalable_workloads=of(ScalableWorkload),
             services=of(Service, service),
         ),
-        wanted=Wanted(considers_nodes=flow != "openshift-autoscaling"),
+        wanted=Wanted(),
     )
 
 

@@ -92,7 +92,6 @@ def _wanted(settings: Settings) -> Wanted:
         pressure=policy.pressure,
         max_window=settings.evaluation.max_window,
         refuses_unprotected=policy.unprotected is Unprotected.REFUSE,
-        considers_nodes=policy.consider_nodes,
     )
 
 

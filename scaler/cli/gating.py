@@ -92,20 +92,22 @@ class Gating:
         """The leader's loop over ReclaimPolicies."""
         return PolicyStatus(api, self.policies)
 
-    def onlooker(self, api: MakingApi) -> Onlooker:
-        """Tells how gangs stand. Any replica may ask; nothing is written."""
-        checks = Checks(api, self.policies, _NOBODY)
-        gate = Gate(
+    def looking(self, api: MakingApi) -> Gate:
+        """A gate of which only looks are asked, on whatever replica: it writes nothing."""
+        return Gate(
             api,
             self.view,
             self.endings,
-            checks,
+            Checks(api, self.policies, _NOBODY),
             _NOBODY,
             capacity=self.reclaiming.capacity,
             quota=self.reclaiming.planning.quota,
             provisioning=Foreseeing(self.requests, self._flavor),
         )
-        return Onlooker(gate, self.view, checks, self.requests)
+
+    def onlooker(self, api: MakingApi, gate: Gate) -> Onlooker:
+        """Tells how gangs stand, by such a gate."""
+        return Onlooker(gate, self.view, Checks(api, self.policies, _NOBODY), self.requests)
 
     async def wait_listed(self, seconds: float) -> None:
         """Returns once policies and requests are listed, or after so many seconds: what is missing tells by itself."""

@@ -94,6 +94,7 @@ def _indented(part: RenderableType) -> RenderableType:
 def _standing(standing: Json, width: int) -> list[RenderableType]:
     head = _heading(f"Plan {standing['id']} is under way: {standing['stage']}")
     facts: list[Row] = [
+        ("frees", standing["seeks"].lower()),
         ("next", standing["next"]),
         ("granted", f"{standing['grantedAt']}, until {standing['expiresAt']}"),
     ]
@@ -133,6 +134,11 @@ def _victim(victim: Json) -> list[str | Text]:
 
 
 def _quota(plan: Json, width: int) -> list[RenderableType]:
+    if plan["seeks"] == "Nodes":
+        missing = ", ".join(f"{number} of {name}" for name, number in plan["missing"].items())
+        lacking = [("asked for", f"nodes for the pods that find none: {missing}")] if missing else []
+        facts: list[Row] = [("for", f"nodes: it has its quota, and check {plan['check']} holds it back"), *lacking]
+        return [labelled(facts, indent=_IN), ""]
     headings = ("QUOTA", "FREE NOW", "+ FREED", "= FREE THEN", "GANG TAKES", "LEFT")
     rows = [_flavor(each) for each in plan["quota"]]
     others: list[RenderableType] = []

@@ -118,5 +118,5 @@ class Reclaiming:
             stand_back=gate.stand_back,
             observe=observers.planned,
         )
-        gate.considers = pressure.nodes.considers
+        gate.considers = pressure.considers
         return pressure

@@ -48,6 +48,7 @@ from scaler.loops.gate import Gate
 from scaler.loops.granting import Granter
 from scaler.loops.leadership import LeaderApi
 from scaler.loops.leading import Leading
+from scaler.loops.nodes_aim import NodesAim
 from scaler.loops.outlook import Inquiry
 from scaler.loops.policy_status import PolicyStatus
 from scaler.loops.pressure import Pressure
@@ -306,7 +307,14 @@ class Runtime:
             is_reporting=self._is_reporting,
         )
         self._observers.backlog = self.accounts.backlog
-        self.inquiry = Inquiry(self.reclaiming.planning, self.board, gates=self.gating.onlooker(self.transport))
+        looking, planning = self.gating.looking(self.transport), self.reclaiming.planning
+        planning.asking = looking.asking
+        self.inquiry = Inquiry(
+            planning,
+            self.board,
+            gates=self.gating.onlooker(self.transport, looking),
+            nodes=NodesAim(planning=planning, gate=looking),
+        )
 
     def _evaluator(self, source: Source) -> Evaluator:
         settings = self.settings

@@ -202,7 +202,7 @@ class Following:
 
     async def _release(self, plan: StandingPlan, step: Move, now: datetime) -> None:
         """Let everybody go who is held for the plan, and wake who was suspended for it."""
-        self.proposals.rest(plan.grant.gang_uid, now)
+        self.proposals.rest(plan.grant.gang_uid, plan.grant.seeks, now)
         self.proposals.learn(step, now)
         await self.reallocation.release(plan, step, now)
 

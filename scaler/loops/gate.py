@@ -181,6 +181,14 @@ class Gate:
         self.report = GateReport(at=now, blind=blind, waiting=_waiting(answers))
         return self.report
 
+    def asking(self) -> frozenset[str]:
+        """Names of our checks that hold gangs back until they fit, and ask for the nodes that are missing."""
+        return frozenset(
+            name
+            for name, policy in self._policies().items()
+            if isinstance(policy, GatePolicy) and policy.require_fit and policy.provisioning is not None
+        )
+
     def line(self, now: datetime) -> Line | Blind:
         """All who have a claim on nodes at this moment, and what these have free; or why nobody sees that."""
         capacity = self._seen()

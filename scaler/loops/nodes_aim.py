@@ -49,6 +49,9 @@ class Door(Protocol):
     def line(self, now: datetime) -> Line | Blind:
         """All who have a claim on nodes, and what these have free."""
 
+    def wake(self) -> None:
+        """It may go on with what it has asked."""
+
 
 @dataclass(kw_only=True, eq=False)
 class NodesAim:
@@ -85,7 +88,8 @@ class NodesAim:
         checks = [each.check for each in self._standings(sight.now) if each.uid == gang.uid and each.may_reuse]
         question = self._question(sight, gang, candidates, check=checks[0] if checks else "")
         found = question if isinstance(question, NoPlan) else await asyncio.to_thread(question.plan)
-        self._answered.add(gang.uid)
+        if not (isinstance(found, NoPlan) and found.why is Why.FITS_ALREADY):
+            self._answer(gang.uid)
         return found
 
     def is_foreseeable(self, sight: Sight, _gang: Workload) -> bool:
@@ -109,20 +113,36 @@ class NodesAim:
     def forget_others(self, plans: Collection[str]) -> None:
         """Nothing is remembered of plans."""
 
+    # --------------------------------------------------------------------------------------- for those who only ask
+
+    def lacking(self, now: datetime) -> frozenset[str]:
+        """Uids of all that lack nodes, whether or not anybody may be suspended for them."""
+        return frozenset(each.uid for each in self._standings(now) if each.lacks_nodes)
+
+    def why_none(self, gang: Workload, now: datetime) -> str:
+        """Why nobody is suspended for one that lacks nodes, whoever is idle; empty where somebody may be."""
+        found = [each for each in self._standings(now) if each.uid == gang.uid]
+        if found and not any(each.may_reuse for each in found):
+            return "its ReclaimPolicy says that nobody is suspended for it (spec.reuse.enabled: false)"
+        return "nodes are on their way for it" if any(each.awaits_nodes for each in found) else ""
+
     # -------------------------------------------------------------------------------------------------- for the gate
 
     def considers(self, uid: str, now: datetime) -> str:
         """What the gate says while nobody knows yet whether idle GPUs can serve the gang; empty once that is known."""
-        if not self.planning.policy.pressure:
-            return ""
         since = self._asked.setdefault(uid, now)
         if uid in self._answered or now - since >= _FOUND_OUT_WITHIN:
             return ""
-        return "it is being found out whether idle GPUs can serve it"
+        return "idle ones may serve it, which is being found out"
+
+    def _answer(self, uid: str) -> None:
+        if uid in self._asked and uid not in self._answered and self.gate is not None:
+            self.gate.wake()
+        self._answered.add(uid)
 
     def _forget_gangs(self, standings: Sequence[Standing]) -> None:
-        """Of gangs that wait no more."""
-        uids = {each.uid for each in standings}
+        """What was found for those that lack nodes no more is not true of the next time that they do."""
+        uids = {each.uid for each in standings if each.lacks_nodes}
         self._asked = {uid: since for uid, since in self._asked.items() if uid in uids}
         self._answered &= uids
 
@@ -151,7 +171,7 @@ class NodesAim:
         if gang.opaque_because:
             return _unforeseeable(gang.key, f"cannot be foreseen: {gang.opaque_because}")
         if not check or gang.reservation is None:
-            return _unforeseeable(gang.key, "it does not wait for nodes, or nobody is to be suspended for it")
+            return _unforeseeable(gang.key, self.why_none(gang, sight.now) or "it does not wait for nodes any more")
         return _Question(
             gang=gang,
             check=check,

@@ -65,7 +65,10 @@ class Planning:
         self._policy = policy
         self._max_age = max_age
         self._capacity = capacity
-        self._scenes: dict[str, tuple[int, object, datetime, Scene]] = {}
+        self._scenes: dict[tuple[str, bool], tuple[int, object, datetime, Scene]] = {}
+        """By root of the tree, and whether nodes count."""
+        self.asking: Callable[[], Collection[str]] = frozenset
+        """Names of the AdmissionChecks that hold gangs back until they fit, and ask for the nodes that are missing."""
 
     @property
     def cluster(self) -> Cluster:
@@ -129,7 +132,8 @@ class Planning:
         if tree is None:
             message = f"LocalQueue {gang.namespace}/{gang.queue} leads to no ClusterQueue that can be scheduled"
             return NoPlan(gang=gang.key, why=Why.QUEUE_STOPPED, message=message)
-        if sight.nodes_unseen:
+        is_provisioned = self._is_provisioned(gang, tree, sight)
+        if sight.nodes_unseen and not is_provisioned:
             message = f"{sight.nodes_unseen}; with reclaim.considerNodes: false plans count quota alone"
             return NoPlan(gang=gang.key, why=Why.UNFORESEEABLE, message=f"nobody knows where its pods fit: {message}")
         doubts = sight.snapshot.doubts(tree)
@@ -139,18 +143,27 @@ class Planning:
         given = sight.idlers.candidates if candidates is None else tuple(candidates)
         return Request(
             gang=gang,
-            scene=self._scene(sight, tree),
+            scene=self._scene(sight, tree, with_nodes=not is_provisioned),
             candidates=tuple(each for each in given if each.workload in members),
             leaving=sight.idlers.leaving & members,
             refuse=self.refusal(sight),
             limits=self._policy.limits,
         )
 
-    def _scene(self, sight: Sight, tree: Tree) -> Scene:
+    def _is_provisioned(self, gang: Workload, tree: Tree, sight: Sight) -> bool:
+        """Whether nodes are asked for where the gang lacks some, on whatever flavor: then they stand in no plan's way.
+
+        The gang is not let go before it fits, so that the quota it holds meanwhile is all that is at stake.
+        """
+        queue = tree.queues[sight.snapshot.cluster_queue_of(gang)].spec
+        asking, flavors = frozenset(self.asking()), {flavor for group in queue.groups for flavor in group.flavors}
+        return bool(asking & queue.checks) and all(asking & queue.checks_on({flavor}) for flavor in flavors)
+
+    def _scene(self, sight: Sight, tree: Tree, *, with_nodes: bool) -> Scene:
         """Made anew only when something in the tree has changed: most ticks look at the same thing again."""
-        version = sight.snapshot.version(tree)
-        known = self._scenes.get(tree.root.name)
-        if known is not None and known[:3] == (version, id(sight.capacity), sight.now):
+        version, capacity = sight.snapshot.version(tree), sight.capacity if with_nodes else None
+        known = self._scenes.get((tree.root.name, with_nodes))
+        if known is not None and known[:3] == (version, id(capacity), sight.now):
             return known[3]
         scene = Scene(
             tree=tree.clone(),
@@ -163,9 +176,9 @@ class Planning:
             ),
             fair_sharing=self._policy.fair_sharing,
             now=sight.now,
-            capacity=sight.capacity,
+            capacity=capacity,
         )
-        self._scenes[tree.root.name] = (version, id(sight.capacity), sight.now, scene)
+        self._scenes[tree.root.name, with_nodes] = (version, id(capacity), sight.now, scene)
         return scene
 
     def refusal(self, sight: Sight) -> Callable[[Collection[Member]], str]:
@@ -192,10 +205,16 @@ class Planning:
         return replace(found, name=name, member=replace(found.member, name=name.partition("/")[2]))
 
     def everybody(self, sight: Sight, gang: Workload) -> Sequence[Candidate]:
-        """Every Workload of the gang's tree that holds GPUs, as if all of them were idle: for what-if questions."""
+        """Every Workload that holds GPUs which the gang could get, as if all of them were idle: for what-if questions.
+
+        Those of its tree while it waits for quota; of the whole cluster, itself excepted, once it has that.
+        """
         tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
         known = {each.workload: each for each in sight.idlers.candidates}
-        holders = [each for queue in tree.queues.values() for each in queue.workloads.values()] if tree else []
+        if gang.reservation is not None:
+            holders = [each for each in sight.snapshot.reserved if each.key != gang.key]
+        else:
+            holders = [each for queue in tree.queues.values() for each in queue.workloads.values()] if tree else []
         return [known.get(each.key) or self._as_if_idle(each) for each in holders if gpus_of(each, self._cluster)]
 
     def _as_if_idle(self, workload: Workload) -> Candidate:

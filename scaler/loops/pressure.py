@@ -162,17 +162,19 @@ class Pressure:
         answers: list[Plan | NoPlan] = []
         for seeks in (Seeks.NODES, Seeks.QUOTA):
             busy = {self.aims[seeks].arena(sight, each.grant.gang) for each in standing if each.grant.seeks is seeks}
-            found, sight = await self._with_aim(self.aims[seeks], busy, sight)
+            found, sight = await self._new_plans_for(seeks, busy, sight)
             answers += found
         return answers
 
-    async def _with_aim(self, aim: Aim, busy: set[str], sight: Sight) -> tuple[list[Plan | NoPlan], Sight]:
+    async def _new_plans_for(self, seeks: Seeks, busy: set[str], sight: Sight) -> tuple[list[Plan | NoPlan], Sight]:
         """In every arena without a plan, one for the first gang that has one; and what was found for those before."""
+        aim = self.aims[seeks]
         answers: list[Plan | NoPlan] = []
         looked_at: Counter[str] = Counter()
         for gang in aim.gangs(sight):
             arena = aim.arena(sight, gang.key)
-            if arena in busy or looked_at[arena] >= _GANGS_AT_ONCE or not self.proposals.is_due(gang.uid, sight.now):
+            is_its_turn = self.proposals.is_turn_of(gang.uid, seeks, sight.now)
+            if arena in busy or looked_at[arena] >= _GANGS_AT_ONCE or not is_its_turn:
                 continue
             looked_at[arena] += 1
             found = await self.proposals.propose(aim, sight, gang, sight.idlers.candidates)
@@ -185,9 +187,14 @@ class Pressure:
                 self.reallocation.events.refused(gang, found)
         return answers, sight
 
+    def considers(self, gang_uid: str, now: datetime) -> str:
+        """For the gate, until it is known whether idle GPUs can serve a gang that lacks nodes; empty after that."""
+        is_its_turn = self.proposals.is_turn_of(gang_uid, Seeks.NODES, now)
+        return self.nodes.considers(gang_uid, now) if self.planning.policy.pressure and is_its_turn else ""
+
     async def _grant(self, plan: Plan, now: datetime) -> None:
         """Offer the plan to its victims. Where one of them has changed meanwhile, the next tick calls it off."""
-        self.proposals.rest(plan.gang_uid, now)
+        self.proposals.rest(plan.gang_uid, plan.seeks, now)
         await self.reallocation.grant(grant_by(plan, at=now, until=now + self.planning.policy.grant_for), plan)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from scaler.core.grants import Ending, Move
+from scaler.core.grants import Ending, Move, Seeks
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import Candidate, NoPlan, Plan, Why
 from scaler.core.reclaim_policy import ReclaimPolicy, Unprotected
@@ -22,7 +22,7 @@ class Proposals:
 
     policy: ReclaimPolicy
     _not_before: dict[str, datetime] = field(default_factory=dict, init=False)
-    """By uid of a gang, or name of a victim: when it may be part of a plan again."""
+    """By gang and aim, or name of a victim: when it may be part of a plan again."""
     _refused: dict[str, tuple[object, NoPlan]] = field(default_factory=dict, init=False)
     """By uid of a gang, what was found for it, and on what: most ticks find the same things again."""
 
@@ -43,12 +43,16 @@ class Proposals:
         return found
 
     def is_due(self, name: str, now: datetime) -> bool:
-        """Whether the gang of that uid, or the victim of that name, may be part of a plan."""
+        """Whether the victim of that name may be part of a plan."""
         return self._not_before.get(name, now) <= now
 
-    def rest(self, gang_uid: str, now: datetime) -> None:
-        """Make no other plan for the gang for a while."""
-        self._put_off([gang_uid], now + self.policy.replan_backoff, now)
+    def is_turn_of(self, gang_uid: str, seeks: Seeks, now: datetime) -> bool:
+        """Whether a plan may be made for the gang. One that got its quota by a plan may get nodes by another."""
+        return self.is_due(_turn(gang_uid, seeks), now)
+
+    def rest(self, gang_uid: str, seeks: Seeks, now: datetime) -> None:
+        """Make no other such plan for the gang for a while."""
+        self._put_off([_turn(gang_uid, seeks)], now + self.policy.replan_backoff, now)
 
     def learn(self, step: Move, now: datetime) -> None:
         """Leave those alone for a while on whose account a plan failed."""
@@ -64,6 +68,10 @@ class Proposals:
     def forget_others(self, uids: Collection[str]) -> None:
         """Forget what was found for gangs that do not wait any more."""
         self._refused = {uid: known for uid, known in self._refused.items() if uid in uids}
+
+
+def _turn(gang_uid: str, seeks: Seeks) -> str:
+    return f"{gang_uid}/{seeks}"
 
 
 def _fingerprint(sight: Sight, candidates: Sequence[Candidate]) -> object:

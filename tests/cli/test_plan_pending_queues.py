@@ -381,8 +381,8 @@ async def test_the_json_keeps_its_shape():
         "cautions", "holders", "moreHolders",
     }  # fmt: skip
     assert plan["plan"].keys() == {
-        "id", "clusterQueue", "cost", "gpus", "isExact", "victims", "quota", "assignments", "placement", "others",
-        "necessities",
+        "id", "seeks", "check", "missing", "clusterQueue", "cost", "gpus", "isExact", "victims", "quota",
+        "assignments", "placement", "others", "necessities",
     }  # fmt: skip
     assert plan["plan"]["victims"][0].keys() == {
         "name", "workload", "clusterQueue", "gpus", "cost", "isAssumed", "costParts", "idleDivisor", "idleSince",

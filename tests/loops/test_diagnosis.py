@@ -510,14 +510,8 @@ def test_queues_in_which_freed_quota_is_not_safe_are_told(objects, expected):
     assert told(facts(*objects), Topic.QUEUES) == expected
 
 
-def test_plans_that_do_not_count_on_nodes_which_could_be_added_are_told():
-    asking = [*NOTEBOOK, *gate(**NODES), queue("gpus", "gate")]
-    as_they_are = {(WARN, "NodesAsTheyAre", "")}
-    assert told(facts(*asking), Topic.CHECKS) == as_they_are
-    for wanted in (Wanted(considers_nodes=False), Wanted(pressure=False)):
-        assert told(facts(*asking, wanted=wanted), Topic.CHECKS) == set()
-    assert told(facts(*NOTEBOOK, *gate(), queue("gpus", "gate")), Topic.CHECKS) == set()
-    assert told(facts(*ALWAYS, *gate(**NODES), queue("gpus", "gate")), Topic.CHECKS) == set()
+def test_plans_and_requests_for_nodes_go_together_without_further_settings():
+    assert told(facts(*NOTEBOOK, *gate(**NODES), queue("gpus", "gate")), Topic.CHECKS) == set()
 
 
 def test_what_becomes_of_theft_depends_on_the_settings():

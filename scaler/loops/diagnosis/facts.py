@@ -39,8 +39,6 @@ class Wanted:
     pressure: bool = True
     max_window: timedelta = timedelta(hours=24)
     refuses_unprotected: bool = False
-    considers_nodes: bool = True
-    """Whether a plan is only made where the gang fits the nodes as they are then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,27 +122,12 @@ def diagnose(facts: Facts, now: datetime) -> list[Finding]:
         *permission_findings(facts.asked, facts.allowed, parts_in_use(facts)),
         *objects.unread(),
         *gate_findings(gates, provisioning_served=provisioning_served),
-        *_of_plans(facts, quota),
         *queue_findings(quota),
         *scaling_findings(objects.scaling(facts.wanted)),
         *metrics_findings(facts.metrics, now),
     ]
     order = list(Topic)
     return sorted(findings, key=lambda each: order.index(each.topic))
-
-
-def _of_plans(facts: Facts, quota: Quota) -> Iterator[Finding]:
-    are_made = facts.wanted.pressure and any(quota.reclaimed.values())
-    if are_made and facts.wanted.considers_nodes and quota.gates.asks_for_nodes():
-        yield Finding(
-            severity=Severity.WARN,
-            topic=Topic.CHECKS,
-            check="NodesAsTheyAre",
-            where="reclaim.considerNodes",
-            what="policies ask for nodes, and a gang that waits for quota gets it from idle workloads only if it fits "
-            "the nodes as they are: what could be added does not count",
-            do="set reclaim.considerNodes of the settings to false; plans then count quota alone",
-        )
 
 
 def parts_in_use(facts: Facts) -> frozenset[Part]:

@@ -34,11 +34,12 @@ class Holder:
 
 
 def others_in(
-    tree: Tree, spared: Iterable[str], cluster: Cluster, evaluation: Evaluation | None, *, most: int = MOST
+    trees: Iterable[Tree], spared: Iterable[str], cluster: Cluster, evaluation: Evaluation | None, *, most: int = MOST
 ) -> tuple[Sequence[Holder], int]:
-    """Those of the tree that are not among the spared, the largest first, and how many more there are."""
+    """Those of the trees that are not among the spared, the largest first, and how many more there are."""
     keys = frozenset(spared)
-    holders = [each for queue in tree.queues.values() for key, each in queue.workloads.items() if key not in keys]
+    queues = [queue for tree in trees for queue in tree.queues.values()]
+    holders = [each for queue in queues for key, each in queue.workloads.items() if key not in keys]
     sized = [(gpus, each) for each in holders if (gpus := gpus_of(each, cluster))]
     sized.sort(key=lambda one: (-one[0], one[1].key))
     return [_holder(each, gpus, cluster, evaluation) for gpus, each in sized[:most]], max(0, len(sized) - most)

@@ -25,6 +25,7 @@ from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.kube.objects import is_true
 from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.loops.board import Board
+from scaler.loops.nodes_aim import NodesAim
 from scaler.loops.outlook.gates import Gatekeepers
 from scaler.loops.outlook.holders import Holder, others_in, scalable_of, why_barred
 from scaler.loops.outlook.pending import Prospects, gang_page, pending_view, selected
@@ -34,12 +35,15 @@ from scaler.loops.outlook.survey import Survey, take_survey
 from scaler.loops.planning import Planning, Sight
 from scaler.loops.quota_view import Blind
 
+_LACKING = 4
+"""Gangs that lack nodes for which `pending` asks the planner, as the leader does in one tick."""
 _IN_LINE = 8
 """Questions that wait for their turn; a page that is reloaded by many must not keep this process busy for ever."""
 
 
 class Inquiry:
-    """`gates` tells how Workloads stand with our AdmissionChecks. `patience` is how long `pending` may ask the planner
+    """`gates` tells how Workloads stand with our AdmissionChecks, and `nodes` makes plans for those that lack nodes, by
+    the same gate. `patience` is how long `pending` may ask the planner
     about one gang after the other."""
 
     def __init__(
@@ -48,12 +52,14 @@ class Inquiry:
         board: Board,
         *,
         gates: Gatekeepers | None = None,
+        nodes: NodesAim | None = None,
         patience: timedelta = timedelta(seconds=1),
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._planning = planning
         self._board = board
         self._gates = gates
+        self._nodes = nodes or NodesAim(planning=planning)
         self._patience_s = patience.total_seconds()
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -85,7 +91,7 @@ class Inquiry:
     async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None = None) -> Mapping[str, Any]:
         """What would be suspended for the gang; `idle` as in `Inquired.what_if`. Raises: InquiryError."""
         async with self._in_turn():
-            survey = await self._survey()
+            survey = await self._survey(with_gates=True)
             observed = self._find(namespace, name)
             gang = self._gang(observed, survey)
             if survey.plan_for(gang) is not None:
@@ -133,7 +139,24 @@ class Inquiry:
             found[gang.uid] = await self._prospect(request)
             if isinstance(found[gang.uid], Plan):
                 first[root] = gang.key
-        return Prospects(found=found, first=first, heads=heads)
+        lacking, first_for_nodes = await self._prospects_of_nodes(survey, asked_about, found)
+        return Prospects(found=found, first=first, heads=heads, lacking=lacking, first_for_nodes=first_for_nodes)
+
+    async def _prospects_of_nodes(
+        self, survey: Survey, asked_about: Sequence[Workload], found: dict[str, Plan | NoPlan]
+    ) -> tuple[frozenset[str], str]:
+        """Adds what is found for gangs that have quota and lack nodes. Who they are, by uid, and for whom the next plan
+        is."""
+        sight, asked = survey.sight, {each.uid for each in asked_about}
+        lacking = self._nodes.lacking(survey.at)
+        gangs = self._nodes.gangs(sight) if sight is not None and lacking & asked else ()
+        for gang in gangs[:_LACKING]:
+            if sight is None or survey.plan_for(gang) is not None or survey.plan_beside(gang) is not None:
+                break
+            found[gang.uid] = await self._nodes.plan(sight, gang, sight.idlers.candidates)
+            if isinstance(found[gang.uid], Plan):
+                return lacking, gang.key
+        return lacking, ""
 
     async def _prospect(self, request: Request | NoPlan) -> Plan | NoPlan:
         found = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)
@@ -186,7 +209,7 @@ class Inquiry:
         if gang is None:
             why = "it is finished" if observed.spec.active else "it is deactivated (spec.active is false)"
             raise InquiryError(f"Workload {key} waits for nothing: {why}", status=409)
-        if gang.reservation is None or survey.plan_for(gang) is not None:
+        if gang.reservation is None or survey.plan_for(gang) is not None or gang.uid in self._nodes.lacking(survey.at):
             return gang
         how = "is admitted by" if gang.admitted else "holds quota of"
         hint = "" if gang.admitted else "; 'pending' shows what it waits for"
@@ -198,14 +221,13 @@ class Inquiry:
     ) -> Inquired:
         sight = self._sight(survey, idle)
         candidates, barred = self._candidates(sight, gang, idle)
-        request = self._planning.request(sight, gang, candidates)
-        answer = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)
+        answer, asked = await self._answer(sight, gang, candidates)
         holders, more = self._holders(survey, gang, candidates, answer)
         return Inquired(
             gang=gang,
             observed=observed,
             answer=answer,
-            candidates=request.candidates if isinstance(request, Request) else (),
+            candidates=asked,
             assumed={each.workload for each in candidates} - {each.workload for each in sight.idlers.candidates},
             what_if=idle,
             cautions=[*barred, *(self._cautions(survey, gang) if isinstance(answer, Plan) else ())],
@@ -213,6 +235,17 @@ class Inquiry:
             holders=holders,
             more_holders=more,
         )
+
+    async def _answer(
+        self, sight: Sight, gang: Workload, candidates: Sequence[Candidate]
+    ) -> tuple[Plan | NoPlan, Sequence[Candidate]]:
+        """The plan for the gang, or why there is none; and those of the candidates who could be of use to it."""
+        if gang.reservation is not None:
+            return await self._nodes.plan(sight, gang, candidates), candidates
+        request = self._planning.request(sight, gang, candidates)
+        if isinstance(request, NoPlan):
+            return request, ()
+        return await asyncio.to_thread(plan_reclaim, request), request.candidates
 
     def _sight(self, survey: Survey, idle: Sequence[str] | None) -> Sight:
         """What plans are made from. Raises: InquiryError where that needs verdicts that nobody has."""
@@ -259,8 +292,8 @@ class Inquiry:
         if strangers:
             names = ", ".join(sorted(strangers))
             raise InquiryError(
-                f"{names}: no Workload or ScalableWorkload of that name (NAMESPACE/NAME) holds GPUs in the quota tree "
-                f"of {gang.key}",
+                f"{names}: no Workload or ScalableWorkload of that name (NAMESPACE/NAME) holds GPUs"
+                + (f" in the quota tree of {gang.key}" if gang.reservation is None else ""),
                 status=404,
             )
         for each in holders:
@@ -276,11 +309,12 @@ class Inquiry:
     def _holders(
         self, survey: Survey, gang: Workload, candidates: Sequence[Candidate], answer: Plan | NoPlan
     ) -> tuple[Sequence[Holder], int]:
-        tree = survey.tree_by_queue.get(survey.cluster_queue_of(gang))
-        if tree is None or not isinstance(answer, NoPlan) or answer.why not in _HELD_BY_OTHERS:
+        own = survey.tree_by_queue.get(survey.cluster_queue_of(gang))
+        if own is None or not isinstance(answer, NoPlan) or answer.why not in _HELD_BY_OTHERS:
             return (), 0
-        spared = survey.leaving | {each.workload for each in candidates}
-        return others_in(tree, spared, self._planning.cluster, survey.evaluation)
+        spared = survey.leaving | {gang.key} | {each.workload for each in candidates}
+        trees = [own] if gang.reservation is None else survey.trees
+        return others_in(trees, spared, self._planning.cluster, survey.evaluation)
 
     def _refusal(self, answer: Plan | NoPlan) -> NoPlan | None:
         """Why settings do not let the plan be carried out."""
@@ -294,6 +328,9 @@ class Inquiry:
         found, beside = [], survey.plan_beside(gang)
         if not self._planning.policy.pressure:
             found.append(Caution(reason="PressureOff", message="reclaim.pressure is off: no plan is carried out"))
+        why_none = self._nodes.why_none(gang, survey.at) if gang.reservation is not None else ""
+        if why_none:
+            found.append(Caution(reason="NotCarriedOut", message=f"no plan is carried out for it: {why_none}"))
         if beside is not None:
             message = f"plan {beside.grant.plan} for {beside.grant.gang} is under way, and only one at a time is"
             found.append(Caution(reason="AnotherPlan", message=message))

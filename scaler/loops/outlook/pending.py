@@ -3,7 +3,7 @@
 Kueue's own words stand beside ours: where they differ, one of us has not seen the latest yet, or is wrong.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,6 +33,10 @@ class Prospects:
     """By uid of the gang."""
     first: Mapping[str, str] = field(default_factory=dict)
     """By root of a tree, the gang that gets the next plan there; the others come after it."""
+    lacking: Collection[str] = frozenset()
+    """Uids of the gangs that have quota and lack nodes."""
+    first_for_nodes: str = ""
+    """Key of the one of them that gets the next plan."""
     heads: Mapping[str, Sequence[Considered]] = field(default_factory=dict)
     """By root of a tree, what Kueue's next cycle does with its heads, in their turns."""
 
@@ -241,12 +245,14 @@ _BEYOND_PLANS = frozenset({Why.NEVER_FITS, Why.QUEUE_STOPPED})
 
 
 def _why_not_asked(survey: Survey, gang: Workload, prospects: Prospects) -> tuple[str, str]:
-    beside, first = survey.plan_beside(gang), prospects.first.get(survey.root_of(gang))
+    beside, has_quota = survey.plan_beside(gang), gang.reservation is not None
+    first = prospects.first_for_nodes if has_quota else prospects.first.get(survey.root_of(gang))
+    where = "for nodes" if has_quota else "in its quota tree"
     reasons = {
         "UnderWay": "a plan is under way for it" if survey.plan_for(gang) is not None else "",
-        "NotNeeded": "it holds its quota" if gang.reservation is not None else "",
+        "NotNeeded": "it holds its quota" if has_quota and gang.uid not in prospects.lacking else "",
         "AfterAnother": f"plan {beside.grant.plan} for {beside.grant.gang} has to end first" if beside else "",
-        "NotNext": f"the next plan in its quota tree is for {first}" if first else "",
+        "NotNext": f"the next plan {where} is for {first}" if first else "",
         "NotJudged": survey.unjudged,
     }
     asks = f"'idle-gpu-scaler plan {gang.key}' tells what would be suspended for it"

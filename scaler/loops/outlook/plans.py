@@ -62,7 +62,7 @@ def plan_view(survey: Survey, inquired: Inquired) -> Json:
         "whatIfIdle": list(inquired.what_if) if inquired.what_if is not None else None,
         "standing": standing_view(standing, survey.at) if standing is not None else None,
         "plan": _plan(survey, answer, inquired) if isinstance(answer, Plan) else None,
-        "refusal": _refusal(refusal) if refusal is not None else None,
+        "refusal": _refusal(refusal, gang) if refusal is not None else None,
         "alternatives": [_alternative(each, by_name) for each in _least(answer.alternatives if answer else ())],
         "candidates": [_candidate(each, inquired.assumed) for each in inquired.candidates[:_SHOWN]],
         "moreCandidates": max(0, len(inquired.candidates) - _SHOWN),
@@ -82,6 +82,9 @@ def _cautions(answer: Plan | NoPlan | None, inquired: Inquired) -> list[Caution]
 def _plan(survey: Survey, plan: Plan, inquired: Inquired) -> Json:
     return {
         "id": plan.id,
+        "seeks": str(plan.seeks),
+        "check": plan.check or None,
+        "missing": dict(sorted(plan.missing.items())),
         "clusterQueue": plan.cluster_queue,
         "cost": _cost(plan.cost),
         "gpus": plan.gpus,
@@ -171,11 +174,12 @@ def _alternative(alternative: Alternative, by_name: Mapping[str, Candidate]) -> 
     }
 
 
-def _refusal(found: NoPlan) -> Json:
+def _refusal(found: NoPlan, gang: Workload) -> Json:
+    help_ = _HELP if gang.reservation is None else {**_HELP, **_HELP_WITH_QUOTA}
     return {
         "reason": str(found.why),
         "message": found.message,
-        "help": _HELP[found.why],
+        "help": help_[found.why],
         "isExact": found.is_exact,
     }
 
@@ -199,6 +203,16 @@ _HELP: Mapping[Why, str] = {
     Why.UNFORESEEABLE: "Nothing here: plans are made only for what can be foreseen. Kueue goes on as ever.",
     Why.NOT_FOUND: "More steps for the search (reclaim.search), or fewer candidates.",
 }
+
+_HELP_WITH_QUOTA: Mapping[Why, str] = {
+    Why.FITS_ALREADY: "Nothing: its AdmissionCheck lets it go by itself.",
+    Why.NEVER_FITS: "Larger nodes, smaller pods, other node selectors or tolerations; or nodes that are provisioned "
+    "(spec.provisioning of the ReclaimPolicy).",
+    Why.NOT_ENOUGH_IDLE: "That more of the workloads below become idle, or may be taken; or nodes that are provisioned "
+    "(spec.provisioning of the ReclaimPolicy).",
+    Why.UNFORESEEABLE: "Nothing here: plans are made only for what can be foreseen. The check goes on as ever.",
+}
+"""For a gang that has its quota, and lacks nodes."""
 
 
 def _holder(holder: Holder) -> Json:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from scaler.core.grants import Course, Ending, GangState, move
+from scaler.core.grants import Course, Ending, GangState, Seeks, move
 from scaler.core.ledger import Stage
 from scaler.core.pods import TERMINAL
 from scaler.loops.granted import entry_of
@@ -22,6 +22,8 @@ def standing_view(plan: StandingPlan, now: datetime) -> Json:
     return {
         "id": grant.plan,
         "gang": grant.gang,
+        "seeks": str(grant.seeks),
+        "check": grant.check or None,
         "gangState": str(plan.gang_state),
         "stage": str(_stage(plan)),
         "next": next_step(plan, now),
@@ -64,7 +66,7 @@ def next_step(plan: StandingPlan, now: datetime) -> str:
         case Course.COMMIT:
             return "all victims are idle and asked to be at 0: they are deactivated now"
         case Course.WATCH:
-            return _WATCHED[plan.gang_state]
+            return _WATCHED[plan.grant.seeks, plan.gang_state]
         case Course.FINISH:
             return "the gang is admitted; the grants end"
         case Course.RECONSIDER | Course.RELEASE:
@@ -84,14 +86,15 @@ def _awaited(plan: StandingPlan) -> str:
 
 _ENDS = {Course.RECONSIDER: "it is planned anew", Course.RELEASE: "it is called off"}
 _WATCHED = {
-    GangState.WAITING: "all victims are deactivated; Kueue gives the gang its quota next",
-    GangState.RESERVED: "the gang holds its quota; its admission checks are awaited",
+    (Seeks.QUOTA, GangState.WAITING): "all victims are deactivated; Kueue gives the gang its quota next",
+    (Seeks.QUOTA, GangState.RESERVED): "the gang holds its quota; its admission checks are awaited",
+    (Seeks.NODES, GangState.WAITING): "all victims are deactivated; the gang is let go when it fits whole",
 }
 _ENDINGS = {
     Ending.GANG_GONE: "nobody waits any more",
     Ending.VICTIM_BUSY: "a victim is not idle any more",
     Ending.VICTIM_WOKE: "a victim is wanted again",
     Ending.GRANT_EXPIRED: "its time is up, and KEDA has not asked all victims to be at 0",
-    Ending.NOT_RESERVED: "its time is up, and the gang has not got its quota",
+    Ending.NOT_RESERVED: "its time is up, and the gang has not got what was freed for it",
     Ending.NOT_NEEDED: "the gang got its quota without it",
 }

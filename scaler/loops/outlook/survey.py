@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
+from scaler.core.grants import Seeks
 from scaler.core.idleness import Idle
 from scaler.core.quota.demands import Market
 from scaler.core.quota.model import Workload
@@ -100,14 +101,18 @@ class Survey:
         return next((each for each in self.standing if each.grant.gang_uid == workload.uid), None)
 
     def plan_beside(self, workload: Workload) -> StandingPlan | None:
-        """A plan for another gang of the same tree: only one at a time is carried out."""
+        """A plan for another gang that has to end first: one of the same tree for quota, and any for nodes."""
+        if workload.reservation is not None:
+            return next((each for each in self.standing if each.grant.seeks is Seeks.NODES), None)
         root, roots = self.root_of(workload), self._roots_of_plans
         return next((each for each in self.standing if root and roots.get(each.grant.plan) == root), None)
 
     @cached_property
     def _roots_of_plans(self) -> Mapping[str, str]:
         roots = {each.key: self.root_of(each) for each, _ in self.waiting}
-        return {each.grant.plan: roots.get(each.grant.gang, "") for each in self.standing}
+        return {
+            each.grant.plan: roots.get(each.grant.gang, "") for each in self.standing if each.grant.seeks is Seeks.QUOTA
+        }
 
 
 def place_in_line(workload: Workload) -> tuple[int, datetime, str]:
