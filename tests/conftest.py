@@ -23,3 +23,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="run the Kubernetes contract suite against the API server of this kubeconfig, not the embedded one",
     )
+    parser.addoption("--seed", type=int, default=None, help="play only this run of tests/loops/test_gate_property.py")

@@ -21,8 +21,11 @@ def parse_time(text: str | None) -> datetime | None:
 
 def condition(owner: Json, kind: str) -> Json | None:
     """The object's condition of that type."""
-    conditions: list[Json] = (owner.get("status") or {}).get("conditions") or []
-    return next((each for each in conditions if each["type"] == kind), None)
+    found: Json
+    for found in (owner.get("status") or {}).get("conditions") or ():
+        if found["type"] == kind:
+            return found
+    return None
 
 
 def has(owner: Json, kind: str, status: str = "True", *reasons: str) -> bool:

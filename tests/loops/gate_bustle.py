@@ -8,7 +8,7 @@ Parts are only asked when something that they watch has changed, or when they wa
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, cast
@@ -16,7 +16,6 @@ from typing import Any, cast
 from embedded.memory_client import MemoryClient
 from gate_town import GPU, GateTown, LiveStore, MemoryApi
 
-from scaler.embedded.client import Client
 from scaler.embedded.conditions import has
 from scaler.embedded.controller import Controller
 from scaler.embedded.kinds import (
@@ -223,9 +222,9 @@ class BusyTown(GateTown):
         self.add_part("scheduler", self._schedule_some, POD, NODE, WORKLOAD)
         self.add_part("kubelets", self._end, POD)
         self._collector = self.add_part("garbage collector", self._collect, *_OWNERS, POD)
-        self.gate_part = self.add_part("gate", self._gate_turn)
         for resource in [*self.copies, PROVISIONING_REQUEST]:
             self.add_part(f"copy of {resource.plural}", self._following(resource), resource)
+        self.gate_part = self.add_part("gate", self._gate_turn)
 
     # --------------------------------------------------------------------------------------------------------- parts
 

@@ -80,7 +80,13 @@ class Whims:
 
     def _fate(self, now: datetime) -> Fate:
         dice = self._chance
-        names = ["enough"] * 5 + ["too few"] * 2 * (not self._labels) + ["failed"] * 3 + ["silent"] + ["revoked"] * 2 * self._revokes
+        names = (
+            ["enough"] * 5
+            + ["too few"] * 2 * (not self._labels)
+            + ["failed"] * 3
+            + ["silent"]
+            + ["revoked"] * 2 * self._revokes
+        )
         name = "enough" if self.is_honest else dice.choice(names)
         decided = now + dice.randrange(4) * SECOND
         has_end = name == "too few" or (not self.is_honest and dice.random() < 0.5)

@@ -1,27 +1,21 @@
-"""One random run of the gate in a BusyTown, from a seed: what happens in it, and what must hold whatever happens.
+"""One random run of the gate in a BusyTown, from a seed: who comes, what happens to them, and that everybody starts.
 
-| law                                                            | looked at                          |
-|----------------------------------------------------------------|------------------------------------|
-| no pod of a gang that was let go finds no node                 | whenever the scheduler has a turn  |
-| all pods of all gangs that were let go have places together    | after every look of the gate       |
-| an entry is written as Kueue's webhook and our table want it   | at every patch                     |
-| no more requests than the policy allows, one at a time         | after every second                 |
-| every gang that fits the nodes, were it alone, runs whole      | at the end                         |
-| our AdmissionCheck is Active, and nothing is left behind       | at the end                         |
+What must hold all the time stands in `gate_laws.py`. At the end of a run must hold, besides:
 
-"Fits the nodes, were it alone" is what "can fit" means: it fits the nodes that are there from the beginning, all of them
-empty. All gangs end in the end, so that each of them gets its turn.
+* Every gang that can fit has run whole. It can fit if it fits the nodes that are there from the beginning, all of them
+  empty, and the quota. All gangs end in the end, so that each of them gets its turn. One that cannot fit, and has taken
+  quota that others need, is deleted by somebody once nothing moves any more.
+* Our AdmissionCheck is Active, and no request of a gang that is gone is left.
 
-Two kinds of runs. In a **strict** one every gang is sure of its places on empty nodes wherever the scheduler puts its
-pods, and no machine is lost while pods are on their way: there the laws hold without exception. In a **shaky** one
-machines are lost or cordoned, pods fail and come again, capacity is revoked, and gangs are let in that only fit if the
-scheduler puts every pod where it must. Nobody can promise these their places, and whoever is let go beside them may
-lose his to theirs: there the first two laws are not looked at, and all others are.
+Two kinds of runs. In a strict one every gang is sure of its places on empty nodes wherever the scheduler puts its pods,
+and no machine is lost: there all laws hold without exception. In a shaky one machines are lost or cordoned, pods fail
+and come again, capacity is revoked, and gangs are let in that only fit if the scheduler puts every pod where it must.
+Nobody can promise these their places, and whoever is let go beside them may lose his to theirs: there it is not looked
+at whether pods find nodes, and one that is stuck with half of its pods is deleted by somebody in the end.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,9 +23,11 @@ from random import Random
 from typing import Any
 
 from embedded.memory_client import START
-from gate_bustle import BusyTown, Mischief, is_ending, is_let_go, is_on_a_node, is_over, owner_uid
-from gate_cloud import DETAIL, LABEL, Whims
-from gate_town import CHECK, GPU
+from gate_bustle import SECOND, BusyTown, Mischief, is_ending, is_let_go, is_on_a_node, owner_uid
+from gate_cloud import Whims
+from gate_laws import LawBrokenError, Laws, can_seat
+from gate_nature import UNLIMITED, Nature, nature_of
+from gate_town import GPU
 
 from scaler.core.assurance import is_assured, pods_of
 from scaler.core.placement import Capacity, Demand, Node, NodeIndex, capacity_of
@@ -48,75 +44,14 @@ from scaler.embedded.kinds import (
 )
 from scaler.kube.resources import SCALABLE_WORKLOAD
 
-_EVENTFUL = 14, 26
-"""Seconds in which something may happen, at least and at most."""
+_MOST = 8
+"""Jobs of one run."""
 _PATIENCE = 25
 """Seconds without anything new at the end, after which somebody who waits is said to starve."""
 _LATEST = 200
 """Seconds after which a run is over, whatever happens."""
-
-
-class Broken(AssertionError):
-    """A law does not hold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nature:
-    """What kind of run it is."""
-
-    nodes: Mapping[str, int]
-    quota: int
-    is_shaky: bool
-    hurries: bool
-    pins: bool
-    provisions: bool
-    labels: bool
-    """Whether nodes that are added are for one request."""
-    policy: Json
-    queue: Json
-    mischief: Mischief
-    seconds: int
-
-    @classmethod
-    def of(cls, dice: Random) -> "Nature":
-        pins, provisions = dice.random() < 0.4, dice.random() < 0.4
-        labels = provisions and dice.random() < 0.4
-        is_preempting = dice.random() < 0.3
-        return cls(
-            nodes={f"node-{each}": dice.choice((4, 8, 8)) for each in "abcd"[: dice.randrange(2, 5)]},
-            quota=dice.choice((8, 12, 16)) if is_preempting else dice.choice((12, 16, 24, 1000, 1000)),
-            is_shaky=dice.random() < 0.25,
-            hurries=dice.random() < 0.7,
-            pins=pins,
-            provisions=provisions,
-            labels=labels,
-            policy={
-                "waitForPodsGone": dice.random() < 0.9,
-                "pin": {"enabled": pins},
-                **({"provisioning": _provisioning(dice, labels=labels)} if provisions else {}),
-            },
-            queue={
-                "queueingStrategy": dice.choice(("StrictFIFO", "BestEffortFIFO")),
-                **({"preemption": {"withinClusterQueue": "LowerPriority"}} if is_preempting else {}),
-            },
-            mischief=dice.choice((Mischief(), Mischief(), _MISCHIEF)),
-            seconds=dice.randrange(*_EVENTFUL),
-        )
-
-
-_MISCHIEF = Mischief(refused=30, conflicts=60, unheard=30, deadly=20)
-
-
-def _provisioning(dice: Random, *, labels: bool) -> Json:
-    selector = [{"key": LABEL, "valueFromProvisioningClassDetail": DETAIL}]
-    return {
-        "className": "example.com",
-        "after": dice.choice(("0s", "0s", "3s")),
-        "withdraw": dice.choice(("WhenFree", "Never")),
-        "atLimit": dice.choice(("Hold", "Yield")),
-        "retry": {"limit": dice.choice((0, 1, 2)), "base": "2s", "max": "5s"},
-        **({"podSetUpdates": {"nodeSelector": selector}} if labels else {"amount": dice.choice(("Gang", "Missing"))}),
-    }
+_LATE = timedelta(minutes=11)
+"""After so long nodes that are coming are not counted on any more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,7 +116,7 @@ async def play(seed: int) -> Outcome:
     broken = ""
     try:
         await run.play()
-    except Broken as error:
+    except LawBrokenError as error:
         broken = str(error)
     except AssertionError as error:
         broken = f"the town broke: {error}"
@@ -189,7 +124,7 @@ async def play(seed: int) -> Outcome:
         seed=seed,
         nature=run.nature,
         started=sum(guest.has_run for guest in run.guests),
-        strandings=run.strandings,
+        strandings=run.laws.strandings,
         deaths=run.town.deaths,
         broken=broken,
         story=tuple(run.story),
@@ -201,10 +136,9 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.dice = dice = Random(seed)
-        self.nature = nature = Nature.of(dice)
+        self.nature = nature = nature_of(dice)
         self.guests: list[Guest] = []
         self.story: list[str] = []
-        self.strandings = 0
         self._news = 0
         """The second in which something has last happened to somebody."""
         self._said: dict[str, str] = {}
@@ -220,11 +154,8 @@ class Run:
             **nature.queue,
         )
         town.told_of = self._tell
-        town.looked = self._check_promises
-        town.api.watch = self._check_patch  # type: ignore[attr-defined]
-        self.cloud = (
-            Whims(town, dice, revokes=nature.is_shaky, labels=nature.labels) if nature.provisions else None
-        )
+        self.laws = Laws(town, nature)
+        self.cloud = Whims(town, dice, revokes=nature.is_shaky, labels=nature.labels) if nature.provisions else None
         for name, value in (("low", 1), ("high", 9)):
             town.client.add(WORKLOAD_PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
         self._empty = _empty(nature.nodes)
@@ -235,7 +166,7 @@ class Run:
     # ---------------------------------------------------------------------------------------------------- the story
 
     async def play(self) -> None:
-        """Raises: Broken where a law does not hold."""
+        """Raises: LawBrokenError where a law does not hold."""
         self._tell(f"nodes {dict(self.nature.nodes)}")
         self.town.mischief = self.nature.mischief
         await self._second()
@@ -244,17 +175,16 @@ class Run:
             await self._second()
         self._calm_down()
         await self._wind_up()
-        self._check_end()
+        await self._look_back()
 
     async def _second(self, *, quiet: bool = False) -> None:
         await self.town.seconds(1, quiet=quiet)
-        self._check_scheduling()
-        self._check_requests()
+        self.laws.after_second()
         self._follow_guests()
 
     def _something_happens(self) -> None:
         dice, town = self.dice, self.town
-        if len(self.guests) < 9 and dice.random() < 0.5:
+        if len(self.guests) < _MOST and dice.random() < 0.5:
             self._submit()
         for guest in [each for each in self._there() if dice.random() < 0.04]:
             dice.choice((self._deactivate, self._deactivate, self._take, self._delete))(guest)
@@ -285,16 +215,14 @@ class Run:
             pods=pods,
             lasts=dice.randrange(1, 9),
             ends_slowly=dice.random() < 0.3,
-            fits=_can_seat(pods, self.nature.nodes) and sum(count * gpus for count, gpus in pods) <= self.nature.quota,
+            fits=can_seat(pods, self.nature.nodes) and sum(count * gpus for count, gpus in pods) <= self.nature.quota,
         )
         if not self.nature.is_shaky and not self._is_sure(pods):
             return
         self._tell(f"somebody submits {guest}{'' if guest.fits else ', which fits nowhere'}")
         self.guests.append(guest)
         self.town.termination[name] = dice.choice((1.0, 1.0, 3.0, 7.0))
-        labels = {"kueue.x-k8s.io/priority-class": dice.choice(("low", "high"))} if self.nature.queue.get(
-            "preemption"
-        ) else {}
+        labels = {"kueue.x-k8s.io/priority-class": dice.choice(("low", "high"))} if self.nature.preempts else {}
         if kind == "job":
             self.town.submit(name, pods=pods[0][0], gpus=pods[0][1], **labels)
         else:
@@ -454,7 +382,7 @@ class Run:
                 self._reactivate(guest)
 
     async def _wind_up(self) -> None:
-        """All that can end does. Raises: Broken where somebody starves."""
+        """All that can end does. Raises: LawBrokenError where somebody starves."""
         self._news = self.town.second
         while left := [guest for guest in self.guests if not guest.is_gone]:
             await self._second(quiet=True)
@@ -468,163 +396,47 @@ class Run:
         if self.nature.provisions and not self._has_waited:
             self._tell("eleven minutes go by")
             self._has_waited, self._news = True, self.town.second
-            self.town.client.now += timedelta(minutes=11)
+            self.town.client.now += _LATE
             return
         hopeless = [guest for guest in left if not guest.fits]
         starving = [guest for guest in left if guest.fits]
-        is_short = self.nature.quota < 1000 and any(not self.town.holds_quota(guest.name) for guest in starving)
+        is_short = self.nature.quota < UNLIMITED and any(not self.town.holds_quota(guest.name) for guest in starving)
         stuck = [guest for guest in left if self.nature.is_shaky and is_let_go(self._workload(guest) or {})]
         for guest in stuck or (hopeless if is_short else []):
             self._delete(guest)
             self._news = self.town.second
             return
         who = starving[0]
-        raise Broken(f"{who} never starts: {self.town.says(who.name)}")
+        raise LawBrokenError(f"{who} never starts: {self.town.says(who.name)}")
 
-    # ------------------------------------------------------------------------------------------------------- the laws
-
-    def _check_scheduling(self) -> None:
-        found, self.town.stranded = self.town.stranded, []
-        self.strandings += len(found)
-        if found and not self.nature.is_shaky:
-            worst = max(found, key=lambda each: each.is_half)
-            half = "others of its gang are on nodes" if worst.is_half else "nor is another one of its gang on any"
-            raise Broken(f"pod {worst.pod} finds no node although {worst.job} was let go; {half}")
-
-    def _check_promises(self) -> None:
-        if self.nature.is_shaky or self.town.gate.report is None or not self.town.gate.report.opened:
-            return
-        pods: Counter[tuple[int, frozenset[tuple[str, str]]]] = Counter()
-        owed = [each for each in self.town.client.all(WORKLOAD) if _is_promised(each)]
-        for workload in owed:
-            pods += self._owed(workload)
-        nodes = {body["metadata"]["name"]: body["metadata"]["labels"] for body in self.town.client.all(NODE)}
-        if not _fit(list(pods.elements()), self.town.free(), nodes):
-            names = ", ".join(each["metadata"]["name"] for each in owed)
-            raise Broken(f"GPUs are promised twice: not all pods of {names} have places in {self.town.free()}")
-
-    def _owed(self, workload: Json) -> "Counter[tuple[int, frozenset[tuple[str, str]]]]":
-        """Pods that have been promised places and are not on nodes yet: GPUs of each, and the labels it selects."""
-        there = [pod for pod in self._pods(workload) if not pod["metadata"].get("deletionTimestamp")]
-        bound = Counter(
-            (pod["metadata"].get("labels") or {}).get("kueue.x-k8s.io/podset")
-            for pod in there
-            if is_on_a_node(pod) or is_over(pod)
-        )
-        found: Counter[tuple[int, frozenset[tuple[str, str]]]] = Counter()
-        for pod_set in workload["spec"]["podSets"]:
-            updates = [
-                update.get("nodeSelector") or {}
-                for entry in workload["status"].get("admissionChecks") or ()
-                for update in entry.get("podSetUpdates") or ()
-                if update["name"] == pod_set["name"]
-            ]
-            selected = frozenset(item for each in updates for item in each.items())
-            gpus = _gpus(pod_set["template"])
-            found[gpus, selected] += max(0, pod_set["count"] - bound[pod_set["name"]])
-        return found
-
-    def _check_patch(self, path: str, body: Mapping[str, Any]) -> None:
-        """As Kueue's webhook would, and as our own table promises."""
-        entries = (body.get("status") or {}).get("admissionChecks")
-        if "/workloads/" not in path or entries is None:
-            return
-        workload = self.town.api._object(path.removesuffix("/status"))[1]
-        if workload["metadata"]["resourceVersion"] != body["metadata"].get("resourceVersion"):
-            return
-        before = {each["name"]: each for each in workload["status"].get("admissionChecks") or ()}
-        for entry in entries:
-            old = before.get(entry["name"])
-            if old is None:
-                raise Broken(f"{path}: an entry is made that Kueue has not made")
-            if entry["name"] != CHECK and entry != old:
-                raise Broken(f"{path}: the entry of {entry['name']}, which is not ours, is changed")
-            if entry["name"] == CHECK:
-                self._check_entry(path, workload, old, entry)
-
-    def _check_entry(self, path: str, workload: Json, old: Json, new: Json) -> None:
-        is_held = has(workload, "QuotaReserved") and not (has(workload, "Evicted") or has(workload, "Finished"))
-        if not is_held or not workload["spec"].get("active", True):
-            raise Broken(f"{path}: {new['state']} is said of one that holds no quota, or has to go")
-        if old["state"] == "Ready" and new["state"] != "Retry":
-            raise Broken(f"{path}: Ready becomes {new['state']}")
-        if new["state"] not in ("Pending", "Ready", "Retry"):
-            raise Broken(f"{path}: {new['state']} is said")
-        if new["state"] == "Ready" and has(workload, "Admitted"):
-            raise Broken(f"{path}: Ready is said again")
-
-    def _check_requests(self) -> None:
-        if not self.nature.provisions:
-            return
-        open_: Counter[str] = Counter()
-        for request in self.town.client.all(PROVISIONING_REQUEST):
-            metadata = request["metadata"]
-            if int(metadata["annotations"]["idlegpu.io/attempt"]) > 1 + self.nature.policy["provisioning"]["retry"]["limit"]:
-                raise Broken(f"{metadata['name']} is one more than the policy allows")
-            is_lost = any(has(request, kind) for kind in ("Failed", "BookingExpired", "CapacityRevoked"))
-            open_[metadata["labels"]["idlegpu.io/workload-uid"]] += not is_lost
-        crowded = next((uid for uid, count in open_.items() if count > 1), None)
-        if crowded:
-            raise Broken(f"{open_[crowded]} requests are open for one gang at the same time: {crowded}")
-
-    def _check_end(self) -> None:
+    async def _look_back(self) -> None:
+        """Raises: LawBrokenError."""
         if self.town.active() != "True":
-            raise Broken(f"our AdmissionCheck is not Active: {self.town.active()}")
+            raise LawBrokenError(f"our AdmissionCheck is not Active: {self.town.active()}")
         starved = [guest for guest in self.guests if guest.fits and not guest.has_run and not guest.is_gone]
         if starved:
-            raise Broken(f"{starved[0]} ended without having run")
+            raise LawBrokenError(f"{starved[0]} ended without having run")
+        if self.nature.provisions:
+            await self._sweep_up()
+
+    async def _sweep_up(self) -> None:
+        """Raises: LawBrokenError."""
+        await self.town.seconds(6, quiet=True)
+        self.town.client.now += 31 * SECOND
+        await self.town.seconds(6, quiet=True)
+        there = {body["metadata"]["uid"] for body in self.town.client.all(WORKLOAD)}
+        for request in self.town.client.all(PROVISIONING_REQUEST):
+            if request["metadata"]["labels"]["idlegpu.io/workload-uid"] not in there:
+                raise LawBrokenError(f"{request['metadata']['name']} is left, and its gang is gone")
 
 
-# ------------------------------------------------------------------------------------------------------------ arithmetic
-
-
-def _is_promised(workload: Json) -> bool:
-    """Whether its pods may come at any moment, by what the API says."""
-    if has(workload, "Finished") or has(workload, "Evicted") or not workload["spec"].get("active", True):
-        return False
-    states = [each["state"] for each in workload["status"].get("admissionChecks") or ()]
-    is_ready = bool(states) and all(state == "Ready" for state in states)
-    return has(workload, "Admitted") or (is_ready and has(workload, "QuotaReserved"))
-
-
-def _gpus(template: Json) -> int:
-    limits = (each.get("resources", {}).get("limits") or {} for each in template["spec"]["containers"])
-    return sum(int(each.get(GPU, 0)) for each in limits)
-
-
-def _fit(
-    pods: Sequence[tuple[int, frozenset[tuple[str, str]]]], free: Mapping[str, int], labels: Mapping[str, Json]
-) -> bool:
-    """Whether there is a way to give every pod a node: by trying all of them, the largest pod first."""
-    left = dict(free)
-    queue = sorted((each for each in pods if each[0]), key=lambda each: (-each[0], sorted(each[1])))
-
-    def seated(at: int) -> bool:
-        if at == len(queue):
-            return True
-        gpus, selected = queue[at]
-        tried = set()
-        for node, room in left.items():
-            alike = (room, tuple(sorted(labels[node].items())) if selected else ())
-            if room < gpus or alike in tried or any(labels[node].get(key) != value for key, value in selected):
-                continue
-            tried.add(alike)
-            left[node] -= gpus
-            if seated(at + 1):
-                return True
-            left[node] += gpus
-        return False
-
-    return seated(0)
-
-
-def _can_seat(pods: Iterable[tuple[int, int]], nodes: Mapping[str, int]) -> bool:
-    wanted = [(gpus, frozenset[tuple[str, str]]()) for count, gpus in pods for _ in range(count)]
-    return _fit(wanted, nodes, dict.fromkeys(nodes, {}))
+# ------------------------------------------------------------------------------------------------------- arithmetic
 
 
 def _demands(pods: Sequence[tuple[int, int]]) -> list[Demand]:
-    return [Demand(pod_set=str(at), count=count, requests={GPU: gpus, "pods": 1}) for at, (count, gpus) in enumerate(pods)]
+    return [
+        Demand(pod_set=str(at), count=count, requests={GPU: gpus, "pods": 1}) for at, (count, gpus) in enumerate(pods)
+    ]
 
 
 def _empty(nodes: Mapping[str, int]) -> Capacity:

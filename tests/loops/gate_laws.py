@@ -1,0 +1,218 @@
+"""What must hold in a BusyTown, whatever happens. `LawBroken` says which law does not, and how that was seen.
+
+| law                                                          | looked at                                         |
+|--------------------------------------------------------------|---------------------------------------------------|
+| no pod of a gang that was let go finds no node               | whenever the scheduler has had a turn             |
+| all pods of all gangs that were let go have places together  | after every look of the gate                      |
+| the first in line is not delayed by those who are let go     | after every look that sees the town as it is      |
+| an entry is written as Kueue's webhook and our table want it | at every patch                                    |
+| no more requests than the policy allows, one at a time       | after every second                                |
+
+None of them asks the code that it watches: places are found by trying all ways to seat the pods.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gate_bustle import BusyTown, gpus_of, is_ending, is_on_a_node, is_over, owner_uid
+from gate_nature import Nature
+from gate_town import CHECK
+
+from scaler.embedded.conditions import condition, has
+from scaler.embedded.kinds import NODE, POD, PROVISIONING_REQUEST, WORKLOAD, Json
+
+Pod = tuple[int, frozenset[tuple[str, str]]]
+"""Its GPUs, and the node labels that it selects."""
+_ANYWHERE: frozenset[tuple[str, str]] = frozenset()
+
+
+class LawBrokenError(AssertionError):
+    """A law does not hold."""
+
+
+class Laws:
+    """The laws of one run."""
+
+    def __init__(self, town: BusyTown, nature: Nature) -> None:
+        self._town = town
+        self._nature = nature
+        self.strandings = 0
+        """Pods that found no node, in all."""
+        town.looked = self._after_look
+        town.api.watch = self._of_patch  # type: ignore[attr-defined]
+
+    def after_second(self) -> None:
+        """Raises: LawBrokenError."""
+        self._of_scheduling()
+        if self._nature.provisions:
+            self._of_requests()
+
+    # ---------------------------------------------------------------------------------------------------- promises
+
+    def _of_scheduling(self) -> None:
+        found, self._town.stranded = self._town.stranded, []
+        self.strandings += len(found)
+        if found and not self._nature.is_shaky:
+            worst = max(found, key=lambda each: each.is_half)
+            half = "others of its gang are on nodes" if worst.is_half else "nor is another one of its gang on any"
+            raise LawBrokenError(f"pod {worst.pod} finds no node although {worst.job} was let go; {half}")
+
+    def _after_look(self) -> None:
+        report = self._town.gate.report
+        if self._nature.is_shaky or report is None or not report.opened:
+            return
+        self._of_promises()
+        if not (self._nature.hurries or self._nature.provisions):
+            self._of_turns({each.key for each in report.opened}, {each.key for each in report.waiting})
+
+    def _of_promises(self) -> None:
+        promised = [each for each in self._town.client.all(WORKLOAD) if is_promised(each)]
+        pods = [pod for each in promised for pod in self._owed(each)]
+        if not fit(pods, self._town.free(), self._labels()):
+            names = ", ".join(each["metadata"]["name"] for each in promised)
+            raise LawBrokenError(f"GPUs are promised twice: not all pods of {names} have places in {self._town.free()}")
+
+    def _of_turns(self, opened: set[str], waiting: set[str]) -> None:
+        """Of the first one in line, which fits once pods have ended, and whom nobody before it keeps from that."""
+        workloads = self._town.client.all(WORKLOAD)
+        line = [each for each in workloads if _key(each) in opened | waiting]
+        first = min(line, key=_turn, default=None)
+        before = [each for each in workloads if is_promised(each) and _key(each) not in opened]
+        if first is None or _key(first) in opened or any(self._owed(each) for each in before):
+            return
+        later, own = self._once_ended(), self._owed(first)
+        if fit(own, self._town.free(), self._labels()) or not fit(own, later, self._labels()):
+            return
+        theirs = [pod for each in line if _key(each) in opened for pod in self._owed(each)]
+        if not fit([*own, *theirs], later, self._labels()):
+            raise LawBrokenError(f"{_key(first)} is first in line, and {', '.join(opened)} delay it")
+
+    def _labels(self) -> dict[str, Json]:
+        return {body["metadata"]["name"]: body["metadata"]["labels"] for body in self._town.client.all(NODE)}
+
+    def _once_ended(self) -> dict[str, int]:
+        """GPUs by node that will be free once the pods have ended that end now."""
+        free = self._town.free()
+        for pod in self._town.client.all(POD):
+            if is_ending(pod) and is_on_a_node(pod):
+                free[pod["spec"]["nodeName"]] += gpus_of(pod)
+        return free
+
+    def _owed(self, workload: Json) -> list[Pod]:
+        """Its pods that are not on nodes yet, and have not been."""
+        uid = owner_uid(workload)
+        there = [pod for pod in self._town.client.all(POD) if owner_uid(pod) == uid and not is_ending(pod)]
+        bound = Counter(_pod_set(pod) for pod in there if is_on_a_node(pod) or is_over(pod))
+        found: list[Pod] = []
+        for pod_set in workload["spec"]["podSets"]:
+            pod = gpus_of(pod_set["template"]), _selected(workload, pod_set["name"])
+            found += [pod] * (pod_set["count"] - bound[pod_set["name"]])
+        return found
+
+    # ------------------------------------------------------------------------------------------------------ entries
+
+    def _of_patch(self, path: str, body: Mapping[str, Any]) -> None:
+        entries = (body.get("status") or {}).get("admissionChecks")
+        if "/workloads/" not in path or entries is None:
+            return
+        workload = self._town.api._object(path.removesuffix("/status"))[1]
+        if workload["metadata"]["resourceVersion"] != body["metadata"].get("resourceVersion"):
+            return  # It is refused.
+        before = {each["name"]: each for each in workload["status"].get("admissionChecks") or ()}
+        for entry in entries:
+            old = before.get(entry["name"])
+            if old is None:
+                raise LawBrokenError(f"{path}: an entry is made that Kueue has not made")
+            if entry["name"] == CHECK:
+                _of_entry(path, workload, old, entry)
+            elif entry != old:
+                raise LawBrokenError(f"{path}: the entry of {entry['name']}, which is not ours, is changed")
+
+    # ----------------------------------------------------------------------------------------------------- requests
+
+    def _of_requests(self) -> None:
+        open_: Counter[str] = Counter()
+        for request in self._town.client.all(PROVISIONING_REQUEST):
+            metadata = request["metadata"]
+            if int(metadata["annotations"]["idlegpu.io/attempt"]) > self._nature.attempts:
+                raise LawBrokenError(f"{metadata['name']} is one more than the policy allows")
+            is_lost = any(has(request, kind) for kind in ("Failed", "BookingExpired", "CapacityRevoked"))
+            open_[metadata["labels"]["idlegpu.io/workload-uid"]] += not is_lost
+        crowded = next((uid for uid, count in open_.items() if count > 1), None)
+        if crowded:
+            raise LawBrokenError(f"{open_[crowded]} requests are open at the same time for the gang {crowded}")
+
+
+def _of_entry(path: str, workload: Json, old: Json, new: Json) -> None:
+    is_held = has(workload, "QuotaReserved") and not (has(workload, "Evicted") or has(workload, "Finished"))
+    if not is_held or not workload["spec"].get("active", True):
+        raise LawBrokenError(f"{path}: {new['state']} is said of one that holds no quota, or has to go")
+    if old["state"] == "Ready" and new["state"] != "Retry":
+        raise LawBrokenError(f"{path}: Ready becomes {new['state']}")
+    if new["state"] not in ("Pending", "Ready", "Retry"):
+        raise LawBrokenError(f"{path}: {new['state']} is said")
+
+
+# ------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def is_promised(workload: Json) -> bool:
+    """Whether its pods may come at any moment, by what the API says."""
+    if has(workload, "Finished") or has(workload, "Evicted") or not workload["spec"].get("active", True):
+        return False
+    states = [each["state"] for each in workload["status"].get("admissionChecks") or ()]
+    is_ready = bool(states) and all(state == "Ready" for state in states)
+    return has(workload, "Admitted") or (is_ready and has(workload, "QuotaReserved"))
+
+
+def _key(workload: Json) -> str:
+    return f"{workload['metadata']['namespace']}/{workload['metadata']['name']}"
+
+
+def _turn(workload: Json) -> tuple[str, str]:
+    """By which it stands in line."""
+    reserved = condition(workload, "QuotaReserved") or {}
+    return str(reserved.get("lastTransitionTime")), workload["metadata"]["uid"]
+
+
+def _pod_set(pod: Json) -> str:
+    return str((pod["metadata"].get("labels") or {}).get("kueue.x-k8s.io/podset"))
+
+
+def _selected(workload: Json, pod_set: str) -> frozenset[tuple[str, str]]:
+    """The node labels that checks have told its pods to select."""
+    updates = [
+        update.get("nodeSelector") or {}
+        for entry in workload["status"].get("admissionChecks") or ()
+        for update in entry.get("podSetUpdates") or ()
+        if update["name"] == pod_set and entry["state"] == "Ready"
+    ]
+    return frozenset(item for each in updates for item in each.items())
+
+
+def can_seat(pods: Iterable[tuple[int, int]], nodes: Mapping[str, int]) -> bool:
+    """Whether so many pods of so many GPUs each fit these nodes."""
+    wanted = [(gpus, _ANYWHERE) for count, gpus in pods for _ in range(count)]
+    return fit(wanted, nodes, {name: {} for name in nodes})
+
+
+def fit(pods: Iterable[Pod], free: Mapping[str, int], labels: Mapping[str, Json]) -> bool:
+    """Whether there is a way to give every pod a node: by trying all of them, the largest pod first."""
+    queue = sorted((each for each in pods if each[0]), key=lambda each: (-each[0], sorted(each[1])))
+    return _seated(queue, dict(free), labels)
+
+
+def _seated(queue: Sequence[Pod], left: dict[str, int], labels: Mapping[str, Json]) -> bool:
+    if not queue:
+        return True
+    gpus, selected = queue[0]
+    tried = set()
+    for node, room in left.items():
+        alike = room, tuple(sorted(labels[node].items())) if any(each for _, each in queue) else ()
+        if room < gpus or alike in tried or any(labels[node].get(key) != value for key, value in selected):
+            continue
+        tried.add(alike)
+        if _seated(queue[1:], {**left, node: room - gpus}, labels):
+            return True
+    return False
