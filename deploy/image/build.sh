@@ -14,7 +14,7 @@ EXTRAS="--extra fast --extra reflection"
 
 tools() {
     "$PYTHON" -m venv "$1"
-    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/image/tools.txt
+    "$1/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r deploy/image/tools.txt
 }
 
 dependencies() {
