@@ -109,6 +109,13 @@ def test_what_is_given_goes_under_what_the_chart_decides(tmp_path: Path) -> None
     assert settings.components == ("scaler", "reconciler")
 
 
+def test_dcgm_exporters_are_read_where_there_is_no_prometheus(tmp_path: Path) -> None:
+    values = {"settings": {"prometheus": {"url": None}, "dcgm": {"endpoints": ["http://dcgm-exporter:9400/metrics"]}}}
+    settings = read(values, tmp_path)
+    assert settings.dcgm.endpoints == ("http://dcgm-exporter:9400/metrics",)
+    assert settings.prometheus.url is None
+
+
 def test_observing_answers_and_writes_nothing(tmp_path: Path) -> None:
     settings = read({"mode": "observe", "settings": {"defaults": {"mode": "enforce"}}}, tmp_path)
     assert settings.components == ("scaler",)
