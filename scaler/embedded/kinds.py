@@ -34,6 +34,7 @@ CLUSTER_QUEUE = _of_kueue("clusterqueues", "ClusterQueue", namespaced=False)
 LOCAL_QUEUE = _of_kueue("localqueues", "LocalQueue", namespaced=True)
 RESOURCE_FLAVOR = _of_kueue("resourceflavors", "ResourceFlavor", namespaced=False)
 ADMISSION_CHECK = _of_kueue("admissionchecks", "AdmissionCheck", namespaced=False)
+PROVISIONING_REQUEST_CONFIG = _of_kueue("provisioningrequestconfigs", "ProvisioningRequestConfig", namespaced=False)
 WORKLOAD_PRIORITY_CLASS = _of_kueue("workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "POD",
     "POD_TEMPLATE",
     "PROVISIONING_REQUEST",
+    "PROVISIONING_REQUEST_CONFIG",
     "RAY_CLUSTER",
     "RESOURCE_FLAVOR",
     "SCALED_OBJECT",

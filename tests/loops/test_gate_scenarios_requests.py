@@ -59,7 +59,9 @@ async def none() -> ProvisioningTown:
 
 
 async def one_is_being_deleted() -> ProvisioningTown:
+    """It has failed long ago: without that, another would be due."""
     town, name = await asked()
+    town.answer(name, "Failed", ago=HOUR)
     going = {"deletionTimestamp": timestamp(town.client.now), "finalizers": ["example.com/keeps"]}
     town.change(PROVISIONING_REQUEST, name, {"metadata": going})
     return town

@@ -6,5 +6,6 @@ topology, MultiKueue, pod groups, elastic jobs, waitForPodsReady, LimitRanges.
 """
 
 from scaler.embedded.kueue.controller import Kueue, KueueConfig
+from scaler.embedded.kueue.provisioning import ProvisioningCheck
 
-__all__ = ["Kueue", "KueueConfig"]
+__all__ = ["Kueue", "KueueConfig", "ProvisioningCheck"]
