@@ -10,20 +10,25 @@ third of them with two or three PodSets, no two with the same requests; of the p
 * tick: the whole of it, from objects as reflectors keep them to the patches of the Workloads, with an API in memory:
   the first one, in which every entry gets its first message, and the next, in which nothing has changed. Promises are
   made beside the event loop; "longest pause" is how long the loop answered nobody else.
+* asking: a tick without news where nodes may be asked for, and every gang that lacks some has an open request.
+
+Times are those of the processor, of all threads: what else runs on the machine does not count.
 """
 
 import argparse
 import asyncio
 import gc
 import json
+import logging
 import random
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 from rich.console import Console
 from rich.table import Table
 
@@ -32,22 +37,27 @@ from benchmarks.tick import machine
 from scaler.core.claims import Claim, Verdict
 from scaler.core.placement import Demand, NodeIndex, capacity_of
 from scaler.core.promises import promise
+from scaler.errors import KubeError
 from scaler.kube.accelerators import GpuResources
 from scaler.kube.copies import LiveCopy
 from scaler.kube.events import ObjectReference
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.nodes import Node
 from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
+from scaler.kube.provisioning_objects import ProvisioningRequest
 from scaler.kube.quota_objects import AdmissionCheck, ResourceFlavor
 from scaler.kube.reclaim_policy_objects import ReclaimPolicy
 from scaler.kube.reflector import Reflecting
+from scaler.kube.resources import PROVISIONING_REQUEST
 from scaler.kube.store import Index, KubeObject
+from scaler.kueue.provisioning_requests import workload_uid_of
 from scaler.loops.cluster import Cluster, pod_indexes, scalable_workload_indexes, workload_indexes
 from scaler.loops.endings import Endings
 from scaler.loops.gate import Gate
 from scaler.loops.gate_checks import Checks
 from scaler.loops.gate_view import Copies, GateView
 from scaler.loops.nodes_view import NodesView
+from scaler.loops.provisioning import Provisioning
 
 TARGET_S = 1.0
 """For one tick, at 1,000 gangs and 2,000 nodes."""
@@ -68,9 +78,9 @@ def promises(kind: Kind, node_count: int, gang_count: int) -> tuple[float, str]:
     waiting = [claim(number, kind.gangs(chance, node_count)) for number in range(gang_count)]
     held = [claim(-1 - number, kind.gangs(chance, node_count)) for number in range(LET_GO)]
     gc.collect()
-    started = perf_counter()
+    started = process_time()
     verdicts = promise(capacity, held, waiting)
-    return perf_counter() - started, told(verdicts)
+    return process_time() - started, told(verdicts)
 
 
 def claim(number: int, demands: list[Demand]) -> Claim:
@@ -101,11 +111,11 @@ class Still(LiveCopy[T]):
 
 
 class Memory:
-    """An API over the Workloads and the check, which takes every patch."""
+    """An API over the Workloads and the check, which takes every write."""
 
     def __init__(self, bodies: list[Json]) -> None:
         self._bodies = {self._path(body): body for body in bodies}
-        self.patches = 0
+        self.writes = 0
         self.written: Callable[[Json], None] = lambda _: None
 
     def _path(self, body: Json) -> str:
@@ -116,7 +126,23 @@ class Memory:
 
     async def get(self, path: str) -> bytes:
         await asyncio.sleep(0)
+        if path not in self._bodies:
+            raise KubeError(f"get {path}: not found", status=404, reason="NotFound")
         return msgspec.json.encode(self._bodies[path])
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
+        await asyncio.sleep(0)
+        name = body["metadata"]["name"]
+        kind = "ProvisioningRequest" if path.endswith("provisioningrequests") else "PodTemplate"
+        self.writes += 1
+        metadata = {**body["metadata"], "uid": f"uid-{name}", "resourceVersion": str(self.writes)}
+        made = {**body, "kind": kind, "metadata": {**metadata, "creationTimestamp": "2026-12-01T12:00:00Z"}}
+        self._bodies[f"{path}/{name}"] = made
+        self.written(made)
+        return msgspec.json.encode(made)
+
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
+        raise KubeError(f"delete {path} of {uid}: nothing is deleted here", status=404, reason="NotFound")
 
     async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
         del dry_run
@@ -129,9 +155,19 @@ class Memory:
             "status": {**(found.get("status") or {}), **body["status"]},
         }
         self._bodies[path.removesuffix("/status")] = changed
-        self.patches += 1
+        self.writes += 1
         self.written(changed)
         return msgspec.json.encode(changed)
+
+
+class Requests(Still[ProvisioningRequest]):
+    """Our ProvisioningRequests, as a reflector keeps them."""
+
+    resource = PROVISIONING_REQUEST
+    trouble = ""
+
+    def of_workload(self, uid: str) -> list[ProvisioningRequest]:
+        return self.by_index("workload", uid)
 
 
 class Silent:
@@ -205,8 +241,11 @@ def workload_json(number: int, demands: list[Demand]) -> Json:
     }
 
 
-def gate_over(nodes: list[Json], pods: list[Json], workloads: list[Json]) -> tuple[Gate, Memory]:
-    check = {"metadata": meta("gate", 0, generation=1), "spec": {"controllerName": "idlegpu.io/reclaim"}}
+def gate_over(nodes: list[Json], pods: list[Json], workloads: list[Json], *, asks: bool) -> tuple[Gate, Memory]:
+    parameters = {"apiGroup": "idlegpu.io", "kind": "ReclaimPolicy", "name": "policy"}
+    spec = {"controllerName": "idlegpu.io/reclaim", **({"parameters": parameters} if asks else {})}
+    check = {"metadata": meta("gate", 0, generation=1), "spec": spec}
+    policy = {"metadata": meta("policy", 0), "spec": {"provisioning": {"className": "example.com"}}}
     api = Memory([*workloads, check])
     copies = Copies(
         workloads=Still(Workload, workloads, workload_indexes()),
@@ -216,9 +255,8 @@ def gate_over(nodes: list[Json], pods: list[Json], workloads: list[Json]) -> tup
         nodes=Still(Node, nodes),
     )
     stores: Any = copies
-    api.written = lambda body: (
-        stores.workloads.put(msgspec.Raw(msgspec.json.encode(body))) if "podSets" in body["spec"] else None
-    )
+    requests = Requests(ProvisioningRequest, [], {"workload": workload_uid_of})
+    api.written = lambda body: follow(stores, requests, body)
     cluster = Cluster(
         scaled_objects=Still(ScaledObject, []),
         scalable_workloads=Still(ScalableWorkload, [], scalable_workload_indexes()),
@@ -227,19 +265,37 @@ def gate_over(nodes: list[Json], pods: list[Json], workloads: list[Json]) -> tup
         gpus=GPUS,
     )
     free = NodesView(stores.nodes, stores.pods, stores.workloads, max_age=timedelta(minutes=1))
-    view = GateView(cluster, copies)
-    policies: Any = Still(ReclaimPolicy, [])
+    view = GateView(cluster, copies, clock=lambda: NOW)
+    policies: Any = Still(ReclaimPolicy, [policy])
     endings = Endings(cluster, copies.workloads, copies.pods)
-    return Gate(api, view, endings, Checks(api, policies, Silent()), Silent(), capacity=free.capacity), api
+    provisioning = Provisioning(api, requests, lambda name: copies.flavors.get("", name), Silent())
+    gate = Gate(
+        api,
+        view,
+        endings,
+        Checks(api, policies, Silent()),
+        Silent(),
+        capacity=free.capacity,
+        provisioning=provisioning if asks else None,
+    )
+    return gate, api
+
+
+def follow(stores: Any, requests: Requests, body: Json) -> None:
+    """The copies show what was written."""
+    if "provisioningClassName" in (body.get("spec") or {}):
+        requests.put(msgspec.Raw(msgspec.json.encode(body)))
+    elif "podSets" in (body.get("spec") or {}):
+        stores.workloads.put(msgspec.Raw(msgspec.json.encode(body)))
 
 
 async def ticks(kind: Kind, node_count: int, gang_count: int) -> tuple[float, float, float, int]:
     """Seconds of the first tick and the next, the longest pause of the event loop in that, and writes of the first."""
-    gate, api = gate_over(*cluster_objects(kind, node_count, gang_count))
+    gate, api = gate_over(*cluster_objects(kind, node_count, gang_count), asks=False)
     gc.collect()
     gc.freeze()
     first = await timed_tick(gate, NOW)
-    writes = api.patches
+    writes = api.writes
     pauses = asyncio.create_task(longest_pause())
     await asyncio.sleep(0)
     second = await timed_tick(gate, NOW + timedelta(seconds=5))
@@ -248,10 +304,24 @@ async def ticks(kind: Kind, node_count: int, gang_count: int) -> tuple[float, fl
     return first, second, await pauses, writes
 
 
+async def asking(kind: Kind, node_count: int, gang_count: int) -> tuple[float, int]:
+    """Seconds of a tick in which everybody who lacks nodes has asked for them, and how many that are."""
+    gate, api = gate_over(*cluster_objects(kind, node_count, gang_count), asks=True)
+    gc.collect()
+    gc.freeze()
+    writes = -1
+    while writes != api.writes:
+        writes = api.writes
+        report = await gate.tick(NOW)
+    seconds = await timed_tick(gate, NOW + timedelta(seconds=5))
+    gc.unfreeze()
+    return seconds, sum(1 for each in report.waiting if each.progress is not None and each.progress.request)
+
+
 async def timed_tick(gate: Gate, now: datetime) -> float:
-    started = perf_counter()
+    started = process_time()
     await gate.tick(now)
-    return perf_counter() - started
+    return process_time() - started
 
 
 async def longest_pause() -> float:
@@ -266,37 +336,49 @@ async def longest_pause() -> float:
 
 # The report
 
+COLUMNS = (
+    "gangs",
+    "promises: ms",
+    "first tick: ms",
+    "its writes",
+    "next tick: ms",
+    "longest pause: ms",
+    "asking: ms",
+    "requests",
+)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gangs", type=int, nargs="+", default=[125, 250, 500, 1_000])
     parser.add_argument("--nodes", type=int, default=2_000)
     arguments = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    console = Console(width=None if sys.stdout.isatty() else 170)
     slowest = 0.0
     for name, kind in KINDS.items():
         if name == "tight":
             continue  # Its gangs need the exact search, and hardly any real ones do; see `benchmarks.placement`.
         table = Table(title=f"{name}: {arguments.nodes:,} nodes", title_justify="left")
-        for column in ("gangs", "promises: ms", "first tick: ms", "its writes", "next tick: ms", "longest pause: ms"):
+        for column in COLUMNS:
             table.add_column(column, justify="right")
         table.add_column("verdicts")
         for gangs in arguments.gangs:
             seconds, verdicts = promises(kind, arguments.nodes, gangs)
             first, second, pause, writes = asyncio.run(ticks(kind, arguments.nodes, gangs))
+            asked, requests = asyncio.run(asking(kind, arguments.nodes, gangs))
             table.add_row(
                 f"{gangs:,}",
                 *(f"{1000 * each:.0f}" for each in (seconds, first)),
                 f"{writes:,}",
-                *(f"{1000 * each:.0f}" for each in (second, pause)),
+                *(f"{1000 * each:.0f}" for each in (second, pause, asked)),
+                f"{requests:,}",
                 verdicts,
             )
-            slowest = max(slowest, seconds, second)
+            slowest = max(slowest, seconds, first, second, asked)
         console.print(table)
     verdict = "met" if slowest < TARGET_S else "missed"
-    console.print(
-        f"slowest round of promises or tick without news: {slowest:.2f} s, target < {TARGET_S:g} s: {verdict}"
-    )
+    console.print(f"slowest round of promises or tick: {slowest:.2f} s, target < {TARGET_S:g} s: {verdict}")
     console.print(machine(), highlight=False)
 
 
