@@ -12,6 +12,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_certificates import Made
 from secret_volume import TOMORROW, YESTERDAY, SecretVolume, chain_of
 
 from scaler.tls.material import Files, UnusableError, read_material
@@ -168,8 +169,10 @@ def test_an_authority_of_clients_is_followed_by_itself(volume: SecretVolume) -> 
 
 
 def test_a_bundle_of_authorities_ends_with_the_last_and_a_chain_with_the_first(volume: SecretVolume) -> None:
-    material = read_material(volume.files(mutual=True))
-    assert material.trust_ends == material.authorities[0].not_after
+    shorter = Made.of("shorter", is_authority=True).pair.certificate
+    volume.put(tls_crt=chain_of(ONE), tls_key=key_of(ONE), ca_crt=AUTHORITY.cert_pem.bytes() + shorter)
+    first, second = read_material(volume.files(mutual=True)).authorities
+    assert read_material(volume.files(mutual=True)).trust_ends == first.not_after > second.not_after
     between = AUTHORITY.create_child_ca()
     issued = between.issue_cert("other", not_after=TOMORROW)
     volume.put_certificate(issued, AUTHORITY)
