@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import ssl
 from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -76,7 +77,7 @@ async def test_go_refuses_what_we_say_it_refuses_and_nothing_else(case: str, tmp
     (tmp_path / "ca.crt").write_bytes(trusted)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "pair.pem")
-    async with await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context) as server:
+    async with await asyncio.start_server(know_nothing, "127.0.0.1", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
         said = await kubectl(port, tmp_path / "ca.crt")
         terms = Terms(encrypted=True, authorities_pem=trusted)
@@ -86,13 +87,16 @@ async def test_go_refuses_what_we_say_it_refuses_and_nothing_else(case: str, tmp
     assert bool(found) == ("x509: " in said), (found, said)
 
 
-async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read(1)
-    writer.transport.abort()
+async def know_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+    writer.close()
 
 
 async def kubectl(port: int, authority: Path) -> str:
-    """What it complains of; it always does, since nobody answers."""
+    """What it complains of; it always does, since nothing is there."""
     where = ("--server", f"https://127.0.0.1:{port}", "--kubeconfig", "/dev/null", "--token", "none")
     how = ("--certificate-authority", str(authority), "--tls-server-name", HOST, "--request-timeout", "5s")
     ran = await asyncio.create_subprocess_exec(
