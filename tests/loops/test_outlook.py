@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from builders import WorkloadJson
 from loops_builders import SCALABLE_WORKLOAD_KIND, scalable_workload, scaled_object
@@ -32,6 +33,8 @@ from scaler.core.reclaim import Why
 from scaler.core.reclaim_policy import ReclaimPolicy, Unprotected
 from scaler.core.replicas import Active, Inactive
 from scaler.errors import InquiryError
+from scaler.kube.decoding import decode
+from scaler.kube.kueue_objects import Workload as KueueWorkload
 from scaler.loops.board import Board
 from scaler.loops.outlook import Inquiry
 from scaler.loops.outlook.amounts import number
@@ -674,6 +677,44 @@ async def test_a_plan_says_where_the_pods_go_and_who_gets_in_before() -> None:
         ("team/gang", "workers", "n1", 2),
         ("team/head", "main", "n1", 1),
     }
+
+
+# ------------------------------------------------------------------------------------------------------------- one gang
+
+
+@pytest.mark.parametrize(
+    ("json", "state"),
+    [
+        (WorkloadJson(), "Pending"),
+        (WorkloadJson().condition("Evicted", True, "Preempted"), "Pending"),
+        (WorkloadJson().reserved(), "QuotaReserved"),
+        (WorkloadJson().reserved().admitted(), "Admitted"),
+        (WorkloadJson().reserved().admitted().condition("Evicted", True, "Deactivated"), "Evicted"),
+        (WorkloadJson().reserved().deactivated(), "Deactivated"),
+        (WorkloadJson().reserved().admitted().condition("Finished", True, "Succeeded"), "Finished"),
+    ],
+)
+async def test_a_gang_is_shown_in_whatever_state_it_is(json: WorkloadJson, state: str) -> None:
+    town = Town([cluster_queue(gpus=4)], [])
+    json.json["metadata"] |= {"namespace": "team", "name": "gang"}
+    town.cluster.workloads.put(decode(KueueWorkload, msgspec.json.encode(json.json)))
+    told = await town.inquiry.gang("team", "gang")
+    assert (told["state"], told["gang"], told["gates"]) == (state, None, [])
+
+
+async def test_a_gang_that_waits_is_shown_as_among_all_that_do() -> None:
+    town = Town([cluster_queue(gpus=4)], [holding(gpus=3), workload(gpus=2)])
+    assert (await town.inquiry.gang("team", "gang"))["gang"] == await pending(town)
+
+
+async def test_a_gang_is_found_by_the_scalable_workload_that_acts_for_it() -> None:
+    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=3)])
+    town.scaled("x")
+    assert (await town.inquiry.gang("team", "ScalableWorkload/x"))["name"] == "x"
+    for name in ("ScalableWorkload/nobody", "nobody"):
+        with pytest.raises(InquiryError) as refused:
+            await town.inquiry.gang("team", name)
+        assert refused.value.status == 404
 
 
 # -------------------------------------------------------------------------------------------------------------- what if
