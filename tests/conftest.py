@@ -21,6 +21,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kubeconfig",
         default=None,
-        help="run the Kubernetes contract suite against the API server of this kubeconfig, not the embedded one",
+        help="run the contract and end-to-end suites against the cluster of this kubeconfig, not the embedded one",
     )
     parser.addoption("--seed", type=int, default=None, help="play only this run of tests/loops/test_gate_property.py")
