@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gate_bustle import BusyTown, gpus_of, is_ending, is_on_a_node, is_over, owner_uid
+from gate_bustle import BusyTown, gpus_of, is_ending, is_on_a_node, is_over, is_waiting, owner_uid
 from gate_nature import Nature
 from gate_town import CHECK
 
@@ -39,6 +39,8 @@ class Laws:
         self._nature = nature
         self.strandings = 0
         """Pods that found no node, in all."""
+        self._awaited: tuple[str, str] | None = None
+        """Who is first in line, and would fit once pods have ended that end now."""
         town.looked = self._after_look
         town.api.watch = self._of_patch  # type: ignore[attr-defined]
 
@@ -60,9 +62,10 @@ class Laws:
 
     def _after_look(self) -> None:
         report = self._town.gate.report
-        if self._nature.is_shaky or report is None or not report.opened:
+        if self._nature.is_shaky or report is None:
             return
-        self._of_promises()
+        if report.opened:
+            self._of_promises()
         if not (self._nature.hurries or self._nature.provisions):
             self._of_turns({each.key for each in report.opened}, {each.key for each in report.waiting})
 
@@ -74,19 +77,26 @@ class Laws:
             raise LawBrokenError(f"GPUs are promised twice: not all pods of {names} have places in {self._town.free()}")
 
     def _of_turns(self, opened: set[str], waiting: set[str]) -> None:
-        """Of the first one in line, which fits once pods have ended, and whom nobody before it keeps from that."""
-        workloads = self._town.client.all(WORKLOAD)
-        line = [each for each in workloads if _key(each) in opened | waiting]
+        """Of the first in line. Once it is seen to fit as soon as pods have ended, nobody may change that."""
+        line = [each for each in self._town.client.all(WORKLOAD) if _key(each) in opened | waiting]
         first = min(line, key=_turn, default=None)
-        before = [each for each in workloads if is_promised(each) and _key(each) not in opened]
-        if first is None or _key(first) in opened or any(self._owed(each) for each in before):
-            return
-        later, own = self._once_ended(), self._owed(first)
-        if fit(own, self._town.free(), self._labels()) or not fit(own, later, self._labels()):
+        if first is None or _key(first) in opened:
+            self._awaited = None
             return
         theirs = [pod for each in line if _key(each) in opened for pod in self._owed(each)]
-        if not fit([*own, *theirs], later, self._labels()):
-            raise LawBrokenError(f"{_key(first)} is first in line, and {', '.join(opened)} delay it")
+        fits = fit([*self._owed(first), *theirs], self._once_ended(), self._labels())
+        if self._awaited == _turn(first) and not fits:
+            raise LawBrokenError(
+                f"{_key(first)} is first in line and would fit soon, and {', '.join(opened) or 'others'} delay it"
+            )
+        if not self._is_anybody_coming(opened):
+            self._awaited = _turn(first) if fits else None
+
+    def _is_anybody_coming(self, opened: set[str]) -> bool:
+        """Whether pods are on their way of others than those who were let go just now."""
+        workloads = self._town.client.all(WORKLOAD)
+        is_owed = any(self._owed(each) for each in workloads if is_promised(each) and _key(each) not in opened)
+        return is_owed or any(is_waiting(pod) for pod in self._town.client.all(POD))
 
     def _labels(self) -> dict[str, Json]:
         return {body["metadata"]["name"]: body["metadata"]["labels"] for body in self._town.client.all(NODE)}
