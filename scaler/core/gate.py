@@ -22,6 +22,7 @@ The first line that holds:
 | finished, deactivated, evicted, without quota | any             | –                                 | nothing        |
 | with quota                                    | none            | –                                 | nothing        |
 | with quota                                    | Retry, Rejected | Kueue acts on it                  | nothing        |
+| with quota                                    | Pending         | another check sends it back       | nothing        |
 | with quota                                    | Ready           | its nodes are taken away          | Retry          |
 | with quota                                    | Ready           | –                                 | nothing        |
 | admitted                                      | Pending         | –                                 | Ready          |
@@ -58,6 +59,8 @@ def decide(gang: Gang, outlook: Outlook, now: datetime) -> Answer | Nothing:
         return Nothing(silence)
     if gang.was_let_go:
         return _of_one_let_go(gang, outlook)
+    if gang.is_sent_back:
+        return Nothing("another check gives its quota back")
     return _fitted(_of_one_that_waits(gang, outlook, now))
 
 

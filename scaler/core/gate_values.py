@@ -87,6 +87,8 @@ class Gang:
     evicted: bool = False
     active: bool = True
     finished: bool = False
+    is_sent_back: bool = False
+    """Whether another check has said Retry or Rejected: Kueue takes its quota, at once or after the delay asked for."""
     entry: Entry | None = None
     yielded: Yielded | None = None
     """The last time; None where it never has."""
@@ -105,8 +107,9 @@ class Gang:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for the check."""
-        return self.is_held and not self.admitted and self.entry is not None and self.entry.state == State.PENDING
+        """Whether it waits for the check, and would use what it is promised."""
+        is_pending = self.entry is not None and self.entry.state == State.PENDING
+        return self.is_held and is_pending and not (self.admitted or self.is_sent_back)
 
     @property
     def was_let_go(self) -> bool:

@@ -29,13 +29,14 @@ PODSET_LABEL = "kueue.x-k8s.io/podset"
 """On pods of admitted Workloads: their PodSet."""
 
 _PREEMPTOR = re.compile(r"\(UID: ([0-9A-Za-z-]{1,64})[,)]", re.ASCII)
+_SENT_BACK = frozenset({"Retry", "Rejected"})
 _ANY_TAINT = core.Toleration(operator="Exists")
 
 
 def gang_of(workload: kube.Workload, check: str) -> Gang:
     """How the Workload stands with the check."""
-    conditions = workload.status.conditions
-    entry = next((each for each in workload.status.admission_checks if each.name == check), None)
+    conditions, checks = workload.status.conditions, workload.status.admission_checks
+    entry = next((each for each in checks if each.name == check), None)
     return Gang(
         key="/".join(workload.metadata.key),
         uid=workload.metadata.uid,
@@ -44,6 +45,7 @@ def gang_of(workload: kube.Workload, check: str) -> Gang:
         evicted=is_true(conditions, "Evicted"),
         active=workload.spec.active and workload.metadata.deletion_timestamp is None,
         finished=is_true(conditions, "Finished"),
+        is_sent_back=any(each.state in _SENT_BACK for each in checks if each.name != check),
         entry=entry_of(entry) if entry is not None else None,
         yielded=yielded_of(workload),
     )

@@ -54,6 +54,12 @@ TABLE: dict[str, tuple[Gang, Outlook, str]] = {
     "an entry that is not there yet, of one that runs": (gang(entry=None, admitted=True), FITS, "nothing"),
     "Kueue acts on Retry": (gang(entry=Entry(state="Retry")), FITS, "nothing"),
     "somebody has rejected it": (gang(entry=Entry(state="Rejected")), FITS, "nothing"),
+    "another check sends it back": (gang(is_sent_back=True), FITS, "nothing"),
+    "another check sends back one that runs": (
+        gang(is_sent_back=True, admitted=True),
+        FITS,
+        "Ready/AdmittedBefore",
+    ),
     "it was let go": (gang(entry=READY), Outlook(problem="wrong", blind="dark"), "nothing"),
     "it was let go, and its nodes are taken away": (
         gang(entry=READY, admitted=True),

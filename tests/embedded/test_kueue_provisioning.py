@@ -1,4 +1,4 @@
-"""Kueue's own check for ProvisioningRequests in the embedded Kueue, in virtual time, line by line as it was recorded."""
+"""Kueue's own check for ProvisioningRequests in the embedded Kueue, in virtual time, as a running one was seen."""
 
 from datetime import timedelta
 from typing import Any, cast

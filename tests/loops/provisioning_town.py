@@ -32,6 +32,7 @@ from scaler.embedded.kinds import (
     POD,
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
+    PROVISIONING_REQUEST_CONFIG,
     RAY_CLUSTER,
     RESOURCE_FLAVOR,
     WORKLOAD,
@@ -39,6 +40,7 @@ from scaler.embedded.kinds import (
     Resource,
 )
 from scaler.embedded.kubelet import Kubelets, KubeletTiming
+from scaler.embedded.kueue import ProvisioningCheck
 from scaler.errors import KubeError
 from scaler.kube.provisioning_objects import ProvisioningRequest
 from scaler.kube.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
@@ -257,6 +259,18 @@ class ProvisioningTown(GateTown):
         before = (body.get("status") or {}).get("conditions")
         conditions = with_conditions(before, make(kind, "True", kind, message, now=now))
         self.change(PROVISIONING_REQUEST, request, {"status": {"conditions": conditions, **status}}, "status")
+
+    def run_kueues_check(self, name: str, **config: Any) -> None:
+        """Kueue's own check for ProvisioningRequests, and the controller that looks after it."""
+        parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "config"}
+        spec = {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": parameters}
+        self.add(PROVISIONING_REQUEST_CONFIG, "config", spec={"provisioningClassName": BEST_EFFORT_ATOMIC, **config})
+        self.add(ADMISSION_CHECK, name, spec=spec)
+        self.controllers = (*self.controllers, ProvisioningCheck(cast(Client, self.client)))
+
+    def requests_of_kueue(self) -> list[str]:
+        """Names of the requests that are not ours."""
+        return [each["metadata"]["name"] for each in self.client.all(PROVISIONING_REQUEST) if not _is_managed(each)]
 
     # -------------------------------------------------------------------------------------------------------- looking
 

@@ -42,6 +42,7 @@ def of(*row: str) -> Callable[[Story], Story]:
 async def waiting(nodes: Mapping[str, int], *, pods: int = 1, **town: Any) -> ProvisioningTown:
     """A gang that has its quota and an entry, of which nothing was said yet."""
     made = ProvisioningTown(nodes, scenarios=NOBODY, **town)
+    made.add_check("foreign", "example.com/other")
     await made.passes(1)
     made.submit("gang", pods=pods, gpus=8)
     await made.passes(1, gate=False)
@@ -147,6 +148,21 @@ async def somebody_has_said_retry() -> ProvisioningTown:
 async def somebody_has_rejected_it() -> ProvisioningTown:
     town = await waiting({"a": 8})
     set_entry(town, state="Rejected", message="somebody")
+    return town
+
+
+@of("with quota", "Pending", "another check sends it back")
+async def another_check_waits_a_while_before_it_sends_it_back() -> ProvisioningTown:
+    """It keeps its quota for a minute, and could have places: they would be kept for nothing."""
+    town = await waiting({"a": 8}, checks=(CHECK, "foreign"))
+    return await sent_back(town)
+
+
+async def sent_back(town: ProvisioningTown) -> ProvisioningTown:
+    workload = town.workload("gang")
+    retry = {"state": "Retry", "message": "failed", "requeueAfterSeconds": 60}
+    entries = [each if each["name"] == CHECK else {**each, **retry} for each in workload["status"]["admissionChecks"]]
+    town.change(WORKLOAD, workload["metadata"]["name"], {"status": {"admissionChecks": entries}}, "status")
     return town
 
 

@@ -5,7 +5,8 @@
 | the check's parameters missing or wrong        | test_a_check_whose_parameters_… (PARAMETERS), and back again  |
 | … while gangs wait, run, have open requests    | test_while_nobody_can_follow_the_policy_…                     |
 | `onFlavors`                                    | test_only_gangs_on_the_flavors_of_the_check_are_held, …       |
-| ours beside Kueue's own provisioning check     | test_beside_kueues_own_check_…, test_a_request_of_kueues_…    |
+| ours beside Kueue's own provisioning check     | test_beside_kueues_own_check_…, test_kueue_asks_for_nodes_…,  |
+|                                                | test_a_request_of_kueues_…, test_each_check_asks_…            |
 | ours beside MultiKueue                         | test_beside_multikueue_…, test_one_that_runs_on_another_…     |
 
 What doctor says of such queues is in test_diagnosis.
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 from gate_town import CHECK, GPU
-from provisioning_town import NOBODY, ProvisioningTown
+from provisioning_town import NOBODY, QUICK, ProvisioningTown, failing
 
+from scaler.embedded.autoscaler import Scenario
 from scaler.embedded.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, LOCAL_QUEUE, RESOURCE_FLAVOR, WORKLOAD, Json
 from scaler.kube.resources import RECLAIM_POLICY
 
@@ -259,30 +261,104 @@ async def test_beside_kueues_own_check_ours_is_ready_first_and_kueue_alone_is_wa
     assert town.is_admitted("gang")
 
 
-async def test_a_request_of_kueues_that_fails_evicts_the_gang_that_ours_holds_and_ours_starts_over() -> None:
-    """K7b: Kueue's check says Retry, and the whole Workload is evicted. Ours says nothing until it has quota again."""
-    town = await beside_kueue({"a": 8}, requireFit=True, provisioning=None)
+async def beside_running_kueue(*scenarios: Scenario, nodes: int = 1, **policy: Any) -> ProvisioningTown:
+    """With the controller of Kueue's check, and an autoscaler that answers it."""
+    names = dict.fromkeys(("a", "b", "c")[:nodes], 8)
+    town = ProvisioningTown(names, policy=policy or PODS_ONLY, checks=(CHECK, KUEUES), quota=16, scenarios=scenarios)
+    town.run_kueues_check(KUEUES, retryStrategy={"backoffLimitCount": 3, "backoffBaseSeconds": 6})
+    await town.passes(1)
+    return town
+
+
+async def test_kueue_asks_for_nodes_while_ours_waits_for_pods_and_the_gang_starts_when_both_are_ready() -> None:
+    """K7b. Nodes were there after 4 s; pods end after 10."""
+    town = await beside_running_kueue(QUICK, nodes=2)
+    town.termination["victim"] = 10.0
+    town.submit("victim", pods=2, gpus=8)
+    await town.passes(6)
+    assert town.is_running("victim")
     town.submit("gang", pods=2, gpus=8)
     await town.passes(1)
+    town.deactivate("victim", for_gang="gang")
+    await town.passes(3)
+    assert town.says("gang").startswith("Pending: waits for 2 pods of ns/job-victim")
+    assert [each.startswith("job-gang") for each in town.requests_of_kueue()] == [True], "asked for at once"
+    await town.passes(4)
+    assert town.entry("gang", KUEUES)["state"] == "Ready"
+    assert not town.is_admitted("gang")
+    await town.passes(5)
+    assert town.is_running("gang")
+    assert town.requests() == [], "ours never asks"
+    [update] = town.entry("gang", KUEUES)["podSetUpdates"]
+    assert update["annotations"].keys() >= {"autoscaling.x-k8s.io/consume-provisioning-request"}
+
+
+async def test_a_request_of_kueues_that_fails_evicts_the_gang_that_ours_holds_and_both_start_over() -> None:
+    """K7b: after its delay of 6 s the quota is gone. Ours says nothing meanwhile, and the second attempt succeeds."""
+    town = await beside_running_kueue(failing(1), requireFit=True, provisioning=None)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(4)
+    assert town.entry("gang", KUEUES)["state"] == "Retry"
     assert town.says("gang").startswith("Pending: PodSet main")
-    workload = town.workload("gang")
-    entries = [
-        {**each, "state": "Retry", "message": "Retrying after failure"} if each["name"] == KUEUES else each
-        for each in workload["status"]["admissionChecks"]
-    ]
-    town.change(WORKLOAD, workload["metadata"]["name"], {"status": {"admissionChecks": entries}}, "status")
-    town.follow()
     before = len(town.api.patches)
-    await town.gate.tick(town.client.now)
-    assert town.api.patches[before:] == [], "Kueue acts on the other check"
-    await town.passes(2)
-    assert town.entry("gang", KUEUES)["retryCount"] == 1
-    assert town.says("gang").startswith("Pending: PodSet main")
     town.add_node("b", 8)
     await town.passes(1)
-    set_ready(town, "gang", KUEUES)
-    await town.passes(2)
+    assert town.api.patches[before:] == [], "it would fit, and is sent back all the same"
+    assert town.holds_quota("gang")
+    await town.passes(6)
+    assert town.entry("gang", KUEUES)["retryCount"] == 1
+    assert "retryCount" not in town.entry("gang")
+    await town.passes(6)
     assert town.is_running("gang")
+    assert town.requests_of_kueue() == [f"{town.workload('gang')['metadata']['name']}-{KUEUES}-2"]
+
+
+async def test_places_are_not_kept_for_a_gang_that_kueues_check_sends_back() -> None:
+    """It keeps its quota until its delay is over, and GPUs that it cannot use go to another one."""
+    town = await beside_running_kueue(failing(1), requireFit=True, provisioning=None)
+    town.add(CLUSTER_QUEUE, "ours", spec=town.queue_spec(8))
+    town.add(LOCAL_QUEUE, "ours", namespace="ns", spec={"clusterQueue": "ours"})
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(4)
+    town.add_node("b", 8)
+    town.submit("other", gpus=8, queue="ours")
+    await town.passes(1)
+    assert town.is_running("other")
+    assert town.holds_quota("gang")
+
+
+async def test_kueues_controller_leaves_our_requests_alone() -> None:
+    """It runs wherever ProvisioningRequests are served, and deletes what names a Workload as owner and is not its."""
+    town = ProvisioningTown({"a": 8}, scenarios=[failing(1)], provisioning={"retry": {"limit": 1, "base": "5s"}})
+    town.run_kueues_check("unused")
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(6)
+    assert town.requests("gang") == ["1: Failed"]
+    await town.passes(10)
+    assert town.is_running("gang")
+    assert len(town.written("create", "provisioningrequests")) == 2
+    assert town.requests_of_kueue() == []
+
+
+async def test_each_check_asks_for_the_nodes_of_its_own_flavor() -> None:
+    """Ours for spot, Kueue's for the other one: each gang has one request, of the one or of the other."""
+    town = ProvisioningTown({}, scenarios=[QUICK])
+    town.run_kueues_check(KUEUES)
+    for flavor in ("spot", "fixed"):
+        town.add(RESOURCE_FLAVOR, flavor, spec={})
+    rules = [{"name": CHECK, "onFlavors": ["spot"]}, {"name": KUEUES, "onFlavors": ["fixed"]}]
+    spec = flavored(8, 8) | {"admissionChecksStrategy": {"admissionChecks": rules}}
+    town.change(CLUSTER_QUEUE, "cq", {"spec": spec})
+    await town.passes(1)
+    town.submit("one", gpus=8)
+    town.submit("two", gpus=8)
+    await town.passes(1)
+    assert town.requests("one") == ["1: Accepted"]
+    assert town.requests("two") == []
+    assert town.requests_of_kueue() == [f"{town.workload('two')['metadata']['name']}-{KUEUES}-1"]
+    await town.passes(6)
+    assert town.is_running("one")
+    assert town.is_running("two")
 
 
 async def test_what_kueues_check_gives_to_pods_counts_for_where_they_fit() -> None:

@@ -246,6 +246,16 @@ async def test_of_a_gang_that_goes_nothing_is_left_and_the_next_one_starts(state
     assert was_let_go(town, "next"), town.says("next")
 
 
+async def test_what_an_evicted_gang_has_asked_for_goes_while_its_pods_still_end() -> None:
+    town = await it_runs()
+    town.termination["gang"] = 60.0
+    town.submit("boss", pods=1, gpus=8, queue="other", **{"kueue.x-k8s.io/priority-class": "high"})
+    await town.passes(3)
+    assert len(town.pods("gang")) == 2, "they end slowly"
+    uid = town.workload("gang")["metadata"]["uid"]
+    assert (town.requests_of(uid), [each for each in town.templates() if "gang" in each]) == ([], [])
+
+
 def seen_again(town: ProvisioningTown) -> None:
     """What was out of order in the state is in order again: the next gang is to start."""
     town.blind = ""
