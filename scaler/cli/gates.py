@@ -42,8 +42,18 @@ def _check(gate: Json) -> RenderableType:
         (state, f"bold {_STATES.get(state, '')}"),
         f" since {gate['since'] or '?'}{by}",
     )
-    said = gate["message"] or gate["finds"]
+    said = _said(gate)
     return Group(head, Text(said)) if said else head
+
+
+def _said(gate: Json) -> str:
+    """What stands on the Workload; where a request is there, what is found now, which follows that step by step.
+
+    An entry that goes on waiting for the same thing is brought up to date twice a minute.
+    """
+    is_followed = bool(gate["provisioning"] and gate["provisioning"]["requests"])
+    found, told = gate["finds"] or "", gate["message"] or ""
+    return (found or told) if is_followed else (told or found)
 
 
 def _gave_back(yielded: Json) -> str:

@@ -287,6 +287,14 @@ def test_what_was_asked_of_autoscalers_and_what_follows_is_told(provisioning, wo
     assert words in " ".join(shown(gate(**provisioning)).split())
 
 
+def test_the_entry_is_shown_and_what_is_found_now_where_a_request_has_gone_on_since():
+    told = {"message": "asking for nodes, attempt 1", "finds": "waits; ETA: soon"}
+    assert "asking for nodes" in shown({**gate(), **told})
+    assert "ETA: soon" in shown({**gate(attempt=1, requests=[request(1, "Accepted")]), **told})
+    assert "ETA: soon" in shown({**gate(), **told, "message": None})
+    assert "asking for nodes" in shown({**gate(attempt=1, requests=[request(1, "New")]), **told, "finds": None})
+
+
 def test_of_one_for_whom_nobody_is_asked_nothing_is_said_about_nodes():
     assert "nodes" not in shown(gate(state="Nothing"))
     assert "nodes" not in shown({**gate(), "provisioning": None})
