@@ -180,12 +180,19 @@ def distrusted(found: Counter[Found]) -> dict[str, int]:
 # ---------------------------------------------------------------------------------------------------------- coverage
 
 
-def coverage(gpus: Iterable[GpuEvidence]) -> Mapping[str, float]:
-    """Share of covered intervals by signal, over the windows of all GPUs that report. Range: 0..1."""
-    covered: Counter[str] = Counter()
-    slots: Counter[str] = Counter()
-    for gpu in gpus:
-        for signal, window in gpu.windows.items():
-            covered[signal] += min(window.covered, window.slots)
-            slots[signal] += window.slots
-    return {signal: covered[signal] / count for signal, count in slots.items() if count}
+class Coverage:
+    """Share of covered intervals by signal, over the windows of all GPUs that were added."""
+
+    def __init__(self) -> None:
+        self._covered: Counter[str] = Counter()
+        self._slots: Counter[str] = Counter()
+
+    def add(self, gpus: Iterable[GpuEvidence]) -> None:
+        for gpu in gpus:
+            for signal, window in gpu.windows.items():
+                self._covered[signal] += min(window.covered, window.slots)
+                self._slots[signal] += window.slots
+
+    def ratios(self) -> Mapping[str, float]:
+        """Range: 0..1. Signals of which there is no window are left out."""
+        return {signal: self._covered[signal] / count for signal, count in self._slots.items() if count}

@@ -11,7 +11,7 @@ Laws:
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -87,11 +87,54 @@ class Usage:
 class _Claim:
     """What is known of a pod by whoever scales it."""
 
+    pod: Pod
     keeper: Keeper
     policy: Policy
     gpus: Sequence[GpuEvidence]
     is_judged: bool
     """Whether the decision rests on its GPUs."""
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    """The usage while it is added up."""
+
+    usage: Usage
+    queues: Mapping[Key, str]
+    models: dict[str, str]
+    """Of the GPUs of each node, as far as any has ever reported."""
+    by_pod: dict[Key, Counter[State]] = field(default_factory=dict)
+    _coverage: core.Coverage = field(default_factory=core.Coverage)
+    _nameless: list[tuple[Place, Found, str]] = field(default_factory=list)
+    """GPUs that nothing reports for, with the node they are on."""
+
+    def add(self, claim: _Claim, youth: Youth) -> None:
+        """Count the pod's GPUs."""
+        pod, at, gpus = claim.pod, self.usage.at, claim.gpus
+        queue = self.queues.get((pod.namespace, pod.name), "")
+        states = self.by_pod[pod.namespace, pod.name] = Counter()
+        for number, found in enumerate(core.states_of(pod, gpus, claim.keeper, youth=youth, now=at)):
+            gpu = gpus[number] if number < len(gpus) else None
+            node = pod.node or (gpu.node if gpu else "")
+            self._count(Place(pod.namespace, queue, spelled(gpu.model) if gpu else ""), found, node)
+            states[found.state] += 1
+        if pod.running_since is not None and at - pod.running_since >= youth.ripe:
+            self._coverage.add(gpus)
+
+    def _count(self, place: Place, found: Found, node: str) -> None:
+        if place.model:
+            self.models[node] = place.model
+            self.usage.gpus[place, found] += 1
+        else:
+            self._nameless.append((place, found, node))
+        self.usage.nodes.setdefault(node, Counter())[found] += 1
+
+    def settle(self) -> None:
+        """GPUs that do not report are of the model of their node."""
+        for place, found, node in self._nameless:
+            self.usage.gpus[place._replace(model=self.models.get(node, "")), found] += 1
+        self._nameless.clear()
+        self.usage.coverage = self._coverage.ratios()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,27 +144,28 @@ class GpuUsage:
     cluster: Cluster
     evaluator: Evaluator
     queues: QueueNames
+    _models: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    """By node. What was seen once is remembered: a model does not change while nobody looks."""
 
     async def take(self, evaluation: Evaluation) -> Usage:
         """What the GPUs are doing as of the evaluation, with the pods that are there now."""
-        usage = Usage(at=evaluation.at)
-        queues = await self._queues()
+        tally = _Tally(usage=Usage(at=evaluation.at), queues=await self._queues(), models=self._models)
         claims = await self._claims(evaluation)
-        models = self._models()
-        evidence: list[GpuEvidence] = []
-        by_pod: dict[Key, Counter[State]] = {}
-        pods = {(pod.namespace, pod.name): pod for pod in self.cluster.gpu_pods()}
-        # Pods that request no GPU and have one all the same: a claim, or a resource that is not configured.
-        pods |= {(pod.namespace, pod.name): pod for pod in _showing(evaluation)}
-        for count, (key, pod) in enumerate(pods.items()):
+        for count, (key, pod) in enumerate(self._holders(claims)):
             claim = self._judged(pod, claims.get(key), evaluation.at)
-            if self._is_ripe(pod, claim.policy, evaluation.at):
-                evidence += claim.gpus
-            by_pod[key] = self._count(usage, pod, claim, queues.get(key, ""), models)
+            tally.add(claim, self._youth(claim.policy))
             await _give_way(count)
-        usage.workloads = [*self._workloads(evaluation, by_pod)]
-        usage.coverage = core.coverage(evidence)
-        return usage
+        tally.settle()
+        tally.usage.workloads = await self._workloads(evaluation, tally.by_pod)
+        return tally.usage
+
+    def _holders(self, claims: Mapping[Key, _Claim]) -> Iterator[tuple[Key, Pod]]:
+        """All pods with GPUs, those included that request none: by a claim, or a resource that is not configured."""
+        for pod in self.cluster.gpu_pods():
+            yield (pod.namespace, pod.name), pod
+        for key, claim in claims.items():
+            if claim.gpus and not claim.pod.gpus:
+                yield key, claim.pod
 
     # -------------------------------------------------------------------------------------------------- what is known
 
@@ -155,7 +199,7 @@ class GpuUsage:
         policy = decision.policy if decision else self._default
         for pod in entry.pods:
             gpus = by_pod.get(pod.name, [])
-            claim = _Claim(keeper=keeper, policy=policy, gpus=gpus, is_judged=bool(gpus))
+            claim = _Claim(pod=pod, keeper=keeper, policy=policy, gpus=gpus, is_judged=bool(gpus))
             yield (pod.namespace, pod.name), claim
 
     def _keeper(self, key: Key, decision: Decision | None) -> Keeper:
@@ -172,7 +216,7 @@ class GpuUsage:
     def _judged(self, pod: Pod, claim: _Claim | None, at: datetime) -> _Claim:
         """The claim with the pod's GPUs, which are judged now where no decision has."""
         if claim is not None and claim.is_judged:
-            return claim
+            return claim if claim.pod is pod else replace(claim, pod=pod)
         if not pod.is_running:
             gpus: Sequence[GpuEvidence] = ()
             keeper = Keeper()
@@ -181,55 +225,28 @@ class GpuUsage:
             gpus, keeper = verdict.gpus, Keeper.of_nobody(verdict)
         if claim is not None and keeper.doubt is None:
             keeper = claim.keeper
-        return _Claim(keeper=keeper, policy=self._default, gpus=gpus, is_judged=False)
-
-    def _models(self) -> dict[str, str]:
-        """The model of each node's GPUs, for those that do not report."""
-        devices = self.evaluator.sampler.history
-        return {device.series.node: device.series.model for device in devices if device.series.model}
-
-    # ------------------------------------------------------------------------------------------------ what is counted
-
-    def _count(self, usage: Usage, pod: Pod, claim: _Claim, queue: str, models: Mapping[str, str]) -> Counter[State]:
-        """The states of the pod's GPUs, after they were added to the usage."""
-        states: Counter[State] = Counter()
-        youth, node_models = self._youth(claim.policy), models.get(pod.node, "")
-        found = core.states_of(pod, claim.gpus, claim.keeper, youth=youth, now=usage.at)
-        for number, each in enumerate(found):
-            gpu = claim.gpus[number] if number < len(claim.gpus) else None
-            model = (gpu.model if gpu else "") or node_models
-            usage.gpus[Place(pod.namespace, queue, spelled(model)), each] += 1
-            node = pod.node or (gpu.node if gpu else "")
-            usage.nodes.setdefault(node, Counter())[each] += 1
-            states[each.state] += 1
-        return states
+        return _Claim(pod=pod, keeper=keeper, policy=self._default, gpus=gpus, is_judged=False)
 
     def _youth(self, policy: Policy) -> Youth:
         trust = self.evaluator.config.trust
         late = 2 * trust.interval
         return Youth(ripe=judged_length(policy=policy, trust=trust) + late, shown=trust.max_age + late)
 
-    def _is_ripe(self, pod: Pod, policy: Policy, at: datetime) -> bool:
-        """Whether it runs for so long that its whole window should be covered."""
-        return pod.running_since is not None and at - pod.running_since >= self._youth(policy).ripe
-
-    def _workloads(self, evaluation: Evaluation, by_pod: Mapping[Key, Counter[State]]) -> Iterator[WorkloadUsage]:
+    async def _workloads(self, evaluation: Evaluation, by_pod: Mapping[Key, Counter[State]]) -> list[WorkloadUsage]:
         """One for each scale target, whichever of its ScaledObjects prevails."""
-        shown: set[tuple[str, Target]] = set()
-        for (namespace, _), entry in evaluation.entries.items():
+        found: dict[tuple[str, Target], WorkloadUsage] = {}
+        for count, ((namespace, _), entry) in enumerate(evaluation.entries.items()):
             decision = leading(evaluation.decisions_on(namespace, entry.target))
-            if decision is None or (namespace, entry.target) in shown:
-                continue
-            shown.add((namespace, entry.target))
-            states: Counter[State] = Counter()
-            for pod in entry.pods:
-                states.update(by_pod.get((pod.namespace, pod.name), Counter()))
-            yield WorkloadUsage(
-                title=Title(namespace, self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name),
-                decision=decision,
-                states=states,
-                peaks=_peaks(decision.verdict.gpus if decision.verdict else ()),
-            )
+            if decision is not None and (namespace, entry.target) not in found:
+                title = Title(namespace, self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name)
+                found[namespace, entry.target] = WorkloadUsage(
+                    title=title,
+                    decision=decision,
+                    states=_sum(by_pod.get((pod.namespace, pod.name)) for pod in entry.pods),
+                    peaks=_peaks(decision.verdict.gpus if decision.verdict else ()),
+                )
+            await _give_way(count)
+        return [*found.values()]
 
     def _queue_of(self, namespace: str, target: Target) -> str:
         """Whether or not it runs; empty for what Kueue does not manage, or not as one Workload."""
@@ -246,14 +263,11 @@ async def _give_way(count: int) -> None:
         await asyncio.sleep(0)
 
 
-def _showing(evaluation: Evaluation) -> Iterable[Pod]:
-    """Pods of which a GPU reports although they request none."""
-    for entry in evaluation.entries.values():
-        decision = leading([trigger.decision for trigger in entry.triggers.values()])
-        if decision is None or decision.verdict is None:
-            continue
-        named = {gpu.pod for gpu in decision.verdict.gpus}
-        yield from (pod for pod in entry.pods if not pod.gpus and pod.name in named)
+def _sum(counters: Iterable[Counter[State] | None]) -> Counter[State]:
+    found: Counter[State] = Counter()
+    for each in counters:
+        found.update(each or {})
+    return found
 
 
 def _peaks(gpus: Sequence[GpuEvidence]) -> dict[str, float]:

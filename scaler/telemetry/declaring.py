@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -60,7 +61,7 @@ class Declaring:
         gauge = Gauge(f"{PREFIX}_{name}", meaning, labels, registry=self.registry)
         if (shown or self._shown) is Shown.BY_ONE:
             # One without labels has a series always, so it is 0 then.
-            self.forget_of_one.append(gauge.clear if labels else partial(gauge.set, 0))
+            self.forget_of_one.append(partial(show, gauge, {}) if labels else partial(gauge.set, 0))
         return gauge
 
     def counter(self, name: str, meaning: str, *labels: str, unit: str = "", shown: Shown | None = None) -> Counter:
@@ -108,7 +109,17 @@ _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 
 def show(gauge: Gauge, rows: Mapping[_Labels, float]) -> None:
-    """Replace everything that the gauge shows. Rows are keyed by the values of its labels, in their order."""
-    gauge.clear()
+    """Replace everything that the gauge shows. Rows are keyed by the values of its labels, in their order.
+
+    A series that stays is kept: to make thousands anew every few seconds would hold up the answers to KEDA.
+    """
+    before = _SHOWN.get(gauge, frozenset())
+    for labels in before - rows.keys():
+        gauge.remove(*labels)
     for labels, value in rows.items():
         gauge.labels(*labels).set(value)
+    _SHOWN[gauge] = frozenset(rows)
+
+
+_SHOWN: WeakKeyDictionary[Gauge, frozenset[tuple[str, ...]]] = WeakKeyDictionary()
+"""The series of each gauge, by the values of their labels."""

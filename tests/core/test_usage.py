@@ -28,12 +28,12 @@ from scaler.core.pods import PodPhase
 from scaler.core.reasons import Because, HeldBy, Unknowable
 from scaler.core.replicas import Active, Answer, Inactive, Stage
 from scaler.core.usage import (
+    Coverage,
     Found,
     Keeper,
     NodeTrust,
     State,
     Youth,
-    coverage,
     distrusted,
     states_of,
     trust_in,
@@ -198,9 +198,11 @@ def test_a_node_is_not_blamed_for_what_another_node_lacks() -> None:
 
 def test_coverage_is_the_share_of_all_intervals_by_signal() -> None:
     whole, half = window(slots=60), window(slots=60, covered=30)
-    gpus = [gpu_evidence(windows={"a": whole, "b": half}), gpu_evidence(windows={"a": half})]
-    assert coverage(gpus) == {"a": 0.75, "b": 0.5}  # (60 + 30) / 120, 30 / 60
-    assert coverage([silent()]) == {}
+    found = Coverage()
+    found.add([gpu_evidence(windows={"a": whole, "b": half}), gpu_evidence(windows={"a": half})])
+    found.add([silent()])
+    assert found.ratios() == {"a": 0.75, "b": 0.5}  # (60 + 30) / 120, 30 / 60
+    assert Coverage().ratios() == {}
 
 
 def test_nobody_believes_the_quiet_of_a_pod_of_which_a_gpu_is_unknown() -> None:
