@@ -84,6 +84,7 @@ class Ending(StrEnum):
     NOT_NEEDED = "NotNeeded"
     """The gang got its quota without them."""
     WAS_TAKEN = "FreedQuotaTaken"
+    NODES_TAKEN = "FreedNodesTaken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,9 @@ class Aim(Protocol):
     async def thief(self, plan: StandingPlan, sight: Sight, /) -> str:
         """Key of a third Workload that got a piece of what the plan has freed; empty where nobody did."""
 
+    async def is_lost(self, plan: StandingPlan, sight: Sight, /) -> bool:
+        """Whether what was freed does not serve the gang any more, though nobody is to be named who has taken it."""
+
     def is_being_served(self, plan: StandingPlan, sight: Sight, /) -> bool:
         """Whether the gang has all that the plan can give it, and only what passes keeps it waiting."""
 

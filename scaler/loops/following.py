@@ -103,6 +103,8 @@ class Following:
         if thief:
             self.reallocation.events.taken(plan, thief)
             step = Move(course=Course.RECONSIDER, ending=Ending.WAS_TAKEN)
+        elif await self._is_lost(plan, step, sight):
+            step = Move(course=Course.RECONSIDER, ending=Ending.NODES_TAKEN)
         await self._take(step, plan, sight, now)
 
     async def _take(self, step: Move, plan: StandingPlan, sight: Sight | Blind, now: datetime) -> None:
@@ -202,14 +204,19 @@ class Following:
 
     async def _release(self, plan: StandingPlan, step: Move, now: datetime) -> None:
         """Let everybody go who is held for the plan, and wake who was suspended for it."""
-        self.proposals.rest(plan.grant.gang_uid, plan.grant.seeks, now)
+        was_in_vain = plan.is_begun and step.ending in {Ending.NOT_RESERVED, Ending.NODES_TAKEN}
+        rest = self.proposals.rest_long if was_in_vain else self.proposals.rest
+        rest(plan.grant.gang_uid, plan.grant.seeks, now)
         self.proposals.learn(step, now)
         await self.reallocation.release(plan, step, now)
 
+    async def _is_lost(self, plan: StandingPlan, step: Move, sight: Sight | Blind) -> bool:
+        """Whether others have come between, so that the gang does not fit any more."""
+        return _is_exposed(plan, step) and not isinstance(sight, Blind) and await self._aim(plan).is_lost(plan, sight)
+
     async def _thief(self, plan: StandingPlan, step: Move, sight: Sight | Blind) -> str:
         """A third Workload that got a piece of what the plan has freed, so that the gang does not fit any more."""
-        is_exposed = step.course is Course.WATCH and plan.gang_state is GangState.WAITING
-        if not is_exposed or isinstance(sight, Blind):
+        if not _is_exposed(plan, step) or isinstance(sight, Blind):
             return ""
         return await self._aim(plan).thief(plan, sight)
 
@@ -226,6 +233,11 @@ class Following:
             self._standing_back[key] = now + _YIELDS_WITHIN
             self.reallocation.events.yields(plan, thief)
         return now < self._standing_back[key]
+
+
+def _is_exposed(plan: StandingPlan, step: Move) -> bool:
+    """Whether everything is freed, and the gang has not got it yet."""
+    return step.course is Course.WATCH and plan.gang_state is GangState.WAITING
 
 
 def _whole(at: datetime) -> datetime:

@@ -105,6 +105,14 @@ class NodesAim:
         """Nobody: the gate keeps places for who was first, and quota is not at stake."""
         return ""
 
+    async def is_lost(self, plan: StandingPlan, sight: Sight) -> bool:
+        """Whether somebody has come between: it would not fit even with all gone that go, and asks nobody for nodes."""
+        gang = sight.snapshot.workload(plan.grant.gang)
+        if gang is None or gang.uid not in self.lacking(sight.now):
+            return False
+        question = self._question(sight, gang, (), check=plan.grant.check)
+        return not isinstance(question, NoPlan) and await asyncio.to_thread(question.is_lost)
+
     def is_being_served(self, plan: StandingPlan, sight: Sight) -> bool:
         """Whether pods end, or come, or nodes come, and then it starts."""
         found = [each for each in self._standings(sight.now) if each.uid == plan.grant.gang_uid]
@@ -217,6 +225,13 @@ class _Question:
         """Why not to suspend just these."""
         request = self._request()
         return request.message if isinstance(request, NoPlan) else still_seats(request, self.candidates)
+
+    def is_lost(self) -> bool:
+        """Whether it lacks nodes with all gone that leave, and nobody is asked for any."""
+        request = self._request()
+        if isinstance(request, NoPlan) or request.may_lack:
+            return False
+        return isinstance(request.prospect.verdict(self.leaving), Lacks)
 
     def _request(self) -> SeatRequest | NoPlan:
         try:

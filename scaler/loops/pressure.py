@@ -158,7 +158,7 @@ class Pressure:
             return []
         waiting = frozenset(gang.uid for aim in self.aims.values() for gang in aim.gangs(sight))
         self.reallocation.events.forget_others(waiting)
-        self.proposals.forget_others(waiting)
+        self.proposals.forget_others(waiting | {plan.grant.gang_uid for plan in standing})
         answers: list[Plan | NoPlan] = []
         for seeks in (Seeks.NODES, Seeks.QUOTA):
             busy = {self.aims[seeks].arena(sight, each.grant.gang) for each in standing if each.grant.seeks is seeks}

@@ -1,12 +1,14 @@
 """Plans for single gangs, asked for as often as one likes: neither computed twice on the same state, nor too soon.
 
 What was given up in vain is not asked for again at once. A victim that woke is left alone for a while, and so is one
-that KEDA does not bring to 0; a gang whose plan failed waits before others are asked in its stead.
+that KEDA does not bring to 0; a gang whose plan failed waits before others are asked in its stead, and ever longer
+where plans for it were carried out in vain: else whoever is idle would be suspended for it again and again.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from scaler.core.grants import Ending, Move, Seeks
 from scaler.core.quota.model import Workload
@@ -14,6 +16,9 @@ from scaler.core.reclaim import Candidate, NoPlan, Plan, Why
 from scaler.core.reclaim_policy import ReclaimPolicy, Unprotected
 from scaler.loops.aims import Aim
 from scaler.loops.planning import Sight
+
+_LONGEST_REST = timedelta(hours=6)
+_DOUBLINGS = 10
 
 
 @dataclass
@@ -23,6 +28,8 @@ class Proposals:
     policy: ReclaimPolicy
     _not_before: dict[str, datetime] = field(default_factory=dict, init=False)
     """By gang and aim, or name of a victim: when it may be part of a plan again."""
+    _in_vain: Counter[str] = field(default_factory=Counter, init=False)
+    """By gang and aim, how often victims were suspended and woken again without any use."""
     _refused: dict[str, tuple[object, NoPlan]] = field(default_factory=dict, init=False)
     """By uid of a gang, what was found for it, and on what: most ticks find the same things again."""
 
@@ -54,6 +61,13 @@ class Proposals:
         """Make no other such plan for the gang for a while."""
         self._put_off([_turn(gang_uid, seeks)], now + self.policy.replan_backoff, now)
 
+    def rest_long(self, gang_uid: str, seeks: Seeks, now: datetime) -> None:
+        """The same after a plan that was carried out in vain: for as long as a plan has, then twice that, and so on."""
+        turn = _turn(gang_uid, seeks)
+        pause = min(self.policy.grant_for * 2 ** min(self._in_vain[turn], _DOUBLINGS), _LONGEST_REST)
+        self._in_vain[turn] += 1
+        self._put_off([turn], now + max(pause, self.policy.replan_backoff), now)
+
     def learn(self, step: Move, now: datetime) -> None:
         """Leave those alone for a while on whose account a plan failed."""
         policy = self.policy
@@ -68,6 +82,8 @@ class Proposals:
     def forget_others(self, uids: Collection[str]) -> None:
         """Forget what was found for gangs that do not wait any more."""
         self._refused = {uid: known for uid, known in self._refused.items() if uid in uids}
+        turns = {_turn(uid, seeks) for uid in uids for seeks in Seeks}
+        self._in_vain = Counter({turn: times for turn, times in self._in_vain.items() if turn in turns})
 
 
 def _turn(gang_uid: str, seeks: Seeks) -> str:

@@ -55,6 +55,10 @@ class QuotaAim:
         """Whoever came since the plan was last put on trial, if the gang does not fit beside it."""
         return await find_thief(plan, sight, self.planning, known=self._held.get(plan.grant.plan))
 
+    async def is_lost(self, _plan: StandingPlan, _sight: Sight) -> bool:
+        """Whoever has taken it has quota, and a name."""
+        return False
+
     def is_being_served(self, _plan: StandingPlan, _sight: Sight) -> bool:
         """Kueue gives quota at once: whoever has not got it in time does not get it."""
         return False

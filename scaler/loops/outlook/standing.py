@@ -96,5 +96,6 @@ _ENDINGS = {
     Ending.VICTIM_WOKE: "a victim is wanted again",
     Ending.GRANT_EXPIRED: "its time is up, and KEDA has not asked all victims to be at 0",
     Ending.NOT_RESERVED: "its time is up, and the gang has not got what was freed for it",
+    Ending.NODES_TAKEN: "others have come to the nodes that were freed",
     Ending.NOT_NEEDED: "the gang got its quota without it",
 }

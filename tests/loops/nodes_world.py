@@ -1,0 +1,174 @@
+"""A PressureWorld with nodes, in which gangs wait at a gate: it lets go who fits whole, as the real one promises.
+
+    world = NodesWorld({"n1": 8, "n2": 4})
+    world.runs("a", gpus=8, on="n1")
+    world.waits("gang", gpus=8)            # has its quota at once, and is held back
+    await world.passes(minutes=5)
+    world.is_admitted("gang"), world.is_suspended("a")
+
+Quota is plenty unless a test says otherwise. Nodes are asked for by nobody; `coming` says for whom some are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loops.pressure_world import GPU, PressureWorld
+from loops_builders import NAMESPACE, pod
+
+from scaler.core.claims import Claim, Seated, Verdict
+from scaler.core.gate_values import Answer, Because, State
+from scaler.core.placement import Demand, Node, Occupant, capacity_of
+from scaler.core.promises import promise
+from scaler.core.prospects import Line
+from scaler.core.provisioning import Kind
+from scaler.loops.gate import GateReport
+from scaler.loops.gate_cases import Standing
+from scaler.loops.planning import Planning
+from scaler.loops.pressure import Pressure
+from scaler.loops.provisioning import Progress
+from scaler.loops.quota_view import Blind
+
+CHECK = "gate"
+
+
+@dataclass
+class Gate:
+    """Stands in for the real gate: implements `Door`, and lets gangs go."""
+
+    world: "NodesWorld"
+    blind: str = ""
+    report: GateReport | None = None
+    woken: int = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def line(self, now: datetime) -> Line | Blind:
+        if self.blind:
+            return Blind(self.blind)
+        held = [self._claim(name) for name in self.world.gated if self.world.is_admitted(name)]
+        waiting = [self._claim(name) for name in self.world.gated if self.world.is_held_back(name)]
+        return Line(capacity=self.world.capacity(), held=tuple(held), waiting=tuple(waiting))
+
+    def looks(self) -> None:
+        """Who fits is let go, and the report says who does not."""
+        line = self.line(self.world.now)
+        if isinstance(line, Blind):
+            self.report = GateReport(at=self.world.now, blind=line.reason)
+            return
+        verdicts = promise(line.capacity, line.held, line.waiting)
+        for claim in line.waiting:
+            if isinstance(verdicts[claim.key], Seated):
+                self.world.lets_go(claim.key.partition("/")[2])
+        standing = [self._standing(each, verdicts[each.key]) for each in line.waiting]
+        waiting = tuple(each for each in standing if not isinstance(each.verdict, Seated))
+        self.report = GateReport(at=self.world.now, waiting=waiting)
+
+    def _claim(self, name: str) -> Claim:
+        workload = self.world.cluster.workloads.get(NAMESPACE, name)
+        assert workload is not None
+        pods, gpus = self.world.gated[name]
+        pods -= len(self.world.cluster.pods.by_index("workload", (NAMESPACE, name)))
+        return Claim(
+            key=f"{NAMESPACE}/{name}",
+            uid=workload.metadata.uid,
+            demands=(Demand(pod_set="main", count=pods, requests={GPU: gpus}),),
+            at=self.world.reserved_at[name],
+            awaits_nodes=name in self.world.coming,
+            may_ask=self.world.provisions,
+        )
+
+    def _standing(self, claim: Claim, verdict: Verdict) -> Standing:
+        name = claim.key.partition("/")[2]
+        is_coming = name in self.world.coming
+        return Standing(
+            key=claim.key,
+            uid=claim.uid,
+            check=CHECK,
+            reserved_at=claim.at,
+            answer=Answer(state=State.PENDING, because=Because.NODES_LACKING, message=""),
+            verdict=verdict,
+            progress=Progress(kind=Kind.WAIT, request="asked") if is_coming else None,
+            may_reuse=name not in self.world.spared,
+        )
+
+
+class NodesWorld(PressureWorld):
+    """`provisions`: nodes may be asked for what is missing."""
+
+    def __init__(self, nodes: Mapping[str, int], *, provisions: bool = False, quota: int = 100, **policy: Any) -> None:
+        self.nodes = dict(nodes)
+        self.provisions = provisions
+        self.gated: dict[str, tuple[int, int]] = {}
+        """By name, pods and GPUs of each."""
+        self.places: dict[str, str] = {}
+        self.coming: set[str] = set()
+        """For whom nodes are on their way."""
+        self.spared: set[str] = set()
+        """For whom nobody may be suspended."""
+        self.reserved_at: dict[str, datetime] = {}
+        self.gate = Gate(self)
+        super().__init__(quota, **policy)
+
+    def another_leads(self) -> None:
+        super().another_leads()
+        planning: Planning = self.pressure.planning
+        self.pressure = Pressure(
+            planning=planning,
+            board=self.board,
+            reconciler=self.reconciler,
+            reallocation=self.pressure.reallocation,
+            gate=self.gate,
+        )
+
+    # ---------------------------------------------------------------------------------------------------- who is there
+
+    def runs(self, name: str, *, gpus: int = 2, on: str = "", **options: Any) -> None:
+        self.places[name] = on
+        super().runs(name, gpus=gpus, **options)
+
+    def waits(self, name: str, *, pods: int = 0, gpus: int = 8, **options: Any) -> None:
+        """A gang of so many pods with so many GPUs each, held back by our check; with no `pods`, one that is not."""
+        if pods:
+            self.gated[name] = pods, gpus
+        super().waits(name, gpus=max(1, pods) * gpus, **options)
+
+    def starts(self, name: str, on: str, gpus: int) -> None:
+        """Somebody's pod, which Kueue knows nothing of, takes a place."""
+        self.places[name] = on
+        self.cluster.pods.put(pod(name, gpus=gpus, workload=name))
+
+    def _admit(self, name: str, at: datetime) -> None:
+        super()._admit(name, at)
+        if name in self.gated:
+            self.reserved_at[name] = at
+            self._set(name, {"admissionChecks": [{"name": CHECK, "state": "Pending"}]}, at, QuotaReserved=True)
+
+    def lets_go(self, name: str) -> None:
+        self._set(name, {"admissionChecks": [{"name": CHECK, "state": "Ready"}]}, QuotaReserved=True, Admitted=True)
+
+    def is_held_back(self, name: str) -> bool:
+        return self.is_active(name) and self._has(name, "QuotaReserved") and not self._has(name, "Admitted")
+
+    async def kueue(self) -> None:
+        await super().kueue()
+        self.gate.looks()
+        await self.taken_up()
+
+    # ------------------------------------------------------------------------------------------------------------ nodes
+
+    def capacity(self) -> Any:
+        nodes = [Node(name=name, allocatable={GPU: gpus, "pods": 110}) for name, gpus in self.nodes.items()]
+        return capacity_of(
+            nodes, [self._occupant(name, node) for name, node in self.places.items() if self._is_on(name)]
+        )
+
+    def _occupant(self, name: str, node: str) -> Occupant:
+        [found] = self.cluster.pods.by_index("workload", (NAMESPACE, name))
+        gpus = int(found.spec.containers[0].resources.requests[GPU])
+        return Occupant(pod=name, node=node, requests={GPU: gpus}, workload=f"{NAMESPACE}/{name}")
+
+    def _is_on(self, name: str) -> bool:
+        return bool(self.cluster.pods.by_index("workload", (NAMESPACE, name)))
