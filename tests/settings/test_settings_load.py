@@ -132,7 +132,7 @@ def test_a_problem_within_what_one_variable_set_is_that_variables(file: Path) ->
         ("prometheus: {ulr: 'http://p:9090'}", "prometheus.ulr: unknown setting; did you mean 'url'?"),
         ("promehteus: {}", "promehteus: unknown setting; did you mean 'prometheus'?"),
         ("evaluation: {maxwindow: 1h}", "evaluation.maxwindow: unknown setting; did you mean 'maxWindow'?"),
-        ("http: {port: 1}", "http.port: unknown setting; known here: address"),
+        ("http: {port: 1}", "http.port: unknown setting; known here: address, tls"),
         (
             "signals: [{name: a, metrics: [m], unti: ratio, unit: ratio}]",
             "signals.0.unti: unknown setting; did you mean 'unit'?",
