@@ -25,6 +25,7 @@ from scaler.kueue.workloads import Cause, cause_of, owner_key
 from scaler.loops.cluster import Cluster
 from scaler.loops.granted import entry_of, grant_of
 from scaler.loops.queue_names import QueueNames
+from scaler.loops.reconciliation import SCALED_TO_ZERO
 from scaler.loops.waits import Admitted, gpus_asked, is_admitted
 
 
@@ -66,6 +67,8 @@ class Running:
 Event = Suspended | Resumed | Running | Gift
 
 _FOUND_IDLE = frozenset({Because.GPUS_IDLE, Because.RECLAIMED})
+_REASONS = {str(each): str(each) for each in (*_FOUND_IDLE, SCALED_TO_ZERO)}
+"""Those that are ours. Whoever may write on a Workload may write another one, and must not make labels with it."""
 
 
 @dataclass(kw_only=True)
@@ -118,7 +121,7 @@ class HandoverWatch:
             self.observe(
                 Suspended(
                     namespace=workload.metadata.namespace,
-                    reason=cause.reason,
+                    reason=_REASONS.get(cause.reason, ""),
                     gpus=gpus,
                     idle_for=_idle_for(cause, at),
                 )
@@ -132,7 +135,7 @@ class HandoverWatch:
         now = self.clock()
         self._resumed[scalable.metadata.uid] = now
         after = max(timedelta(0), now - cause.at) if cause.at is not None else None
-        self.observe(Resumed(namespace=workload.metadata.namespace, reason=cause.reason, after=after))
+        self.observe(Resumed(namespace=workload.metadata.namespace, reason=_REASONS.get(cause.reason, ""), after=after))
 
     def _scaler_of(self, workload: Workload) -> ScalableWorkload | None:
         subjects = (workload.metadata.key, owner_key(workload))

@@ -39,6 +39,9 @@ from scaler.loops.wishes import WAKE, wake_wish
 
 log = structlog.get_logger(__name__)
 
+SCALED_TO_ZERO = "ScaledToZero"
+"""Reason of a suspension that somebody else asked for than this scaler."""
+
 _ATTEMPTS = 4
 _CONFLICT = 409
 
@@ -134,7 +137,7 @@ class Reconciler:
             case Step.DEACTIVATE:
                 return await self._deactivate(scalable, workload, decision)
             case Step.ADOPT:
-                cause = self._cause(scalable, decision, "ScaledToZero", "it was inactive already")
+                cause = self._cause(scalable, decision, SCALED_TO_ZERO, "it was inactive already")
                 await self._patch_workload(workload, deactivate(workload, cause=cause))
             case Step.DISOWN:
                 await self._patch_workload(workload, activate(workload))
@@ -278,7 +281,7 @@ def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, st
         return str(decision.answer.because), decision.answer.message
     if scalable.status.reason in _FOUND_IDLE:
         return scalable.status.reason, scalable.status.message
-    return "ScaledToZero", "replicas was set to 0 (kubectl scale, another trigger, or an annotation of KEDA's)"
+    return SCALED_TO_ZERO, "replicas was set to 0 (kubectl scale, another trigger, or an annotation of KEDA's)"
 
 
 def _remembered(scalable: ScalableWorkload) -> list[Any]:

@@ -132,6 +132,13 @@ def test_a_return_tells_how_long_it_slept_and_how_long_it_took_to_run(town: Town
     assert town.of(Running) == [Running(after=timedelta(minutes=1))]
 
 
+def test_a_note_that_somebody_else_wrote_makes_no_label(town: Town) -> None:
+    town.suspends(reason="Whatever-4711")
+    assert [each.reason for each in town.of(Suspended)] == [""]
+    town.wakes(when=at(60))
+    assert [each.reason for each in town.of(Resumed)] == [""]
+
+
 def test_a_garbled_note_says_nothing_wrong(town: Town) -> None:
     noted = WorkloadJson("a-w", pods=1, gpus_per_pod=2).with_annotations({"idlegpu.io/suspended": "{{"})
     town.workload(noted.waiting("").deactivated())
