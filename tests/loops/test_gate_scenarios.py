@@ -1,9 +1,20 @@
 """Every line of the gate's table and of the promises', played in the embedded cluster in virtual time.
 
-A line that the documentation gets and no scenario has, or the other way round, fails the tests. What happens to
-requests is in test_gate_scenarios_requests, who goes away meanwhile in test_gate_scenarios_endings, a process that dies
-in test_gate_scenarios_restarts, checks and parameters and queues with several checks in test_gate_scenarios_checks,
-and what people are told in test_gate_scenarios_events.
+A line that the documentation gets and no scenario has, or the other way round, fails the tests.
+
+| what the gate has to show                              | where it is played                                        |
+|--------------------------------------------------------|-----------------------------------------------------------|
+| every line of the tables of core/gate.py, promises.py  | here                                                      |
+| every line of the table of core/provisioning.py        | test_gate_scenarios_requests                              |
+| victims that end after 90 s, a partial fit, preempted  | test_gate_loop                                            |
+| victims, one gang that wins whole while the other waits| test_gate_loop; for provisioned nodes …_requests          |
+| failed, expired, revoked, deleted requests; limits     | test_gate_scenarios_requests                              |
+| capacity that gets free while a request runs           | test_gate_scenarios_requests                              |
+| evicted, finished, deleted, deactivated, at each state | test_gate_scenarios_endings                               |
+| a process that dies after any of its writes            | test_gate_scenarios_restarts                              |
+| parameters, onFlavors, Kueue's own check, MultiKueue   | test_gate_scenarios_checks; doctor's words test_diagnosis |
+| Events for every turn                                  | test_gate_scenarios_events                                |
+| the same over HTTP and in real time                    | test_gate_embedded                                        |
 """
 
 from collections.abc import Awaitable, Callable, Mapping
