@@ -1,0 +1,76 @@
+"""What the end-to-end suite says of a cluster that it cannot run in, and what it removes; shown in the embedded one."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_cluster import UnfitError, cleared, ground, items
+from e2e_manifests import RUN_LABEL, check, job, namespace, policy, queues
+
+from scaler.cli.packaged import crds
+from scaler.embedded.config import Part, WorldConfig
+from scaler.embedded.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, NODE, POD, RESOURCE_FLAVOR, WORKLOAD
+from scaler.embedded.kubeapi import KubeApi
+from scaler.embedded.world import World
+from scaler.kube.resources import NAMESPACE, RECLAIM_POLICY
+from scaler.kube.transport import KubeTransport
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """Everything but webhooks."""
+    parts = frozenset({Part.KUEUE, Part.JOBS, Part.KUBELETS})
+    async with World(replace(WorldConfig.fast({"node-a": 8}), parts=parts, follows=(NODE,))) as world:
+        world.write_kubeconfig(tmp_path / "kubeconfig")
+        yield world
+
+
+async def why_not(kubeconfig: Path) -> str:
+    with pytest.raises(UnfitError) as why:
+        async with ground(kubeconfig):
+            pass
+    return str(why.value)
+
+
+async def test_a_cluster_without_kueue_is_told_to_install_it(tmp_path: Path) -> None:
+    api = KubeApi()
+    await api.start()
+    api.write_kubeconfig(tmp_path / "kubeconfig")
+    try:
+        assert "knows no clusterqueues.kueue.x-k8s.io/v1beta2: install Kueue" in await why_not(tmp_path / "kubeconfig")
+    finally:
+        await api.stop()
+
+
+async def test_a_kueue_without_webhooks_is_none(world: World, tmp_path: Path) -> None:
+    assert "Kueue's webhooks are not registered" in await why_not(tmp_path / "kubeconfig")
+
+
+async def test_what_the_suite_has_made_goes_and_what_others_have_made_stays(world: World, tmp_path: Path) -> None:
+    await world.apply(crds())
+    for run, mine in (("e2e-mine", True), ("theirs", False)):
+        for body in (
+            namespace(run),
+            policy(run, {}),
+            check(run),
+            *queues(run, gpus=8, checks=(), preempts=False, strategy="StrictFIFO"),
+            job(run, "gang", pods=1, gpus=1),
+        ):
+            await world.apply(body if mine else unlabelled(body))
+    await world.wait_for(lambda: len(world.all(WORKLOAD)) == 2, "both Workloads")
+    async with await KubeTransport.connect(tmp_path / "kubeconfig") as api:
+        await cleared(api)
+        for kind in (JOB, WORKLOAD):
+            assert [each["metadata"]["namespace"] for each in await items(api, kind)] == ["theirs"]
+        for kind in (CLUSTER_QUEUE, RESOURCE_FLAVOR, ADMISSION_CHECK, RECLAIM_POLICY):
+            assert [each["metadata"]["name"] for each in await items(api, kind)] == ["theirs"]
+        assert {each["metadata"]["namespace"] for each in await items(api, POD)} <= {"theirs"}
+        assert [each["metadata"]["name"] for each in await items(api, NODE)] == ["node-a"]
+        assert await items(api, NAMESPACE, selector=RUN_LABEL) == []
+
+
+def unlabelled(body: dict[str, Any]) -> dict[str, Any]:
+    labels = {key: value for key, value in body["metadata"]["labels"].items() if key != RUN_LABEL}
+    return {**body, "metadata": body["metadata"] | {"labels": labels}}
