@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from cli.hurried_team import CHECK, HURRIED, TEAM, Team, team
+from hurried_team import CHECK, HURRIED, TEAM, Team, team
 from running_scaler import fetch
 
 from scaler.embedded.kinds import POD, Json

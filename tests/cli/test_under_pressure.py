@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from cli.hurried_team import TEAM, team
+from hurried_team import TEAM, team
 from running_scaler import metric
 from small_cluster import until
 

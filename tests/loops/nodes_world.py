@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loops.pressure_world import GPU, PressureWorld
 from loops_builders import NAMESPACE, pod
+from pressure_world import GPU, PressureWorld
 
 from scaler.core.claims import Claim, Seated, Verdict
 from scaler.core.gate_values import Answer, Because, State

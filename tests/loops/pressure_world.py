@@ -229,6 +229,7 @@ class PressureWorld:
         self._touched: set[str] = set()
         self._pods_made = 0
         self.strategy = strategy
+        self.checks: Json = {}
         self.view.filing.put(_decoded(kube.Namespace, NAMESPACE))
         self.view.filing.put(_decoded(kube.ResourceFlavor, "gpus"))
         for name, amount in self.quotas.items():
@@ -323,7 +324,18 @@ class PressureWorld:
         flavor = {"name": "gpus", "resources": [{"name": GPU, "nominalQuota": gpus}]}
         groups = [{"coveredResources": [GPU], "flavors": [flavor]}]
         spec = {"resourceGroups": groups, "namespaceSelector": {}, "queueingStrategy": self.strategy}
+        spec |= self.checks
         self.view.filing.put(_decoded(kube.ClusterQueue, queue, spec=spec))
+
+    def has_checks(self, *checks: str, on_flavors: Sequence[str] = ()) -> None:
+        """Its administrator gives the ClusterQueue these AdmissionChecks, for Workloads with certain flavors or all."""
+        for each in checks:
+            active = {"type": "Active", "status": "True", "reason": "Active", "message": ""}
+            spec = {"controllerName": "idlegpu.io/reclaim"}
+            self.view.filing.put(_decoded(kube.AdmissionCheck, each, spec=spec, status={"conditions": [active]}))
+        rules = [{"name": each, "onFlavors": list(on_flavors)} for each in checks]
+        self.checks = {"admissionChecksStrategy": {"admissionChecks": rules}}
+        self.has_quota(self.quotas["cq"])
 
     def waits(self, name: str, *, gpus: int = 8, queue: str = "cq", created: datetime | None = None) -> None:
         """A Workload of one pod that nobody has admitted yet."""

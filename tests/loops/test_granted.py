@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loops_builders import scalable_workload
 
-from scaler.core.grants import Grant
+from scaler.core.grants import Grant, Seeks
 from scaler.core.ledger import Entry, Stage
 from scaler.loops.granted import entry_of, entry_status, grant_of, grant_status, times_reclaimed
 
@@ -49,6 +49,17 @@ def test_so_is_one_that_was_withdrawn() -> None:
     found = grant_of(scalable_workload("a", grant=grant_status(withdrawn)))
     assert found is not None
     assert found.is_withdrawn
+
+
+def test_so_is_one_for_nodes_and_what_is_not_said_is_quota() -> None:
+    for grant in (GRANT, replace(GRANT, seeks=Seeks.NODES, check="gate")):
+        written = {name: value for name, value in grant_status(grant).items() if value is not None}
+        assert ("seeks" in written, "check" in written) == (grant is not GRANT, grant is not GRANT)
+        assert grant_of(scalable_workload("a", grant=written)) == grant
+
+
+def test_one_that_seeks_what_nobody_knows_is_none() -> None:
+    assert grant_of(scalable_workload("a", grant={**grant_status(GRANT), "seeks": "Luck"})) is None
 
 
 @given(entries, st.integers(0, 9))

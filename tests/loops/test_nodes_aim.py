@@ -4,8 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from loops.nodes_world import CHECK, NodesWorld
-from loops.pressure_world import PressureWorld
+from nodes_world import CHECK, NodesWorld
+from pressure_world import PressureWorld
 
 from scaler.core.grants import Seeks
 from scaler.core.reclaim import NoPlan, Plan, Why

@@ -1,8 +1,10 @@
 """What a plan is made from, and when nothing can be planned."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
+import pytest
 from pressure_world import GPU, PressureWorld
 
 from scaler.core.placement import Capacity, Node, Occupant, capacity_of
@@ -191,6 +193,42 @@ async def test_where_nodes_matter_and_are_not_seen_nobody_is_suspended() -> None
     assert isinstance(plan, NoPlan)
     assert plan.why is Why.UNFORESEEABLE
     assert "403 Forbidden" in plan.message
+
+
+UNSEEN = Blind("Nodes are not followed")
+
+
+def _given(seen: Capacity | Blind) -> Capacity | Blind:
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("check", "flavors", "is_planned"),
+    [("gate", (), True), ("gate", ("gpus",), True), ("gate", ("another",), False), ("other", (), False)],
+    ids=["for all", "for the flavor of its queue", "for another flavor", "of somebody who asks for none"],
+)
+async def test_nodes_that_a_check_asks_for_stand_in_no_plans_way(
+    check: str, flavors: tuple[str, ...], is_planned: bool
+) -> None:
+    """The pod of 8 fits no node of 4, or nobody sees nodes."""
+    world, _ = await waiting()
+    world.has_checks(check, on_flavors=flavors)
+    for seen in (scattered(2), UNSEEN):
+        planning = Planning(
+            world.evaluator.cluster,
+            world.board,
+            cast(QuotaView, world.view),
+            ReclaimPolicy(),
+            max_age=timedelta(minutes=1),
+            capacity=partial(_given, seen),
+        )
+        planning.asking = lambda: {"gate"}
+        found = planning.look(world.now)
+        assert isinstance(found, Sight)
+        answer = await planning.plan(found, gang(found))
+        assert isinstance(answer, Plan) == is_planned
+        if isinstance(answer, Plan):
+            assert answer.placement is None
 
 
 async def test_everybody_is_there_for_what_if_questions() -> None:

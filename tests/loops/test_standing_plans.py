@@ -181,6 +181,34 @@ async def test_how_far_a_gang_is(conditions: dict[str, bool], active: bool, stat
     assert standing(world)[0].gang_state is state
 
 
+HELD = {"QuotaReserved": True}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "checks", "state"),
+    [
+        (HELD, {"gate": "Pending"}, GangState.WAITING),
+        (HELD, {"gate": "Pending", "other": "Ready"}, GangState.WAITING),
+        (HELD, {}, GangState.WAITING),
+        (HELD, {"gate": "Ready", "other": "Pending"}, GangState.ADMITTED),
+        (HELD | {"Admitted": True}, {}, GangState.ADMITTED),
+        ({"QuotaReserved": False}, {"gate": "Pending"}, GangState.GONE),
+        (HELD | {"Evicted": True}, {"gate": "Pending"}, GangState.GONE),
+        (HELD | {"Finished": True}, {"gate": "Ready"}, GangState.GONE),
+    ],
+)
+async def test_how_far_a_gang_is_that_lacks_nodes(
+    conditions: dict[str, bool], checks: dict[str, str], state: GangState
+) -> None:
+    world = await world_with("a")
+    grants(world, "a", seeks="Nodes", check="gate")
+    written = [{"type": kind, "status": str(is_so)} for kind, is_so in conditions.items()]
+    entries = [{"name": name, "state": each} for name, each in checks.items()]
+    body = {"status": {"conditions": written, "admissionChecks": entries}}
+    world.api.change(WORKLOAD.path("demo", "gang"), body)
+    assert standing(world)[0].gang_state is state
+
+
 async def test_another_workload_of_the_gangs_name_is_not_the_gang() -> None:
     world = await world_with("a")
     grants(world, "a")
