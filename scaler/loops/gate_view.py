@@ -134,7 +134,7 @@ class GateView:
             is_same = after is not None and after.metadata.uid == before.metadata.uid
             if not (after is not None and is_same and self._was_let_go(after)) and not _is_finished(change.new):
                 self._leaving.note(before, self._owed(before))
-        elif change.old is None and change.new is not None and after is None and not _is_finished(change.new):
+        elif change.old is None and change.new is not None and is_true(change.new.status.conditions, "Evicted"):
             self._leaving.note(change.new)
 
     def _file(self, workload: Workload) -> None:
