@@ -50,6 +50,8 @@ class FleetObserver:
         self._show_gpus(statement.usage, statement.elapsed)
         self._show_nodes(statement.usage)
         self._show_workloads(statement.usage.workloads)
+        for event in statement.happened:
+            self.happened(event)
         self._show_suspended(statement)
         self._show_pending(statement)
         self._show_budgets(statement.budgets)

@@ -26,8 +26,9 @@ from scaler.kueue.workloads import cause_of
 from scaler.loops.backlog import Backlog, Pending
 from scaler.loops.board import Board, Evaluation
 from scaler.loops.cluster import Cluster, Store
-from scaler.loops.handovers import HandoverWatch
+from scaler.loops.handovers import Event, HandoverWatch
 from scaler.loops.quota_view import Blind
+from scaler.loops.scaled_down import ScaledDown
 from scaler.loops.spending import spending_of
 from scaler.loops.usage import GpuUsage, Usage
 from scaler.loops.waits import gpus_asked
@@ -57,6 +58,8 @@ class Statement:
     budgets: Sequence[Headroom]
     node_gpus: Mapping[str, int]
     """GPUs that nodes offer, by model."""
+    happened: Sequence[Event] = ()
+    """What evaluations show to have happened since the statement before."""
 
 
 @dataclass(kw_only=True)
@@ -74,6 +77,7 @@ class Bookkeeping:
     interval: timedelta
     is_reporting: Callable[[], bool]
     observe: Callable[[Statement | None], None] = lambda _: None
+    _scaled_down: ScaledDown = field(default_factory=ScaledDown, init=False)
     _before: datetime | None = field(default=None, init=False)
     """Instant of the statement before."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -98,6 +102,7 @@ class Bookkeeping:
         if evaluation is None or not self.is_reporting():
             self._before = None
             self.backlog.forget()
+            self._scaled_down.forget()
             self.observe(None)
             return None
         statement = await self._statement(evaluation)
@@ -106,16 +111,18 @@ class Bookkeeping:
         return statement
 
     async def _statement(self, evaluation: Evaluation) -> Statement:
-        snapshot = self.quota()
+        snapshot, usage = self.quota(), await self.usage.take(evaluation)
+        happened = self._scaled_down.follow(usage)
         return Statement(
             at=evaluation.at,
             elapsed=self._elapsed(evaluation.at),
-            usage=await self.usage.take(evaluation),
+            usage=usage,
             suspended=await self._suspended(),
             given=self.handovers.gpus_in_use(),
             pending=tuple(self.backlog.take()),
             budgets=[] if isinstance(snapshot, Blind) else [*self._headrooms(snapshot, evaluation.at)],
             node_gpus=await self._node_gpus(),
+            happened=happened,
         )
 
     def _elapsed(self, at: datetime) -> timedelta:
@@ -124,7 +131,7 @@ class Bookkeeping:
         return min(at - self._before, _LONGEST_GAP * self.interval)
 
     async def _suspended(self) -> Mapping[tuple[str, str], int]:
-        found: Counter[tuple[str, str]] = Counter()
+        found = Counter(self._scaled_down.gpus())
         for count, scalable in enumerate(self.cluster.scalable_workloads.items()):
             workload = None if scalable.spec.replicas else self.cluster.workload_of(scalable)
             if workload is not None and not workload.spec.active and cause_of(workload) is not None:

@@ -53,7 +53,7 @@ class Resumed:
     @property
     def was_found_idle(self) -> bool:
         """Whether its GPUs were the reason. Who was scaled to 0 by hand is not missed."""
-        return self.reason in _FOUND_IDLE
+        return self.reason in FOUND_IDLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,9 @@ class Running:
 
 Event = Suspended | Resumed | Running | Gift
 
-_FOUND_IDLE = frozenset({Because.GPUS_IDLE, Because.RECLAIMED})
-_REASONS = {str(each): str(each) for each in (*_FOUND_IDLE, SCALED_TO_ZERO)}
+FOUND_IDLE = frozenset({Because.GPUS_IDLE, Because.RECLAIMED})
+"""Reasons of suspensions that rest on a verdict."""
+_REASONS = {str(each): str(each) for each in (*FOUND_IDLE, SCALED_TO_ZERO)}
 """Those that are ours. Whoever may write on a Workload may write another one, and must not make labels with it."""
 
 
@@ -211,7 +212,7 @@ def _was_suspended(scalable: ScalableWorkload) -> bool:
 
 
 def _idle_for(cause: Cause, at: datetime) -> timedelta | None:
-    if cause.idle_since is None or cause.reason not in _FOUND_IDLE:
+    if cause.idle_since is None or cause.reason not in FOUND_IDLE:
         return None
     return max(timedelta(0), at - cause.idle_since)
 

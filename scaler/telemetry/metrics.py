@@ -193,20 +193,20 @@ class Metrics:
     def _suspensions(self, page: Declaring) -> None:
         page.begin("Suspended workloads, and who got their GPUs", LEADER)
         self.suspensions = page.counter(
-            "suspensions_total", "ScalableWorkloads that were suspended, by why.", "namespace", "reason"
+            "suspensions_total", "Workloads that were suspended, by why.", "namespace", "reason"
         )
         self.reclaimed_gpus = page.counter(
-            "reclaimed_gpus_total", "GPUs that suspended ScalableWorkloads gave up.", "namespace", "reason"
+            "reclaimed_gpus_total", "GPUs that suspended workloads gave up.", "namespace", "reason"
         )
         self.suspended_gpus = page.gauge(
             "suspended_gpus",
-            "GPUs that suspended ScalableWorkloads would hold if they ran.",
+            "GPUs that suspended workloads would hold if they ran.",
             "namespace",
             "cluster_queue",
         )
         self.reclaimed_gpu_seconds = page.counter(
             "reclaimed_gpu_seconds_total",
-            "GPU time that suspended ScalableWorkloads did not hold.",
+            "GPU time that suspended workloads did not hold.",
             "namespace",
             "cluster_queue",
         )
@@ -223,7 +223,7 @@ class Metrics:
         )
         self.idle_to_suspended = page.histogram(
             "idle_to_suspended_seconds",
-            "Time from the last work of a ScalableWorkload until it was suspended.",
+            "Time from the last work of a workload until it was suspended.",
             "reason",
             buckets=_HOURS,
         )
@@ -235,7 +235,7 @@ class Metrics:
         )
         self.suspended_to_resumed = page.histogram(
             "suspended_to_resumed_seconds",
-            "How long ScalableWorkloads were suspended before they were asked for again.",
+            "How long workloads were suspended before they were asked for again.",
             buckets=_HOURS,
         )
         self.resumed_to_running = page.histogram(
@@ -244,11 +244,11 @@ class Metrics:
             buckets=_MINUTES,
         )
         self.resumptions = page.counter(
-            "resumptions_total", "Suspended ScalableWorkloads that were asked for again.", "namespace"
+            "resumptions_total", "Suspended workloads that were asked for again.", "namespace"
         )
         self.regrets = page.counter(
             "regrets_total",
-            "ScalableWorkloads that were asked for again so soon after their suspension that it was a mistake.",
+            "Workloads found idle that were asked for again so soon that suspending them was a mistake.",
             "namespace",
             "reason",
         )

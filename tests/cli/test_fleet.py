@@ -201,6 +201,12 @@ def test_what_was_given_up_and_who_got_it_is_counted() -> None:
     assert board.value("reclaimed_gpu_seconds_total") == 40
 
 
+def test_what_evaluations_show_to_have_happened_counts_too() -> None:
+    board = Board()
+    board.fleet.stated(statement(happened=(suspended("ScaledToZero"),)))
+    assert board.values("suspensions_total", "reason") == {("ScaledToZero",): 1}
+
+
 @pytest.mark.parametrize(
     ("event", "regrets"),
     [
