@@ -184,7 +184,21 @@ async def cleared(api: KubeTransport) -> None:
 
 _INSIDE = (SCALED_OBJECT, SCALABLE_WORKLOAD, JOB, POD, WORKLOAD, PROVISIONING_REQUEST, POD_TEMPLATE, LOCAL_QUEUE)
 """Kinds of objects in the suite's namespaces, which all go before anything else does."""
-_OUTSIDE = (CLUSTER_QUEUE, RESOURCE_FLAVOR, ADMISSION_CHECK, RECLAIM_POLICY, WORKLOAD_PRIORITY_CLASS, NODE, NAMESPACE)
+_OUTSIDE = (
+    CLUSTER_QUEUE,
+    RESOURCE_FLAVOR,
+    ADMISSION_CHECK,
+    RECLAIM_POLICY,
+    WORKLOAD_PRIORITY_CLASS,
+    NODE,
+    NAMESPACE,
+    *(
+        Resource(
+            group="rbac.authorization.k8s.io", version="v1", plural=f"{kind.lower()}s", kind=kind, namespaced=False
+        )
+        for kind in ("ClusterRole", "ClusterRoleBinding")
+    ),
+)
 
 
 async def _left(api: KubeTransport) -> list[tuple[Resource, Json]]:

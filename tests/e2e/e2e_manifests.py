@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scaler.cli import packaged
 from scaler.core.nodes import Taint
 from scaler.kube.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT
 
@@ -27,6 +28,29 @@ def named(run: str, name: str = "", namespace: str = "") -> Json:
 
 def namespace(run: str) -> Json:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": named(run)}
+
+
+def account(run: str) -> list[Json]:
+    """The program's ServiceAccount and roles as they are installed, under the run's names and in its namespace."""
+    return [_renamed(run, body) for body in packaged.account() if body["kind"] != "Namespace"]
+
+
+def _renamed(run: str, body: Json) -> Json:
+    def of(name: str) -> str:
+        return f"{run}-{name}"
+
+    cluster_wide = body["kind"].startswith("Cluster")
+    metadata = named(run, of(body["metadata"]["name"]), "" if cluster_wide else run)
+    renamed = {**body, "metadata": metadata}
+    if "roleRef" in body:
+        renamed["roleRef"] = body["roleRef"] | {"name": of(body["roleRef"]["name"])}
+        renamed["subjects"] = [each | {"name": of(each["name"]), "namespace": run} for each in body["subjects"]]
+    return renamed
+
+
+def service_account(run: str) -> str:
+    """Its name."""
+    return f"{run}-{packaged.SERVICE_ACCOUNT}"
 
 
 def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool, strategy: str) -> list[Json]:

@@ -276,6 +276,11 @@ class Town:
 
     # -------------------------------------------------------------------------------------------------- looking closely
 
+    def assert_permitted(self) -> None:
+        """Nothing was asked for that the roles do not allow."""
+        refused = [line for line in self.scaler.log().splitlines() if ": 403 " in line]
+        assert not refused, "\n".join(refused)
+
     def standing(self) -> str:
         """How things stand, for whoever reads of a failure."""
         lines = [f"{name}: {said}" for name, said in self.history.items()]
@@ -395,16 +400,20 @@ async def town(folder: Path, ground: Ground | None, plot: Plot) -> AsyncIterator
         api = await exits.enter_async_context(await KubeTransport.connect(path))
         if ground is not None:
             exits.push_async_callback(_abandoned, world, api)
-        yield await _settled(run, world, api, path, plot, exits)
+        place = await _settled(run, world, api, path, plot, exits)
+        yield place
+        place.assert_permitted()
 
 
 async def _settled(run: str, world: World, api: KubeTransport, path: Path, plot: Plot, exits: AsyncExitStack) -> Town:
     """Everything is there, and the check does what it is to do."""
     await world.apply(crds())
-    await world.apply(manifests.namespace(run))
+    await world.apply([manifests.namespace(run), *manifests.account(run)])
+    permitted = path.with_name("scaler.kubeconfig")
+    world.write_kubeconfig(permitted, token=await world.token_of(run, manifests.service_account(run)))
     for name, gpus in plot.nodes.items():
         world.fleet.add(machine(run, name, gpus))
-    scaler = ScalerProcess(path.parent, _settings(run, path, world))
+    scaler = ScalerProcess(path.parent, _settings(run, permitted, world))
     await exits.enter_async_context(scaler)
     place = Town(run=run, world=world, scaler=scaler, api=api, is_embedded=world.config.kubeconfig is None, exits=exits)
     watching = asyncio.create_task(place.watch())
