@@ -6,6 +6,8 @@ Laws:
 * Whoever is let go keeps its grant for a moment, withdrawn (`settling.py`): the answers turn active at once, and a 0
   that KEDA still writes on account of an earlier answer suspends nobody.
 * The ledger moves by what is observed, one write per stage. What a plan asked for in vain is Cancelled.
+* Every hand-over is told of once, when it is over. What was taken may be the gang's after all, as long as its plan, or
+  the one that takes its place, goes on.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -129,6 +131,8 @@ class Reallocation:
                 entry = replace(entry, stage=Stage.CANCELLED, ended_at=now)
             if await self._withdraw(member, scalable, entry):
                 self.events.let_go(scalable, step)
+                if entry is not None and entry.stage is Stage.TAKEN:
+                    self._finished(entry)
 
         await self._each(members, let_go)
 
@@ -195,7 +199,7 @@ class Reallocation:
             return await self.writer.write(scalable, status)
         ledger = {"reallocation": entry_status(entry, times=member.times)}
         version = await self.writer.write(scalable, {**status, **ledger})
-        if version and entry.stage.is_final:
+        if version and entry.stage.is_final and entry.stage is not Stage.TAKEN:
             self._finished(entry)
         return version
 

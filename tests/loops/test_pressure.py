@@ -959,6 +959,7 @@ async def test_and_the_plan_is_made_anew_with_what_else_is_idle() -> None:
     assert [world.stage(name) for name in ("a", "b", "c")] == ["Admitted"] * 3
     times = [world.scalable(name).status.reallocation for name in ("a", "b", "c")]
     assert [each.times for each in times if each] == [1, 1, 1]
+    assert [each.stage for each in world.ended] == [Stage.ADMITTED] * 3, "no GPU is told of twice"
 
 
 async def test_one_who_joins_later_is_put_on_trial_too() -> None:
@@ -1062,6 +1063,7 @@ async def test_what_a_thief_gives_back_before_anything_is_done_about_it_is_the_g
     await world.passes(minutes=2)
     assert world.is_admitted("gang")
     assert (world.stage("a"), world.stage("b")) == ("Admitted", "Admitted")
+    assert [each.stage for each in world.ended] == [Stage.ADMITTED] * 2, "no GPU is told of twice"
 
 
 async def test_a_newcomer_who_does_no_harm_is_no_thief() -> None:

@@ -71,10 +71,6 @@ class Rooms:
                 return count.room
         raise ValueError(f"PodSet {demand.pod_set} is not among those that are counted")
 
-    def helps(self, workload: str) -> bool:
-        """Whether the workload holds anything on a node that is open to the gang."""
-        return bool(self._holdings(workload))
-
     def leave(self, workload: str) -> None:
         """Count as if no pod of the workload were left. Raises: ValueError where it has left already."""
         if workload in self._gone:

@@ -41,15 +41,6 @@ class Placement:
     seats: tuple[Seat, ...]
     """By PodSet and node, both in the order of their names."""
 
-    @property
-    def by_node(self) -> dict[str, dict[str, int]]:
-        """How many pods of which PodSet each node takes."""
-        found: dict[str, dict[str, int]] = {}
-        for seat in self.seats:
-            pods = found.setdefault(seat.node, {})
-            pods[seat.pod_set] = pods.get(seat.pod_set, 0) + seat.pods
-        return found
-
 
 def place(demands: Sequence[Demand], capacity: Capacity, *, steps: int = STEPS) -> Placement | Misfit | Unproven:
     """A node for every pod, or why there is none."""

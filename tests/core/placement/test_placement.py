@@ -52,8 +52,12 @@ def misfit(found: Placement | Misfit | Unproven) -> Misfit:
 
 
 def by_node(found: Placement | Misfit | Unproven) -> dict[str, dict[str, int]]:
+    """How many pods of which PodSet each node takes."""
     assert isinstance(found, Placement), found.message
-    return found.by_node
+    nodes: dict[str, dict[str, int]] = {}
+    for seat in found.seats:
+        nodes.setdefault(seat.node, {})[seat.pod_set] = seat.pods
+    return nodes
 
 
 # ---------------------------------------------------------------------------------------------------- holes and victims

@@ -53,13 +53,6 @@ def test_devices_that_a_node_has_lost_do_not_count_as_gained() -> None:
     assert rooms.is_possible  # 4 + 8
 
 
-def test_a_workload_helps_where_it_holds_a_place_on_a_node_that_is_open() -> None:
-    nodes = [node("a"), node("b", unschedulable=True)]
-    pods = [occupant("a", 1, workload="x"), occupant("b", 8, workload="y")]
-    rooms = Rooms([demand(1, 8)], capacity_of(nodes, pods))
-    assert [rooms.helps(workload) for workload in ("x", "y", "unheard-of")] == [True, False, False]
-
-
 def test_nobody_leaves_twice_or_comes_back_without_having_left() -> None:
     rooms = Rooms([demand(1, 8)], capacity_of([node("a")], []))
     rooms.leave("x")
