@@ -129,7 +129,16 @@ class Town:
             scalable_workload(name, workload=name, replicas=replicas, namespace=NAMESPACE, **status)
         )
 
-    def granted(self, gang: Workload, *victims: str, plan: str = "0123456789", replicas: int = 1, **moved: Any) -> None:
+    def granted(
+        self,
+        gang: Workload,
+        *victims: str,
+        plan: str = "0123456789",
+        replicas: int = 1,
+        seeks: str = "Quota",
+        check: str = "",
+        **moved: Any,
+    ) -> None:
         """A plan stands that takes these for the gang; `moved` fills the ledger's entries."""
         names = [f"{NAMESPACE}/{each}" for each in victims]
         grant = {
@@ -139,6 +148,8 @@ class Town:
             "victims": names,
             "grantedAt": "2026-12-01T11:59:00Z",
             "expiresAt": "2026-12-01T12:09:00Z",
+            "seeks": seeks,
+            "check": check,
         }
         entry = {"plan": plan, "workload": gang.key, "gpus": 2, "stage": "Reclaimable"} | moved
         entry.setdefault("reclaimableAt", "2026-12-01T11:59:00Z")
