@@ -67,6 +67,7 @@ def counted(outcomes: Iterable[Any]) -> Counter[str]:
             "strict: no machine is lost, every gang is sure of its places": not nature.is_shaky,
             "parts take turns in any order, copies lag": nature.hurries,
             "gangs are pinned to nodes": nature.pins,
+            "another AdmissionCheck beside ours": nature.second_check,
             "nodes are asked for": nature.provisions,
             "priorities, with preemption": nature.preempts,
             "API calls fail, our process dies": nature.mischief.deadly > 0,
@@ -94,7 +95,9 @@ def main() -> None:
         bar = progress.add_task("runs", total=len(seeds))
         for outcomes, took in shared_out(seeds, arguments.jobs):
             counts += counted(outcomes)
-            broken += [each for each in outcomes if each.broken]
+            for each in (each for each in outcomes if each.broken):
+                broken.append(each)
+                console.print(f"run {each.seed}: {each.broken}", markup=False, highlight=False)
             seconds += took
             progress.advance(bar, len(outcomes))
     report(console, counts, broken)
@@ -111,8 +114,6 @@ def report(console: Console, counts: Counter[str], broken: list[Any]) -> None:
     console.print(table)
     for each in broken[:STORIES]:
         console.print(str(each), markup=False, highlight=False)
-    for each in broken[STORIES:]:
-        console.print(f"run {each.seed}: {each.broken}", markup=False, highlight=False)
     verdict = f"broken in {len(broken)}" if broken else "held in all"
     console.print(f"laws of the gate: {verdict} of {counts['runs']:,} runs")
 

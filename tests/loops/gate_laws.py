@@ -93,10 +93,14 @@ class Laws:
             self._awaited = _turn(first) if fits else None
 
     def _is_anybody_coming(self, opened: set[str]) -> bool:
-        """Whether pods are on their way of others than those who were let go just now."""
-        workloads = self._town.client.all(WORKLOAD)
+        """Whether pods may be on their way of others than those who were let go just now.
+
+        One that has succeeded may be followed by another one: only its job knows.
+        """
+        workloads, pods = self._town.client.all(WORKLOAD), self._town.client.all(POD)
         is_owed = any(self._owed(each) for each in workloads if is_promised(each) and _key(each) not in opened)
-        return is_owed or any(is_waiting(pod) for pod in self._town.client.all(POD))
+        unfinished = {owner_uid(each) for each in workloads if is_promised(each)}
+        return is_owed or any(is_waiting(pod) or (is_over(pod) and owner_uid(pod) in unfinished) for pod in pods)
 
     def _labels(self) -> dict[str, Json]:
         return {body["metadata"]["name"]: body["metadata"]["labels"] for body in self._town.client.all(NODE)}
@@ -168,12 +172,11 @@ def _of_entry(path: str, workload: Json, old: Json, new: Json) -> None:
 
 
 def is_promised(workload: Json) -> bool:
-    """Whether its pods may come at any moment, by what the API says."""
+    """Whether it was let go and has not been told to go: its pods may come as soon as all other checks are Ready."""
     if has(workload, "Finished") or has(workload, "Evicted") or not workload["spec"].get("active", True):
         return False
-    states = [each["state"] for each in workload["status"].get("admissionChecks") or ()]
-    is_ready = bool(states) and all(state == "Ready" for state in states)
-    return has(workload, "Admitted") or (is_ready and has(workload, "QuotaReserved"))
+    states = {each["name"]: each["state"] for each in workload["status"].get("admissionChecks") or ()}
+    return has(workload, "Admitted") or (states.get(CHECK) == "Ready" and has(workload, "QuotaReserved"))
 
 
 def _key(workload: Json) -> str:

@@ -27,6 +27,8 @@ class Nature:
     provisions: bool
     labels: bool
     """Whether nodes that are added are for one request."""
+    second_check: bool
+    """Whether somebody else's AdmissionCheck is on the same queue."""
     policy: Json
     queue: Json
     mischief: Mischief
@@ -55,6 +57,7 @@ def nature_of(dice: Random) -> Nature:
         pins=pins,
         provisions=provisions,
         labels=labels,
+        second_check=dice.random() < 0.25,
         policy={
             "waitForPodsGone": dice.random() < 0.9,
             "pin": {"enabled": pins},

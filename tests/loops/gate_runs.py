@@ -27,7 +27,8 @@ from gate_bustle import SECOND, BusyTown, Mischief, is_ending, is_let_go, is_on_
 from gate_cloud import Whims
 from gate_laws import LawBrokenError, Laws, can_seat
 from gate_nature import UNLIMITED, Nature, nature_of
-from gate_town import GPU
+from gate_second_check import NAME, SecondCheck
+from gate_town import CHECK, GPU
 
 from scaler.core.assurance import is_assured, pods_of
 from scaler.core.placement import Capacity, Demand, Node, NodeIndex, capacity_of
@@ -42,7 +43,7 @@ from scaler.embedded.kinds import (
     WORKLOAD_PRIORITY_CLASS,
     Json,
 )
-from scaler.kube.resources import SCALABLE_WORKLOAD
+from scaler.kube.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
 
 _MOST = 8
 """Jobs of one run."""
@@ -143,6 +144,7 @@ class Run:
         """The second in which something has last happened to somebody."""
         self._said: dict[str, str] = {}
         self._blind_until = 0
+        self._pins = nature.pins
         self._has_waited = False
         self.town = town = BusyTown(
             dict(nature.nodes),
@@ -151,6 +153,7 @@ class Run:
             provisions=nature.provisions,
             policy=nature.policy,
             quota=nature.quota,
+            checks=(CHECK, NAME) if nature.second_check else (CHECK,),
             **nature.queue,
         )
         town.told_of = self._tell
@@ -159,6 +162,7 @@ class Run:
         for name, value in (("low", 1), ("high", 9)):
             town.client.add(WORKLOAD_PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
         self._empty = _empty(nature.nodes)
+        self._other = SecondCheck(town, dice) if nature.second_check else None
 
     def _tell(self, words: str) -> None:
         self.story.append(f"{(self.town.client.now - START).total_seconds():3.0f} s  {words}")
@@ -202,6 +206,8 @@ class Run:
             if town.client.find(NODE, "", name) is None:
                 self._tell(f"node {name} is added, with 8 GPUs")
                 town.add_node(name, 8)
+        if dice.random() < 0.04:
+            self._edit_policy()
         if self.nature.is_shaky and dice.random() < 0.15:
             dice.choice((self._lose_pod, self._lose_pod, self._cordon, self._lose_node))()
 
@@ -288,6 +294,23 @@ class Run:
             body = {"spec": {"active": True}, "metadata": {"annotations": {"idlegpu.io/suspended": None}}}
             self.town.change(WORKLOAD, workload["metadata"]["name"], body)
 
+    def _edit_policy(self) -> None:
+        """Somebody deletes it by mistake, and makes it anew, or ties gangs to nodes from now on, or not any more."""
+        if self.town.client.find(RECLAIM_POLICY, "", "policy") is None:
+            self._restore_policy()
+        elif self.dice.random() < 0.5:
+            self._tell("somebody deletes the ReclaimPolicy")
+            self.town.client.remove(RECLAIM_POLICY, "", "policy")
+        else:
+            self._pins = not self._pins
+            self._tell(f"gangs are {'' if self._pins else 'not '}tied to nodes from now on")
+            self.town.change(RECLAIM_POLICY, "policy", {"spec": {"pin": {"enabled": self._pins}}})
+
+    def _restore_policy(self) -> None:
+        if self.town.client.find(RECLAIM_POLICY, "", "policy") is None:
+            self._tell("the ReclaimPolicy is there again")
+            self.town.add(RECLAIM_POLICY, "policy", spec={**self.nature.policy, "pin": {"enabled": self._pins}})
+
     def _lose_pod(self) -> None:
         running = [pod for pod in self.town.client.all(POD) if is_on_a_node(pod)]
         if running:
@@ -371,8 +394,11 @@ class Run:
     def _calm_down(self) -> None:
         self._tell("from now on nothing goes wrong any more")
         self.town.mischief, self.town.blind = Mischief(), ""
+        self._restore_policy()
         if self.cloud is not None:
             self.cloud.is_honest = True
+        if self._other is not None:
+            self._other.is_patient = True
         for node in self.town.client.all(NODE):
             if node["spec"].get("unschedulable"):
                 self.town.change(NODE, node["metadata"]["name"], {"spec": {"unschedulable": False}})
@@ -411,6 +437,7 @@ class Run:
 
     async def _look_back(self) -> None:
         """Raises: LawBrokenError."""
+        await self.town.seconds(6, quiet=True)
         if self.town.active() != "True":
             raise LawBrokenError(f"our AdmissionCheck is not Active: {self.town.active()}")
         starved = [guest for guest in self.guests if guest.fits and not guest.has_run and not guest.is_gone]

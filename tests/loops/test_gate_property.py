@@ -46,7 +46,7 @@ async def test_a_run_is_told_by_its_seed_alone() -> None:
 
 def test_runs_are_of_every_kind() -> None:
     natures = [nature_of(Random(seed)) for seed in range(RUNS)]
-    for trait in ("is_shaky", "hurries", "pins", "provisions", "labels"):
+    for trait in ("is_shaky", "hurries", "pins", "provisions", "labels", "second_check"):
         counts = Counter(bool(getattr(each, trait)) for each in natures)
         assert min(counts[True], counts[False]) > 0.1 * RUNS, trait
     assert {each.policy.get("provisioning", {}).get("atLimit") for each in natures} == {None, "Hold", "Yield"}
