@@ -68,6 +68,10 @@ class Recording:
                 seen.add(key)
                 yield body
 
+    def all(self, kind: str) -> list[Json]:
+        """All versions of the objects of that kind that were there, in order."""
+        return [each["object"] for each in self._events if each["object"]["kind"] == kind and each["type"] != "DELETED"]
+
     def workloads(self) -> dict[str, list[Json]]:
         """All versions of every Workload by name."""
         versions: dict[str, list[Json]] = {}
@@ -133,7 +137,7 @@ class Replay:
                 self.client.remove(WORKLOAD, namespace, name)
 
     def _create(self, body: Json) -> None:
-        metadata = {key: body["metadata"].get(key) for key in ("namespace", "name", "uid", "labels")}
+        metadata = {key: body["metadata"].get(key) for key in ("namespace", "name", "uid", "labels", "annotations")}
         self.client.add(JOB, {"metadata": metadata, "spec": {**body["spec"], "suspend": False}})
 
     def _note(self, at: float) -> None:

@@ -26,7 +26,7 @@ from provisioning_town import NOBODY, QUICK, ProvisioningTown, failing
 from scaler.core import provisioning
 from scaler.embedded.autoscaler import CHECK_CAPACITY, QUEUED_PROVISIONING, Scenario, Shape
 from scaler.embedded.conditions import has, timestamp
-from scaler.embedded.kinds import POD_TEMPLATE, PROVISIONING_REQUEST, WORKLOAD
+from scaler.embedded.kinds import JOB, POD_TEMPLATE, PROVISIONING_REQUEST, WORKLOAD
 from scaler.kube.resources import SCALABLE_WORKLOAD
 
 # ---------------------------------------------------------------------------------------------------- the table itself
@@ -579,6 +579,17 @@ async def test_a_gang_that_is_checked_for_capacity_starts_once_there_is_some() -
     await town.passes(4)
     assert town.is_running("gang")
     assert set(town.fleet.machines) == {"a", "b"}
+
+
+async def test_a_parameter_that_a_job_sets_by_annotation_wins_over_the_policy() -> None:
+    """Kueue hands the annotation to the Workload."""
+    town = ProvisioningTown({}, provisioning={"parameters": {"zone": "a", "spot": "yes"}}, scenarios=NOBODY)
+    town.submit("gang", gpus=8)
+    town.change(JOB, "gang", {"metadata": {"annotations": {"provreq.kueue.x-k8s.io/zone": "b"}}})
+    await town.passes(1)
+    request = town.client.find(PROVISIONING_REQUEST, "ns", town.newest("gang"))
+    assert request is not None
+    assert request["spec"]["parameters"] == {"zone": "b", "spot": "yes"}
 
 
 async def test_only_what_is_missing_is_asked_for_where_the_policy_says_so() -> None:

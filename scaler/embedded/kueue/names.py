@@ -13,6 +13,8 @@ CLUSTER_QUEUE_NAME = f"{GROUP}/cluster-queue-name"
 LOCAL_QUEUE_NAME = f"{GROUP}/local-queue-name"
 WORKLOAD_NAME = f"{GROUP}/workload"
 MIN_PARALLELISM = f"{GROUP}/job-min-parallelism"
+REQUEST_PARAMETER = f"provreq.{GROUP}/"
+"""What annotations begin with that set a parameter of a ProvisioningRequest. A job hands them to its Workload."""
 COMPLETIONS_FOLLOW = f"{GROUP}/job-completions-equal-parallelism"
 
 _LONGEST_BASE = 253 - 1 - 5

@@ -15,7 +15,7 @@ from scaler.embedded.conditions import has, message_of
 from scaler.embedded.kinds import WORKLOAD, Json
 from scaler.embedded.kueue import states, templates
 from scaler.embedded.kueue.jobs import JobKind, Outcome, PodSet, is_suspended, with_suspend
-from scaler.embedded.kueue.names import JOB_UID, queue_name, workload_name
+from scaler.embedded.kueue.names import JOB_UID, REQUEST_PARAMETER, queue_name, workload_name
 from scaler.embedded.kueue.states import is_active
 
 
@@ -96,6 +96,9 @@ def workload_of(kind: JobKind, job: Json, *, priority: int) -> Json:
         "controller": True,
         "blockOwnerDeletion": True,
     }
+    passed_on = {
+        key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith(REQUEST_PARAMETER)
+    }
     return {
         "apiVersion": WORKLOAD.api_version,
         "kind": WORKLOAD.kind,
@@ -104,6 +107,7 @@ def workload_of(kind: JobKind, job: Json, *, priority: int) -> Json:
             "namespace": metadata["namespace"],
             "labels": {JOB_UID: metadata["uid"]},
             "ownerReferences": [owner],
+            **({"annotations": passed_on} if passed_on else {}),
         },
         "spec": {
             "active": True,

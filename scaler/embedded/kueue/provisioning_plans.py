@@ -26,12 +26,12 @@ from datetime import timedelta
 from scaler.embedded.conditions import condition, has, message_of
 from scaler.embedded.kinds import Json
 from scaler.embedded.kueue import states
+from scaler.embedded.kueue.names import REQUEST_PARAMETER
 from scaler.embedded.kueue.templates import Injection, injected
 
 CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 _CONSUME = "autoscaling.x-k8s.io/consume-provisioning-request"
 _CLASS = "autoscaling.x-k8s.io/provisioning-class-name"
-_PARAMETER = "provreq.kueue.x-k8s.io/"
 _MANAGED = {"kueue.x-k8s.io/managed": "true"}
 _BASE, _LONGEST, _LIMIT = timedelta(seconds=60), timedelta(seconds=1800), 3
 
@@ -185,9 +185,9 @@ def order_of(
     name = request_name(metadata["name"], check, attempt)
     covered = _covered(workload, config)
     own = {
-        key.removeprefix(_PARAMETER): value
+        key.removeprefix(REQUEST_PARAMETER): value
         for key, value in (metadata.get("annotations") or {}).items()
-        if key.startswith(_PARAMETER)
+        if key.startswith(REQUEST_PARAMETER)
     }
     common = {"namespace": metadata["namespace"], "labels": dict(_MANAGED), "ownerReferences": [_owner(workload)]}
     templates = [
