@@ -63,7 +63,8 @@ class ReclaimPolicy:
     """How long a plan's victims may be taken. KEDA's own defaults need 30 s + 5 min."""
     limits: Limits = Limits(steps=20_000, questions=60, members=64)  # noqa: RUF009 - frozen
     consider_nodes: bool = True
-    """Whether the gang's pods must fit the nodes as they are. Off where nodes are added as they are needed."""
+    """Whether the gang's pods must fit the nodes as they are. Off where somebody else adds nodes as they are needed: of
+    AdmissionChecks of ours that ask for nodes plans know."""
     weights: Weights = Weights()  # noqa: RUF009 - frozen
     on_theft: OnTheft = OnTheft.REPLAN
     unprotected: Unprotected = Unprotected.WARN

@@ -252,7 +252,8 @@ class ReclaimSetting(Section):
     search: SearchSetting = SearchSetting()
     cost: CostSetting = CostSetting()
     consider_nodes: bool = _DEFAULT.consider_nodes
-    """Whether the gang's pods must fit the nodes as they are; off where an autoscaler adds nodes as they are needed."""
+    """Whether the gang's pods must fit the nodes as they are, unless an AdmissionCheck of ours asks for missing ones; off
+    where somebody else adds nodes as they are needed."""
     on_theft: OnTheft = _DEFAULT.on_theft
     """When a third Workload takes a piece of what was freed: `Replan`, or `Yield`, by which it has to stand back once
     where our AdmissionCheck guards the queue."""
