@@ -53,6 +53,11 @@ class Prospect:
         raise KeyError(key)
 
     @property
+    def turns(self) -> int:
+        """How many have one before an answer is found, itself included."""
+        return len(self._before) + 1
+
+    @property
     def left(self) -> Capacity:
         """The most that is left for it, before others take of it that wait longer."""
         return self._round.once_gone(()).left

@@ -55,6 +55,7 @@ class HoursSetting(Section):
     days: tuple[Weekday, ...] = ()
     """On which they begin; empty: every day."""
     begin: Begin = Field(default=time(0), alias="from")
+    """In quotes, or YAML reads it as a number."""
     to: End = time(0)
     """Not included. At or before `from` it is the next day's; 24:00 is the end of the day."""
     time_zone: str
@@ -81,6 +82,7 @@ class LimitSetting(Section):
     """How many workloads: a count, a share, or the smaller one of both."""
 
     count: int | None = Field(default=None, ge=0)
+    """So many."""
     share: Ratio | None = None
     """Of the GPU workloads in the scope, suspended ones included; rounded down, to none if need be."""
 
@@ -98,6 +100,7 @@ class RateSetting(LimitSetting):
     """How many workloads within any stretch of that length."""
 
     period: Duration
+    """How long the stretch is."""
 
     def rate(self) -> Rate:
         return Rate(limit=self.limit(), period=self.period)
@@ -107,9 +110,11 @@ class ScopeSetting(Section):
     """Which workloads a budget covers. All conditions must hold; none of them: the whole cluster."""
 
     namespaces: tuple[str, ...] = ()
+    """By name. Empty: any."""
     namespace_selector: str = ""
     """Labels of the namespace, as kubectl takes them: `team=a,stage in (dev, test)`."""
     cluster_queues: tuple[str, ...] = ()
+    """By name. Empty: any."""
     each: Each | None = None
     """Namespace or ClusterQueue: each has the limit for itself. Left out: all together."""
 
@@ -200,6 +205,7 @@ class SearchSetting(Section):
     """
 
     steps: int = Field(default=_DEFAULT.limits.steps, ge=1)
+    """Sets of victims that are looked at."""
     questions: int = Field(default=_DEFAULT.limits.questions, ge=1)
     """Sets of victims for which Kueue's cycles are simulated: what takes the time."""
 
@@ -211,7 +217,9 @@ class FairSharing(Section):
     """`fairSharing` of Kueue's configuration, which its API does not show: it has to say here what it says there."""
 
     enabled: bool = _DEFAULT.fair_sharing
+    """Whether Kueue's configuration has `fairSharing`."""
     preemption_strategies: tuple[Strategy, ...] = _DEFAULT.strategies
+    """As they stand there."""
 
     @field_validator("preemption_strategies")
     @classmethod
@@ -252,8 +260,8 @@ class ReclaimSetting(Section):
     search: SearchSetting = SearchSetting()
     cost: CostSetting = CostSetting()
     consider_nodes: bool = _DEFAULT.consider_nodes
-    """Whether the gang's pods must fit the nodes as they are, unless an AdmissionCheck of ours asks for missing ones; off
-    where somebody else adds nodes as they are needed."""
+    """Whether the gang's pods must fit the nodes as they are, unless an AdmissionCheck of ours asks for missing ones.
+    Off where somebody else adds nodes as they are needed."""
     on_theft: OnTheft = _DEFAULT.on_theft
     """When a third Workload takes a piece of what was freed: `Replan`, or `Yield`, by which it has to stand back once
     where our AdmissionCheck guards the queue."""
@@ -264,6 +272,7 @@ class ReclaimSetting(Section):
     replan_backoff: Duration = _DEFAULT.replan_backoff
     """Least time between two plans for the same gang."""
     budgets: tuple[BudgetSetting, ...] = ()
+    """Bounds on what plans may suspend; every one of them must have room. Empty: none."""
 
     @field_validator("budgets")
     @classmethod

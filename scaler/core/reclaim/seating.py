@@ -32,8 +32,11 @@ from scaler.core.reclaim.planning import plan_id
 from scaler.core.reclaim.values import Candidate, Caution, Necessity, NoPlan, Plan, Refusal, Why, nothing_refused
 from scaler.core.victims import Found, Limits, Option, cheapest
 
-_TRIALS = 150
-"""For one plan. On two thousand nodes one takes some 10 ms."""
+_TURNS = 5_000
+"""Of gangs, in all the trials for one plan. Each trial is a round of all who wait longer: on two thousand nodes some 10
+ms for the first in line, and 200 ms for the thousandth."""
+_FEWEST = 100
+"""Turns that a trial counts for at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +113,8 @@ class _Hall:
     @property
     def is_spent(self) -> bool:
         """Whether its answers have taken as long as they may for one plan."""
-        return len(self._verdicts) + len(self._places) > _TRIALS
+        trials = len(self._verdicts) + len(self._places)
+        return trials * max(self.prospect.turns, _FEWEST) >= _TURNS
 
     def verdict(self, keys: frozenset[str]) -> Verdict:
         """What the gate would say with these suspended."""
