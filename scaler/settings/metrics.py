@@ -21,6 +21,8 @@ _Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class MetricsSetting(Section):
+    """What metrics show; see metrics.md."""
+
     fleet: Fleet | None = None
     """None: the leader, and every process that has no part in leading (no component `reconciler`)."""
     namespaces: int = Field(default=500, ge=1)
@@ -37,6 +39,7 @@ class MetricsSetting(Section):
     """Price of one GPU for one hour, by model as the exporter names it. A trailing * matches any ending; the longest
     match holds. Empty: nothing is said about money."""
     currency: str = Field(default="USD", min_length=1)
+    """Of the prices; only shown."""
 
     def price_list(self) -> Prices:
         return Prices(by_model=self.prices, currency=self.currency)

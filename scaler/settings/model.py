@@ -28,6 +28,7 @@ class Tls(Section):
     cert_file: Path
     """PEM: the certificate, and after it those between it and its authority."""
     key_file: Path
+    """PEM: its key, without a passphrase."""
     client_ca_file: Path | None = None
     """PEM: authorities of clients. Clients need a certificate of theirs (mutual TLS). None: none is needed."""
     client_names: tuple[str, ...] = ()
@@ -45,7 +46,10 @@ class Tls(Section):
 
 
 class Grpc(Section):
+    """Where KEDA calls."""
+
     address: str = "0.0.0.0:9090"
+    """Host and port to listen on."""
     max_connection_age: Duration = timedelta(minutes=10)
     """KEDA finds new replicas of the scaler only when a connection ends."""
     drain: Duration = timedelta(seconds=10)
@@ -57,7 +61,10 @@ class Grpc(Section):
 
 
 class Http(Section):
+    """Metrics, pages and probes."""
+
     address: str = "0.0.0.0:8080"
+    """Host and port to listen on."""
     tls: Tls | None = None
     """None: in the clear."""
 
@@ -66,11 +73,13 @@ class Lease(Section):
     namespace: str = ""
     """Empty: the namespace that this program's Pod runs in, and `default` outside of a cluster."""
     name: str = "idle-gpu-scaler"
+    """Replicas that share one are one installation."""
     duration: Duration = timedelta(seconds=15)
     """A dead leader is replaced after this long."""
     renew_deadline: Duration = timedelta(seconds=10)
     """A leader that could not renew for this long stops acting by itself."""
     retry_period: Duration = timedelta(seconds=2)
+    """How often the leader renews it, and the others look at it."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Lease":
@@ -80,12 +89,16 @@ class Lease(Section):
 
 
 class Kubernetes(Section):
+    """The API server, and what is looked after."""
+
     kubeconfig: Path | None = None
     """None: the pod's service account, or the default kubeconfig outside of a cluster."""
     context: str | None = None
+    """Of the kubeconfig. None: its current one."""
     namespace: str = ""
     """The one namespace to look after; empty: all."""
     timeout: Duration = timedelta(seconds=10)
+    """For one request."""
     max_view_age: Duration = timedelta(minutes=3)
     """Without a word from the API server for this long (it sends bookmarks every minute) nothing is decided."""
     lease: Lease = Lease()
@@ -93,47 +106,72 @@ class Kubernetes(Section):
 
 class Basic(Section):
     username: str
+    """For HTTP basic authentication."""
     password_file: Path
+    """File with nothing but the password."""
 
 
 class Prometheus(Section):
+    """Where samples are read: Prometheus, Thanos, or what speaks its HTTP API."""
+
     url: str | None = None
+    """With the path prefix where there is one. Without it, and without `dcgm.endpoints`, nothing is ever decided."""
     thanos: bool = False
     """Ask for deduplicated, complete, raw data (dedup, partial_response, max_source_resolution)."""
     timeout: Duration = timedelta(seconds=10)
     """For one read, retries included."""
     attempts: int = Field(default=3, ge=1, le=10)
+    """How often a request is sent at most where it fails in a way that may pass."""
     max_bytes: int = Field(default=256 * 2**20, ge=2**10)
+    """Largest answer that is read, in bytes after decompression."""
     matchers: dict[str, str] = Field(default_factory=dict)
     """Labels that every series must carry, such as {cluster: prod}."""
     parameters: dict[str, str] = Field(default_factory=dict)
+    """Further parameters of every query, such as {"storeMatch[]": "…"}."""
     headers: dict[str, str] = Field(default_factory=dict)
     """Such as {X-Scope-OrgID: team-a}. Not for secrets."""
     bearer_token_file: Path | None = None
+    """File with a token."""
     basic: Basic | None = None
+    """HTTP basic authentication."""
     ca_file: Path | None = None
+    """PEM: authorities to trust, in place of the system's."""
     cert_file: Path | None = None
+    """PEM: the certificate to show."""
     key_file: Path | None = None
+    """PEM: its key. None: it is in `certFile`."""
     insecure_skip_verify: bool = False
+    """Take any certificate. Whoever can answer in Prometheus' place can then have workloads suspended."""
 
 
 class Dcgm(Section):
+    """Samples without Prometheus."""
+
     endpoints: tuple[str, ...] = ()
     """URLs of dcgm-exporter endpoints that are scraped directly where there is no Prometheus."""
     timeout: Duration = timedelta(seconds=5)
+    """For one scrape."""
 
 
 class SignalSetting(Section):
+    """A kind of evidence of work. Every one that is configured must be quiet before a GPU is idle."""
+
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """For evidence, logs and metrics: small letters, digits and _."""
     metrics: tuple[str, ...] = Field(min_length=1)
+    """Metric names under which exporters publish it, old and new ones side by side."""
     unit: Unit
+    """In which they publish it: 0 to 1, or 0 to 100."""
     absent_on_mig: bool = False
+    """Whether they do not publish it for MIG instances, so that none is expected there."""
 
     def signal(self) -> Signal:
         return Signal(name=self.name, metrics=self.metrics, unit=self.unit, absent_on_mig=self.absent_on_mig)
 
 
 class Evaluation(Section):
+    """When and over what is judged."""
+
     interval: Duration = timedelta(seconds=15)
     """How often everything is evaluated, on the clock's multiples of it, so that replicas look at the same instant."""
     overlap: Duration = timedelta(minutes=2)
@@ -146,11 +184,18 @@ _TRUST = Trust()
 
 
 class TrustSetting(Section):
+    """When samples are good enough to judge by."""
+
     collection_interval: Duration = _TRUST.interval
+    """How often dcgm-exporter collects (its `-c`), or Prometheus scrapes, whichever is slower."""
     min_coverage: Ratio = _TRUST.min_coverage_ratio
+    """Share of the window's collection intervals that must hold a sample."""
     max_age_intervals: int = Field(default=_TRUST.max_age_intervals, ge=1)
+    """Age of the newest sample, in collection intervals, beyond which it is stale."""
     max_gap_intervals: int = Field(default=_TRUST.max_gap_intervals, ge=1)
+    """Longest hole, in collection intervals; work could hide in a longer one."""
     max_clock_skew: Duration = _TRUST.max_clock_skew
+    """How far the clocks of the source and of this program may differ."""
 
     def trust(self) -> Trust:
         return Trust(
@@ -166,12 +211,19 @@ class Defaults(Section):
     """Policy for every ScaledObject that does not say otherwise."""
 
     idle_after: Duration | None = None
+    """Every required GPU must be quiet this long. None: 30m."""
     warm_up: DurationOrZero | None = None
+    """Not judged for this long after the containers started running. None: 10m."""
     active_above: Ratio | None = None
+    """A signal whose peak in the window reaches this shows work. None: 1 %."""
     gpus: str | None = None
+    """The GPUs that must be idle: `all`, `any`, `quorum:0.8`. None: all."""
     mode: Mode | None = None
+    """Suspend, or only report. None: enforce."""
     reclaim: Reclaim | None = None
+    """What takes the quota of who is idle. None: Always."""
     idle_after_under_pressure: Duration | None = None
+    """Quiet this long before a plan may take it for a gang that waits. None: as long as `idleAfter`."""
 
     @model_validator(mode="after")
     def _takes_no_longer_under_pressure(self) -> "Defaults":
@@ -203,22 +255,31 @@ class Wake(Section):
     """A demand query: every element of its vector above 0 asks for one target to run, and to come back for it."""
 
     name: str = Field(min_length=1)
+    """Named where somebody is woken or kept by it."""
     query: str = Field(min_length=1)
+    """PromQL, asked at every evaluation."""
     namespaces: tuple[str, ...] = ()
     """Empty: all namespaces."""
     namespace_label: str = "namespace"
+    """Label whose value is the ScaledObject's namespace."""
     name_label: str = "scaledobject"
     """Label whose value is the ScaledObject's name."""
 
 
 class Keda(Section):
+    """Which ScaledObjects are ours."""
+
     scaler_addresses: tuple[str, ...] = ()
     """`scalerAddress` values under which ScaledObjects name this scaler. Empty: every external trigger is evaluated."""
 
 
 class Log(Section):
+    """On standard error."""
+
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written."""
     format: Literal["json", "text"] = "json"
+    """JSON Lines, or for people."""
 
 
 Component = Literal["scaler", "reconciler"]
@@ -228,6 +289,7 @@ class Settings(Section):
     """The whole document."""
 
     components: tuple[Component, ...] = ("scaler", "reconciler")
+    """What runs in this process: the one answers KEDA, the other writes to the cluster while it leads."""
     grpc: Grpc = Grpc()
     http: Http = Http()
     kubernetes: Kubernetes = Kubernetes()
@@ -237,8 +299,9 @@ class Settings(Section):
         SignalSetting(name=s.name, metrics=s.metrics, unit=s.unit, absent_on_mig=s.absent_on_mig)
         for s in DEFAULT_SIGNALS
     )
+    """What is looked at, in place of the default ones."""
     relabel: tuple[dict[str, Any], ...] | None = None
-    """Prometheus relabel_config rules for every series; None: exported_* labels replace the exporter's own."""
+    """Prometheus relabel_config rules for every series. None: exported_* labels replace the exporter's own."""
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "nvidia.com/mig-*", "nvidia.com/gpu.shared", "amd.com/gpu")
     """Extended resources that count as GPUs; a trailing * matches any ending."""
     evaluation: Evaluation = Evaluation()
@@ -246,6 +309,7 @@ class Settings(Section):
     defaults: Defaults = Defaults()
     reclaim: ReclaimSetting = ReclaimSetting()
     wake: tuple[Wake, ...] = ()
+    """The operator's demand queries; they need `prometheus.url`."""
     keda: Keda = Keda()
     metrics: MetricsSetting = MetricsSetting()
     log: Log = Log()

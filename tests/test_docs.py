@@ -1,0 +1,242 @@
+"""Every page of the documentation, whoever wrote it: links lead somewhere, commands can be typed, settings exist."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import settings_page
+import typer
+import yaml
+
+from scaler.cli.main import app
+from scaler.settings.model import Settings
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = "idle-gpu-scaler"
+
+
+@cache
+def pages() -> tuple[Path, ...]:
+    """Markdown that belongs to the project, generated or not."""
+    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    return tuple(path for line in done.stdout.splitlines() if (path := ROOT / line).is_file())
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def shown(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+# ---------------------------------------------------------------------------------------------------------------- links
+
+
+def links(page: Path) -> Iterator[str]:
+    text = re.sub(r"`[^`\n]*`", "", without_blocks(text_of(page)))
+    yield from re.findall(r"\]\(([^)\s]+)\)", text)
+    yield from re.findall(r'(?:src|href|srcset)="([^"]+)"', text)
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.*)$", without_blocks(text_of(page)), re.MULTILINE)
+    found = set()
+    for heading in headings:
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return frozenset(found)
+
+
+def broken(page: Path) -> Iterator[str]:
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        is_there = target.exists() and ROOT in [target, *target.parents]
+        has_anchor = not anchor or target.suffix != ".md" or anchor in anchors(target)
+        if not (is_there and has_anchor):
+            yield link
+
+
+@pytest.mark.parametrize("page", pages(), ids=shown)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [*broken(page)] == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, left = set(), [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        paths = (link.partition("#")[0] for link in links(page) if not re.match(r"[a-z]+:", link))
+        left += [found for path in paths if path and (found := (page.parent / path).resolve()).is_file()]
+    assert {page for page in pages() if page.parent == ROOT / "docs"} <= reached
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+
+
+class Typed(NamedTuple):
+    """A command line of ours on a page."""
+
+    page: Path
+    words: tuple[str, ...]
+    """What follows the program's name."""
+    is_whole: bool
+    """Whether it stands there to be typed; a verb that is only mentioned may lack its arguments."""
+
+
+def typed(page: Path) -> Iterator[Typed]:
+    text = text_of(page)
+    for block in re.findall(r"^ *```(?:sh|shell|bash|console)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+        is_transcript = re.search(r"^\$ ", block, re.MULTILINE)
+        for line in re.sub(r" *\\\n *", " ", block).splitlines():
+            if not is_transcript or line.startswith("$ "):
+                yield from (Typed(page, words, True) for words in ours(line.strip().removeprefix("$ ")))
+    for code in re.findall(r"`([^`\n]+)`", without_blocks(text)):
+        yield from (Typed(page, words, False) for words in ours(code))
+
+
+def ours(line: str) -> Iterator[tuple[str, ...]]:
+    """The program's arguments in a line of shell, wherever it is called there."""
+    if PROGRAM not in line:
+        return
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # prose with an apostrophe
+        return
+    command: list[str] = []
+    for word in [*words, ";"]:
+        if word in {"|", "&&", "||", ";", "&"}:
+            yield from _called(command)
+            command = []
+        else:
+            command.append(word)
+
+
+def _called(command: list[str]) -> Iterator[tuple[str, ...]]:
+    if command[:1] == ["kubectl"] and "--" in command:
+        command = command[command.index("--") + 1 :]
+    if command[:2] == ["uv", "run"]:
+        command = [word for word in command[2:] if word != "--no-sync"]
+    while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
+        command = command[1:]
+    if command[:1] == [PROGRAM] and len(command) > 1:
+        pairs = zip(command, command[1:], strict=False)
+        yield tuple(word for before, word in pairs if word != "…" or before.startswith("-"))
+
+
+def problem(command: Typed) -> str:
+    """What the program's own parser has against it; empty where it takes it."""
+    root = typer.main.get_command(app)
+    try:
+        with root.make_context(PROGRAM, list(command.words)) as context:
+            name, verb, rest = root.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]
+            assert verb is not None
+            verb.make_context(name, rest, parent=context)
+    except Exception as error:
+        kind = type(error).__name__
+        if kind in {"Exit", "NoArgsIsHelpError"} or (kind == "MissingParameter" and not command.is_whole):
+            return ""
+        return f"{kind}: {error}"
+    return ""
+
+
+COMMANDS = [command for page in pages() for command in typed(page)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: f"{shown(each.page)}: {shlex.join(each.words)}"[:120])
+def test_the_program_takes_every_command_that_is_shown(command: Typed) -> None:
+    assert problem(command) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "explian a/b",
+        "explain",
+        "explain a/b --sever x",
+        "plan",
+        "demo --act",
+        "run --config a extra",
+        "queues --queue x",
+    ],
+)
+def test_a_command_that_the_program_does_not_take_is_found(line: str) -> None:
+    assert problem(Typed(ROOT, tuple(line.split()), True))
+
+
+def test_commands_are_found_wherever_they_stand() -> None:
+    assert len(COMMANDS) > 40
+    assert {verb for command in COMMANDS for verb in command.words[:1]} >= {"demo", "run", "explain", "plan", "doctor"}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("idle-gpu-scaler explain a/b --local", ("explain", "a/b", "--local")),
+        ("uv run --no-sync idle-gpu-scaler demo", ("demo",)),
+        ("kubectl -n x exec deployment/idle-gpu-scaler -- idle-gpu-scaler doctor --json | jq", ("doctor", "--json")),
+        ("idle-gpu-scaler demo --serve         # prints the addresses", ("demo", "--serve")),
+        ("SSL_CERT_FILE=ca.crt idle-gpu-scaler queues", ("queues",)),
+    ],
+)
+def test_what_is_typed_is_read_as_a_shell_does(line: str, words: tuple[str, ...]) -> None:
+    assert [*ours(line)] == [words]
+
+
+@pytest.mark.parametrize("line", ["kubectl -n idle-gpu-scaler get pods", "helm uninstall idle-gpu-scaler -n x"])
+def test_what_only_bears_the_name_is_no_command_of_ours(line: str) -> None:
+    assert [*ours(line)] == []
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+
+SETTINGS = text_of(settings_page.PAGE)
+
+
+def test_the_page_of_settings_is_made_of_them() -> None:
+    made = SETTINGS[SETTINGS.index(settings_page.BEGIN) + len(settings_page.BEGIN) : SETTINGS.index(settings_page.END)]
+    assert made == settings_page.tables(), "run: uv run python tests/settings_page.py"
+
+
+def test_every_setting_says_what_it_means() -> None:
+    silent = re.findall(r"^\| `([^`]+)` \| .* \|  \|$", settings_page.tables(), re.MULTILINE)
+    assert silent == [], "write a string below the field"
+
+
+def test_the_page_of_settings_has_each_of_them() -> None:
+    """Counted otherwise than the page is made: by the documents that the program itself would print."""
+    dumped = Settings().model_dump(by_alias=True)
+    paths = {f"{top}.{name}" for top, found in dumped.items() if isinstance(found, dict) for name in found}
+    assert len(paths) > 40
+    assert not [path for path in paths if f"| `{path}" not in SETTINGS]
+
+
+def yaml_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```yaml\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if yaml_blocks(page)], ids=shown)
+def test_what_is_shown_as_yaml_is_yaml_and_settings_in_it_can_be_loaded(page: Path) -> None:
+    known = {str(field.alias) for field in Settings.model_fields.values()}
+    for block in yaml_blocks(page):
+        for document in yaml.safe_load_all(block):
+            if isinstance(document, dict) and set(document) <= known:
+                Settings.model_validate({"prometheus": {"url": "http://prometheus:9090"}} | document)
