@@ -41,6 +41,9 @@ StandBack = Callable[[str, str], Awaitable[str]]
 _REPLANS = 2
 """How often one plan is made anew with more victims. Where newcomers take whatever is freed, going on would suspend
 everybody who is idle, one after the other, for a gang that never gets in; after this many all are released instead."""
+_HEARD_WITHIN = timedelta(seconds=5)
+"""How long news of what was written here may take. Until then a plan whose victims are all deactivated looks as if some
+were not, and, tried on what the others have freed already, as if it did not hold any more."""
 _YIELDS_WITHIN = timedelta(seconds=10)
 """How long Kueue has to evict who was told to stand back; after that it is a thief like any other."""
 
@@ -61,6 +64,8 @@ class Following:
     """(plan, victim) that have been seen at 0: whoever is at 1 again after that was asked for."""
     _replanned: Counter[str] = field(default_factory=Counter, init=False)
     """How often the plan of a gang was made anew, by the gang's uid."""
+    _deactivated: dict[str, datetime] = field(default_factory=dict, init=False)
+    """By plan, until when it may not have been heard of that its victims were deactivated here."""
     _standing_back: dict[tuple[str, str], datetime] = field(default_factory=dict, init=False)
     """By plan and thief, until when it has time to give back what it was told to."""
 
@@ -78,6 +83,9 @@ class Following:
         self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
         self._standing_back = {
             key: until for key, until in self._standing_back.items() if key[0] in {each.grant.plan for each in standing}
+        }
+        self._deactivated = {
+            plan: until for plan, until in self._deactivated.items() if plan in {each.grant.plan for each in standing}
         }
         for aim in self.aims.values():
             aim.forget_others({each.grant.plan for each in standing})
@@ -134,7 +142,7 @@ class Following:
     async def _commit(self, plan: StandingPlan, sight: Sight | Blind, now: datetime) -> None:
         """Deactivate every victim that is still active, all at once."""
         seen = self._seen(plan, sight)
-        if seen is None:
+        if seen is None or now < self._deactivated.get(plan.grant.plan, now):
             return
         why = await self._why_not(plan, seen)
         if why:
@@ -147,6 +155,7 @@ class Following:
         if not is_so or not self._is_still_due(plan, now):
             return  # somebody has asked for one of them a moment ago: the next tick sees that, too
         await asyncio.gather(*(self.reconciler.suspend(each.metadata.key) for each in ready))
+        self._deactivated[plan.grant.plan] = now + _HEARD_WITHIN
 
     def _seen(self, plan: StandingPlan, sight: Sight | Blind) -> Sight | None:
         """The sight, where it says enough to foresee what becomes of the gang; else what was begun stays as it is."""
