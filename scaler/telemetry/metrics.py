@@ -15,6 +15,7 @@ Laws:
 from prometheus_client import disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
+from scaler.core.ledger import Stage
 from scaler.telemetry.declaring import Declaring, Shown
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -45,6 +46,16 @@ class Metrics:
         self._checks(page)
         self._certificates(page)
         self._health(page)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Series whose labels are known beforehand: `increase` never sees what a series begins with."""
+        for outcome in (Stage.ADMITTED, Stage.TAKEN, Stage.CANCELLED):
+            self.reallocated_gpus.labels(outcome=str(outcome))
+        for stage in ("Suspending", "Releasing", "Admitting"):
+            self.reallocation_stages.labels(stage=stage)
+        for origin in ("reused", "provisioned"):
+            self.gate_gpus.labels(origin=origin)
 
     def _fleet(self, page: Declaring) -> None:
         page.begin("GPUs and money", LEADER)

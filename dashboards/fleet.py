@@ -1,0 +1,161 @@
+"""How many GPUs are idle, whose are they, what do they cost, and what was won?"""
+
+from typing import Any
+
+from dashboards.panels import (
+    GREEN,
+    ORANGE,
+    RED,
+    SCOPE,
+    STATES,
+    Column,
+    Query,
+    bars,
+    board,
+    choice,
+    fill,
+    gained,
+    graph,
+    heat,
+    number,
+    row,
+    rows,
+)
+
+_IDLE = f'idle_gpu_scaler_gpus{{{SCOPE},state=~"Idle|HeldIdle"}}'
+_HELD = f"idle_gpu_scaler_gpus{{{SCOPE}}}"
+_NONE = "no GPU is held by any pod, or the scaler is not scraped"
+_QUIET = "nothing is idle"
+_FREE = "no prices are set: metrics.prices"
+_WORKLOAD = (
+    "/d/idle-gpu-scaler-workload?var-namespace=${__data.fields.Namespace}&var-workload=${__data.fields.Workload}"
+    "&${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
+)
+
+
+def build() -> Any:
+    """The dashboard."""
+    fleet = board("fleet", "Fleet", "How many GPUs are idle, whose they are, what they cost, and what was won.")
+    fleet.with_variable(choice("namespace", "Namespace", "label_values(idle_gpu_scaler_gpus, namespace)"))
+    fleet.with_variable(choice("queue", "ClusterQueue", "label_values(idle_gpu_scaler_gpus, cluster_queue)"))
+    return fill(fleet, *_now(), *_over_time(), *_whose(), *_won())
+
+
+def _now() -> list[Any]:
+    share = {None: GREEN, 0.1: ORANGE, 0.3: RED}
+    return [
+        row("Now"),
+        number("Held", "How many GPUs do pods hold?", f"sum({_HELD})", unit="short", empty=_NONE, lasts=True),
+        number(
+            "Idle", "How many of them are idle?", f"sum({_IDLE}) or vector(0) and on () sum({_HELD})",
+            unit="short", empty=_NONE, steps={None: GREEN, 1: ORANGE}, lasts=True,
+        ),
+        number(
+            "Idle share", "Which part of what is held is idle?",
+            f"(sum({_IDLE}) or vector(0)) / sum({_HELD})", unit="percentunit", empty=_NONE, steps=share, lasts=True,
+        ),
+        number(
+            "Free", "How many GPUs do nodes offer that nobody holds? Of the whole cluster, whatever is chosen above.",
+            'sum(idle_gpu_scaler_node_gpus{cluster=~"$cluster"}) - sum(idle_gpu_scaler_gpus{cluster=~"$cluster"})',
+            unit="short", empty="no node offers GPUs, or nodes cannot be seen", lasts=True,
+        ),
+        number(
+            "Idle cost", "What have idle GPUs cost in the chosen time?",
+            f"sum by (currency) (increase(idle_gpu_scaler_idle_cost_total{{{SCOPE}}}[$__range]))",
+            unit="short", empty=_FREE, legend="{{currency}}", steps={None: ORANGE},
+        ),
+        number(
+            "Given to gangs", "How many GPU-hours did gangs get of what was suspended, in the chosen time?",
+            gained('idle_gpu_scaler_given_gpu_seconds_total{cluster=~"$cluster"}', "cluster") + " / 3600",
+            unit="h", empty="nothing was handed over", legend="{{cluster}}", steps={None: GREEN},
+        ),
+    ]  # fmt: skip
+
+
+def _over_time() -> list[Any]:
+    return [
+        row("Over time"),
+        graph(
+            "GPUs by state", "What do the GPUs do that pods hold?",
+            Query(expr=f"sum by (state) ({_HELD})", legend="{{state}}"),
+            unit="short", empty=_NONE, colours=STATES, stacked=True, size=(24, 9),
+        ),
+        heat(
+            "Idle share by namespace", "Who leaves which part of their GPUs idle, and at which hours?",
+            Query(
+                expr=f"(sum by (namespace) ({_IDLE}) or 0 * sum by (namespace) ({_HELD})) / "
+                f"sum by (namespace) ({_HELD})",
+                legend="{{namespace}}",
+            ),
+            unit="percentunit", empty=_NONE,
+            steps={None: GREEN, 0.1: "#7FBF7B", 0.25: "#F0E442", 0.5: ORANGE, 0.75: RED},
+        ),
+    ]  # fmt: skip
+
+
+def _whose() -> list[Any]:
+    name = "namespace, cluster_queue, kind, name"
+    columns = (
+        Column(field="namespace", title="Namespace"),
+        Column(field="name", title="Workload", link=_WORKLOAD),
+        Column(field="kind", title="Kind"),
+        Column(field="cluster_queue", title="ClusterQueue"),
+        Column(field="Value #A", title="Idle for", unit="s"),
+        Column(field="Value #B", title="GPUs"),
+        Column(field="Value #C", title="Desired replicas"),
+    )
+    return [
+        row("Whose"),
+        graph(
+            "Idle GPUs by namespace", "Whose are the idle GPUs?",
+            Query(expr=f"sum by (namespace) ({_IDLE})", legend="{{namespace}}"),
+            unit="short", empty=_QUIET, stacked=True, size=(9, 8),
+        ),
+        graph(
+            "Idle GPUs by model", "Which GPUs are idle?",
+            Query(expr=f"sum by (model) ({_IDLE})", legend="{{model}}"),
+            unit="short", empty=_QUIET, stacked=True, size=(8, 8),
+        ),
+        bars(
+            "Why they are still held", "What keeps idle GPUs from being given away?",
+            Query(expr=f"sum by (reason) ({_IDLE})", legend="{{reason}}"),
+            unit="short", empty=_QUIET, steps={None: ORANGE}, size=(7, 8),
+        ),
+        rows(
+            "Idle longest", "Which workloads have been idle longest? The scaler shows the longest metrics.workloads.",
+            f"max by ({name}) (idle_gpu_scaler_workload_idle_seconds{{{SCOPE}}})",
+            f"sum by ({name}) (idle_gpu_scaler_workload_gpus{{{SCOPE}}})"
+            f" and on ({name}) idle_gpu_scaler_workload_idle_seconds",
+            f"max by ({name}) (idle_gpu_scaler_workload_desired_replicas{{{SCOPE}}})"
+            f" and on ({name}) idle_gpu_scaler_workload_idle_seconds",
+            columns=columns, empty="no workload is idle",
+        ),
+    ]  # fmt: skip
+
+
+def _won() -> list[Any]:
+    return [
+        row("Money, and what was won"),
+        graph(
+            "Cost of idle GPUs", "What do idle GPUs cost, an hour?",
+            Query(
+                expr="sum by (namespace, currency) (rate("
+                f"idle_gpu_scaler_idle_cost_total{{{SCOPE}}}[$__rate_interval])) * 3600",
+                legend="{{namespace}} ({{currency}})",
+            ),
+            unit="short", empty=_FREE, stacked=True, size=(8, 8),
+        ),
+        graph(
+            "GPU time by state", "Which part of the GPUs' time was what?",
+            Query(
+                expr=f"sum by (state) (rate(idle_gpu_scaler_gpu_seconds_total{{{SCOPE}}}[$__rate_interval]))",
+                legend="{{state}}",
+            ),
+            unit="short", empty=_NONE, colours=STATES, stacked=True, size=(8, 8),
+        ),
+        graph(
+            "Suspended", "How many GPUs would the suspended workloads hold if they ran?",
+            Query(expr=f"sum by (namespace) (idle_gpu_scaler_suspended_gpus{{{SCOPE}}})", legend="{{namespace}}"),
+            unit="short", empty="nothing is suspended", stacked=True, colours={}, size=(8, 8),
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,188 @@
+"""Does the scaler see what it has to, does it answer KEDA, and does it do what it decides?"""
+
+from typing import Any
+
+from dashboards.panels import (
+    BLUE,
+    CLUSTER,
+    GREEN,
+    ORANGE,
+    RED,
+    Column,
+    Query,
+    bars,
+    board,
+    fill,
+    graph,
+    number,
+    row,
+    rows,
+)
+
+_DOWN = "no replica is scraped"
+_NO_LEADER = "no replica leads"
+ANSWERS = {"active": GREEN, "inactive": ORANGE, "error": BLUE}
+
+
+def build() -> Any:
+    """The dashboard."""
+    found = board("health", "Scaler health", "Does the scaler see, answer, and do what it has to?", since="now-3h")
+    return fill(found, *_now(), *_evidence(), *_answers(), *_kubernetes())
+
+
+def _now() -> list[Any]:
+    return [
+        row("Now"),
+        number(
+            "Replicas", "How many replicas are scraped?", f"count(idle_gpu_scaler_build_info{{{CLUSTER}}})",
+            unit="short", empty=_DOWN, steps={None: ORANGE, 2: GREEN}, lasts=True,
+        ),
+        number(
+            "Leaders", "Is there just one?", f"sum(idle_gpu_scaler_leader{{{CLUSTER}}})",
+            unit="short", empty=_DOWN, steps={None: RED, 1: GREEN, 2: RED}, lasts=True,
+        ),
+        number(
+            "Evaluation", "How old is the newest evaluation?",
+            f"time() - max(idle_gpu_scaler_evaluation_timestamp_seconds{{{CLUSTER}}})",
+            unit="s", empty=_DOWN, steps={None: GREEN, 120: ORANGE, 300: RED}, lasts=True,
+        ),
+        number(
+            "Last call of KEDA", "Since when has KEDA not asked?",
+            f"time() - max(idle_gpu_scaler_last_rpc_timestamp_seconds{{{CLUSTER}}})",
+            unit="s", empty=_DOWN, steps={None: GREEN, 300: ORANGE, 600: RED},
+        ),
+        number(
+            "Failing", "How many ScalableWorkloads cannot be looked after?",
+            f'sum(idle_gpu_scaler_reconcile_queue_keys{{{CLUSTER},state="Failing"}})',
+            unit="short", empty=_NO_LEADER, steps={None: GREEN, 1: RED},
+        ),
+        number(
+            "Certificate", "How long is the certificate still valid that ends first?",
+            f"min(idle_gpu_scaler_certificate_expiry_timestamp_seconds{{{CLUSTER}}}) - time()",
+            unit="s", empty="TLS is off", steps={None: RED, 86400: ORANGE, 604800: GREEN},
+        ),
+    ]  # fmt: skip
+
+
+def _evidence() -> list[Any]:
+    columns = (
+        Column(field="node", title="Node"),
+        Column(field="reason", title="Reason"),
+        Column(field="Value", title="GPUs"),
+    )
+    return [
+        row("Evidence"),
+        graph(
+            "Doubts about the metrics source", "Is what Prometheus says believed as a whole?",
+            Query(expr=f"max by (reason) (idle_gpu_scaler_source_doubt{{{CLUSTER}}})", legend="{{reason}}"),
+            unit="short", empty="the source is trusted", size=(8, 8),
+        ),
+        graph(
+            "Coverage", "Which share of the samples that should be there is there?",
+            Query(expr=f"max by (signal) (idle_gpu_scaler_signal_coverage_ratio{{{CLUSTER}}})", legend="{{signal}}"),
+            unit="percentunit", empty="no GPU reports, or no replica leads", size=(8, 8),
+        ),
+        graph(
+            "Nodes with GPUs", "Of how many nodes can all GPUs be judged?",
+            Query(expr=f"sum by (state) (idle_gpu_scaler_gpu_nodes{{{CLUSTER}}})", legend="{{state}}"),
+            unit="short", empty="no pod holds a GPU, or no replica leads", stacked=True, size=(8, 8),
+            colours={"Trusted": GREEN, "Distrusted": ORANGE, "Silent": RED},
+        ),
+        rows(
+            "GPUs that cannot be judged", "On which nodes, and why?",
+            f"sum by (node, reason) (idle_gpu_scaler_distrusted_gpus{{{CLUSTER}}}) > 0",
+            columns=columns, empty="all GPUs can be judged", size=(8, 8),
+        ),
+        graph(
+            "Time of reads", "How long does the metrics source take, 9 of 10 reads?",
+            Query(
+                expr="histogram_quantile(0.9, sum by (le, query) (rate("
+                f"idle_gpu_scaler_source_read_seconds_bucket{{{CLUSTER}}}[$__rate_interval])))",
+                legend="{{query}}",
+            ),
+            unit="s", empty="nothing was read", size=(8, 8),
+        ),
+        graph(
+            "Time of evaluations", "How long does one evaluation take, 9 of 10?",
+            Query(
+                expr="histogram_quantile(0.9, sum by (le) (rate("
+                f"idle_gpu_scaler_tick_seconds_bucket{{{CLUSTER}}}[$__rate_interval])))",
+                legend="evaluation",
+            ),
+            unit="s", empty=_DOWN, size=(8, 8),
+        ),
+    ]  # fmt: skip
+
+
+def _answers() -> list[Any]:
+    rpcs = f"idle_gpu_scaler_rpc_seconds_bucket{{{CLUSTER}}}[$__rate_interval]"
+    return [
+        row("Answers to KEDA"),
+        graph(
+            "Triggers by answer", "What does KEDA get?",
+            Query(
+                expr=f"max by (answer) (sum by (answer, instance, pod) (idle_gpu_scaler_decisions{{{CLUSTER}}}))",
+                legend="{{answer}}",
+            ),
+            unit="short", empty="no ScaledObject names the scaler", stacked=True, colours=ANSWERS, size=(8, 8),
+        ),
+        bars(
+            "Reasons", "Why does KEDA get that?",
+            Query(
+                expr="max by (answer, reason) (sum by (answer, reason, instance, pod) ("
+                f"idle_gpu_scaler_decisions{{{CLUSTER}}}))",
+                legend="{{answer}}: {{reason}}",
+            ),
+            unit="short", empty="no ScaledObject names the scaler", size=(8, 8),
+        ),
+        graph(
+            "Calls", "How often does KEDA ask, and with which result?",
+            Query(
+                expr="sum by (method, code) (rate("
+                f"idle_gpu_scaler_rpc_seconds_count{{{CLUSTER}}}[$__rate_interval]))",
+                legend="{{method}} {{code}}",
+            ),
+            unit="reqps", empty="KEDA has not asked", size=(8, 8),
+        ),
+        graph(
+            "Time of answers", "How long does KEDA wait, 99 of 100 calls?",
+            Query(expr=f"histogram_quantile(0.99, sum by (le, method) (rate({rpcs})))", legend="{{method}}"),
+            unit="s", empty="KEDA has not asked", size=(24, 7),
+        ),
+    ]  # fmt: skip
+
+
+def _kubernetes() -> list[Any]:
+    calls = f"idle_gpu_scaler_kube_call_seconds_count{{{CLUSTER}}}[$__rate_interval]"
+    return [
+        row("Kubernetes"),
+        graph(
+            "Calls by status", "Does the API let it do what it does?",
+            Query(expr=f"sum by (status) (rate({calls}))", legend="{{status}}"),
+            unit="reqps", empty=_DOWN, stacked=True, size=(8, 8),
+        ),
+        graph(
+            "Age of copies", "How old is what it knows of the cluster?",
+            Query(expr=f"max by (resource) (idle_gpu_scaler_copy_age_seconds{{{CLUSTER}}})", legend="{{resource}}"),
+            unit="s", empty=_DOWN, size=(8, 8),
+        ),
+        graph(
+            "Reconciliations", "Does it do what was decided?",
+            Query(
+                expr="sum by (outcome) (rate("
+                f"idle_gpu_scaler_reconcile_seconds_count{{{CLUSTER}}}[$__rate_interval]))",
+                legend="{{outcome}}",
+            ),
+            unit="ops", empty="there is no ScalableWorkload, or no replica leads", size=(8, 8),
+        ),
+        graph(
+            "Alerts", "Which of our alerts fire?",
+            Query(
+                expr='count by (alertname, alertstate) (ALERTS{alertname=~"GPU.*|IdleGPUs.*|Workload.*|Idle.*|'
+                'Suspensions.*|Decision.*|Gang.*|Reclaim.*|Provisioning.*|Scaler.*|Metrics.*|Node.*|Most.*|'
+                'NoLeader|TwoLeaders|KEDA.*|Reconcile.*|Planning.*|Certificate.*"})',
+                legend="{{alertname}} ({{alertstate}})",
+            ),
+            unit="short", empty="no alert of dashboards/rules fires", bars=True, size=(24, 6),
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,240 @@
+"""Dashboards are in sync, speak of what there is, say what they ask, and show what the demo's Prometheus has seen."""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import promql_parser
+import pytest
+from prometheus_server import require_prometheus
+from told_story import Told, told_story
+
+from dashboards import build, drawing, numbers, preview
+from dashboards.answers import Asker, Series
+from scaler.telemetry.metrics import Metrics
+
+BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(build.FOLDER.glob("*.json"))}
+PANELS = [
+    pytest.param(panel, id=f"{name}: {panel['title']}")
+    for name, board in BOARDS.items()
+    for panel in board["panels"]
+    if panel["type"] != "row"
+]
+NOTHING_WRONG = {
+    "Certificate": "TLS is off in the demo",
+    "Doubts about the metrics source": "there is no reason for doubt",
+    "GPUs that cannot be judged": "all can be judged",
+    "Alerts": "its Prometheus has no rules",
+}
+"""Panels that have nothing to show of the demo, and say so."""
+FOREIGN = {"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", "ALERTS"}
+
+
+def queries(panel):
+    asker = Asker(url="", start=0.0, end=3600.0)
+    return [asker.filled(target["expr"]) for target in panel["targets"]]
+
+
+def selectors(expr) -> Iterator[promql_parser.VectorSelector]:
+    """Every selector of a parsed query."""
+    if isinstance(expr, promql_parser.VectorSelector):
+        yield expr
+        return
+    for name in ("lhs", "rhs", "expr", "param", "vector_selector"):
+        inner = getattr(expr, name, None)
+        if inner is not None:
+            yield from selectors(inner)
+    for inner in getattr(expr, "args", ()) or ():
+        yield from selectors(inner)
+
+
+def declared() -> dict[str, set[str]]:
+    """Labels by name of every series that the scaler shows."""
+    found: dict[str, set[str]] = {}
+    for each in Metrics().declared:
+        for suffix in ("_bucket", "_sum", "_count") if each.type == "histogram" else ("",):
+            found[f"{each.name}{suffix}"] = {*each.labels, *(("le",) if suffix == "_bucket" else ())}
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------- what they say
+
+
+def test_the_files_are_what_the_code_makes() -> None:
+    made = dict(build.contents())
+    assert set(made) == set(build.FOLDER.glob("*.json"))
+    for path, content in made.items():
+        assert path.read_text() == content, "uv run python -m dashboards.build"
+
+
+def test_dashboards_are_told_apart_and_lead_to_each_other() -> None:
+    assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS) == 4
+    for board in BOARDS.values():
+        [link] = board["links"]
+        assert (link["type"], link["tags"]) == ("dashboards", ["idle-gpu-scaler"])
+        assert set(link["tags"]) <= set(board["tags"])
+        assert link["keepTime"]
+        assert link["includeVars"]
+        variables = [each["name"] for each in board["templating"]["list"]]
+        assert variables[:2] == ["datasource", "cluster"]
+
+
+def test_rows_of_workloads_lead_to_the_workload() -> None:
+    [table] = [panel for panel in BOARDS["fleet"]["panels"] if panel["title"] == "Idle longest"]
+    links = [
+        link["url"]
+        for override in table["fieldConfig"]["overrides"]
+        for prop in override["properties"]
+        if prop["id"] == "links"
+        for link in prop["value"]
+    ]
+    uid = BOARDS["workload"]["uid"]
+    assert links
+    assert all(link.startswith(f"/d/{uid}?") for link in links)
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_says_what_it_asks_in_which_unit_and_why_it_may_be_empty(panel) -> None:
+    defaults = panel["fieldConfig"]["defaults"]
+    assert "?" in panel["description"], "the question that it answers"
+    assert defaults["unit"]
+    assert len(defaults["noValue"]) > len("No data")
+    assert panel["datasource"]["uid"] == "${datasource}"
+    at = panel["gridPos"]
+    assert at["x"] + at["w"] <= 24
+
+
+def test_no_two_panels_lie_on_each_other() -> None:
+    for board in BOARDS.values():
+        cells = [
+            (x, y)
+            for panel in board["panels"]
+            for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+            for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+        ]
+        assert len(cells) == len(set(cells))
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_queries_are_well_typed_and_use_only_metrics_and_labels_that_exist(panel) -> None:
+    known = declared()
+    for query in queries(panel):
+        for selector in selectors(promql_parser.parse(query)):
+            named = [each.value for each in selector.matchers.matchers if each.name == "__name__"]
+            names = [selector.name] if selector.name else named[0].split("|")
+            assert set(names) <= known.keys() | FOREIGN
+            for name in names:
+                asked = {each.name for each in selector.matchers.matchers} - {"__name__", "cluster"}
+                assert name in FOREIGN or asked <= known[name], query
+
+
+def test_what_only_the_leader_shows_is_never_the_highest_of_a_sum_and_what_all_show_never_a_sum() -> None:
+    """`sum` over what all replicas show alike counts it once per replica; inside of `max by (instance)` it may."""
+    alike = {each.name for each in Metrics().declared if str(each.shown) == "all"}
+    for board in BOARDS.values():
+        for panel in board["panels"]:
+            for query in queries(panel) if panel["type"] != "row" else ():
+                for name in alike:
+                    if name in query:
+                        assert re.search(r"max( by \([^)]*\))? ?\(", query), query
+
+
+# ------------------------------------------------------------------------------------------------------- what they show
+
+
+@pytest.mark.prometheus
+@pytest.mark.chromium
+@pytest.mark.timeout(240)
+def test_what_the_demo_tells_is_shown(tmp_path: Path) -> None:
+    """One telling for both, as it takes a while."""
+    require_prometheus()
+    (folder := tmp_path / "prometheus").mkdir()
+    with told_story(folder) as told:
+        every_query_finds_data(told)
+        a_browser_shows_every_panel_with_a_picture_or_a_word(told, tmp_path)
+
+
+def every_query_finds_data(told: Told) -> None:
+    empty = [
+        (name, panel["title"], target["refId"])
+        for name, board in BOARDS.items()
+        for panel in board["panels"]
+        for target in panel.get("targets", ())
+        if panel["title"] not in NOTHING_WRONG
+        and not any(math.isfinite(value) for each in told.ask(target) for _, value in each.points)
+    ]
+    assert empty == []
+    for conventional in ("exported_pod", "pod"):
+        found = told.asker().ask({"expr": f'count(DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{conventional}=~"jupyter.*"}})'})
+        assert found, "both label conventions were told"
+
+
+def a_browser_shows_every_panel_with_a_picture_or_a_word(told: Told, tmp_path: Path) -> None:
+    browser = shutil.which("chromium")
+    if browser is None:
+        reason = "the program 'chromium' is not installed (Debian: apt-get install chromium)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    written = dict(preview.pages(told.asker()))
+    assert set(written) == {f"{name}.{theme}.html" for name in BOARDS for theme in preview.THEMES}
+    for name in ("fleet.light.html", "reclaim.dark.html"):
+        (tmp_path / name).write_text(written[name], encoding="utf-8")
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={tmp_path / 'browser'}"]
+        ran = subprocess.run(
+            [browser, *flags, (tmp_path / name).as_uri()], capture_output=True, text=True, timeout=60, check=True
+        )
+        sections = re.findall(r"<section style=.*?</section>", ran.stdout, re.DOTALL)
+        board = BOARDS[name.partition(".")[0]]
+        assert len(sections) == sum(panel["type"] != "row" for panel in board["panels"])
+        for section in sections:
+            shows = re.search(r'<(polyline|polygon|rect|td|div class="(bar|stat))', section)
+            says = re.search(r'<p class="empty">[^<]{8,}</p>', section)
+            assert shows or says, section[:300]
+
+
+# ----------------------------------------------------------------------------------------------------------- pictures
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (0.0, "short", "0"),
+        (1234.0, "short", "1.23 K"),
+        (0.256, "percentunit", "25.6%"),
+        (0.0, "s", "0 s"),
+        (0.0004, "s", "400 µs"),
+        (5400.0, "s", "1.5 h"),
+        (-90.0, "s", "-1.5 min"),
+        (12.0, "reqps", "12 req/s"),
+        (float("nan"), "short", ""),
+        (None, "short", ""),
+    ],
+)
+def test_numbers_are_written_in_their_unit(value, unit, words) -> None:
+    assert numbers.written(value, unit) == words
+
+
+@pytest.mark.parametrize(
+    ("highest", "ticks"), [(0, [0, 1]), (1, [0, 0.25, 0.5, 0.75, 1]), (7, [0, 2, 4, 6, 8]), (16, [0, 5, 10, 15, 20])]
+)
+def test_axes_end_at_a_round_number_above_the_highest(highest, ticks) -> None:
+    assert numbers.ticks(highest) == pytest.approx(ticks)
+
+
+def test_rows_of_several_queries_with_the_same_labels_are_one() -> None:
+    first = [Series("a", ((0.0, 1.0),), {"pod": "a"}), Series("b", ((0.0, 5.0),), {"pod": "b"})]
+    second = [Series("a", ((0.0, 7.0),), {"pod": "a", "__name__": "x"})]
+    assert drawing.merged([first, second]) == [
+        {"pod": "b", "Value #A": 5.0},
+        {"pod": "a", "Value #A": 1.0, "Value #B": 7.0},
+    ]
+
+
+def test_an_empty_panel_says_why() -> None:
+    panel = {"type": "timeseries", "fieldConfig": {"defaults": {"noValue": "nobody waits <yet>"}}}
+    frame = drawing.Frame(width=100, height=100, start=0, end=10, step=1)
+    assert drawing.draw(panel, [[]], frame) == '<p class="empty">nobody waits &lt;yet&gt;</p>'

@@ -1,0 +1,122 @@
+"""A real Prometheus that has watched the demo's third act, the scaler and dcgm-exporter in both label conventions."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from prometheus_server import PrometheusServer, static_scrape
+from small_cluster import until
+
+from dashboards.answers import Asker, Series
+from scaler.cli import demo
+from scaler.embedded.job_manifests import NAMESPACE
+from scaler.embedded.provisioning_story import ProvisioningStory
+from scaler.embedded.story import Entry
+from scaler.kube.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.loops.wishes import WAKE
+
+EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x1", "container": "exporter"}
+INTERVAL = "500ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The Prometheus, and when what was told."""
+
+    url: str
+    start: float
+    waiting_at: float
+    """When nodes were on their way for the gang."""
+    end: float
+
+    def asker(self, end: float | None = None) -> Asker:
+        return Asker(url=self.url, start=self.start, end=end or self.end, rate_interval="4s")
+
+    def ask(self, target: Mapping[str, Any]) -> Sequence[Series]:
+        """Of what is asked about now, what there was in the end or while the gang waited."""
+        found = self.asker().ask(target)
+        return found if found or not target.get("instant") else self.asker(self.waiting_at).ask(target)
+
+
+@contextmanager
+def told_story(folder: Path) -> Iterator[Told]:
+    """The Prometheus goes on when the story is over."""
+    with asyncio.Runner() as runner:
+        stack = runner.run(_entered())
+        try:
+            stage = runner.run(demo._set(stack, demo._GROWING, "dcgm"))
+            with PrometheusServer(folder, _scrapes(stage)) as prometheus:
+                start = time.time()
+                waiting_at = runner.run(_tell(stage, prometheus.url))
+                yield Told(url=prometheus.url, start=start, waiting_at=waiting_at, end=time.time())
+        finally:
+            runner.run(stack.aclose())
+
+
+async def _entered() -> AsyncExitStack:
+    return AsyncExitStack()
+
+
+def _scrapes(stage: demo.Stage) -> list[dict[str, Any]]:
+    exporter = urlsplit(stage.world.exporter_url).netloc
+    plain = static_scrape("dcgm", exporter, interval=INTERVAL)
+    plain["static_configs"][0]["labels"] = EXPORTER
+    honored = static_scrape("dcgm-honored", exporter, interval=INTERVAL, honor_labels=True)
+    scaler = static_scrape("scaler", f"127.0.0.1:{stage.runtime.http_port}", interval=INTERVAL, honor_labels=True)
+    return [plain, honored, scaler]
+
+
+async def _tell(stage: demo.Stage, url: str) -> float:
+    """The act, and then somebody who regrets; and when nodes were on their way."""
+    waiting_at = 0.0
+
+    def tell(entry: Entry) -> None:
+        nonlocal waiting_at
+        if entry.news.event == "NodeAdded":
+            waiting_at = time.time()
+
+    story = ProvisioningStory(world=stage.world, scaler_address=stage.scaler_address, tell=tell, began=time.monotonic())
+    outcome = await story.run()
+    assert outcome.ok, outcome.problem
+    woken = sorted(story.victims)[0]
+    await stage.world.patch(SCALED_OBJECT, NAMESPACE, woken, {"metadata": {"annotations": {WAKE: "true"}}})
+
+    async def is_woken() -> bool:
+        found = await stage.world.read(SCALABLE_WORKLOAD, NAMESPACE, woken)
+        return bool(found["spec"]["replicas"])
+
+    await until(is_woken, seconds=15)
+    # What is left at the end: GPUs that nobody holds, and a server that is quiet and will be suspended for that.
+    await stage.world.delete(JOB, NAMESPACE, story.gang)
+    await stage.world.apply(quiet_server(stage.scaler_address))
+
+    def is_foreseen() -> bool:
+        asker = Asker(url=url, start=time.time() - 60, end=time.time())
+        return bool(asker.ask({"expr": "idle_gpu_scaler_workload_suspend_timestamp_seconds", "instant": True}))
+
+    await until(lambda: asyncio.to_thread(is_foreseen), seconds=20)
+    await asyncio.sleep(2)
+    return waiting_at
+
+
+def quiet_server(address: str) -> list[dict[str, Any]]:
+    """A Deployment that is scaled by time alone, and kept for an hour."""
+    container = {"name": "main", "image": "server", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    labels, metadata = {"app": "server"}, {"name": "server", "namespace": "default"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    keep_until = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
+    policy = {"scalerAddress": address, "idleAfter": "2s", "warmUp": "0s", "keepUntil": keep_until}
+    trigger = {"type": "external", "metadata": policy}
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "server"}
+    scaling = {"scaleTargetRef": target, "minReplicaCount": 0, "maxReplicaCount": 1, "triggers": [trigger]}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    return [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec},
+        {"apiVersion": SCALED_OBJECT.api_version, "kind": "ScaledObject", "metadata": metadata, "spec": scaling},
+    ]
