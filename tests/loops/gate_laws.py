@@ -19,6 +19,7 @@ from gate_bustle import BusyTown, gpus_of, is_ending, is_on_a_node, is_over, is_
 from gate_nature import Nature
 from gate_town import CHECK
 
+from scaler.core.gate_values import Because
 from scaler.embedded.conditions import condition, has
 from scaler.embedded.kinds import NODE, POD, PROVISIONING_REQUEST, WORKLOAD, Json
 
@@ -67,7 +68,8 @@ class Laws:
         if report.opened:
             self._of_promises()
         if not (self._nature.hurries or self._nature.provisions):
-            self._of_turns({each.key for each in report.opened}, {each.key for each in report.waiting})
+            waiting = {each.key: each.answer.because for each in report.waiting}
+            self._of_turns({each.key for each in report.opened}, waiting)
 
     def _of_promises(self) -> None:
         promised = [each for each in self._town.client.all(WORKLOAD) if is_promised(each)]
@@ -76,11 +78,14 @@ class Laws:
             names = ", ".join(each["metadata"]["name"] for each in promised)
             raise LawBrokenError(f"GPUs are promised twice: not all pods of {names} have places in {self._town.free()}")
 
-    def _of_turns(self, opened: set[str], waiting: set[str]) -> None:
-        """Of the first in line. Once it is seen to fit as soon as pods have ended, nobody may change that."""
-        line = [each for each in self._town.client.all(WORKLOAD) if _key(each) in opened | waiting]
+    def _of_turns(self, opened: set[str], waiting: Mapping[str, Because]) -> None:
+        """Of the first in line. Once it is seen to fit as soon as pods have ended, nobody may change that.
+
+        One that fits only if every pod goes to one certain node waits for more room, and keeps nothing.
+        """
+        line = [each for each in self._town.client.all(WORKLOAD) if _key(each) in opened or _key(each) in waiting]
         first = min(line, key=_turn, default=None)
-        if first is None or _key(first) in opened:
+        if first is None or _key(first) in opened or waiting[_key(first)] is Because.SCATTERED:
             self._awaited = None
             return
         theirs = [pod for each in line if _key(each) in opened for pod in self._owed(each)]
