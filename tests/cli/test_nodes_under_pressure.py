@@ -8,7 +8,9 @@ from pathlib import Path
 from hurried_team import CHECK, HURRIED, TEAM, Team, team
 from running_scaler import fetch
 
-from scaler.embedded.kinds import POD, Json
+from scaler.embedded.autoscaler import BEST_EFFORT_ATOMIC, AutoscalerConfig, Scenario, Shape
+from scaler.embedded.config import Part
+from scaler.embedded.kinds import POD, PROVISIONING_REQUEST, Json
 from scaler.embedded.kubelet import KubeletTiming
 from scaler.kube.resources import SCALED_OBJECT
 
@@ -96,3 +98,40 @@ async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_ask
         assert says(ours, "gang").startswith("Pending")
         assert f"VictimBusy ({TEAM}/b)" in await ours.hears("gang", "ReclaimCancelled")
         assert not pods_of(ours, "gang")
+
+
+async def test_idle_gpus_are_taken_before_nodes_are_asked_for_and_then_only_for_what_is_missing(tmp_path: Path) -> None:
+    """One node of 4 is busy, a and b hold a second one, 4 are free. The gang wants three pods of 4: one is missing."""
+    scenario = Scenario(
+        provisioning_class=BEST_EFFORT_ATOMIC,
+        provisioned_after=timedelta(seconds=0.5),
+        shape=Shape(gpus=4),
+        counts_free=False,
+    )
+    growing = replace(
+        SLOW,
+        autoscaler=AutoscalerConfig(scenarios=(scenario,)),
+        parts=HURRIED.parts | {Part.AUTOSCALER},
+        follows=(*HURRIED.follows, PROVISIONING_REQUEST),
+    )
+    policy = {"provisioning": {"className": BEST_EFFORT_ATOMIC, "amount": "Missing"}}
+    async with team(tmp_path, PLENTY, gate=policy, config=growing) as ours, ours.scaler():
+        await fill(ours, busy=4)
+        idle = "NobodyWaits"
+        await ours.sees(lambda: {ours.status(each).get("reason") for each in ("a", "b")} == {idle}, "both to be idle")
+        await ours.submits("gang", gpus=4, pods=3)
+        requests: list[Json] = []
+        too_early = False
+
+        def is_let_go() -> bool:
+            nonlocal requests, too_early
+            requests = ours.world.all(PROVISIONING_REQUEST, TEAM) or requests
+            too_early = too_early or (bool(requests) and any(pods_of(ours, name) for name in ("a", "b")))
+            return ours.is_admitted("gang")
+
+        await ours.sees(is_let_go, "the gang's admission")
+        assert not too_early
+        assert [each["spec"]["podSets"][0]["count"] for each in requests] == [1]
+        assert ours.are_active("a", "b", "busy") == [False, False, True]
+        await ours.sees(lambda: len(pods_of(ours, "gang")) == 3, "its pods on nodes")
+        assert len({pod["spec"]["nodeName"] for pod in pods_of(ours, "gang")}) == 3
