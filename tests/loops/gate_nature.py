@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from gate_bustle import Mischief
+from gate_board import Mischief
 from gate_cloud import DETAIL, LABEL
 
 from scaler.embedded.kinds import Json

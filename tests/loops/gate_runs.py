@@ -23,7 +23,8 @@ from random import Random
 from typing import Any
 
 from embedded.memory_client import START
-from gate_bustle import SECOND, BusyTown, Mischief, is_ending, is_let_go, is_on_a_node, owner_uid
+from gate_board import Mischief
+from gate_bustle import SECOND, BusyTown, is_ending, is_let_go, is_on_a_node, owner_uid
 from gate_cloud import Whims
 from gate_laws import LawBrokenError, Laws, can_seat
 from gate_nature import UNLIMITED, Nature, nature_of
