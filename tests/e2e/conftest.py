@@ -52,8 +52,10 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Ground | None
     try:
         async with ground(Path(path)) as found:
             yield found
+            return
     except UnfitError as why:
-        pytest.fail(str(why), pytrace=False)
+        problem = str(why)
+    pytest.fail(problem, pytrace=False)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ async def test_a_gang_that_fits_in_part_starts_nothing_until_a_node_comes(begin:
     async with begin(nodes={"a": 8}, gpus=16) as town:
         await town.submit("gang", pods=2, gpus=8)
         await town.until_says("not fit", "gang")
-        await town.stays_out("gang", seconds=2)
+        await town.stays_out("gang", seconds=1)
         town.add_node("b")
         await town.until_runs("gang")
         assert town.nodes_of("gang") == {"a", "b"}
