@@ -19,7 +19,7 @@ from pressure_world import GPU, PressureWorld
 
 from scaler.core.claims import Claim, Seated, Verdict
 from scaler.core.gate_values import Answer, Because, State
-from scaler.core.placement import Demand, Node, Occupant, capacity_of
+from scaler.core.placement import Capacity, Demand, Node, Occupant, capacity_of
 from scaler.core.promises import promise
 from scaler.core.prospects import Line
 from scaler.core.provisioning import Kind
@@ -135,6 +135,10 @@ class NodesWorld(PressureWorld):
             self.gated[name] = pods, gpus
         super().waits(name, gpus=max(1, pods) * gpus, **options)
 
+    def leaves(self, name: str) -> None:
+        self.gated.pop(name, None)
+        super().leaves(name)
+
     def starts(self, name: str, on: str, gpus: int) -> None:
         """Somebody's pod, which Kueue knows nothing of, takes a place."""
         self.places[name] = on
@@ -159,16 +163,17 @@ class NodesWorld(PressureWorld):
 
     # ------------------------------------------------------------------------------------------------------------ nodes
 
-    def capacity(self) -> Any:
+    def capacity(self) -> Capacity:
         nodes = [Node(name=name, allocatable={GPU: gpus, "pods": 110}) for name, gpus in self.nodes.items()]
-        return capacity_of(
-            nodes, [self._occupant(name, node) for name, node in self.places.items() if self._is_on(name)]
-        )
+        return capacity_of(nodes, [each for name, node in self.places.items() for each in self._occupants(name, node)])
 
-    def _occupant(self, name: str, node: str) -> Occupant:
-        [found] = self.cluster.pods.by_index("workload", (NAMESPACE, name))
-        gpus = int(found.spec.containers[0].resources.requests[GPU])
-        return Occupant(pod=name, node=node, requests={GPU: gpus}, workload=f"{NAMESPACE}/{name}")
-
-    def _is_on(self, name: str) -> bool:
-        return bool(self.cluster.pods.by_index("workload", (NAMESPACE, name)))
+    def _occupants(self, name: str, node: str) -> list[Occupant]:
+        return [
+            Occupant(
+                pod=each.metadata.name,
+                node=node,
+                requests={GPU: int(each.spec.containers[0].resources.requests[GPU])},
+                workload=f"{NAMESPACE}/{name}",
+            )
+            for each in self.cluster.pods.by_index("workload", (NAMESPACE, name))
+        ]
