@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,8 +102,6 @@ class _Scenery:
     nodes: Mapping[str, int]
     autoscaler: AutoscalerConfig | None = None
     """Where it is told how to answer, nodes come while the act is told."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the scaler, beside the usual ones."""
 
 
 _GROWING = _Scenery(nodes=provisioning_story.NODES, autoscaler=provisioning_story.AUTOSCALER)
@@ -143,7 +141,7 @@ async def _set(stack: AsyncExitStack, scenery: _Scenery, source: str) -> Stage:
     if source == "prometheus":
         prometheus = await end.enter_async_context(PrometheusProcess(pages, interval=COLLECTION))
         metrics = {"prometheus.url": prometheus.url}
-    runtime = Runtime(settings(own, {**metrics, **scenery.settings}))
+    runtime = Runtime(settings(own, metrics))
     await runtime.start()
     running = asyncio.create_task(runtime.run(), name="scaler")
     end.push_async_callback(_stop, runtime, running)
