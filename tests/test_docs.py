@@ -5,6 +5,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,7 +139,7 @@ def _called(command: list[str]) -> Iterator[tuple[str, ...]]:
     while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
         command = command[1:]
     if command[:1] == [PROGRAM] and len(command) > 1:
-        pairs = zip(command, command[1:], strict=False)
+        pairs = pairwise(command)
         yield tuple(word for before, word in pairs if word != "…" or before.startswith("-"))
 
 

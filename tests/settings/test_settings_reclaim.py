@@ -267,21 +267,23 @@ def test_a_default_policy_that_cannot_be_used_is_refused(file: Path, text: str, 
 # -------------------------------------------------------------------------------------------------------- the reference
 
 
-def section_of_readme() -> str:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    return readme.split("\n### Settings\n", 1)[1].split("\n### ", 1)[0]
+def shown_settings() -> list[dict[str, Any]]:
+    """The settings that the pages for operators show."""
+    docs = Path(__file__).parents[2] / "docs"
+    pages = [(docs / page).read_text(encoding="utf-8") for page in ("settings.md", "policies.md")]
+    return [yaml.safe_load(block) for page in pages for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
 
 
-def test_the_readmes_settings_can_be_loaded(file: Path) -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", section_of_readme(), re.DOTALL)
-    file.write_text("".join(blocks))
+def test_the_settings_that_pages_show_can_be_loaded(file: Path) -> None:
+    together: dict[str, Any] = {}
+    for document in shown_settings():
+        together |= document
+    file.write_text(yaml.safe_dump(together))
     assert load(file, environ={}, flags={}).reclaim.budgets
 
 
-def test_the_readme_names_every_setting_on_reclaiming() -> None:
-    documents: list[dict[str, Any]] = [
-        yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", section_of_readme(), re.DOTALL)
-    ]
+def test_pages_name_every_setting_on_reclaiming() -> None:
+    documents = shown_settings()
     shown = next(document["reclaim"] for document in documents if "reclaim" in document)
     known = Settings().reclaim.model_dump(by_alias=True)
     assert set(shown) == set(known)
