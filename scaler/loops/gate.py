@@ -121,6 +121,8 @@ class Gate:
         self._turn: Name = ("", "")
         """The last for whom nodes were asked, where there was no time for all."""
         self._patient_until: datetime | None = None
+        self._doubt = ""
+        """Why nobody knows who was let go; empty where it is known."""
         self.report: GateReport | None = None
         """Of the latest tick or look."""
         self.considers: Callable[[str, datetime], str] = lambda _uid, _now: ""
@@ -171,6 +173,7 @@ class Gate:
         await self._checks.keep(checks, now)
         if self._view.unlisted and self._patient_until is not None and now < self._patient_until:
             return self._reported(GateReport(at=now, blind=f"not listed yet: {self._view.unlisted}"))
+        self._doubt = await self._writer.clear_doubts()
         blind, answers = await self._answers(now)
         opened = await self._say(answers, blind, now)
         return self._reported(GateReport(at=now, blind=blind, waiting=_waiting(answers), opened=tuple(opened)))
@@ -210,9 +213,9 @@ class Gate:
         return {check.metadata.name: self._checks.policy(check) for check in self._view.checks()}
 
     def _seen(self) -> Capacity | Blind:
-        """What nodes have free, where it is also known who has quota."""
-        capacity = self._capacity()
-        return Blind(self._view.unseen) if self._view.unseen and isinstance(capacity, Capacity) else capacity
+        """What nodes have free, where it is also known who has quota, and who was let go."""
+        capacity, reason = self._capacity(), self._view.unseen or self._doubt
+        return Blind(reason) if reason and isinstance(capacity, Capacity) else capacity
 
     def _cases(self, policies: Mapping[str, Policy]) -> list[GangCase]:
         givers = self._endings.givers()

@@ -6,7 +6,8 @@ Laws:
   nothing is written, and the next tick looks at it.
 * Of a Workload that gives its quota back it is noted first, and which quota. A process that dies in between leaves one
   that is asked for the same quota again, and never one that is asked for ever.
-* What was written counts at once, before the copy shows it.
+* What was written counts at once, before the copy shows it. Where no answer was heard it is read anew before anybody
+  else is let go: a gang that was, unheard, has its places.
 * Nothing is announced that was not written.
 """
 
@@ -40,6 +41,7 @@ Json = dict[str, Any]
 _REFRESHED = 50
 """Messages that are brought up to date in one tick although their reason is the same."""
 _REFRESH_AFTER = timedelta(seconds=30)
+_GONE = 404
 _RESET = "Reset to Pending after eviction."
 """How Kueue words an entry that it has set back."""
 
@@ -58,6 +60,8 @@ class EntryWriter:
         self._announcer = announcer
         self._remember = remember
         self._told: dict[Name, _Told] = {}
+        self._doubtful: set[str] = set()
+        """Keys of Workloads to which was written, and no answer was heard."""
 
     def forget_others(self, names: Iterable[Name]) -> None:
         """Forget what was told of all but these."""
@@ -122,14 +126,38 @@ class EntryWriter:
         body = entry_patch(raw, check, answer, now)
         if body is None:
             return False
-        written = await self._api.patch(WORKLOAD.path(namespace, name, "status"), body)
+        key = f"{namespace}/{name}"
+        self._doubtful.add(key)
+        try:
+            written = await self._api.patch(WORKLOAD.path(namespace, name, "status"), body)
+        except KubeError as error:
+            if _is_refused(error):
+                self._doubtful.discard(key)
+            raise
         self._remember(decode(Workload, written))
+        self._doubtful.discard(key)
         return True
 
     async def _read(self, key: str) -> tuple[Json, Workload]:
         namespace, _, name = key.partition("/")
         body = await self._api.get(WORKLOAD.path(namespace, name))
         return msgspec.json.decode(body), decode(Workload, body)
+
+    async def clear_doubts(self) -> str:
+        """Find out whether writes were done of which no answer was heard. Why that is not known; empty where it is.
+
+        Who was let go without our knowing has places that are not to be promised to others.
+        """
+        for key in sorted(self._doubtful):
+            try:
+                _, fresh = await self._read(key)
+            except (KubeError, *UNREADABLE) as error:
+                if not (isinstance(error, KubeError) and error.status == _GONE):
+                    return f"nobody knows whether {key} was let go: {error}"
+            else:
+                self._remember(fresh)
+            self._doubtful.discard(key)
+        return ""
 
     async def stand_back(self, key: str, checks: Sequence[str], plan: str, now: datetime) -> str:
         """Let the Workload give its quota back, once; empty when it was told to, and otherwise why not.
@@ -169,6 +197,11 @@ class EntryWriter:
     def _tell(self, workload: Workload, reason: str, message: str, *, warning: bool = False) -> None:
         about = ObjectReference.of(WORKLOAD, workload.metadata)
         self._announcer.record(replace(about, resource_version=""), reason, message, warning=warning)
+
+
+def _is_refused(error: KubeError) -> bool:
+    """Whether it is sure that nothing was done. Without an answer, or after the server's own failure, it is not."""
+    return error.reason == NOT_LEADING or 400 <= error.status < 500
 
 
 def _note(gang: Gang, to: str, now: datetime) -> Yielded:

@@ -97,9 +97,15 @@ class TroubledApi(MemoryApi):
 
     chance: Random
     mischief: Mischief = Mischief()
+    is_down = False
     touch: Callable[[str], None] = staticmethod(lambda _: None)  # type: ignore[assignment]
     watch: Callable[[str, Json], None] = staticmethod(lambda _path, _body: None)  # type: ignore[assignment]
     """Told of every patch before it is carried out."""
+
+    async def get(self, path: str) -> bytes:
+        if self.is_down:
+            raise KubeError(f"get {path}: nobody answers", reason="Unreachable")
+        return await super().get(path)
 
     async def patch(self, path: str, body: Any, *, dry_run: bool = False) -> bytes:
         self._before(path)

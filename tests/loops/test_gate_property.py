@@ -11,13 +11,14 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from gate_board import Mischief, TroubledApi
 from gate_bustle import BusyTown
 from gate_nature import nature_of
 from gate_runs import Outcome, play
 from gate_town import GateTown
 
 from scaler.core.provisioning import Kind
-from scaler.embedded.kinds import POD, WORKLOAD
+from scaler.embedded.kinds import NODE, POD, WORKLOAD
 from scaler.loops.provisioning import Progress
 
 RUNS, SHARES = 120, 4
@@ -112,6 +113,44 @@ async def test_a_gang_that_no_autoscaler_answers_keeps_nothing_from_others_for_e
     town.autoscaler.says[town.workload("large")["metadata"]["name"]] = replace(asked, is_late=True)
     await town.passes(1)
     assert town.is_running("small")
+
+
+async def test_who_was_let_go_unheard_has_its_places() -> None:
+    """The write was done, its answer was lost, and the copy lags: the gang looks as if it waited, and might be planned
+    for another node now. It is tied to the first one, which is not promised to anybody else."""
+    town = GateTown({"a": 16}, policy={"pin": {"enabled": True}}, api=TroubledApi)
+    api = town.api
+    assert isinstance(api, TroubledApi)
+    api.chance = Random(0)
+    await town.passes(1)
+    town.submit("one", gpus=8)
+    town.submit("two", gpus=16)
+    await town.passes(0, gate=False)
+    api.mischief = Mischief(unheard=1000)
+    await town.gate.tick(town.client.now)
+    assert town.says("one") == "Ready: fits whole: 1 pod on 1 node (a)"
+    api.mischief = Mischief()
+    town.add_node("c", 8)
+    town.copies[NODE].follow(town.client.all(NODE))
+    await town.gate.tick(town.client.now)
+    assert town.says("two").startswith("Pending")
+
+
+async def test_nobody_is_let_go_while_it_is_not_known_who_was() -> None:
+    town = GateTown({"a": 8, "b": 8}, api=TroubledApi)
+    api = town.api
+    assert isinstance(api, TroubledApi)
+    api.chance = Random(0)
+    await town.passes(1)
+    town.submit("one", gpus=8)
+    await town.passes(0, gate=False)
+    api.mischief = Mischief(unheard=1000)
+    await town.gate.tick(town.client.now)
+    api.mischief, api.is_down = Mischief(), True
+    report = await town.gate.tick(town.client.now)
+    assert report.blind.startswith("nobody knows whether ns/job-one")
+    api.is_down = False
+    assert (await town.gate.tick(town.client.now)).blind == ""
 
 
 async def _made_its_pod(town: GateTown, name: str) -> None:
