@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -23,10 +22,9 @@ PROGRAM = "idle-gpu-scaler"
 
 @cache
 def pages() -> tuple[Path, ...]:
-    """Markdown that belongs to the project, generated or not."""
-    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
-    return tuple(path for line in done.stdout.splitlines() if (path := ROOT / line).is_file())
+    """Markdown that belongs to the project."""
+    folders = ("benchmarks", "dashboards", "deploy", "docs")
+    return tuple(sorted([*ROOT.glob("*.md"), *(page for each in folders for page in (ROOT / each).rglob("*.md"))]))
 
 
 def text_of(page: Path) -> str:

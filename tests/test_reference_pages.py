@@ -1,0 +1,146 @@
+"""Pages that list what the program knows have all of it, and nothing else: parameters, reasons, phases, annotations."""
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import scaler.keda.metadata as trigger_metadata
+from scaler.core.durations import format_duration
+from scaler.core.policy import Policy, Reclaim
+from scaler.core.reasons import Because, Unknowable
+from scaler.core.reclaim.values import Why
+from scaler.core.suspension import Phase
+from scaler.embedded.manifests import objects_in
+from scaler.keda.metadata import parse_metadata
+from scaler.keda.servicer import METRIC_NAME
+from scaler.loops.outlook.waiting import Waits
+from scaler.loops.wishes import KEEP_UNTIL, WAKE
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def section(name: str, heading: str) -> str:
+    """From that heading to the next one of its level or above."""
+    text = page(name)
+    level = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    assert level, f"{name}.md has no heading {heading!r}"
+    rest = text[level.end() :]
+    end = re.search(rf"^#{{1,{len(level[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The cells of each table's row, by each word in its first cell that is code."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            found |= dict.fromkeys(re.findall(r"`([^`]+)`", cells[0]), cells)
+    return found
+
+
+def yaml_of(text: str) -> list[dict[str, Any]]:
+    return [each for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for each in yaml.safe_load_all(block)]
+
+
+# ----------------------------------------------------------------------------------------------------- trigger metadata
+
+PARAMETERS = rows(section("trigger-reference", "Parameter list"))
+OURS = {key for key in PARAMETERS if key not in trigger_metadata.KEDA_KEYS}
+
+
+def test_every_parameter_is_listed_and_every_listed_one_is_taken() -> None:
+    assert set(trigger_metadata._FIELDS) == OURS
+
+
+def test_the_defaults_that_are_listed_are_those_of_the_policy() -> None:
+    policy = Policy()
+    built_in = {
+        "idleAfter": f"`{format_duration(policy.idle_after)}`",
+        "warmUp": f"`{format_duration(policy.warm_up)}`",
+        "activeAbove": f"`{policy.active_above_ratio * 100:g} %`",
+        "gpus": f"`{policy.gpus}`",
+        "mode": f"`{policy.mode}`",
+        "reclaim": f"`{policy.reclaim}`",
+        "idleAfterUnderPressure": "as `idleAfter`",
+        "keepUntil": "–",
+    }
+    assert {key: PARAMETERS[key][1] for key in OURS} == built_in
+
+
+def test_what_is_shown_as_a_trigger_can_be_used() -> None:
+    documents = yaml_of(page("trigger-reference"))
+    triggers = [each["triggers"] for each in documents if "triggers" in each]
+    triggers += [each["spec"]["triggers"] for each in documents if each.get("kind") == "ScaledObject"]
+    assert len(triggers) == 3
+    for [trigger] in triggers:
+        assert parse_metadata(trigger["metadata"])
+    assert set(triggers[0][0]["metadata"]) == OURS | {"scalerAddress"}
+
+
+def test_what_is_shown_to_be_applied_is_one_object_after_the_other() -> None:
+    example = section("trigger-reference", "Examples")
+    kinds = [
+        body["kind"] for block in re.findall(r"```yaml\n(.*?)```", example, re.DOTALL) for body in objects_in(block)
+    ]
+    assert kinds == ["ScalableWorkload", "TriggerAuthentication", "ScaledObject", "ScaledObject"]
+
+
+def test_the_metric_has_the_name_that_keda_gets() -> None:
+    assert f"`{METRIC_NAME}`" in section("trigger-reference", "The metric")
+
+
+@pytest.mark.parametrize("annotation", [WAKE, KEEP_UNTIL])
+def test_annotations_are_explained(annotation: str) -> None:
+    assert annotation in section("trigger-reference", "Annotations")
+    assert annotation in section("policies", "For the owner of a workload")
+
+
+# -------------------------------------------------------------------------------------------------------------- reasons
+
+
+def missing(known: Iterable[StrEnum], text: str) -> set[str]:
+    return {str(each) for each in known} - set(re.findall(r"`(\w+)`", text))
+
+
+def test_every_reason_for_0_or_1_is_in_the_table_of_decisions() -> None:
+    assert missing(Because, section("concepts", "The decision")) == set()
+
+
+def test_every_reason_not_to_know_says_what_to_do() -> None:
+    table = rows(section("troubleshooting", "Everything is Unknown"))
+    assert set(table) >= {str(each) for each in Unknowable}
+    assert not [reason for reason in Unknowable if not table[str(reason)][2]]
+
+
+def test_every_reason_for_which_nobody_is_suspended_is_explained() -> None:
+    assert missing(Why, page("waiting-gangs")) == set()
+
+
+def test_every_reason_why_a_gang_waits_is_explained() -> None:
+    assert missing(Waits, section("waiting-gangs", "Look before you wait")) == set()
+
+
+def test_every_phase_in_which_a_workload_does_not_come_back_is_explained() -> None:
+    settled = {Phase.RUNNING, Phase.FINISHED, Phase.REFUSED, Phase.HELD, Phase.SUSPENDED}
+    assert set(rows(section("troubleshooting", "It does not come back"))) == {str(each) for each in {*Phase} - settled}
+
+
+def test_every_way_to_reclaim_is_explained() -> None:
+    assert {str(each) for each in Reclaim} <= set(rows(section("policies", "What takes idle GPUs away")))
+
+
+def test_symptoms_lead_to_their_sections() -> None:
+    text = page("troubleshooting")
+    named = set(re.findall(r"\]\(#([\w-]+)\)", text[: text.index("\n## ")]))
+    headings = {each.lower().replace(" ", "-") for each in re.findall(r"^## (.*)$", text, re.MULTILINE)}
+    assert named == headings
