@@ -175,11 +175,12 @@ class BusyTown(GateTown):
             await (self._bustle() if self.hurries and not quiet else self._calm())
 
     async def _calm(self) -> None:
+        """All others have done what they had to before the gate looks."""
         for _ in range(_LONGEST):
             awake = [part for part in self.parts if self._is_awake(part)]
             if not awake:
                 return
-            for part in awake:
+            for part in [each for each in awake if each is not self.gate_part] or awake:
                 await self._take_turn(part)
         raise AssertionError(f"never comes to rest: {', '.join(part.name for part in awake)}")
 
