@@ -42,7 +42,7 @@ def test_the_stages_of_a_hand_over_are_timed_as_far_as_it_came(metrics: Metrics)
         ("Releasing",): 30,
         ("Admitting",): 60,
     }
-    assert values(metrics, "reallocated_gpus_total", "outcome") == {("Admitted",): 4, ("Cancelled",): 4}
+    assert values(metrics, "reallocated_gpus_total", "outcome") == {("Admitted",): 4, ("Taken",): 0, ("Cancelled",): 4}
     assert values(metrics, "reallocation_seconds_sum") == {(): 95}
     assert values(metrics, "wasted_gpu_seconds_total") == {(): 4 * 90 + 4 * 5}
 
