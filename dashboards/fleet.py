@@ -36,7 +36,7 @@ _WORKLOAD = (
 def build() -> Any:
     """The dashboard."""
     fleet = board("fleet", "Fleet", "How many GPUs are idle, whose they are, what they cost, and what was won.")
-    fleet.with_variable(choice("namespace", "Namespace", "label_values(idle_gpu_scaler_gpus, namespace)"))
+    fleet.with_variable(choice("namespace", "Namespace", "label_values(idle_gpu_scaler_gpus, workload_namespace)"))
     fleet.with_variable(choice("queue", "ClusterQueue", "label_values(idle_gpu_scaler_gpus, cluster_queue)"))
     return fill(fleet, *_now(), *_over_time(), *_whose(), *_won())
 
@@ -83,9 +83,9 @@ def _over_time() -> list[Any]:
         heat(
             "Idle share by namespace", "Who leaves which part of their GPUs idle, and at which hours?",
             Query(
-                expr=f"(sum by (namespace) ({_IDLE}) or 0 * sum by (namespace) ({_HELD})) / "
-                f"sum by (namespace) ({_HELD})",
-                legend="{{namespace}}",
+                expr=f"(sum by (workload_namespace) ({_IDLE}) or 0 * sum by (workload_namespace) ({_HELD})) / "
+                f"sum by (workload_namespace) ({_HELD})",
+                legend="{{workload_namespace}}",
             ),
             unit="percentunit", empty=_NONE,
             steps={None: GREEN, 0.1: "#7FBF7B", 0.25: "#F0E442", 0.5: ORANGE, 0.75: RED},
@@ -94,9 +94,9 @@ def _over_time() -> list[Any]:
 
 
 def _whose() -> list[Any]:
-    name = "namespace, cluster_queue, kind, name"
+    name = "workload_namespace, cluster_queue, kind, name"
     columns = (
-        Column(field="namespace", title="Namespace"),
+        Column(field="workload_namespace", title="Namespace"),
         Column(field="name", title="Workload", link=_WORKLOAD),
         Column(field="kind", title="Kind"),
         Column(field="cluster_queue", title="ClusterQueue"),
@@ -108,7 +108,7 @@ def _whose() -> list[Any]:
         row("Whose"),
         graph(
             "Idle GPUs by namespace", "Whose are the idle GPUs?",
-            Query(expr=f"sum by (namespace) ({_IDLE})", legend="{{namespace}}"),
+            Query(expr=f"sum by (workload_namespace) ({_IDLE})", legend="{{workload_namespace}}"),
             unit="short", empty=_QUIET, stacked=True, size=(9, 8),
         ),
         graph(
@@ -139,9 +139,9 @@ def _won() -> list[Any]:
         graph(
             "Cost of idle GPUs", "What do idle GPUs cost, an hour?",
             Query(
-                expr="sum by (namespace, currency) (rate("
+                expr="sum by (workload_namespace, currency) (rate("
                 f"idle_gpu_scaler_idle_cost_total{{{SCOPE}}}[$__rate_interval])) * 3600",
-                legend="{{namespace}} ({{currency}})",
+                legend="{{workload_namespace}} ({{currency}})",
             ),
             unit="short", empty=_FREE, stacked=True, size=(8, 8),
         ),
@@ -155,7 +155,10 @@ def _won() -> list[Any]:
         ),
         graph(
             "Suspended", "How many GPUs would the suspended workloads hold if they ran?",
-            Query(expr=f"sum by (namespace) (idle_gpu_scaler_suspended_gpus{{{SCOPE}}})", legend="{{namespace}}"),
+            Query(
+                expr=f"sum by (workload_namespace) (idle_gpu_scaler_suspended_gpus{{{SCOPE}}})",
+                legend="{{workload_namespace}}",
+            ),
             unit="short", empty="nothing is suspended", stacked=True, colours={}, size=(8, 8),
         ),
     ]  # fmt: skip

@@ -66,7 +66,7 @@ def _now() -> list[Any]:
 
 def _evidence() -> list[Any]:
     columns = (
-        Column(field="node", title="Node"),
+        Column(field="gpu_node", title="Node"),
         Column(field="reason", title="Reason"),
         Column(field="Value", title="GPUs"),
     )
@@ -90,7 +90,7 @@ def _evidence() -> list[Any]:
         ),
         rows(
             "GPUs that cannot be judged", "On which nodes, and why?",
-            f"sum by (node, reason) (idle_gpu_scaler_distrusted_gpus{{{CLUSTER}}}) > 0",
+            f"sum by (gpu_node, reason) (idle_gpu_scaler_distrusted_gpus{{{CLUSTER}}}) > 0",
             columns=columns, empty="all GPUs can be judged", size=(8, 8),
         ),
         graph(

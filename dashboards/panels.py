@@ -50,7 +50,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 DATA_SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 CLUSTER = 'cluster=~"$cluster"'
 """Matches where nothing sets such a label, too: all clusters are `.*`."""
-SCOPE = f'{CLUSTER},namespace=~"$namespace",cluster_queue=~"$queue"'
+SCOPE = f'{CLUSTER},workload_namespace=~"$namespace",cluster_queue=~"$queue"'
 TAG = "idle-gpu-scaler"
 
 # Told apart by everybody, on white and on black (Okabe and Ito).
@@ -74,7 +74,7 @@ WIDTH = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One query and the name of what comes of it: a template such as `{{namespace}}`."""
+    """One query and the name of what comes of it: a template such as `{{workload_namespace}}`."""
 
     expr: str
     legend: str = ""

@@ -35,7 +35,7 @@ _NO_CHECK = "no gang has passed our AdmissionCheck in the chosen time"
 def build() -> Any:
     """The dashboard."""
     found = board("reclaim", "Reclaim and queues", "Who waits for GPUs, who gave them, who got them, and how fast.")
-    namespaces = "label_values(idle_gpu_scaler_given_gpus_total, namespace)"
+    namespaces = "label_values(idle_gpu_scaler_given_gpus_total, workload_namespace)"
     found.with_variable(choice("namespace", "Namespace of who gets", namespaces))
     found.with_variable(choice("queue", "ClusterQueue", "label_values(idle_gpu_scaler_pending_gangs, cluster_queue)"))
     return fill(found, *_now(), *_waiting(), *_given(), *_nodes(), *_harm())
@@ -118,16 +118,16 @@ def _waiting() -> list[Any]:
 
 def _given() -> list[Any]:
     sums = "sum by (stage) (rate(idle_gpu_scaler_reallocation_stage_seconds"
-    given = f'idle_gpu_scaler_given_gpus_total{{{_QUEUE},namespace=~"$namespace"}}'
+    given = f'idle_gpu_scaler_given_gpus_total{{{_QUEUE},workload_namespace=~"$namespace"}}'
     columns = (
         Column(field="from_namespace", title="Gave"),
-        Column(field="namespace", title="Got"),
+        Column(field="workload_namespace", title="Got"),
         Column(field="cluster_queue", title="In ClusterQueue"),
         Column(field="through", title="Through"),
         Column(field="Value #A", title="GPUs"),
         Column(field="Value #B", title="GPU time", unit="s"),
     )
-    by = "from_namespace, namespace, cluster_queue, through"
+    by = "from_namespace, workload_namespace, cluster_queue, through"
     time = given.replace("given_gpus_total", "given_gpu_seconds_total")
     return [
         row("Freed and given"),
@@ -157,9 +157,9 @@ def _given() -> list[Any]:
         graph(
             "GPU time that gangs got", "How many GPUs do gangs hold that others have left?",
             Query(
-                expr="sum by (namespace) (rate(idle_gpu_scaler_given_gpu_seconds_total"
-                f'{{{_QUEUE},namespace=~"$namespace"}}[$__rate_interval]))',
-                legend="{{namespace}}",
+                expr="sum by (workload_namespace) (rate(idle_gpu_scaler_given_gpu_seconds_total"
+                f'{{{_QUEUE},workload_namespace=~"$namespace"}}[$__rate_interval]))',
+                legend="{{workload_namespace}}",
             ),
             unit="short", empty=_NOTHING, stacked=True,
         ),

@@ -20,7 +20,7 @@ from dashboards.panels import (
     timeline,
 )
 
-_ITS = f'{CLUSTER},namespace=~"$namespace",name=~"$workload"'
+_ITS = f'{CLUSTER},workload_namespace=~"$namespace",name=~"$workload"'
 _LEFT_OUT = "not among the workloads that are shown one by one (metrics.workloads), or the scaler knows nothing of it"
 _NOT_FORESEEN = "it is not going to be suspended, as far as can be foreseen"
 _PODS = 'pod=~"$workload.*"'
@@ -37,8 +37,10 @@ ANSWERS = {
 def build() -> Any:
     """The dashboard."""
     found = board("workload", "Workload", "One workload: what it did, what was thought of it, and what was done.")
-    found.with_variable(choice("namespace", "Namespace", "label_values(idle_gpu_scaler_workload_answer, namespace)"))
-    names = 'label_values(idle_gpu_scaler_workload_answer{namespace=~"$namespace"}, name)'
+    found.with_variable(
+        choice("namespace", "Namespace", "label_values(idle_gpu_scaler_workload_answer, workload_namespace)")
+    )
+    names = 'label_values(idle_gpu_scaler_workload_answer{workload_namespace=~"$namespace"}, name)'
     found.with_variable(choice("workload", "Workload", names, multi=False))
     return fill(found, *_now(), *_axis(), *_raw())
 

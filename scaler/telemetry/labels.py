@@ -1,7 +1,7 @@
 """What the values of each label mean, whichever metric has it."""
 
 LABELS = {
-    "namespace": "Namespace of the workload; of a gang that was given GPUs, its own. Those beyond "
+    "workload_namespace": "Namespace of the workload; of a gang that was given GPUs, its own. Those beyond "
     "`metrics.namespaces` are `(others)`.",
     "cluster_queue": "ClusterQueue where the workload holds or asks for quota; empty where Kueue does not manage it.",
     "model": "GPU model as the exporter names it, blanks written as `-`; empty where nothing names it.",
@@ -19,7 +19,7 @@ LABELS = {
     "source": "`prometheus` or `dcgm`.",
     "query": "Name of the signal, `demand`, or `scrape`.",
     "outcome": "How it ended: `ok` or what went wrong. Of reallocated GPUs: `Admitted`, `Taken` or `Cancelled`.",
-    "node": "A node on which GPUs are not trusted, the worst `metrics.nodes` of them.",
+    "gpu_node": "A node on which GPUs are not trusted, the worst `metrics.nodes` of them.",
     "stage": "Of a gang that waits: `Quota` or `AdmissionCheck`. Of a hand-over: `Suspending` (granted until "
     "deactivated), `Releasing` (until the pods are gone), `Admitting` (until the gang is admitted).",
     "from_namespace": "Namespace of the workload that gave its GPUs up.",

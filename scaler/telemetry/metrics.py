@@ -8,6 +8,8 @@ Laws:
   left out, and how many those are is itself a metric.
 * Counters begin at 0 with every process, as Prometheus expects. What has to outlive a process is in API objects.
 * A gauge of what is not known has no series. 0 is a number.
+* No label is one that scrapers set (`namespace`, `pod`, `node`, `service`, …): where honorLabels is overruled, as on
+  OpenShift and GKE, theirs would stand in place of ours, and whose GPUs are idle would stand elsewhere.
 
 `docs/metrics.md` is made from this page; a test compares them.
 """
@@ -25,7 +27,7 @@ _HOURS = (10, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 
 EACH, ALL, LEADER = Shown.BY_EACH, Shown.BY_ALL, Shown.BY_ONE
 
-_WORKLOAD = ("namespace", "cluster_queue", "kind", "name")
+_WORKLOAD = ("workload_namespace", "cluster_queue", "kind", "name")
 
 
 class Metrics:
@@ -59,7 +61,7 @@ class Metrics:
 
     def _fleet(self, page: Declaring) -> None:
         page.begin("GPUs and money", LEADER)
-        place = ("namespace", "cluster_queue", "model", "state")
+        place = ("workload_namespace", "cluster_queue", "model", "state")
         self.gpus = page.gauge(
             "gpus",
             "GPUs that pods hold, by what is known of them; together they are all that are allocated.",
@@ -80,7 +82,7 @@ class Metrics:
         self.idle_cost = page.counter(
             "idle_cost_total",
             "Price of the GPU time that was idle (states Idle and HeldIdle), of models that have a price.",
-            "namespace",
+            "workload_namespace",
             "cluster_queue",
             "model",
             "currency",
@@ -191,7 +193,7 @@ class Metrics:
         self.distrusted_gpus = page.gauge(
             "distrusted_gpus",
             "GPUs that run pods and cannot be judged, by node and reason.",
-            "node",
+            "gpu_node",
             "reason",
             shown=LEADER,
         )
@@ -204,24 +206,24 @@ class Metrics:
     def _suspensions(self, page: Declaring) -> None:
         page.begin("Suspended workloads, and who got their GPUs", LEADER)
         self.suspensions = page.counter(
-            "suspensions_total", "Workloads that were suspended, by why.", "namespace", "reason"
+            "suspensions_total", "Workloads that were suspended, by why.", "workload_namespace", "reason"
         )
         self.reclaimed_gpus = page.counter(
-            "reclaimed_gpus_total", "GPUs that suspended workloads gave up.", "namespace", "reason"
+            "reclaimed_gpus_total", "GPUs that suspended workloads gave up.", "workload_namespace", "reason"
         )
         self.suspended_gpus = page.gauge(
             "suspended_gpus",
             "GPUs that suspended workloads would hold if they ran.",
-            "namespace",
+            "workload_namespace",
             "cluster_queue",
         )
         self.reclaimed_gpu_seconds = page.counter(
             "reclaimed_gpu_seconds_total",
             "GPU time that suspended workloads did not hold.",
-            "namespace",
+            "workload_namespace",
             "cluster_queue",
         )
-        flow = ("from_namespace", "namespace", "cluster_queue", "through")
+        flow = ("from_namespace", "workload_namespace", "cluster_queue", "through")
         self.given_gpus = page.counter(
             "given_gpus_total",
             "GPUs of suspended ScalableWorkloads that a gang was admitted with, by who gave and who got them.",
@@ -255,12 +257,12 @@ class Metrics:
             buckets=_MINUTES,
         )
         self.resumptions = page.counter(
-            "resumptions_total", "Suspended workloads that were asked for again.", "namespace"
+            "resumptions_total", "Suspended workloads that were asked for again.", "workload_namespace"
         )
         self.regrets = page.counter(
             "regrets_total",
             "Workloads found idle that were asked for again so soon that suspending them was a mistake.",
-            "namespace",
+            "workload_namespace",
             "reason",
         )
         self.regret_window = page.gauge(

@@ -103,9 +103,9 @@ async def test_every_metric_shows_something_of_the_story_or_says_why_not() -> No
 
 def check_first_act(seen: Seen) -> None:
     """Two gangs of 2 GPUs share a quota of 2; the first sleeps for the second, and is woken within half a minute."""
-    assert seen.most("suspensions_total", namespace="demo", reason="GPUsIdle") == 1
+    assert seen.most("suspensions_total", workload_namespace="demo", reason="GPUsIdle") == 1
     assert seen.most("reclaimed_gpus_total") == 2
-    assert seen.most("given_gpus_total", from_namespace="demo", namespace="demo", through="Queue") == 2
+    assert seen.most("given_gpus_total", from_namespace="demo", workload_namespace="demo", through="Queue") == 2
     assert seen.most("regrets_total", reason="GPUsIdle") == seen.most("resumptions_total") == 1
     assert seen.most("resumed_to_running_seconds_count") == 1
     assert seen.most("idle_to_suspended_seconds_sum") >= 6  # idleAfter

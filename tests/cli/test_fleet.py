@@ -72,7 +72,7 @@ def test_gpus_are_shown_and_their_time_is_counted() -> None:
     gpus = {(place(), HELD): 3, (place(), Found(State.BUSY)): 2}
     board.fleet.stated(statement(gpus))
     board.fleet.stated(statement(gpus, elapsed=30))
-    assert board.values("gpus", "namespace", "state", "reason") == {
+    assert board.values("gpus", "workload_namespace", "state", "reason") == {
         ("team-a", "HeldIdle", "Kept"): 3,
         ("team-a", "Busy", ""): 2,
     }
@@ -90,7 +90,7 @@ def test_idle_time_costs_its_models_price() -> None:
     }
     board.fleet.stated(statement(gpus, elapsed=100))
     # (4 + 1) GPUs × 100 s × 3.6 / 3600 s
-    assert board.values("idle_cost_total", "namespace", "model", "currency") == {
+    assert board.values("idle_cost_total", "workload_namespace", "model", "currency") == {
         ("team-a", A100, "EUR"): pytest.approx(0.5)
     }
     assert board.values("unpriced_idle_gpu_seconds_total", "model") == {(L4,): 200}
@@ -108,9 +108,9 @@ def test_namespaces_beyond_the_limit_are_shown_together_and_counted() -> None:
     board = Board(namespaces=1)
     gpus = {(place(name), HELD): n for n, name in enumerate(("first", "second", "third"), start=1)}
     board.fleet.stated(statement(gpus, elapsed=10, suspended={("fourth", "cq"): 8}))
-    assert board.values("gpus", "namespace") == {("first",): 1, ("(others)",): 5}
-    assert board.values("gpu_seconds_total", "namespace") == {("first",): 10, ("(others)",): 50}
-    assert board.values("suspended_gpus", "namespace") == {("(others)",): 8}
+    assert board.values("gpus", "workload_namespace") == {("first",): 1, ("(others)",): 5}
+    assert board.values("gpu_seconds_total", "workload_namespace") == {("first",): 10, ("(others)",): 50}
+    assert board.values("suspended_gpus", "workload_namespace") == {("(others)",): 8}
     assert board.value("folded_namespaces") == 3
 
 
@@ -124,7 +124,7 @@ def test_nodes_of_which_gpus_cannot_be_judged_are_named_the_worst_first() -> Non
     }
     board.fleet.stated(statement(nodes=nodes))
     assert board.values("gpu_nodes", "state") == {("Trusted",): 1, ("Distrusted",): 1, ("Silent",): 1}
-    assert board.values("distrusted_gpus", "node", "reason") == {("worst", "NoSamples"): 8}
+    assert board.values("distrusted_gpus", "gpu_node", "reason") == {("worst", "NoSamples"): 8}
     assert board.value("hidden_nodes") == 1
     assert board.values("signal_coverage_ratio", "signal") == {("gpu_util",): 0.5}
 
@@ -190,10 +190,10 @@ def test_what_was_given_up_and_who_got_it_is_counted() -> None:
     board.fleet.happened(suspended())
     board.fleet.happened(GIFT)
     board.fleet.stated(statement(elapsed=10, suspended={("team-a", "cq"): 4}, given={FLOW: 4}))
-    assert board.values("suspensions_total", "namespace", "reason") == {("team-a", "GPUsIdle"): 1}
-    assert board.values("reclaimed_gpus_total", "namespace", "reason") == {("team-a", "GPUsIdle"): 4}
+    assert board.values("suspensions_total", "workload_namespace", "reason") == {("team-a", "GPUsIdle"): 1}
+    assert board.values("reclaimed_gpus_total", "workload_namespace", "reason") == {("team-a", "GPUsIdle"): 4}
     assert board.value("idle_to_suspended_seconds_sum") == 1800
-    flow = ("from_namespace", "namespace", "cluster_queue", "through")
+    flow = ("from_namespace", "workload_namespace", "cluster_queue", "through")
     assert board.values("given_gpus_total", *flow) == {("team-a", "team-b", "cq-b", "Plan"): 4}
     assert board.values("given_gpu_seconds_total", *flow) == {("team-a", "team-b", "cq-b", "Plan"): 40}
     assert board.values("suspended_to_given_seconds_sum", "through") == {("Plan",): 20}
@@ -219,8 +219,8 @@ def test_what_evaluations_show_to_have_happened_counts_too() -> None:
 def test_a_suspension_is_regretted_when_it_is_taken_back_too_soon(event: Resumed, regrets: int) -> None:
     board = Board(regretWithin="5m")
     board.fleet.happened(event)
-    assert sum(board.values("regrets_total", "namespace", "reason").values()) == regrets
-    assert board.values("resumptions_total", "namespace") == {("team-a",): 1}
+    assert sum(board.values("regrets_total", "workload_namespace", "reason").values()) == regrets
+    assert board.values("resumptions_total", "workload_namespace") == {("team-a",): 1}
     assert board.value("regret_window_seconds") == 300
 
 

@@ -93,7 +93,7 @@ async def test_an_exporter_that_is_down_is_doubted_and_its_node_is_silent(cluste
         fleet.faults.exporter_down("node-a")
         await until(lambda: has(port, "source_doubt", 1, reason="SourceUnavailable"))
         await until(lambda: has(port, "gpus", 2, state="Unknown"))
-        await until(lambda: has(port, "distrusted_gpus", 2, node="node-a"))
+        await until(lambda: has(port, "distrusted_gpus", 2, gpu_node="node-a"))
         fleet.faults.clear()
         await until(lambda: has(port, "source_doubt", 0))
         await until(lambda: has(port, "distrusted_gpus", 0))
@@ -116,7 +116,12 @@ async def test_pods_that_nobody_scales_are_seen_idle(cluster, fleet_and_document
     await cluster.run_pods()
     document = {**document, "defaults": {"idleAfter": "1s", "warmUp": "0s"}}
     async with runtime(document) as one:
-        held = {"state": "HeldIdle", "reason": "NoScaledObject", "cluster_queue": "cluster-queue", "namespace": "demo"}
+        held = {
+            "state": "HeldIdle",
+            "reason": "NoScaledObject",
+            "cluster_queue": "cluster-queue",
+            "workload_namespace": "demo",
+        }
         await until(lambda: has(one.http_port, "gpus", 2, **held))
 
 

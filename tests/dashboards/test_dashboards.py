@@ -6,16 +6,17 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import promql_parser
 import pytest
 from prometheus_server import require_prometheus
-from told_story import Told, told_story
+from promql_names import OF_TARGETS, declared, names_of, not_there, selectors
+from told_story import SCALER, Told, told_story
 
 from dashboards import build, drawing, numbers, preview
 from dashboards.answers import Asker, Series
+from scaler.embedded.job_manifests import NAMESPACE
 from scaler.telemetry.metrics import Metrics
 
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(build.FOLDER.glob("*.json"))}
@@ -38,28 +39,6 @@ FOREIGN = {"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
 def queries(panel):
     asker = Asker(url="", start=0.0, end=3600.0)
     return [asker.filled(target["expr"]) for target in panel["targets"]]
-
-
-def selectors(expr) -> Iterator[promql_parser.VectorSelector]:
-    """Every selector of a parsed query."""
-    if isinstance(expr, promql_parser.VectorSelector):
-        yield expr
-        return
-    for name in ("lhs", "rhs", "expr", "param", "vector_selector"):
-        inner = getattr(expr, name, None)
-        if inner is not None:
-            yield from selectors(inner)
-    for inner in getattr(expr, "args", ()) or ():
-        yield from selectors(inner)
-
-
-def declared() -> dict[str, set[str]]:
-    """Labels by name of every series that the scaler shows."""
-    found: dict[str, set[str]] = {}
-    for each in Metrics().declared:
-        for suffix in ("_bucket", "_sum", "_count") if each.type == "histogram" else ("",):
-            found[f"{each.name}{suffix}"] = {*each.labels, *(("le",) if suffix == "_bucket" else ())}
-    return found
 
 
 # -------------------------------------------------------------------------------------------------------- what they say
@@ -125,12 +104,40 @@ def test_queries_are_well_typed_and_use_only_metrics_and_labels_that_exist(panel
     known = declared()
     for query in queries(panel):
         for selector in selectors(promql_parser.parse(query)):
-            named = [each.value for each in selector.matchers.matchers if each.name == "__name__"]
-            names = [selector.name] if selector.name else named[0].split("|")
+            names = names_of(selector)
             assert set(names) <= known.keys() | FOREIGN
             for name in names:
                 asked = {each.name for each in selector.matchers.matchers} - {"__name__", "cluster"}
                 assert name in FOREIGN or asked <= known[name], query
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_queries_group_and_name_by_labels_that_are_there(panel) -> None:
+    """A label that is not there makes one series of all of them, and an empty name, without any error."""
+    known = declared()
+    columns: set[str] = set()
+    for query, target in zip(queries(panel), panel["targets"], strict=True):
+        names = {name for selector in selectors(promql_parser.parse(query)) for name in names_of(selector)}
+        if names & FOREIGN:
+            continue
+        assert not_there(query) == set(), query
+        there = {label for name in names for label in known[name]}
+        shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+        assert shown <= there | OF_TARGETS
+        columns |= there
+    for each in panel.get("transformations", ()):
+        renamed = each["options"].get("renameByName", {})
+        assert {name for name in renamed if not name.startswith("Value")} <= columns
+
+
+def test_variables_have_the_values_of_labels_that_are_there() -> None:
+    known = declared()
+    asked = [each["query"] for board in BOARDS.values() for each in board["templating"]["list"] if "query" in each]
+    found = [match for query in asked if (match := re.fullmatch(r"label_values\((\w+)({.*})?, (\w+)\)", str(query)))]
+    assert len(found) >= 4
+    for match in found:
+        matched = set(re.findall(r"(\w+)=~", match[2] or ""))
+        assert {match[3], *matched} <= known[match[1]] | OF_TARGETS
 
 
 def test_what_only_the_leader_shows_is_never_the_highest_of_a_sum_and_what_all_show_never_a_sum() -> None:
@@ -156,6 +163,7 @@ def test_what_the_demo_tells_is_shown(tmp_path: Path) -> None:
     (folder := tmp_path / "prometheus").mkdir()
     with told_story(folder) as told:
         every_query_finds_data(told)
+        nothing_of_ours_gives_way_to_labels_of_the_scrape(told)
         a_browser_shows_every_panel_with_a_picture_or_a_word(told, tmp_path)
 
 
@@ -172,6 +180,16 @@ def every_query_finds_data(told: Told) -> None:
     for conventional in ("exported_pod", "pod"):
         found = told.asker().ask({"expr": f'count(DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{conventional}=~"jupyter.*"}})'})
         assert found, "both label conventions were told"
+
+
+def nothing_of_ours_gives_way_to_labels_of_the_scrape(told: Told) -> None:
+    """It was scraped as on OpenShift: labels of the target stand in place of the metrics' own."""
+    found = told.asker().ask({"expr": '{__name__=~"idle_gpu_scaler_.+"}', "instant": True})
+    assert len(found) > 50
+    assert all(each.labels.items() >= SCALER.items() for each in found)
+    assert not {label for each in found for label in each.labels if label.startswith("exported_")}
+    owners = {each.labels.get("workload_namespace") for each in found} - {None}
+    assert owners == {NAMESPACE, "default"}
 
 
 def a_browser_shows_every_panel_with_a_picture_or_a_word(told: Told, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from promql_names import not_there
 
 from dashboards import mutations, prometheus_rules
 from scaler.telemetry.metrics import Metrics
@@ -85,6 +86,14 @@ def test_rules_use_only_metrics_that_are_declared() -> None:
             assert used <= declared, rule
             named = set(re.findall(r"\w+:\w+:\w+", rule["expr"]))
             assert named <= recorded, rule
+
+
+def test_rules_on_our_metrics_group_by_our_labels() -> None:
+    """By `namespace` there would be the scaler's own alone, wherever scrapers overwrite that label."""
+    [file] = [file for file in FILES if file.name == "idle-gpu-scaler.rules.yaml"]
+    for group in yaml.safe_load(file.read_text())["groups"]:
+        for rule in group["rules"]:
+            assert not_there(rule["expr"]) == set(), rule
 
 
 def test_prometheus_rule_objects_are_the_rules() -> None:

@@ -22,6 +22,8 @@ from scaler.kube.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.loops.wishes import WAKE
 
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x1", "container": "exporter"}
+SCALER = {"namespace": "idle-gpu-scaler", "pod": "idle-gpu-scaler-x1", "node": "control", "service": "idle-gpu-scaler"}
+"""Of the scaler's own pod, as operators set them, here where nobody honours labels."""
 INTERVAL = "500ms"
 
 
@@ -68,7 +70,8 @@ def _scrapes(stage: demo.Stage) -> list[dict[str, Any]]:
     plain = static_scrape("dcgm", exporter, interval=INTERVAL)
     plain["static_configs"][0]["labels"] = EXPORTER
     honored = static_scrape("dcgm-honored", exporter, interval=INTERVAL, honor_labels=True)
-    scaler = static_scrape("scaler", f"127.0.0.1:{stage.runtime.http_port}", interval=INTERVAL, honor_labels=True)
+    scaler = static_scrape("scaler", f"127.0.0.1:{stage.runtime.http_port}", interval=INTERVAL)
+    scaler["static_configs"][0]["labels"] = SCALER
     return [plain, honored, scaler]
 
 

@@ -21,6 +21,40 @@ def test_every_label_is_explained_and_every_explained_label_is_used() -> None:
     assert used == LABELS.keys()
 
 
+SET_BY_SCRAPERS = {
+    "Prometheus": {"job", "instance"},
+    "the Prometheus operator": {"namespace", "service", "pod", "container", "endpoint", "node"},
+    "its external labels, Thanos, Mimir": {
+        "cluster",
+        "prometheus",
+        "prometheus_replica",
+        "replica",
+        "tenant",
+        "tenant_id",
+    },
+    "Google's Managed Service for Prometheus": {
+        *("project_id", "location", "cluster", "namespace", "job", "instance"),
+        *("pod", "container", "node", "top_level_controller_name", "top_level_controller_type"),
+    },
+    "scrapes by annotation": {
+        "app",
+        "kubernetes_namespace",
+        "kubernetes_name",
+        "kubernetes_pod_name",
+        "kubernetes_node",
+    },
+    "alerts": {"alertname", "alertstate", "severity"},
+}
+"""Labels that others put on series, and in whose place they put theirs, whatever honorLabels says."""
+
+
+@pytest.mark.parametrize("who", SET_BY_SCRAPERS)
+def test_no_label_is_one_that_scrapers_overwrite(who: str) -> None:
+    ours = {label for each in Metrics().declared for label in each.labels}
+    assert ours & SET_BY_SCRAPERS[who] == set()
+    assert not [label for label in ours if label.startswith(("exported_", "__"))]
+
+
 def test_whatever_is_in_the_registry_was_declared() -> None:
     metrics = Metrics()
     declared = {each.name.removesuffix("_total") for each in metrics.declared}
