@@ -92,6 +92,7 @@ def _wanted(settings: Settings) -> Wanted:
         pressure=policy.pressure,
         max_window=settings.evaluation.max_window,
         refuses_unprotected=policy.unprotected is Unprotected.REFUSE,
+        reconciles="reconciler" in settings.components,
     )
 
 

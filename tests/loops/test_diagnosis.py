@@ -16,7 +16,7 @@ from scaler.kube.resources import DEPLOYMENT
 from scaler.loops.diagnosis import Facts, Listing, Objects, Severity, Topic, Unread, Wanted, counts, diagnose
 from scaler.loops.diagnosis.facts import parts_in_use
 from scaler.loops.diagnosis.kinds import WANTED
-from scaler.loops.diagnosis.permissions import NEEDS, Part, asks_of
+from scaler.loops.diagnosis.permissions import NEEDS, Part, asks_of, needs_of
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL
@@ -245,6 +245,18 @@ def test_one_who_looks_after_one_namespace_asks_for_no_more():
     }  # fmt: skip
     assert {ask.namespace for ask in asks if ask.resource == "leases"} == {"gpus"}
     assert {ask.namespace for ask in asks if ask.resource == "deployments"} == {"team"}
+
+
+def test_where_nothing_is_reconciled_nobody_has_to_write():
+    needs = needs_of(reconciles=False)
+    assert {verb for need in needs for verb in need.verbs} == {"get", "list", "watch"}
+    assert {need.part for need in needs if "get" in need.verbs} == {Part.SCALER}
+    watched = {(part, on) for part, on, verb in uses(NEEDS) if verb in ("list", "watch")}
+    assert watched == {(part, on) for part, on, verb in uses(needs) if verb != "get"}
+
+
+def uses(needs):
+    return {(need.part, str(on), verb) for need in needs for on in need.on for verb in need.verbs}
 
 
 def test_parts_that_are_used_follow_from_checks_and_policies():

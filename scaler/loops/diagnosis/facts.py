@@ -39,6 +39,8 @@ class Wanted:
     pressure: bool = True
     max_window: timedelta = timedelta(hours=24)
     refuses_unprotected: bool = False
+    reconciles: bool = True
+    """Whether anything is to be written: with `components: [scaler]`, as in mode observe, nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,6 +110,15 @@ NEEDS: Sequence[Need] = (
 )
 
 
+def needs_of(*, reconciles: bool) -> Sequence[Need]:
+    """The lines of the table that count. Processes that only answer KEDA watch what the others watch, and write nothing."""
+    if reconciles:
+        return NEEDS
+    watching = [replace(need, verbs=tuple(verb for verb in need.verbs if verb in ("list", "watch"))) for need in NEEDS]
+    answering = (need if need.part is Part.SCALER else seen for need, seen in zip(NEEDS, watching, strict=True))
+    return [need for need in answering if need.verbs]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One question to the API: may the account do this?"""

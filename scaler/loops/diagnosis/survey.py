@@ -46,7 +46,7 @@ from scaler.kube.transport import KubeTransport
 from scaler.loops.diagnosis.facts import Facts, Objects, Wanted
 from scaler.loops.diagnosis.findings import Found, Listing, Unread, items_of
 from scaler.loops.diagnosis.kinds import WANTED, Served
-from scaler.loops.diagnosis.permissions import NEEDS, Ask, Need, asks_of
+from scaler.loops.diagnosis.permissions import Ask, Need, asks_of, needs_of
 from scaler.loops.diagnosis.readings import Gpus, Metrics, PodKey, Read, Series
 from scaler.ports import SignalSource
 
@@ -116,7 +116,7 @@ class Surveyor:
             return Facts(version=version, served=served, objects=Objects(), wanted=wanted)
         objects = await self._objects()
         targets = await self._targets(items_of(objects.scaled_objects))
-        asked = [(need, self._asks(need, targets)) for need in NEEDS]
+        asked = [(need, self._asks(need, targets)) for need in needs_of(reconciles=wanted.reconciles)]
         answers, metrics = await asyncio.gather(
             self._reviews({ask for _, asks in asked for ask in asks}, subject), self._metrics(telemetry, now)
         )
