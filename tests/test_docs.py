@@ -2,17 +2,18 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import settings_page
 import typer
 import yaml
 
+from deploy import helm_chart
 from scaler.cli.main import app
 from scaler.settings.model import Settings
 
@@ -203,6 +204,62 @@ def test_what_is_typed_is_read_as_a_shell_does(line: str, words: tuple[str, ...]
 @pytest.mark.parametrize("line", ["kubectl -n idle-gpu-scaler get pods", "helm uninstall idle-gpu-scaler -n x"])
 def test_what_only_bears_the_name_is_no_command_of_ours(line: str) -> None:
     assert [*ours(line)] == []
+
+
+# ----------------------------------------------------------------------------------------------------------------- Helm
+
+
+def installed() -> Iterator[tuple[str, list[str]]]:
+    """Commands of Helm on all pages that set values, with the page."""
+    for page in pages():
+        text = re.sub(r" *\\\n *", " ", text_of(page))
+        for line in re.findall(r"^(helm (?:install|upgrade|template) .*(?:--set|-f) .*)$", text, re.MULTILINE):
+            yield shown(page), shlex.split(line, comments=True)
+
+
+def value_of(text: str) -> Any:
+    """As Helm's `--set` reads it, of what pages write."""
+    if text.startswith("{"):
+        return [value_of(each) for each in text.strip("{}").split(",")]
+    return {"true": True, "false": False, "null": None}.get(text, text)
+
+
+def values_of(words: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for flag, given in pairwise(words):
+        if flag == "-f":
+            values = helm_chart.merged(values, yaml.safe_load((ROOT / given).read_text(encoding="utf-8")))
+        elif flag == "--set":
+            path, _, text = given.partition("=")
+            nested = value_of(text)
+            for part in reversed(path.split(".")):
+                nested = {part: nested}
+            values = helm_chart.merged(values, nested)
+    return values
+
+
+HELM = list(installed())
+
+
+@pytest.mark.parametrize(("page", "words"), HELM, ids=[f"{page} {n}" for n, (page, _) in enumerate(HELM)])
+def test_the_chart_takes_every_value_that_is_shown(page: str, words: list[str]) -> None:
+    values = values_of(words)
+    assert values
+    found = helm_chart.objects(values)
+    assert {"Deployment", "ServiceAccount"} <= {each["kind"] for each in found}
+    [settings] = [each for each in found if each["kind"] == "ConfigMap" and "settings.yaml" in each["data"]]
+    document = yaml.safe_load(settings["data"]["settings.yaml"])
+    assert Settings.model_validate(document)
+
+
+def test_commands_of_helm_are_found_on_all_pages_that_install() -> None:
+    assert {"README.md", "docs/install.md", "docs/platforms.md"} <= {page for page, _ in HELM}
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page.parent.name in {"docs", ROOT.name}], ids=shown)
+def test_files_that_are_named_are_there(page: Path) -> None:
+    named = re.findall(r"(?<![\w./-])((?:deploy|dashboards|docs|benchmarks|tests)/[\w./-]*\w)", text_of(page))
+    assert not [path for path in named if not (ROOT / path).exists()]
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
