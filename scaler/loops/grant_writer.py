@@ -39,10 +39,10 @@ class GrantWriter:
         """The version with this status; empty where the object is gone. Raises: KubeError."""
         return await self._patch(scalable, {"metadata": {"uid": scalable.metadata.uid}, "status": status}, "status")
 
-    async def ask_for_one(self, scalable: ScalableWorkload, version: str) -> None:
-        """Set replicas to 1, unless the object has changed since that version: then the next look decides."""
+    async def ask_for_one(self, scalable: ScalableWorkload, version: str) -> bool:
+        """Set replicas to 1, unless the object has changed since that version: False then, and the next look decides."""
         metadata = {"uid": scalable.metadata.uid, "resourceVersion": version}
-        await self._patch(scalable, {"metadata": metadata, "spec": {"replicas": 1}})
+        return bool(await self._patch(scalable, {"metadata": metadata, "spec": {"replicas": 1}}))
 
     async def clear(self, scalable: ScalableWorkload) -> None:
         """Remove the grant, unless the object has changed since it was seen."""

@@ -3,7 +3,8 @@
 KEDA asks, and acts upon the answer a moment later. An answer of 0 that was given while a grant stood may therefore be
 written after the grant was withdrawn and replicas set to 1; without any grant that 0 would look like somebody's wish,
 and the workload would be suspended for nobody. So a withdrawn grant stays for as long as such an answer may be on its
-way. Until then whatever sets the workload to 0 is undone; afterwards a 0 means what it says.
+way. Until then whatever sets the workload to 0 is undone; afterwards a 0 means what it says, unless it is the plan's
+own, which nobody could undo yet: while the API refuses writes time passes, too.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ class Settling:
     """KEDA asks all triggers of a ScaledObject before it scales; other scalers of them may be slow."""
     _since: dict[str, datetime] = field(default_factory=dict, init=False)
     """By uid, when it was first seen so."""
+    _was_at_one: set[str] = field(default_factory=set, init=False)
+    """Uids of those that were at 1 since: a 0 of theirs is not the plan's any more."""
 
     def due(self) -> list[ScalableWorkload]:
         """Those that have such a grant."""
@@ -32,16 +35,20 @@ class Settling:
 
     async def settle(self, scalable: ScalableWorkload, now: datetime) -> None:
         """Undo a 0 that comes too late, or remove the grant. Raises: KubeError; try again later."""
-        since = self._since.setdefault(scalable.metadata.uid, now)
-        if now - since >= self.after:
+        uid, is_at_zero = scalable.metadata.uid, scalable.spec.replicas == 0
+        is_over = now - self._since.setdefault(uid, now) >= self.after
+        if not is_at_zero:
+            self._was_at_one.add(uid)
+        if is_over and uid in self._was_at_one:
             await self.writer.clear(scalable)
-        elif scalable.spec.replicas == 0:
-            await self.writer.ask_for_one(scalable, scalable.metadata.resource_version)
+        elif is_at_zero and await self.writer.ask_for_one(scalable, scalable.metadata.resource_version):
+            self._was_at_one.add(uid)
 
     def forget_others(self, due: list[ScalableWorkload]) -> None:
         """Forget since when those were seen whose grants are gone."""
         uids = {each.metadata.uid for each in due}
         self._since = {uid: since for uid, since in self._since.items() if uid in uids}
+        self._was_at_one &= uids
 
 
 def _is_over(scalable: ScalableWorkload) -> bool:

@@ -816,6 +816,23 @@ async def test_a_zero_that_keda_writes_too_late_suspends_nobody() -> None:
     assert outcome(world, "a", "b") == ["untouched", "untouched"]
 
 
+async def test_nor_does_the_plans_own_zero_that_could_not_be_undone_in_time() -> None:
+    """The API has written that the plan is off, and then nothing for a minute."""
+    world = await plan_at(HALF)
+    world.leaves("gang")
+    world.api.lives_for = 1
+    await world.planned()
+    world.api.lives_for = 0
+    await world.planned()
+    world.now += timedelta(minutes=1)
+    world.api.lives_for = None
+    assert world.replicas("a") == 0
+    await world.planned()
+    assert world.replicas("a") == 1
+    await world.passes(minutes=2)
+    assert outcome(world, "a", "b") == ["untouched", "untouched"]
+
+
 async def test_but_a_zero_that_comes_later_means_what_it_says() -> None:
     world = await plan_at(HALF)
     world.leaves("gang")
