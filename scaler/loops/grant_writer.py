@@ -40,7 +40,7 @@ class GrantWriter:
         return await self._patch(scalable, {"metadata": {"uid": scalable.metadata.uid}, "status": status}, "status")
 
     async def ask_for_one(self, scalable: ScalableWorkload, version: str) -> bool:
-        """Set replicas to 1, unless the object has changed since that version: False then, and the next look decides."""
+        """Set replicas to 1, unless the object has changed since that version: False then, and the next look tells."""
         metadata = {"uid": scalable.metadata.uid, "resourceVersion": version}
         return bool(await self._patch(scalable, {"metadata": metadata, "spec": {"replicas": 1}}))
 

@@ -26,8 +26,8 @@ from scaler.kueue.admission_checks import CONTROLLER
 
 TEAM, CHECK = "team", "gate"
 GPU = "nvidia.com/gpu"
-SECONDS = 10.0
-"""Everything that is waited for takes one or two on an idle machine."""
+SECONDS = 20.0
+"""Everything that is waited for takes one to four on an idle machine."""
 HURRIED = replace(
     WorldConfig.fast({"node-a": 4, "node-b": 4, "node-c": 4}, collect=timedelta(seconds=0.2)),
     parts=frozenset({Part.KUEUE, Part.JOBS, Part.KUBELETS, Part.KEDA}),
