@@ -261,7 +261,7 @@ class Gate:
         return [replace(case, verdict=verdicts.get(case.gang.key) if case.asks_for_places else None) for case in cases]
 
     def _line(self, cases: Sequence[GangCase], capacity: Capacity, now: datetime) -> Line:
-        claims = merged(case.claim(self._view.bound(case.held.workload)) for case in cases if case.asks_for_places)
+        claims = merged(case.claim() for case in cases if case.asks_for_places)
         if not claims:
             return Line(capacity=capacity)
         return Line(

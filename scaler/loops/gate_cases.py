@@ -1,6 +1,6 @@
 """One gang in one tick of the gate: everything that is known of it, and what follows from that alone. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -51,8 +51,11 @@ class GangCase:
     def nodes(self) -> Nodes:
         return nodes_of(self.progress)
 
-    def claim(self, bound: Mapping[str, int]) -> Claim | None:
-        """Its claim on nodes, with so many pods of each PodSet on some; None where it has none to make."""
+    def claim(self) -> Claim | None:
+        """Its claim on nodes, for all of its pods; None where it has none to make.
+
+        Pods of it that are on nodes while it waits are of its last life. They end, and hold their places until then.
+        """
         policy, needs, reserved_at = self.policy, self.needs, self.gang.reserved_at
         if not isinstance(policy, GatePolicy) or not isinstance(needs, Needs) or reserved_at is None:
             return None
@@ -60,7 +63,7 @@ class GangCase:
         return Claim(
             key=self.gang.key,
             uid=self.gang.uid,
-            demands=on_booked_nodes(needs.without(bound), nodes.updates),
+            demands=on_booked_nodes(needs.demands, nodes.updates),
             at=reserved_at,
             is_booked=nodes.is_booked,
             awaits_nodes=nodes.is_coming and not nodes.is_late,

@@ -153,6 +153,29 @@ async def test_nobody_is_let_go_while_it_is_not_known_who_was() -> None:
     assert (await town.gate.tick(town.client.now)).blind == ""
 
 
+async def test_pods_of_a_gangs_last_life_are_no_places_for_its_next_one() -> None:
+    """A RayCluster that is not ready counts as stopped at once. Its Workload has quota again before its pods end."""
+    town = GateTown({"a": 8})
+    town.submit_ray("ray", head=0, workers=2, gpus=4)
+    await _made_its_pod(town, "ray")
+    kueue = town.controllers[0]
+    for pod in town.pods("ray"):
+        town.change(POD, pod["metadata"]["name"], {"spec": {"nodeName": "a"}})
+    town.deactivate("ray")
+    for _ in range(6):
+        await kueue.tick(town.client.now)
+    town.change(WORKLOAD, town.workload("ray")["metadata"]["name"], {"spec": {"active": True}})
+    for _ in range(4):
+        await kueue.tick(town.client.now)
+    town.follow()
+    assert town.holds_quota("ray")
+    assert len(town.pods("ray")) == 3
+    await town.gate.tick(town.client.now)
+    assert town.says("ray").startswith("Pending: PodSet workers: 2 of 2 pods do not fit")
+    await town.passes(5)
+    assert town.is_running("ray")
+
+
 async def _made_its_pod(town: GateTown, name: str) -> None:
     """Until the job has been let go, and its pod is there and on no node."""
     for _ in range(10):
@@ -160,7 +183,7 @@ async def _made_its_pod(town: GateTown, name: str) -> None:
         town.follow()
         await town.gate.tick(town.client.now)
     assert town.is_admitted(name)
-    assert [pod["spec"].get("nodeName") for pod in town.pods(name)] == [None]
+    assert {pod["spec"].get("nodeName") for pod in town.pods(name)} == {None}
 
 
 # ------------------------------------------------------------------------------------------------ that laws can be seen
