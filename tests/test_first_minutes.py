@@ -85,7 +85,7 @@ class Terminal:
 
 
 def example() -> list[Json]:
-    return objects_in((ROOT / "deploy/examples/first/holder.yaml").read_text(encoding="utf-8"))
+    return list(objects_in((ROOT / "deploy/examples/first/holder.yaml").read_text(encoding="utf-8")))
 
 
 @asynccontextmanager
