@@ -111,7 +111,7 @@ NEEDS: Sequence[Need] = (
 
 
 def needs_of(*, reconciles: bool) -> Sequence[Need]:
-    """The lines of the table that count. Processes that only answer KEDA watch what the others watch, and write nothing."""
+    """The lines that count: processes that only answer KEDA watch what the others watch, and write nothing."""
     if reconciles:
         return NEEDS
     watching = [replace(need, verbs=tuple(verb for verb in need.verbs if verb in ("list", "watch"))) for need in NEEDS]
