@@ -98,8 +98,8 @@ class TroubledApi(MemoryApi):
     chance: Random
     mischief: Mischief = Mischief()
     is_down = False
-    touch: Callable[[str], None] = staticmethod(lambda _: None)  # type: ignore[assignment]
-    watch: Callable[[str, Json], None] = staticmethod(lambda _path, _body: None)  # type: ignore[assignment]
+    touch: Callable[[str], None] = staticmethod(lambda _: None)
+    watch: Callable[[str, Json], None] = staticmethod(lambda _path, _body: None)
     """Told of every patch before it is carried out."""
 
     async def get(self, path: str) -> bytes:

@@ -55,10 +55,10 @@ class Whims:
         town.add_part("autoscaler", self.turn, PROVISIONING_REQUEST)
 
     async def turn(self, now: datetime) -> datetime | None:
-        for at, name, request in list(self._coming):
+        for at, name, wanted_by in list(self._coming):
             if at <= now:
-                self._coming.remove((at, name, request))
-                self._town.add_node(name, 8, **({LABEL: request} if self._labels else {}))
+                self._coming.remove((at, name, wanted_by))
+                self._town.add_node(name, 8, **({LABEL: wanted_by} if self._labels else {}))
                 self._town.told_of(f"node {name} comes, with 8 GPUs")
         for request in self._town.client.all(PROVISIONING_REQUEST):
             await self._answer(request, now)
