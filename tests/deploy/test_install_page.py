@@ -34,7 +34,7 @@ def test_values_are_set_that_the_chart_takes(command: str) -> None:
         *above, last = path.split(".")
         for part in above:
             at = at.setdefault(part, {})
-        at[last] = text
+        at[last] = {"true": True, "false": False, "null": None}.get(text, text)
     assert values
     assert helm_chart.objects(values)
 
