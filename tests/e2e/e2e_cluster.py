@@ -9,8 +9,6 @@ Laws:
 
 import asyncio
 import fcntl
-import hashlib
-import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -92,18 +90,12 @@ async def ground(kubeconfig: Path) -> AsyncIterator[Ground]:
 
     Raises: UnfitError where something is missing that the suite does not play.
     """
-    with _lock_of(kubeconfig).open("w") as lock:
+    with kubeconfig.open("rb") as lock:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         async with await KubeTransport.connect(kubeconfig) as api:
             await cleared(api)
             found = await _examined(api, kubeconfig)
         yield found
-
-
-def _lock_of(kubeconfig: Path) -> Path:
-    """One for each cluster."""
-    which = hashlib.sha256(kubeconfig.read_bytes()).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"idle-gpu-scaler-e2e-{which}.lock"
 
 
 async def _examined(api: KubeTransport, kubeconfig: Path) -> Ground:
