@@ -56,7 +56,8 @@ def _now() -> list[Any]:
         ),
         number(
             "Free", "How many GPUs do nodes offer that nobody holds? Of the whole cluster, whatever is chosen above.",
-            'sum(idle_gpu_scaler_node_gpus{cluster=~"$cluster"}) - sum(idle_gpu_scaler_gpus{cluster=~"$cluster"})',
+            'sum(idle_gpu_scaler_node_gpus{cluster=~"$cluster"}) - '
+            '(sum(idle_gpu_scaler_gpus{cluster=~"$cluster"}) or vector(0))',
             unit="short", empty="no node offers GPUs, or nodes cannot be seen", lasts=True,
         ),
         number(
