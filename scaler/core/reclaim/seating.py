@@ -82,9 +82,9 @@ def still_seats(request: SeatRequest, victims: Sequence[Candidate]) -> str:
         if not request.may_lack:
             return f"the gang would lack nodes: {hall.words(hall.everybody)}"
         goal = _Part(hall, pods=hall.pods(hall.everybody), best=hall.everybody)
-        if goal.pods <= hall.pods(frozenset()):
+        if goal.pods <= hall.pods(frozenset()) or not goal.accept(hall.everybody):
             return f"no more of its pods would find a node: {hall.words(hall.everybody)}"
-    needless = [each.name for each in hall.candidates.values() if goal.accept(hall.everybody - {each.workload})]
+    needless = [each.name for each in victims if goal.accept(hall.everybody - {each.workload})]
     return f"the gang does as well without {needless[0]}" if needless else ""
 
 

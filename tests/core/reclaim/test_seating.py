@@ -212,6 +212,20 @@ STILL: dict[str, tuple[Capacity, Sequence[Demand], list[str], bool, str]] = {
         "would lack nodes",
     ),
     "one does": (full({"a": 8, "b": 8}, {"a": {"x": 8}, "b": {"y": 8}}), [demand(1, 8)], ["x", "y"], False, "without"),
+    "one holds nothing any more": (
+        full({"a": 8}, {"a": {"x": 8}}),
+        [demand(1, 8)],
+        ["x", "y"],
+        False,
+        "without team/scale-y",
+    ),
+    "all fit by then, but not for sure": (
+        full({"a": 4, "b": 1, "c": 8}, {"a": {"x": 4}, "c": {"busy": 8}}),
+        [demand(1, 4), demand(1, 1, pod_set="small")],
+        ["x"],
+        True,
+        "only if every pod goes to one certain node",
+    ),
     "a part does, with nodes to come": (full({"a": 8}, {"a": {"x": 8}}), [demand(2, 8)], ["x"], True, ""),
     "no part is gained": (
         full({"a": 8}, {"a": {"x": 4, "busy": 4}}),
