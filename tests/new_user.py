@@ -20,9 +20,8 @@ import pytest
 from followed_page import ROOT, Helm, Release
 from installed_scaler import InstalledScaler, Names
 from prometheus_server import PrometheusServer, static_scrape
-from small_cluster import until
 
-from dashboards.answers import Asker
+from dashboards.answers import Asker, Series
 from scaler.embedded.config import Part, WorldConfig
 from scaler.embedded.fleet import FleetConfig, Machine
 from scaler.embedded.kinds import NAMESPACE
@@ -178,21 +177,35 @@ class Terminal:
 
     def shows(self, title: str) -> Mapping[str, float]:
         """What the fleet's panel shows now, by legend; of one that shows a single number that is `value`."""
-        [panel] = [each for each in self.dashboards[FLEET]["panels"] if each["title"] == title]
-        asker = Asker(url=self.prometheus, start=self.began, end=time.time())
-        found = asker.ask({**panel["targets"][0], "instant": True})
-        return {series.name: series.points[-1][1] for series in found}
+        return {series.name: series.points[-1][1] for series in self._asked(title, instant=True)}
 
     async def will_show(self, title: str, expected: Mapping[str, float]) -> None:
-        """Waits until the panel shows just that. Raises: AssertionError with what it shows."""
+        """Waits until the panel shows just that, for things that stay. Raises: AssertionError with what it shows."""
+        await self._until_shown(title, expected, lambda: self.shows(title) == expected)
 
-        async def is_shown() -> bool:
-            return await asyncio.to_thread(self.shows, title) == expected
+    async def has_shown(self, title: str, expected: Mapping[str, float]) -> None:
+        """Waits until the panel has shown that at some time, for things that pass. Raises: AssertionError."""
 
+        def was_shown() -> bool:
+            seen = {(each.name, value) for each in self._asked(title, instant=False) for _, value in each.points}
+            return expected.items() <= seen
+
+        await self._until_shown(title, expected, was_shown)
+
+    async def _until_shown(self, title: str, expected: Mapping[str, float], is_shown: Callable[[], bool]) -> None:
         try:
-            await until(is_shown, seconds=SECONDS)
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    if await asyncio.to_thread(is_shown):
+                        return
+                    await asyncio.sleep(0.1)
         except TimeoutError:
             raise AssertionError(f"{title} shows {self.shows(title)}, not {expected}") from None
+
+    def _asked(self, title: str, *, instant: bool) -> list[Series]:
+        [panel] = [each for each in self.dashboards[FLEET]["panels"] if each["title"] == title]
+        asker = Asker(url=self.prometheus, start=self.began, end=time.time())
+        return asker.ask({**panel["targets"][0], "instant": instant})
 
 
 # ----------------------------------------------------------------------------------------------------------- a cluster
