@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from time import perf_counter, process_time
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import structlog
@@ -108,6 +108,9 @@ class Still(LiveCopy[T]):
         self.state = Reflecting()
         for body in bodies:
             self.put(msgspec.Raw(json.dumps(body).encode()))
+
+    def within(self, _namespace: str) -> Self:
+        return self
 
 
 class Memory:

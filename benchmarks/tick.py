@@ -30,7 +30,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Self
 from urllib.parse import parse_qs
 
 import msgspec
@@ -286,6 +286,9 @@ class FilledStore(Generic[T]):
 
     def by_index(self, name: str, key: Any) -> Sequence[T]:
         return self._store.by_index(name, key)
+
+    def within(self, _namespace: str) -> Self:
+        return self
 
 
 class StandingScales(Scales):

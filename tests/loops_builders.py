@@ -33,6 +33,7 @@ from scaler.loops.board import Board, BoardEntry, Evaluation, Target
 from scaler.loops.cluster import (
     WORKLOAD_ANNOTATION,
     Cluster,
+    Followed,
     pod_indexes,
     scalable_workload_indexes,
     workload_indexes,
@@ -155,6 +156,8 @@ class MemoryStore(Generic[T]):
         self._objects: IndexedStore[T] = IndexedStore(indexes or {})
         self.age = 0.0
         self.state: State = Reflecting()
+        self.hidden: dict[str, Followed] = {}
+        """Namespaces that are not followed like the rest."""
 
     def put(self, *objects: T) -> None:
         for each in objects:
@@ -171,6 +174,10 @@ class MemoryStore(Generic[T]):
 
     def by_index(self, name: str, key: Any) -> list[T]:
         return self._objects.by_index(name, key)
+
+    def within(self, namespace: str) -> Followed:
+        """As the rest, unless a test has said otherwise."""
+        return self.hidden.get(namespace, self)
 
 
 class MemoryScales(Scales):

@@ -55,7 +55,7 @@ async def _examine(settings: Settings, subject: Subject, connect_to: tuple[str, 
         surveyor = Surveyor(
             transport,
             GpuResources(patterns=settings.gpu_resources),
-            namespace=kubernetes.namespace,
+            namespaces=kubernetes.namespaces,
             lease_namespace=_lease_namespace(settings, subject),
         )
         now = datetime.now(UTC)
@@ -93,6 +93,7 @@ def _wanted(settings: Settings) -> Wanted:
         max_window=settings.evaluation.max_window,
         refuses_unprotected=policy.unprotected is Unprotected.REFUSE,
         reconciles="reconciler" in settings.components,
+        namespaces=settings.kubernetes.namespaces,
     )
 
 

@@ -1,7 +1,7 @@
 """The parts of one process that hand idle quota to gangs that wait: quota's view, plans, the leader's loop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ class Reclaiming:
     """What nodes have free."""
     planning: Planning
     is_confined: bool
-    """To one namespace: then quota cannot be seen, and nothing is watched for it."""
+    """To some namespaces: then quota cannot be seen, and nothing is watched for it."""
 
     @classmethod
     def of(
@@ -50,7 +50,7 @@ class Reclaiming:
         *,
         workloads: Reflector[Workload],
         pods: Reflector[Pod],
-        namespace: str,
+        namespaces: Collection[str],
         max_view_age: timedelta,
         max_verdict_age: timedelta,
     ) -> "Reclaiming":
@@ -62,17 +62,17 @@ class Reclaiming:
             max_age=max_view_age,
             fair_sharing=policy.fair_sharing,
             boosts=policy.boost.enabled is not Switch.OFF,
-            only_namespace=namespace,
+            confined_to=namespaces,
         )
         nodes = node_reflector(transport)
-        free = NodesView(nodes, pods, workloads, max_age=max_view_age, only_namespace=namespace)
+        free = NodesView(nodes, pods, workloads, max_age=max_view_age, confined_to=namespaces)
         planning = Planning(cluster, board, view, policy, max_age=max_verdict_age, capacity=free.capacity)
         return cls(
             reflectors=reflectors,
             nodes=nodes,
             capacity=free.capacity,
             planning=planning,
-            is_confined=bool(namespace),
+            is_confined=bool(namespaces),
         )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -81,20 +81,20 @@ class Reflectors:
     pods: Reflector[Pod]
 
     @classmethod
-    def of(cls, transport: KubeTransport, gpus: GpuResources, namespace: str) -> "Reflectors":
+    def of(cls, transport: KubeTransport, gpus: GpuResources, namespaces: Collection[str]) -> "Reflectors":
         return cls(
             scaled_objects=Reflector(
-                transport, SCALED_OBJECT, ScaledObject, namespace=namespace, indexes=scaled_object_indexes()
+                transport, SCALED_OBJECT, ScaledObject, namespaces=namespaces, indexes=scaled_object_indexes()
             ),
             scalable_workloads=Reflector(
                 transport,
                 SCALABLE_WORKLOAD,
                 ScalableWorkload,
-                namespace=namespace,
+                namespaces=namespaces,
                 indexes=scalable_workload_indexes(),
             ),
-            workloads=Reflector(transport, WORKLOAD, Workload, namespace=namespace, indexes=workload_indexes()),
-            pods=Reflector(transport, POD, Pod, namespace=namespace, indexes=pod_indexes(gpus)),
+            workloads=Reflector(transport, WORKLOAD, Workload, namespaces=namespaces, indexes=workload_indexes()),
+            pods=Reflector(transport, POD, Pod, namespaces=namespaces, indexes=pod_indexes(gpus)),
         )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
@@ -245,7 +245,7 @@ class Runtime:
     async def _build(self, *, needs_source: bool = True) -> None:
         settings = self.settings
         kubernetes = settings.kubernetes
-        namespace = kubernetes.namespace
+        namespaces = kubernetes.namespaces
         is_sourced = needs_source or has_source(settings)
         self.source = open_source(settings, self.metrics) if is_sourced else NO_SOURCE
         self._stack.push_async_callback(self.source.close)
@@ -257,7 +257,7 @@ class Runtime:
         )
         self._stack.push_async_callback(self.transport.close)
         gpus = GpuResources(patterns=settings.gpu_resources)
-        self.reflectors = Reflectors.of(self.transport, gpus, namespace)
+        self.reflectors = Reflectors.of(self.transport, gpus, namespaces)
         self.cluster = Cluster(
             scaled_objects=self.reflectors.scaled_objects,
             scalable_workloads=self.reflectors.scalable_workloads,
@@ -272,7 +272,7 @@ class Runtime:
         if self.source is NO_SOURCE:
             self.board.explain_cold_start(UNCONFIGURED)
         self.scales = Scales(
-            self.transport, namespace=namespace, max_age=kubernetes.max_view_age, changed=self._target_changed
+            self.transport, namespaces=namespaces, max_age=kubernetes.max_view_age, changed=self._target_changed
         )
         self._stack.push_async_callback(self.scales.close)
         self.evaluator = self._evaluator(self.source)
@@ -283,7 +283,7 @@ class Runtime:
             settings.reclaim.policy(),
             workloads=self.reflectors.workloads,
             pods=self.reflectors.pods,
-            namespace=namespace,
+            namespaces=namespaces,
             max_view_age=kubernetes.max_view_age,
             max_verdict_age=self._patience(_MISSED_TICKS),
         )

@@ -148,6 +148,9 @@ def _new_configuration() -> "Configuration":
 
     configuration = Configuration()
     configuration.disable_strict_ssl_verification = True
+    # Every watch keeps a connection to itself. With a limit, calls would wait for a watch to end once there are as many
+    # (by default 100: 25 namespaces of 4 kinds each).
+    configuration.connection_pool_maxsize = 0
     return configuration
 
 

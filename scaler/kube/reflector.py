@@ -1,78 +1,57 @@
-"""Keeps a copy of one kind of object up to date: list once, then follow the watch, for ever.
+"""Keeps a copy of one kind of object up to date: of the whole cluster, or of the namespaces that are looked after.
+
+Kubernetes lists and watches either all namespaces or one, and an account that may read two of them may not read all.
+So each namespace has a list and a watch of its own (`watched_list.py`), and whoever reads sees one copy.
 
 Laws:
 
-* The copy says how good it is: `state` tells whether it is being kept up to date and if not why, `age` how long ago
-  the API was last heard, and `undecodable` what is there and cannot be read.
-* Whatever the API server does, requests stay rare (`patience.py`).
-* The event loop is given its turn every few hundred objects.
+* The copy is as good as the worst of its parts, and each part tells how good it is by itself (`within`): what one
+  namespace hides is no reason to doubt what is seen of another.
+* A namespace that was refused and never listed holds up nobody. It does not exist, or has no Role for this account; it
+  is asked for again for ever, so that it joins the others once it may be read. Where all are refused, all are waited
+  for.
 
-| what happened                                | state        | next                                          |
-|----------------------------------------------|--------------|-----------------------------------------------|
-| list answered, watch open, or ended in order | Reflecting   | watch                                         |
-| refused, broken, silent, expired             | Disconnected | watch or list after a backoff (`patience.py`) |
-| 401, 403                                     | Denied       | the same again after a backoff                |
-| 404: the server does not know the resource   | Absent       | list, every half minute                       |
+    namespaces  a: listed   b: listed 90 s ago, silent since   c: 403, never listed
+    synced      yes, c is not waited for
+    age         90 s; within a: 0 s, b: 90 s, c: infinite
 
-The first 404 after a successful list does not empty the copy, a second one half a minute later does: API servers
-answer 404 for custom resources for a moment while they start.
-
-Why not the official client's informer: it cannot hold custom resources, does not page, and repeats a failing watch a
-thousand times a second.
+Whatever is looked up by an index is looked up once for each namespace, and each takes a connection: this is for tens of
+namespaces. Whoever has hundreds is better served by all of them.
 """
 
 import asyncio
 import math
-import random
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from typing import Generic
 
-import structlog
-
-from scaler.errors import KubeError
-from scaler.kube.calls import NO_ANSWER, ApiStatus, Params, read_status
-from scaler.kube.copies import OBJECTS_PER_TURN, LiveCopy, name_of
-from scaler.kube.decoding import UNREADABLE, WatchEvent, decode
-from scaler.kube.patience import Ending, Timing, judge
+from scaler.kube.copies import Change
+from scaler.kube.copy_states import Absent, Denied, Disconnected, Reflecting, State
+from scaler.kube.patience import Timing
 from scaler.kube.resources import Resource
-from scaler.kube.store import Index, T
+from scaler.kube.store import Index, Key, T
 from scaler.kube.transport import KubeTransport
+from scaler.kube.watched_list import WatchedList
 
-_log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Reflecting:
-    """The copy is complete and being kept up to date."""
+__all__ = ["Absent", "Denied", "Disconnected", "NotFollowed", "Reflecting", "Reflector", "State"]
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
-    """The API server does not know the resource, as when its CRD is not installed: there are no such objects."""
+class NotFollowed:
+    """How well a namespace is followed that is not looked after."""
 
-    message: str
+    namespace: str
+    age = math.inf
+    is_synced = False
 
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """The credentials or their RBAC rules do not allow to read the resource."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnected:
-    """The copy, if there is one, is not being kept up to date at the moment."""
-
-    message: str
+    @property
+    def state(self) -> State:
+        return Disconnected(f"namespace {self.namespace} is not looked after")
 
 
-State = Reflecting | Absent | Denied | Disconnected
-
-
-class Reflector(LiveCopy[T]):
-    """A copy that is kept up to date while `run` runs."""
+class Reflector(Generic[T]):
+    """A copy that is kept up to date while `run` runs. Without `namespaces` it is of all of them."""
 
     def __init__(
         self,
@@ -80,159 +59,115 @@ class Reflector(LiveCopy[T]):
         resource: Resource,
         kind: type[T],
         *,
-        namespace: str = "",
+        namespaces: Collection[str] = (),
         label_selector: str = "",
         field_selector: str = "",
         indexes: Mapping[str, Index[T]] | None = None,
         timing: Timing = Timing(),  # noqa: B008 (immutable)
     ) -> None:
-        super().__init__(kind, indexes or {})
         self.resource = resource
-        self._transport = transport
-        self._path = resource.path(namespace)
-        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        self._selectors = {name: value for name, value in selectors.items() if value}
-        self._timing = timing
-        self._state: State = Disconnected("not listed yet")
-        self._synced = asyncio.Event()
-        self._last_contact = -math.inf
-        self._version = ""
-        self._failures = 0
-        self._opened_at: float | None = None
-        self._delivered = 0
-        self._sends_bookmarks = False
+        self._is_confined = bool(namespaces) and resource.namespaced
+        self._lists = {
+            namespace: WatchedList(
+                transport,
+                resource,
+                kind,
+                namespace=namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                indexes=indexes,
+                timing=timing,
+            )
+            for namespace in (namespaces if self._is_confined else ("",))
+        }
+
+    async def run(self) -> None:
+        """Keeps the copy up to date until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._lists.values():
+                tasks.create_task(each.run())
+
+    # ----------------------------------------------------------------------------------------------------- reading
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lists.values()))
+
+    def get(self, namespace: str, name: str) -> T | None:
+        found = self._list_of(namespace)
+        return None if found is None else found.get(namespace, name)
+
+    def items(self) -> list[T]:
+        """All objects, in no particular order."""
+        return _joined(each.items() for each in self._lists.values())
+
+    def by_index(self, name: str, key: Hashable) -> list[T]:
+        """The objects that the index `name` files under the key, in no particular order."""
+        return _joined(each.by_index(name, key) for each in self._lists.values())
+
+    @property
+    def undecodable(self) -> Mapping[Key, str]:
+        """Objects that exist in a version that cannot be read, and why. A key may be empty where even that is not."""
+        return dict(chain.from_iterable(each.undecodable.items() for each in self._lists.values()))
+
+    def subscribe(self, callback: Callable[[Change[T]], None]) -> Callable[[], None]:
+        """The function that ends the subscription. Callbacks run on the event loop and must not raise or block."""
+        endings = [each.subscribe(callback) for each in self._lists.values()]
+
+        def end() -> None:
+            for each in endings:
+                each()
+
+        return end
+
+    # ------------------------------------------------------------------------------------------------- how good it is
+
+    def within(self, namespace: str) -> WatchedList[T] | NotFollowed:
+        """What is known of one namespace, and how good that is."""
+        found = self._list_of(namespace)
+        return NotFollowed(namespace) if found is None else found
 
     @property
     def state(self) -> State:
-        return self._state
+        states = [each.state for each in self._awaited]
+        worst = next((each for kind in (Denied, Disconnected) for each in states if isinstance(each, kind)), states[0])
+        absent = [each for each in states if isinstance(each, Absent)]
+        if isinstance(worst, Reflecting | Absent) and 0 < len(absent) < len(states):
+            return Disconnected(f"not all namespaces agree that there is such a kind: {absent[0].message}")
+        return worst
+
+    @property
+    def age(self) -> float:
+        """Seconds since the API was last heard of the quietest namespace; infinite before all are listed."""
+        return max(each.age for each in self._awaited)
 
     @property
     def is_synced(self) -> bool:
         """Whether the copy has been complete once: fully listed, or known to be empty for want of a CRD."""
-        return self._synced.is_set()
+        return all(each.is_synced for each in self._awaited)
 
     async def wait_synced(self) -> None:
         """Returns when the copy has been complete once; subscribers have heard of every object by then."""
-        await self._synced.wait()
+        await asyncio.gather(*(each.wait_answered() for each in self._lists.values()))
+        if all(each.is_barred for each in self._lists.values()):
+            await self._wait_for_one()
+
+    async def _wait_for_one(self) -> None:
+        waits = [asyncio.create_task(each.wait_synced()) for each in self._lists.values()]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
 
     @property
-    def age(self) -> float:
-        """Seconds since the API was last heard on this; infinite before the first list.
+    def _awaited(self) -> Collection[WatchedList[T]]:
+        return [each for each in self._lists.values() if not each.is_barred] or self._lists.values()
 
-        Range: up to about a minute while all is well, the distance of bookmarks; a minute and a half before a silent
-        connection is taken for dead.
-        """
-        return time.monotonic() - self._last_contact
+    def _list_of(self, namespace: str) -> WatchedList[T] | None:
+        return self._lists.get(namespace if self._is_confined else "")
 
-    # ----------------------------------------------------------------------------------------------------- the loop
 
-    async def run(self) -> None:
-        """Keeps the copy up to date until cancelled."""
-        while True:
-            wait = await self._round()
-            await asyncio.sleep(wait)
-
-    async def _round(self) -> float:
-        """Seconds to wait after a list (where one is needed) and a watch."""
-        self._opened_at, self._delivered = None, 0
-        try:
-            if not self._version:
-                await self._list()
-            await self._watch()
-        except KubeError as error:
-            return await self._after_error(error)
-        return self._wait_after(None)
-
-    async def _list(self) -> None:
-        self._version = await self.replace(self._transport.list_pages(self._path, self._selectors))
-        self._heard()
-        self._enter(Reflecting())
-        self._synced.set()
-
-    async def _watch(self) -> None:
-        seconds = self._timing.watch_seconds(sends_bookmarks=self._sends_bookmarks)
-        silence = self._timing.silence_seconds(seconds, sends_bookmarks=self._sends_bookmarks)
-        params: Params = {
-            **self._selectors,
-            "resourceVersion": self._version,
-            "allowWatchBookmarks": True,
-            "timeoutSeconds": seconds,
-        }
-        async with self._transport.watch(self._path, params, silence_seconds=silence) as lines:
-            self._opened_at = time.monotonic()
-            self._enter(Reflecting())
-            async for line in lines:
-                self._heard()
-                self._take(line)
-                self._delivered += 1
-                if self._delivered % OBJECTS_PER_TURN == 0:
-                    await asyncio.sleep(0)
-
-    def _take(self, line: bytes) -> None:
-        """Applies one line of the watch. Raises: KubeError for one that ends it."""
-        try:
-            event = decode(WatchEvent, line)
-        except UNREADABLE as error:
-            raise KubeError(f"watch {self._path}: a line is not an event: {error}", reason="NotAnEvent") from error
-        match event.type:
-            case "ADDED" | "MODIFIED":
-                version = self.put(event.object)
-            case "DELETED":
-                version = self.remove(event.object)
-            case "BOOKMARK":
-                self._sends_bookmarks = True
-                version = name_of(event.object).metadata.resource_version
-            case "ERROR":
-                raise self._broken_off(read_status(event.object) or ApiStatus(message="no Status came with the error"))
-            case _:
-                version = ""
-        self._version = version or self._version
-
-    def _broken_off(self, status: ApiStatus) -> KubeError:
-        return KubeError(
-            f"watch {self._path} at {self._transport.server}: the API server broke it off: "
-            f"{status.code} {status.reason}: {status.message}; it is tried again",
-            status=status.code,
-            reason=status.reason,
-        )
-
-    def _heard(self) -> None:
-        self._last_contact = time.monotonic()
-
-    # -------------------------------------------------------------------------------------------------- afterwards
-
-    async def _after_error(self, error: KubeError) -> float:
-        if error.status == 404:
-            return await self._after_not_found(error)
-        self._enter(Denied(str(error)) if error.status in (401, 403) else Disconnected(str(error)))
-        return self._wait_after(error)
-
-    def _wait_after(self, error: KubeError | None) -> float:
-        ending = Ending(
-            lasted=time.monotonic() - self._opened_at if self._opened_at is not None else 0.0,
-            delivered=self._delivered > 0,
-            in_order=error is None,
-            was_reached=error is None or error.status != NO_ANSWER or self._opened_at is not None,
-            is_expired=error is not None and error.status == 410,
-        )
-        then = judge(ending, failures=self._failures, timing=self._timing)
-        self._failures = then.failures
-        if then.lists:
-            self._version = ""
-        return self._timing.backoff.wait(self._failures)
-
-    async def _after_not_found(self, error: KubeError) -> float:
-        self._version = ""
-        if isinstance(self._state, Absent) or not self.is_synced:
-            await self.clear()
-            self._synced.set()
-        self._enter(Absent(str(error)))
-        return self._timing.absent * random.uniform(0.8, 1.2)  # noqa: S311 (spreads load; keeps no secret)
-
-    def _enter(self, state: State) -> None:
-        before, self._state = self._state, state
-        if type(before) is type(state):
-            return
-        detail = {} if isinstance(state, Reflecting) else {"message": state.message}
-        log = _log.info if isinstance(state, Reflecting | Absent) else _log.warning
-        log(f"Kube{type(state).__name__}", resource=self.resource.qualified_name, objects=len(self), **detail)
+def _joined(lists: Iterable[list[T]]) -> list[T]:
+    """All of them in one list; the very same one where there is only one, since these may be long."""
+    first, *others = lists
+    return [*first, *chain.from_iterable(others)] if others else first

@@ -3,7 +3,7 @@
 Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
@@ -47,7 +47,18 @@ Object = TypeVar("Object", bound=KubeObject)
 View = TypeVar("View")
 
 
-class Store(Protocol[T_co]):
+class Followed(Protocol):
+    """How well objects are followed."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last sign of life from the API server; infinite before the first list."""
+
+    @property
+    def state(self) -> State: ...
+
+
+class Store(Followed, Protocol[T_co]):
     """The objects of one kind, as last seen. A Reflector is one."""
 
     def get(self, namespace: str, name: str) -> T_co | None: ...
@@ -56,12 +67,8 @@ class Store(Protocol[T_co]):
 
     def by_index(self, name: str, key: object) -> Sequence[T_co]: ...
 
-    @property
-    def age(self) -> float:
-        """Seconds since the last sign of life from the API server; infinite before the first list."""
-
-    @property
-    def state(self) -> State: ...
+    def within(self, namespace: str) -> Followed:
+        """How well those of one namespace are followed. One may be hidden while others are seen."""
 
 
 # Index functions: each names the keys under which one object is found.
@@ -219,11 +226,15 @@ class Cluster:
     @property
     def unlisted(self) -> str:
         """The kinds that were never listed, and why, in words."""
-        return ", ".join(
-            f"{name}: {state.message}" if not isinstance(state := store.state, Reflecting) else name
-            for name, store in self._stores.items()
-            if not isfinite(_silence(store))
-        )
+        return _unlisted(self._stores)
+
+    def view_age_in(self, namespace: str) -> float:
+        """Seconds since the quietest store last heard of the namespace; infinite while one has never seen it."""
+        return max(_silence(store.within(namespace)) for store in self._stores.values())
+
+    def unlisted_in(self, namespace: str) -> str:
+        """The kinds that were never listed in the namespace, and why, in words."""
+        return _unlisted({name: store.within(namespace) for name, store in self._stores.items()})
 
     def workload_of(self, scalable: ScalableWorkload) -> Workload | None:
         """The Kueue Workload that is scaled; of several of one job, the youngest that is not finished."""
@@ -319,6 +330,14 @@ def _seniority(scalable: ScalableWorkload) -> tuple[float, str]:
     return created.timestamp() if created else 0.0, scalable.metadata.name
 
 
-def _silence(store: Store[object]) -> float:
+def _silence(followed: Followed) -> float:
     """A kind that is not installed has no objects, and that is known."""
-    return 0.0 if isinstance(store.state, Absent) else store.age
+    return 0.0 if isinstance(followed.state, Absent) else followed.age
+
+
+def _unlisted(kinds: Mapping[str, Followed]) -> str:
+    return ", ".join(
+        f"{name}: {state.message}" if not isinstance(state := followed.state, Reflecting) else name
+        for name, followed in kinds.items()
+        if not isfinite(_silence(followed))
+    )

@@ -11,7 +11,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -147,8 +147,8 @@ class Evaluator:
         if evaluation is None or not found:
             return
         await self.scales.refresh(self._ours(found))
-        view_doubt = self._view_doubt()
-        entries = {each.metadata.key: self._decided(each, evaluation.at, view_doubt) for each in found}
+        doubts = self._view_doubts(found)
+        entries = {each.metadata.key: self._decided(each, evaluation.at, doubts) for each in found}
         self.board.amend({key: entry for key, entry in entries.items() if entry is not None})
         self.published(self.board.evaluation or evaluation)
 
@@ -186,11 +186,19 @@ class Evaluator:
             return ""
         return intake.doubt.message if intake.doubt else "the window is being rebuilt from the metrics source"
 
-    def _view_doubt(self) -> Unknown | None:
-        age_s, limit = self.cluster.view_age_s, self.config.max_view_age
+    def _view_doubts(self, scaled_objects: Iterable[ScaledObject]) -> dict[str, Unknown | None]:
+        """Why the copies are not to be believed, by namespace."""
+        namespaces = {each.metadata.namespace for each in scaled_objects}
+        return {namespace: self._view_doubt(namespace) for namespace in namespaces}
+
+    def _view_doubt(self, namespace: str) -> Unknown | None:
+        age_s, limit = self.cluster.view_age_in(namespace), self.config.max_view_age
         if age_s <= limit.total_seconds():
             return None
-        since = f"for {int(age_s)} s" if isfinite(age_s) else "yet"
+        if unlisted := self.cluster.unlisted_in(namespace):
+            message = f"namespace {namespace} cannot be seen whole ({unlisted}); pods may run unseen"
+            return Unknown(reason=Unknowable.STALE_CLUSTER_VIEW, message=message)
+        since = f"for {int(age_s)} s"
         return Unknown(
             reason=Unknowable.STALE_CLUSTER_VIEW,
             message=f"the Kubernetes API has not been heard of {since}; pods may have changed unseen",
@@ -207,17 +215,19 @@ class Evaluator:
         return min(longest, self.config.max_window)
 
     async def _evaluate(self, scaled_objects: Sequence[ScaledObject], at: datetime) -> Evaluation:
-        view_doubt = self._view_doubt()
+        doubts = self._view_doubts(scaled_objects)
         entries: dict[Key, BoardEntry] = {}
         for count, each in enumerate(scaled_objects):
-            entry = self._decided(each, at, view_doubt)
+            entry = self._decided(each, at, doubts)
             if entry is not None:
                 entries[each.metadata.key] = entry
             if count % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         return Evaluation.of(entries, at=at)
 
-    def _decided(self, scaled_object: ScaledObject, at: datetime, view_doubt: Unknown | None) -> BoardEntry | None:
+    def _decided(
+        self, scaled_object: ScaledObject, at: datetime, view_doubts: Mapping[str, Unknown | None]
+    ) -> BoardEntry | None:
         """The ScaledObject's entry; None where none of its triggers is ours."""
         triggers = self._own_triggers(scaled_object)
         if not triggers:
@@ -225,7 +235,8 @@ class Evaluator:
         key = scaled_object.metadata.key
         try:
             subjects = Subjects(cluster=self.cluster, scales=self.scales)
-            subject = subjects.of(scaled_object, demand=self.demands.of(key), view_doubt=view_doubt, at=at)
+            doubt = view_doubts[key[0]]
+            subject = subjects.of(scaled_object, demand=self.demands.of(key), view_doubt=doubt, at=at)
             return self._entry(subject, triggers, at, self._doubt or self.demands.doubt_in(key[0]))
         except Exception as error:
             # Objects are written by tenants. What one of them provokes must not take the answers from all others.
@@ -292,11 +303,11 @@ class Evaluator:
             verdict = distrust(judged, doubt or self._unread(policy.policy, at))
         return decide(subject.standing, verdict, policy=policy.policy, now=at)
 
-    def judge_by_default(self, pods: Sequence[Pod], at: datetime) -> WorkloadVerdict:
-        """The verdict on pods that nobody scales, by the policy of the settings. Nothing is done about it."""
+    def judge_by_default(self, pod: Pod, at: datetime) -> WorkloadVerdict:
+        """The verdict on a pod that nobody scales, by the policy of the settings. Nothing is done about it."""
         policy, trust = _resolve(("settings", self.config.defaults)).policy, self.config.trust
-        judged = judge(pods, self.sampler.history, policy=policy, trust=trust, end=at)
-        return distrust(judged, self._doubt or self._view_doubt() or self._unread(policy, at))
+        judged = judge([pod], self.sampler.history, policy=policy, trust=trust, end=at)
+        return distrust(judged, self._doubt or self._view_doubt(pod.namespace) or self._unread(policy, at))
 
     def _unread(self, policy: Policy, at: datetime) -> Unknown | None:
         """Why the window cannot be judged yet: a part of it was not read back since the start, or since it grew."""

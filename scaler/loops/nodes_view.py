@@ -15,7 +15,7 @@ Subscribe before the reflectors run. 20,000 pods are filed in some hundred milli
 turn in between.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from functools import lru_cache
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from scaler.kube.transport import KubeTransport
 from scaler.kueue.pod_requests import pod_requests
 from scaler.kueue.workloads import group_of
 from scaler.loops.cluster import JOB_NAME_LABELS, WORKLOAD_ANNOTATION, job_key
-from scaler.loops.quota_view import Blind
+from scaler.loops.quota_view import Blind, confinement
 
 _JOB_LABELS = frozenset(JOB_NAME_LABELS.values())
 _SHOWN = 3
@@ -49,7 +49,7 @@ def node_reflector(transport: KubeTransport) -> Reflector[Node]:
 
 
 class NodesView:
-    """The nodes' free amounts. `only_namespace` is the namespace that this program is confined to, if it is."""
+    """The nodes' free amounts. `confined_to` are the namespaces that this program is confined to, if it is."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class NodesView:
         workloads: Reflector[Workload],
         *,
         max_age: timedelta,
-        only_namespace: str = "",
+        confined_to: Collection[str] = (),
     ) -> None:
         self._nodes = nodes
         self._pods = pods
         self._workloads = workloads
         self._max_age = max_age
-        self._only_namespace = only_namespace
+        self._confined_to = confined_to
         self._census = Census()
         self._unreadable: dict[str, str] = {}
         nodes.subscribe(self._node_changed)
@@ -76,7 +76,7 @@ class NodesView:
 
     def capacity(self) -> Capacity | Blind:
         """What is free now, or why nobody knows. The same value as before where nothing has changed."""
-        reason = self._confined() or self._unseen() or self._unread() or self._old()
+        reason = confinement(self._confined_to, "nodes are") or self._unseen() or self._unread() or self._old()
         return Blind(reason) if reason else self._census.capacity()
 
     @property
@@ -161,11 +161,6 @@ class NodesView:
         return [workload for key in keys for workload in self._workloads.by_index("job", key)]
 
     # ---------------------------------------------------------------------------------------------- why it cannot say
-
-    def _confined(self) -> str:
-        if not self._only_namespace:
-            return ""
-        return f"only namespace {self._only_namespace} is watched, and nodes are shared by all; watch all of them"
 
     def _unseen(self) -> str:
         copies: dict[str, Reflector[Any]] = {"Nodes": self._nodes, "Pods": self._pods}

@@ -5,13 +5,13 @@ Laws:
 * Nothing is planned on a part of the truth. `look` gives the snapshot only while every kind is listed completely and
   kept up to date, and otherwise the reason why it is blind.
 * Without Kueue there is no quota, and that is a reason, too.
-* A copy of one namespace is never enough: quota is shared by all of them.
+* A copy of some namespaces is never enough: quota is shared by all of them.
 
 Subscribe before the reflectors run: filing fifty thousand Workloads at once takes a second, and while they are listed
 the event loop gets its turn in between.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,6 +35,14 @@ class Blind:
     """Quota cannot be seen, completely and now; the reason is fit for an operator's eyes."""
 
     reason: str
+
+
+def confinement(namespaces: Collection[str], what_is: str) -> str:
+    """Why whoever sees only these namespaces knows nothing of what all of them share; empty for one who sees all."""
+    if not namespaces:
+        return ""
+    are = f"namespace {', '.join(namespaces)} is" if len(namespaces) == 1 else f"namespaces {', '.join(namespaces)} are"
+    return f"only {are} watched, and {what_is} shared by all; watch all of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +84,7 @@ class QuotaReflectors:
 
 
 class QuotaView:
-    """The snapshot of a cluster. `clock` is compared with the end of backoffs; `only_namespace` is the namespace that
+    """The snapshot of a cluster. `clock` is compared with the end of backoffs; `confined_to` are the namespaces that
     this program is confined to, if it is."""
 
     def __init__(
@@ -89,12 +97,12 @@ class QuotaView:
         fair_sharing: bool = False,
         boosts: bool = False,
         excluded: tuple[str, ...] = (),
-        only_namespace: str = "",
+        confined_to: Collection[str] = (),
     ) -> None:
         self._filing = Filing(Snapshot(fair_sharing=fair_sharing), boosts=boosts, excluded=excluded)
         self._clock = clock
         self._max_age = max_age
-        self._only_namespace = only_namespace
+        self._confined_to = confined_to
         self._needed: dict[str, Reflector[Any]] = {
             "ClusterQueues": reflectors.cluster_queues,
             "LocalQueues": reflectors.local_queues,
@@ -109,7 +117,7 @@ class QuotaView:
 
     def look(self) -> Snapshot | Blind:
         """The snapshot, where it is the whole truth; it goes on to change with the cluster."""
-        reason = self._confined() or self._incomplete() or self._unreadable() or self._old()
+        reason = confinement(self._confined_to, "quota is") or self._incomplete() or self._unreadable() or self._old()
         if reason:
             return Blind(reason)
         self._filing.wake(self._clock())
@@ -139,11 +147,6 @@ class QuotaView:
             self._filing.drop(change.old)
 
     # ------------------------------------------------------------------------------------------------- why it is blind
-
-    def _confined(self) -> str:
-        if not self._only_namespace:
-            return ""
-        return f"only namespace {self._only_namespace} is watched, and quota is shared by all; watch all of them"
 
     def _incomplete(self) -> str:
         states = {name: each.state for name, each in self._needed.items()}

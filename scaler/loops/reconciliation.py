@@ -95,6 +95,8 @@ class Reconciler:
         scalable = self._cluster.scalable_workloads.get(*key)
         if scalable is None or scalable.metadata.deletion_timestamp is not None:
             return None
+        if unlisted := self._cluster.unlisted_in(key[0]):
+            raise KubeError(f"namespace {key[0]} cannot be seen whole, so nothing is done in it: {unlisted}")
         situation, decision = self._situation(scalable), self._decision(scalable)
         planned = plan(situation)
         if planned.step is not None and situation.workload is not None:

@@ -5,7 +5,7 @@ the API nothing, whatever the number of ScaledObjects.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -70,7 +70,7 @@ class Scales:
         self,
         transport: KubeTransport,
         *,
-        namespace: str = "",
+        namespaces: Collection[str] = (),
         max_age: timedelta,
         patience: timedelta = _PATIENCE,
         changed: Callable[[str, Target], None] = lambda _namespace, _target: None,
@@ -78,7 +78,7 @@ class Scales:
         """`changed` is told of every change to an object of a kind that is scaled: (namespace, target)."""
         self._transport = transport
         self._discovery = Discovery(transport)
-        self._namespace = namespace
+        self._namespaces = namespaces
         self._max_age = max_age
         self._patience_s = patience.total_seconds()
         self._changed = changed
@@ -125,7 +125,7 @@ class Scales:
         """The target's scale as last read, or why it is not known."""
         kind = target.api_version, target.kind
         reflector, read = self._reflectors.get(kind), self._reads.get((namespace, target))
-        doubt = self._doubt(kind, reflector)
+        doubt = self._doubt(kind, reflector, namespace)
         if doubt is not None or reflector is None:
             return doubt or _stale(f"{target.kind} objects are not listed yet")
         seen = reflector.get(namespace, target.name)
@@ -135,19 +135,20 @@ class Scales:
             return _stale(f"the scale of {target} has not been read since it changed")
         return read.scale
 
-    def _doubt(self, kind: Kind, reflector: Reflector[Generic] | None) -> Unknown | None:
-        """Why nothing is known about any object of the kind; None where something is, or nothing was tried."""
+    def _doubt(self, kind: Kind, reflector: Reflector[Generic] | None, namespace: str) -> Unknown | None:
+        """Why nothing is known about any such object there; None where something is, or nothing was tried."""
         if kind in self._unresolved:
             return _not_found(self._unresolved[kind])
         if reflector is None:
             return None
-        if isinstance(reflector.state, Absent):
-            return _not_found(reflector.state.message)
-        if isinstance(reflector.state, Denied) or not reflector.is_synced:
-            why = "" if isinstance(reflector.state, Reflecting) else f": {reflector.state.message}"
+        followed = reflector.within(namespace)
+        if isinstance(followed.state, Absent):
+            return _not_found(followed.state.message)
+        if isinstance(followed.state, Denied) or not followed.is_synced:
+            why = "" if isinstance(followed.state, Reflecting) else f": {followed.state.message}"
             return _stale(f"{kind[1]} objects cannot be listed{why}")
-        if reflector.age > self._max_age.total_seconds():
-            return _stale(f"{kind[1]} objects were not heard of for {int(reflector.age)} s")
+        if followed.age > self._max_age.total_seconds():
+            return _stale(f"{kind[1]} objects were not heard of for {int(followed.age)} s")
         return None
 
     async def _follow(self, kind: Kind) -> None:
@@ -162,7 +163,7 @@ class Scales:
             self._unresolved[kind] = str(error)
             return
         self._unresolved.pop(kind, None)
-        reflector = Reflector(self._transport, resource, Generic, namespace=self._namespace)
+        reflector = Reflector(self._transport, resource, Generic, namespaces=self._namespaces)
         self._reflectors[kind] = reflector
         reflector.subscribe(lambda change: self._tell(kind, change))
         task = asyncio.create_task(reflector.run(), name=f"reflect-{resource.qualified_name}")

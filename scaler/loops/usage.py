@@ -221,7 +221,7 @@ class GpuUsage:
             gpus: Sequence[GpuEvidence] = ()
             keeper = Keeper()
         else:
-            verdict = self.evaluator.judge_by_default([pod], at)
+            verdict = self.evaluator.judge_by_default(pod, at)
             gpus, keeper = verdict.gpus, Keeper.of_nobody(verdict)
         if claim is not None and keeper.doubt is None:
             keeper = claim.keeper

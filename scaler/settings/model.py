@@ -6,7 +6,7 @@ values, only paths to files: this whole document may be printed and logged.
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -88,6 +88,10 @@ class Lease(Section):
         return self
 
 
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+"""A name as Kubernetes takes it; another one would only be refused, or ask for something else, in every request."""
+
+
 class Kubernetes(Section):
     """The API server, and what is looked after."""
 
@@ -95,13 +99,21 @@ class Kubernetes(Section):
     """None: the pod's service account, or the default kubeconfig outside of a cluster."""
     context: str | None = None
     """Of the kubeconfig. None: its current one."""
-    namespace: str = ""
-    """The one namespace to look after; empty: all."""
+    namespaces: tuple[Namespace, ...] = ()
+    """The only namespaces to look after; empty: all. With some no plans are made and no AdmissionChecks answered."""
     timeout: Duration = timedelta(seconds=10)
     """For one request."""
     max_view_age: Duration = timedelta(minutes=3)
     """Without a word from the API server for this long (it sends bookmarks every minute) nothing is decided."""
     lease: Lease = Lease()
+
+    @field_validator("namespaces")
+    @classmethod
+    def _each_once(cls, namespaces: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({each for each in namespaces if namespaces.count(each) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is named more than once; name each namespace once")
+        return namespaces
 
 
 class Basic(Section):

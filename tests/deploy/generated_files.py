@@ -15,7 +15,7 @@ import yaml
 from helm_chart import DEPLOY, FOLDER, ROOT, Json
 from pydantic import BaseModel
 
-from scaler.loops.diagnosis.permissions import NEEDS, Need, Part
+from scaler.loops.diagnosis.permissions import CONFINED, NEEDS, Need, Part
 from scaler.settings.model import Settings
 
 BASE = DEPLOY / "kustomize" / "base"
@@ -40,9 +40,6 @@ def contents() -> Iterator[tuple[Path, str]]:
 
 
 # --------------------------------------------------------------------------------------------------------- permissions
-
-_CONFINED = {Part.SCALER, Part.RECONCILER}
-"""What is needed where only one namespace is looked after: quota is not seen then, so no plans, no checks."""
 
 
 def permissions() -> str:
@@ -77,7 +74,7 @@ def _split(need: Need) -> Iterator[tuple[list[str], str]]:
 
 
 def _entries(need: Need, verbs: list[str]) -> Iterator[Json]:
-    common = {"part": str(need.part), "verbs": verbs, "confined": need.part in _CONFINED}
+    common = {"part": str(need.part), "verbs": verbs, "confined": need.part in CONFINED}
     for group in dict.fromkeys(each.resource.group for each in need.on):
         names = [
             each.resource.plural + (f"/{each.subresource}" if each.subresource else "")
@@ -93,7 +90,7 @@ def _entries(need: Need, verbs: list[str]) -> Iterator[Json]:
 
 _OF_THE_CHART = {
     *("components", "keda.scalerAddresses", "grpc.address", "grpc.tls", "http.address", "http.tls"),
-    *("kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespace"),
+    *("kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespaces"),
     *("kubernetes.lease.name", "kubernetes.lease.namespace"),
 }
 """Settings that the chart itself writes."""

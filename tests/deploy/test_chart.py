@@ -49,8 +49,9 @@ def container(values: dict[str, Any] | None = None) -> dict[str, Any]:
         {"settings": {"promethius": {"url": "http://p"}}},
         {"settings": {"prometheus": {"ulr": "http://p"}}},
         {"settings": {"grpc": {"address": "0.0.0.0:1"}}},
-        {"settings": {"kubernetes": {"namespace": "a"}}},
-        {"namespaces": ["a", "b"]},
+        {"settings": {"kubernetes": {"namespaces": ["a"]}}},
+        {"namespaces": ["a", "a"]},
+        {"namespaces": ["Team A"]},
         {"tls": {"source": "certManager"}},
         {"tls": {"source": "none", "http": True}},
         {"tls": {"source": "none", "clients": {"required": True}}},
@@ -114,6 +115,11 @@ def test_dcgm_exporters_are_read_where_there_is_no_prometheus(tmp_path: Path) ->
     settings = read(values, tmp_path)
     assert settings.dcgm.endpoints == ("http://dcgm-exporter:9400/metrics",)
     assert settings.prometheus.url is None
+
+
+def test_the_program_looks_after_the_namespaces_that_the_chart_is_confined_to(tmp_path: Path) -> None:
+    assert read({"namespaces": ["a", "b"]}, tmp_path).kubernetes.namespaces == ("a", "b")
+    assert read({}, tmp_path).kubernetes.namespaces == ()
 
 
 def test_observing_answers_and_writes_nothing(tmp_path: Path) -> None:
@@ -246,7 +252,7 @@ def test_openshift_makes_the_certificate_for_the_service_of_grpc() -> None:
 # --------------------------------------------------------------------------------------------------------------- notes
 
 
-@pytest.mark.parametrize("values", [{}, {"mode": "observe"}, {"namespaces": ["a"]}, *TLS.values()], ids=str)
+@pytest.mark.parametrize("values", [{}, {"mode": "observe"}, {"namespaces": ["a", "b"]}, *TLS.values()], ids=str)
 def test_the_notes_lead_to_a_scaled_object_that_names_this_release(values: dict[str, Any]) -> None:
     notes = helm_chart.texts(values)["NOTES.txt"]
     example = re.search(r"   apiVersion: idlegpu.io.*?\n\n", notes, re.DOTALL)

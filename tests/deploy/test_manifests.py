@@ -67,7 +67,7 @@ EVERYTHING: Json = {
 }
 CORNERS: dict[str, Json] = {
     "everything": EVERYTHING,
-    "confined": {"namespaces": ["team-a"]},
+    "confined": {"namespaces": ["team-a", "team-b"]},
     "nothing that is not needed": {
         "rbac": {"create": False},
         "serviceAccount": {"create": False},

@@ -1,13 +1,13 @@
 """The chart grants what the program needs and nothing else, and less to a scaler that only observes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 from helm_chart import NAMESPACE, objects, one
 
 from scaler.kube.resources import DEPLOYMENT, STATEFUL_SET
-from scaler.loops.diagnosis.permissions import NEEDS, Part, asks_of
+from scaler.loops.diagnosis.permissions import CONFINED, NEEDS, Part, asks_of
 
 TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET})
 """What the chart's default values name as kinds that are scaled."""
@@ -52,13 +52,13 @@ def grants_of(role: dict[str, Any]) -> Iterator[Grant]:
                 yield Grant(verb, rule["apiGroups"][0], resource, role["metadata"].get("namespace", ""))
 
 
-def needed(*parts: Part, namespace: str = "") -> set[Grant]:
+def needed(*parts: Part, namespaces: Sequence[str] = ()) -> set[Grant]:
     """What the program says that it needs, for these parts of it."""
     return {
         Grant(ask.verb, ask.group, ask.resource + (f"/{ask.subresource}" if ask.subresource else ""), ask.namespace)
         for need in NEEDS
         if need.part in parts
-        for ask in asks_of(need, targets=TARGETS, namespace=namespace, lease_namespace=NAMESPACE)
+        for ask in asks_of(need, targets=TARGETS, namespaces=namespaces, lease_namespace=NAMESPACE)
     }
 
 
@@ -81,12 +81,13 @@ def test_whoever_makes_no_claims_on_nodes_may_make_none() -> None:
 
 
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
-def test_confined_to_a_namespace_nothing_is_granted_outside_of_it(mode: str) -> None:
-    confined = granted(namespaces=["team-a"], mode=mode)
-    parts = [Part.SCALER, Part.RECONCILER] if mode == "enforce" else [Part.SCALER]
-    assert confined == needed(*parts, namespace="team-a")
-    assert {each.namespace for each in confined} <= {"team-a", NAMESPACE}
-    kinds = {each["kind"] for each in objects({"namespaces": ["team-a"], "mode": mode})}
+@pytest.mark.parametrize("namespaces", [["team-a"], ["team-a", "team-b"]], ids=len)
+def test_confined_to_namespaces_nothing_is_granted_outside_of_them(mode: str, namespaces: list[str]) -> None:
+    confined = granted(namespaces=namespaces, mode=mode)
+    parts = CONFINED if mode == "enforce" else [Part.SCALER]
+    assert confined == needed(*parts, namespaces=namespaces)
+    assert {each.namespace for each in confined} - {NAMESPACE} == {*namespaces}
+    kinds = {each["kind"] for each in objects({"namespaces": namespaces, "mode": mode})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}
 
 

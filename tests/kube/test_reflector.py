@@ -118,7 +118,7 @@ async def test_the_watch_asks_for_bookmarks_and_for_an_end(crooked, transport):
 
 async def test_one_namespace_can_be_reflected(crooked, transport):
     serve(crooked, lists=[listing()], watches=[streaming()])
-    async with reflecting(transport, namespace="ns"):
+    async with reflecting(transport, namespaces=["ns"]):
         pass
     assert crooked.requests[0].path == "/api/v1/namespaces/ns/pods"
 

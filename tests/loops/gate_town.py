@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import msgspec
 from builders import GPUS
@@ -75,6 +75,9 @@ class LiveStore(LiveCopy[T]):
         super().__init__(kind, indexes or {})
         self.age = 0.0
         self.state: State = Reflecting()
+
+    def within(self, _namespace: str) -> Self:
+        return self
 
     def follow(self, bodies: Sequence[Json]) -> None:
         """Everything that is there, as a watch would bring it."""

@@ -41,7 +41,7 @@ class Replica:
         self.kube = cluster
         self.transport = transport
         self.calls = calls
-        self.reflectors = Reflectors.of(transport, GPUS, "")
+        self.reflectors = Reflectors.of(transport, GPUS, ())
         self.copies = Cluster(
             scaled_objects=self.reflectors.scaled_objects,
             scalable_workloads=self.reflectors.scalable_workloads,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from loops_builders import MemoryCluster, MemoryStore, pod, scalable_workload, s
 from scaler.core import pods as core
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import Pod
-from scaler.kube.reflector import Absent, Denied, Disconnected
+from scaler.kube.reflector import Absent, Denied, Disconnected, NotFollowed, Reflecting, State
 from scaler.loops.cluster import (
     Remembered,
     is_indexed,
@@ -316,3 +317,21 @@ def test_a_part_that_was_never_listed_says_which_and_why(memory: MemoryCluster) 
     memory.scaled_objects.age, memory.scaled_objects.state = 10, Disconnected("connection refused")
     assert memory.read().view_age_s == math.inf
     assert memory.read().unlisted == "Workloads, Pods: 403: pods is forbidden"
+
+
+def test_a_namespace_that_is_hidden_says_nothing_of_the_others(memory: MemoryCluster) -> None:
+    memory.pods.age = 7
+    memory.workloads.hidden["b"] = NotFollowed("b")
+    memory.pods.hidden["c"] = Silent(80)
+    cluster = memory.read()
+    assert [cluster.view_age_in(each) for each in "abc"] == [7, math.inf, 80]
+    assert [cluster.unlisted_in(each) for each in "abc"] == ["", "Workloads: namespace b is not looked after", ""]
+    assert cluster.view_age_s == 7
+
+
+@dataclass
+class Silent:
+    """Heard of so many seconds ago."""
+
+    age: float
+    state: State = Reflecting()  # noqa: RUF009 - frozen

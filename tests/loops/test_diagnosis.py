@@ -177,9 +177,7 @@ def test_what_may_not_be_listed_is_a_failure_and_what_is_no_kind_is_told_once():
 
 
 def permissions(the_facts, *denied, unknown=()):
-    asked = [
-        (need, asks_of(need, targets=frozenset({DEPLOYMENT}), namespace="", lease_namespace="gpus")) for need in NEEDS
-    ]
+    asked = [(need, asks_of(need, targets=frozenset({DEPLOYMENT}), lease_namespace="gpus")) for need in NEEDS]
     answers = {str(ask): ask for _, asks in asked for ask in asks}
     assert {*denied, *unknown} <= answers.keys()
     allowed = {ask: text not in denied for text, ask in answers.items()}
@@ -233,18 +231,53 @@ def test_every_need_is_told_with_what_it_is_for_and_what_is_missing_is_named():
     assert [each.what for each in found if each.severity is WARN] == ["no answer"]
 
 
-def test_one_who_looks_after_one_namespace_asks_for_no_more():
-    asks = [
-        ask
-        for need in NEEDS
-        for ask in asks_of(need, targets=frozenset({DEPLOYMENT}), namespace="team", lease_namespace="gpus")
-    ]
-    everywhere = {ask.resource for ask in asks if not ask.namespace}
-    assert everywhere <= {
-        "namespaces", "nodes", "clusterqueues", "cohorts", "resourceflavors", "admissionchecks", "reclaimpolicies"
-    }  # fmt: skip
+def asked_of_the_confined(*namespaces):
+    needs = needs_of(reconciles=True, is_confined=True)
+    targets = frozenset({DEPLOYMENT})
+    return [(need, asks_of(need, targets=targets, namespaces=namespaces, lease_namespace="gpus")) for need in needs]
+
+
+def test_one_who_looks_after_some_namespaces_asks_in_each_and_for_nothing_of_the_whole_cluster():
+    asks = [ask for _, asks in asked_of_the_confined("a", "b") for ask in asks]
     assert {ask.namespace for ask in asks if ask.resource == "leases"} == {"gpus"}
-    assert {ask.namespace for ask in asks if ask.resource == "deployments"} == {"team"}
+    others = [ask for ask in asks if ask.resource != "leases"]
+    assert {ask.resource for ask in others} == {
+        "pods", "scaledobjects", "workloads", "scalableworkloads", "deployments", "events"
+    }  # fmt: skip
+    in_a = {replace(ask, namespace="") for ask in others if ask.namespace == "a"}
+    assert in_a == {replace(ask, namespace="") for ask in others if ask.namespace == "b"}
+    assert {ask.namespace for ask in others} == {"a", "b"}
+
+
+def test_what_is_missing_in_one_namespace_is_named_and_a_role_there_is_enough():
+    asked = asked_of_the_confined("a", "b")
+    allowed = {ask: not (ask.namespace == "b" and ask.resource == "pods") for _, asks in asked for ask in asks}
+    found = diagnose(replace(confined("a", "b"), asked=asked, allowed=allowed), NOW)
+    by_severity = {each.severity: each for each in found if each.where == "the scaler"}
+    assert by_severity[FAIL].what == "it may not list pods in namespace b; watch pods in namespace b"
+    assert by_severity[FAIL].do.startswith("bind its account to a Role there")
+    assert by_severity[Severity.OK].what == "get deployments/scale.apps in namespaces a, b"
+
+
+def confined(*namespaces, **more):
+    return replace(facts(wanted=Wanted(namespaces=namespaces)), **more)
+
+
+def test_it_is_said_that_only_some_namespaces_are_looked_after_and_which_do_not_exist():
+    [said] = [each for each in diagnose(confined("a", "b"), NOW) if each.check == "Confined"]
+    assert (said.severity, said.where) == (Severity.OK, "a, b")
+    assert "no plans are made and no AdmissionChecks are answered" in said.what
+    assert told(confined("a", "b", unborn=["b"]), Topic.PERMISSIONS) == {(FAIL, "NoSuchNamespace", "b")}
+    assert told(confined("a", "b"), Topic.PERMISSIONS) == set()
+    assert not [each for each in diagnose(facts(), NOW) if each.check == "Confined"]
+
+
+def test_a_namespace_that_cannot_be_read_hides_what_is_there_and_not_the_others():
+    """Nothing is said to be missing that may be in there."""
+    hidden = Listing(hidden=[("b", "403: forbidden")])
+    found = told(confined("a", "b", objects=Objects(scalable_workloads=hidden)), Topic.SCALED_OBJECTS)
+    assert (FAIL, "NotRead", "of ScalableWorkload in namespace b") in found
+    assert Objects(scalable_workloads=hidden).scaling(Wanted()).scalable_workloads is None
 
 
 def test_where_nothing_is_reconciled_nobody_has_to_write():
@@ -581,6 +614,8 @@ def test_settings_decide_where_metadata_is_silent():
     assert told(facts(*objects, wanted=pressed), Topic.SCALED_OBJECTS) == {(WARN, "SlowerThanGrants", "team/notebook")}
     off = replace(pressed, grant_for=timedelta(hours=1), pressure=False)
     assert told(facts(*objects, wanted=off), Topic.SCALED_OBJECTS) == {(WARN, "PressureOff", "team/notebook")}
+    confined = replace(off, namespaces=("team",))
+    assert told(facts(*objects, wanted=confined), Topic.SCALED_OBJECTS) == {(WARN, "NoPlans", "team/notebook")}
 
 
 def test_a_target_that_is_missing_is_told_unless_nobody_may_look():

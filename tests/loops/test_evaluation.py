@@ -32,7 +32,7 @@ from scaler.core.policy import Mode, Overrides
 from scaler.core.reasons import Because, Unknowable
 from scaler.core.replicas import Active, Answer, Inactive, NoAnswer
 from scaler.errors import SourceError
-from scaler.kube.reflector import Disconnected
+from scaler.kube.reflector import Disconnected, NotFollowed
 from scaler.kube.scale import Scale
 from scaler.loops.board import Evaluation, Target
 from scaler.loops.demand import WakeQuery
@@ -599,6 +599,17 @@ async def test_an_old_view_of_the_cluster_decides_nothing(silent_s: float, expec
     world.cluster.workloads.age = silent_s
     assert await decided(world, "train") == expected
     assert word(world.answer("serve")) == (SUSPENDED if expected == IDLE else expected)
+
+
+async def test_a_namespace_that_cannot_be_seen_whole_decides_nothing_and_leaves_the_others_their_answers() -> None:
+    """Its ScaledObjects are listed and its pods are not: whatever runs there would look as if nothing did."""
+    world = cluster_of(gang("train"), deployment("serve", replicas=0))
+    assert await decided(world, "train") == IDLE
+    world.cluster.pods.hidden[NAMESPACE] = NotFollowed(NAMESPACE)
+    assert await decided(world, "train") == f"NoAnswer {Unknowable.STALE_CLUSTER_VIEW}"
+    assert "cannot be seen whole (Pods: " in world.answer("train").message
+    world.cluster.pods.hidden = {"other": NotFollowed("other")}
+    assert await decided(world, "train") == IDLE
 
 
 async def test_a_longer_window_of_a_new_target_leaves_the_others_their_verdicts() -> None:

@@ -295,7 +295,7 @@ async def test_it_says_why_it_cannot_see(cluster, status, part, words):
 
 
 async def test_one_namespace_is_not_enough(cluster):
-    async with seen(cluster, only_namespace="demo") as confined:
+    async with seen(cluster, confined_to=["demo"]) as confined:
         await until(lambda: confined.nodes.is_synced and confined.pods.is_synced)
         assert reason(confined) == "only namespace demo is watched, and nodes are shared by all; watch all of them"
 
@@ -309,12 +309,12 @@ async def test_old_news_are_no_news(cluster):
 
 async def test_what_cannot_be_read_is_not_guessed(sight):
     """No API server lets such a quantity in; one that did must not end the watch."""
-    sight.pods.put(
+    sight.pods.within("demo").put(
         b'{"metadata": {"namespace": "demo", "name": "odd", "resourceVersion": "1"}, "spec": {"nodeName": "node-a",'
         b'"containers": [{"name": "main", "resources": {"requests": {"cpu": "many"}}}]}}'
     )
     assert reason(sight).startswith("cannot be read: Pod demo/odd: 'many' is not a resource quantity")
-    sight.pods.remove(b'{"metadata": {"namespace": "demo", "name": "odd"}}')
+    sight.pods.within("demo").remove(b'{"metadata": {"namespace": "demo", "name": "odd"}}')
     assert sight.free() == 8
 
 

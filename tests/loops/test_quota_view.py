@@ -255,8 +255,9 @@ async def test_a_silence_that_lasts_too_long_blinds(cluster: Cluster) -> None:
 
 async def test_one_namespace_is_not_enough(cluster: Cluster) -> None:
     cluster.install(COHORT_CRD)
-    view = cluster.view(only_namespace="demo")
+    view = cluster.view(confined_to=["demo"])
     assert blind(view).startswith("only namespace demo is watched")
+    assert blind(cluster.view(confined_to=["a", "b"])).startswith("only namespaces a, b are watched, and quota is")
 
 
 async def test_a_queue_that_cannot_be_decoded_blinds(cluster: Cluster) -> None:

@@ -16,6 +16,7 @@ from builders import (
     standing,
     verdict,
 )
+from loops_builders import MemoryStore
 from replica import Replica, replica
 from small_cluster import NAME, NAMESPACE_NAME, PODS, WORKLOAD_NAME, SmallCluster, small_cluster, until
 
@@ -24,8 +25,10 @@ from scaler.core.reasons import Because
 from scaler.core.replicas import Active, Inactive, Stage
 from scaler.core.selectors import parse_selector
 from scaler.errors import KubeError
+from scaler.kube.reflector import NotFollowed
 from scaler.kube.resources import POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kueue.workloads import SUSPENDED_ANNOTATION
+from scaler.loops.cluster import Cluster, workload_indexes
 from scaler.loops.reconciliation import Reconciler, is_conflict
 from scaler.loops.wishes import WAKE
 
@@ -370,6 +373,25 @@ async def test_a_workload_that_has_vanished_is_missed_once(running, leader):
     assert (status["phase"], status.get("replicas", 0), status["workloadName"]) == ("NoWorkload", 0, WORKLOAD_NAME)
     assert await leader.recorder.drain(2)
     assert (await running.reasons()).count("WorkloadMissing") == 1
+
+
+async def test_in_a_namespace_that_cannot_be_seen_whole_nothing_is_done(running, leader):
+    """Its Workloads are hidden, which is not the same as that there are none."""
+    copies = {name: getattr(leader.copies, name) for name in ("scaled_objects", "scalable_workloads", "pods", "gpus")}
+    blind = Cluster(**copies, workloads=Hidden())
+    reconciler = Reconciler(leader.transport, blind, leader.board, leader.recorder)
+    leader.patches.clear()
+    with pytest.raises(KubeError, match="namespace demo cannot be seen whole, so nothing is done in it: Workloads: "):
+        await reconciler.reconcile((NAMESPACE_NAME, NAME))
+    assert leader.patches == []
+
+
+class Hidden(MemoryStore):
+    """A copy of namespaces of which this one is refused."""
+
+    def __init__(self):
+        super().__init__(workload_indexes())
+        self.hidden = {NAMESPACE_NAME: NotFollowed(NAMESPACE_NAME)}
 
 
 async def test_a_workload_that_is_not_there_yet_is_no_loss(cluster, leader):

@@ -46,6 +46,27 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file_and_that_over_t
     assert everything.kubernetes.max_view_age == minutes(4)
 
 
+def test_the_namespaces_to_look_after_are_a_list_of_names(file: Path) -> None:
+    assert loaded("kubernetes: {namespaces: [a, team-b]}", file=file).kubernetes.namespaces == ("a", "team-b")
+    assert loaded(file=file, environ={"KUBERNETES__NAMESPACES": "[a]"}).kubernetes.namespaces == ("a",)
+    assert loaded(file=file).kubernetes.namespaces == ()
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "expected"),
+    [
+        ("[a, b, a]", "a is named more than once"),
+        ("[Team A]", "should match pattern"),
+        ("['']", "should match pattern"),
+        ("a", "should be a valid tuple"),
+    ],
+)
+def test_namespaces_that_could_not_be_asked_for_are_refused(file: Path, namespaces: str, expected: str) -> None:
+    (problem,) = problems(f"kubernetes: {{namespaces: {namespaces}}}", file=file)
+    assert "kubernetes.namespaces" in problem
+    assert expected in problem
+
+
 def test_a_flag_that_was_not_given_changes_nothing(file: Path) -> None:
     assert loaded(NEARER, file=file, prometheus__url=None).prometheus.url == "http://file:9090"
 
@@ -133,6 +154,7 @@ def test_a_problem_within_what_one_variable_set_is_that_variables(file: Path) ->
         ("promehteus: {}", "promehteus: unknown setting; did you mean 'prometheus'?"),
         ("evaluation: {maxwindow: 1h}", "evaluation.maxwindow: unknown setting; did you mean 'maxWindow'?"),
         ("http: {port: 1}", "http.port: unknown setting; known here: address, tls"),
+        ("kubernetes: {namespace: a}", "kubernetes.namespace: unknown setting; did you mean 'namespaces'?"),
         (
             "signals: [{name: a, metrics: [m], unti: ratio, unit: ratio}]",
             "signals.0.unti: unknown setting; did you mean 'unit'?",

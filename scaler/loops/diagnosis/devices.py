@@ -41,6 +41,8 @@ def _of_devices(shown: Mapping[str, Shown], metrics: Metrics) -> Iterator[Findin
         yield metrics_finding(Severity.OK, "MIG", f"{mig} MIG instances are shown{without}")
     if isinstance(metrics.gpus, Unread):
         yield metrics_finding(Severity.WARN, "NodesNotRead", metrics.gpus.reason)
+    elif metrics.gpus.allocatable is None:
+        yield metrics_finding(Severity.OK, "GPUs", f"{len(devices)} GPUs are shown; nodes are not looked at")
     elif len(devices) < metrics.gpus.allocatable and not metrics.gpus.shared_nodes:
         yield metrics_finding(
             Severity.WARN,

@@ -41,6 +41,8 @@ class Wanted:
     refuses_unprotected: bool = False
     reconciles: bool = True
     """Whether anything is to be written: with `components: [scaler]`, as in mode observe, nothing is."""
+    namespaces: tuple[str, ...] = ()
+    """The only ones that are looked after; empty: all are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class Objects:
             grant_for=wanted.grant_for,
             pressure=wanted.pressure,
             max_window=wanted.max_window,
+            is_confined=bool(wanted.namespaces),
         )
 
     def unread(self) -> Iterator[Finding]:
@@ -94,7 +97,8 @@ class Objects:
 
 
 def _or_none(found: Found[T]) -> Sequence[T] | None:
-    return found.items if isinstance(found, Listing) else None
+    """None where it is not known of every object whether it is there."""
+    return found.items if isinstance(found, Listing) and not found.hidden else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,8 @@ class Facts:
     allowed: Mapping[Ask, bool | Unread] = field(default_factory=dict)
     metrics: Metrics | Unread = Unread("no metrics source is configured")  # noqa: RUF009 - frozen
     wanted: Wanted = Wanted()
+    unborn: Sequence[str] = ()
+    """Namespaces that are to be looked after and do not exist."""
 
 
 def diagnose(facts: Facts, now: datetime) -> list[Finding]:
@@ -121,6 +127,7 @@ def diagnose(facts: Facts, now: datetime) -> list[Finding]:
     )
     findings = [
         *kind_findings(facts.version, facts.served),
+        *_confinement_findings(facts),
         *permission_findings(facts.asked, facts.allowed, parts_in_use(facts)),
         *objects.unread(),
         *gate_findings(gates, provisioning_served=provisioning_served),
@@ -130,6 +137,31 @@ def diagnose(facts: Facts, now: datetime) -> list[Finding]:
     ]
     order = list(Topic)
     return sorted(findings, key=lambda each: order.index(each.topic))
+
+
+def _confinement_findings(facts: Facts) -> Iterator[Finding]:
+    """What follows from looking after some namespaces only."""
+    if not facts.wanted.namespaces:
+        return
+    names = ", ".join(facts.wanted.namespaces)
+    yield Finding(
+        severity=Severity.OK,
+        topic=Topic.PERMISSIONS,
+        check="Confined",
+        where=names,
+        what="nothing else is looked after: quota and nodes are not seen, so no plans are made and no AdmissionChecks "
+        "are answered, and nothing is asked about them here",
+    )
+    for each in facts.unborn:
+        yield Finding(
+            severity=Severity.FAIL,
+            topic=Topic.PERMISSIONS,
+            check="NoSuchNamespace",
+            where=f"Namespace {each}",
+            what="it is to be looked after and does not exist; the others are looked after meanwhile",
+            do="create it with its Roles, or take it out of kubernetes.namespaces of the settings (namespaces of the "
+            "chart)",
+        )
 
 
 def parts_in_use(facts: Facts) -> frozenset[Part]:

@@ -59,11 +59,13 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Generic[T]):
-    """The objects of one kind, all of them."""
+    """The objects of one kind: all of them, or those of the namespaces that are looked after."""
 
     items: Sequence[T] = ()
     unreadable: Sequence[tuple[str, str]] = ()
     """`namespace/name` of those that cannot be decoded, and why."""
+    hidden: Sequence[tuple[str, str]] = ()
+    """Namespaces that could not be read, where they are read one by one, and why."""
 
 
 Found: TypeAlias = Listing[T] | Unread
@@ -80,6 +82,9 @@ def unread_findings(topic: Topic, kind: str, found: Found[T], severity: Severity
         if not found.is_absent:
             yield Finding(severity=severity, topic=topic, check="NotRead", where=f"all of {kind}", what=found.reason)
         return
+    for namespace, why in found.hidden:
+        where = f"all of {kind} in namespace {namespace}"
+        yield Finding(severity=severity, topic=topic, check="NotRead", where=where, what=why)
     for name, why in found.unreadable:
         yield Finding(
             severity=Severity.WARN,

@@ -6,7 +6,7 @@ API adds it here.
 Pure: what was allowed in, findings out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -66,7 +66,7 @@ class Need:
     """Also on whatever other kinds ScaledObjects scale."""
     subresource_of_targets: str = ""
     in_lease_namespace: bool = False
-    """Only in the namespace that holds the Lease; all else in every namespace, or in the one that is looked after."""
+    """Only in the namespace that holds the Lease; all else in every namespace, or in each that is looked after."""
 
 
 def _on(*resources: Resource, subresource: str = "") -> tuple[On, ...]:
@@ -110,12 +110,17 @@ NEEDS: Sequence[Need] = (
 )
 
 
-def needs_of(*, reconciles: bool) -> Sequence[Need]:
+CONFINED = frozenset({Part.SCALER, Part.RECONCILER})
+"""What there is where only some namespaces are looked after: quota and nodes are not seen then."""
+
+
+def needs_of(*, reconciles: bool, is_confined: bool = False) -> Sequence[Need]:
     """The lines that count: processes that only answer KEDA watch what the others watch, and write nothing."""
+    needs = [need for need in NEEDS if need.part in CONFINED or not is_confined]
     if reconciles:
-        return NEEDS
-    watching = [replace(need, verbs=tuple(verb for verb in need.verbs if verb in ("list", "watch"))) for need in NEEDS]
-    answering = (need if need.part is Part.SCALER else seen for need, seen in zip(NEEDS, watching, strict=True))
+        return needs
+    watching = [replace(need, verbs=tuple(verb for verb in need.verbs if verb in ("list", "watch"))) for need in needs]
+    answering = (need if need.part is Part.SCALER else seen for need, seen in zip(needs, watching, strict=True))
     return [need for need in answering if need.verbs]
 
 
@@ -136,33 +141,28 @@ class Ask:
         return f"{self.verb} {name}{f'.{self.group}' if self.group else ''}{where}"
 
 
-def asks_of(need: Need, *, targets: Set[Resource], namespace: str, lease_namespace: str) -> list[Ask]:
+def asks_of(need: Need, *, targets: Set[Resource], namespaces: Collection[str] = (), lease_namespace: str) -> list[Ask]:
     """The questions that the need comes to.
 
-    `targets` are the kinds that ScaledObjects scale; `namespace` is the only one that is looked after, or empty.
+    `targets` are the kinds that ScaledObjects scale; `namespaces` are the only ones that are looked after, if they are.
     """
     things = [*need.on]
     if need.on_targets:
         scaled = sorted(targets, key=lambda each: each.qualified_name)
         things += [On(resource=each, subresource=need.subresource_of_targets) for each in scaled]
+    places = (lease_namespace,) if need.in_lease_namespace else namespaces or ("",)
     return [
-        _confined(
-            Ask(
-                verb=verb,
-                group=thing.resource.group,
-                resource=thing.resource.plural,
-                subresource=thing.subresource,
-            ),
-            thing,
-            lease_namespace if need.in_lease_namespace else namespace,
+        Ask(
+            verb=verb,
+            group=thing.resource.group,
+            resource=thing.resource.plural,
+            subresource=thing.subresource,
+            namespace=place,
         )
         for thing in things
+        for place in (places if thing.resource.namespaced else ("",))
         for verb in need.verbs
     ]
-
-
-def _confined(ask: Ask, thing: On, namespace: str) -> Ask:
-    return replace(ask, namespace=namespace) if thing.resource.namespaced else ask
 
 
 def permission_findings(
@@ -180,19 +180,22 @@ def _finding(need: Need, asks: Sequence[Ask], allowed: Mapping[Ask, bool | Unrea
     finding = partial(Finding, topic=Topic.PERMISSIONS, where=str(need.part))
     if denied:
         severity = Severity.FAIL if is_used else Severity.WARN
-        do = "bind its account to a ClusterRole that allows this; the README has the whole table"
+        role = "Role there" if all(ask.namespace for ask in asks) else "ClusterRole"
+        do = f"bind its account to a {role} that allows this; the README has the whole table"
         return finding(severity=severity, check="Denied", what=f"it may not {'; '.join(denied)}", do=do)
     if unknown:
         return finding(severity=Severity.WARN, check="NotRead", what=unknown[0].reason)
-    names = dict.fromkeys(_name(ask) for ask in asks)
-    return finding(severity=Severity.OK, check="Allowed", what=f"{', '.join(need.verbs)} {', '.join(names)}")
+    return finding(severity=Severity.OK, check="Allowed", what=f"{', '.join(need.verbs)} {_objects_of(asks)}")
 
 
 _NOT_ASKED = Unread("nobody has asked")
 
 
-def _name(ask: Ask) -> str:
-    return str(replace(ask, verb="")).strip()
+def _objects_of(asks: Sequence[Ask]) -> str:
+    names = dict.fromkeys(str(replace(ask, verb="", namespace="")).strip() for ask in asks)
+    places = [*dict.fromkeys(ask.namespace for ask in asks if ask.namespace)]
+    where = f" in namespace{'s' if len(places) > 1 else ''} {', '.join(places)}" if places else ""
+    return ", ".join(names) + where
 
 
 # ------------------------------------------------------------------------------------------------------- the README's

@@ -38,8 +38,8 @@ class Read:
 class Gpus:
     """The GPUs that the Kubernetes API knows of."""
 
-    allocatable: int = 0
-    """Of all nodes that are ready, shared ones counted as often as they are offered."""
+    allocatable: int | None = 0
+    """Of all nodes that are ready, shared ones counted as often as they are offered. None: nodes are not looked at."""
     shared_nodes: Sequence[str] = ()
     """Nodes whose GPUs are offered more than once (time-slicing, MPS)."""
     pods: Set[PodKey] = frozenset()

@@ -48,6 +48,8 @@ class Scaling:
     grant_for: timedelta = timedelta(minutes=10)
     pressure: bool = True
     max_window: timedelta = timedelta(hours=24)
+    is_confined: bool = False
+    """To some namespaces, so that no plans are made."""
 
     def ours(self) -> list[tuple[ScaledObjectSettings, Trigger]]:
         """The ScaledObjects with a trigger of ours, each with its first one."""
@@ -185,7 +187,15 @@ def _of_policy(
 def _of_pressure(
     finding: "partial[Finding]", scaled_object: ScaledObjectSettings, scaling: Scaling
 ) -> Iterator[Finding]:
-    if not scaling.pressure:
+    if scaling.is_confined:
+        yield finding(
+            severity=Severity.WARN,
+            check="NoPlans",
+            what="reclaim is OnPressure, and where only some namespaces are looked after no plans are made: "
+            "it is never suspended",
+            do="set reclaim to Always, or look after all namespaces",
+        )
+    elif not scaling.pressure:
         yield finding(
             severity=Severity.WARN,
             check="PressureOff",

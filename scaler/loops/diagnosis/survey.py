@@ -4,7 +4,7 @@ Questions about permissions are the one thing that is created, and no server kee
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,6 +31,7 @@ from scaler.kube.resources import (
     CLUSTER_QUEUE,
     COHORT,
     LOCAL_QUEUE,
+    NAMESPACE,
     NODE,
     POD,
     RECLAIM_POLICY,
@@ -52,6 +53,8 @@ from scaler.ports import SignalSource
 
 _AT_ONCE = 8
 """Requests under way at the same time."""
+_SHARED = frozenset({ADMISSION_CHECK, RECLAIM_POLICY, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, RESOURCE_FLAVOR})
+"""What only plans and checks need, which there are none of where some namespaces are looked after."""
 _SPAN = timedelta(minutes=10)
 """How far back samples are read: enough to see at which intervals they come."""
 
@@ -99,13 +102,18 @@ class Telemetry:
 
 
 class Surveyor:
-    """Reads a cluster. `namespace` is the only one that is looked after; empty: all are."""
+    """Reads a cluster, or the namespaces that are looked after where these are not all.
 
-    def __init__(self, transport: KubeTransport, gpus: GpuResources, *, namespace: str, lease_namespace: str) -> None:
+    Nothing that is the whole cluster's is read then, as the program itself does not.
+    """
+
+    def __init__(
+        self, transport: KubeTransport, gpus: GpuResources, *, namespaces: Collection[str], lease_namespace: str
+    ) -> None:
         self._transport = transport
         self._discovery = Discovery(transport)
         self._gpus = gpus
-        self._namespace = namespace
+        self._namespaces = namespaces
         self._lease_namespace = lease_namespace
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -116,7 +124,7 @@ class Surveyor:
             return Facts(version=version, served=served, objects=Objects(), wanted=wanted)
         objects = await self._objects()
         targets = await self._targets(items_of(objects.scaled_objects))
-        asked = [(need, self._asks(need, targets)) for need in needs_of(reconciles=wanted.reconciles)]
+        asked = [(need, self._asks(need, targets)) for need in self._needs(wanted)]
         answers, metrics = await asyncio.gather(
             self._reviews({ask for _, asks in asked for ask in asks}, subject), self._metrics(telemetry, now)
         )
@@ -128,10 +136,14 @@ class Surveyor:
             allowed=answers,
             metrics=metrics,
             wanted=wanted,
+            unborn=[each for each in self._namespaces if await self._is_missing(each)],
         )
 
+    def _needs(self, wanted: Wanted) -> Sequence[Need]:
+        return needs_of(reconciles=wanted.reconciles, is_confined=bool(self._namespaces))
+
     def _asks(self, need: Need, targets: frozenset[Resource]) -> list[Ask]:
-        return asks_of(need, targets=targets, namespace=self._namespace, lease_namespace=self._lease_namespace)
+        return asks_of(need, targets=targets, namespaces=self._namespaces, lease_namespace=self._lease_namespace)
 
     # ---------------------------------------------------------------------------------------------------------- the API
 
@@ -160,6 +172,11 @@ class Surveyor:
         if isinstance(body, Unread):
             return frozenset()
         return frozenset(each["kind"] for each in msgspec.json.decode(body)["resources"])
+
+    async def _is_missing(self, namespace: str) -> bool:
+        """Whether it is known that there is no such namespace; who may not look does not know."""
+        found = await self._get(NAMESPACE.path(name=namespace))
+        return isinstance(found, Unread) and found.is_absent
 
     async def _get(self, path: str) -> bytes | Unread:
         return await self._or_why(lambda: self._transport.get(path))
@@ -203,8 +220,12 @@ class Surveyor:
         )
 
     async def _all(self, resource: Resource, kind: type[T], *, everywhere: bool = False) -> Found[T]:
-        namespace = "" if everywhere or not resource.namespaced else self._namespace
-        return await self._or_why(lambda: self._listed(resource.path(namespace), kind))
+        if everywhere or not self._namespaces:
+            return await self._or_why(lambda: self._listed(resource.path(), kind))
+        if resource in _SHARED:
+            return Listing()
+        found = [await self._or_why(partial(self._listed, resource.path(each), kind)) for each in self._namespaces]
+        return _joined(dict(zip(self._namespaces, found, strict=True)))
 
     async def _listed(self, path: str, kind: type[T]) -> Listing[T]:
         """Raises: KubeError."""
@@ -255,12 +276,12 @@ class Surveyor:
         )
 
     async def _all_gpus(self) -> Gpus | Unread:
+        pods = await self._or_why(self._gpu_pods)
+        if isinstance(pods, Unread) or self._namespaces:
+            return pods if isinstance(pods, Unread) else Gpus(allocatable=None, pods=pods)
         nodes = await self._all(NODE, Node)
         if isinstance(nodes, Unread):
             return nodes
-        pods = await self._or_why(self._gpu_pods)
-        if isinstance(pods, Unread):
-            return pods
         ready = [node for node in nodes.items if node.is_ready]
         return Gpus(
             allocatable=sum(self._offered(node) for node in ready),
@@ -274,11 +295,24 @@ class Surveyor:
     async def _gpu_pods(self) -> frozenset[PodKey]:
         """Pods that hold GPUs and run. Page by page: of most pods nothing is kept. Raises: KubeError."""
         found = set[PodKey]()
-        async for page in self._transport.list_pages(
-            POD.path(self._namespace), {"fieldSelector": "status.phase=Running"}
-        ):
-            found.update(pod.metadata.key for pod in _readable(page.items or ()) if self._gpus.of_pod(pod.spec))
+        for namespace in self._namespaces or ("",):
+            pages = self._transport.list_pages(POD.path(namespace), {"fieldSelector": "status.phase=Running"})
+            async for page in pages:
+                found.update(pod.metadata.key for pod in _readable(page.items or ()) if self._gpus.of_pod(pod.spec))
         return frozenset(found)
+
+
+def _joined(found: Mapping[str, Found[T]]) -> Found[T]:
+    """What was read of each namespace as one; why nothing was where it is so of all."""
+    listings = [each for each in found.values() if isinstance(each, Listing)]
+    hidden = [(namespace, each.reason) for namespace, each in found.items() if isinstance(each, Unread)]
+    if not listings:
+        return next(each for each in found.values() if isinstance(each, Unread))
+    return Listing(
+        items=[item for each in listings for item in each.items],
+        unreadable=[name for each in listings for name in each.unreadable],
+        hidden=hidden,
+    )
 
 
 def _readable(items: Sequence[msgspec.Raw]) -> Iterator[Pod]:

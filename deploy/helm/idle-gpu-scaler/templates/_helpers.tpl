@@ -64,7 +64,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "scaler.settings" -}}
 {{- $kubernetes := dict "lease" (dict "name" (include "scaler.fullname" .)) -}}
 {{- with .Values.namespaces -}}
-{{- $_ := set $kubernetes "namespace" (first .) -}}
+{{- $_ := set $kubernetes "namespaces" . -}}
 {{- end -}}
 {{- $grpc := dict "address" "0.0.0.0:9090" -}}
 {{- $http := dict "address" "0.0.0.0:8080" -}}

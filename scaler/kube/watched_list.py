@@ -1,0 +1,235 @@
+"""Keeps a copy of one list of objects up to date: list once, then follow the watch, for ever.
+
+Laws:
+
+* The copy says how good it is: `state` tells whether it is being kept up to date and if not why, `age` how long ago
+  the API was last heard, and `undecodable` what is there and cannot be read.
+* Whatever the API server does, requests stay rare (`patience.py`).
+* The event loop is given its turn every few hundred objects.
+
+| what happened                                | state        | next                                          |
+|----------------------------------------------|--------------|-----------------------------------------------|
+| list answered, watch open, or ended in order | Reflecting   | watch                                         |
+| refused, broken, silent, expired             | Disconnected | watch or list after a backoff (`patience.py`) |
+| 401, 403                                     | Denied       | the same again after a backoff                |
+| 404: the server does not know the resource   | Absent       | list, every half minute                       |
+
+The first 404 after a successful list does not empty the copy, a second one half a minute later does: API servers
+answer 404 for custom resources for a moment while they start.
+
+Why not the official client's informer: it cannot hold custom resources, does not page, and repeats a failing watch a
+thousand times a second.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Mapping
+
+import structlog
+
+from scaler.errors import KubeError
+from scaler.kube.calls import NO_ANSWER, ApiStatus, Params, read_status
+from scaler.kube.copies import OBJECTS_PER_TURN, LiveCopy, name_of
+from scaler.kube.copy_states import Absent, Denied, Disconnected, Reflecting, State
+from scaler.kube.decoding import UNREADABLE, WatchEvent, decode
+from scaler.kube.patience import Ending, Timing, judge
+from scaler.kube.resources import Resource
+from scaler.kube.store import Index, T
+from scaler.kube.transport import KubeTransport
+
+_log = structlog.get_logger(__name__)
+
+
+class WatchedList(LiveCopy[T]):
+    """A copy that is kept up to date while `run` runs: of all objects of a kind, or of those in one namespace."""
+
+    def __init__(
+        self,
+        transport: KubeTransport,
+        resource: Resource,
+        kind: type[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        indexes: Mapping[str, Index[T]] | None = None,
+        timing: Timing = Timing(),  # noqa: B008 (immutable)
+    ) -> None:
+        super().__init__(kind, indexes or {})
+        self._resource = resource
+        self._transport = transport
+        self._namespace = namespace
+        self._path = resource.path(namespace)
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        self._selectors = {name: value for name, value in selectors.items() if value}
+        self._timing = timing
+        self._state: State = Disconnected("not listed yet")
+        self._synced = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._last_contact = -math.inf
+        self._version = ""
+        self._failures = 0
+        self._opened_at: float | None = None
+        self._delivered = 0
+        self._sends_bookmarks = False
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the copy has been complete once: fully listed, or known to be empty for want of a CRD."""
+        return self._synced.is_set()
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether it was refused and has never been listed. It is tried on; nobody should wait for it."""
+        return self._answered.is_set() and not self.is_synced
+
+    async def wait_synced(self) -> None:
+        """Returns when the copy has been complete once; subscribers have heard of every object by then."""
+        await self._synced.wait()
+
+    async def wait_answered(self) -> None:
+        """Returns when the copy has been complete once, or was refused."""
+        await self._answered.wait()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the API was last heard on this; infinite before the first list.
+
+        Range: up to about a minute while all is well, the distance of bookmarks; a minute and a half before a silent
+        connection is taken for dead.
+        """
+        return time.monotonic() - self._last_contact
+
+    # ----------------------------------------------------------------------------------------------------- the loop
+
+    async def run(self) -> None:
+        """Keeps the copy up to date until cancelled."""
+        while True:
+            wait = await self._round()
+            await asyncio.sleep(wait)
+
+    async def _round(self) -> float:
+        """Seconds to wait after a list (where one is needed) and a watch."""
+        self._opened_at, self._delivered = None, 0
+        try:
+            if not self._version:
+                await self._list()
+            await self._watch()
+        except KubeError as error:
+            return await self._after_error(error)
+        return self._wait_after(None)
+
+    async def _list(self) -> None:
+        self._version = await self.replace(self._transport.list_pages(self._path, self._selectors))
+        self._heard()
+        self._enter(Reflecting())
+        self._has_synced()
+
+    async def _watch(self) -> None:
+        seconds = self._timing.watch_seconds(sends_bookmarks=self._sends_bookmarks)
+        silence = self._timing.silence_seconds(seconds, sends_bookmarks=self._sends_bookmarks)
+        params: Params = {
+            **self._selectors,
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": True,
+            "timeoutSeconds": seconds,
+        }
+        async with self._transport.watch(self._path, params, silence_seconds=silence) as lines:
+            self._opened_at = time.monotonic()
+            self._enter(Reflecting())
+            async for line in lines:
+                self._heard()
+                self._take(line)
+                self._delivered += 1
+                if self._delivered % OBJECTS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+
+    def _take(self, line: bytes) -> None:
+        """Applies one line of the watch. Raises: KubeError for one that ends it."""
+        try:
+            event = decode(WatchEvent, line)
+        except UNREADABLE as error:
+            raise KubeError(f"watch {self._path}: a line is not an event: {error}", reason="NotAnEvent") from error
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                version = self.put(event.object)
+            case "DELETED":
+                version = self.remove(event.object)
+            case "BOOKMARK":
+                self._sends_bookmarks = True
+                version = name_of(event.object).metadata.resource_version
+            case "ERROR":
+                raise self._broken_off(read_status(event.object) or ApiStatus(message="no Status came with the error"))
+            case _:
+                version = ""
+        self._version = version or self._version
+
+    def _broken_off(self, status: ApiStatus) -> KubeError:
+        return KubeError(
+            f"watch {self._path} at {self._transport.server}: the API server broke it off: "
+            f"{status.code} {status.reason}: {status.message}; it is tried again",
+            status=status.code,
+            reason=status.reason,
+        )
+
+    def _has_synced(self) -> None:
+        self._synced.set()
+        self._answered.set()
+
+    def _heard(self) -> None:
+        self._last_contact = time.monotonic()
+
+    # -------------------------------------------------------------------------------------------------- afterwards
+
+    async def _after_error(self, error: KubeError) -> float:
+        if error.status == 404:
+            return await self._after_not_found(error)
+        if error.status in (401, 403):
+            self._enter(Denied(str(error)))
+            self._answered.set()
+        else:
+            self._enter(Disconnected(str(error)))
+        return self._wait_after(error)
+
+    def _wait_after(self, error: KubeError | None) -> float:
+        ending = Ending(
+            lasted=time.monotonic() - self._opened_at if self._opened_at is not None else 0.0,
+            delivered=self._delivered > 0,
+            in_order=error is None,
+            was_reached=error is None or error.status != NO_ANSWER or self._opened_at is not None,
+            is_expired=error is not None and error.status == 410,
+        )
+        then = judge(ending, failures=self._failures, timing=self._timing)
+        self._failures = then.failures
+        if then.lists:
+            self._version = ""
+        return self._timing.backoff.wait(self._failures)
+
+    async def _after_not_found(self, error: KubeError) -> float:
+        self._version = ""
+        if isinstance(self._state, Absent) or not self.is_synced:
+            await self.clear()
+            self._has_synced()
+        self._enter(Absent(str(error)))
+        return self._timing.absent * random.uniform(0.8, 1.2)  # noqa: S311 (spreads load; keeps no secret)
+
+    def _enter(self, state: State) -> None:
+        before, self._state = self._state, state
+        if type(before) is type(state):
+            return
+        detail = {} if isinstance(state, Reflecting) else {"message": state.message}
+        if self._namespace:
+            detail["namespace"] = self._namespace
+        log = _log.info if isinstance(state, Reflecting | Absent) else _log.warning
+        log(
+            f"Kube{type(state).__name__}",
+            resource=self._resource.qualified_name,
+            objects=len(self),
+            **detail,
+        )
