@@ -47,6 +47,14 @@ def test_alerts_fire_when_they_should_and_not_beside_that(test: Path) -> None:
     assert ran.returncode == 0, ran.stderr + ran.stdout
 
 
+def test_tests_evaluate_groups_in_the_order_of_their_file() -> None:
+    """Otherwise promtool takes any, so that what is recorded is now and then a minute old for an alert on it."""
+    for file in FILES:
+        order = [group["name"] for group in yaml.safe_load(file.read_text())["groups"]]
+        for test in mutations.tests_of(file).glob("*.test.yaml"):
+            assert yaml.safe_load(test.read_text())["group_eval_order"] == order, test.name
+
+
 @pytest.mark.parametrize(("file", "rule"), ALERTS)
 def test_every_alert_says_how_bad_it_is_what_it_is_and_what_to_do(file, rule) -> None:
     assert rule["labels"]["severity"] in {"info", "warning", "critical"}
