@@ -10,7 +10,7 @@ Laws:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import isfinite
@@ -133,7 +133,7 @@ class GateView:
         if before is not None and self._was_let_go(before):
             is_same = after is not None and after.metadata.uid == before.metadata.uid
             if not (after is not None and is_same and self._was_let_go(after)) and not _is_finished(change.new):
-                self._leaving.note(before, self._owed(before))
+                self._leaving.note(before, self._owed(before, self._placed(before)))
         elif change.old is None and change.new is not None and is_true(change.new.status.conditions, "Evicted"):
             self._leaving.note(change.new)
 
@@ -222,6 +222,10 @@ class GateView:
 
     def bound(self, workload: Workload) -> Counter[str]:
         """How many of its pods are on nodes, by PodSet; those that end are not its any more."""
+        return self._counted(workload, lambda pod: not is_nowhere(pod) and pod.metadata.deletion_timestamp is None)
+
+    def _placed(self, workload: Workload) -> Counter[str]:
+        """How many of its pods are on nodes, by PodSet, with those that end."""
         return self._counted(workload, lambda pod: not is_nowhere(pod))
 
     def _without_node(self, workload: Workload) -> Counter[str]:
@@ -231,7 +235,7 @@ class GateView:
     def _counted(self, workload: Workload, counts: Callable[[Pod], bool]) -> Counter[str]:
         found: Counter[str] = Counter()
         for pod in pods_of(workload, self._cluster.pods):
-            if counts(pod) and pod.metadata.deletion_timestamp is None:
+            if counts(pod):
                 found[pod.metadata.labels.get(PODSET_LABEL, "")] += 1
         nameless = found.pop("", 0)
         for pod_set in workload.spec.pod_sets if nameless else ():
@@ -242,18 +246,18 @@ class GateView:
     def let_go(self) -> Iterator[Claim]:
         """All whose pods may come at any moment and are not all on nodes, those who have to go included."""
         for key, workload in self._holding.items():
-            demands = self._owed(workload) if self._was_let_go(workload) else ()
+            demands = self._owed(workload, self.bound(workload)) if self._was_let_go(workload) else ()
             gang = gang_of(workload, "")
             if gang.reserved_at is not None and demands:
                 yield Claim(key=key, uid=gang.uid, demands=demands, at=gang.reserved_at)
         yield from self._leaving.claims(self._clock(), self.workload)
 
-    def _owed(self, workload: Workload) -> tuple[Demand, ...]:
-        """What is needed for its pods that are not on nodes; nothing where all are, or it needs no GPUs here."""
+    def _owed(self, workload: Workload, placed: Mapping[str, int]) -> tuple[Demand, ...]:
+        """What is needed for its pods beside those; nothing where that is all, or it needs no GPUs here."""
         if self._runs_elsewhere(workload) or not self._has_gpus(workload):
             return ()
         needs = self.needs(workload)
-        demands = needs.without(self.bound(workload)) if isinstance(needs, Needs) else ()
+        demands = needs.without(placed) if isinstance(needs, Needs) else ()
         return demands if any(each.count for each in demands) else ()
 
     def _was_let_go(self, workload: Workload) -> bool:
@@ -297,7 +301,8 @@ def _is_finished(workload: Workload | None) -> bool:
 
 def _waits_for_a_node(pod: Pod) -> bool:
     """Whether a scheduler may give it one at any moment."""
-    return not (pod.spec.node_name or pod.spec.scheduling_gates or pod.status.phase in TERMINAL)
+    is_over = pod.status.phase in TERMINAL or pod.metadata.deletion_timestamp is not None
+    return not (pod.spec.node_name or pod.spec.scheduling_gates or is_over)
 
 
 def _offer(node: Node | None) -> tuple[object, ...] | None:

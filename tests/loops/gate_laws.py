@@ -83,9 +83,9 @@ class Laws:
 
         One that fits only if every pod goes to one certain node waits for more room, and keeps nothing.
         """
-        line = [each for each in self._town.client.all(WORKLOAD) if _key(each) in opened or _key(each) in waiting]
+        line = [each for each in self._town.client.all(WORKLOAD) if _key(each) in opened or _is_held_back(each)]
         first = min(line, key=_turn, default=None)
-        if first is None or _key(first) in opened or waiting[_key(first)] is Because.SCATTERED:
+        if first is None or waiting.get(_key(first), Because.SCATTERED) is Because.SCATTERED:
             self._awaited = None
             return
         theirs = [pod for each in line if _key(each) in opened for pod in self._owed(each)]
@@ -182,6 +182,12 @@ def is_promised(workload: Json) -> bool:
         return False
     states = {each["name"]: each["state"] for each in workload["status"].get("admissionChecks") or ()}
     return has(workload, "Admitted") or (states.get(CHECK) == "Ready" and has(workload, "QuotaReserved"))
+
+
+def _is_held_back(workload: Json) -> bool:
+    """Whether it has quota, and our check has not let it go."""
+    is_over = has(workload, "Finished") or has(workload, "Evicted") or not workload["spec"].get("active", True)
+    return has(workload, "QuotaReserved") and not is_over and not is_promised(workload)
 
 
 def _key(workload: Json) -> str:

@@ -264,7 +264,7 @@ class GateTown:
         nodes: Any = copies[NODE], copies[POD], copies[WORKLOAD]
         self.nodes_view = NodesView(*nodes, max_age=timedelta(minutes=1))
         self.blind = ""
-        view = GateView(
+        self.view = view = GateView(
             cluster,
             Copies(
                 workloads=copies[WORKLOAD],

@@ -176,6 +176,20 @@ async def test_pods_of_a_gangs_last_life_are_no_places_for_its_next_one() -> Non
     assert town.is_running("ray")
 
 
+async def test_a_gang_whose_pods_all_end_leaves_no_places_taken_but_theirs() -> None:
+    """Whichever is heard first, that its Workload is gone or that its pods end."""
+    town = GateTown({"a": 8})
+    town.termination["one"] = 30.0
+    town.submit("one", gpus=8)
+    await town.passes(2)
+    pod = town.pods("one")[0]["metadata"]["name"]
+    town.change(POD, pod, {"metadata": {"deletionTimestamp": "2026-11-20T12:00:02Z"}})
+    town.copies[POD].follow(town.client.all(POD))
+    town.client.remove(WORKLOAD, "ns", town.workload("one")["metadata"]["name"])
+    town.copies[WORKLOAD].follow(town.client.all(WORKLOAD))
+    assert list(town.view.let_go()) == []
+
+
 async def _made_its_pod(town: GateTown, name: str) -> None:
     """Until the job has been let go, and its pod is there and on no node."""
     for _ in range(10):
