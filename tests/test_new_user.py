@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from followed_page import ROOT, commands, commands_in, first_objects
-from new_user import FLEET, Json, a_cluster, hurried
+from new_user import FLEET, Json, Terminal, a_cluster, hurried
 from prometheus_server import require_prometheus
 
 from scaler.cli.packaged import packaged
@@ -78,5 +78,9 @@ async def test_installing_to_look_first_leads_by_the_notes_to_a_suspended_notebo
         await terminal.world.apply(bodies)
         await terminal.will_show("Suspended", {"my-team": 2})
         await terminal.will_show("Held", {})
-        found = await terminal.world.read(SCALABLE_WORKLOAD, *NOTEBOOK)
-        assert (found["spec"]["replicas"], found["status"]["phase"]) == (0, "Suspended")
+        await terminal.until(lambda: phase(terminal) == "Suspended", "kubectl get scalableworkloads to say so")
+
+
+def phase(terminal: Terminal) -> str:
+    found = terminal.world.find(SCALABLE_WORKLOAD, *NOTEBOOK) or {}
+    return str(found.get("status", {}).get("phase", ""))
