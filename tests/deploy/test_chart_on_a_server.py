@@ -20,7 +20,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "openshift": platform("openshift"),
     "gke": platform("gke"),
     "observing": {"mode": "observe"},
-    "confined": {"namespaces": ["default"]},
+    "confined": {"namespaces": ["default", "kube-system"]},
     "mutual TLS": {"tls": {"source": "secret", "http": True, "clients": {"required": True}}},
 }
 

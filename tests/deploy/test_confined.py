@@ -1,0 +1,201 @@
+"""The program under the chart's Roles for two namespaces, with a third one that comes later and a fourth one that is
+nobody's business: quiet GPUs are suspended where it may look, and it asks for nothing elsewhere.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helm_chart import NAMESPACE, objects
+from running_scaler import fetch, runtime, settings_document
+from small_cluster import until
+
+from scaler.cli.packaged import crds
+from scaler.embedded.config import Part, WorldConfig
+from scaler.embedded.keda import KedaTiming
+from scaler.embedded.kinds import JOB, WORKLOAD, Json
+from scaler.embedded.kubelet import KubeletTiming
+from scaler.embedded.world import World
+from scaler.kube.accelerators import GpuResources
+from scaler.kube.resources import DEPLOYMENT, SCALABLE_WORKLOAD, Resource
+from scaler.kube.transport import KubeTransport
+from scaler.loops.diagnosis import Topic, Unread, Wanted, diagnose
+from scaler.loops.diagnosis.findings import items_of
+from scaler.loops.diagnosis.survey import Subject, Surveyor
+
+LISTED = ["team-a", "team-b", "late"]
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAMESPACE}"
+SECONDS = 20.0
+KUEUE = "kueue.x-k8s.io/v1beta2"
+GPU = {"nvidia.com/gpu": "1"}
+POD = {"containers": [{"name": "main", "image": "i", "resources": {"requests": GPU, "limits": GPU}}]}
+HURRIED = replace(
+    WorldConfig.fast({"node-a": 4, "node-b": 4}, collect=timedelta(seconds=0.2)),
+    parts=frozenset({Part.KUEUE, Part.JOBS, Part.DEPLOYMENTS, Part.KUBELETS, Part.KEDA}),
+    kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=0.2)),
+    keda=KedaTiming(polling=timedelta(seconds=0.2), push_backoff=timedelta(seconds=0.2)),
+    follows=(SCALABLE_WORKLOAD, DEPLOYMENT),
+)
+
+
+def queues() -> list[Json]:
+    flavor = {"name": "gpus", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "8"}]}
+    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": [flavor]}]
+    spec = {"namespaceSelector": {}, "queueingStrategy": "StrictFIFO", "resourceGroups": groups}
+    return [
+        {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "gpus"}, "spec": {}},
+        {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "gpus"}, "spec": spec},
+    ]
+
+
+def namespace(name: str) -> list[Json]:
+    queue = {"metadata": {"name": "gpus", "namespace": name}, "spec": {"clusterQueue": "gpus"}}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}},
+        {"apiVersion": KUEUE, "kind": "LocalQueue", **queue},
+    ]
+
+
+def roles(*namespaces: str) -> list[Json]:
+    """The account and the roles in these namespaces, of a chart that lists more."""
+    kinds = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    made = [each for each in objects({"namespaces": LISTED, "targets": TARGETS}) if each["kind"] in kinds]
+    return [each for each in made if each["metadata"].get("namespace", "") in ("", *namespaces)]
+
+
+TARGETS = [{"apiGroup": "apps", "resources": ["deployments"]}]
+
+
+def scaled(where: str, resource: Resource, name: str, address: str) -> Json:
+    target = {"apiVersion": resource.api_version, "kind": resource.kind, "name": name}
+    trigger = {"scalerAddress": address, "idleAfter": "1s", "warmUp": "0s"}
+    spec = {
+        "scaleTargetRef": target,
+        "minReplicaCount": 0,
+        "maxReplicaCount": 1,
+        "cooldownPeriod": 0,
+        "triggers": [{"type": "external-push", "metadata": trigger}],
+    }
+    metadata = {"name": name, "namespace": where}
+    return {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": metadata, "spec": spec}
+
+
+def job(where: str, address: str) -> Iterator[Json]:
+    """A Job that Kueue admits, with what scales it."""
+    metadata = {"name": "train", "namespace": where}
+    template = {"spec": {**POD, "restartPolicy": "Never"}}
+    spec = {"parallelism": 1, "completions": 1, "suspend": True, "template": template}
+    labels = {"kueue.x-k8s.io/queue-name": "gpus"}
+    yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**metadata, "labels": labels}, "spec": spec}
+    reference = {"jobRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "train"}}
+    scalable = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
+    yield {**scalable, "metadata": metadata, "spec": {"replicas": 1, **reference}}
+    yield scaled(where, SCALABLE_WORKLOAD, "train", address)
+
+
+def deployment(where: str, address: str) -> Iterator[Json]:
+    labels = {"app": "web"}
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": POD},
+    }
+    yield {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": where}, "spec": spec}
+    yield scaled(where, DEPLOYMENT, "web", address)
+
+
+@asynccontextmanager
+async def a_town(config: WorldConfig = HURRIED) -> AsyncIterator[World]:
+    """Three of the namespaces; of those that the chart lists one is not there yet."""
+    async with World(config) as world:
+        await world.apply(
+            [*crds(), *queues(), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
+        )
+        for each in ("team-a", "team-b", "other"):
+            await world.apply(namespace(each))
+        await world.apply(roles(NAMESPACE, "team-a", "team-b"))
+        yield world
+
+
+async def settings(world: World, folder: Path) -> dict[str, Any]:
+    kubeconfig = folder / "kubeconfig"
+    world.write_kubeconfig(kubeconfig, token=await world.token_of(NAMESPACE, NAMESPACE))
+    lease = {"namespace": NAMESPACE, "duration": "3s", "renewDeadline": "2s", "retryPeriod": "200ms"}
+    confined = {"namespaces": LISTED, "lease": {"name": "idle-gpu-scaler", **lease}}
+    return settings_document(kubeconfig, world.exporter_url, kubernetes=confined)
+
+
+async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with a_town() as world, runtime(await settings(world, tmp_path)) as running:
+        address = f"127.0.0.1:{running.grpc_port}"
+
+        def is_suspended(where: str) -> bool:
+            workload = world.workload_of(JOB, where, "train")
+            return workload is not None and workload["spec"].get("active") is False
+
+        def seen() -> set[tuple[str, str]]:
+            return set(running.board.evaluation.entries) if running.board.evaluation else set()
+
+        for each in ("team-a", "team-b", "other"):
+            await world.apply([*job(each, address)])
+        await world.apply([*deployment("team-b", address)])
+        await world.wait_for(lambda: is_suspended("team-a"), "team-a's job to be suspended", within=SECONDS)
+        await world.wait_for(lambda: is_suspended("team-b"), "team-b's job to be suspended", within=SECONDS)
+        await world.wait_for(
+            lambda: (world.find(DEPLOYMENT, "team-b", "web") or {})["spec"]["replicas"] == 0,
+            "0 replicas",
+            within=SECONDS,
+        )
+        assert seen() == {("team-a", "train"), ("team-b", "train"), ("team-b", "web")}
+        assert [each["spec"].get("active", True) for each in world.all(WORKLOAD, "other")] == [True]
+        status, *_, body = await fetch(running.http_port, "/api/v1/queues")
+        assert status == 503
+        assert "only namespaces team-a, team-b, late are watched" in str(body)
+
+        # The one that is listed and was not there joins without a restart.
+        await world.apply([*namespace("late"), *roles("late")])
+        await world.apply([*job("late", address)])
+        await world.wait_for(lambda: is_suspended("late"), "the latecomer to be suspended", within=40)
+        await until(lambda: ("late", "train") in seen(), seconds=SECONDS)
+        done = world.api.permissions.done[ACCOUNT]
+        assert {each.namespace for each in done} == {NAMESPACE, *LISTED}
+    said = capsys.readouterr()
+    refused = [line for line in (said.out + said.err).splitlines() if "403" in line]
+    assert refused
+    assert not [line for line in refused if "/namespaces/late/" not in line]
+
+
+async def test_doctor_asks_in_each_namespace_and_names_the_one_that_is_not_there(tmp_path: Path) -> None:
+    async with a_town(replace(HURRIED, parts=frozenset())) as world:
+        await world.apply([*job("team-a", "scaler:9090"), *job("other", "scaler:9090")])
+        assert await diagnosed(world, tmp_path) == {
+            ("ok", "Confined", ", ".join(LISTED)),
+            ("fail", "NoSuchNamespace", "Namespace late"),
+            *(("fail", "Denied", part) for part in ("the scaler", "the reconciler")),
+            ("ok", "Allowed", "the reconciler"),  # of the Lease
+        }
+        await world.apply([*namespace("late"), *roles("late")])
+        assert await diagnosed(world, tmp_path) == {
+            ("ok", "Confined", ", ".join(LISTED)),
+            *(("ok", "Allowed", part) for part in ("the scaler", "the reconciler")),
+        }
+
+
+async def diagnosed(world: World, folder: Path) -> set[tuple[str, str, str]]:
+    """What an administrator's doctor says of the account's permissions. It looks at nothing outside."""
+    world.write_kubeconfig(folder / "kubeconfig")
+    wanted, now = Wanted(namespaces=tuple(LISTED)), datetime.now(UTC)
+    async with await KubeTransport.connect(folder / "kubeconfig") as kube:
+        surveyor = Surveyor(kube, GpuResources(patterns=("nvidia.com/gpu",)), namespaces=LISTED, lease_namespace=NAMESPACE)
+        facts = await surveyor.take(wanted, Unread("there is none"), Subject(user=ACCOUNT), now)
+    assert [each.metadata.key for each in items_of(facts.objects.scaled_objects)] == [("team-a", "train")]
+    assert not items_of(facts.objects.cluster_queues)
+    found = [each for each in diagnose(facts, now) if each.topic is Topic.PERMISSIONS]
+    assert not [each.what for each in found if each.severity == "fail" and "team-" in each.what]
+    return {(str(each.severity), each.check, each.where) for each in found}
