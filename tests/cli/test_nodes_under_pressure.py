@@ -34,9 +34,10 @@ def pods_of(ours: Team, name: str) -> list[Json]:
     ]
 
 
-def freed_too_early(ours: Team, gang: str, *victims: str) -> bool:
-    """Whether the gang was let go while pods of victims were still there."""
-    return says(ours, gang).startswith("Ready") and any(pods_of(ours, name) for name in victims)
+async def are_gone(ours: Team, *names: str) -> bool:
+    """Whether no pod of these is left on a node, by the API itself: copies of several kinds are not quite in step."""
+    pods = await ours.world.read_all(POD, TEAM)
+    return not any(pod["metadata"]["ownerReferences"][0]["name"] in names for pod in pods)
 
 
 async def fill(ours: Team, *, busy: int) -> None:
@@ -58,24 +59,15 @@ async def test_a_gang_with_quota_gets_the_node_that_idle_workloads_hold_when_the
 
         await ours.submits("gang", gpus=4, pods=2)
         await ours.sees(lambda: ours.has_grants("a", "b") or ours.replicas("a", "b") == [0, 0], "a plan")
-        grant = ours.status("a").get("grant")
-        if grant:
-            assert (grant["seeks"], grant["check"], sorted(grant["victims"])) == (
-                "Nodes",
-                CHECK,
-                [f"{TEAM}/a", f"{TEAM}/b"],
-            )
+        grant = ours.status("a").get("grant") or {}
+        if "seeks" in grant:  # where Kueue takes its time the plan is made before the gang has its quota
+            assert (grant["seeks"], grant["check"]) == ("Nodes", CHECK)
+            assert sorted(grant["victims"]) == [f"{TEAM}/a", f"{TEAM}/b"]
         _, _, page = await fetch(scaler.http_port, f"/api/v1/plans/{TEAM}/gang")
         assert "standing" in page
-        early = False
-
-        def is_let_go() -> bool:
-            nonlocal early
-            early = early or freed_too_early(ours, "gang", "a", "b")
-            return ours.is_admitted("gang")
-
-        await ours.sees(is_let_go, "the gang's admission")
-        assert not early
+        await ours.sees(lambda: says(ours, "gang").startswith("Ready"), "the gang to be let go")
+        assert await are_gone(ours, "a", "b")
+        await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
         assert ours.are_active("a", "b", "busy") == [False, False, True]
         await ours.sees(lambda: len(pods_of(ours, "gang")) == 2, "its pods on nodes")
         await ours.sees(lambda: ours.has_no_grants("a", "b"), "the end of the plan")
@@ -120,18 +112,11 @@ async def test_idle_gpus_are_taken_before_nodes_are_asked_for_and_then_only_for_
         idle = "NobodyWaits"
         await ours.sees(lambda: {ours.status(each).get("reason") for each in ("a", "b")} == {idle}, "both to be idle")
         await ours.submits("gang", gpus=4, pods=3)
-        requests: list[Json] = []
-        too_early = False
-
-        def is_let_go() -> bool:
-            nonlocal requests, too_early
-            requests = ours.world.all(PROVISIONING_REQUEST, TEAM) or requests
-            too_early = too_early or (bool(requests) and any(pods_of(ours, name) for name in ("a", "b")))
-            return ours.is_admitted("gang")
-
-        await ours.sees(is_let_go, "the gang's admission")
-        assert not too_early
-        assert [each["spec"]["podSets"][0]["count"] for each in requests] == [1]
+        await ours.sees(lambda: ours.world.all(PROVISIONING_REQUEST, TEAM), "nodes to be asked for")
+        assert await are_gone(ours, "a", "b")
+        [request] = ours.world.all(PROVISIONING_REQUEST, TEAM)
+        assert [each["count"] for each in request["spec"]["podSets"]] == [1]
+        await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
         assert ours.are_active("a", "b", "busy") == [False, False, True]
         await ours.sees(lambda: len(pods_of(ours, "gang")) == 3, "its pods on nodes")
         assert len({pod["spec"]["nodeName"] for pod in pods_of(ours, "gang")}) == 3
