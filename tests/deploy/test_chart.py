@@ -52,6 +52,7 @@ def container(values: dict[str, Any] | None = None) -> dict[str, Any]:
         {"settings": {"kubernetes": {"namespaces": ["a"]}}},
         {"namespaces": ["a", "a"]},
         {"namespaces": ["Team A"]},
+        {"namespaces": ["a"], "admissionCheck": {"enabled": True}},
         {"tls": {"source": "certManager"}},
         {"tls": {"source": "none", "http": True}},
         {"tls": {"source": "none", "clients": {"required": True}}},

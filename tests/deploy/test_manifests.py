@@ -195,7 +195,8 @@ def read(path: Path) -> Json:
 async def applier(tmp_path: Path) -> AsyncIterator[Applier]:
     api = KubeApi()
     api.install_crds([*world_crds.load(), *map(read, sorted((DEPLOY / "crds").glob("*.yaml"))), *stand_ins()])
-    api.load({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in (NAMESPACE, "team-a"))
+    namespaces = (NAMESPACE, *CORNERS["confined"]["namespaces"])
+    api.load({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in namespaces)
     await api.start()
     api.write_kubeconfig(tmp_path / "kubeconfig")
     try:
