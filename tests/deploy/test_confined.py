@@ -192,7 +192,9 @@ async def diagnosed(world: World, folder: Path) -> set[tuple[str, str, str]]:
     world.write_kubeconfig(folder / "kubeconfig")
     wanted, now = Wanted(namespaces=tuple(LISTED)), datetime.now(UTC)
     async with await KubeTransport.connect(folder / "kubeconfig") as kube:
-        surveyor = Surveyor(kube, GpuResources(patterns=("nvidia.com/gpu",)), namespaces=LISTED, lease_namespace=NAMESPACE)
+        surveyor = Surveyor(
+            kube, GpuResources(patterns=("nvidia.com/gpu",)), namespaces=LISTED, lease_namespace=NAMESPACE
+        )
         facts = await surveyor.take(wanted, Unread("there is none"), Subject(user=ACCOUNT), now)
     assert [each.metadata.key for each in items_of(facts.objects.scaled_objects)] == [("team-a", "train")]
     assert not items_of(facts.objects.cluster_queues)
