@@ -55,7 +55,7 @@ class ScalerProcess:
         self._process.send_signal(signal.SIGTERM)
         return await asyncio.wait_for(self._process.wait(), within)
 
-    async def until_ready(self, within: float = 20.0) -> None:
+    async def until_ready(self, within: float = 60.0) -> None:
         async with aiohttp.ClientSession() as session, asyncio.timeout(within):
             while True:
                 try:

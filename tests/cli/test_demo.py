@@ -11,7 +11,7 @@ from prometheus_server import require_prometheus
 
 def lines_of(*flags: str) -> tuple[int, list[dict[str, Any]]]:
     command = [sys.executable, "-m", "scaler", "demo", "--json", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
