@@ -386,6 +386,10 @@ class Runtime:
             self._spawn(f"certificate-{number}", work)
         if "reconciler" in self.settings.components:
             self._spawn("reconciliation", self._reconcile())
+        elif self._takes_turns:
+            self._spawn("election", self._report_in_turn())
+        else:
+            self.metrics.show_no_leader()
         self._spawn("after-evaluation", self._after_evaluations())
         self._spawn("bookkeeping", self.accounts.loop.run())
         self._spawn("between-evaluations", self.evaluator.follow())
@@ -406,17 +410,39 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------------ leadership
 
-    async def _reconcile(self) -> None:
+    def _candidate(self, name: str) -> LeaderElector:
+        """For the Lease of that name. Whether it leads is a metric."""
         lease = self.settings.kubernetes.lease
-        self._elector = elector = LeaderElector(
+        elector = LeaderElector(
             self.transport,
-            namespace=lease.namespace or _own_namespace(has_kubeconfig=self.settings.kubernetes.kubeconfig is not None),
-            name=lease.name,
+            namespace=self._lease_namespace or "default",
+            name=name,
             identity=os.environ.get("POD_NAME") or socket.gethostname(),
             lease_duration=lease.duration.total_seconds(),
             renew_deadline=lease.renew_deadline.total_seconds(),
             retry_period=lease.retry_period.total_seconds(),
         )
+        self.metrics.leader.set_function(lambda: float(elector.is_leader))
+        return elector
+
+    @property
+    def _lease_namespace(self) -> str:
+        """Empty where this process is in no cluster, and none is named."""
+        kubernetes = self.settings.kubernetes
+        return kubernetes.lease.namespace or _own_namespace(has_kubeconfig=kubernetes.kubeconfig is not None)
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether replicas that reconcile nothing agree on who shows what is counted about the cluster."""
+        return self.settings.metrics.fleet is None and bool(self._lease_namespace)
+
+    async def _report_in_turn(self) -> None:
+        """By a Lease of their own: who holds it keeps nobody from reconciling, and writes nothing besides."""
+        self._elector = self._candidate(f"{self.settings.kubernetes.lease.name}-metrics")
+        await self._elector.run(_until_cancelled)
+
+    async def _reconcile(self) -> None:
+        self._elector = elector = self._candidate(self.settings.kubernetes.lease.name)
         recorder = EventRecorder(self.transport, instance=elector.identity)
         api = LeaderApi(self.transport, is_leader=lambda: elector.is_leader)
         reflectors = self.reflectors
@@ -437,7 +463,6 @@ class Runtime:
             observe=self._observers.reconciled,
         )
         self.accounts.leading, self.accounts.recorder = self.leading, recorder
-        self.metrics.leader.set_function(lambda: float(elector.is_leader))
         recording = asyncio.create_task(recorder.run(), name="events")
         try:
             await elector.run(self._lead)
@@ -450,7 +475,7 @@ class Runtime:
         match self.settings.metrics.fleet:
             case Fleet.ALWAYS:
                 return True
-            case None if "reconciler" not in self.settings.components:
+            case None if "reconciler" not in self.settings.components and not self._takes_turns:
                 return True
         return self._elector is not None and self._elector.is_leader
 
@@ -552,8 +577,12 @@ def _wake_queries(settings: Settings) -> list[WakeQuery]:
 
 
 def _own_namespace(*, has_kubeconfig: bool) -> str:
-    """The namespace of this Pod; `default` where the API is not that of the cluster it runs in, or there is no Pod."""
+    """The namespace of this Pod; empty where the API is not that of the cluster it runs in, or there is no Pod."""
     if namespace := os.environ.get("POD_NAMESPACE"):
         return namespace
     file = SERVICE_ACCOUNT / "namespace"
-    return file.read_text(encoding="utf-8").strip() if file.is_file() and not has_kubeconfig else "default"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() and not has_kubeconfig else ""
+
+
+async def _until_cancelled() -> None:
+    await asyncio.Event().wait()

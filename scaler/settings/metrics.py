@@ -24,7 +24,8 @@ class MetricsSetting(Section):
     """What metrics show; see metrics.md."""
 
     fleet: Fleet | None = None
-    """None: the leader, and every process that has no part in leading (no component `reconciler`)."""
+    """None: the leader. Processes without the component `reconciler` elect one for this alone, by a Lease of their own;
+    where there is none (outside of a cluster, `kubernetes.lease.namespace` left out) each of them."""
     namespaces: int = Field(default=500, ge=1)
     """Namespaces told apart in labels, those first seen; all others are one. A namespace with GPUs makes about ten
     series."""

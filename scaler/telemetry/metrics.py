@@ -399,7 +399,9 @@ class Metrics:
             "state",
             shown=LEADER,
         )
-        self.leader = page.gauge("leader", "1 while this replica holds the Lease.", unit="1")
+        self.leader = page.gauge(
+            "leader", "1 while this replica holds the Lease; no series where there is none to hold.", unit="1"
+        )
         self.events_lost = page.counter(
             "events_lost_total", "Kubernetes Events that were dropped or refused.", unit="events", shown=LEADER
         )
@@ -408,6 +410,10 @@ class Metrics:
         """Another replica shows it now: what this one has seen last must not be added to that."""
         for forget in self._forget_of_one:
             forget()
+
+    def show_no_leader(self) -> None:
+        """Where nobody can lead, that nobody does is no news."""
+        self.registry.unregister(self.leader)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics in the format that the scraper accepts, and its content type."""

@@ -33,11 +33,15 @@ async def above(port: int, name: str, value: float = 0, **labels: str) -> bool:
 # ------------------------------------------------------------------------------------------------- several replicas
 
 
-async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(cluster, fleet_and_document):
+@pytest.mark.parametrize("components", [["scaler", "reconciler"], ["scaler"]], ids=["enforcing", "observing"])
+async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(
+    cluster, fleet_and_document, components
+):
     _, document = fleet_and_document
     # Nobody loses the Lease because the machine is busy.
     document["kubernetes"]["lease"] |= {"duration": "30s", "renewDeadline": "20s"}
     await run_gang(cluster, TRIGGER | {"mode": "observe"})
+    document["components"] = components
     async with AsyncExitStack() as stack:
         both = [await stack.enter_async_context(runtime(document)) for _ in range(2)]
 
@@ -48,6 +52,7 @@ async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(
             return sorted(await shown()) == [0, 2]
 
         await until(one_shows_both_gpus)
+        assert sorted([await metric(each.http_port, "idle_gpu_scaler_leader") for each in both]) == [0, 1]
         leader, follower = both if (await shown())[0] else reversed(both)
         await until(lambda: above(leader.http_port, "gpu_seconds_total", state="HeldIdle"))
         counted = await metric(leader.http_port, "idle_gpu_scaler_gpu_seconds_total")
@@ -64,7 +69,7 @@ async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(
 @pytest.mark.parametrize(
     ("components", "fleet", "shows"),
     [
-        pytest.param(["scaler"], None, True, id="who cannot lead shows what the leader would"),
+        pytest.param(["scaler"], None, True, id="who has nobody to share it with shows what the leader would"),
         pytest.param(["scaler"], "Leader", False, id="unless somebody else does"),
         pytest.param(["scaler"], "Always", True, id="or it is told to"),
     ],
@@ -72,12 +77,24 @@ async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(
 async def test_a_process_that_cannot_lead_shows_it_too(cluster, fleet_and_document, components, fleet, shows):
     _, document = fleet_and_document
     document = {**document, "components": components, "metrics": {"fleet": fleet}}
+    del document["kubernetes"]["lease"]["namespace"]
     await run_gang(cluster)
     async with runtime(document) as one:
         await until(lambda: has(one.http_port, "scaled_objects", 1))
         await until(lambda: above(one.http_port, "tick_seconds_count", 3))
         assert await has(one.http_port, "gpus", 2 if shows else 0)
-        assert await has(one.http_port, "leader", 0)
+        assert "leader" not in str([family.name for family in one.metrics.registry.collect()])
+
+
+async def test_who_reconciles_nothing_keeps_nobody_from_leading(cluster, fleet_and_document):
+    """They have a Lease of their own: otherwise nobody would carry out what KEDA scales."""
+    _, document = fleet_and_document
+    await run_gang(cluster)
+    async with runtime({**document, "components": ["scaler"]}) as first:
+        await until(lambda: has(first.http_port, "leader", 1))
+        async with runtime({**document, "components": ["reconciler"]}) as second:
+            await until(lambda: has(second.http_port, "leader", 1))
+            assert await has(first.http_port, "leader", 1)
 
 
 # ------------------------------------------------------------------------------------------------------- what fails

@@ -178,7 +178,7 @@ async def test_doctor_asks_in_each_namespace_and_names_the_one_that_is_not_there
             ("ok", "Confined", ", ".join(LISTED)),
             ("fail", "NoSuchNamespace", "Namespace late"),
             *(("fail", "Denied", part) for part in ("the scaler", "the reconciler")),
-            ("ok", "Allowed", "the reconciler"),  # of the Lease
+            ("ok", "Allowed", "the scaler"),  # of the Lease
         }
         await world.apply([*namespace("late"), *roles("late")])
         assert await diagnosed(world, tmp_path) == {

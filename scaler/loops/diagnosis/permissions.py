@@ -87,7 +87,8 @@ NEEDS: Sequence[Need] = (
         verbs=("patch",),
         on=(*_on(SCALABLE_WORKLOAD, subresource="status"), *_on(SCALED_OBJECT)),
     ),
-    Need(part=Part.RECONCILER, verbs=("get", "create", "update"), on=_on(LEASE), in_lease_namespace=True),
+    # Also who only answers KEDA: one of them shows what is counted about the cluster.
+    Need(part=Part.SCALER, verbs=("get", "create", "update"), on=_on(LEASE), in_lease_namespace=True),
     Need(part=Part.RECONCILER, verbs=("create", "patch"), on=_on(EVENT)),
     Need(
         part=Part.PLANS,
