@@ -52,7 +52,6 @@ def container(values: dict[str, Any] | None = None) -> dict[str, Any]:
         {"settings": {"kubernetes": {"namespaces": ["a"]}}},
         {"namespaces": ["a", "a"]},
         {"namespaces": ["Team A"]},
-        {"namespaces": ["a"], "admissionCheck": {"enabled": True}},
         {"tls": {"source": "certManager"}},
         {"tls": {"source": "none", "http": True}},
         {"tls": {"source": "none", "clients": {"required": True}}},
@@ -65,6 +64,25 @@ def container(values: dict[str, Any] | None = None) -> dict[str, Any]:
 def test_what_could_only_be_a_mistake_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(HelmError):
         helm_chart.texts(values)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "admissionCheck.enabled with mode=observe": {"mode": "observe", "admissionCheck": {"enabled": True}},
+    "admissionCheck.enabled with namespaces": {"namespaces": ["a"], "admissionCheck": {"enabled": True}},
+    "tls.clients.required with tls.source=openshift": {"tls": {"source": "openshift", "clients": {"required": True}}},
+}
+"""By how the sentence begins that says so."""
+
+
+@pytest.mark.parametrize(("said", "values"), REFUSED.items(), ids=REFUSED)
+def test_what_does_not_go_together_is_refused_with_what_to_do(said: str, values: dict[str, Any]) -> None:
+    with pytest.raises(HelmError, match=rf"{re.escape(said)}: .+; "):
+        helm_chart.texts(values)
+
+
+def test_what_is_refused_together_is_taken_alone() -> None:
+    assert objects({"admissionCheck": {"enabled": True}})
+    assert objects({"tls": {"source": "openshift", "clients": {"required": True, "caSecretName": "keda-ca"}}})
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
@@ -167,6 +185,15 @@ def test_pods_keep_to_the_restricted_standard_and_write_to_no_disk() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert not [volume for volume in pod["volumes"] if "emptyDir" in volume or "hostPath" in volume]
+
+
+def test_labels_of_pods_are_added_to_those_by_which_they_are_selected() -> None:
+    values = {"podLabels": {"app.kubernetes.io/name": "mine", "team": "gpu"}}
+    deployment = one("Deployment", values)["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    assert labels["team"] == "gpu"
+    for selector in (deployment["selector"]["matchLabels"], one("Service", values)["spec"]["selector"]):
+        assert selector.items() <= labels.items()
 
 
 def test_openshift_chooses_the_user_itself() -> None:

@@ -40,8 +40,9 @@ def test_a_threshold_is_what_values_say(alert: str) -> None:
     before = written("idle-gpu-scaler")[alert]["expr"].rstrip()
     after = rules_of(one("PrometheusRule", {"rules": {"enabled": True, "thresholds": {alert: 1234567}}}))
     assert after[alert]["expr"] == before.rpartition(" ")[0] + " 1234567"
-    half = one("PrometheusRule", {"rules": {"enabled": True, "thresholds": {alert: 12.5}}})
-    assert rules_of(half)[alert]["expr"].endswith("> 12.50")
+    for value in (12.5, 0.004):
+        part = one("PrometheusRule", {"rules": {"enabled": True, "thresholds": {alert: value}}})
+        assert rules_of(part)[alert]["expr"].endswith(f"> {value}")
     others = {name: rule for name, rule in after.items() if name != alert}
     assert meant(others) == meant({name: rule for name, rule in written("idle-gpu-scaler").items() if name != alert})
 
@@ -49,6 +50,32 @@ def test_a_threshold_is_what_values_say(alert: str) -> None:
 def test_rules_on_dcgm_alone_are_asked_for_separately() -> None:
     names = [each["metadata"]["name"] for each in objects({"rules": {"enabled": True}}) if "Rule" in each["kind"]]
     assert names == ["idle-gpu-scaler"]
+
+
+def test_one_value_labels_all_that_a_prometheus_selects() -> None:
+    values = {
+        "monitoringLabels": {"release": "kube-prometheus-stack", "tier": "all"},
+        "serviceMonitor": {"enabled": True, "labels": {"tier": "monitors"}},
+        "rules": {"enabled": True, "rawDcgm": True, "labels": {"tier": "rules"}},
+    }
+    found = [each for each in objects(values) if each["apiVersion"].startswith("monitoring.coreos.com/")]
+    assert [(each["kind"], each["metadata"]["labels"]["tier"]) for each in found] == [
+        ("ServiceMonitor", "monitors"),
+        ("PrometheusRule", "rules"),
+        ("PrometheusRule", "rules"),
+    ]
+    assert {each["metadata"]["labels"]["release"] for each in found} == {"kube-prometheus-stack"}
+
+
+def test_metrics_over_tls_are_asked_for_over_tls() -> None:
+    tls = {"source": "secret", "http": True}
+    values = {"tls": tls, "serviceMonitor": {"enabled": True}, "podMonitoring": {"enabled": True}}
+    for kind, what in {"ServiceMonitor": "tlsConfig", "PodMonitoring": "tls"}.items():
+        [over_tls] = one(kind, values)["spec"]["endpoints"]
+        [plain] = one(kind, {**values, "tls": {}})["spec"]["endpoints"]
+        assert over_tls["scheme"] == "https"
+        assert over_tls[what]
+        assert not {"scheme", what} & plain.keys()
 
 
 def test_every_dashboard_is_there_unchanged() -> None:
