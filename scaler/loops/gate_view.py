@@ -4,8 +4,9 @@ Laws:
 
 * Only observed state passes through here. What this process has written itself is seen at once, though: the copy that
   follows it may lag, and a gang that was let go a moment ago must not look as if it waited.
-* Everybody who has quota and whose pods may come at any moment is seen, with our check or without: the scheduler gives
-  the same GPUs to both.
+* Everybody who has quota and whose pods may come at any moment is seen, with our check or without, and with GPUs or
+  without: the scheduler gives the same GPUs, memory and CPUs to all of them.
+* What cannot be read of one that was let go is not nothing: nobody knows then what is free.
 * A Workload that runs on another cluster (MultiKueue) needs nothing of the nodes here.
 """
 
@@ -177,9 +178,23 @@ class GateView:
 
     @property
     def unseen(self) -> str:
-        """Why it is not known who has quota; empty where it is."""
+        """Why it is not known who has quota, or what those need who were let go; empty where it is."""
         state = self._copies.workloads.state
-        return "" if isinstance(state, Reflecting) else f"Workloads are not followed: {state.message}"
+        return self._unread() if isinstance(state, Reflecting) else f"Workloads are not followed: {state.message}"
+
+    def _unread(self) -> str:
+        """Whose pods may take nobody knows what; empty where that is nobody."""
+        for key, workload in self._holding.items():
+            needs = self.needs(workload) if self._was_let_go(workload) else ""
+            if needs and isinstance(needs, str) and self._may_make_pods(workload):
+                return f"{key} was let go, and what its pods need cannot be read: {needs}"
+        return ""
+
+    def _may_make_pods(self, workload: Workload) -> bool:
+        """Whether it has pods here that are not on nodes, as far as that can be told without its needs."""
+        placed = self._placed(workload)
+        is_short = any(placed[each.name] < each.count for each in workload.spec.pod_sets)
+        return is_short and not self._runs_elsewhere(workload)
 
     def checks(self) -> list[AdmissionCheck]:
         """Those of which we are the controller."""
@@ -253,8 +268,8 @@ class GateView:
         yield from self._leaving.claims(self._clock(), self.workload)
 
     def _owed(self, workload: Workload, placed: Mapping[str, int]) -> tuple[Demand, ...]:
-        """What is needed for its pods beside those; nothing where that is all, or it needs no GPUs here."""
-        if self._runs_elsewhere(workload) or not self._has_gpus(workload):
+        """What is needed for its pods beside those; nothing where that is all, or they run elsewhere."""
+        if self._runs_elsewhere(workload):
             return ()
         needs = self.needs(workload)
         demands = needs.without(placed) if isinstance(needs, Needs) else ()
@@ -269,9 +284,6 @@ class GateView:
     def _is_ours(self, check: str) -> bool:
         found = self._copies.checks.get("", check)
         return found is not None and is_ours(found)
-
-    def _has_gpus(self, workload: Workload) -> bool:
-        return any(self._cluster.gpus.of_pod(each.template.spec) for each in workload.spec.pod_sets)
 
     def gpus_on(self, workload: Workload, seats: Iterable[Seat], *, since: datetime) -> tuple[int, int]:
         """GPUs of the Workload's pods on nodes that were there before, and on nodes that have come since."""

@@ -66,6 +66,8 @@ from scaler.loops.quota_view import Blind
 GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
 CHECK = "gate"
+MEMORY = 512
+"""Gi of every node."""
 
 
 class LiveStore(LiveCopy[T]):
@@ -306,16 +308,17 @@ class GateTown:
         return self.client.add(resource, {"metadata": meta, "spec": spec or {}})
 
     def queue_spec(self, quota: int, checks: Sequence[str] = (CHECK,), **more: Any) -> Json:
-        flavor = {"name": "flavor", "resources": [{"name": GPU, "nominalQuota": quota}]}
+        memory = {"name": "memory", "nominalQuota": "100Ti"}
+        flavor = {"name": "flavor", "resources": [{"name": GPU, "nominalQuota": quota}, memory]}
         return {
             "namespaceSelector": {},
-            "resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}],
+            "resourceGroups": [{"coveredResources": [GPU, "memory"], "flavors": [flavor]}],
             "admissionChecksStrategy": {"admissionChecks": [{"name": check} for check in checks]},
             **more,
         }
 
     def add_node(self, name: str, gpus: int, **labels: str) -> None:
-        amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: str(gpus)}
+        amounts = {"cpu": "64", "memory": f"{MEMORY}Gi", "pods": "110", GPU: str(gpus)}
         ready = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T12:00:00Z"}]
         status = {"capacity": amounts, "allocatable": amounts, "conditions": ready}
         self.client.add(
@@ -328,9 +331,20 @@ class GateTown:
         body = {"spec": {"controllerName": controller}, "status": {"conditions": [ready]}}
         self.client.add(ADMISSION_CHECK, {"metadata": {"name": name}, **body})
 
-    def submit(self, name: str, *, pods: int = 1, gpus: int = 1, queue: str = "lq", **labels: str) -> None:
-        """A Job."""
-        spec = {"parallelism": pods, "completions": pods, "template": _template(gpus)}
+    def submit(
+        self,
+        name: str,
+        *,
+        pods: int = 1,
+        gpus: int = 1,
+        memory: int = 0,
+        queue: str = "lq",
+        template: Json | None = None,
+        **labels: str,
+    ) -> None:
+        """A Job. `memory` is in Gi; `template` has what is more of its pods."""
+        merged = _merged(_template(gpus, memory), template or {})
+        spec = {"parallelism": pods, "completions": pods, "template": merged}
         metadata = {"labels": {"kueue.x-k8s.io/queue-name": queue, **labels}}
         self.add(JOB, name, namespace="ns", spec=spec, **metadata)
 
@@ -405,6 +419,8 @@ class GateTown:
             self.chance.shuffle(pods)
         for pod in pods:
             rooms = [name for name, free in self.free().items() if free >= _gpus(pod) and self._suits(name, pod)]
+            memory = self.free_memory()
+            rooms = [name for name in rooms if memory[name] >= memory_of(pod)]
             if rooms:
                 node = self.chance.choice(rooms) if self.chance else rooms[0]
                 running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -437,6 +453,15 @@ class GateTown:
             node["metadata"]["name"]: int(node["status"]["allocatable"][GPU]) - taken.get(node["metadata"]["name"], 0)
             for node in self.client.all(NODE)
         }
+
+    def free_memory(self) -> dict[str, int]:
+        """Gi of memory by node that no pod holds."""
+        free = {node["metadata"]["name"]: MEMORY for node in self.client.all(NODE)}
+        for pod in self.client.all(POD):
+            node = pod["spec"].get("nodeName")
+            if node in free and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+                free[node] -= memory_of(pod)
+        return free
 
     def workload(self, job: str) -> Json:
         for each in self.client.all(WORKLOAD):
@@ -502,9 +527,23 @@ class GateTown:
         return "True" if found["status"] == "True" else f"{found['status']}: {found['message']}"
 
 
-def _template(gpus: int) -> Json:
-    amounts = {"limits": {GPU: gpus}} if gpus else {}
+def _template(gpus: int, memory: int = 0) -> Json:
+    limits = {**({GPU: gpus} if gpus else {}), **({"memory": f"{memory}Gi"} if memory else {})}
+    amounts = {"limits": limits} if limits else {}
     return {"spec": {"containers": [{"name": "main", "image": "train:1", "resources": amounts}]}}
+
+
+def _merged(one: Json, other: Json) -> Json:
+    """Maps are merged; the containers' settings go to each of them."""
+    containers = [{**each, **other.get("container", {})} for each in one["spec"]["containers"]]
+    spec = {**one["spec"], **other.get("spec", {}), "containers": containers}
+    return {"metadata": other.get("metadata", {}), "spec": spec}
+
+
+def memory_of(pod: Json) -> int:
+    """In Gi."""
+    limits = (each.get("resources", {}).get("limits") or {} for each in pod["spec"]["containers"])
+    return sum(int(each.get("memory", "0Gi").removesuffix("Gi")) for each in limits)
 
 
 def _gpus(pod: Json) -> int:
