@@ -57,6 +57,7 @@ async def _examine(settings: Settings, subject: Subject, connect_to: tuple[str, 
             GpuResources(patterns=settings.gpu_resources),
             namespaces=kubernetes.namespaces,
             lease_namespace=_lease_namespace(settings, subject),
+            lease_name=settings.lease_name,
         )
         now = datetime.now(UTC)
         facts = await surveyor.take(_wanted(settings), telemetry, subject, now)

@@ -410,13 +410,13 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------------ leadership
 
-    def _candidate(self, name: str) -> LeaderElector:
-        """For the Lease of that name. Whether it leads is a metric."""
+    def _candidate(self) -> LeaderElector:
+        """For the Lease that its settings name. Whether it leads is a metric."""
         lease = self.settings.kubernetes.lease
         elector = LeaderElector(
             self.transport,
             namespace=self._lease_namespace or "default",
-            name=name,
+            name=self.settings.lease_name,
             identity=os.environ.get("POD_NAME") or socket.gethostname(),
             lease_duration=lease.duration.total_seconds(),
             renew_deadline=lease.renew_deadline.total_seconds(),
@@ -438,11 +438,11 @@ class Runtime:
 
     async def _report_in_turn(self) -> None:
         """By a Lease of their own: who holds it keeps nobody from reconciling, and writes nothing besides."""
-        self._elector = self._candidate(f"{self.settings.kubernetes.lease.name}-metrics")
+        self._elector = self._candidate()
         await self._elector.run(_until_cancelled)
 
     async def _reconcile(self) -> None:
-        self._elector = elector = self._candidate(self.settings.kubernetes.lease.name)
+        self._elector = elector = self._candidate()
         recorder = EventRecorder(self.transport, instance=elector.identity)
         api = LeaderApi(self.transport, is_leader=lambda: elector.is_leader)
         reflectors = self.reflectors

@@ -326,6 +326,11 @@ class Settings(Section):
     metrics: MetricsSetting = MetricsSetting()
     log: Log = Log()
 
+    @property
+    def lease_name(self) -> str:
+        """The Lease that replicas hold: those that reconcile nothing have one of their own, to take turns by."""
+        return self.kubernetes.lease.name + ("" if "reconciler" in self.components else "-metrics")
+
     @field_validator("relabel")
     @classmethod
     def _rules_parse(cls, rules: tuple[dict[str, Any], ...] | None) -> tuple[dict[str, Any], ...] | None:

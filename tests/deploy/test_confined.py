@@ -193,7 +193,11 @@ async def diagnosed(world: World, folder: Path) -> set[tuple[str, str, str]]:
     wanted, now = Wanted(namespaces=tuple(LISTED)), datetime.now(UTC)
     async with await KubeTransport.connect(folder / "kubeconfig") as kube:
         surveyor = Surveyor(
-            kube, GpuResources(patterns=("nvidia.com/gpu",)), namespaces=LISTED, lease_namespace=NAMESPACE
+            kube,
+            GpuResources(patterns=("nvidia.com/gpu",)),
+            namespaces=LISTED,
+            lease_namespace=NAMESPACE,
+            lease_name="idle-gpu-scaler",
         )
         facts = await surveyor.take(wanted, Unread("there is none"), Subject(user=ACCOUNT), now)
     assert [each.metadata.key for each in items_of(facts.objects.scaled_objects)] == [("team-a", "train")]

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from helm_chart import NAMESPACE, objects, one
+from helm_chart import NAMESPACE, objects, one, settings_of
 
 from scaler.kube.resources import DEPLOYMENT, STATEFUL_SET
 from scaler.loops.diagnosis.permissions import CONFINED, NEEDS, Part, asks_of
+from scaler.settings.model import Settings
 
 TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET})
 """What the chart's default values name as kinds that are scaled."""
@@ -104,6 +105,16 @@ def test_the_lease_is_in_the_namespace_of_the_release() -> None:
     assert granted("lease") == {
         Grant(verb, "coordination.k8s.io", "leases", NAMESPACE) for verb in ("get", "create", "update")
     }
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_of_the_leases_there_only_its_own_may_be_read_and_changed(mode: str) -> None:
+    changing, creating = one("Role", {"mode": mode}, "idle-gpu-scaler-lease")["rules"]
+    settings = Settings.model_validate(settings_of({"mode": mode}))
+    assert settings.lease_name in changing["resourceNames"]
+    assert all(name.startswith("idle-gpu-scaler") for name in changing["resourceNames"])
+    assert (set(changing["verbs"]), creating["verbs"]) == ({"get", "update"}, ["create"])
+    assert "resourceNames" not in creating
 
 
 def test_people_get_our_kinds_with_the_roles_that_they_have() -> None:

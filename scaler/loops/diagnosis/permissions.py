@@ -135,17 +135,28 @@ class Ask:
     subresource: str = ""
     namespace: str = ""
     """Empty: in all of them."""
+    name: str = ""
+    """Empty: on all objects."""
 
     def __str__(self) -> str:
-        name = self.resource + (f"/{self.subresource}" if self.subresource else "")
+        kind = self.resource + (f"/{self.subresource}" if self.subresource else "")
+        which = f" {self.name}" if self.name else ""
         where = f" in namespace {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {name}{f'.{self.group}' if self.group else ''}{where}"
+        return f"{self.verb} {kind}{f'.{self.group}' if self.group else ''}{which}{where}"
 
 
-def asks_of(need: Need, *, targets: Set[Resource], namespaces: Collection[str] = (), lease_namespace: str) -> list[Ask]:
+def asks_of(
+    need: Need,
+    *,
+    targets: Set[Resource],
+    namespaces: Collection[str] = (),
+    lease_namespace: str,
+    lease_name: str = "",
+) -> list[Ask]:
     """The questions that the need comes to.
 
     `targets` are the kinds that ScaledObjects scale; `namespaces` are the only ones that are looked after, if they are.
+    With a `lease_name` no more is asked for than that Lease; who creates one has no name to be allowed by.
     """
     things = [*need.on]
     if need.on_targets:
@@ -159,6 +170,7 @@ def asks_of(need: Need, *, targets: Set[Resource], namespaces: Collection[str] =
             resource=thing.resource.plural,
             subresource=thing.subresource,
             namespace=place,
+            name=lease_name if need.in_lease_namespace and verb != "create" else "",
         )
         for thing in things
         for place in (places if thing.resource.namespaced else ("",))
@@ -193,7 +205,7 @@ _NOT_ASKED = Unread("nobody has asked")
 
 
 def _objects_of(asks: Sequence[Ask]) -> str:
-    names = dict.fromkeys(str(replace(ask, verb="", namespace="")).strip() for ask in asks)
+    names = dict.fromkeys(str(replace(ask, verb="", namespace="", name="")).strip() for ask in asks)
     places = [*dict.fromkeys(ask.namespace for ask in asks if ask.namespace)]
     where = f" in namespace{'s' if len(places) > 1 else ''} {', '.join(places)}" if places else ""
     return ", ".join(names) + where

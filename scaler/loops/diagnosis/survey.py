@@ -83,6 +83,7 @@ class Subject:
             "resource": ask.resource,
             "subresource": ask.subresource,
             "namespace": ask.namespace,
+            "name": ask.name,
         }
         kind = "SubjectAccessReview" if self.user else "SelfSubjectAccessReview"
         who = {"user": self.user, "groups": self.groups} if self.user else {}
@@ -108,13 +109,19 @@ class Surveyor:
     """
 
     def __init__(
-        self, transport: KubeTransport, gpus: GpuResources, *, namespaces: Collection[str], lease_namespace: str
+        self,
+        transport: KubeTransport,
+        gpus: GpuResources,
+        *,
+        namespaces: Collection[str],
+        lease_namespace: str,
+        lease_name: str = "",
     ) -> None:
         self._transport = transport
         self._discovery = Discovery(transport)
         self._gpus = gpus
         self._namespaces = namespaces
-        self._lease_namespace = lease_namespace
+        self._lease = {"lease_namespace": lease_namespace, "lease_name": lease_name}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def take(self, wanted: Wanted, telemetry: Telemetry | Unread, subject: Subject, now: datetime) -> Facts:
@@ -143,7 +150,7 @@ class Surveyor:
         return needs_of(reconciles=wanted.reconciles, is_confined=bool(self._namespaces))
 
     def _asks(self, need: Need, targets: frozenset[Resource]) -> list[Ask]:
-        return asks_of(need, targets=targets, namespaces=self._namespaces, lease_namespace=self._lease_namespace)
+        return asks_of(need, targets=targets, namespaces=self._namespaces, **self._lease)
 
     # ---------------------------------------------------------------------------------------------------------- the API
 

@@ -95,6 +95,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- mergeOverwrite (deepCopy .Values.settings) $own | toYaml -}}
 {{- end }}
 
+{{/* The Leases of this release, as JSON. */}}
+{{- define "scaler.leases" -}}
+{{- $name := include "scaler.fullname" . -}}
+{{- list $name (printf "%s-metrics" $name) | toJson -}}
+{{- end }}
+
 {{/* The rules of one of the roles in files/permissions.yaml, as far as these values need them. */}}
 {{- define "scaler.rules" -}}
 {{- $values := .root.Values -}}
@@ -112,6 +118,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
     {{- end }}
   verbs: {{ $need.verbs | toJson }}
 {{- end }}
+{{- else if eq $.role "lease" }}
+# {{ .part }}: its own Lease, and the one by which replicas that only observe take turns
+- apiGroups: [{{ .apiGroup | quote }}]
+  resources: {{ .resources | toJson }}
+  resourceNames: {{ include "scaler.leases" $.root }}
+  verbs: {{ without .verbs "create" | toJson }}
+# What is created has no name yet to be allowed by.
+- apiGroups: [{{ .apiGroup | quote }}]
+  resources: {{ .resources | toJson }}
+  verbs: [create]
 {{- else }}
 # {{ .part }}
 - apiGroups: [{{ .apiGroup | quote }}]
