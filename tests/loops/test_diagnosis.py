@@ -166,9 +166,11 @@ def test_what_may_not_be_listed_is_a_failure_and_what_is_no_kind_is_told_once():
     assert (FAIL, "NotRead", "of ClusterQueue") in told(denied, Topic.QUEUES)
     absent = replace(denied, objects=replace(denied.objects, cluster_queues=Unread("404", is_absent=True)))
     assert not told(absent, Topic.QUEUES)
-    # Only this diagnosis reads Services; the program itself does without.
-    unserved = replace(denied, objects=Objects(services=Unread("403")))
-    assert (WARN, "NotRead", "of Service") in told(unserved, Topic.SCALED_OBJECTS)
+    # Only this diagnosis reads Services; the program itself does without, and its roles leave them out.
+    unserved = replace(denied, objects=Objects(services=Unread("403: grant verb 'list'")))
+    [services] = [each for each in diagnose(unserved, NOW) if each.what.startswith("Services were not read")]
+    assert (services.severity, services.check, services.do) == (OK, "NotRead", "")
+    assert not [each for each in diagnose(unserved, NOW) if "Service" in each.where]
     garbled = replace(denied, objects=replace(denied.objects, cluster_queues=Listing(unreadable=[("gpus", "no int")])))
     assert told(garbled, Topic.QUEUES) == {(WARN, "Unreadable", "gpus")}
 
@@ -192,7 +194,7 @@ DENIED = {
     "the Lease, in its own namespace": (
         ["update leases.coordination.k8s.io in namespace gpus"],
         facts(),
-        {(FAIL, "Denied", "reconciler")},
+        {(FAIL, "Denied", "scaler")},
     ),
     "what plans need, and plans are made": (["watch nodes"], facts(), {(FAIL, "Denied", "")}),
     "what plans need, and none are made": (
@@ -253,7 +255,8 @@ def test_what_is_missing_in_one_namespace_is_named_and_a_role_there_is_enough():
     asked = asked_of_the_confined("a", "b")
     allowed = {ask: not (ask.namespace == "b" and ask.resource == "pods") for _, asks in asked for ask in asks}
     found = diagnose(replace(confined("a", "b"), asked=asked, allowed=allowed), NOW)
-    by_severity = {each.severity: each for each in found if each.where == "the scaler"}
+    in_namespaces = [each for each in found if each.where == "the scaler" and "leases" not in each.what]
+    by_severity = {each.severity: each for each in in_namespaces}
     assert by_severity[FAIL].what == "it may not list pods in namespace b; watch pods in namespace b"
     assert by_severity[FAIL].do.startswith("bind its account to a Role there")
     assert by_severity[Severity.OK].what == "get deployments/scale.apps in namespaces a, b"
@@ -280,8 +283,10 @@ def test_a_namespace_that_cannot_be_read_hides_what_is_there_and_not_the_others(
     assert Objects(scalable_workloads=hidden).scaling(Wanted()).scalable_workloads is None
 
 
-def test_where_nothing_is_reconciled_nobody_has_to_write():
-    needs = needs_of(reconciles=False)
+def test_where_nothing_is_reconciled_nobody_has_to_write_but_the_lease():
+    elected = [need for need in needs_of(reconciles=False) if need.in_lease_namespace]
+    assert elected == [need for need in NEEDS if need.in_lease_namespace] != []
+    needs = [need for need in needs_of(reconciles=False) if not need.in_lease_namespace]
     assert {verb for need in needs for verb in need.verbs} == {"get", "list", "watch"}
     assert {need.part for need in needs if "get" in need.verbs} == {Part.SCALER}
     watched = {(part, on) for part, on, verb in uses(NEEDS) if verb in ("list", "watch")}

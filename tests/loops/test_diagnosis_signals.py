@@ -141,3 +141,17 @@ def test_mig_instances_are_counted_and_what_is_not_expected_of_them_is_said():
     read = metrics(*instances, util=[series("GPU-9", pod="")], gpus=Gpus(allocatable=3))
     [mig] = [each for each in metrics_findings(read, NOW) if each.check == "MIG"]
     assert mig.what == "2 MIG instances are shown, for which gpu_util is not expected"
+
+
+CONVENTIONS = {
+    "the workload's": (metrics(series()), "pods are in pod and namespace (honorLabels)"),
+    "the target's, with the workload's beside them": (metrics(overwritten()), "pods are in exported_* labels"),
+    "the exporter's own, while no pod holds a GPU": (metrics(series(pod="exporter"), gpus=Gpus(allocatable=1)), ""),
+}
+
+
+@pytest.mark.parametrize(("read", "said"), CONVENTIONS.values(), ids=CONVENTIONS)
+def test_how_labels_arrive_is_told_where_some_pod_holds_a_gpu(read, said):
+    shown = [each.what for each in metrics_findings(read, NOW) if each.check == "Shown"]
+    assert shown
+    assert all(what.partition("; ")[2] == said for what in shown)

@@ -93,7 +93,15 @@ class Objects:
         yield from unread_findings(Topic.QUEUES, "Workload", self.workloads)
         yield from unread_findings(Topic.SCALED_OBJECTS, "ScaledObject", self.scaled_objects)
         yield from unread_findings(Topic.SCALED_OBJECTS, "ScalableWorkload", self.scalable_workloads)
-        yield from unread_findings(Topic.SCALED_OBJECTS, "Service", self.services, Severity.WARN)
+        yield from self._unread_services()
+
+    def _unread_services(self) -> Iterator[Finding]:
+        """Only this diagnosis reads them, and the chart's roles leave them out: nothing has to be done."""
+        if not isinstance(self.services, Unread):
+            yield from unread_findings(Topic.SCALED_OBJECTS, "Service", self.services)
+        elif not self.services.is_absent:
+            what = "Services were not read: whether addresses lead to one is only told by calling them"
+            yield Finding(severity=Severity.OK, topic=Topic.SCALED_OBJECTS, check="NotRead", what=what)
 
 
 def _or_none(found: Found[T]) -> Sequence[T] | None:

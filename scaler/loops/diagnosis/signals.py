@@ -67,7 +67,8 @@ def _of_signal(finding: _Teller, shown: Shown, metrics: Metrics, on_mig: Mig, no
     yield from problems
     if not problems:
         names = ", ".join(sorted({each.labels.get("__name__", "") for each in read.series} - {""}))
-        yield finding(Severity.OK, "Shown", f"{names}: {len(read.series)} series{_rhythm(read)}; {_convention(read)}")
+        said = f"{names}: {len(read.series)} series{_rhythm(read)}{_convention(read, metrics)}"
+        yield finding(Severity.OK, "Shown", said)
 
 
 def _missing(finding: _Teller, read: Read, metrics: Metrics, on_mig: Mig) -> Finding:
@@ -144,12 +145,14 @@ def _rhythm(read: Read) -> str:
     return f", samples {format_duration(apart)} apart" if apart else ""
 
 
-def _convention(read: Read) -> str:
-    """How the labels of pods are spelt."""
+def _convention(read: Read, metrics: Metrics) -> str:
+    """How the labels of pods are spelt; nothing where no pod holds a GPU: `pod` is the exporter's own then."""
     names = {name for each in read.series for name, value in each.labels.items() if value}
     if "exported_pod" in names:
-        return "pods are in exported_* labels"
-    return "pods are in pod and namespace (honorLabels)" if "pod" in names else "no pods are named"
+        return "; pods are in exported_* labels"
+    if not isinstance(metrics.gpus, Unread) and not metrics.gpus.pods:
+        return ""
+    return "; pods are in pod and namespace (honorLabels)" if "pod" in names else "; no pods are named"
 
 
 def _of_holders(finding: _Teller, shown: Shown, metrics: Metrics, on_mig: Mig) -> Iterator[Finding]:
