@@ -88,6 +88,7 @@ def test_the_demo_hands_the_gpus_over_and_back_and_then_takes_no_more_than_a_gan
     check_third_act(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.timeout(120)
 def test_the_demo_does_the_same_through_a_real_prometheus() -> None:

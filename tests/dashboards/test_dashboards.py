@@ -154,6 +154,7 @@ def test_what_only_the_leader_shows_is_never_the_highest_of_a_sum_and_what_all_s
 # ------------------------------------------------------------------------------------------------------- what they show
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.chromium
 @pytest.mark.timeout(240)

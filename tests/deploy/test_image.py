@@ -35,6 +35,7 @@ def step(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_steps_make_a_program_that_starts_and_a_complete_list_of_it(tmp_path: Path) -> None:
     """One test, since they take seconds: the image's contents are made only once."""
     tools, program, sbom = tmp_path / "tools", tmp_path / "program", tmp_path / "sbom.json"
