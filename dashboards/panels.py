@@ -83,10 +83,11 @@ class Query:
 def gained(counter: str, by: str) -> str:
     """What a counter has gained within the chosen time, by labels; with what its new series began with.
 
-    A series that comes to be by its first event begins at 1, and `increase` never sees that one.
+    A series that comes to be by its first event begins at 1, and `increase` never sees that one. One that was there
+    within the hour before is not new: nobody has scraped it as the range began.
     """
     increase = f"sum by ({by}) (increase({counter}[$__range]))"
-    begun = f"sum by ({by}) (min_over_time({counter}[$__range]) unless {counter} offset $__range)"
+    begun = f"sum by ({by}) (min_over_time({counter}[$__range]) unless last_over_time({counter}[1h] offset $__range))"
     return f"({increase} + ({begun} or 0 * {increase}))"
 
 

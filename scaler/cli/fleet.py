@@ -17,7 +17,7 @@ from scaler.core.replicas import answer_reason
 from scaler.core.usage import Found, State
 from scaler.loops.backlog import Pending
 from scaler.loops.bookkeeping import Statement
-from scaler.loops.handovers import Event, Resumed, Running, Suspended
+from scaler.loops.handovers import FOUND_IDLE, Event, Resumed, Running, Suspended
 from scaler.loops.projection import answer_word
 from scaler.loops.usage import Place, Usage, WorkloadUsage
 from scaler.loops.waits import Admitted
@@ -50,6 +50,7 @@ class FleetObserver:
         self._show_gpus(statement.usage, statement.elapsed)
         self._show_nodes(statement.usage)
         self._show_workloads(statement.usage.workloads)
+        self._metrics.paused_scaled_objects.set(statement.usage.paused_scaled_objects)
         for event in statement.happened:
             self.happened(event)
         self._show_suspended(statement)
@@ -110,6 +111,7 @@ class FleetObserver:
         show(metrics.workload_active_above_ratio, _rows(shown, lambda each: each.decision.policy.active_above_ratio))
         show(metrics.workload_suspend_timestamp, _rows(shown, _suspend_at))
         show(metrics.workload_answer, {(*each.title, *_answer(each)): 1 for each in shown})
+        show(metrics.workload_paused, {tuple(each.title): 1 for each in shown if each.is_paused})
         states = {(*each.title, str(state)): n for each in shown for state, n in each.states.items()}
         show(metrics.workload_gpus, states)
         peaks = {(*each.title, signal): peak for each in shown for signal, peak in each.peaks.items()}
@@ -150,6 +152,7 @@ class FleetObserver:
         labels = self._namespaces.of(event.namespace), event.reason
         self._metrics.suspensions.labels(*labels).inc()
         self._metrics.reclaimed_gpus.labels(*labels).inc(event.gpus)
+        self._metrics.idle_suspensions.inc(event.reason in FOUND_IDLE)
         if event.idle_for is not None:
             self._metrics.idle_to_suspended.labels(event.reason).observe(event.idle_for.total_seconds())
 
@@ -161,6 +164,7 @@ class FleetObserver:
         self._metrics.suspended_to_resumed.observe(event.after.total_seconds())
         if event.was_found_idle and event.after <= self._settings.regret_within:
             self._metrics.regrets.labels(namespace, event.reason).inc()
+            self._metrics.regretted_suspensions.inc()
 
     # ---------------------------------------------------------------------------------------------------------- gangs
 

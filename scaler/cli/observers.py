@@ -7,6 +7,7 @@ import structlog
 
 from scaler.core.idleness import verdict_name
 from scaler.core.ledger import Entry
+from scaler.core.provisioning import LOST
 from scaler.core.reclaim import Why
 from scaler.core.replicas import Decision, answer_reason
 from scaler.errors import KubeError
@@ -88,6 +89,7 @@ class Observers:
     def provisioned(self, happening: Happening) -> None:
         labels = {"event": happening.what, "provisioning_class": happening.provisioning_class}
         self._metrics.requests.labels(**labels, reason=happening.reason).inc()
+        self._metrics.failed_requests.inc(happening.what in LOST)
 
     def boosted(self, boosts: Boosts) -> None:
         self._metrics.boosted.set(boosts.standing)

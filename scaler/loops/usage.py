@@ -62,6 +62,8 @@ class WorkloadUsage:
     states: Mapping[State, int]
     peaks: Mapping[str, float]
     """Highest sample in the window by signal; 0..1."""
+    is_paused: bool = False
+    """Whether KEDA does not bring it to 0, whatever it is told."""
 
     @property
     def idle_seconds(self) -> float | None:
@@ -79,6 +81,7 @@ class Usage:
     nodes: dict[str, Counter[Found]] = field(default_factory=dict)
     """By node, as far as GPUs are judged on their own."""
     workloads: list[WorkloadUsage] = field(default_factory=list)
+    paused_scaled_objects: int = 0
     coverage: Mapping[str, float] = field(default_factory=dict)
     """By signal."""
 
@@ -157,6 +160,7 @@ class GpuUsage:
             await _give_way(count)
         tally.settle()
         tally.usage.workloads = await self._workloads(evaluation, tally.by_pod)
+        tally.usage.paused_scaled_objects = sum(self._is_paused(key) for key in evaluation.entries)
         return tally.usage
 
     def _holders(self, claims: Mapping[Key, _Claim]) -> Iterator[tuple[Key, Pod]]:
@@ -205,9 +209,11 @@ class GpuUsage:
     def _keeper(self, key: Key, decision: Decision | None) -> Keeper:
         if decision is None:
             return Keeper(doubt=Unknowable.INVALID_POLICY)
+        return Keeper.of_decision(decision, is_paused=self._is_paused(key))
+
+    def _is_paused(self, key: Key) -> bool:
         scaled_object = self.cluster.scaled_objects.get(*key)
-        is_paused = scaled_object is not None and is_told_to_leave_alone(scaled_object)
-        return Keeper.of_decision(decision, is_paused=is_paused)
+        return scaled_object is not None and is_told_to_leave_alone(scaled_object)
 
     @property
     def _default(self) -> Policy:
@@ -235,7 +241,8 @@ class GpuUsage:
     async def _workloads(self, evaluation: Evaluation, by_pod: Mapping[Key, Counter[State]]) -> list[WorkloadUsage]:
         """One for each scale target, whichever of its ScaledObjects prevails."""
         found: dict[tuple[str, Target], WorkloadUsage] = {}
-        for count, ((namespace, _), entry) in enumerate(evaluation.entries.items()):
+        for count, (key, entry) in enumerate(evaluation.entries.items()):
+            namespace = key[0]
             decision = leading(evaluation.decisions_on(namespace, entry.target))
             if decision is not None and (namespace, entry.target) not in found:
                 title = Title(namespace, self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name)
@@ -244,6 +251,7 @@ class GpuUsage:
                     decision=decision,
                     states=_sum(by_pod.get((pod.namespace, pod.name)) for pod in entry.pods),
                     peaks=_peaks(decision.verdict.gpus if decision.verdict else ()),
+                    is_paused=self._is_paused(key),
                 )
             await _give_way(count)
         return [*found.values()]

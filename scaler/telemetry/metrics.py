@@ -134,6 +134,12 @@ class Metrics:
             "When the workload is going to be suspended if it stays quiet; no series where that is not foreseeable.",
             *_WORKLOAD,
         )
+        self.workload_paused = page.gauge(
+            "workload_paused",
+            "1 while the workload's ScaledObject is paused: KEDA does not bring it to 0, whatever the answer is.",
+            *_WORKLOAD,
+            unit="1",
+        )
         self.hidden_workloads = page.gauge(
             "hidden_workloads",
             "Workloads that are not shown one by one, because there are more than metrics.workloads.",
@@ -150,6 +156,9 @@ class Metrics:
             "reason",
         )
         self.scaled_objects = page.gauge("scaled_objects", "ScaledObjects that are evaluated.")
+        self.paused_scaled_objects = page.gauge(
+            "paused_scaled_objects", "ScaledObjects that are evaluated, and paused in KEDA.", shown=LEADER
+        )
         self.unusable_triggers = page.gauge("unusable_triggers", "Triggers whose metadata cannot be used.")
         self.evaluated_at = page.gauge(
             "evaluation_timestamp_seconds",
@@ -265,6 +274,13 @@ class Metrics:
             "workload_namespace",
             "reason",
         )
+        # By nobody's name, so that they are there, and 0, before the first one: alerts are made of these.
+        self.idle_suspensions = page.counter(
+            "idle_suspensions_total", "Workloads that were suspended because they were found idle, all together."
+        )
+        self.regretted_suspensions = page.counter(
+            "regretted_suspensions_total", "Those of them whose suspension was a mistake, as in regrets_total."
+        )
         self.regret_window = page.gauge(
             "regret_window_seconds", "How soon is too soon: metrics.regretWithin of the settings.", shown=ALL
         )
@@ -353,6 +369,11 @@ class Metrics:
             "event",
             "provisioning_class",
             "reason",
+        )
+        self.failed_requests = page.counter(
+            "provisioning_failures_total",
+            "ProvisioningRequests that have failed, or lost their booking or their capacity, all together.",
+            unit="ProvisioningRequests",
         )
         self.open_requests = page.gauge(
             "open_provisioning_requests",

@@ -24,6 +24,9 @@ NOT_SEEN = {
     "source_doubt": "the exporters answer",
     "blank_samples_total": "the exporters show no blanks",
     "planning_blind": "everything is seen but for the first moment",
+    "provisioning_failures_total": "the autoscaler has what is asked for",
+    "workload_paused": "nobody pauses anything",
+    "paused_scaled_objects": "nobody pauses anything",
     "boosted_workloads": "nobody is left to Kueue",
     "budget_refusals_total": "there is room in the budget",
     "certificate_expiry_timestamp_seconds": "the demo speaks in the clear",
@@ -84,6 +87,7 @@ async def watch(stage: demo.Stage, seen: Seen) -> None:
         await asyncio.sleep(0.4)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_every_metric_shows_something_of_the_story_or_says_why_not() -> None:
     first, second, third = await asyncio.gather(

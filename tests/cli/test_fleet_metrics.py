@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -205,6 +206,24 @@ def test_what_evaluations_show_to_have_happened_counts_too() -> None:
     board = Board()
     board.fleet.stated(statement(happened=(suspended("ScaledToZero"),)))
     assert board.values("suspensions_total", "reason") == {("ScaledToZero",): 1}
+    assert board.values("idle_suspensions_total") == {(): 0}, "nobody had found it idle"
+
+
+def test_what_alerts_count_is_there_before_it_happens_whosever_it_is() -> None:
+    """`increase` never sees what a series begins with."""
+    board = Board(regretWithin="5m")
+    names = ("idle_suspensions_total", "regretted_suspensions_total", "provisioning_failures_total")
+    assert [board.values(name) for name in names] == [{(): 0}] * 3
+    for event in (suspended(), suspended("Reclaimed"), suspended("ScaledToZero"), resumed(minutes(1))):
+        board.fleet.happened(event)
+    assert [board.values(name) for name in names] == [{(): 2}, {(): 1}, {(): 0}]
+
+
+def test_a_workload_that_is_paused_says_so() -> None:
+    board = Board()
+    usage = [replace(workload("a"), is_paused=True), workload("b")]
+    board.fleet.stated(statement(workloads=usage))
+    assert board.values("workload_paused", "name") == {("a",): 1}
 
 
 @pytest.mark.parametrize(

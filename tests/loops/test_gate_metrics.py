@@ -77,6 +77,7 @@ async def test_attempts_and_failures_are_counted_by_class_and_reason() -> None:
     assert seen.value(requests, event="Created", provisioning_class=CLASS) == 3
     assert seen.value(requests, event="Failed", provisioning_class=CLASS, reason="OutOfResources") == 2
     assert seen.value(requests, event="Provisioned", provisioning_class=CLASS) == 1
+    assert seen.value("provisioning_failures_total") == 2
     assert seen.value("gate_seconds_count", reason="Provisioned") == 1
 
 

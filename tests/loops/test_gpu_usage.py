@@ -106,6 +106,12 @@ async def test_a_paused_scaled_object_holds_what_it_is_told_to_let_go() -> None:
     paused = {"autoscaling.keda.sh/paused": "true"}
     usage = await usage_of(gang("idle", annotations=paused), shown={"idle-pod": [QUIET] * 2})
     assert told(usage) == {("cluster-queue", "HeldIdle", "PausedInKEDA"): 2}
+    assert (usage.paused_scaled_objects, [each.is_paused for each in usage.workloads]) == (1, [True])
+
+
+async def test_whoever_is_not_paused_is_not_said_to_be() -> None:
+    usage = await usage_of(gang("idle"), shown={"idle-pod": [QUIET] * 2})
+    assert (usage.paused_scaled_objects, [each.is_paused for each in usage.workloads]) == (0, [False])
 
 
 async def test_a_workload_that_has_not_come_up_whole_keeps_its_own_reason() -> None:
