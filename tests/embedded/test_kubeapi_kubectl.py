@@ -1,20 +1,17 @@
 """kubectl works with the embedded Kubernetes API, without flags that make it look away."""
 
 import asyncio
-import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubeapi_session import serving
+from programs import needs
 
 from scaler.embedded.kubeapi import KubeApi
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("kubectl") is None and not os.environ.get("CI"), reason="needs the `kubectl` program"
-)
+pytestmark = needs("kubectl")
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1

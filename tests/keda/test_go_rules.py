@@ -1,7 +1,6 @@
 """What we say of a certificate is what Go does with it. kubectl is written in Go, and has the same library as KEDA."""
 
 import asyncio
-import shutil
 import ssl
 from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import suppress
@@ -12,12 +11,13 @@ import pytest
 import trustme
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from made_certificates import Made, Pair
+from programs import needs
 from secret_volume import TOMORROW, YESTERDAY
 
 from scaler.tls.calling import Terms
 from scaler.tls.probe import Call, Obstacle, examine
 
-pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+pytestmark = needs("kubectl")
 
 HOST = "idle-gpu-scaler.gpus.svc.cluster.local"
 AUTHORITY = trustme.CA()

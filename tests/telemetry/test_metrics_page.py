@@ -1,10 +1,10 @@
 """The page of all metrics: what is declared is documented, named as Prometheus wants it, and bounded."""
 
-import shutil
 import subprocess
 
 import metrics_page
 import pytest
+from programs import needs
 
 from scaler.telemetry.declaring import Declaring, Shown, show
 from scaler.telemetry.labels import LABELS
@@ -72,9 +72,7 @@ def test_what_every_replica_shows_alike_is_no_counter() -> None:
     assert not [each.name for each in Metrics().declared if each.shown is Shown.BY_ALL and each.type != "gauge"]
 
 
-@pytest.mark.skipif(
-    not shutil.which("promtool"), reason="promtool is not installed (Debian: apt-get install prometheus)"
-)
+@needs("promtool")
 def test_promtool_finds_nothing_to_complain_about() -> None:
     text, _ = Metrics().exposition("")
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
