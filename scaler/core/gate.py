@@ -13,6 +13,8 @@ Laws:
   the provider takes away is told to go.
 * Whoever waits stays Pending, and keeps its quota. Retry is said in order to yield to somebody who can use the quota,
   and ever more rarely: with nobody there Kueue reserves the quota again four times a second.
+* A pod of a victim that should have ended long ago may never end. Where the gang has to fit it is not waited for: what
+  it holds is no room. Where it need not fit nothing else stands for that pod, and it is.
 * Not to know is no yes: where nodes cannot be seen, or nobody can follow the policy, the gang waits and says why.
 
 The first line that holds:
@@ -87,8 +89,8 @@ def _of_one_let_go(gang: Gang, outlook: Outlook) -> Answer | Nothing:
 def _of_one_that_waits(gang: Gang, outlook: Outlook, now: datetime) -> Answer:
     if outlook.problem:
         return _waits(Because.POLICY_UNUSABLE, outlook.problem)
-    if outlook.endings:
-        return _waits(Because.PODS_ENDING, f"waits for {_listed(outlook.endings)}")
+    if outlook.awaited:
+        return _waits(Because.PODS_ENDING, f"waits for {_listed(outlook.awaited)}")
     if outlook.runs_elsewhere:
         return _ready(Because.RUNS_ELSEWHERE, "nothing ends for it here, and it runs on another cluster")
     if not outlook.requires_fit:
@@ -108,8 +110,7 @@ def _of_one_that_needs_nodes(gang: Gang, outlook: Outlook, now: datetime) -> Ans
 
 
 def _may_yield(gang: Gang, outlook: Outlook, now: datetime) -> bool:
-    is_rested = gang.yielded is None or gang.yielded.until <= now or gang.is_yielding
-    return outlook.nodes.is_yielding and bool(outlook.wanted_by) and is_rested
+    return outlook.nodes.is_yielding and bool(outlook.wanted_by) and gang.may_yield(now)
 
 
 def _seated(verdict: Seated, nodes: Nodes) -> Answer:
@@ -129,7 +130,15 @@ def _unseated(outlook: Outlook, verdict: Waits | Lacks) -> Answer:
         message += f"; {outlook.nodes.message}"
     if isinstance(verdict, Waits):
         return _waits(Because(verdict.why), message)
-    return _waits(Because.NODES_COMING if outlook.nodes.is_coming else Because.NODES_LACKING, message)
+    if outlook.endings:
+        message += f"; does not count on {_listed(outlook.endings)}"
+    return _waits(_why_lacking(outlook.nodes), message)
+
+
+def _why_lacking(nodes: Nodes) -> Because:
+    if nodes.is_coming:
+        return Because.NODES_COMING
+    return Because.NODES_LIMIT_REACHED if nodes.is_at_limit else Because.NODES_LACKING
 
 
 def _waits(because: Because, message: str) -> Answer:

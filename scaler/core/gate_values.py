@@ -31,6 +31,8 @@ class Because(StrEnum):
     """It does not fit what is free, and nothing that ends now changes that."""
     NODES_COMING = "NodesComing"
     """Nodes are being asked for, or are on their way."""
+    NODES_LIMIT_REACHED = "NodesLimitReached"
+    """It does not fit, and after the last attempt no more nodes are asked for."""
     GANGS_BEFORE = "GangsBefore"
     PODS_COMING = "PodsComing"
     SCATTERED = "OnlyOneWayToFit"
@@ -111,6 +113,10 @@ class Gang:
         is_pending = self.entry is not None and self.entry.state == State.PENDING
         return self.is_held and is_pending and not (self.admitted or self.is_sent_back)
 
+    def may_yield(self, now: datetime) -> bool:
+        """Whether it has rested since it last gave its quota back, or has said that it gives back what it has."""
+        return self.yielded is None or self.yielded.until <= now or self.is_yielding
+
     @property
     def was_let_go(self) -> bool:
         """Whether its pods may come at any moment, or are there."""
@@ -125,13 +131,22 @@ class Ending:
     owner: str
     """`namespace/name`, or whatever is known of it."""
     pods: int
+    overdue: int = 0
+    """How many of them should have ended long ago, and may never end."""
     since: datetime | None = None
     """When they were told to."""
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether none is left but those that should have ended long ago."""
+        return self.overdue >= self.pods
+
+    @property
     def words(self) -> str:
         since = f" (told to end at {self.since:%H:%M:%S} UTC)" if self.since else ""
-        return f"{self.pods} pod{'' if self.pods == 1 else 's'} of {self.owner}{since}"
+        some = "" if self.is_overdue else f"{self.overdue} of "
+        overdue = f", {some}which should have ended long ago" if self.overdue else ""
+        return f"{self.pods} pod{'' if self.pods == 1 else 's'} of {self.owner}{since}{overdue}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +165,8 @@ class Nodes:
     is_yielding: bool = False
     """Whether no more is asked for, and the gang shall give its quota to whoever can use it."""
     is_revoked: bool = False
+    is_at_limit: bool = False
+    """Whether no more is asked for, whatever is done about it."""
 
 
 NOBODY_ASKED = Nodes()
@@ -176,7 +193,16 @@ class Outlook:
     plan: str = ""
     """What is being done to free GPUs for it, in words."""
     wanted_by: str = ""
-    """Another Workload that waits for quota in the same queues; empty where there is none."""
+    """Another Workload that would get quota if the gang gave its own back; empty where there is none."""
+
+    @property
+    def awaited(self) -> Sequence[Ending]:
+        """Those of the endings that it waits for, whatever nodes have free.
+
+        Where it has to fit, pods that may never end are not: what they hold is no room. Nothing else stands for them
+        where it need not.
+        """
+        return [each for each in self.endings if not (self.requires_fit and each.is_overdue)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

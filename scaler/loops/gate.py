@@ -42,6 +42,7 @@ from scaler.loops.gate_cases import GangCase, Name, Opened, Standing, merged, pl
 from scaler.loops.gate_checks import Checks, Policy, Unseen
 from scaler.loops.gate_view import GateView, Held
 from scaler.loops.gate_writer import EntryWriter
+from scaler.loops.heirs import Heirs
 from scaler.loops.leadership import Api
 from scaler.loops.provisioning import Case, Progress
 from scaler.loops.quota_view import Blind
@@ -109,7 +110,7 @@ class Gate:
         self._checks = checks
         self._writer = EntryWriter(api, announcer, remember=view.remember)
         self._capacity = capacity
-        self._quota = quota
+        self._heirs = Heirs(quota)
         self._provisioning = provisioning
         self._interval = interval
         self._rest = rest
@@ -195,11 +196,14 @@ class Gate:
     def line(self, now: datetime) -> Line | Blind:
         """All who have a claim on nodes at this moment, and what these have free; or why nobody sees that."""
         capacity = self._seen()
-        return capacity if isinstance(capacity, Blind) else self._line(self._cases(self._policies()), capacity, now)
+        return (
+            capacity if isinstance(capacity, Blind) else self._line(self._cases(self._policies(), now), capacity, now)
+        )
 
     async def _answers(self, now: datetime) -> tuple[str, list[tuple[GangCase, Answer]]]:
         """Why nobody sees what is free, and what the entries are to say."""
-        blind, cases = await self._judged(self._cases(self._policies()), now)
+        blind, cases = await self._judged(self._cases(self._policies(), now), now)
+        cases = await self._wanted(cases, now)
         return blind, [(case, answer) for case in cases if (answer := self._decided(case, blind, now)) is not None]
 
     def _reported(self, report: GateReport) -> GateReport:
@@ -217,13 +221,13 @@ class Gate:
         capacity, reason = self._capacity(), self._view.unseen or self._doubt
         return Blind(reason) if reason and isinstance(capacity, Capacity) else capacity
 
-    def _cases(self, policies: Mapping[str, Policy]) -> list[GangCase]:
-        givers = self._endings.givers()
-        cases = [self._case(held, policies[held.check.metadata.name], givers) for held in self._view.held()]
+    def _cases(self, policies: Mapping[str, Policy], now: datetime) -> list[GangCase]:
+        givers = self._endings.givers(now)
+        cases = [self._case(held, policies[held.check.metadata.name], givers, now) for held in self._view.held()]
         self._writer.forget_others(case.name for case in cases)
         return cases
 
-    def _case(self, held: Held, policy: Policy, givers: Mapping[str, Sequence[Giver]]) -> GangCase:
+    def _case(self, held: Held, policy: Policy, givers: Mapping[str, Sequence[Giver]], now: datetime) -> GangCase:
         case = GangCase(held=held, policy=policy, needs="", progress=self._progress.get((held.key, held.check_name)))
         if not held.gang.waits:
             return case
@@ -232,13 +236,13 @@ class Gate:
         return replace(
             case,
             needs=self._view.needs(held.workload),
-            endings=self._pods_left(held.gang, given) if waits_for_pods else (),
+            endings=self._pods_left(held.gang, given, now) if waits_for_pods else (),
             plan=plan_words(given),
         )
 
-    def _pods_left(self, gang: Gang, givers: Sequence[Giver]) -> tuple[Ending, ...]:
+    def _pods_left(self, gang: Gang, givers: Sequence[Giver], now: datetime) -> tuple[Ending, ...]:
         """Of those that gave up their quota for the gang: taken by a plan of ours, or preempted by Kueue."""
-        left = [each.left for each in givers if each.left is not None] + self._endings.preempted_for(gang.uid)
+        left = [each.left for each in givers if each.left is not None] + self._endings.preempted_for(gang.uid, now)
         return tuple({each.owner: each for each in left}.values())
 
     async def _judged(self, cases: Sequence[GangCase], now: datetime) -> tuple[str, list[GangCase]]:
@@ -313,19 +317,16 @@ class Gate:
         return None if isinstance(answer, Nothing) else answer
 
     def _outlook(self, case: GangCase, blind: str) -> Outlook:
-        verdict, key = case.verdict, case.gang.key
-        in_the_way = self._endings.on(verdict.nodes) if isinstance(verdict, Waits) and not case.endings else ()
-        wanted_by = self._wanted_by(key) if case.nodes.is_yielding and case.gang.waits else ""
-        return case.outlook(blind=blind, in_the_way=tuple(in_the_way), wanted_by=wanted_by)
+        verdict = case.verdict
+        in_the_way = self._endings.on(verdict.nodes) if isinstance(verdict, Waits) and not case.awaits_pods else ()
+        return case.outlook(blind=blind, in_the_way=tuple(in_the_way))
 
-    def _wanted_by(self, key: str) -> str:
-        """Another Workload that waits for quota in the same tree; empty where nobody does, or nobody knows."""
-        snapshot = self._quota()
-        if isinstance(snapshot, Blind) or (own := snapshot.workload(key)) is None:
-            return ""
-        tree = snapshot.tree_of(snapshot.cluster_queue_of(own))
-        waiting = snapshot.pending_in(tree).values() if tree is not None else ()
-        return min((each.key for queue in waiting for each in queue if each.may_queue and each.key != key), default="")
+    async def _wanted(self, cases: Sequence[GangCase], now: datetime) -> list[GangCase]:
+        """The cases with whoever would get quota if they gave theirs back, of those that may do so now."""
+        gangs = [case.gang for case in cases if case.nodes.is_yielding and case.gang.waits]
+        asked = sorted({gang.key for gang in gangs if gang.may_yield(now)})
+        heirs = await self._heirs.of(asked, now) if asked else {}
+        return [replace(case, wanted_by=heirs.get(case.gang.key, "")) for case in cases] if heirs else list(cases)
 
     async def _say(self, answers: Sequence[tuple[GangCase, Answer]], blind: str, now: datetime) -> list[Opened]:
         """Write what entries do not say yet. Raises: KubeError with the reason NotLeading."""
@@ -334,7 +335,7 @@ class Gate:
         async def say(case: GangCase, answer: Answer) -> Opened | None:
             async with limit:
                 written = await self._writer.write(case, answer, self._outlook(case, blind), now)
-            if not written:
+            if not written and self._writer.may_write(case.name, now):
                 self.wake()
             return self._opened(case, answer, now) if written and answer.state is State.READY else None
 

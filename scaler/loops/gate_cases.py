@@ -27,11 +27,13 @@ class GangCase:
     needs: Needs | str
     """What its pods need, or why nobody knows; of one that waits."""
     endings: tuple[Ending, ...] = ()
-    """Pods that its policy waits for."""
+    """Pods of those that gave up their quota for it, where its policy waits for these."""
     plan: str = ""
     """What is being done to free GPUs for it, in words."""
     progress: Progress | None = None
     """Of asking for nodes."""
+    wanted_by: str = ""
+    """Who would get quota if it gave its own back; empty where nobody would, or nobody knows."""
     verdict: Verdict | None = None
 
     @property
@@ -46,6 +48,15 @@ class GangCase:
     def asks_for_places(self) -> bool:
         is_judged = self.gang.waits and not self.held.runs_elsewhere and isinstance(self.needs, Needs)
         return is_judged and isinstance(self.policy, GatePolicy) and self.policy.require_fit
+
+    @property
+    def requires_fit(self) -> bool:
+        return not isinstance(self.policy, GatePolicy) or self.policy.require_fit
+
+    @property
+    def awaits_pods(self) -> bool:
+        """Whether pods end that it waits for, whatever nodes have free."""
+        return bool(self.outlook().awaited)
 
     @property
     def nodes(self) -> Nodes:
@@ -67,7 +78,7 @@ class GangCase:
             at=reserved_at,
             is_booked=nodes.is_booked,
             awaits_nodes=nodes.is_coming and not nodes.is_late,
-            waits_for_pods=bool(self.endings),
+            waits_for_pods=self.awaits_pods,
             may_ask=policy.provisioning is not None,
             pin_label=label if label not in needs.selected else "",
         )
@@ -92,18 +103,18 @@ class GangCase:
         """Whether it lacks nodes, and idle workloads may be suspended for it."""
         return isinstance(self.policy, GatePolicy) and self.policy.reuse and isinstance(self.verdict, Lacks)
 
-    def outlook(self, *, blind: str, in_the_way: Sequence[Ending] = (), wanted_by: str = "") -> Outlook:
+    def outlook(self, *, blind: str = "", in_the_way: Sequence[Ending] = ()) -> Outlook:
         return Outlook(
             problem=self.policy.reason if isinstance(self.policy, Unusable) else "",
             endings=self.endings,
-            requires_fit=not isinstance(self.policy, GatePolicy) or self.policy.require_fit,
+            requires_fit=self.requires_fit,
             runs_elsewhere=self.held.runs_elsewhere,
             blind=blind or (self.needs if isinstance(self.needs, str) else ""),
             verdict=self.verdict,
             in_the_way=in_the_way,
             nodes=self.nodes,
             plan=self.plan,
-            wanted_by=wanted_by,
+            wanted_by=self.wanted_by,
         )
 
 
@@ -120,6 +131,7 @@ def nodes_of(progress: Progress | None) -> Nodes:
         updates=progress.updates,
         is_yielding=progress.kind is Kind.AT_LIMIT and progress.is_yielding,
         is_revoked=progress.kind is Kind.REVOKED,
+        is_at_limit=progress.kind is Kind.AT_LIMIT,
     )
 
 

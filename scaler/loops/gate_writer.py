@@ -9,6 +9,7 @@ Laws:
 * What was written counts at once, before the copy shows it. Where no answer was heard it is read anew before anybody
   else is let go: a gang that was, unheard, has its places.
 * Nothing is announced that was not written.
+* What the API refuses is tried again ever more rarely; at once only where somebody else has just written.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +43,9 @@ _REFRESHED = 50
 """Messages that are brought up to date in one tick although their reason is the same."""
 _REFRESH_AFTER = timedelta(seconds=30)
 _GONE = 404
+_REFUSED_FOR = timedelta(seconds=1)
+_REFUSED_AT_MOST = timedelta(minutes=1)
+"""How long an entry is left alone after the first refusal, and after many."""
 _RESET = "Reset to Pending after eviction."
 """How Kueue words an entry that it has set back."""
 
@@ -52,6 +56,12 @@ class _Told:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    times: int
+    until: datetime
+
+
 class EntryWriter:
     """Writes entries of Workloads. `remember` is given every Workload as it was written."""
 
@@ -60,16 +70,23 @@ class EntryWriter:
         self._announcer = announcer
         self._remember = remember
         self._told: dict[Name, _Told] = {}
+        self._refused: dict[Name, _Refused] = {}
         self._doubtful: set[str] = set()
         """Keys of Workloads to which was written, and no answer was heard."""
 
     def forget_others(self, names: Iterable[Name]) -> None:
         """Forget what was told of all but these."""
-        self._told = {name: self._told[name] for name in names if name in self._told}
+        kept = frozenset(names)
+        self._told = {name: told for name, told in self._told.items() if name in kept}
+        self._refused = {name: refused for name, refused in self._refused.items() if name in kept}
 
     def due(self, answers: Sequence[tuple[GangCase, Answer]], now: datetime) -> list[tuple[GangCase, Answer]]:
         """Those of the answers that are to be written now: who is let go first, then news, then a few of the rest."""
-        unsaid = [(case, answer) for case, answer in answers if not answer.is_said_by(case.gang.entry)]
+        unsaid = [
+            (case, answer)
+            for case, answer in answers
+            if not answer.is_said_by(case.gang.entry) and self.may_write(case.name, now)
+        ]
         news = [each for each in unsaid if self._is_news(*each)]
         news.sort(key=lambda each: (each[1].state is not State.READY, each[0].gang.reserved_at, each[0].gang.uid))
         stale = [each for each in unsaid if not self._is_news(*each) and self._is_stale(each[0].name, now)]
@@ -88,6 +105,19 @@ class EntryWriter:
         told = self._told.get(name)
         return told is None or now - told.at >= _REFRESH_AFTER
 
+    def may_write(self, name: Name, now: datetime) -> bool:
+        """Whether the entry is not left alone because it was refused."""
+        refused = self._refused.get(name)
+        return refused is None or refused.until <= now
+
+    def _leave_alone(self, name: Name, now: datetime, *, is_conflict: bool) -> None:
+        """After a refusal: for 1, 2, 4 … seconds, up to a minute. After the first conflict not at all."""
+        before = self._refused.get(name)
+        times = before.times + 1 if before is not None else 1
+        doublings = min(times - 1 - is_conflict, 10)
+        pause = min(_REFUSED_FOR * (1 << doublings), _REFUSED_AT_MOST) if doublings >= 0 else timedelta(0)
+        self._refused[name] = _Refused(times, now + pause)
+
     # -------------------------------------------------------------------------------------------------------- writing
 
     async def write(self, case: GangCase, answer: Answer, outlook: Outlook, now: datetime) -> bool:
@@ -97,13 +127,18 @@ class EntryWriter:
         except KubeError as error:
             if error.reason == NOT_LEADING:
                 raise
+            self._leave_alone(case.name, now, is_conflict=is_conflict(error))
             tell = log.debug if is_conflict(error) else log.warning
             tell("admission check not written", workload=case.gang.key, state=str(answer.state), error=str(error))
             return False
         except UNREADABLE as error:
+            self._leave_alone(case.name, now, is_conflict=False)
             log.warning("admission check not written", workload=case.gang.key, error=f"cannot be read: {error}")
             return False
-        if written:
+        if not written:
+            self._leave_alone(case.name, now, is_conflict=True)
+        else:
+            self._refused.pop(case.name, None)
             self._announce(case, answer, now)
             self._told[case.name] = _Told(answer.because, now)
         return written

@@ -97,11 +97,18 @@ class RequestWriter:
         present = await self._find(ProvisioningRequest, path)
         if present is not None and present.metadata.uid != found.metadata.uid:
             return
+        workload_uid = found.metadata.labels.get(WORKLOAD_UID_LABEL, "")
         for owner in found.metadata.owner_references:
             if owner.kind == POD_TEMPLATE.kind:
-                await self._delete(POD_TEMPLATE.path(namespace, owner.name), owner.uid)
+                await self._remove_template(POD_TEMPLATE.path(namespace, owner.name), owner.uid, workload_uid)
         if present is not None:
             await self._delete(path, found.metadata.uid)
+
+    async def _remove_template(self, path: str, uid: str, workload_uid: str) -> None:
+        """Anybody may write owners into a request: it goes only if it says that it is ours. Raises: KubeError."""
+        template = await self._find(StoredPodTemplate, path)
+        if template is not None and template.metadata.uid == uid and _is_of(template, workload_uid):
+            await self._delete(path, uid)
 
     async def _delete(self, path: str, uid: str) -> None:
         """It is gone or going, or another one of that name is there, which is left alone. Raises: KubeError."""

@@ -33,6 +33,7 @@ LACKS = Lacks(
     because=Misfit(why=Shortage.NOT_ENOUGH_FREE, pod_set="main", count=2, missing=1, resource="nvidia.com/gpu")
 )
 ENDING = Ending(owner="team/victim", pods=2, since=at(-30))
+OVERDUE = replace(ENDING, overdue=2)
 FITS = Outlook(verdict=SEATED)
 
 
@@ -69,6 +70,13 @@ TABLE: dict[str, tuple[Gang, Outlook, str]] = {
     "it runs already, and the check is new": (gang(admitted=True), Outlook(problem="wrong"), "Ready/AdmittedBefore"),
     "nobody can follow the policy": (GANG, replace(FITS, problem="no such policy"), "Pending/PolicyUnusable"),
     "pods of its victims are left": (GANG, replace(FITS, endings=(ENDING,)), "Pending/PodsEnding"),
+    "pods of its victims should have ended long ago": (GANG, replace(FITS, endings=(OVERDUE,)), "Ready/Fits"),
+    "some of them should have": (GANG, replace(FITS, endings=(replace(OVERDUE, pods=3),)), "Pending/PodsEnding"),
+    "they should have, and it need not fit": (
+        GANG,
+        Outlook(endings=(OVERDUE,), requires_fit=False),
+        "Pending/PodsEnding",
+    ),
     "pods are left of one that runs elsewhere": (
         GANG,
         Outlook(endings=(ENDING,), runs_elsewhere=True),
@@ -106,6 +114,11 @@ TABLE: dict[str, tuple[Gang, Outlook, str]] = {
         "Retry/Yields",
     ),
     "it fits no nodes": (GANG, Outlook(verdict=LACKS), "Pending/NodesLacking"),
+    "it fits no nodes, and no more are asked for": (
+        GANG,
+        Outlook(verdict=LACKS, nodes=Nodes(is_at_limit=True, message="at the limit")),
+        "Pending/NodesLimitReached",
+    ),
     "nodes are on their way": (
         GANG,
         Outlook(verdict=LACKS, nodes=Nodes(is_coming=True, message="ETA")),

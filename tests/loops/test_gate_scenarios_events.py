@@ -175,7 +175,7 @@ STORIES: dict[Story, tuple[Mapping[str, Any], list[str]]] = {
             *ASKS,
             "NodesFailed",
             "NodesLimitReached",
-            "GateWaiting: NodesLacking",
+            "GateWaiting: NodesLimitReached",
         ],
     ),
     it_yields_at_its_limit: (

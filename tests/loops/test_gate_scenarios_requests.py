@@ -624,3 +624,23 @@ async def test_after_an_eviction_nothing_of_the_earlier_request_reaches_the_pods
     annotations = [pod["metadata"].get("annotations") or {} for pod in town.pods("gang")]
     assert not any("autoscaling.x-k8s.io/consume-provisioning-request" in each for each in annotations)
     assert has(town.workload("gang"), "Admitted")
+
+
+async def test_a_template_of_somebody_else_stays_although_a_request_of_ours_names_it() -> None:
+    """Whoever may edit requests may write any owners into them; what we may delete is not theirs to choose."""
+    town = ProvisioningTown({"a": 8}, scenarios=NOBODY)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    (ours,) = town.templates()
+    foreign = town.add(POD_TEMPLATE, "precious", namespace="ns")
+    request = town.client.find(PROVISIONING_REQUEST, "ns", town.newest("gang"))
+    assert request is not None
+    owner = {"apiVersion": "v1", "kind": "PodTemplate", "name": "precious", "uid": foreign["metadata"]["uid"]}
+    owners = [owner, *request["metadata"]["ownerReferences"]]
+    town.change(PROVISIONING_REQUEST, town.newest("gang"), {"metadata": {"ownerReferences": owners}})
+    town.add_node("b", 8)
+    await town.passes(2)
+    assert town.is_running("gang")
+    assert town.requests() == []
+    assert ours not in town.templates()
+    assert town.templates() == ["precious"]
