@@ -162,7 +162,9 @@ class Crowd:
         }
         scarce = {resource: amount for resource, amount in room.needs.items() if by_resource[resource]}
         by_pods = sum(number * min(room.largest, _most(rival, scarce)) for rival, number in rivals)
-        return min(by_pods, sum(by_resource.values()))
+        # One that must not share its node spoils a place by being there, however much is free.
+        marked = sum(number for rival, number in rivals if not room.apart.isdisjoint(rival.apart))
+        return min(by_pods, sum(by_resource.values())) + marked
 
 
 # ---------------------------------------------------------------------------------------------------------- one shape
@@ -178,6 +180,8 @@ class _Room:
     nodes: NodeSet
     total: int
     largest: int
+    apart: frozenset[str] = frozenset()
+    """Marks of which a node takes one pod each."""
     _costs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def costs(self, resource: int, capacity: Capacity) -> list[tuple[int, int]]:
@@ -211,6 +215,7 @@ def _room(shape: Shape, capacity: Capacity) -> _Room:
         nodes=union(1 << node for node, _ in rooms),
         total=sum(room for _, room in rooms),
         largest=max((room for _, room in rooms), default=0),
+        apart=frozenset(shape.apart),
     )
 
 

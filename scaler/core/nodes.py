@@ -91,6 +91,10 @@ class NodeSelection:
     labels: Mapping[str, str]
     terms: tuple[Term, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    apart: tuple[str, ...] = ()
+    """Marks of which a node takes one pod each: host ports, and groups whose pods keep away from each other."""
+    closed: frozenset[str] = frozenset()
+    """Names of nodes that have a pod with one of these marks now."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels satisfies selector and affinity."""

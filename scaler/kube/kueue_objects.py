@@ -22,6 +22,13 @@ class TemplateContainer(Container, frozen=True):
     ports: tuple[ContainerPort, ...] = ()
 
 
+class Volume(Struct, frozen=True):
+    """Only looked at for whether it may be bound to nodes."""
+
+    persistent_volume_claim: Any = None
+    ephemeral: Any = None
+
+
 class TemplateSpec(PodSpec, frozen=True):
     """Pods as far as quota depends on them: what they ask for, and on which nodes they may run."""
 
@@ -33,13 +40,18 @@ class TemplateSpec(PodSpec, frozen=True):
     runtime_class_name: str = ""
     priority: int | None = None
     topology_spread_constraints: tuple[Any, ...] = ()
-    """Only compared, never interpreted."""
     resource_claims: tuple[Any, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+
+
+class TemplateMeta(Struct, frozen=True):
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 class PodTemplate(Struct, frozen=True):
-    """A PodSet's pods as far as their resources are concerned."""
+    """A PodSet's pods as far as their resources, and the nodes that they may share, are concerned."""
 
+    metadata: TemplateMeta = TemplateMeta()
     spec: TemplateSpec = TemplateSpec()
 
 

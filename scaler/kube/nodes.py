@@ -56,7 +56,7 @@ class NodeAffinity(Struct, frozen=True):
 class Affinity(Struct, frozen=True):
     node_affinity: NodeAffinity | None = None
     pod_affinity: Any = None
-    """Only compared, never interpreted."""
+    """Read by `scaler.kueue.pod_neighbours`."""
     pod_anti_affinity: Any = None
 
 

@@ -8,25 +8,23 @@ Laws:
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scaler.core import nodes as core
 from scaler.core.gate_values import Gang
 from scaler.core.nodes import ANYWHERE, NodeSelection
-from scaler.core.placement import Demand, on_flavors
+from scaler.core.placement import Demand, bearing, on_flavors
 from scaler.core.provisioning import PodSetUpdate
 from scaler.core.quota.model import Flavor
 from scaler.kube import kueue_objects as kube
 from scaler.kube.nodes import terms, tolerations
 from scaler.kube.objects import condition, is_true
 from scaler.kueue.admission_checks import entry_of, yielded_of
+from scaler.kueue.pod_neighbours import marks_of, uncounted, words_of
 from scaler.kueue.pod_requests import pod_requests
 from scaler.kueue.provisioning_requests import CONSUME_ANNOTATION, Flavors, assignments_of, counts_of, reserved_at
 from scaler.kueue.quota_queues import flavor_of
-
-PODSET_LABEL = "kueue.x-k8s.io/podset"
-"""On pods of admitted Workloads: their PodSet."""
 
 _PREEMPTOR = re.compile(r"\(UID: ([0-9A-Za-z-]{1,64})[,)]", re.ASCII)
 _SENT_BACK = frozenset({"Retry", "Rejected"})
@@ -81,6 +79,13 @@ class Needs:
     demands: tuple[Demand, ...]
     selected: frozenset[str]
     """Node labels that its pods or any of its flavors demand: nobody may tie pods to nodes by these."""
+    note: str = ""
+    """What of their demands is not counted, in words; empty where everything is."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether pods of it keep away from others, or from each other."""
+        return any(each.nodes.apart for each in self.demands)
 
     def without(self, bound: Mapping[str, int]) -> tuple[Demand, ...]:
         """What is needed for the pods that are not on nodes yet, where so many of each PodSet are."""
@@ -90,23 +95,31 @@ class Needs:
         )
 
 
+def beside(demand: Demand, closed: Collection[str]) -> Demand:
+    """The demand for pods that may not go to these nodes, by their names."""
+    return replace(demand, nodes=replace(demand.nodes, closed=frozenset(closed))) if closed else demand
+
+
 def needs_of(workload: kube.Workload, flavors: Flavors) -> Needs:
     """What the pods of an admitted Workload need. Raises: ValueError for what cannot be read, or is not known."""
     counts = counts_of(workload)
     done = {each.name: each.count for each in workload.status.reclaimable_pods}
     assigned = _flavors_by_pod_set(workload, flavors)
     given = _given_by_checks(workload)
-    demands = [
-        Demand(
-            pod_set=each.name,
-            count=max(0, counts[each.name] - done.get(each.name, 0)),
-            requests=_requests(each),
-            nodes=_with_updates(on_flavors(_selection(each), assigned.get(each.name, ())), given.get(each.name, ())),
+    demands = []
+    for each in workload.spec.pod_sets:
+        requests = _requests(each)
+        nodes = on_flavors(_selection(workload, each), assigned.get(each.name, ()))
+        demands.append(
+            Demand(
+                pod_set=each.name,
+                count=max(0, counts[each.name] - done.get(each.name, 0)),
+                requests=requests,
+                nodes=bearing(_with_updates(nodes, given.get(each.name, ())), requests),
+            )
         )
-        for each in workload.spec.pod_sets
-    ]
     selected = {key for each in demands for key in each.nodes.labels}
-    return Needs(demands=tuple(demands), selected=frozenset(selected))
+    return Needs(demands=tuple(demands), selected=frozenset(selected), note=words_of(uncounted(workload)))
 
 
 def _flavors_by_pod_set(workload: kube.Workload, flavors: Flavors) -> dict[str, list[Flavor]]:
@@ -127,15 +140,17 @@ def _requests(pod_set: kube.PodSet) -> Mapping[str, int]:
         raise ValueError(f"PodSet {pod_set.name}: {error}") from None
 
 
-def _selection(pod_set: kube.PodSet) -> NodeSelection:
-    spec = pod_set.template.spec
-    if not (spec.node_selector or spec.affinity or spec.tolerations):
+def _selection(workload: kube.Workload, pod_set: kube.PodSet) -> NodeSelection:
+    spec, marks = pod_set.template.spec, marks_of(workload, pod_set)
+    if not (spec.node_selector or spec.affinity or spec.tolerations or marks):
         return ANYWHERE
     try:
         alternatives = terms(spec.affinity)
     except ValueError as error:
         raise ValueError(f"PodSet {pod_set.name}: node affinity: {error}") from None
-    return NodeSelection(labels=spec.node_selector, terms=alternatives, tolerations=tolerations(spec.tolerations))
+    return NodeSelection(
+        labels=spec.node_selector, terms=alternatives, tolerations=tolerations(spec.tolerations), apart=marks
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what checks give them

@@ -12,7 +12,7 @@ Laws:
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 
@@ -28,7 +28,8 @@ from scaler.kube.objects import Pod, is_true
 from scaler.kube.quota_objects import AdmissionCheck, ResourceFlavor
 from scaler.kube.reflector import Absent, Reflecting
 from scaler.kueue.admission_checks import is_ours
-from scaler.kueue.gangs import PODSET_LABEL, Needs, gang_of, holds_quota, needs_of
+from scaler.kueue.gangs import Needs, beside, gang_of, holds_quota, needs_of
+from scaler.kueue.pod_neighbours import PODSET_LABEL, marked_pod_sets
 from scaler.loops.cluster import Cluster, Remembered, Store
 from scaler.loops.endings import Copy, pods_of
 from scaler.loops.leaving import AFTERWARDS, Leaving
@@ -100,6 +101,8 @@ class GateView:
         self._holding: dict[str, Workload] = {}
         self._written: dict[str, Workload] = {}
         """What was written here and is newer than the copy."""
+        self._marked: dict[str, dict[str, tuple[Workload, frozenset[str]]]] = {}
+        """By mark of which a node takes one pod, and uid: who has such pods, and in which PodSets."""
         self._needs: Remembered[Workload, Needs | str] = Remembered()
         self._leaving = Leaving(needs=self._made_needs, waiting=self._without_node, afterwards=afterwards)
         copies.workloads.subscribe(self._workload_changed)
@@ -142,6 +145,8 @@ class GateView:
         key = "/".join(workload.metadata.key)
         if holds_quota(workload):
             self._holding[key] = workload
+            for mark, pod_sets in marked_pod_sets(workload).items():
+                self._marked.setdefault(mark, {})[workload.metadata.uid] = workload, pod_sets
 
     def _unfile(self, workload: Workload) -> None:
         key = "/".join(workload.metadata.key)
@@ -227,7 +232,31 @@ class GateView:
 
     def needs(self, workload: Workload) -> Needs | str:
         """What all its pods need, or why nobody knows."""
-        return self._needs.of(workload, self._made_needs, self._copies.workloads)
+        found = self._needs.of(workload, self._made_needs, self._copies.workloads)
+        if isinstance(found, str) or not found.is_exclusive:
+            return found
+        demands = tuple(beside(each, self._closed_to(workload, each)) for each in found.demands)
+        return replace(found, demands=demands)
+
+    def _closed_to(self, workload: Workload, demand: Demand) -> set[str]:
+        """Nodes with pods that these must not share a node with. Of its own, those that end are of its last life."""
+        return {
+            pod.spec.node_name
+            for mark in demand.nodes.apart
+            for uid, pod in self._pods_marked(mark)
+            if uid != workload.metadata.uid or pod.metadata.deletion_timestamp is None
+        }
+
+    def _pods_marked(self, mark: str) -> Iterator[tuple[str, Pod]]:
+        """Pods on nodes that have the mark, with the uids of their Workloads."""
+        known = self._marked.get(mark, {})
+        for uid, (workload, pod_sets) in list(known.items()):
+            pods = [pod for pod in pods_of(workload, self._cluster.pods) if not is_nowhere(pod)]
+            if not pods and "/".join(workload.metadata.key) not in self._holding:
+                del known[uid]
+            for pod in pods:
+                if pod.metadata.labels.get(PODSET_LABEL) in (None, *pod_sets):
+                    yield uid, pod
 
     def _made_needs(self, workload: Workload) -> Needs | str:
         try:

@@ -16,6 +16,8 @@ from scaler.kueue.gangs import Needs, gang_of, holds_quota, needs_of, on_booked_
 
 GPU = "nvidia.com/gpu"
 ANY_TAINT = Taint(key="anything")
+OF_GPUS = Toleration(key=GPU, operator="Exists", effect="NoSchedule")
+"""What Kubernetes adds to pods that ask for GPUs."""
 
 
 def flavor(name: str = "h100", **spec: Any) -> ResourceFlavor:
@@ -62,7 +64,7 @@ def test_pods_demand_what_their_template_their_flavor_and_other_checks_say():
     found = needs(json, flavor(nodeLabels={"gpu": "h100"}, tolerations=[{"key": "gpu", "operator": "Exists"}]))
     nodes = found.demands[0].nodes
     assert nodes.labels == {"zone": "a", "gpu": "h100", "rack": "r1"}
-    assert {each.key for each in nodes.tolerations} == {"gpu", "t"}
+    assert {each.key for each in nodes.tolerations} == {"gpu", "t", GPU}
     assert found.selected == {"zone", "gpu", "rack"}
 
 
@@ -135,7 +137,7 @@ def test_affinity_and_tolerations_of_pods_count():
     nodes = needs(admitted(pod_set("w", 1, 1, affinity=affinity, tolerations=tolerations))).demands[0].nodes
     assert nodes.matches({"zone": "a"})
     assert not nodes.matches({"zone": "b"})
-    assert nodes.tolerations == (Toleration(key="t", operator="Exists"),)
+    assert nodes.tolerations == (Toleration(key="t", operator="Exists"), OF_GPUS)
 
 
 # ----------------------------------------------------------------------------------------------------- how it stands

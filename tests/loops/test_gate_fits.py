@@ -1,8 +1,9 @@
 """What "fits" counts: gangs that start whole beside whoever else takes memory, ports, and nodes of their own."""
 
-from gate_town import GateTown
+import pytest
+from gate_town import GPU, HOST, GateTown
 
-from scaler.embedded.kinds import CLUSTER_QUEUE, LOCAL_QUEUE, RESOURCE_FLAVOR
+from scaler.embedded.kinds import CLUSTER_QUEUE, LOCAL_QUEUE, NODE, POD, RESOURCE_FLAVOR, Json
 
 
 async def _town(nodes: dict[str, int]) -> GateTown:
@@ -63,3 +64,84 @@ async def test_nobody_is_let_go_beside_one_whose_needs_cannot_be_read() -> None:
     await town.passes(2)
     assert town.is_running("odd"), "whose pods are all on nodes takes no more, whatever it needed"
     assert town.is_running("gang")
+
+
+# ------------------------------------------------------------------------------------------- nodes of their own, taints
+
+
+def _apart(app: str, selects: str = "", key: str = HOST) -> Json:
+    term = {"labelSelector": {"matchLabels": {"app": selects or app}}, "topologyKey": key}
+    rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return {"metadata": {"labels": {"app": app}}, "spec": {"affinity": rules}}
+
+
+_PORT = {"container": {"ports": [{"containerPort": 22, "hostPort": 2222}]}}
+
+
+@pytest.mark.parametrize("template", [_apart("a"), _PORT])
+async def test_pods_that_share_no_node_need_one_each(template: Json) -> None:
+    """Two pods of 4 GPUs fit 8 GPUs of one node, were it not that each wants a node."""
+    town = GateTown({"a": 8})
+    town.submit("gang", pods=2, gpus=4, template=template)
+    await town.passes(2)
+    assert "each needs a node of its own with 4 nvidia.com/gpu, on 1 node open to them" in town.says("gang")
+    town.add_node("b", 4)
+    await _before_the_scheduler(town)
+    assert town.says("gang").startswith("Ready: fits whole: 2 pods on 2 nodes (a, b)")
+
+
+async def test_a_port_that_others_hold_on_a_node_closes_it() -> None:
+    town = GateTown({"a": 8, "b": 8})
+    town.submit("first", gpus=1, template=_PORT)
+    await town.passes(2)
+    town.submit("gang", pods=2, gpus=4, template=_PORT)
+    await town.passes(2)
+    assert "1 of 2 pods does not fit" in town.says("gang")
+    assert "on empty nodes either" not in town.says("gang")
+    town.finish("first")
+    await town.passes(2)
+    assert town.is_admitted("gang")
+
+
+async def test_the_place_of_a_pod_on_its_way_is_not_where_its_mate_is() -> None:
+    """One pod is on a, and the other one can only go to b, however much is free on a: b is not for others."""
+    town = GateTown({"a": 8, "b": 4})
+    town.submit("gang", pods=2, gpus=4, template=_apart("a"))
+    await _before_the_scheduler(town)
+    first = town.pods("gang")[0]["metadata"]["name"]
+    town.change(POD, first, {"spec": {"nodeName": "a"}})
+    town.submit("later", gpus=4)
+    await _before_the_scheduler(town)
+    assert town.says("later").startswith("Ready: fits whole: 1 pod on 1 node (a)") or "Pending" in town.says("later")
+    assert "(b)" not in town.says("later")
+
+
+async def test_two_gangs_that_keep_away_from_each_other_are_not_let_go_onto_the_same_nodes() -> None:
+    town = GateTown({"a": 8, "b": 8})
+    town.submit("one", pods=2, gpus=4, template=_PORT)
+    town.submit("two", pods=2, gpus=2, template=_PORT)
+    await _before_the_scheduler(town)
+    says = sorted(town.says(name).split(":")[0] for name in ("one", "two"))
+    assert says == ["Pending", "Ready"]
+    assert town.half_started() == []
+
+
+async def test_nodes_with_the_taint_of_their_devices_are_open_to_pods_that_ask_for_these() -> None:
+    """Clouds taint GPU nodes so, and add the toleration when the pod is made: the Workload's template lacks it."""
+    town = GateTown({"a": 8})
+    taint = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+    town.change(NODE, "a", {"spec": {"taints": [taint]}})
+    town.submit("cpus", gpus=0, memory=1)
+    await town.passes(2)
+    assert "1 node with a taint that they do not tolerate" in town.says("cpus")
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.is_running("gang")
+
+
+async def test_a_taint_of_something_else_keeps_pods_away() -> None:
+    town = GateTown({"a": 8})
+    town.change(NODE, "a", {"spec": {"taints": [{"key": "example.com/other", "effect": "NoSchedule"}]}})
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert "1 node with a taint that they do not tolerate" in town.says("gang")

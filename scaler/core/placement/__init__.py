@@ -16,7 +16,7 @@ asks for thousands of sets. Everything a caller needs is named here; how it is d
 """
 
 from scaler.core.placement.capacity import Capacity, Freed, Hole, Seat, capacity_of
-from scaler.core.placement.demand import Demand, demand_of, on_flavors
+from scaler.core.placement.demand import Demand, bearing, demand_of, on_flavors
 from scaler.core.placement.index import Exclusions, Node, NodeIndex, is_device
 from scaler.core.placement.occupancy import Occupant
 from scaler.core.placement.rooms import Rooms
@@ -39,6 +39,7 @@ __all__ = [
     "Seat",
     "Shortage",
     "Unproven",
+    "bearing",
     "capacity_of",
     "demand_of",
     "fits",

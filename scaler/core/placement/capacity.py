@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from scaler.core.placement.index import Needs, Node, NodeIndex, NodeSet, Shape, members, union
 from scaler.core.placement.occupancy import Gone, Held, Occupancy, Occupant, held_by, needs_of, occupancy_of
-from scaler.core.quota.amounts import Requests
+from scaler.core.quota.amounts import UNLIMITED, Requests
 
 Vector = tuple[int, ...]
 """Amounts in the order of the index's resources."""
@@ -177,7 +177,7 @@ class Capacity:
     def bound(self, shape: Shape) -> int | None:
         """Most pods of the shape for which there are devices, in a few steps; None where it needs no device."""
         rooms = (
-            room_by(amount, self.sizes(resource, shape.eligible))
+            room_by(amount, self.sizes(resource, shape.eligible), is_single=bool(shape.apart))
             for resource, amount in shape.needs
             if resource in self.index.devices
         )
@@ -243,9 +243,13 @@ def _levels(index: NodeIndex, free: list[Vector], resource: int) -> Levels:
     return levels
 
 
-def room_by(amount: int, sizes: Mapping[int, int]) -> int:
-    """Pods that need this amount for which holes of these sizes (and how many there are of each) have room."""
-    return sum(free // amount * nodes for free, nodes in sizes.items() if free > 0)
+def room_by(amount: int, sizes: Mapping[int, int], *, is_single: bool = False) -> int:
+    """Pods that need this amount for which holes of these sizes (and how many there are of each) have room.
+
+    `is_single`: each hole takes one of them at most.
+    """
+    most = 1 if is_single else UNLIMITED
+    return sum(min(most, free // amount) * nodes for free, nodes in sizes.items() if free > 0)
 
 
 def total(sizes: Mapping[int, int]) -> int:

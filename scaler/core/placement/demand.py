@@ -1,9 +1,10 @@
 """What a gang needs of the nodes: pods of several shapes, each where its own rules and its flavors allow."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scaler.core.nodes import ANYWHERE, NodeSelection, Operator, Requirement
+from scaler.core.nodes import ANYWHERE, NodeSelection, Operator, Requirement, Toleration
+from scaler.core.placement.index import is_device
 from scaler.core.quota.amounts import Requests
 from scaler.core.quota.model import Flavor, PodSet
 
@@ -26,8 +27,25 @@ def demand_of(pod_set: PodSet, flavors: Iterable[Flavor] = (), *, count: int | N
         pod_set=pod_set.name,
         count=pod_set.count if count is None else count,
         requests=pod_set.requests,
-        nodes=on_flavors(pod_set.nodes, flavors),
+        nodes=bearing(on_flavors(pod_set.nodes, flavors), pod_set.requests),
     )
+
+
+def bearing(selection: NodeSelection, requests: Requests) -> NodeSelection:
+    """What pods demand that tolerate the taints by which nodes with devices keep others away.
+
+    Clouds taint these nodes with the name of the resource, such as nvidia.com/gpu, and add the toleration to every pod
+    that asks for it when the pod is made: a Workload's template lacks it.
+
+    Source: Kubernetes, plugin/pkg/admission/extendedresourcetoleration; GKE, and the GPU add-ons of other clouds.
+    """
+    borne = tuple(_of_device(name) for name, amount in sorted(requests.items()) if amount > 0 and is_device(name))
+    missing = tuple(each for each in borne if each not in selection.tolerations)
+    return replace(selection, tolerations=(*selection.tolerations, *missing)) if missing else selection
+
+
+def _of_device(resource: str) -> Toleration:
+    return Toleration(key=resource, operator="Exists", effect="NoSchedule")
 
 
 def on_flavors(selection: NodeSelection, flavors: Iterable[Flavor]) -> NodeSelection:
@@ -42,4 +60,4 @@ def on_flavors(selection: NodeSelection, flavors: Iterable[Flavor]) -> NodeSelec
                 conflicts.append(Requirement(key=key, operator=Operator.IN, values=(value,)))
         tolerations += (each for each in flavor.tolerations if each not in tolerations)
     terms = tuple((*term, *conflicts) for term in selection.terms or ((),)) if conflicts else selection.terms
-    return NodeSelection(labels=labels, terms=terms, tolerations=tuple(tolerations))
+    return replace(selection, labels=labels, terms=terms, tolerations=tuple(tolerations))

@@ -15,7 +15,7 @@ The tempting alternative, asking every node for every pod, costs 2,000 compariso
 joined once per label cost one `&`, and how many nodes are in one is a `bit_count`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import and_, or_
@@ -63,10 +63,13 @@ class Shape(NamedTuple):
     needs: Needs
     unknown: tuple[str, ...] = ()
     """Resources that it asks for and that no node declares."""
+    apart: tuple[str, ...] = ()
+    """Marks of which a node takes one pod each."""
 
     def room_in(self, free: Sequence[int]) -> int:
         """Pods of the shape that fit into what is free on one node."""
-        return max(0, min([free[resource] // amount for resource, amount in self.needs]))
+        room = max(0, min([free[resource] // amount for resource, amount in self.needs]))
+        return min(1, room) if self.apart else room
 
 
 class Exclusions(NamedTuple):
@@ -176,7 +179,11 @@ class NodeIndex:
         asked = {**{name: amount for name, amount in requests.items() if amount > 0}, PODS: 1}
         unknown = tuple(sorted(name for name in asked if name not in self.resource_position))
         needs = tuple(sorted((self.resource_position[name], asked[name]) for name in asked if name not in unknown))
-        return Shape(0 if unknown else self.eligible(selection), needs, unknown)
+        eligible = 0 if unknown else self.eligible(selection) & ~self._named(selection.closed)
+        return Shape(eligible, needs, unknown, selection.apart)
+
+    def _named(self, names: Collection[str]) -> NodeSet:
+        return union(1 << self.position[name] for name in names if name in self.position)
 
     def eligible(self, selection: NodeSelection) -> NodeSet:
         """The open nodes that match the selection and whose taints it tolerates."""

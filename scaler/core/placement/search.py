@@ -9,8 +9,9 @@ Laws:
   (big pods first, small holes first) has failed, and so has the search that `packing` falls back on. It is no yes.
 * Free capacity added never turns a fit into a misfit. The order of nodes, pods and PodSets changes nothing.
 
-Counted are the resources that nodes declare, among them `pods`. Not counted are host ports, volumes, spread constraints
-and affinity between pods: a gang that uses them may wait for the scheduler although it fits here.
+Counted are the resources that nodes declare, among them `pods`, and marks of which a node takes one pod each (host
+ports, pods that keep away from their like). Not counted are volumes, spread constraints and any other affinity between
+pods: a gang that uses them may wait for the scheduler although it fits here.
 
 Worked example: two nodes with 4 free GPUs each. One pod of 8: 8 are free in total, but no node has 8, the largest hole
 is 4, so it misfits by one pod. Two pods of 4 fit. With both nodes empty (8 each) so does the pod of 8: not `never`.
@@ -19,7 +20,7 @@ The tempting alternative, comparing sums of free GPUs with the demand, lets 8 sc
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaler.core.placement.capacity import Capacity, Seat
 from scaler.core.placement.demand import Demand
@@ -73,6 +74,7 @@ def upper_bound(demand: Demand, capacity: Capacity) -> int:
 
 def _never(demands: Sequence[Demand], capacity: Capacity, steps: int) -> bool:
     empty = capacity.emptied()
+    demands = [replace(each, nodes=replace(each.nodes, closed=frozenset())) for each in demands]
     found = _seated(_grouped(demands, empty.index), empty, Steps(steps))
     return isinstance(found, _LeftOver) and found.is_proven
 
@@ -169,10 +171,14 @@ def _seated(groups: Sequence[_Group], capacity: Capacity, steps: Steps) -> _Seat
     return found if isinstance(found, _Seated) else _exact(groups, capacity, steps)
 
 
-def _filled(group: _Group, capacity: Capacity) -> tuple[list[_Share], int]:
-    """Where the group's pods go, small holes first, and how many are left over. Exact, as they are all alike."""
+def _filled(group: _Group, capacity: Capacity, closed: NodeSet = 0) -> tuple[list[_Share], int]:
+    """Where the group's pods go, small holes first, and how many are left over. Exact, as they are all alike.
+
+    `closed` are nodes that take none of them.
+    """
     waiting, taken = group.count, []
-    for node, room in capacity.rooms(group.shape):
+    shape = group.shape._replace(eligible=group.shape.eligible & ~closed) if closed else group.shape
+    for node, room in capacity.rooms(shape):
         taken.append((node, min(room, waiting)))
         waiting -= taken[-1][1]
         if not waiting:
@@ -183,12 +189,15 @@ def _filled(group: _Group, capacity: Capacity) -> tuple[list[_Share], int]:
 def _greedy(groups: Iterable[_Group], capacity: Capacity) -> _Seated | _LeftOver:
     """One group after the other. Its yes is right; its no means little."""
     shares: list[tuple[_Group, Sequence[_Share]]] = []
+    marked: dict[str, NodeSet] = {}
     for group in groups:
-        taken, missing = _filled(group, capacity)
+        taken, missing = _filled(group, capacity, union(marked.get(mark, 0) for mark in group.shape.apart))
         if missing:
             return _LeftOver(group, missing)
         shares.append((group, taken))
         capacity = capacity.filled(group.shape, taken)
+        for mark in group.shape.apart:
+            marked[mark] = marked.get(mark, 0) | union(1 << node for node, _ in taken)
     return _Seated(shares)
 
 
@@ -228,10 +237,11 @@ def _packed(
         return greedy
     nodes = list(members(union(open_to[group.shape] for group in part)))
     resources = sorted({resource for group in part for resource, _ in group.shape.needs})
-    kinds = [Kind(_amounts(group.shape, resources), group.count) for group in part]
+    marks = sorted({mark for group in part for mark in group.shape.apart})
+    kinds = [Kind(_amounts(group.shape, resources, marks), group.count) for group in part]
     spaces = [
         Space(
-            tuple(capacity.free[node][resource] for resource in resources),
+            (*(capacity.free[node][resource] for resource in resources), *(1 for _ in marks)),
             tuple(bool(open_to[group.shape] >> node & 1) for group in part),
         )
         for node in nodes
@@ -250,6 +260,6 @@ def _packed(
             return greedy
 
 
-def _amounts(shape: Shape, resources: Iterable[int]) -> tuple[int, ...]:
+def _amounts(shape: Shape, resources: Iterable[int], marks: Iterable[str]) -> tuple[int, ...]:
     needs = dict(shape.needs)
-    return tuple(needs.get(resource, 0) for resource in resources)
+    return (*(needs.get(resource, 0) for resource in resources), *(int(mark in shape.apart) for mark in marks))

@@ -27,6 +27,8 @@ class Shortage(StrEnum):
     """Enough is free in total, in holes too small."""
     NOT_ON_ONE_NODE = "NotOnOneNode"
     """Of each resource there are holes enough, but not on the same nodes."""
+    NOT_APART = "OnePodPerNode"
+    """What is free would do, but a node takes one of the pods at most."""
     NOT_TOGETHER = "NotTogether"
     """Every PodSet fits alone; they compete for the same nodes."""
 
@@ -83,6 +85,7 @@ class Misfit:
             Shortage.NOT_ENOUGH_FREE: f"each needs {needed} {of_it}, and {free} are free {on}",
             Shortage.SCATTERED: f"{free} {of_it} are free in total, but {scattered}",
             Shortage.NOT_ON_ONE_NODE: f"each needs {needed} {of_it}, which is short on nodes that have the rest",
+            Shortage.NOT_APART: f"each needs a node of its own with {needed} {of_it}, {on}",
             Shortage.NOT_TOGETHER: (
                 f"all PodSets together need {needed} {of_it} and {free} are free, but no packing fits them all at once"
             ),
@@ -181,6 +184,8 @@ def _lack(shape: Shape, capacity: Capacity, count: int) -> _Lack:
         if room_by(amount, sizes) < count:
             why = Shortage.NOT_ENOUGH_FREE if total(sizes) < amount * count else Shortage.SCATTERED
             return _lack_of(why, resource, amount, capacity, shape.eligible)
+    if shape.apart and sum(room for _, room in capacity.rooms(shape._replace(apart=()))) >= count:
+        return _lack_of(Shortage.NOT_APART, *needs[0], capacity, shape.eligible)
     return _lack_of(Shortage.NOT_ON_ONE_NODE, *_blocking(shape, needs, capacity), capacity, shape.eligible)
 
 
