@@ -94,12 +94,31 @@ def test_rules_use_only_metrics_that_are_declared() -> None:
             assert named <= recorded, rule
 
 
-def test_rules_on_our_metrics_group_by_our_labels() -> None:
-    """By `namespace` there would be the scaler's own alone, wherever scrapers overwrite that label."""
-    [file] = [file for file in FILES if file.name == "idle-gpu-scaler.rules.yaml"]
-    for group in yaml.safe_load(file.read_text())["groups"]:
-        for rule in group["rules"]:
-            assert not_there(rule["expr"]) == set(), rule
+OURS = [
+    pytest.param(rule["expr"], id=rule.get("alert") or rule["record"])
+    for file in FILES
+    if file.name == "idle-gpu-scaler.rules.yaml"
+    for group in yaml.safe_load(file.read_text())["groups"]
+    for rule in group["rules"]
+]
+RELEASE = "cluster, namespace, job"
+"""Labels of the scraper's that tell releases apart."""
+
+
+@pytest.mark.parametrize("expr", OURS)
+def test_rules_on_our_metrics_group_by_our_labels_and_by_release(expr: str) -> None:
+    """By `namespace` alone there would be the scaler's own in place of a workload's."""
+    assert not_there(expr) <= {"namespace", "job"}
+    assert not re.search(r"\b(namespace|job)\b", expr.replace(RELEASE, ""))
+
+
+@pytest.mark.parametrize("expr", OURS)
+def test_rules_on_our_metrics_tell_clusters_and_releases_apart(expr: str) -> None:
+    """Otherwise a leader in one cluster would hide that there is none in another."""
+    groupings = re.findall(r"\b(?:sum|min|max|count|by|on) ?\(([^)]*)", expr)
+    if "absent(" not in expr:
+        assert groupings or not re.search(r"(?<!:)\bidle_gpu_scaler_", expr), "it looks at what nobody has grouped"
+        assert not [each for each in groupings if not each.startswith(RELEASE)], expr
 
 
 def test_prometheus_rule_objects_are_the_rules() -> None:
