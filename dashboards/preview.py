@@ -11,8 +11,10 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from html import escape
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 from dashboards.answers import EVERYTHING, Asker, Series
 from dashboards.build import FOLDER
@@ -62,9 +64,9 @@ def _placed(panel: Mapping[str, Any], found: list[list[Series]], asker: Asker) -
 
 
 def _seconds(text: str) -> float:
-    """Raises: ValueError."""
+    """Raises: ArgumentTypeError."""
     if text[-1:] not in _UNITS or not text[:-1].isdigit():
-        raise ValueError(f"{text!r}: write a number and s, m, h or d, such as 30m")
+        raise argparse.ArgumentTypeError(f"{text!r}: write a number and s, m, h or d, such as 30m")
     return float(text[:-1]) * _UNITS[text[-1]]
 
 
@@ -73,22 +75,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the dashboards from a Prometheus, without Grafana.")
     parser.add_argument("--prometheus", required=True, metavar="URL")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER")
-    parser.add_argument("--since", default="1h", metavar="DURATION", help="how far to look back (default: 1h)")
+    parser.add_argument(
+        "--since", default="1h", type=_seconds, metavar="DURATION", help="how far to look back (default: 1h)"
+    )
     parser.add_argument("--var", action="append", default=[], metavar="NAME=VALUE", help="instead of All")
     parser.add_argument("--rate-interval", default="4m", metavar="DURATION", help="at least four scrape intervals")
     chosen = parser.parse_args()
     now = time.time()
     asker = Asker(
         url=chosen.prometheus,
-        start=now - _seconds(chosen.since),
+        start=now - chosen.since,
         end=now,
         variables=EVERYTHING | dict(each.split("=", 1) for each in chosen.var),
         rate_interval=chosen.rate_interval,
     )
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    for name, page in pages(asker):
-        (chosen.out / name).write_text(page, encoding="utf-8")
-        print(chosen.out / name)
+    try:
+        _write(pages(asker), chosen.out)
+    except (OSError, ValueError) as error:
+        parser.exit(1, f"{parser.prog}: {_problem(error, chosen.prometheus)}\n")
+
+
+def _write(drawn: Iterator[tuple[str, str]], folder: Path) -> None:
+    """Raises: OSError, ValueError for what cannot be asked or written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, page in drawn:
+        (folder / name).write_text(page, encoding="utf-8")
+        print(folder / name)
+
+
+def _problem(error: OSError | ValueError, url: str) -> str:
+    """What went wrong, where, and what to do about it."""
+    match error:
+        case HTTPError():
+            return f"{url} answers {error.code} {error.reason}: is that the address of a Prometheus?"
+        case URLError():
+            return f"{url} cannot be reached ({error.reason}): is Prometheus running, and is the address right?"
+        case TimeoutError():
+            return f"{url} does not answer in time: ask for less with --since"
+        case JSONDecodeError():
+            return f"{url} answers something that is no JSON: is that the address of a Prometheus?"
+        case _:
+            return str(error)
 
 
 if __name__ == "__main__":
