@@ -292,6 +292,30 @@ def test_the_notes_lead_to_a_scaled_object_that_names_this_release(values: dict[
     assert scaled["spec"]["scaleTargetRef"]["name"] == scalable["metadata"]["name"]
 
 
+AUTHENTICATIONS = {
+    "plain": ({}, None),
+    "OpenShift's": (TLS["from OpenShift"], "openshift.yaml"),
+    "mutual": (TLS["mutual"], "cluster-trigger-authentication.yaml"),
+}
+
+
+@pytest.mark.parametrize(("values", "example"), AUTHENTICATIONS.values(), ids=AUTHENTICATIONS)
+def test_the_notes_and_the_examples_say_the_same_of_whom_keda_trusts(
+    values: dict[str, Any], example: str | None
+) -> None:
+    """One for all namespaces: a client's key is nothing for namespaces of tenants."""
+    notes = helm_chart.texts(values)["NOTES.txt"]
+    told = re.search(
+        r"   apiVersion: keda.sh/v1alpha1\n   kind: ClusterTriggerAuthentication\n.*?\n\n", notes, re.DOTALL
+    )
+    if example is None:
+        assert told is None
+    else:
+        assert told
+        file = helm_chart.DEPLOY / "examples" / "tls" / example
+        assert yaml.safe_load(dedent(told[0])) == yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
 def test_names_of_releases_are_kept_apart() -> None:
     first = {(each["kind"], each["metadata"]["name"]) for each in objects(name="a")}
     second = {(each["kind"], each["metadata"]["name"]) for each in objects(name="b")}
