@@ -15,6 +15,7 @@ Laws:
 | who waits for what   | `gate_view.py`, `endings.py` → `gate_cases.py`            |
 | who is promised what | `core/promises.py`, beside the event loop                 |
 | ask for nodes        | a `Provisioner`, and promise again where that has changed |
+| who yields to whom   | `heirs.py`                                                |
 | what entries say     | `core/gate.py`                                            |
 | write                | `gate_writer.py`                                          |
 """

@@ -12,7 +12,7 @@ makes the gang give its quota to nobody, and get it back a second later, for eve
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,6 +22,8 @@ from scaler.core.quota.tree import Tree
 from scaler.core.reclaim.forecast import Forecast, forecast
 from scaler.loops.quota_view import Blind
 
+_SECONDS = 1.0
+"""Of one look. For whom there is no time then, there is in the next."""
 _NOBODY: frozenset[str] = frozenset()
 
 
@@ -40,8 +42,11 @@ class _Known:
 class Heirs:
     """Asks the simulation of Kueue, beside the event loop."""
 
-    def __init__(self, quota: Callable[[], Snapshot | Blind]) -> None:
+    def __init__(self, quota: Callable[[], Snapshot | Blind], *, seconds: float = _SECONDS) -> None:
         self._quota = quota
+        self._seconds = seconds
+        self._turn = ""
+        """The last gang that was looked at, where there was no time for all."""
         self._known: dict[str, _Known] = {}
         """By root of the tree."""
 
@@ -53,10 +58,19 @@ class Heirs:
         trees = {gang: tree for gang in gangs if (tree := _tree_of(gang, snapshot)) is not None}
         known = {gang: self._of_tree(snapshot, tree, now) for gang, tree in trees.items()}
         self._known = {trees[gang].root.name: each for gang, each in known.items()}
-        for gang, each in known.items():
-            if gang not in each.heirs:
-                each.heirs[gang] = await asyncio.to_thread(_heir, gang, each)
-        return {gang: each.heirs[gang] for gang, each in known.items() if each.heirs[gang]}
+        await self._find({gang: each for gang, each in known.items() if gang not in each.heirs})
+        return {gang: heir for gang, each in known.items() if (heir := each.heirs.get(gang, ""))}
+
+    async def _find(self, unknown: Mapping[str, _Known]) -> None:
+        """Look for as many heirs as there is time for, and for one at least, by name after the last one."""
+        loop = asyncio.get_running_loop()
+        deadline, turn = loop.time() + self._seconds, self._turn
+        self._turn = ""
+        for gang in sorted(unknown, key=lambda each: (each <= turn, each)):
+            unknown[gang].heirs[gang] = await asyncio.to_thread(_heir, gang, unknown[gang])
+            if loop.time() >= deadline:
+                self._turn = gang
+                return
 
     def _of_tree(self, snapshot: Snapshot, tree: Tree, now: datetime) -> _Known:
         version, known = snapshot.version(tree), self._known.get(tree.root.name)

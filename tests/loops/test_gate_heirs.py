@@ -6,6 +6,7 @@ from gate_town import GateTown
 
 from scaler.core.provisioning import Kind
 from scaler.embedded.kinds import CLUSTER_QUEUE, LOCAL_QUEUE
+from scaler.loops.heirs import Heirs
 from scaler.loops.provisioning import Progress
 
 ASKS = {"provisioning": {"className": "x"}}
@@ -59,3 +60,24 @@ async def test_nobody_yields_to_one_in_a_queue_of_the_same_cohort_that_may_not_b
     town.submit("small", gpus=4, queue="closed")
     await town.passes(60)
     assert "GateYielded" not in town.told.reasons("gang")
+
+
+async def test_gangs_for_which_there_is_no_time_have_their_turn_in_the_next_look() -> None:
+    """Also where the queues change from look to look, and all that was found out is void."""
+    town = GateTown({"a": 8}, quota=8)
+    for job in ("one", "two", "small"):
+        town.submit(job, gpus=4)
+        await town.passes(1, gate=False)
+    keys = [f"ns/{town.workload(job)['metadata']['name']}" for job in ("one", "two")]
+    await town.passes(1)
+    heirs = Heirs(lambda: town.controllers[0]._mirror.snapshot, seconds=0.0)
+    assert list(await heirs.of(keys, town.client.now)) == keys[:1]
+    assert list(await heirs.of(keys, town.client.now)) == keys, "what was found out before holds"
+    town.submit("tiny", gpus=1)
+    await town.passes(1)
+    assert list(await heirs.of(keys, town.client.now)) == keys[:1]
+    town.submit("tiny-too", gpus=1)
+    await town.passes(1)
+    found = await heirs.of(keys, town.client.now)
+    assert list(found) == keys[1:]
+    assert found[keys[1]].startswith("ns/job-small")
