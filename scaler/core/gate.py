@@ -95,7 +95,9 @@ def _of_one_that_waits(gang: Gang, outlook: Outlook, now: datetime) -> Answer:
         return _ready(Because.RUNS_ELSEWHERE, "nothing ends for it here, and it runs on another cluster")
     if not outlook.requires_fit:
         return _ready(Because.PODS_GONE, "no pod is left of those that gave up their quota for it")
-    return _of_one_that_needs_nodes(gang, outlook, now)
+    answer = _of_one_that_needs_nodes(gang, outlook, now)
+    is_judged = outlook.note and answer.because not in (Because.NODES_UNSEEN, Because.YIELDS)
+    return replace(answer, message=f"{answer.message}; {outlook.note}") if is_judged else answer
 
 
 def _of_one_that_needs_nodes(gang: Gang, outlook: Outlook, now: datetime) -> Answer:

@@ -194,6 +194,8 @@ class Outlook:
     """What is being done to free GPUs for it, in words."""
     wanted_by: str = ""
     """Another Workload that would get quota if the gang gave its own back; empty where there is none."""
+    note: str = ""
+    """What of its pods' demands is not counted when it is asked whether it fits, in words."""
 
     @property
     def awaited(self) -> Sequence[Ending]:

@@ -115,6 +115,7 @@ class GangCase:
             nodes=self.nodes,
             plan=self.plan,
             wanted_by=self.wanted_by,
+            note=self.needs.note if isinstance(self.needs, Needs) else "",
         )
 
 

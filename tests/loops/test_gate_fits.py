@@ -145,3 +145,47 @@ async def test_a_taint_of_something_else_keeps_pods_away() -> None:
     town.submit("gang", gpus=8)
     await town.passes(2)
     assert "1 node with a taint that they do not tolerate" in town.says("gang")
+
+
+# --------------------------------------------------------------------------------------------------- what is not counted
+
+
+_SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+_NEAR = {"labelSelector": {"matchLabels": {"app": "store"}}, "topologyKey": HOST}
+
+
+@pytest.mark.parametrize(
+    ("template", "note"),
+    [
+        ({"spec": {"topologySpreadConstraints": [_SPREAD]}}, "topology spread is not counted"),
+        (_apart("a", selects="b"), "required pod anti-affinity to others is not counted"),
+        (_apart("a", key="zone"), "required pod anti-affinity to others is not counted"),
+        (
+            {"spec": {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_NEAR]}}}},
+            "required pod affinity is not counted",
+        ),
+        (
+            {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}},
+            "where volumes are is not counted",
+        ),
+    ],
+)
+async def test_a_gang_goes_by_what_can_be_counted_and_is_told_what_cannot(template: Json, note: str) -> None:
+    town = GateTown({"a": 8})
+    town.submit("gang", pods=2, gpus=4, template=template)
+    await town.passes(2)
+    assert town.says("gang") == f"Ready: fits whole: 2 pods on 1 node (a); {note}"
+    assert [note in message for _, reason, message in town.told.events if reason == "GateReady"] == [True]
+    town.submit("later", gpus=8, template=template)
+    await town.passes(2)
+    assert town.says("later").endswith(f"1 node open to them; {note}")
+
+
+async def test_what_is_only_preferred_is_not_worth_a_word() -> None:
+    town = GateTown({"a": 8})
+    spread = {**_SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": _NEAR}]}
+    affinity = {"podAffinity": preferred, "podAntiAffinity": preferred}
+    town.submit("gang", gpus=4, template={"spec": {"topologySpreadConstraints": [spread], "affinity": affinity}})
+    await town.passes(2)
+    assert town.says("gang") == "Ready: fits whole: 1 pod on 1 node (a)"
