@@ -214,9 +214,15 @@ JOBS = {"plain": False, "honored": True}
 """By which ServiceMonitors are scraped: whether labels of what is scraped go before Prometheus' own."""
 
 
+SELECTED = {"release": "kube-prometheus-stack"}
+"""What the Prometheus of the pages selects ServiceMonitors by, as kube-prometheus-stack sets it up."""
+
+
 def scraped(bodies: Sequence[Json], scaler: InstalledScaler) -> Iterator[tuple[str, Json]]:
     """What the Prometheus operator makes of ServiceMonitors: jobs, and their targets as files have them."""
     for monitor in (each for each in bodies if each["kind"] == "ServiceMonitor"):
+        if not SELECTED.items() <= monitor["metadata"]["labels"].items():
+            continue
         spec = monitor["spec"]
         for service in (each for each in bodies if each["kind"] == "Service"):
             named, labels = service["metadata"]["namespace"], service["metadata"]["labels"]
