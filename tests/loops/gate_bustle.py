@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, cast
 
 from gate_board import Board, Died, Mischief, Requests, TroubledApi
-from gate_town import GPU, GateTown
+from gate_town import GPU, GateTown, memory_of
 
 from scaler.embedded.conditions import has
 from scaler.embedded.controller import Controller
@@ -234,15 +234,20 @@ class BusyTown(GateTown):
         """Puts pods wherever there is room, in any order: one of them where all hurry, or all."""
         waiting = [pod for pod in self.client.all(POD) if is_waiting(pod)]
         self._dice.shuffle(waiting)
-        free = self.free() if waiting else {}
+        free, memory = (self.free(), self.free_memory()) if waiting else ({}, {})
         for pod in waiting:
-            rooms = [node for node, left in free.items() if left >= gpus_of(pod) and self._takes(node, pod)]
+            rooms = [
+                node
+                for node, left in free.items()
+                if left >= gpus_of(pod) and memory[node] >= memory_of(pod) and self._takes(node, pod)
+            ]
             if not rooms:
                 self._strand(pod)
                 continue
             node = self._dice.choice(rooms)
             self._bind(pod, node)
             free[node] -= gpus_of(pod)
+            memory[node] -= memory_of(pod)
             if self.hurries:
                 return self.client.now if len(waiting) > 1 else None
         return None

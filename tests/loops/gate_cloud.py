@@ -17,6 +17,7 @@ from datetime import datetime
 from random import Random
 
 from gate_bustle import SECOND, BusyTown, gpus_of
+from gate_town import MEMORY, memory_of
 
 from scaler.embedded.actions import Action
 from scaler.embedded.autoscaler import requests as answers
@@ -115,17 +116,18 @@ class Whims:
 
     def _nodes_for(self, request: Json) -> int:
         """Nodes of 8 GPUs for its pods, the largest first."""
-        pods: list[int] = []
+        pods: list[tuple[int, int]] = []
         for each in request["spec"]["podSets"]:
             template = self._town.client.find(POD_TEMPLATE, "ns", each["podTemplateRef"]["name"])
-            pods += [gpus_of(template["template"])] * each["count"] if template else []
-        rooms: list[int] = []
-        for gpus in sorted(pods, reverse=True):
-            at = next((at for at, room in enumerate(rooms) if room >= gpus), None)
+            pod = template["template"] if template else {"spec": {"containers": []}}
+            pods += [(gpus_of(pod), memory_of(pod))] * each["count"] if template else []
+        rooms: list[tuple[int, int]] = []
+        for gpus, memory in sorted(pods, reverse=True):
+            at = next((at for at, room in enumerate(rooms) if room[0] >= gpus and room[1] >= memory), None)
             if at is None:
-                rooms.append(8 - gpus)
-            else:
-                rooms[at] -= gpus
+                at = len(rooms)
+                rooms.append((8, MEMORY))
+            rooms[at] = rooms[at][0] - gpus, rooms[at][1] - memory
         return len(rooms)
 
     def _take_back(self, request: str) -> None:

@@ -7,7 +7,7 @@ from random import Random
 from gate_bustle import BusyTown, is_ending, is_let_go, is_on_a_node, owner_uid
 from gate_laws import can_seat
 from gate_nature import Nature
-from gate_town import GPU
+from gate_town import GPU, MEMORY
 
 from scaler.core.assurance import is_assured, pods_of
 from scaler.core.placement import Capacity, Demand, Node, NodeIndex, capacity_of
@@ -24,6 +24,8 @@ class Guest:
     kind: str
     pods: tuple[tuple[int, int], ...]
     """How many of how many GPUs each, by PodSet."""
+    memory: int
+    """Gi of each pod."""
     lasts: int
     """Seconds from when all its pods run to when it ends."""
     ends_slowly: bool
@@ -39,7 +41,8 @@ class Guest:
     """Whether a plan has taken it before."""
 
     def __str__(self) -> str:
-        return f"{self.name} ({' + '.join(f'{count} × {gpus} GPUs' for count, gpus in self.pods)})"
+        pods = " + ".join(f"{count} × {gpus} GPUs" for count, gpus in self.pods)
+        return f"{self.name} ({pods}{f', {self.memory} Gi each' if self.memory else ''})"
 
 
 class Guests:
@@ -58,38 +61,44 @@ class Guests:
 
     def submit(self) -> None:
         dice, number = self._dice, len(self.all)
-        kind, pods = self._wanted()
+        kind, pods, memory = self._wanted()
         name = f"{kind}-{number}"
         guest = Guest(
             name=name,
             kind=kind,
             pods=pods,
+            memory=memory,
             lasts=dice.randrange(1, 9),
             ends_slowly=dice.random() < 0.3,
-            fits=can_seat(pods, self._nature.nodes) and sum(count * gpus for count, gpus in pods) <= self._nature.quota,
+            fits=can_seat(pods, memory, self._nature.nodes)
+            and sum(count * gpus for count, gpus in pods) <= self._nature.quota,
         )
-        if not self._nature.is_shaky and not self._is_sure(pods):
+        if not self._nature.is_shaky and not self._is_sure(pods, memory):
             return
         self._tell(f"somebody submits {guest}{'' if guest.fits else ', which fits nowhere'}")
         self.all.append(guest)
         self._town.termination[name] = dice.choice((1.0, 1.0, 3.0, 7.0))
         labels = {"kueue.x-k8s.io/priority-class": dice.choice(("low", "high"))} if self._nature.preempts else {}
         if kind == "job":
-            self._town.submit(name, pods=pods[0][0], gpus=pods[0][1], **labels)
+            self._town.submit(name, pods=pods[0][0], gpus=pods[0][1], memory=memory, **labels)
         else:
             (_, head), (workers, gpus) = pods
-            self._town.submit_ray(name, head=head, workers=workers, gpus=gpus)
+            self._town.submit_ray(name, head=head, workers=workers, gpus=gpus, memory=memory)
 
-    def _is_sure(self, pods: Sequence[tuple[int, int]]) -> bool:
+    def _is_sure(self, pods: Sequence[tuple[int, int]], memory: int) -> bool:
         """Whether it finds its places for sure once it fits, on these nodes and on all that may come."""
-        is_uniform = len({gpus for _, gpus in pods if gpus}) <= 1
-        return is_uniform or is_assured(pods_of(_demands(pods), self._empty.index), self._empty)
+        is_uniform = len({gpus for _, gpus in pods if gpus or memory}) <= 1
+        return is_uniform or is_assured(pods_of(_demands(pods, memory), self._empty.index), self._empty)
 
-    def _wanted(self) -> tuple[str, tuple[tuple[int, int], ...]]:
+    def _wanted(self) -> tuple[str, tuple[tuple[int, int], ...], int]:
+        """The kind, the pods, and what each of them has of memory."""
         dice = self._dice
+        memory = dice.choice((0, 0, 0, 100, 200, 400))
         if dice.random() < 0.35:
-            return "ray", ((1, dice.choice((0, 1, 2))), (dice.randrange(1, 4), dice.choice((1, 2, 4, 8))))
-        return "job", ((dice.choice((1, 1, 2, 2, 3, 4)), dice.choice((1, 2, 4, 4, 8))),)
+            return "ray", ((1, dice.choice((0, 1, 2))), (dice.randrange(1, 4), dice.choice((1, 2, 4, 8)))), memory
+        if dice.random() < 0.2:
+            return "job", ((dice.choice((1, 1, 2)), 0),), dice.choice((100, 200, 400))
+        return "job", ((dice.choice((1, 1, 2, 2, 3, 4)), dice.choice((1, 2, 4, 4, 8))),), memory
 
     # ----------------------------------------------------------------------------------------------------- who is there
 
@@ -205,14 +214,16 @@ class Guests:
 # ---------------------------------------------------------------------------------------------------------- arithmetic
 
 
-def _demands(pods: Sequence[tuple[int, int]]) -> list[Demand]:
+def _demands(pods: Sequence[tuple[int, int]], memory: int) -> list[Demand]:
     return [
-        Demand(pod_set=str(at), count=count, requests={GPU: gpus, "pods": 1}) for at, (count, gpus) in enumerate(pods)
+        Demand(pod_set=str(at), count=count, requests={GPU: gpus, "memory": memory, "pods": 1})
+        for at, (count, gpus) in enumerate(pods)
     ]
 
 
 def _empty(nodes: Mapping[str, int]) -> Capacity:
     found = [
-        Node(name=name, labels={}, taints=(), allocatable={GPU: gpus, "pods": 110}) for name, gpus in nodes.items()
+        Node(name=name, labels={}, taints=(), allocatable={GPU: gpus, "memory": MEMORY, "pods": 110})
+        for name, gpus in nodes.items()
     ]
     return capacity_of(NodeIndex(found), [])

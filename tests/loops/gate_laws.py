@@ -17,14 +17,16 @@ from typing import Any
 
 from gate_bustle import BusyTown, gpus_of, is_ending, is_on_a_node, is_over, is_waiting, owner_uid
 from gate_nature import Nature
-from gate_town import CHECK
+from gate_town import CHECK, MEMORY, memory_of
 
 from scaler.core.gate_values import Because
 from scaler.embedded.conditions import condition, has
 from scaler.embedded.kinds import NODE, POD, PROVISIONING_REQUEST, WORKLOAD, Json
 
-Pod = tuple[int, frozenset[tuple[str, str]]]
-"""Its GPUs, and the node labels that it selects."""
+Pod = tuple[int, int, frozenset[tuple[str, str]]]
+"""Its GPUs, its Gi of memory, and the node labels that it selects."""
+Free = Mapping[str, tuple[int, int]]
+"""GPUs and Gi of memory by node."""
 _ANYWHERE: frozenset[tuple[str, str]] = frozenset()
 
 
@@ -74,9 +76,9 @@ class Laws:
     def _of_promises(self) -> None:
         promised = [each for each in self._town.client.all(WORKLOAD) if is_promised(each)]
         pods = [pod for each in promised for pod in self._owed(each)]
-        if not fit(pods, self._town.free(), self._labels()):
+        if not fit(pods, self._free(), self._labels()):
             names = ", ".join(each["metadata"]["name"] for each in promised)
-            raise LawBrokenError(f"GPUs are promised twice: not all pods of {names} have places in {self._town.free()}")
+            raise LawBrokenError(f"places are promised twice: not all pods of {names} have some in {self._free()}")
 
     def _of_turns(self, opened: set[str], waiting: Mapping[str, Because]) -> None:
         """Of the first in line. Once it is seen to fit as soon as pods have ended, nobody may change that.
@@ -110,12 +112,17 @@ class Laws:
     def _labels(self) -> dict[str, Json]:
         return {body["metadata"]["name"]: body["metadata"]["labels"] for body in self._town.client.all(NODE)}
 
-    def _once_ended(self) -> dict[str, int]:
-        """GPUs by node that will be free once the pods have ended that end now."""
-        free = self._town.free()
+    def _free(self) -> dict[str, tuple[int, int]]:
+        memory = self._town.free_memory()
+        return {node: (gpus, memory[node]) for node, gpus in self._town.free().items()}
+
+    def _once_ended(self) -> dict[str, tuple[int, int]]:
+        """What will be free by node once the pods have ended that end now."""
+        free = self._free()
         for pod in self._town.client.all(POD):
             if is_ending(pod) and is_on_a_node(pod):
-                free[pod["spec"]["nodeName"]] += gpus_of(pod)
+                gpus, memory = free[pod["spec"]["nodeName"]]
+                free[pod["spec"]["nodeName"]] = gpus + gpus_of(pod), memory + memory_of(pod)
         return free
 
     def _owed(self, workload: Json) -> list[Pod]:
@@ -125,7 +132,8 @@ class Laws:
         bound = Counter(_pod_set(pod) for pod in there if is_on_a_node(pod) or is_over(pod))
         found: list[Pod] = []
         for pod_set in workload["spec"]["podSets"]:
-            pod = gpus_of(pod_set["template"]), _selected(workload, pod_set["name"])
+            template = pod_set["template"]
+            pod = gpus_of(template), memory_of(template), _selected(workload, pod_set["name"])
             found += [pod] * (pod_set["count"] - bound[pod_set["name"]])
         return found
 
@@ -215,28 +223,31 @@ def _selected(workload: Json, pod_set: str) -> frozenset[tuple[str, str]]:
     return frozenset(item for each in updates for item in each.items())
 
 
-def can_seat(pods: Iterable[tuple[int, int]], nodes: Mapping[str, int]) -> bool:
-    """Whether so many pods of so many GPUs each fit these nodes."""
-    wanted = [(gpus, _ANYWHERE) for count, gpus in pods for _ in range(count)]
-    return fit(wanted, nodes, {name: {} for name in nodes})
+def can_seat(pods: Iterable[tuple[int, int]], memory: int, nodes: Mapping[str, int]) -> bool:
+    """Whether so many pods of so many GPUs each, and of so much memory, fit these nodes."""
+    wanted = [(gpus, memory, _ANYWHERE) for count, gpus in pods for _ in range(count)]
+    return fit(wanted, {name: (gpus, MEMORY) for name, gpus in nodes.items()}, {name: {} for name in nodes})
 
 
-def fit(pods: Iterable[Pod], free: Mapping[str, int], labels: Mapping[str, Json]) -> bool:
+def fit(pods: Iterable[Pod], free: Free, labels: Mapping[str, Json]) -> bool:
     """Whether there is a way to give every pod a node: by trying all of them, the largest pod first."""
-    queue = sorted((each for each in pods if each[0]), key=lambda each: (-each[0], sorted(each[1])))
+    queue = sorted(
+        (each for each in pods if each[0] or each[1]), key=lambda each: (-each[0], -each[1], sorted(each[2]))
+    )
     return _seated(queue, dict(free), labels)
 
 
-def _seated(queue: Sequence[Pod], left: dict[str, int], labels: Mapping[str, Json]) -> bool:
+def _seated(queue: Sequence[Pod], left: dict[str, tuple[int, int]], labels: Mapping[str, Json]) -> bool:
     if not queue:
         return True
-    gpus, selected = queue[0]
+    gpus, memory, selected = queue[0]
     tried = set()
-    for node, room in left.items():
-        alike = room, tuple(sorted(labels[node].items())) if any(each for _, each in queue) else ()
-        if room < gpus or alike in tried or any(labels[node].get(key) != value for key, value in selected):
+    for node, (room, space) in left.items():
+        alike = room, space, tuple(sorted(labels[node].items())) if any(each for _, _, each in queue) else ()
+        is_full = room < gpus or space < memory
+        if is_full or alike in tried or any(labels[node].get(key) != value for key, value in selected):
             continue
         tried.add(alike)
-        if _seated(queue[1:], {**left, node: room - gpus}, labels):
+        if _seated(queue[1:], {**left, node: (room - gpus, space - memory)}, labels):
             return True
     return False

@@ -348,10 +348,10 @@ class GateTown:
         metadata = {"labels": {"kueue.x-k8s.io/queue-name": queue, **labels}}
         self.add(JOB, name, namespace="ns", spec=spec, **metadata)
 
-    def submit_ray(self, name: str, *, head: int, workers: int, gpus: int) -> None:
-        """A RayCluster whose head has so many GPUs, and each worker so many."""
-        group = {"groupName": "workers", "replicas": workers, "template": _template(gpus)}
-        spec = {"headGroupSpec": {"template": _template(head)}, "workerGroupSpecs": [group]}
+    def submit_ray(self, name: str, *, head: int, workers: int, gpus: int, memory: int = 0) -> None:
+        """A RayCluster whose head has so many GPUs, and each worker so many. All have so many Gi of memory."""
+        group = {"groupName": "workers", "replicas": workers, "template": _template(gpus, memory)}
+        spec = {"headGroupSpec": {"template": _template(head, memory)}, "workerGroupSpecs": [group]}
         self.add(RAY_CLUSTER, name, namespace="ns", spec=spec, labels={"kueue.x-k8s.io/queue-name": "lq"})
 
     def change(self, resource: Resource, name: str, body: Json, subresource: str = "") -> None:
