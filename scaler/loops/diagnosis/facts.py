@@ -10,6 +10,7 @@ from scaler.core.policy import Overrides, Reclaim
 from scaler.errors import MetadataError
 from scaler.kube.keda_objects import ScaledObjectSettings, Service
 from scaler.kube.kueue_objects import Workload
+from scaler.kube.nodes import Node
 from scaler.kube.objects import ScalableWorkload
 from scaler.kube.quota_objects import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.reclaim_policy_objects import ReclaimPolicy
@@ -59,6 +60,8 @@ class Objects:
     scaled_objects: Found[ScaledObjectSettings] = Listing()  # noqa: RUF009 - frozen
     scalable_workloads: Found[ScalableWorkload] = Listing()  # noqa: RUF009 - frozen
     services: Found[Service] = Listing()  # noqa: RUF009 - frozen
+    nodes: Found[Node] = Listing()  # noqa: RUF009 - frozen
+    """Only read where one of our checks looks at them."""
 
     @property
     def gates(self) -> Gates:
@@ -67,6 +70,8 @@ class Objects:
             policies=items_of(self.policies),
             cluster_queues=items_of(self.cluster_queues),
             flavors=items_of(self.flavors),
+            nodes=items_of(self.nodes),
+            workloads=items_of(self.workloads),
         )
 
     def scaling(self, wanted: Wanted) -> Scaling:
@@ -93,6 +98,7 @@ class Objects:
         yield from unread_findings(Topic.QUEUES, "Workload", self.workloads)
         yield from unread_findings(Topic.SCALED_OBJECTS, "ScaledObject", self.scaled_objects)
         yield from unread_findings(Topic.SCALED_OBJECTS, "ScalableWorkload", self.scalable_workloads)
+        yield from unread_findings(Topic.CHECKS, "Node", self.nodes)
         yield from self._unread_services()
 
     def _unread_services(self) -> Iterator[Finding]:

@@ -6,12 +6,16 @@ and a check set on pods makes Kueue fail the Workload for good. Both are easy to
 Pure: objects in, findings out.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from scaler.core.gate_policy import AtLimit, GatePolicy, Unusable
-from scaler.kube.objects import condition
+from scaler.core.nodes import Taint, untolerated
+from scaler.kube.kueue_objects import Workload
+from scaler.kube.nodes import Node, taints, tolerations
+from scaler.kube.objects import condition, is_true
 from scaler.kube.quota_objects import AdmissionCheck, ClusterQueue, ResourceFlavor
 from scaler.kube.reclaim_policy_objects import ReclaimPolicy
 from scaler.kueue.admission_checks import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
@@ -19,6 +23,8 @@ from scaler.kueue.gate_policy import gate_policy_of
 from scaler.loops.diagnosis.findings import Finding, Severity, Topic
 
 _DEFAULTS = GatePolicy()
+_PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""Taints that Kubernetes sets for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,8 @@ class Gates:
     policies: Sequence[ReclaimPolicy] = ()
     cluster_queues: Sequence[ClusterQueue] = ()
     flavors: Sequence[ResourceFlavor] = ()
+    nodes: Sequence[Node] = ()
+    workloads: Sequence[Workload] = ()
 
     def policy_of(self, check: AdmissionCheck) -> GatePolicy | Unusable:
         """What the check's parameters say, or why nobody can follow them; all defaults where it has none."""
@@ -79,6 +87,8 @@ def _of_check(check: AdmissionCheck, gates: Gates, *, provisioning_served: bool)
         )
     else:
         yield from _of_policy(finding, policy, uses, gates.flavors, provisioning_served=provisioning_served)
+        if policy.require_fit:
+            yield from _of_taints(finding, gates, frozenset(name for _, names in uses for name in names))
     if not uses:
         yield finding(
             severity=Severity.WARN,
@@ -142,6 +152,48 @@ def _of_yielding(
             "they ask for the same",
             do="use queueingStrategy StrictFIFO there, or atLimit: Hold",
         )
+
+
+def _of_taints(finding: "partial[Finding]", gates: Gates, names: Collection[str]) -> Iterator[Finding]:
+    """Taints of a flavor's nodes that neither the flavor nor all pods that wait tolerate."""
+    for flavor in sorted(
+        (each for each in gates.flavors if each.metadata.name in names), key=lambda f: f.metadata.name
+    ):
+        nodes = [each for each in gates.nodes if flavor.spec.node_labels.items() <= each.metadata.labels.items()]
+        shut = Counter(taint for node in nodes for taint in _untolerated(node, flavor, gates.workloads))
+        for (key, effect), count in sorted(shut.items()):
+            name = flavor.metadata.name
+            yield finding(
+                severity=Severity.WARN,
+                check="TaintNotTolerated",
+                what=f"{count} of {len(nodes)} nodes of ResourceFlavor {name} have the taint {key} ({effect}), which "
+                "the flavor does not tolerate: gangs whose pods do not tolerate it either do not fit there",
+                do=f"add it to spec.tolerations of ResourceFlavor {name}, if its pods are to go there",
+            )
+
+
+def _untolerated(node: Node, flavor: ResourceFlavor, workloads: Sequence[Workload]) -> set[tuple[str, str]]:
+    """One by the name of a device that the node has is tolerated by all pods that ask for it."""
+    borne = tolerations(flavor.spec.tolerations)
+    return {
+        (taint.key, taint.effect)
+        for taint in taints(node.spec.taints)
+        if taint.key not in node.status.allocatable
+        and not taint.key.startswith(_PASSING)
+        and untolerated([taint], borne) is not None
+        and not _is_borne(taint, workloads)
+    }
+
+
+def _is_borne(taint: Taint, workloads: Sequence[Workload]) -> bool:
+    """Whether there are Workloads with checks, and all of their pods tolerate it."""
+    pods = [
+        tolerations(pod_set.template.spec.tolerations)
+        for workload in workloads
+        if workload.status.admission_checks and not is_true(workload.status.conditions, "Finished")
+        for pod_set in workload.spec.pod_sets
+    ]
+    return bool(pods) and all(untolerated([taint], each) is None for each in pods)
 
 
 def _shared_keys(

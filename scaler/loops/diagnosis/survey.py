@@ -44,6 +44,7 @@ from scaler.kube.resources import (
     group_version_path,
 )
 from scaler.kube.transport import KubeTransport
+from scaler.kueue.admission_checks import is_ours
 from scaler.loops.diagnosis.facts import Facts, Objects, Wanted
 from scaler.loops.diagnosis.findings import Found, Listing, Unread, items_of
 from scaler.loops.diagnosis.kinds import WANTED, Served
@@ -224,6 +225,7 @@ class Surveyor:
             scaled_objects=scaled_objects,
             scalable_workloads=scalable_workloads,
             services=await self._all(SERVICE, Service, everywhere=True),
+            nodes=await self._all(NODE, Node) if any(is_ours(each) for each in items_of(checks)) else Listing(),
         )
 
     async def _all(self, resource: Resource, kind: type[T], *, everywhere: bool = False) -> Found[T]:
