@@ -234,7 +234,9 @@ async def look(verb, *arguments):
 
 async def test_where_quota_cannot_be_seen_it_says_why(tmp_path):
     async with small_cluster(tmp_path) as cluster, gpus() as (_, exporter):
-        document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"], kubernetes={"namespaces": ["demo"]})
+        document = settings_document(
+            cluster.kubeconfig, exporter.node_urls["node-a"], kubernetes={"namespaces": ["demo"]}
+        )
         async with runtime(document) as running:
             for verb in (["queues"], ["pending"], ["plan", "demo/gang"]):
                 told = await ask(*verb, "--server", f"http://127.0.0.1:{running.http_port}")
