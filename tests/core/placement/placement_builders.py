@@ -1,6 +1,7 @@
 """Nodes, pods and gangs for placement, in GPUs, cores and GiB; and the plain definition of what it means to fit."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ GIB = 2**30
 
 DEDICATED = Taint(key="dedicated", value="gpu")
 TOLERATION = Toleration(key="dedicated", value="gpu")
+MARKS = ("port TCP/1", "port TCP/2")
+"""Of which a node takes one pod each."""
 
 
 def amounts(gpus: int = 0, *, cores: int = 0, gib: int = 0, nics: int = 0, **more: int) -> dict[str, int]:
@@ -67,13 +70,14 @@ def fits_by_trying(demands: Sequence[Demand], nodes: Sequence[Node], occupants: 
         for each in nodes
         for resource in (GPU, CPU, MEMORY, NIC, "pods")
     }
+    free |= {(each.name, mark): 1 for each in nodes for mark in MARKS}
     return _rest_fits([each for each in demands for _ in range(each.count)], nodes, free)
 
 
 def _rest_fits(pods: Sequence[Demand], nodes: Sequence[Node], free: dict[tuple[str, str], int]) -> bool:
     if not pods:
         return True
-    wanted = {**pods[0].requests, "pods": 1}
+    wanted = {**pods[0].requests, "pods": 1, **dict.fromkeys(pods[0].nodes.apart, 1)}
     for each in nodes:
         if open_to(pods[0], each) and all(free.get((each.name, name), 0) >= amount for name, amount in wanted.items()):
             after = dict(free)
@@ -136,6 +140,9 @@ _SELECTIONS = st.sampled_from(
 )
 
 
+_APART = st.sampled_from([(), (), (), MARKS[:1], MARKS[1:], MARKS])
+
+
 @st.composite
 def gangs(draw: st.DrawFn) -> list[Demand]:
     """Up to three PodSets and seven pods."""
@@ -148,7 +155,7 @@ def gangs(draw: st.DrawFn) -> list[Demand]:
                 count,
                 draw(st.integers(0, 5)),
                 pod_set=f"set-{position}",
-                nodes=draw(_SELECTIONS),
+                nodes=replace(draw(_SELECTIONS), apart=draw(_APART)),
                 cores=draw(st.integers(0, 3)),
                 nics=draw(st.integers(0, 1)),
             )
