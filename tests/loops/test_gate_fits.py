@@ -147,7 +147,7 @@ async def test_a_taint_of_something_else_keeps_pods_away() -> None:
     assert "1 node with a taint that they do not tolerate" in town.says("gang")
 
 
-# --------------------------------------------------------------------------------------------------- what is not counted
+# -------------------------------------------------------------------------------------------------- what is not counted
 
 
 _SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
