@@ -130,7 +130,7 @@ async def test_a_running_scaler_is_asked_and_this_process_can_look_for_itself(tm
             server = f"http://127.0.0.1:{running.http_port}"
 
             async def is_seen():
-                """That just these are idle, and what Kueue has said. Without warm-up a GPU begins quiet, whoever works."""
+                """That just these are idle, and what Kueue has said. Without warm-up whoever works begins quiet."""
                 status, _, body = await fetch(running.http_port, "/api/v1/plans/vision/gang")
                 told = json.loads(body)
                 idle = {each["name"] for each in told["candidates"]} if status == 200 else set()
