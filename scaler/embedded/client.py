@@ -10,7 +10,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -28,12 +28,12 @@ from scaler.kube.backoff import Backoff
 from scaler.kube.copies import Change
 from scaler.kube.objects import ObjectMeta, Struct
 from scaler.kube.patience import Timing
-from scaler.kube.reflector import Reflector
+from scaler.kube.reflector import Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
 
 _log = structlog.get_logger(__name__)
 
-_TIMING = Timing(absent=1.0, backoff=Backoff(base=0.1, cap=5.0))
+_TIMING = Timing(absent=0.2, backoff=Backoff(base=0.1, cap=5.0))
 """Impatient, since a demo or a test waits for it and the API server is next door."""
 
 Key = tuple[str, str]
@@ -92,6 +92,14 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._exits.aclose()
+
+    async def wait_listed(self, names: Collection[str]) -> None:
+        """Returns when those of the copied resources (`plural.group`) that have just been defined are listed."""
+        awaited = [each for resource, each in self._reflectors.items() if resource.qualified_name in names]
+        while True:
+            if all(isinstance(each.state, Reflecting) for each in awaited):
+                return
+            await asyncio.sleep(_UNTIL_NEWS_SECONDS)
 
     # ---------------------------------------------------------------------------------------------------- reading
 

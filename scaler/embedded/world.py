@@ -224,8 +224,16 @@ class World:
         return str(answer["status"]["token"])
 
     async def apply(self, manifest: Manifest) -> list[Json]:
-        """Applies YAML text or objects. Raises: KubeError, ConfigurationError."""
-        return await self._applier.apply(manifest)
+        """Applies YAML text or objects; what `all` and `find` show is of kinds that are served by then.
+
+        Raises: KubeError, ConfigurationError; TimeoutError for a definition whose kind is not served.
+        """
+        applied = await self._applier.apply(manifest)
+        defined = {body["metadata"]["name"] for body in applied if body["kind"] == CUSTOM_RESOURCE_DEFINITION.kind}
+        if defined:
+            async with asyncio.timeout(_CRD_SECONDS):
+                await self._client.wait_listed(defined)
+        return applied
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Json, subresource: str = "") -> Json:
         """A JSON merge patch, as by a user. Raises: KubeError."""
