@@ -126,11 +126,13 @@ async def polled(scaler: ScriptedScaler, world: World, times: int = 2) -> None:
 
 async def test_a_deployment_goes_from_1_to_0_and_back(world: World, scaler: ScriptedScaler) -> None:
     scaler.active = True
-    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=2)])
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
     await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerActive", "activity")
     scaler.active = False
     await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerCooldown", "cool-down")
+    await polled(scaler, world)
     assert replicas(world) == 1
+    await world.patch(SCALED_OBJECT, "default", "app", {"spec": {"cooldownPeriod": 1}})
     await world.wait_for(lambda: replicas(world) == 0, "scaling to 0")
     await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerNotActive", "inactivity")
     scaler.active = True
@@ -144,13 +146,14 @@ async def test_a_deployment_goes_from_1_to_0_and_back(world: World, scaler: Scri
 async def test_a_poll_asks_for_the_spec_the_metrics_and_the_activity_in_this_order(
     world: World, scaler: ScriptedScaler
 ) -> None:
-    scaler.active = True
+    scaler.active, loop = True, asyncio.get_running_loop()
+    began = loop.time()
     await world.apply([deployment(), scaled_object(scaler.address)])
-    await polled(scaler, world, 3)
+    await polled(scaler, world, 6)
     # One GetMetricSpec of the reconciliation, then polls.
     assert scaler.rpcs()[:7] == ["GetMetricSpec", *["GetMetricSpec", "GetMetrics", "IsActive"] * 2]
-    polls = [each.at for each in scaler.asked if each.rpc == "IsActive"]
-    assert polls[2] - polls[0] > 2 * POLLING - 0.05
+    # Counted and not measured between two: where one came late, the next comes soon after it.
+    assert scaler.rpcs().count("IsActive") <= 1 + (loop.time() - began) / POLLING
 
 
 async def test_all_metadata_is_passed_except_what_comes_from_an_unknown_environment(
@@ -172,7 +175,7 @@ async def test_a_new_scaled_object_over_an_idle_target_scales_it_down_at_the_fir
     world: World, scaler: ScriptedScaler
 ) -> None:
     await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
-    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0", within=2)
+    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0", within=30)
 
 
 async def test_the_initial_cooldown_protects_a_new_scaled_object(world: World, scaler: ScriptedScaler) -> None:
@@ -188,7 +191,7 @@ async def test_a_target_that_somebody_else_has_scaled_up_is_scaled_down_at_the_n
     await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
     await world.wait_for(lambda: replicas(world) == 0)
     await world.patch(DEPLOYMENT, "default", "app", {"spec": {"replicas": 1}}, "scale")
-    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 again", within=2)
+    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 again", within=30)
 
 
 @pytest.mark.parametrize(
@@ -212,17 +215,22 @@ async def test_an_error_is_asked_about_twice_and_freezes_the_replicas(
     scaler.failing[rpc], scaler.active = "no data", False
     await world.wait_for(lambda: reason_of(shown(world), "Ready") == "TriggerError", "the error to show")
     scaler.asked.clear()
-    assert await stays(lambda: replicas(world) == 1, 0.6)
-    calls = "".join(f"{name} " for name in scaler.rpcs())
     one_poll = "".join(f"{name} " for name in calls_of_a_poll)
-    assert calls.count(one_poll) >= 3
+    seen = set()
+
+    def has_polled_thrice() -> bool:
+        seen.add(replicas(world))
+        return "".join(f"{name} " for name in scaler.rpcs()).count(one_poll) >= 3
+
+    await world.wait_for(has_polled_thrice, "three more polls")
+    assert seen == {1}
     assert set(scaler.rpcs()) == set(calls_of_a_poll)
     failed = await event(world, "KEDAScalerFailed")
     assert (failed["type"], failed["message"]) == ("Warning", told)
     assert failed["count"] > 2
     # No poll without an error has refreshed lastActiveTime, so on recovery the first inactive answer acts at once.
     scaler.failing.clear()
-    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 after recovery", within=1)
+    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 after recovery")
 
 
 async def test_a_stopped_target_is_not_woken_by_errors(world: World, scaler: ScriptedScaler) -> None:
@@ -253,8 +261,9 @@ async def test_a_scaler_that_never_answers_stops_the_loop_until_the_spec_changes
     scaler.active = True
     await world.apply([deployment(), scaled_object(scaler.address)])
     await polled(scaler, world)
+    scaler.asked.clear()
     scaler.hanging.add("GetMetrics")
-    await asyncio.sleep(3 * POLLING)
+    await world.wait_for(lambda: "GetMetrics" in scaler.rpcs(), "the call that is not answered")
     scaler.asked.clear()
     await asyncio.sleep(5 * POLLING)
     assert scaler.rpcs() == []
@@ -289,7 +298,7 @@ async def test_a_pushed_true_scales_up_at_once_and_a_pushed_false_does_nothing(
         await world.wait_for(lambda: are_settled_at(world, 0), "its controller to be done at 0")
         await world.wait_for(lambda: bool(scaler.pushes), "the stream")
         scaler.push(True)
-        await world.wait_for(lambda: replicas(world) == 1, "scaling to 1", within=1)
+        await world.wait_for(lambda: replicas(world) == 1, "scaling to 1", within=30)
         up = await event(world, "KEDAScaleTargetActivated")
         assert up["message"].endswith("from 0 to 1, triggered by ")
         scaler.push(False)
@@ -312,9 +321,12 @@ async def test_a_stream_that_fails_is_reopened_ever_later_and_one_that_ends_well
 
     failed = [await reopened_after(grpc.StatusCode.UNAVAILABLE) for _ in range(3)]
     assert all(waited > due - 0.05 for waited, due in zip(failed, (0.1, 0.2, 0.4), strict=True))
-    # The wait that was due is still waited; only the next one is short again.
+    # The wait that was due is still waited; only the next ones are short again.
     await reopened_after(grpc.StatusCode.OK)
-    assert await reopened_after(grpc.StatusCode.OK) < 0.7  # 0.1 and not the 1.6 that would be next
+    ended_well = [await reopened_after(grpc.StatusCode.OK) for _ in range(3)]
+    assert min(ended_well) < 1.5, (
+        "each is 0.1 and what a busy machine adds, and not the 1.6, 3.2, 6.4 that would be next"
+    )
 
 
 async def test_force_activation_wakes_and_keeps_even_while_the_scaler_fails(
@@ -450,18 +462,17 @@ async def test_a_restarted_poller_goes_on_and_knows_when_the_target_was_last_act
 
 
 async def test_all_scaled_objects_of_one_address_share_a_connection(world: World) -> None:
-    accepted = 0
+    accepted: list[asyncio.StreamWriter] = []
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal accepted
-        accepted += 1
-        await asyncio.sleep(0.5)
-        writer.close()
+        accepted.append(writer)
 
     server = await asyncio.start_server(count, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
         for index in range(3):
             await world.apply([deployment(f"app-{index}"), scaled_object(address, f"app-{index}")])
+        await world.wait_for(lambda: accepted, "the connection")
         await asyncio.sleep(0.3)
-    assert accepted == 1
+        assert len(accepted) == 1
+        accepted[0].close()
