@@ -72,9 +72,11 @@ class Keeper:
     @classmethod
     def of_decision(cls, decision: Decision, *, is_paused: bool = False) -> "Keeper":
         """`is_paused`: KEDA is told to leave it alone."""
-        answer = decision.answer
+        answer, doubt = decision.answer, _doubt(decision.verdict)
         if isinstance(answer, NoAnswer):
             return cls(doubt=answer.reason)
+        if doubt is not None:  # who is kept, or is young, gets an answer whatever is known
+            return cls(doubt=doubt)
         if decision.standing.stage is Stage.HELD:
             return cls(held_by=HeldBy.PLAN)
         return cls(held_by=HeldBy.PAUSE if is_paused and answer.because in _ONLY_TIME else answer.because)
@@ -82,8 +84,11 @@ class Keeper:
     @classmethod
     def of_nobody(cls, verdict: WorkloadVerdict) -> "Keeper":
         """Of a pod that nobody scales, by the verdict that the defaults give."""
-        unknown = verdict.verdict if isinstance(verdict.verdict, Unknown) else None
-        return cls(doubt=unknown.reason if unknown else None)
+        return cls(doubt=_doubt(verdict))
+
+
+def _doubt(verdict: WorkloadVerdict | None) -> Unknowable | None:
+    return verdict.verdict.reason if verdict is not None and isinstance(verdict.verdict, Unknown) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

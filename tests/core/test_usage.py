@@ -105,6 +105,12 @@ def test_each_gpu_is_in_one_state_and_says_why(gpu: GpuEvidence, keeper: Keeper,
     assert state_of(gpu, keeper) == expected
 
 
+@pytest.mark.parametrize("because", [Because.KEPT, Because.WARMING_UP, Because.IDLE_NOT_LONG_ENOUGH])
+def test_an_answer_that_needs_no_verdict_makes_no_idle_gpu_of_a_workload_that_is_not_known(because: Because) -> None:
+    told = decision(Active(because=because, message=""), verdict=verdict(unknown(Unknowable.MISSING_GPUS)))
+    assert state_of(gpu_evidence(IDLE), Keeper.of_decision(told)) == ("Unknown", "MissingGPUs")
+
+
 def test_one_that_waits_for_the_rest_of_its_plan_is_held_although_it_is_told_to_go() -> None:
     told = Inactive(because=Because.RECLAIMED, message="")
     held = decision(told, standing=standing(stage=Stage.HELD, desired_replicas=0))
