@@ -94,7 +94,7 @@ async def test_a_token_file_that_ends_in_a_newline_is_sent_and_read_again(crooke
         await transport.get(PODS)
         assert authorization(crooked) == "Bearer first"
         token.write_text("second\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while authorization(crooked) != "Bearer second":
                 await asyncio.sleep(0.02)
                 await transport.get(PODS)
@@ -133,7 +133,7 @@ async def test_a_credential_plugin_is_run_and_run_again(crooked, tmp_path):
     async with KubeTransport(replace(await open_access(kubeconfig), refresh_seconds=0.05)) as transport:
         await transport.get(PODS)
         assert authorization(crooked) == "Bearer token-1"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while authorization(crooked) == "Bearer token-1":
                 await asyncio.sleep(0.05)
                 await transport.get(PODS)

@@ -39,7 +39,7 @@ async def reflecting(transport, *, kind=Pod, timing=TIMING, synced=True, **optio
     task = asyncio.create_task(reflector.run())
     try:
         if synced:
-            await asyncio.wait_for(reflector.wait_synced(), 5)
+            await asyncio.wait_for(reflector.wait_synced(), 30)
         yield reflector
     finally:
         task.cancel()
@@ -47,7 +47,7 @@ async def reflecting(transport, *, kind=Pod, timing=TIMING, synced=True, **optio
             await task
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -138,7 +138,7 @@ async def test_subscribers_have_heard_everything_when_it_is_synced(crooked, tran
     heard = []
     reflector.subscribe(heard.append)
     task = asyncio.create_task(reflector.run())
-    await asyncio.wait_for(reflector.wait_synced(), 5)
+    await asyncio.wait_for(reflector.wait_synced(), 30)
     assert len(heard) == len(reflector) == 1000
     task.cancel()
 
@@ -294,7 +294,7 @@ async def test_a_half_open_watch_dies_of_its_silence_and_is_replaced(crooked, tr
     serve(crooked, lists=[listing()], watches=[streaming(), streaming(event("ADDED", pod("a", 101)))])
     async with reflecting(transport, timing=timing) as reflector:
         states = set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while names(reflector) != ["a"]:
                 states.add(type(reflector.state))
                 await asyncio.sleep(0.002)

@@ -61,11 +61,11 @@ async def reflecting(transport, *namespaces, resource=POD, **options):
             await running
 
 
-async def synced(reflector, seconds=5.0):
+async def synced(reflector, seconds=30.0):
     await asyncio.wait_for(reflector.wait_synced(), seconds)
 
 
-async def until(condition, seconds=5.0):
+async def until(condition, seconds=30.0):
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -159,7 +159,7 @@ async def test_one_that_has_not_answered_yet_is_waited_for(api, transport):
     api.has("a", "x")
     api.lists["slow"] = hang
     async with reflecting(transport, "a", "slow") as copy:
-        await asyncio.wait_for(copy.within("a").wait_synced(), 5)
+        await asyncio.wait_for(copy.within("a").wait_synced(), 30)
         assert (copy.is_synced, copy.age, copy.state) == (False, math.inf, Disconnected("not listed yet"))
         with pytest.raises(TimeoutError):
             await synced(copy, 0.1)

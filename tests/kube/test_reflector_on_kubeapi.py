@@ -25,7 +25,7 @@ async def reflect(client):
     async def start(resource=CONFIG_MAP, kind=Generic, *, timing=TIMING, **options):
         reflector = Reflector(client, resource, kind, timing=timing, **options)
         tasks.append(asyncio.create_task(reflector.run()))
-        await asyncio.wait_for(reflector.wait_synced(), 10)
+        await asyncio.wait_for(reflector.wait_synced(), 30)
         return reflector
 
     yield start
@@ -35,7 +35,7 @@ async def reflect(client):
             await task
 
 
-async def until(condition, seconds=5.0):
+async def until(condition, seconds=30.0):
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

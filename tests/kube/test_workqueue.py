@@ -9,7 +9,7 @@ from scaler.kube.workqueue import QueueClosed, WorkQueue
 
 
 async def soon(awaitable):
-    return await asyncio.wait_for(awaitable, 2)
+    return await asyncio.wait_for(awaitable, 30)
 
 
 async def nothing_comes(queue, seconds=0.03):

@@ -173,7 +173,7 @@ class Place:
         phases = [pod["status"].get("phase") for pod in self.pods(name) if not pod["metadata"].get("deletionTimestamp")]
         return bool(phases) and set(phases) == {"Running"}
 
-    async def until(self, predicate: Callable[[], Any], what: str, *, within: float = 15.0) -> None:
+    async def until(self, predicate: Callable[[], Any], what: str, *, within: float = 30.0) -> None:
         await self.world.wait_for(predicate, what, within=within)
 
     async def takes(self, victim: str, *, for_gang: str) -> None:

@@ -214,7 +214,7 @@ async def serving(folder: Path, *definitions: dict[str, Any], **given: Any) -> A
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not is_so():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
 
@@ -395,7 +395,7 @@ async def test_nothing_is_left_of_a_gang_that_is_gone(asked: Cluster, end: str) 
 
 async def test_with_its_workload_everything_goes_by_itself(asked: Cluster) -> None:
     await asked.client.delete(WORKLOAD.path(NAMESPACE, "job-a"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await asked.names() or await asked.templates():  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
 

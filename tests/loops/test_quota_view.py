@@ -110,7 +110,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await api.stop()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
