@@ -18,6 +18,7 @@ PARAMETERS = ("caCert", "tlsClientCert", "tlsClientKey")
 """What KEDA takes from a TriggerAuthentication only, as PEM."""
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,16 @@ def terms_of(metadata: Mapping[str, str], parameters: Mapping[str, bytes]) -> Te
 
 def split_address(address: str) -> tuple[str, int]:
     """Host, without brackets, and port of a `scalerAddress`. Raises: ValueError."""
-    host, colon, port = address.removeprefix("dns:///").rpartition(":")
-    if not (colon and host and port.isdecimal()):
+    host, _, port = address.removeprefix("dns:///").rpartition(":")
+    host = host.strip("[]")
+    if not (_may_be_looked_up(host) and port.isdecimal() and int(port) <= _LAST_PORT):
         raise ValueError(f"{address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    return host, int(port)
+
+
+def _may_be_looked_up(host: str) -> bool:
+    """Whether it has the shape of a name or an address. Of any other, sockets raise what is no error of networks."""
+    try:
+        return bool(host.encode("idna")) and host.isprintable()
+    except UnicodeError:  # a part between dots that is empty, or longer than 63 characters
+        return False

@@ -385,10 +385,24 @@ async def test_names_of_the_cluster_are_not_looked_up_from_outside(monkeypatch: 
             assert {each.check for each in chain_findings([caller], seen, now)} == checks
 
 
-async def test_an_address_that_is_none_is_left_to_others() -> None:
+NO_ADDRESSES = (
+    "scaler",
+    "scaler:",
+    ":9090",
+    "a..b:9090",
+    ".scaler:9090",
+    f"{'x' * 64}.svc:9090",
+    "a\0b:9090",
+    "a:65536",
+)
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+async def test_an_address_that_is_none_is_left_to_others(address: str) -> None:
+    """Whoever may create a ScaledObject writes it, and must not end the look at all the others."""
     now = datetime.now(UTC)
-    caller = replace(caller_of(Case()), metadata={"scalerAddress": "scaler"})
-    assert [*chain_findings([caller], await look([caller], None, now), now)] == []
+    caller = replace(caller_of(Case()), metadata={"scalerAddress": address})
+    assert [*chain_findings([caller], await look([caller], ("127.0.0.1", 1), now), now)] == []
 
 
 def test_where_to_connect_to_is_host_and_port() -> None:

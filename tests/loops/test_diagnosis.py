@@ -638,6 +638,9 @@ ADDRESSES = {
     "a Service with a cluster IP": ("scaler.gpus.svc:9090", [service(clusterIP="10.0.0.1")], {(WARN, "NotHeadless")}),
     "no port": ("scaler.gpus.svc", [service()], {(FAIL, "NoAddress")}),
     "no address": ("", [service()], {(FAIL, "NoAddress")}),
+    "a scheme and a port": ("dns:///:9090", [service()], {(FAIL, "NoAddress")}),
+    "a name that is no name": ("scaler..svc:9090", [service()], {(FAIL, "NoAddress")}),
+    "a port that is no port": ("scaler.gpus.svc:65536", [service()], {(FAIL, "NoAddress")}),
     "somewhere outside, which nobody here can see": ("gpus.example.com.:9090", [], set()),
     "an IP address": ("10.0.0.1:9090", [], set()),
 }

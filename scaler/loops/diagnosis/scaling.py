@@ -28,6 +28,7 @@ from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.kueue.workloads import group_of
 from scaler.loops.diagnosis.findings import Finding, Severity, Topic
 from scaler.loops.evaluation import EXTERNAL_TRIGGERS
+from scaler.tls.calling import split_address
 
 _IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d+)")
 """A Service's address as pods of the cluster write it."""
@@ -232,14 +233,17 @@ def _address_findings(triggers: Sequence[Trigger], services: Sequence[Service] |
     """About each address once, however many ScaledObjects name it."""
     for address in dict.fromkeys(trigger.metadata.get("scalerAddress", "") for trigger in triggers):
         finding = partial(Finding, topic=Topic.SCALED_OBJECTS, where=f"scalerAddress {address or '(none)'}")
-        if not re.fullmatch(r".+:\d+", address):
+        try:
+            split_address(address)
+        except ValueError:
             yield finding(
                 severity=Severity.FAIL,
                 check="NoAddress",
                 what="it is not HOST:PORT, so that KEDA calls nobody",
                 do="write for example idle-gpu-scaler.idle-gpu-scaler.svc.cluster.local:9090",
             )
-        elif services is not None and (found := _IN_CLUSTER.fullmatch(address)):
+            continue
+        if services is not None and (found := _IN_CLUSTER.fullmatch(address)):
             yield from _of_service(finding, found, services)
 
 
