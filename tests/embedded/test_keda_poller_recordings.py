@@ -34,7 +34,7 @@ NAMES = (
     "keda-new-scaledobject-over-running-target",
 )
 
-pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recordings are not on this machine")
+pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings: set SCALER_SHARED_DATA")
 
 
 @cache

@@ -13,7 +13,7 @@ from scaler.embedded.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, LOCAL_QUE
 from scaler.embedded.kueue.names import workload_name
 
 RECORDINGS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "recordings"
-needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recordings are not on this machine")
+needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings: set SCALER_SHARED_DATA")
 
 ADMITTED = ("active", "QuotaReserved=True/QuotaReserved", "Admitted=True/Admitted")
 

@@ -233,7 +233,7 @@ async def test_the_kubeconfig_leads_to_the_api(world: World, tmp_path: Path) -> 
 
 
 REAL_CRDS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "crds"
-needs_real_crds = pytest.mark.skipif(not REAL_CRDS.is_dir(), reason="the real CRDs are not on this machine")
+needs_real_crds = pytest.mark.skipif(not REAL_CRDS.is_dir(), reason="no real definitions: set SCALER_SHARED_DATA")
 
 
 @cache

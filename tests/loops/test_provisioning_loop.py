@@ -633,7 +633,7 @@ async def test_where_only_the_beta_is_served_that_is_used(tmp_path: Path) -> Non
         assert (await cluster.look()).kind is Kind.PROVISIONED
 
 
-@pytest.mark.skipif(not REAL_PROVREQ.is_file(), reason="the real definition is not on this machine")
+@pytest.mark.skipif(not REAL_PROVREQ.is_file(), reason="no real definitions: set SCALER_SHARED_DATA")
 async def test_the_real_definition_takes_what_is_written(tmp_path: Path) -> None:
     definition = yaml.load(REAL_PROVREQ.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     async with serving(tmp_path, definition) as cluster:
