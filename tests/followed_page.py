@@ -87,7 +87,7 @@ class Helm:
         else:
             assert verb == "upgrade", f"nobody has told this test what helm {verb} does"
             before = self.releases[key].values if "--reset-then-reuse-values" in options.given else self.beside
-        values = helm_chart.merged(before, *map(set_by, options.given.get("--set", ())))
+        values = helm_chart.merged(before, *map(helm_chart.set_by, options.given.get("--set", ())))
         self.releases[key] = Release(name=name, namespace=key[0], values=values)
         return self.releases[key]
 
@@ -110,12 +110,3 @@ class _Options:
                 self.given[word] = []
             else:
                 self.alone.append(word)
-
-
-def set_by(assignment: str) -> Json:
-    """`a.b=c` as Helm's `--set` reads it: numbers, booleans and null are not text."""
-    path, _, text = assignment.partition("=")
-    value: Any = yaml.safe_load(text) if re.fullmatch(r"true|false|null|-?\d+", text) else text
-    for part in reversed(path.split(".")):
-        value = {part: value}
-    return dict(value)

@@ -1,8 +1,9 @@
 """Every page of the documentation, whoever wrote it: links lead somewhere, commands can be typed, settings exist."""
 
+import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -237,33 +238,12 @@ def installed() -> Iterator[tuple[str, list[str]]]:
             yield shown(page), shlex.split(line, comments=True)
 
 
-def value_of(text: str) -> Any:
-    """As Helm's `--set` reads it, of what pages write."""
-    if text.startswith("{"):
-        return [value_of(each) for each in text.strip("{}").split(",")]
-    return {"true": True, "false": False, "null": None}.get(text, text)
-
-
-def values_of(words: Sequence[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for flag, given in pairwise(words):
-        if flag == "-f":
-            values = helm_chart.merged(values, yaml.safe_load((ROOT / given).read_text(encoding="utf-8")))
-        elif flag == "--set":
-            path, _, text = given.partition("=")
-            nested = value_of(text)
-            for part in reversed(path.split(".")):
-                nested = {part: nested}
-            values = helm_chart.merged(values, nested)
-    return values
-
-
 HELM = list(installed())
 
 
 @pytest.mark.parametrize(("page", "words"), HELM, ids=[f"{page} {n}" for n, (page, _) in enumerate(HELM)])
 def test_the_chart_takes_every_value_that_is_shown(page: str, words: list[str]) -> None:
-    values = values_of(words)
+    values = helm_chart.given_by(words)
     assert values
     found = helm_chart.objects(values)
     assert {"Deployment", "ServiceAccount"} <= {each["kind"] for each in found}
@@ -278,8 +258,55 @@ def test_commands_of_helm_are_found_on_all_pages_that_install() -> None:
 
 @pytest.mark.parametrize("page", [page for page in pages() if page.parent.name in {"docs", ROOT.name}], ids=shown)
 def test_files_that_are_named_are_there(page: Path) -> None:
-    named = re.findall(r"(?<![\w./-])((?:deploy|dashboards|docs|benchmarks|tests)/[\w./-]*\w)", text_of(page))
-    assert not [path for path in named if not (ROOT / path).exists()]
+    assert not [path for path in files_named(page) if not (ROOT / path).exists()]
+
+
+def files_named(page: Path) -> list[str]:
+    return re.findall(r"(?<![\w./-])((?:deploy|dashboards|docs|benchmarks|tests)/[\w./-]*\w)", text_of(page))
+
+
+def test_files_are_found_where_they_are_named() -> None:
+    assert "deploy/helm/idle-gpu-scaler/values-gke.yaml" in files_named(ROOT / "docs" / "install.md")
+
+
+# -------------------------------------------------------------------------------------------------- values and settings
+
+SCHEMA = json.loads((helm_chart.FOLDER / "values.schema.json").read_text(encoding="utf-8"))
+NEITHER = {"dashboards.mutations", "grpc.health.v1"}
+"""What else is written as code and begins like a value or a setting: a module, and the name of an API."""
+
+
+@cache
+def named_ones() -> frozenset[str]:
+    """The paths of all values of the chart, of all settings, and of what is above them."""
+    settings = re.findall(r"^\| `([^`]+)` \|", settings_page.tables(), re.MULTILINE)
+    parts = [path.replace("[]", "").split(".") for path in settings]
+    return frozenset({*_below(SCHEMA, ""), *(".".join(each[:n]) for each in parts for n in range(1, len(each) + 1))})
+
+
+def _below(schema: dict[str, Any], above: str) -> Iterator[str]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{above}{name}"
+        yield from _below(inner, f"{above}{name}.")
+
+
+def paths_named(text: str) -> list[str]:
+    """What is written as code and begins like one of them; `tls.crt` is a file."""
+    tops = "|".join(sorted(path for path in named_ones() if "." not in path))
+    found = re.findall(rf"`((?:{tops})\.[\w.]+)[`:=]", text)
+    return [path for path in found if path not in NEITHER and not path.endswith((".yaml", ".crt", ".key"))]
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if paths_named(text_of(page))], ids=shown)
+def test_values_and_settings_that_are_named_are_there(page: Path) -> None:
+    assert [path for path in paths_named(text_of(page)) if path not in named_ones()] == []
+
+
+def test_values_and_settings_are_found_where_they_are_named() -> None:
+    text = "`networkPolicy.kedaPeers`, `reclaim.budgets: []`, `serviceMonitor.enabled=true`, `tls.crt`, `metrics.price`"
+    found = ["networkPolicy.kedaPeers", "reclaim.budgets", "serviceMonitor.enabled", "metrics.price"]
+    assert paths_named(text) == found
+    assert set(found) - named_ones() == {"metrics.price"}
 
 
 # ------------------------------------------------------------------------------------------------------------- settings

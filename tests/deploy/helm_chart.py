@@ -1,6 +1,9 @@
 """The Helm chart, rendered: values in, objects out."""
 
+import re
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,32 @@ def merged(*layers: Json) -> Json:
             old = result.get(key)
             result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return result
+
+
+def given_by(words: Sequence[str]) -> Json:
+    """The values that a command of Helm gives by `-f` and `--set`; files are below the project's root."""
+    values: Json = {}
+    for flag, given in pairwise(words):
+        if flag == "-f":
+            values = merged(values, yaml.safe_load((ROOT / given).read_text(encoding="utf-8")))
+        elif flag == "--set":
+            values = merged(values, set_by(given))
+    return values
+
+
+def set_by(assignment: str) -> Json:
+    """`a.b=c` as Helm's `--set` reads it: numbers, booleans and null are not text, and braces hold a list."""
+    path, _, text = assignment.partition("=")
+    value = _value_of(text)
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def _value_of(text: str) -> Any:
+    if text.startswith("{"):
+        return [_value_of(each) for each in text.strip("{}").split(",")]
+    return yaml.safe_load(text) if re.fullmatch(r"true|false|null|-?\d+", text) else text
 
 
 @cache

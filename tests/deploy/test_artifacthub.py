@@ -86,11 +86,6 @@ def test_its_example_is_an_object_like_those_of_the_examples() -> None:
 
 def test_it_is_installed_by_values_that_the_chart_has() -> None:
     install = read(current() / "artifacthub-pkg.yml")["install"]
-    values: dict[str, Any] = {}
-    for path, text in re.findall(r"--set ([\w.]+)=(\S+)", install):
-        at = values
-        *above, last = path.split(".")
-        for part in above:
-            at = at.setdefault(part, {})
-        at[last] = text
+    values = helm_chart.given_by(install[install.index("helm install") :].split())
+    assert values
     assert helm_chart.objects(values)
