@@ -9,6 +9,7 @@ installed they are skipped with that reason, except in CI, where they fail.
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,11 +50,17 @@ def static_scrape(job: str, *targets: str, interval: str = "200ms", **more: Any)
     }
 
 
+_PORTS = range(20_000, 32_000)
+"""Below those that systems hand out to whoever asks for any: one of those may be somebody else's a moment later."""
+
+
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback interface that nobody has now, and that nobody gets who asks for any port."""
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no free TCP port was found in {_PORTS}")
 
 
 class PrometheusServer:

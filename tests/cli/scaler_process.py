@@ -3,18 +3,12 @@
 import asyncio
 import json
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from prometheus_server import free_port
 
 
 class ScalerProcess:
