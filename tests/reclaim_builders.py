@@ -13,6 +13,7 @@ from scaler.core.quota.model import ClusterQueue, Cohort, Flavor, Workload
 from scaler.core.quota.roster import World
 from scaler.core.quota.tree import build_trees
 from scaler.core.reclaim import Candidate, Request, Scene
+from scaler.core.reclaim.values import Marked
 from scaler.core.scopes import Member
 
 
@@ -42,6 +43,7 @@ def scene(
     given_flavors: Mapping[str, Flavor] | None = None,
     fair_sharing: bool = False,
     capacity: Capacity | None = None,
+    marked: Marked | None = None,
     of: str = "a",
 ) -> Scene:
     """The tree of queue `of`. LocalQueues are named like their ClusterQueues."""
@@ -65,6 +67,7 @@ def scene(
         fair_sharing=fair_sharing,
         now=NOW,
         capacity=capacity,
+        marked=marked or {},
     )
 
 

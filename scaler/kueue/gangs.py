@@ -8,20 +8,21 @@ Laws:
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scaler.core import nodes as core
 from scaler.core.gate_values import Gang
-from scaler.core.nodes import ANYWHERE, NodeSelection
+from scaler.core.nodes import NodeSelection
 from scaler.core.placement import Demand, bearing, on_flavors
 from scaler.core.provisioning import PodSetUpdate
 from scaler.core.quota.model import Flavor
 from scaler.kube import kueue_objects as kube
-from scaler.kube.nodes import terms, tolerations
+from scaler.kube.nodes import tolerations
 from scaler.kube.objects import condition, is_true
 from scaler.kueue.admission_checks import entry_of, yielded_of
-from scaler.kueue.pod_neighbours import marks_of, uncounted, words_of
+from scaler.kueue.pod_neighbours import uncounted, words_of
+from scaler.kueue.pod_nodes import selection_of
 from scaler.kueue.pod_requests import pod_requests
 from scaler.kueue.provisioning_requests import CONSUME_ANNOTATION, Flavors, assignments_of, counts_of, reserved_at
 from scaler.kueue.quota_queues import flavor_of
@@ -95,11 +96,6 @@ class Needs:
         )
 
 
-def beside(demand: Demand, closed: Collection[str]) -> Demand:
-    """The demand for pods that may not go to these nodes, by their names."""
-    return replace(demand, nodes=replace(demand.nodes, closed=frozenset(closed))) if closed else demand
-
-
 def needs_of(workload: kube.Workload, flavors: Flavors) -> Needs:
     """What the pods of an admitted Workload need. Raises: ValueError for what cannot be read, or is not known."""
     counts = counts_of(workload)
@@ -109,7 +105,7 @@ def needs_of(workload: kube.Workload, flavors: Flavors) -> Needs:
     demands = []
     for each in workload.spec.pod_sets:
         requests = _requests(each)
-        nodes = on_flavors(_selection(workload, each), assigned.get(each.name, ()))
+        nodes = on_flavors(selection_of(workload, each), assigned.get(each.name, ()))
         demands.append(
             Demand(
                 pod_set=each.name,
@@ -138,19 +134,6 @@ def _requests(pod_set: kube.PodSet) -> Mapping[str, int]:
         return pod_requests(pod_set.template.spec)
     except ValueError as error:
         raise ValueError(f"PodSet {pod_set.name}: {error}") from None
-
-
-def _selection(workload: kube.Workload, pod_set: kube.PodSet) -> NodeSelection:
-    spec, marks = pod_set.template.spec, marks_of(workload, pod_set)
-    if not (spec.node_selector or spec.affinity or spec.tolerations or marks):
-        return ANYWHERE
-    try:
-        alternatives = terms(spec.affinity)
-    except ValueError as error:
-        raise ValueError(f"PodSet {pod_set.name}: node affinity: {error}") from None
-    return NodeSelection(
-        labels=spec.node_selector, terms=alternatives, tolerations=tolerations(spec.tolerations), apart=marks
-    )
 
 
 # ------------------------------------------------------------------------------------------------ what checks give them

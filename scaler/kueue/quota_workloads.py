@@ -28,9 +28,9 @@ from scaler.core.nodes import ANYWHERE, NodeSelection
 from scaler.core.quota import model
 from scaler.core.quota.amounts import Requests, amount, canonical
 from scaler.kube import kueue_objects as kube
-from scaler.kube.nodes import terms, tolerations
 from scaler.kube.objects import Condition, Quantity
 from scaler.kueue.foresight import unforeseeable
+from scaler.kueue.pod_nodes import selection_of
 from scaler.kueue.pod_requests import effective, over_limits, pod_requests
 
 BOOST_ANNOTATION = "kueue.x-k8s.io/priority-boost"
@@ -167,7 +167,7 @@ def _pod_sets(
             count=counts[each.name],
             requests=_requests(each, counts[each.name], counted, excluded, doubts),
             min_count=each.min_count,
-            nodes=_nodes(each, doubts),
+            nodes=_nodes(workload, each, doubts),
         )
         for each in workload.spec.pod_sets
     )
@@ -229,16 +229,12 @@ def _shared(items: tuple[tuple[str, int], ...]) -> Requests:
     return MappingProxyType(dict(items))
 
 
-def _nodes(pod_set: kube.PodSet, doubts: list[str]) -> NodeSelection:
-    spec = pod_set.template.spec
-    if not (spec.node_selector or spec.affinity or spec.tolerations):
-        return ANYWHERE
+def _nodes(workload: kube.Workload, pod_set: kube.PodSet, doubts: list[str]) -> NodeSelection:
     try:
-        alternatives = terms(spec.affinity)
+        return selection_of(workload, pod_set)
     except ValueError as error:
-        doubts.append(f"PodSet {pod_set.name}: node affinity: {error}")
-        alternatives = ()
-    return NodeSelection(labels=spec.node_selector, terms=alternatives, tolerations=tolerations(spec.tolerations))
+        doubts.append(str(error))
+        return ANYWHERE
 
 
 # ---------------------------------------------------------------------------------------------------- what it holds

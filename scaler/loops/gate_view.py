@@ -18,7 +18,7 @@ from math import isfinite
 
 from scaler.core.claims import Claim
 from scaler.core.gate_values import Gang
-from scaler.core.placement import Demand, Seat
+from scaler.core.placement import Demand, Seat, beside
 from scaler.core.pods import TERMINAL
 from scaler.core.quota.inferences import MULTIKUEUE
 from scaler.kube.copies import Change
@@ -28,7 +28,7 @@ from scaler.kube.objects import Pod, is_true
 from scaler.kube.quota_objects import AdmissionCheck, ResourceFlavor
 from scaler.kube.reflector import Absent, Reflecting
 from scaler.kueue.admission_checks import is_ours
-from scaler.kueue.gangs import Needs, beside, gang_of, holds_quota, needs_of
+from scaler.kueue.gangs import Needs, gang_of, holds_quota, needs_of
 from scaler.kueue.pod_neighbours import PODSET_LABEL, marked_pod_sets
 from scaler.loops.cluster import Cluster, Remembered, Store
 from scaler.loops.endings import Copy, pods_of

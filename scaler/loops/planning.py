@@ -6,7 +6,7 @@ made on copies, in a thread, while KEDA goes on getting its answers.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from scaler.core.budgets import Books, Exhausted
@@ -18,12 +18,14 @@ from scaler.core.quota.roster import World
 from scaler.core.quota.snapshot import Snapshot
 from scaler.core.quota.tree import Tree
 from scaler.core.reclaim import Candidate, NoPlan, Plan, Request, Scene, Why, plan_reclaim
+from scaler.core.reclaim.values import Marked
 from scaler.core.reclaim_policy import ReclaimPolicy
 from scaler.core.scopes import Member
 from scaler.core.spending import Spending
 from scaler.loops.board import Board, Evaluation
 from scaler.loops.candidates import Idlers, find_idlers, gpus_of, waiting_gangs
 from scaler.loops.cluster import Cluster
+from scaler.loops.neighbours import marked_nodes
 from scaler.loops.quota_view import Blind, QuotaView
 from scaler.loops.spending import spending_of
 
@@ -43,6 +45,8 @@ class Sight:
     """Why it is not known where pods fit, although plans depend on it; empty where it is."""
     gangs: Sequence[Workload] = ()
     """All that wait for GPUs, in the order in which plans are made."""
+    marked: Marked = field(default_factory=dict)
+    """Which nodes have pods that others keep away from, where it is known what nodes have free."""
 
 
 class Planning:
@@ -103,6 +107,7 @@ class Planning:
             nodes_unseen=free.reason if isinstance(free, Blind) else "",
             now=now,
             gangs=waiting_gangs(snapshot.workloads.values(), self._cluster),
+            marked=marked_nodes(snapshot, self._cluster) if isinstance(free, Capacity) else {},
         )
 
     def quota(self) -> Snapshot | Blind:
@@ -177,6 +182,7 @@ class Planning:
             fair_sharing=self._policy.fair_sharing,
             now=sight.now,
             capacity=capacity,
+            marked=sight.marked,
         )
         self._scenes[tree.root.name, with_nodes] = (version, id(capacity), sight.now, scene)
         return scene

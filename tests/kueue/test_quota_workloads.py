@@ -409,6 +409,29 @@ def test_names_and_images_make_no_shape() -> None:
     assert shape(containers=[{"name": "x", "image": "y", "resources": {"requests": {GPU: 1}}}]) == shape()
 
 
+# ---------------------------------------------------------------------------------------------------- which nodes
+
+
+def apart(**selector: Any) -> dict[str, Any]:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def test_pods_that_need_a_node_each_say_so() -> None:
+    listens = {"resources": {"requests": {GPU: 1}}, "ports": [{"hostPort": 29500}]}
+    of_job = apart(matchLabels={"kueue.x-k8s.io/podset": "main"})
+    found = [
+        seen(gang(pod_set(spec=spec))).pod_sets[0].nodes for spec in ({"containers": [listens]}, {"affinity": of_job})
+    ]
+    assert [each.apart[0].partition(" ")[0] for each in found] == ["port", "apart"]
+    assert not seen(gang()).pod_sets[0].nodes.apart
+
+
+def test_one_whose_neighbours_cannot_be_read_cannot_be_foreseen() -> None:
+    found = seen(gang(pod_set(spec={"affinity": apart(matchExpressions=[{"key": "app", "operator": "Like"}])})))
+    assert found.opaque_because.startswith("PodSet main: ")
+
+
 # ------------------------------------------------------------------------------------------------- what a Kueue did
 
 

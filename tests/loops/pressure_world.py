@@ -303,6 +303,7 @@ class PressureWorld:
         *,
         gpus: int = 2,
         queue: str = "cq",
+        host_port: int = 0,
         metadata: Mapping[str, str] | None = None,
         more_triggers: Sequence[Mapping[str, str]] = (),
         **annotations: str,
@@ -313,7 +314,7 @@ class PressureWorld:
         self.busy.setdefault(name, [])
         spec = {"replicas": 1, "workloadRef": {"name": name}}
         self.api.create(SCALABLE_WORKLOAD, name, {"spec": spec, "status": {"workloadUID": "known"}})
-        self.waits(name, gpus=gpus, queue=queue, created=LONG_AGO)
+        self.waits(name, gpus=gpus, queue=queue, created=LONG_AGO, host_port=host_port)
         self._admit(name, LONG_AGO)
         self._starts_pods(name, LONG_AGO)
 
@@ -337,10 +338,13 @@ class PressureWorld:
         self.checks = {"admissionChecksStrategy": {"admissionChecks": rules}}
         self.has_quota(self.quotas["cq"])
 
-    def waits(self, name: str, *, gpus: int = 8, queue: str = "cq", created: datetime | None = None) -> None:
-        """A Workload of one pod that nobody has admitted yet."""
+    def waits(
+        self, name: str, *, gpus: int = 8, queue: str = "cq", created: datetime | None = None, host_port: int = 0
+    ) -> None:
+        """A Workload of one pod that nobody has admitted yet; with a port, which a node has for one pod only."""
         amounts = {GPU: str(gpus)}
         container = {"name": "main", "image": "train:1", "resources": {"requests": amounts, "limits": amounts}}
+        container |= {"ports": [{"containerPort": host_port, "hostPort": host_port}]} if host_port else {}
         pod_set = {"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}
         spec = {"active": True, "queueName": queue, "podSets": [pod_set]}
         metadata = {"creationTimestamp": stamp(created or self.now)}

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from pressure_world import GPU, PressureWorld
 
 from scaler.core.placement import Capacity, Node, Occupant, capacity_of
@@ -167,6 +168,45 @@ async def test_nodes_are_looked_at_where_they_are_known_and_settings_ask_for_it(
         assert isinstance(found, Sight)
         plan = await planning.plan(found, gang(sight))
         assert (plan.why if isinstance(plan, NoPlan) else None) is why
+
+
+@pytest.mark.parametrize(
+    ("of_gang", "of_busy", "ends", "is_planned"),
+    [(0, 29500, False, True), (29500, 0, False, True), (29500, 29500, False, False), (29500, 29500, True, True)],
+    ids=["the gang needs no port", "nobody has its port", "one who stays has its port", "one who ends has it"],
+)
+async def test_a_port_that_somebody_keeps_closes_his_node(
+    of_gang: int, of_busy: int, ends: bool, is_planned: bool
+) -> None:
+    """Of 12 GPUs 4 are idle and 2 are busy, all on one node: with idle gone 10 are free there, for a pod of 8."""
+    world = PressureWorld(12)
+    world.runs("idle", gpus=4)
+    world.runs("busy", gpus=2, host_port=of_busy)
+    world.works("busy")
+    world.waits("gang", gpus=8, host_port=of_gang)
+    if ends:
+        (pod,) = world.cluster.pods.by_index("workload", ("demo", "busy"))
+        world.cluster.pods.put(replace(pod, metadata=replace(pod.metadata, deletion_timestamp=world.now)))
+    node = Node(name="node-a", labels={}, allocatable={GPU: 12, "pods": 110})
+    held = {"idle": 4, "busy": 2}
+    pods = [
+        Occupant(pod=name, node="node-a", workload=f"demo/{name}", requests={GPU: gpus}) for name, gpus in held.items()
+    ]
+    await world.judged()
+    planning = Planning(
+        world.evaluator.cluster,
+        world.board,
+        cast(QuotaView, world.view),
+        ReclaimPolicy(),
+        max_age=timedelta(minutes=1),
+        capacity=lambda: capacity_of([node], pods),
+    )
+    sight = planning.look(world.now)
+    assert isinstance(sight, Sight)
+    found = await planning.plan(sight, gang(sight))
+    assert isinstance(found, Plan) == is_planned
+    if isinstance(found, NoPlan):
+        assert found.why is Why.PLACEMENT_IMPOSSIBLE
 
 
 async def test_without_nodes_only_quota_is_planned_for_and_the_plan_says_so() -> None:

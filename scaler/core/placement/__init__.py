@@ -16,7 +16,7 @@ asks for thousands of sets. Everything a caller needs is named here; how it is d
 """
 
 from scaler.core.placement.capacity import Capacity, Freed, Hole, Seat, capacity_of
-from scaler.core.placement.demand import Demand, bearing, demand_of, on_flavors
+from scaler.core.placement.demand import Demand, bearing, beside, demand_of, on_flavors
 from scaler.core.placement.index import Exclusions, Node, NodeIndex, is_device
 from scaler.core.placement.occupancy import Occupant
 from scaler.core.placement.rooms import Rooms
@@ -40,6 +40,7 @@ __all__ = [
     "Shortage",
     "Unproven",
     "bearing",
+    "beside",
     "capacity_of",
     "demand_of",
     "fits",

@@ -1,6 +1,6 @@
 """What a gang needs of the nodes: pods of several shapes, each where its own rules and its flavors allow."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from scaler.core.nodes import ANYWHERE, NodeSelection, Operator, Requirement, Toleration
@@ -29,6 +29,11 @@ def demand_of(pod_set: PodSet, flavors: Iterable[Flavor] = (), *, count: int | N
         requests=pod_set.requests,
         nodes=bearing(on_flavors(pod_set.nodes, flavors), pod_set.requests),
     )
+
+
+def beside(demand: Demand, closed: Collection[str]) -> Demand:
+    """The demand for pods that may not go to these nodes, by their names."""
+    return replace(demand, nodes=replace(demand.nodes, closed=frozenset(closed))) if closed else demand
 
 
 def bearing(selection: NodeSelection, requests: Requests) -> NodeSelection:

@@ -5,7 +5,7 @@ The cycles of Kueue are simulated with the set gone, until everything is at rest
 * the gang is admitted, and not preempted again: in a cohort whose queues reclaim what they lend, an owner that waits
   may take back at once what the gang has borrowed;
 * nobody is preempted on the way whom Kueue would not preempt in any case;
-* its pods fit the nodes, together with those of whoever got in before it.
+* its pods fit the nodes, together with those of whoever got in before it, and beside those that they keep away from.
 
 A trial ends early where that is no longer possible. What budgets say is not asked here.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from scaler.core.placement import Capacity, Demand, Placement, Rooms, demand_of, fits, place
+from scaler.core.placement import Capacity, Demand, Placement, Rooms, beside, demand_of, fits, place
 from scaler.core.quota.cycle import Cycle
 from scaler.core.quota.model import Strategy, Workload
 from scaler.core.quota.simulation import Ending, Limits, Run, Simulation
@@ -189,25 +189,28 @@ class Trials:
         """Place the gang beside the others. Of those who have no room themselves, only as many pods as have."""
         if self._capacity is None:
             return trial
-        capacity = self._capacity.without(keys | entry.gone)
-        own = list(self._demands(entry.holder, ""))
-        beside = [list(self._demands(each, f"{each.key}/")) for each in entry.others.values()]
-        found = place([*own, *chain.from_iterable(beside)], capacity)
-        if beside and not isinstance(found, Placement):
-            beside = [demands if fits(demands, capacity) else as_far_as_room(demands, capacity) for demands in beside]
-            found = place([*own, *chain.from_iterable(beside)], capacity)
+        gone = keys | entry.gone
+        capacity = self._capacity.without(gone)
+        own = list(self._demands(entry.holder, "", gone))
+        others = [list(self._demands(each, f"{each.key}/", gone)) for each in entry.others.values()]
+        found = place([*own, *chain.from_iterable(others)], capacity)
+        if others and not isinstance(found, Placement):
+            others = [demands if fits(demands, capacity) else as_far_as_room(demands, capacity) for demands in others]
+            found = place([*own, *chain.from_iterable(others)], capacity)
         if isinstance(found, Placement):
             return replace(trial, placement=found)
-        beside_whom = f"beside {named(trial.others)}, who get in first: " if beside and fits(own, capacity) else ""
+        beside_whom = f"beside {named(trial.others)}, who get in first: " if others and fits(own, capacity) else ""
         return replace(trial, why=Why.PLACEMENT_IMPOSSIBLE, message=f"{beside_whom}{found.message}")
 
-    def _demands(self, workload: Workload, prefix: str) -> Iterable[Demand]:
+    def _demands(self, workload: Workload, prefix: str, gone: frozenset[str]) -> Iterable[Demand]:
         """What its pods need of the nodes, with the flavors that they got. Two Workloads may name PodSets alike."""
-        flavors = self._request.scene.world.market.flavors
+        scene, away = self._request.scene, gone | self._request.leaving | {workload.key}
+        flavors = scene.world.market.flavors
         pod_sets = {each.name: each for each in workload.pod_sets}
         for assignment in workload.held.assignments:
             chosen = [flavors[name] for name in sorted(set(assignment.flavors.values())) if name in flavors]
             demand = demand_of(pod_sets[assignment.name], chosen, count=assignment.count)
+            demand = beside(demand, scene.closed_to(demand.nodes.apart, away))
             yield replace(demand, pod_set=f"{prefix}{demand.pod_set}")
 
 

@@ -42,6 +42,7 @@ def twins_of(request: Request, forecast: Forecast, holders: Mapping[str, Workloa
             *_held(holders[each.workload]),
             request.scene.world.home(holders[each.workload]),
             on_nodes,
+            tuple(pods.nodes.apart for pods in holders[each.workload].pod_sets),
             _place(each),
         )
     are_alike = len(set(kinds.values())) == len(kinds) or not forecast.may_preempt

@@ -48,6 +48,8 @@ class Why(StrEnum):
 
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
+Marked = Mapping[str, Mapping[str, frozenset[str]]]
+"""By mark of which a node takes one pod, and key of the Workload: the nodes that have such pods, and keep them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class Scene:
     now: datetime
     capacity: Capacity | None = None
     """Free amounts of the nodes; None where nodes are not known, and then only quota is planned for."""
+    marked: Marked = field(default_factory=dict)
+    """Of all Workloads that hold quota, whatever their tree."""
     _forecasts: dict[frozenset[str], Forecast] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -99,6 +103,11 @@ class Scene:
         if known is None:
             known = self._forecasts[leaving] = forecast(self.simulation, leaving)
         return known
+
+    def closed_to(self, marks: Iterable[str], gone: Collection[str]) -> frozenset[str]:
+        """Nodes that take no pod with any of these marks, although those of these Workloads have gone."""
+        keepers = (nodes for mark in marks for key, nodes in self.marked.get(mark, {}).items() if key not in gone)
+        return frozenset().union(*keepers)
 
     def before(self, gang: Workload) -> list[Workload]:
         """Who waits in line before the gang in its ClusterQueue, the first one first."""

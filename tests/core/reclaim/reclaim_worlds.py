@@ -30,12 +30,15 @@ from scaler.core.quota.model import (
 )
 from scaler.core.quota.simulation import Ending, Simulation
 from scaler.core.reclaim import Candidate, Request, Scene
+from scaler.core.reclaim.values import Marked
 from scaler.core.scopes import Member
 from scaler.core.victims import Limits
 
 PLENTY = Limits(steps=200_000, questions=5_000, members=64)
 """More than any world here can ask for, so that every answer is exact."""
 
+MARK = "port TCP/29500"
+"""Of pods of which a node takes one."""
 _POLICIES = (PreemptionPolicy.NEVER, PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY)
 _WITHIN = (
     PreemptionPolicy.NEVER,
@@ -62,6 +65,7 @@ def requests(draw: st.DrawFn, most_candidates: int = 6) -> Request:
     if draw(st.integers(0, 3)) == 3:
         others.append(replace(gang, name="alike", uid="uid-alike", queued_at=_at(draw)))
     idle = [each for each in holders if draw(st.sampled_from((True, True, True, False)))][:most_candidates]
+    nodes = draw(_capacities(holders, flavors, resources))
     leaving = [each.key for each in holders if draw(st.integers(0, 15)) == 15]
     keys = tuple(FlavorResource(flavor, resource) for flavor in flavors for resource in resources)
     queues = [
@@ -78,7 +82,8 @@ def requests(draw: st.DrawFn, most_candidates: int = 6) -> Request:
             [gang, *holders, *others],
             cohorts=cohorts if len(above) > 1 else (),
             fair_sharing=draw(st.booleans()),
-            capacity=draw(_capacities(holders, flavors, resources)),
+            capacity=nodes,
+            marked=_marked(holders, nodes) if nodes is not None else {},
             of=gang.queue,
         ),
         candidates=tuple(candidate(each, cost=draw(st.integers(1, 5))) for each in idle),
@@ -135,7 +140,9 @@ def _holders(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: t
     return holding(
         queue=draw(st.sampled_from(names)),
         flavor=draw(st.sampled_from(flavors)),
-        pod_sets=(pod_set(requests={each: draw(st.integers(1, 4)) for each in resources}),),
+        pod_sets=(
+            pod_set(requests={each: draw(st.integers(1, 4)) for each in resources}, nodes=_marks(draw, ANYWHERE)),
+        ),
         priority=draw(st.integers(-1, 1)),
         evicted=draw(st.integers(0, 15)) == 15,
         queued_at=_at(draw),
@@ -149,7 +156,7 @@ def _waiting(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: t
     return workload(
         queue=draw(st.sampled_from(names)),
         priority=draw(st.integers(-1, 2)),
-        pod_sets=(pod_set(requests=requests, nodes=draw(_selections(flavors))),),
+        pod_sets=(pod_set(requests=requests, nodes=_marks(draw, draw(_selections(flavors)))),),
         may_queue=draw(st.integers(0, 15)) < 15,
         queued_at=_at(draw),
     )
@@ -161,7 +168,7 @@ def _gangs(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tup
     for i in range(draw(st.sampled_from((1, 1, 2)))):
         requests = {each: draw(st.integers(1, 3)) for each in resources}
         least = draw(st.sampled_from((None, None, None, 1)))
-        nodes = draw(_selections(flavors))
+        nodes = _marks(draw, draw(_selections(flavors)))
         count = draw(st.integers(1, 3))
         pod_sets.append(pod_set(f"p{i}", pods=count, requests=requests, nodes=nodes, min_count=least))
     return workload(
@@ -180,6 +187,20 @@ def _at(draw: st.DrawFn) -> datetime:
 
 def _selections(flavors: tuple[str, ...]) -> st.SearchStrategy[NodeSelection]:
     return st.sampled_from((ANYWHERE, ANYWHERE, *(selecting(flavor=each) for each in flavors)))
+
+
+def _marks(draw: st.DrawFn, nodes: NodeSelection) -> NodeSelection:
+    """Mostly none."""
+    return replace(nodes, apart=draw(st.sampled_from(((), (), (), (MARK,)))))
+
+
+def _marked(holders: Collection[Workload], capacity: Capacity) -> Marked:
+    """Where the pods are that have the mark."""
+    return {MARK: {each.key: _nodes_of(each, capacity) for each in holders if MARK in each.pod_sets[0].nodes.apart}}
+
+
+def _nodes_of(holder: Workload, capacity: Capacity) -> frozenset[str]:
+    return frozenset(capacity.index.nodes[node].name for node in capacity.held_by((holder.key,)))
 
 
 @st.composite
@@ -270,17 +291,23 @@ class Judge:
         simulation.run(until=is_in)
         now = {each.key: each for each in simulation.holders}
         left = capacity.without(before - (now.keys() - came))
-        own = list(self._demands(now[gang]))
-        others = [list(self._demands(now[key])) for key in now if key in came and key != gang]
+        stay = [now[key] for key in now if key not in came]
+        kept = [_nodes_of(each, capacity) for each in stay if MARK in each.pod_sets[0].nodes.apart]
+        closed = frozenset[str]().union(*kept)
+        own = list(self._demands(now[gang], closed))
+        others = [list(self._demands(now[key], closed)) for key in now if key in came and key != gang]
         return fits([*own, *chain.from_iterable(others)], left) or fits(
             [*own, *(pods for each in others for pods in _as_many_as_fit(each, left))], left
         )
 
-    def _demands(self, workload: Workload) -> Iterator[Demand]:
+    def _demands(self, workload: Workload, closed: frozenset[str]) -> Iterator[Demand]:
+        """`closed` are nodes that take no pod with the mark."""
         flavors = self.request.scene.world.market.flavors
         for pods, assigned in zip(workload.pod_sets, workload.held.assignments, strict=True):
             chosen = [flavors[name] for name in sorted(set(assigned.flavors.values()))]
-            yield demand_of(replace(pods, name=f"{workload.key}/{pods.name}"), chosen, count=assigned.count)
+            nodes = replace(pods.nodes, closed=closed) if pods.nodes.apart else pods.nodes
+            named = replace(pods, name=f"{workload.key}/{pods.name}", nodes=nodes)
+            yield demand_of(named, chosen, count=assigned.count)
 
     def sets(self) -> Iterator[tuple[Candidate, ...]]:
         present = {key for queue in self.request.scene.tree.queues.values() for key in queue.workloads}

@@ -6,6 +6,7 @@ import pytest
 from quota_builders import cluster_queue, cohort, holding, pod_set, preempting, workload
 from reclaim_builders import candidate, nodes_with, request
 
+from scaler.core.nodes import ANYWHERE
 from scaler.core.placement import Node, Occupant, capacity_of
 from scaler.core.quota.model import PreemptionPolicy, Strategy
 from scaler.core.reclaim import NoPlan, Plan, Request, Why, plan_reclaim, still_holds
@@ -109,6 +110,49 @@ def test_one_that_gets_in_first_and_takes_the_nodes_is_seen() -> None:
     assert isinstance(found, NoPlan)
     assert found.why is Why.PLACEMENT_IMPOSSIBLE
     assert "beside team/first, who get in first" in found.message
+
+
+# ------------------------------------------------------------------------------------------------- pods that keep apart
+
+APART = replace(ANYWHERE, apart=("port TCP/29500",))
+
+
+def test_pods_that_keep_apart_need_a_node_each() -> None:
+    """With big gone quota and n0 have room for both pods of 2, but not for one beside the other."""
+    big, small = holding("big", gpus=4), holding("small", gpus=2)
+    nodes = nodes_with({"n0": 4, "n1": 2}, {"n0": {big: 4}, "n1": {small: 2}})
+    queue, idle = cluster_queue("a", gpus=6), [candidate(big, cost=1), candidate(small, cost=5)]
+    together = workload(pod_sets=(pod_set(pods=2, gpus=2),))
+    assert names(planned(request(together, [queue], [big, small], idle, capacity=nodes))) == {"big"}
+    apart = workload(pod_sets=(pod_set(pods=2, gpus=2, nodes=APART),))
+    assert names(planned(request(apart, [queue], [big, small], idle, capacity=nodes))) == {"big", "small"}
+
+
+@pytest.mark.parametrize(
+    ("keeper", "victims"),
+    [("busy", None), ("idle", {"idle"}), ("leaving", {"idle"})],
+    ids=["of one that stays", "of the victim", "of one that goes anyway"],
+)
+def test_a_pod_that_keeps_others_away_does_so_until_it_is_gone(keeper: str, victims: set[str] | None) -> None:
+    """idle holds 2 of the node's 6 GPUs, busy 2 and leaving 2; the gang needs 4, and is kept away by one of them."""
+    held = {name: holding(name, gpus=2) for name in ("busy", "idle", "leaving")}
+    found = plan_reclaim(
+        request(
+            workload(pod_sets=(pod_set(gpus=4, nodes=APART),)),
+            [cluster_queue("a", gpus=6)],
+            held.values(),
+            [candidate(held["idle"])],
+            leaving=[held["leaving"].key],
+            capacity=nodes_with({"n0": 6}, {"n0": dict.fromkeys(held.values(), 2)}),
+            marked={"port TCP/29500": {held[keeper].key: frozenset({"n0"})}},
+        )
+    )
+    if victims is not None:
+        assert isinstance(found, Plan)
+        assert names(found) == victims
+    else:
+        assert isinstance(found, NoPlan)
+        assert found.why is Why.PLACEMENT_IMPOSSIBLE
 
 
 # ------------------------------------------------------------------------------------------------------ the candidates
