@@ -560,6 +560,47 @@ def test_queues_in_which_freed_quota_is_not_safe_are_told(objects, expected):
     assert told(facts(*objects), Topic.QUEUES) == expected
 
 
+UNREAD = {
+    "AdmissionChecks": ("checks", Unread("403"), {(Topic.CHECKS, FAIL, "NotRead")}),
+    "one AdmissionCheck": ("checks", Listing(unreadable=[("gate", "no int")]), {(Topic.CHECKS, WARN, "Unreadable")}),
+    "ReclaimPolicies": ("policies", Unread("403"), {(Topic.CHECKS, FAIL, "NotRead")}),
+    "one ReclaimPolicy": (
+        "policies",
+        Listing(unreadable=[("gate-policy", "no int")]),
+        {(Topic.CHECKS, WARN, "Unreadable")},
+    ),
+    "ClusterQueues": ("cluster_queues", Unread("403"), {(Topic.QUEUES, FAIL, "NotRead")}),
+    "ScaledObjects": ("scaled_objects", Unread("403"), {(Topic.SCALED_OBJECTS, FAIL, "NotRead")}),
+    "ScaledObjects of a namespace": (
+        "scaled_objects",
+        Listing(hidden=[("team", "403")]),
+        {(Topic.SCALED_OBJECTS, FAIL, "NotRead")},
+    ),
+    "one ScalableWorkload": (
+        "scalable_workloads",
+        Listing(unreadable=[("team/notebook", "no int")]),
+        {(Topic.SCALED_OBJECTS, WARN, "Unreadable")},
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "unread", "expected"), UNREAD.values(), ids=UNREAD.keys())
+def test_what_could_not_be_read_is_told_once_and_not_said_to_be_missing(kind, unread, expected):
+    whole = facts(*ALWAYS, *gate(), queue("gpus", "gate"))
+    found = diagnose(replace(whole, objects=replace(whole.objects, **{kind: unread})), NOW)
+    topics = (Topic.CHECKS, Topic.QUEUES, Topic.SCALED_OBJECTS)
+    assert {
+        (each.topic, each.severity, each.check) for each in found if each.severity is not OK and each.topic in topics
+    } == expected
+    assert not any(each.what.rstrip().endswith((":", " in")) for each in found)
+
+
+def test_a_queue_that_names_no_check_is_unguarded_whoever_may_read_checks():
+    the_facts = facts(*ALWAYS, queue())
+    the_facts = replace(the_facts, objects=replace(the_facts.objects, checks=Unread("403")))
+    assert told(the_facts, Topic.QUEUES) == {(WARN, "Unguarded", "gpus")}
+
+
 def test_plans_and_requests_for_nodes_go_together_without_further_settings():
     assert told(facts(*NOTEBOOK, *gate(**NODES), queue("gpus", "gate")), Topic.CHECKS) == set()
 

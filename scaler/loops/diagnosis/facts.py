@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scaler.core.policy import Overrides, Reclaim
 from scaler.errors import MetadataError
@@ -17,7 +17,17 @@ from scaler.kube.reclaim_policy_objects import ReclaimPolicy
 from scaler.kube.resources import PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA
 from scaler.kueue.admission_checks import is_ours
 from scaler.kueue.workloads import group_of, owner_key
-from scaler.loops.diagnosis.findings import Finding, Found, Listing, Severity, Topic, Unread, items_of, unread_findings
+from scaler.loops.diagnosis.findings import (
+    Finding,
+    Found,
+    Listing,
+    Severity,
+    Topic,
+    Unread,
+    is_whole,
+    items_of,
+    unread_findings,
+)
 from scaler.loops.diagnosis.gates import Gates, gate_findings
 from scaler.loops.diagnosis.kinds import Served, is_served, kind_findings
 from scaler.loops.diagnosis.permissions import Ask, Need, Part, permission_findings
@@ -65,6 +75,11 @@ class Objects:
 
     @property
     def gates(self) -> Gates:
+        named: Mapping[type, Found[Any]] = {
+            AdmissionCheck: self.checks,
+            ReclaimPolicy: self.policies,
+            ClusterQueue: self.cluster_queues,
+        }
         return Gates(
             checks=items_of(self.checks),
             policies=items_of(self.policies),
@@ -72,11 +87,13 @@ class Objects:
             flavors=items_of(self.flavors),
             nodes=items_of(self.nodes),
             workloads=items_of(self.workloads),
+            unsure=frozenset(kind for kind, found in named.items() if not is_whole(found)),
         )
 
     def scaling(self, wanted: Wanted) -> Scaling:
         return Scaling(
             scaled_objects=items_of(self.scaled_objects),
+            sees_all=is_whole(self.scaled_objects),
             scalable_workloads=_or_none(self.scalable_workloads),
             services=_or_none(self.services),
             addresses=wanted.addresses,
@@ -112,7 +129,7 @@ class Objects:
 
 def _or_none(found: Found[T]) -> Sequence[T] | None:
     """None where it is not known of every object whether it is there."""
-    return found.items if isinstance(found, Listing) and not found.hidden else None
+    return found.items if isinstance(found, Listing) and is_whole(found) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

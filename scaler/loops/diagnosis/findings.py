@@ -76,6 +76,13 @@ def items_of(found: Found[T]) -> Sequence[T]:
     return found.items if isinstance(found, Listing) else ()
 
 
+def is_whole(found: Found[T]) -> bool:
+    """Whether what is not among the objects does not exist: all of them could be read, or there is no such kind."""
+    if isinstance(found, Unread):
+        return found.is_absent
+    return not (found.hidden or found.unreadable)
+
+
 def unread_findings(topic: Topic, kind: str, found: Found[T], severity: Severity = Severity.FAIL) -> Iterator[Finding]:
     """That a kind, or an object of it, could not be read. A kind that is not there is told among the kinds."""
     if isinstance(found, Unread):

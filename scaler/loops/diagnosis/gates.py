@@ -7,7 +7,7 @@ Pure: objects in, findings out.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,16 +37,23 @@ class Gates:
     flavors: Sequence[ResourceFlavor] = ()
     nodes: Sequence[Node] = ()
     workloads: Sequence[Workload] = ()
+    unsure: Set[type] = frozenset()
+    """Kinds of which not all objects could be read, so that none is said to be missing."""
 
-    def policy_of(self, check: AdmissionCheck) -> GatePolicy | Unusable:
-        """What the check's parameters say, or why nobody can follow them; all defaults where it has none."""
+    def policy_of(self, check: AdmissionCheck) -> GatePolicy | Unusable | None:
+        """What the check's parameters say, or why nobody can follow them; all defaults where it has none.
+
+        None where they could not be read.
+        """
         asked = check.spec.parameters
         if asked is None:
             return _DEFAULTS
         if (asked.api_group, asked.kind) != (POLICY_GROUP, POLICY_KIND):
             return Unusable(f"its parameters are a {asked.kind}.{asked.api_group}, not a {POLICY_KIND}.{POLICY_GROUP}")
         found = next((each for each in self.policies if each.metadata.name == asked.name), None)
-        return gate_policy_of(found) if found else Unusable(f"there is no {POLICY_KIND} {asked.name!r}")
+        if found is None:
+            return None if ReclaimPolicy in self.unsure else Unusable(f"there is no {POLICY_KIND} {asked.name!r}")
+        return gate_policy_of(found)
 
     def uses_of(self, check: AdmissionCheck) -> list[tuple[ClusterQueue, frozenset[str]]]:
         """The ClusterQueues that name the check, each with the flavors for which it does."""
@@ -85,11 +92,11 @@ def _of_check(check: AdmissionCheck, gates: Gates, *, provisioning_served: bool)
             what=policy.reason,
             do="mend its parameters: until then every gang that has the check waits",
         )
-    else:
+    elif policy is not None:
         yield from _of_policy(finding, policy, uses, gates.flavors, provisioning_served=provisioning_served)
         if policy.require_fit:
             yield from _of_taints(finding, gates, frozenset(name for _, names in uses for name in names))
-    if not uses:
+    if not uses and ClusterQueue not in gates.unsure:
         yield finding(
             severity=Severity.WARN,
             check="Unused",
@@ -209,11 +216,12 @@ def _shared_keys(
 
 def _fine(check: AdmissionCheck, gates: Gates) -> Finding:
     policy, queues = gates.policy_of(check), sorted({queue.metadata.name for queue, _ in gates.uses_of(check)})
-    told = policy.words if isinstance(policy, GatePolicy) else ""
+    told = policy.words if isinstance(policy, GatePolicy) else "its policy could not be read"
+    where = f" in {', '.join(queues)}" if queues else ""
     return Finding(
         severity=Severity.OK,
         topic=Topic.CHECKS,
         check="Active",
         where=f"AdmissionCheck {check.metadata.name}",
-        what=f"Active in {', '.join(queues)}: {told}",
+        what=f"Active{where}: {told}",
     )

@@ -73,6 +73,8 @@ def _of_queue(queue: ClusterQueue, quota: Quota) -> Iterator[Finding]:
 def _fine(queue: ClusterQueue, gates: Gates) -> Finding:
     ours = [check.metadata.name for check, _ in _checks_of(queue, gates) if is_ours(check)]
     guard = f"guarded by {', '.join(ours)}" if ours else "has no check of ours, and no workload that is scaled"
+    if not ours and _unknown(queue, gates):
+        guard = "its checks could not be read"
     return Finding(
         severity=Severity.OK,
         topic=Topic.QUEUES,
@@ -202,6 +204,16 @@ def _meet(for_one: Set[str], for_other: Set[str], queue: ClusterQueue) -> bool:
 
 
 def _missing(queue: ClusterQueue, gates: Gates) -> list[str]:
+    """Names of checks that there are not."""
+    return [] if AdmissionCheck in gates.unsure else _unseen(queue, gates)
+
+
+def _unknown(queue: ClusterQueue, gates: Gates) -> list[str]:
+    """Names of checks that there may be, and that may be ours."""
+    return _unseen(queue, gates) if AdmissionCheck in gates.unsure else []
+
+
+def _unseen(queue: ClusterQueue, gates: Gates) -> list[str]:
     known = {check.metadata.name for check in gates.checks}
     return [rule.name for rule in queue.spec.admission_checks_strategy.admission_checks if rule.name not in known]
 
@@ -263,8 +275,8 @@ def _of_freed_quota(finding: "partial[Finding]", queue: ClusterQueue, quota: Quo
             f"{result}",
             do="set spec.queueingStrategy to StrictFIFO",
         )
-    is_guarded = any(is_ours(check) for check, _ in _checks_of(queue, quota.gates))
-    if _in_tree(queue, quota, quota.scaled) and not is_guarded:
+    may_be_guarded = any(is_ours(check) for check, _ in _checks_of(queue, quota.gates)) or _unknown(queue, quota.gates)
+    if _in_tree(queue, quota, quota.scaled) and not may_be_guarded:
         yield finding(
             severity=Severity.WARN,
             check="Unguarded",

@@ -39,6 +39,8 @@ class Scaling:
     """The objects and settings, as far as the treatment of ScaledObjects depends on them."""
 
     scaled_objects: Sequence[ScaledObjectSettings] = ()
+    sees_all: bool = True
+    """Whether these are all that there are."""
     scalable_workloads: Sequence[ScalableWorkload] | None = ()
     """None where they could not be read."""
     services: Sequence[Service] | None = ()
@@ -78,7 +80,7 @@ def has_scalable_workload(scaled_object: ScaledObjectSettings) -> bool:
 def scaling_findings(scaling: Scaling) -> Iterator[Finding]:
     """What there is to say about ScaledObjects, and the addresses that they name."""
     ours = scaling.ours()
-    if not ours:
+    if not ours and scaling.sees_all:
         yield Finding(
             severity=Severity.WARN,
             topic=Topic.SCALED_OBJECTS,
@@ -86,7 +88,6 @@ def scaling_findings(scaling: Scaling) -> Iterator[Finding]:
             what="no ScaledObject has a trigger of type external or external-push that names this scaler",
             do="see deploy/examples, or keda.scalerAddresses of the settings",
         )
-        return
     fine = 0
     for scaled_object, trigger in ours:
         found = [*_of_scaled_object(scaled_object, trigger, scaling)]
