@@ -6,7 +6,8 @@ Laws:
   follows it may lag, and a gang that was let go a moment ago must not look as if it waited.
 * Everybody who has quota and whose pods may come at any moment is seen, with our check or without, and with GPUs or
   without: the scheduler gives the same GPUs, memory and CPUs to all of them.
-* What cannot be read of one that was let go is not nothing: nobody knows then what is free.
+* What cannot be read of one that was let go is not nothing: nobody knows then what is free, and nor when it has to go,
+  for as long as pods of it may come.
 * A Workload that runs on another cluster (MultiKueue) needs nothing of the nodes here.
 """
 
@@ -24,7 +25,7 @@ from scaler.core.quota.inferences import MULTIKUEUE
 from scaler.kube.copies import Change
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.nodes import Node
-from scaler.kube.objects import Pod, is_true
+from scaler.kube.objects import Pod, condition, is_true
 from scaler.kube.quota_objects import AdmissionCheck, ResourceFlavor
 from scaler.kube.reflector import Absent, Reflecting
 from scaler.kueue.admission_checks import is_ours
@@ -137,7 +138,7 @@ class GateView:
         if before is not None and self._was_let_go(before):
             is_same = after is not None and after.metadata.uid == before.metadata.uid
             if not (after is not None and is_same and self._was_let_go(after)) and not _is_finished(change.new):
-                self._leaving.note(before, self._owed(before, self._placed(before)))
+                self._leaving.note(before, self._unread(before) or self._owed(before, self._placed(before)))
         elif change.old is None and change.new is not None and is_true(change.new.status.conditions, "Evicted"):
             self._leaving.note(change.new)
 
@@ -185,15 +186,21 @@ class GateView:
     def unseen(self) -> str:
         """Why it is not known who has quota, or what those need who were let go; empty where it is."""
         state = self._copies.workloads.state
-        return self._unread() if isinstance(state, Reflecting) else f"Workloads are not followed: {state.message}"
+        if not isinstance(state, Reflecting):
+            return f"Workloads are not followed: {state.message}"
+        return self._unread_let_go() or self._leaving.unread(self._clock(), self.workload)
 
-    def _unread(self) -> str:
+    def _unread_let_go(self) -> str:
         """Whose pods may take nobody knows what; empty where that is nobody."""
         for key, workload in self._holding.items():
-            needs = self.needs(workload) if self._was_let_go(workload) else ""
-            if needs and isinstance(needs, str) and self._may_make_pods(workload):
-                return f"{key} was let go, and what its pods need cannot be read: {needs}"
+            if self._was_let_go(workload) and (why := self._unread(workload)):
+                return f"{key} was let go, and what its pods need cannot be read: {why}"
         return ""
+
+    def _unread(self, workload: Workload) -> str:
+        """Why nobody knows what its pods need that are on no nodes yet; empty where that is known, or none may come."""
+        needs = self.needs(workload)
+        return needs if isinstance(needs, str) and self._may_make_pods(workload) else ""
 
     def _may_make_pods(self, workload: Workload) -> bool:
         """Whether it has pods here that are not on nodes, as far as that can be told without its needs."""
@@ -319,11 +326,20 @@ class GateView:
         per_pod = {each.name: self._cluster.gpus.of_pod(each.template.spec) for each in workload.spec.pod_sets}
         old, new = 0, 0
         for seat in seats:
-            node = self._copies.nodes.get("", seat.node)
-            created = node.metadata.creation_timestamp if node is not None else None
             gpus = seat.pods * per_pod.get(seat.pod_set, 0)
-            old, new = (old, new + gpus) if created is not None and created > since else (old + gpus, new)
+            old, new = (old, new + gpus) if self._new_node(seat, since) is not None else (old + gpus, new)
         return old, new
+
+    def came(self, seats: Iterable[Seat], *, since: datetime) -> datetime | None:
+        """When the last of the nodes that have come since got ready; None where all were there before."""
+        new = [node for seat in seats if (node := self._new_node(seat, since)) is not None]
+        return max((at for node in new if (at := _ready_at(node)) is not None), default=None)
+
+    def _new_node(self, seat: Seat, since: datetime) -> Node | None:
+        """The node, if it has come since."""
+        node = self._copies.nodes.get("", seat.node)
+        created = node.metadata.creation_timestamp if node is not None else None
+        return node if created is not None and created > since else None
 
 
 def version_of(workload: Workload) -> int:
@@ -349,6 +365,13 @@ def _waits_for_a_node(pod: Pod) -> bool:
 def _offer(node: Node | None) -> tuple[object, ...] | None:
     """What of a node decides which pods it takes."""
     return None if node is None else (node.metadata.labels, node.spec, node.status.allocatable, node.is_ready)
+
+
+def _ready_at(node: Node) -> datetime | None:
+    """Registered is not ready: GPU drivers are installed in between."""
+    ready, created = condition(node.status.conditions, "Ready"), node.metadata.creation_timestamp
+    changed = ready.last_transition_time if ready is not None else None
+    return max((at for at in (created, changed) if at is not None), default=None)
 
 
 def _place(pod: Pod | None) -> tuple[object, ...] | None:

@@ -11,6 +11,7 @@ Laws:
 * A pod that is there and waits for a node may get one, for as long as it is there. A job whose controller has stopped
   working leaves such pods behind, and a restart finds them.
 * Pods that are on nodes are not counted here: they hold what they hold until they are gone.
+* What cannot be read is not nothing: for as long as pods may come whose needs nobody knows, nobody knows what is free.
 
 Worked example: a gang of 2 is let go, and one of its pods is on a node when it is deactivated at 12:00:00. At 12:00:01
 its quota is released: the place of the other pod stays taken until 12:00:04, and then is free, unless that pod still
@@ -35,8 +36,8 @@ AFTERWARDS = timedelta(seconds=3)
 class _Leaver:
     workload: Workload
     """As it was when it was let go or, after a restart, as it was found."""
-    owed: tuple[Demand, ...]
-    """For the pods that were not on nodes then."""
+    owed: tuple[Demand, ...] | str
+    """For the pods that were not on nodes then, or why nobody knows what they need."""
     since: datetime | None = None
     """When it was first seen without quota."""
 
@@ -57,7 +58,7 @@ class Leaving:
         self._leavers: dict[str, _Leaver] = {}
         """By uid."""
 
-    def note(self, workload: Workload, owed: tuple[Demand, ...] = ()) -> None:
+    def note(self, workload: Workload, owed: tuple[Demand, ...] | str = ()) -> None:
         """It had been let go and has to go now, or that is how it was found."""
         self._leavers.setdefault(workload.metadata.uid, _Leaver(workload, owed))
 
@@ -67,12 +68,27 @@ class Leaving:
 
     def claims(self, now: datetime, current: Callable[[str], Workload | None]) -> Iterator[Claim]:
         """What their pods may still take. `current` gives a Workload by its key."""
+        for workload, taken in self._taken(now, current):
+            if not isinstance(taken, str):
+                yield Claim(key="/".join(workload.metadata.key), uid=workload.metadata.uid, demands=taken, at=now)
+
+    def unread(self, now: datetime, current: Callable[[str], Workload | None]) -> str:
+        """Whose pods may still take nobody knows what; empty where that is nobody."""
+        for workload, taken in self._taken(now, current):
+            if isinstance(taken, str):
+                key = "/".join(workload.metadata.key)
+                return f"{key} has to go, and what its pods need that may still come cannot be read: {taken}"
+        return ""
+
+    def _taken(
+        self, now: datetime, current: Callable[[str], Workload | None]
+    ) -> Iterator[tuple[Workload, tuple[Demand, ...] | str]]:
+        """Those with pods that may still come, and what these need, or why nobody knows. All others are forgotten."""
         for uid, leaver in list(self._leavers.items()):
             may_make_pods = self._may_make_pods(leaver, now, current)
-            demands = (leaver.owed if may_make_pods else ()) or self._of_pods(leaver.workload)
-            if any(each.count for each in demands):
-                key = "/".join(leaver.workload.metadata.key)
-                yield Claim(key=key, uid=uid, demands=demands, at=now)
+            taken = (leaver.owed if may_make_pods else ()) or self._of_pods(leaver.workload)
+            if isinstance(taken, str) or any(each.count for each in taken):
+                yield leaver.workload, taken
             elif not may_make_pods:
                 del self._leavers[uid]
 
@@ -87,9 +103,12 @@ class Leaving:
         leaver.since = leaver.since or now
         return now - leaver.since < self._afterwards
 
-    def _of_pods(self, workload: Workload) -> tuple[Demand, ...]:
+    def _of_pods(self, workload: Workload) -> tuple[Demand, ...] | str:
+        """What its pods need that wait for nodes."""
         counts = self._waiting(workload)
-        needs = self._needs(workload) if counts else ""
-        if not isinstance(needs, Needs):
+        if not counts:
             return ()
+        needs = self._needs(workload)
+        if isinstance(needs, str):
+            return needs
         return tuple(replace(each, count=counts.get(each.pod_set, 0)) for each in needs.demands)

@@ -3,7 +3,7 @@
 import pytest
 from gate_town import GPU, HOST, GateTown
 
-from scaler.embedded.kinds import CLUSTER_QUEUE, LOCAL_QUEUE, NODE, POD, RESOURCE_FLAVOR, Json
+from scaler.embedded.kinds import CLUSTER_QUEUE, LOCAL_QUEUE, NODE, POD, RESOURCE_FLAVOR, WORKLOAD, Json
 
 
 async def _town(nodes: dict[str, int]) -> GateTown:
@@ -47,8 +47,8 @@ async def test_a_job_without_gpus_that_takes_nothing_that_is_short_keeps_nobody_
     assert town.says("gang").startswith("Ready")
 
 
-async def test_nobody_is_let_go_beside_one_whose_needs_cannot_be_read() -> None:
-    """It was let go, and its pods may come: what they will take is not known, and not nothing."""
+async def _odd_is_let_go() -> GateTown:
+    """Its pod is on no node yet, and its flavor is gone: nobody can read what it needs."""
     town = await _town({"a": 8, "b": 8})
     town.add(RESOURCE_FLAVOR, "other", spec={})
     spec = town.queue_spec(1000, ())
@@ -57,12 +57,35 @@ async def test_nobody_is_let_go_beside_one_whose_needs_cannot_be_read() -> None:
     town.submit("odd", gpus=4, queue="free")
     await _before_the_scheduler(town)
     town.client.remove(RESOURCE_FLAVOR, "", "other")
+    town.follow()
+    return town
+
+
+async def test_nobody_is_let_go_beside_one_whose_needs_cannot_be_read() -> None:
+    """It was let go, and its pods may come: what they will take is not known, and not nothing."""
+    town = await _odd_is_let_go()
     town.submit("gang", gpus=8)
     await _before_the_scheduler(town)
     assert town.says("gang").startswith("Pending: nobody sees what nodes have free: ")
     assert "was let go, and what its pods need cannot be read: ResourceFlavor other" in town.says("gang")
     await town.passes(2)
     assert town.is_running("odd"), "whose pods are all on nodes takes no more, whatever it needed"
+    assert town.is_running("gang")
+
+
+async def test_nor_when_that_one_has_to_go_while_its_pods_may_still_come() -> None:
+    """Deactivated before its pod was made or has a node: until its quota was released, and 3 s longer."""
+    town = await _odd_is_let_go()
+    town.change(WORKLOAD, town.workload("odd")["metadata"]["name"], {"spec": {"active": False}})
+    town.submit("gang", gpus=8)
+    await _before_the_scheduler(town)
+    assert not town.holds_quota("odd")
+    assert "has to go, and what its pods need that may still come cannot be read: ResourceFlavor other" in town.says(
+        "gang"
+    )
+    await town.passes(2)
+    assert not town.is_admitted("gang")
+    await town.passes(2)
     assert town.is_running("gang")
 
 

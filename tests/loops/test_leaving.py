@@ -9,7 +9,7 @@ from provisioning_builders import flavors, gang
 
 from scaler.core.claims import Claim
 from scaler.kube.kueue_objects import Workload
-from scaler.kueue.gangs import needs_of
+from scaler.kueue.gangs import Needs, needs_of
 from scaler.loops.leaving import AFTERWARDS, Leaving
 
 FLAVORS = flavors()
@@ -25,7 +25,14 @@ class Place:
         self.current: Workload | None = self.let_go
         self.waiting: Counter[str] = Counter()
         """Its pods that wait for a node."""
-        self.leaving = Leaving(needs=lambda each: needs_of(each, FLAVORS.get), waiting=lambda _: self.waiting)
+        self.flavors = FLAVORS
+        self.leaving = Leaving(needs=self._needs, waiting=lambda _: self.waiting)
+
+    def _needs(self, workload: Workload) -> Needs | str:
+        try:
+            return needs_of(workload, self.flavors.get)
+        except ValueError as error:
+            return str(error)
 
     def goes(self, *, bound: int = 1) -> None:
         """It has to go, with so many pods on nodes."""
@@ -37,6 +44,11 @@ class Place:
         self.now += timedelta(seconds=seconds)
         claims: list[Claim] = list(self.leaving.claims(self.now, lambda _: self.current))
         return sum(demand.count for claim in claims for demand in claim.demands)
+
+    def unread(self, seconds: float) -> bool:
+        """Whether after so many seconds more nobody knows what its pods will take."""
+        self.now += timedelta(seconds=seconds)
+        return self.leaving.unread(self.now, lambda _: self.current) != ""
 
 
 def _admitted() -> WorkloadJson:
@@ -87,6 +99,22 @@ def test_a_pod_that_waits_for_a_node_keeps_its_place_for_as_long_as_it_is_there(
     assert [place.later(seconds) for seconds in (0, 4, 600)] == [1, 1, 1]
     place.waiting = Counter()
     assert place.later(1) == 0
+
+
+def test_what_cannot_be_read_is_unread_for_as_long_as_pods_may_come(place: Place) -> None:
+    """Told once its quota was released: for 3 s longer. A pod that waits for a node, for as long as it is there."""
+    place.leaving.note(place.let_go, "ResourceFlavor a100 is not seen")
+    place.current = _made(_evicted())
+    assert [place.unread(seconds) for seconds in (0, 60)] == [True, True]
+    place.current = _made(_released())
+    assert [place.unread(seconds) for seconds in (0, 2.9, 0.1)] == [True, True, False]
+    place.leaving.note(place.let_go)
+    place.waiting, place.flavors = Counter(main=1), {}
+    assert [place.unread(seconds) for seconds in (0, 600)] == [True, True]
+    assert place.later(0) == 0
+    place.flavors = FLAVORS
+    assert not place.unread(0)
+    assert place.later(0) == 1
 
 
 def test_pods_that_a_restart_finds_waiting_keep_their_places(place: Place) -> None:
