@@ -131,7 +131,7 @@ class Surveyor:
         if isinstance(version, Unread):
             return Facts(version=version, served=served, objects=Objects(), wanted=wanted)
         objects = await self._objects()
-        targets = await self._targets(items_of(objects.scaled_objects))
+        targets = await self._targets([each for each, _ in objects.scaling(wanted).ours()])
         asked = [(need, self._asks(need, targets)) for need in self._needs(wanted)]
         answers, metrics = await asyncio.gather(
             self._reviews({ask for _, asks in asked for ask in asks}, subject), self._metrics(telemetry, now)
@@ -173,12 +173,14 @@ class Surveyor:
             return {} if body.is_absent else body
         versions = [each["version"] for each in msgspec.json.decode(body)["versions"]]
         listings = await asyncio.gather(*(self._kinds(f"{group}/{version}") for version in versions))
-        return dict(zip(versions, listings, strict=True))
+        problem = next((each for each in listings if isinstance(each, Unread)), None)
+        found = zip(versions, listings, strict=True)
+        return problem or {version: each for version, each in found if not isinstance(each, Unread)}
 
-    async def _kinds(self, api_version: str) -> frozenset[str]:
+    async def _kinds(self, api_version: str) -> frozenset[str] | Unread:
         body = await self._get(group_version_path(api_version))
         if isinstance(body, Unread):
-            return frozenset()
+            return frozenset() if body.is_absent else body
         return frozenset(each["kind"] for each in msgspec.json.decode(body)["resources"])
 
     async def _is_missing(self, namespace: str) -> bool:
@@ -248,7 +250,7 @@ class Surveyor:
         return Listing(items=items, unreadable=unreadable)
 
     async def _targets(self, scaled_objects: Sequence[ScaledObjectSettings]) -> frozenset[Resource]:
-        """The kinds that are scaled, but for our own, of which everything is asked anyway."""
+        """The kinds that these scale, but for our own, of which everything is asked anyway."""
         kinds = {(each.spec.scale_target_ref.api_version, each.spec.scale_target_ref.kind) for each in scaled_objects}
         found = await asyncio.gather(
             *(self._or_why(partial(self._discovery.resolve_kind, *kind)) for kind in sorted(kinds))
