@@ -78,6 +78,7 @@ async def test_nodes_register_with_their_gpus_and_stay_alive(cluster: Cluster) -
     assert before is not None
     assert after is not None
     assert after["lastHeartbeatTime"] > before["lastHeartbeatTime"]
+    assert after["lastTransitionTime"] == before["lastTransitionTime"], "it was ready all the time"
 
 
 async def test_a_pod_is_bound_at_once_and_runs_after_the_start_delay(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ import structlog
 
 from scaler.embedded.actions import Action, Create, Delete, Patch
 from scaler.embedded.client import Client
-from scaler.embedded.conditions import parse_time, timestamp
+from scaler.embedded.conditions import parse_time, timestamp, with_conditions
 from scaler.embedded.controller import Controller, soonest
 from scaler.embedded.fleet import Fleet, Machine
 from scaler.embedded.kinds import NODE, POD, Json, Resource
@@ -92,7 +92,8 @@ class Kubelets(Controller):
             if node is None:
                 actions.append(Create(resource=NODE, body=self._node(machine, now)))
             elif (due := self._beat_due(node)) is None or due <= now:
-                body = {"status": {**_amounts(machine), "conditions": [_ready(now)]}}
+                conditions = with_conditions((node.get("status") or {}).get("conditions"), _ready(now))
+                body = {"status": {**_amounts(machine), "conditions": conditions}}
                 actions.append(Patch(resource=NODE, observed=node, body=body, subresource="status"))
         return actions
 
