@@ -4,6 +4,7 @@ from typing import Any
 
 from dashboards.panels import (
     GREEN,
+    NO_LEADER,
     ORANGE,
     RED,
     SCOPE,
@@ -24,8 +25,8 @@ from dashboards.panels import (
 
 _IDLE = f'idle_gpu_scaler_gpus{{{SCOPE},state=~"Idle|HeldIdle"}}'
 _HELD = f"idle_gpu_scaler_gpus{{{SCOPE}}}"
-_NONE = "no GPU is held by any pod, or the scaler is not scraped"
-_QUIET = "nothing is idle"
+_NONE = f"no GPU is held by any pod, or {NO_LEADER}"
+_QUIET = f"nothing is idle, or {NO_LEADER}"
 _FREE = "no prices are set: metrics.prices"
 _WORKLOAD = (
     "/d/idle-gpu-scaler-workload?var-namespace=${__data.fields.Namespace}&var-workload=${__data.fields.Workload}"
@@ -58,7 +59,7 @@ def _now() -> list[Any]:
             "Free", "How many GPUs do nodes offer that nobody holds? Of the whole cluster, whatever is chosen above.",
             'sum(idle_gpu_scaler_node_gpus{cluster=~"$cluster"}) - '
             '(sum(idle_gpu_scaler_gpus{cluster=~"$cluster"}) or vector(0))',
-            unit="short", empty="no node offers GPUs, or nodes cannot be seen", lasts=True,
+            unit="short", empty=f"no node offers GPUs, nodes cannot be seen, or {NO_LEADER}", lasts=True,
         ),
         number(
             "Idle cost", "What have idle GPUs cost in the chosen time?",
@@ -129,7 +130,7 @@ def _whose() -> list[Any]:
             f" and on ({name}) idle_gpu_scaler_workload_idle_seconds",
             f"max by ({name}) (idle_gpu_scaler_workload_desired_replicas{{{SCOPE}}})"
             f" and on ({name}) idle_gpu_scaler_workload_idle_seconds",
-            columns=columns, empty="no workload is idle",
+            columns=columns, empty=f"no workload is idle, or {NO_LEADER}",
         ),
     ]  # fmt: skip
 
@@ -160,6 +161,6 @@ def _won() -> list[Any]:
                 expr=f"sum by (workload_namespace) (idle_gpu_scaler_suspended_gpus{{{SCOPE}}})",
                 legend="{{workload_namespace}}",
             ),
-            unit="short", empty="nothing is suspended", stacked=True, colours={}, size=(8, 8),
+            unit="short", empty=f"nothing is suspended, or {NO_LEADER}", stacked=True, colours={}, size=(8, 8),
         ),
     ]  # fmt: skip

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import yaml
+
 from dashboards.panels import (
-    BLUE,
+    ANSWERS,
     CLUSTER,
     GREEN,
+    NO_LEADER,
     ORANGE,
     RED,
     Column,
@@ -18,10 +21,10 @@ from dashboards.panels import (
     row,
     rows,
 )
+from dashboards.prometheus_rules import RULES
 
 _DOWN = "no replica is scraped"
-_NO_LEADER = "no replica leads"
-ANSWERS = {"active": GREEN, "inactive": ORANGE, "error": BLUE}
+_NO_TRIGGER = f"no ScaledObject names the scaler, or {_DOWN}"
 
 
 def build() -> Any:
@@ -54,12 +57,12 @@ def _now() -> list[Any]:
         number(
             "Failing", "How many ScalableWorkloads cannot be looked after?",
             f'sum(idle_gpu_scaler_reconcile_queue_keys{{{CLUSTER},state="Failing"}})',
-            unit="short", empty=_NO_LEADER, steps={None: GREEN, 1: RED},
+            unit="short", empty=NO_LEADER, steps={None: GREEN, 1: RED},
         ),
         number(
             "Certificate", "How long is the certificate still valid that ends first?",
             f"min(idle_gpu_scaler_certificate_expiry_timestamp_seconds{{{CLUSTER}}}) - time()",
-            unit="s", empty="TLS is off", steps={None: RED, 86400: ORANGE, 604800: GREEN},
+            unit="s", empty=f"TLS is off, or {_DOWN}", steps={None: RED, 86400: ORANGE, 604800: GREEN},
         ),
     ]  # fmt: skip
 
@@ -75,23 +78,23 @@ def _evidence() -> list[Any]:
         graph(
             "Doubts about the metrics source", "Is what Prometheus says believed as a whole?",
             Query(expr=f"max by (reason) (idle_gpu_scaler_source_doubt{{{CLUSTER}}})", legend="{{reason}}"),
-            unit="short", empty="the source is trusted", size=(8, 8),
+            unit="short", empty=f"the source is trusted, or {_DOWN}", size=(8, 8),
         ),
         graph(
             "Coverage", "Which share of the samples that should be there is there?",
             Query(expr=f"max by (signal) (idle_gpu_scaler_signal_coverage_ratio{{{CLUSTER}}})", legend="{{signal}}"),
-            unit="percentunit", empty="no GPU reports, or no replica leads", size=(8, 8),
+            unit="percentunit", empty=f"no GPU reports, or {NO_LEADER}", size=(8, 8),
         ),
         graph(
             "Nodes with GPUs", "Of how many nodes can all GPUs be judged?",
             Query(expr=f"sum by (state) (idle_gpu_scaler_gpu_nodes{{{CLUSTER}}})", legend="{{state}}"),
-            unit="short", empty="no pod holds a GPU, or no replica leads", stacked=True, size=(8, 8),
+            unit="short", empty=f"no pod holds a GPU, or {NO_LEADER}", stacked=True, size=(8, 8),
             colours={"Trusted": GREEN, "Distrusted": ORANGE, "Silent": RED},
         ),
         rows(
             "GPUs that cannot be judged", "On which nodes, and why?",
             f"sum by (gpu_node, reason) (idle_gpu_scaler_distrusted_gpus{{{CLUSTER}}}) > 0",
-            columns=columns, empty="all GPUs can be judged", size=(8, 8),
+            columns=columns, empty=f"all GPUs can be judged, or {NO_LEADER}", size=(8, 8),
         ),
         graph(
             "Time of reads", "How long does the metrics source take, 9 of 10 reads?",
@@ -124,7 +127,7 @@ def _answers() -> list[Any]:
                 expr=f"max by (answer) (sum by (answer, instance, pod) (idle_gpu_scaler_decisions{{{CLUSTER}}}))",
                 legend="{{answer}}",
             ),
-            unit="short", empty="no ScaledObject names the scaler", stacked=True, colours=ANSWERS, size=(8, 8),
+            unit="short", empty=_NO_TRIGGER, stacked=True, colours=ANSWERS, size=(8, 8),
         ),
         bars(
             "Reasons", "Why does KEDA get that?",
@@ -133,7 +136,7 @@ def _answers() -> list[Any]:
                 f"idle_gpu_scaler_decisions{{{CLUSTER}}}))",
                 legend="{{answer}}: {{reason}}",
             ),
-            unit="short", empty="no ScaledObject names the scaler", size=(8, 8),
+            unit="short", empty=_NO_TRIGGER, size=(8, 8),
         ),
         graph(
             "Calls", "How often does KEDA ask, and with which result?",
@@ -173,16 +176,24 @@ def _kubernetes() -> list[Any]:
                 f"idle_gpu_scaler_reconcile_seconds_count{{{CLUSTER}}}[$__rate_interval]))",
                 legend="{{outcome}}",
             ),
-            unit="ops", empty="there is no ScalableWorkload, or no replica leads", size=(8, 8),
+            unit="ops", empty=f"there is no ScalableWorkload, or {NO_LEADER}", size=(8, 8),
         ),
         graph(
             "Alerts", "Which of our alerts fire?",
             Query(
-                expr='count by (alertname, alertstate) (ALERTS{alertname=~"GPU.*|IdleGPUs.*|Workload.*|Idle.*|'
-                'Suspensions.*|Decision.*|Gang.*|Reclaim.*|Provisioning.*|Scaler.*|Metrics.*|Node.*|Most.*|'
-                'NoLeader|TwoLeaders|KEDA.*|Reconcile.*|Planning.*|Certificate.*"})',
+                # Alerts on DCGM alone, and ScalerDown, say no cluster.
+                expr="count by (alertname, alertstate) ("
+                f'ALERTS{{cluster=~"$cluster|",alertname=~"{"|".join(_alerts())}"}})',
                 legend="{{alertname}} ({{alertstate}})",
             ),
-            unit="short", empty="no alert of dashboards/rules fires", bars=True, size=(24, 6),
+            unit="short", empty="no alert of dashboards/rules fires, or Prometheus does not have them", bars=True,
+            size=(24, 6),
         ),
     ]  # fmt: skip
+
+
+def _alerts() -> list[str]:
+    """The names of our alerts, by which they are told from those of others."""
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in RULES.glob("*.rules.yaml")]
+    rules = [rule for file in files for group in file["groups"] for rule in group["rules"]]
+    return sorted(rule["alert"] for rule in rules if "alert" in rule)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 
-RULES = Path(__file__).parent / "rules"
+from dashboards.prometheus_rules import RULES
 
 _COMPARISON = re.compile(r"(?<![=!~<>])(>=|<=|==|!=|>|<)\s*(?:bool\s+)?(?P<number>\d+(?:\.\d+)?)(?![\w.])")
 _DURATION = re.compile(r"(\d+)(ms|[smhdwy])")

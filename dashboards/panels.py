@@ -67,9 +67,10 @@ STATES = {
     "Ending": GREY,
 }
 """Of GPUs, as in docs/metrics.md."""
-
-WIDTH = 24
-"""Columns of Grafana's grid."""
+ANSWERS = {"active": GREEN, "inactive": RED, "error": BLUE}
+"""What KEDA gets: in the colours of Busy, Idle and Unknown, which they follow from."""
+NO_LEADER = "no replica leads"
+"""Why whatever only a leader shows may be empty: that nobody tells of anything is not that there is nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

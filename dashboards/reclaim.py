@@ -7,6 +7,7 @@ from dashboards.panels import (
     CLUSTER,
     GREEN,
     GREY,
+    NO_LEADER,
     ORANGE,
     PURPLE,
     RED,
@@ -25,9 +26,13 @@ from dashboards.panels import (
 )
 
 _QUEUE = f'{CLUSTER},cluster_queue=~"$queue"'
-_ZERO = f"0 * sum(idle_gpu_scaler_leader{{{CLUSTER}}})"
+_LED = f"(sum(idle_gpu_scaler_leader{{{CLUSTER}}}) > 0 or absent(idle_gpu_scaler_leader{{{CLUSTER}}}))"
+"""Somebody leads, or there is nothing to be led: without a Lease one process tells all."""
+_ZERO = f"0 * max(idle_gpu_scaler_build_info{{{CLUSTER}}}) and on () {_LED}"
 """Nothing, as long as somebody is there who could say so."""
-_NOBODY = "nobody waits for GPUs"
+_SEEN = f"and on () {_LED} unless on () sum(idle_gpu_scaler_planning_blind{{{CLUSTER}}}) > 0"
+"""Gauges without labels are 0 where nobody leads, and what cannot be seen is no 0 either."""
+_NOBODY = f"nobody waits for GPUs, or {NO_LEADER}"
 _NOTHING = "nothing was handed over in the chosen time"
 _NO_CHECK = "no gang has passed our AdmissionCheck in the chosen time"
 
@@ -61,16 +66,17 @@ def _now() -> list[Any]:
         ),
         number(
             "Could be taken", "How many GPUs are idle that a plan may take?",
-            f"sum(idle_gpu_scaler_reclaimable_gpus{{{CLUSTER}}})", unit="short", empty="no replica leads",
+            f"sum(idle_gpu_scaler_reclaimable_gpus{{{CLUSTER}}}) {_SEEN}", unit="short",
+            empty=f"{NO_LEADER}, or quota or verdicts cannot be seen",
         ),
         number(
             "Plans", "How many plans are being carried out?",
-            f"sum(idle_gpu_scaler_standing_plans{{{CLUSTER}}})", unit="short", empty="no replica leads",
+            f"sum(idle_gpu_scaler_standing_plans{{{CLUSTER}}}) and on () {_LED}", unit="short", empty=NO_LEADER,
         ),
         number(
             "Suspended GPUs", "How many GPUs would the suspended workloads hold if they ran?",
             f"sum(idle_gpu_scaler_suspended_gpus{{{_QUEUE}}}) or {_ZERO}",
-            unit="short", empty="nothing is suspended", steps={None: PURPLE},
+            unit="short", empty=f"nothing is suspended, or {NO_LEADER}", steps={None: PURPLE},
         ),
     ]  # fmt: skip
 
@@ -103,7 +109,7 @@ def _waiting() -> list[Any]:
         graph(
             "Held by our AdmissionCheck", "What do gangs wait for that have their quota?",
             Query(expr=f"sum by (reason) (idle_gpu_scaler_gated_gangs{{{CLUSTER}}})", legend="{{reason}}"),
-            unit="short", empty="no gang is held", stacked=True, size=(8, 8),
+            unit="short", empty=f"no gang is held, or {NO_LEADER}", stacked=True, size=(8, 8),
         ),
         bars(
             "Room in budgets", "How many workloads do budgets still let be suspended?",
@@ -111,7 +117,8 @@ def _waiting() -> list[Any]:
                 expr=f"min by (budget, limit) (idle_gpu_scaler_budget_headroom_workloads{{{CLUSTER}}})",
                 legend="{{budget}} ({{limit}})",
             ),
-            unit="short", empty="no budgets are set: reclaim.budgets", steps={None: RED, 1: GREEN}, size=(8, 8),
+            unit="short", empty=f"no budgets are set (reclaim.budgets), or {NO_LEADER}", steps={None: RED, 1: GREEN},
+            size=(8, 8),
         ),
     ]  # fmt: skip
 
@@ -186,7 +193,7 @@ def _nodes() -> list[Any]:
                 f"idle_gpu_scaler_open_provisioning_requests{{{CLUSTER}}})",
                 legend="{{state}} ({{provisioning_class}})",
             ),
-            unit="short", empty="no node is asked for", steps={None: BLUE}, size=(8, 8),
+            unit="short", empty=f"no node is asked for, or {NO_LEADER}", steps={None: BLUE}, size=(8, 8),
         ),
         bars(
             "What became of ProvisioningRequests", "Do autoscalers do what they are asked for, in the chosen time?",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dashboards.panels import (
-    BLUE,
+    ANSWERS,
     CLUSTER,
     GREEN,
     GREY,
@@ -26,12 +26,6 @@ _NOT_FORESEEN = "it is not going to be suspended, as far as can be foreseen"
 _PODS = 'pod=~"$workload.*"'
 _NOT_EXPORTERS = 'pod!="",pod!~"(.*-)?dcgm-exporter-.*"'
 _RAW = "DCGM_FI_PROF_GR_ENGINE_ACTIVE|DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
-ANSWERS = {
-    "active": GREEN,
-    "inactive": RED,
-    "error": BLUE,
-}
-"""What KEDA gets."""
 
 
 def build() -> Any:

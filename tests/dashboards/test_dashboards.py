@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import promql_parser
 import pytest
@@ -14,9 +15,10 @@ from prometheus_server import require_prometheus
 from promql_names import OF_TARGETS, declared, names_of, not_there, selectors
 from told_story import SCALER, Told, told_story
 
-from dashboards import build, drawing, numbers, preview
+from dashboards import build, drawing, numbers, panels, preview
 from dashboards.answers import Asker, Series
 from scaler.embedded.job_manifests import NAMESPACE
+from scaler.telemetry.declaring import Shown
 from scaler.telemetry.metrics import Metrics
 
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(build.FOLDER.glob("*.json"))}
@@ -140,15 +142,38 @@ def test_variables_have_the_values_of_labels_that_are_there() -> None:
         assert {match[3], *matched} <= known[match[1]] | OF_TARGETS
 
 
-def test_what_only_the_leader_shows_is_never_the_highest_of_a_sum_and_what_all_show_never_a_sum() -> None:
-    """`sum` over what all replicas show alike counts it once per replica; inside of `max by (instance)` it may."""
-    alike = {each.name for each in Metrics().declared if str(each.shown) == "all"}
-    for board in BOARDS.values():
-        for panel in board["panels"]:
-            for query in queries(panel) if panel["type"] != "row" else ():
-                for name in alike:
-                    if name in query:
-                        assert re.search(r"max( by \([^)]*\))? ?\(", query), query
+def metrics_in(panel: dict[str, Any]) -> set[str]:
+    parsed = [promql_parser.parse(query) for query in queries(panel)]
+    return {name for each in parsed for selector in selectors(each) for name in names_of(selector)}
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_what_all_replicas_show_alike_is_never_a_sum_over_them(panel: dict[str, Any]) -> None:
+    """`sum` counts it once per replica; inside of `max by (instance)` it may."""
+    alike = {each.name for each in Metrics().declared if each.shown is Shown.BY_ALL}
+    for query in queries(panel):
+        if any(name in query for name in alike):
+            assert re.match(r"max( by \([^)]*\))? ?\(", query), query
+
+
+@pytest.mark.parametrize("panel", [param for param in PANELS if not str(param.id).startswith("workload: ")])
+def test_a_panel_that_needs_a_leader_does_not_say_nothing_where_there_is_none(panel: dict[str, Any]) -> None:
+    """Gauges of a replica that leads no more have no series. (What one workload lacks, its dashboard says itself.)"""
+    of_leaders = {each.name for each in Metrics().declared if each.shown is Shown.BY_ONE and each.type == "gauge"}
+    if metrics_in(panel) & of_leaders:
+        assert panels.NO_LEADER in panel["fieldConfig"]["defaults"]["noValue"]
+
+
+def test_answers_to_keda_have_the_same_colours_everywhere() -> None:
+    found = {
+        (override["matcher"]["options"], prop["value"]["fixedColor"])
+        for board in BOARDS.values()
+        for panel in board["panels"]
+        for override in panel.get("fieldConfig", {}).get("overrides", ())
+        for prop in override["properties"]
+        if prop["id"] == "color" and override["matcher"]["options"] in panels.ANSWERS
+    }
+    assert found == set(panels.ANSWERS.items())
 
 
 # ------------------------------------------------------------------------------------------------------- what they show

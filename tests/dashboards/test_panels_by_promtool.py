@@ -1,0 +1,95 @@
+"""What panels show of series that are given: nothing where nobody can know, and of alerts only ours."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from programs import needs
+
+from dashboards import build
+from dashboards.answers import Asker
+
+pytestmark = [needs("promtool"), pytest.mark.prometheus]
+
+PANELS = {
+    (path.stem, panel["title"]): panel
+    for path in sorted(build.FOLDER.glob("*.json"))
+    for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]
+}
+Samples = list[dict[str, Any]]
+
+
+def query_of(board: str, title: str, **variables: str) -> str:
+    [target] = PANELS[board, title]["targets"]
+    return Asker(url="", start=0, end=3600, variables={"cluster": ".*", "queue": ".*"} | variables).filled(
+        target["expr"]
+    )
+
+
+def tell(folder: Path, series: Mapping[str, float], expected: Mapping[str, Samples]) -> None:
+    """Raises: AssertionError where the queries say something else of series that have stood for a minute."""
+    test = {
+        "input_series": [{"series": name, "values": f"{value}x4"} for name, value in series.items()],
+        "interval": "15s",
+        "promql_expr_test": [
+            {"expr": query, "eval_time": "1m", "exp_samples": samples} for query, samples in expected.items()
+        ],
+    }
+    file = folder / "panels.test.yaml"
+    file.write_text(yaml.safe_dump({"tests": [test]}), encoding="utf-8")
+    ran = subprocess.run(
+        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+
+
+def replicas(*, leading: int, **gauges: float) -> dict[str, float]:
+    """Two of them, of which so many lead; gauges without labels are 0 at whoever does not."""
+    found: dict[str, float] = {}
+    for n in range(2):
+        found[f'idle_gpu_scaler_build_info{{pod="{n}"}}'] = 1
+        found[f'idle_gpu_scaler_leader{{pod="{n}"}}'] = float(n < leading)
+        for name in ("reclaimable_gpus", "standing_plans", "planning_blind"):
+            found[f'idle_gpu_scaler_{name}{{pod="{n}"}}'] = gauges.get(name, 0.0) if n < leading else 0.0
+    return found
+
+
+NOW = {title: query_of("reclaim", title) for title in ("Gangs that wait", "Could be taken", "Plans", "Suspended GPUs")}
+LEASELESS = {name: value for name, value in replicas(leading=1).items() if "leader" not in name and 'pod="0"' in name}
+ZERO, NOTHING = [{"labels": "{}", "value": 0}], list[dict[str, Any]]()
+CASES: dict[str, tuple[dict[str, float], dict[str, Samples]]] = {
+    "nobody leads, so nobody knows": (replicas(leading=0), dict.fromkeys(NOW, NOTHING)),
+    "one leads, and there is nothing": (replicas(leading=1), dict.fromkeys(NOW, ZERO)),
+    "the one that leads sees no quota": (
+        replicas(leading=1, planning_blind=1),
+        dict.fromkeys(NOW, ZERO) | {"Could be taken": NOTHING},
+    ),
+    "without a Lease one process tells all": (LEASELESS, dict.fromkeys(NOW, ZERO)),
+    "nothing is scraped": ({}, dict.fromkeys(NOW, NOTHING)),
+}
+
+
+@pytest.mark.parametrize(("series", "shown"), CASES.values(), ids=CASES)
+def test_a_number_is_0_only_where_somebody_could_know(
+    series: dict[str, float], shown: dict[str, Samples], tmp_path: Path
+) -> None:
+    tell(tmp_path, series, {NOW[title]: samples for title, samples in shown.items()})
+
+
+def test_of_alerts_only_ours_are_shown_those_of_the_cluster_and_those_that_name_none(tmp_path: Path) -> None:
+    series = {
+        'ALERTS{alertname="NoLeader",alertstate="firing",cluster="a"}': 1,
+        'ALERTS{alertname="TwoLeaders",alertstate="firing",cluster="b"}': 1,
+        'ALERTS{alertname="ScalerDown",alertstate="pending"}': 1,
+        'ALERTS{alertname="NodeFilesystemAlmostOutOfSpace",alertstate="firing",cluster="a"}': 1,
+        'ALERTS{alertname="KEDAOperatorDown",alertstate="firing",cluster="a"}': 1,
+    }
+    expected = [
+        {"labels": '{alertname="NoLeader",alertstate="firing"}', "value": 1},
+        {"labels": '{alertname="ScalerDown",alertstate="pending"}', "value": 1},
+    ]
+    tell(tmp_path, series, {query_of("health", "Alerts", cluster="a"): expected})
