@@ -1,11 +1,12 @@
 """Small worlds in which a gang waits: queues, who holds quota, who of them is idle, and where everybody's pods are."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from quota_builders import GPU, NAMESPACE, NOW, flavors, local_queue
 
+from scaler.core.budgets import Exhausted
 from scaler.core.costs import Cost, Stake, Weights, cost_of
 from scaler.core.placement import Capacity, Node, Occupant, capacity_of
 from scaler.core.quota.demands import Market
@@ -13,7 +14,7 @@ from scaler.core.quota.model import ClusterQueue, Cohort, Flavor, Workload
 from scaler.core.quota.roster import World
 from scaler.core.quota.tree import build_trees
 from scaler.core.reclaim import Candidate, Request, Scene
-from scaler.core.reclaim.values import Marked
+from scaler.core.reclaim.values import Marked, Refusal, nothing_refused
 from scaler.core.scopes import Member
 
 
@@ -33,6 +34,11 @@ def candidate(workload: Workload, *, cost: int | None = None, **stake: Any) -> C
             namespace=workload.namespace, name=f"scale-{workload.name}", cluster_queue=workload.held.cluster_queue
         ),
     )
+
+
+def forbids(words: str) -> Exhausted | None:
+    """What the budget `few` says; empty words where it has room."""
+    return Exhausted(budget="few", message=words, until=None) if words else None
 
 
 def scene(
@@ -78,7 +84,7 @@ def request(
     idle: Iterable[Candidate] = (),
     *,
     leaving: Iterable[str] = (),
-    refuse: Callable[[Collection[Member]], str] = lambda _: "",
+    refuse: Refusal = nothing_refused,
     **fields: Any,
 ) -> Request:
     return Request(

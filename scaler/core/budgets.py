@@ -88,6 +88,11 @@ class Exhausted:
     until: datetime | None
     """Not before then will these victims be admitted, if nothing else happens; None where time alone does not help."""
 
+    @property
+    def words(self) -> str:
+        """`budget 'few': 2 of 2 are suspended; not before 2026-12-01T12:00:00+00:00`."""
+        return self.message + (f"; not before {self.until.isoformat(timespec='seconds')}" if self.until else "")
+
 
 def admits(
     budgets: Sequence[Budget], spending: Spending, victims: Collection[Member], now: datetime

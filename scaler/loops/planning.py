@@ -18,7 +18,7 @@ from scaler.core.quota.roster import World
 from scaler.core.quota.snapshot import Snapshot
 from scaler.core.quota.tree import Tree
 from scaler.core.reclaim import Candidate, NoPlan, Plan, Request, Scene, Why, plan_reclaim
-from scaler.core.reclaim.values import Marked
+from scaler.core.reclaim.values import Marked, Refusal, nothing_refused
 from scaler.core.reclaim_policy import ReclaimPolicy
 from scaler.core.scopes import Member
 from scaler.core.spending import Spending
@@ -187,18 +187,15 @@ class Planning:
         self._scenes[tree.root.name, with_nodes] = (version, id(capacity), sight.now, scene)
         return scene
 
-    def refusal(self, sight: Sight) -> Callable[[Collection[Member]], str]:
-        """Why budgets do not let these be suspended, as a question that is asked often."""
+    def refusal(self, sight: Sight) -> Refusal:
+        """Which budget does not let these be suspended, as a question that is asked often."""
         if not self._policy.budgets:
-            return lambda _: ""
+            return nothing_refused
         books = Books(self._policy.budgets, sight.spending, sight.now)
 
-        def refuse(victims: Collection[Member]) -> str:
+        def refuse(victims: Collection[Member]) -> Exhausted | None:
             outcome = books.admits(victims)
-            if not isinstance(outcome, Exhausted):
-                return ""
-            until = f"; not before {outcome.until.isoformat(timespec='seconds')}" if outcome.until else ""
-            return f"budget {outcome.budget}: {outcome.message}{until}"
+            return outcome if isinstance(outcome, Exhausted) else None
 
         return refuse
 

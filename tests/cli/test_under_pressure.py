@@ -43,9 +43,9 @@ async def test_four_free_and_four_idle_serve_a_gang_of_eight(tmp_path: Path) -> 
 async def test_a_victim_that_works_half_way_ends_the_plan_at_no_cost(tmp_path: Path) -> None:
     async with team(tmp_path, 8) as ours, ours.scaler() as scaler:
         await ours.runs("a", "b", cooldowns={"b": 300})
-        await until(lambda: scaler.pressure is not None)
-        assert scaler.pressure is not None
-        scaler.pressure.settling.after = timedelta(seconds=1)
+        await until(lambda: scaler.leadership.loops is not None)
+        assert scaler.leadership.loops is not None
+        scaler.leadership.loops.pressure.settling.after = timedelta(seconds=1)
         await ours.submits("gang", gpus=4, pods=2)
         await ours.sees(lambda: ours.replicas("a") == [0] and ours.status("a")["phase"] == "HeldForPlan", "a at 0")
         assert ours.replicas("b") == [1]
@@ -101,7 +101,7 @@ async def test_a_budget_without_room_lets_nobody_go_and_says_so(tmp_path: Path) 
     async with team(tmp_path, 8, budgets=budgets) as ours, ours.scaler() as scaler:
         await ours.runs("a", "b")
         await ours.submits("gang", gpus=4, pods=2)
-        assert "budget few" in await ours.hears("gang", "BudgetExhausted")
+        assert "budget 'few': " in await ours.hears("gang", "BudgetExhausted")
         await asyncio.sleep(0.5)
         assert ours.replicas("a", "b") == [1, 1]
         assert ours.has_no_grants("a", "b")

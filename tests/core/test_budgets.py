@@ -89,6 +89,8 @@ def test_the_worked_example_holds() -> None:
     assert refused(budget, spent, A).until == NOON + minutes(10)
     assert refused(budget, spent, A, B).until == NOON + minutes(40)
     assert refused(budget, spent, A, B, C).until is None
+    assert refused(budget, spent, A).words.endswith("; not before 2026-12-01T12:10:00+00:00")
+    assert refused(budget, spent, A, B, C).words == refused(budget, spent, A, B, C).message
 
 
 # ---------------------------------------------------------------------------------------------------- at once, hourly

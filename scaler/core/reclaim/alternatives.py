@@ -69,12 +69,12 @@ def alternatives_tried(field: Field) -> tuple[Alternative, ...]:
 
 def _alternative(field: Field, keys: frozenset[str]) -> Alternative:
     trial = field.trials.of(keys)
-    refusal = field.refusal(keys) if trial.why is None else ""
+    refusal = field.refusal(keys) if trial.why is None else None
     return Alternative(
         victims=tuple(each.name for each in field.victims(keys)),
         cost=_cost(field, keys),
         why_not=Why.BUDGET_EXHAUSTED if refusal else trial.why,
-        message=refusal or trial.message,
+        message=refusal.words if refusal else trial.message,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
+from scaler.core.budgets import Exhausted
 from scaler.core.placement import Capacity, Demand
 from scaler.core.quota.model import Reservation, Workload
 from scaler.core.reclaim.count import Count, certainly_before
@@ -113,9 +114,9 @@ class Field:
         """The candidates of these keys, in the order of their names."""
         return tuple(sorted((self.by_key[key] for key in keys), key=lambda each: each.name))
 
-    def refusal(self, keys: Collection[str]) -> str:
-        """Why budgets do not let these be suspended; empty where they do."""
-        return self.request.refuse([each.member for each in self.victims(keys)]) if keys else ""
+    def refusal(self, keys: Collection[str]) -> Exhausted | None:
+        """The budget that does not let these be suspended; None where all do."""
+        return self.request.refuse([each.member for each in self.victims(keys)]) if keys else None
 
 
 def _distinct(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

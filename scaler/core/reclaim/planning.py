@@ -47,8 +47,9 @@ def plan_reclaim(request: Request) -> Plan | NoPlan:
     if found.keys is not None:
         return _planned(field, found.keys, found, budgets)
     unbounded = field.cheapest(None).keys if budgets.have_refused else None
-    if unbounded is not None:
-        return _no_plan(field, Why.BUDGET_EXHAUSTED, field.refusal(unbounded), is_exact=found.is_exact)
+    refusal = field.refusal(unbounded) if unbounded is not None else None
+    if refusal is not None:
+        return _no_plan(field, Why.BUDGET_EXHAUSTED, refusal.words, budget=refusal.budget, is_exact=found.is_exact)
     return _no_plan(field, *why_nobody(field), is_exact=found.is_exact)
 
 
@@ -64,9 +65,14 @@ def _why_needless(field: Field) -> tuple[Why, str] | None:
     return None
 
 
-def _no_plan(field: Field, why: Why, message: str, *, is_exact: bool = True) -> NoPlan:
+def _no_plan(field: Field, why: Why, message: str, *, budget: str = "", is_exact: bool = True) -> NoPlan:
     return NoPlan(
-        gang=field.gang.key, why=why, message=message, alternatives=alternatives_tried(field), is_exact=is_exact
+        gang=field.gang.key,
+        why=why,
+        message=message,
+        budget=budget,
+        alternatives=alternatives_tried(field),
+        is_exact=is_exact,
     )
 
 

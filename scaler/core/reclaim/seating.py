@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from scaler.core.budgets import Exhausted
 from scaler.core.claims import Lacks, Seated, Verdict, Waits
 from scaler.core.grants import Seeks
 from scaler.core.placement import Capacity, Demand, Misfit, Placement, Rooms, Seat, Shortage
@@ -198,19 +199,17 @@ class _Hall:
             missing=missing,
         )
 
-    def no_plan(self, why: Why, message: str, *, is_exact: bool = True) -> NoPlan:
-        return NoPlan(gang=self.request.gang, why=why, message=message, is_exact=is_exact)
+    def no_plan(self, why: Why, message: str, *, budget: str = "", is_exact: bool = True) -> NoPlan:
+        return NoPlan(gang=self.request.gang, why=why, message=message, budget=budget, is_exact=is_exact)
 
     def refused(self, *, is_exact: bool) -> NoPlan:
         """Why no set of candidates will do."""
         lacks = self.verdict(frozenset())
         if isinstance(lacks, Lacks) and isinstance(lacks.because, Misfit) and lacks.because.never:
             return self.no_plan(Why.NEVER_FITS, lacks.message)
-        if self.budgets.have_refused:
-            unbounded = self.cheapest(_Whole(self), is_bounded=False).keys
-            if unbounded is not None:
-                members = [self.candidates[key].member for key in sorted(unbounded)]
-                return self.no_plan(Why.BUDGET_EXHAUSTED, self.request.refuse(members), is_exact=is_exact)
+        refusal = self._refusal() if self.budgets.have_refused else None
+        if refusal is not None:
+            return self.no_plan(Why.BUDGET_EXHAUSTED, refusal.words, budget=refusal.budget, is_exact=is_exact)
         if not self.candidates:
             return self.no_plan(Why.NOT_ENOUGH_IDLE, f"{lacks.message}; nobody is idle on nodes")
         if self.is_seated(self.everybody):
@@ -219,6 +218,11 @@ class _Hall:
         why = Why.NOT_ENOUGH_IDLE if _is_short(self.verdict(self.everybody)) else Why.PLACEMENT_IMPOSSIBLE
         message = f"{lacks.message}; with every idle workload gone: {self.words(self.everybody)}"
         return self.no_plan(why, message, is_exact=is_exact)
+
+    def _refusal(self) -> Exhausted | None:
+        """The budget that forbids the set which would do; None where none would, or none is forbidden."""
+        keys = self.cheapest(_Whole(self), is_bounded=False).keys
+        return self.request.refuse([self.candidates[key].member for key in sorted(keys)]) if keys is not None else None
 
 
 def _is_short(verdict: Verdict) -> bool:

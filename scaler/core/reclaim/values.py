@@ -7,6 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
 
+from scaler.core.budgets import Exhausted
 from scaler.core.costs import Cost
 from scaler.core.grants import Seeks
 from scaler.core.placement import Capacity, Placement
@@ -127,16 +128,16 @@ def in_order(workloads: Iterable[Workload]) -> tuple[str, ...]:
     return tuple(each.key for each in sorted(workloads, key=_place))
 
 
-Refusal = Callable[[Collection[Member]], str]
-"""Why budgets do not let all of these be suspended; empty where they do.
+Refusal = Callable[[Collection[Member]], Exhausted | None]
+"""The budget that does not let all of these be suspended, and why; None where all do.
 
 Whoever is refused is refused with others, too, and members of one place can stand for each other.
 """
 
 
-def nothing_refused(_: Collection[Member]) -> str:
+def nothing_refused(_: Collection[Member]) -> Exhausted | None:
     """Where there are no budgets."""
-    return ""
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,5 +232,7 @@ class NoPlan:
     gang: str
     why: Why
     message: str
+    budget: str = ""
+    """Name of the one that forbids it; empty where none does."""
     alternatives: tuple[Alternative, ...] = ()
     is_exact: bool = True

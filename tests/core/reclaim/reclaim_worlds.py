@@ -12,8 +12,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 from quota_builders import GPU, NOW, cluster_queue, cohort, holding, pod_set, preempting, quota, selecting, workload
-from reclaim_builders import candidate, scene
+from reclaim_builders import candidate, forbids, scene
 
+from scaler.core.budgets import Exhausted
 from scaler.core.nodes import ANYWHERE, NodeSelection
 from scaler.core.placement import Capacity, Demand, Node, Occupant, capacity_of, demand_of, fits
 from scaler.core.quota.amounts import CPU, FlavorResource, added
@@ -236,10 +237,10 @@ def _budgets(draw: st.DrawFn, names: str) -> Any:
     most = draw(st.sampled_from((99, 99, 2, 1)))
     spared = draw(st.sampled_from(("", "", *names)))
 
-    def refuse(members: Collection[Member]) -> str:
+    def refuse(members: Collection[Member]) -> Exhausted | None:
         if len(members) > most:
-            return f"at most {most}"
-        return f"not from {spared}" if any(each.cluster_queue == spared for each in members) else ""
+            return forbids(f"at most {most}")
+        return forbids(f"not from {spared}" if any(each.cluster_queue == spared for each in members) else "")
 
     return refuse
 

@@ -3,8 +3,9 @@
 from collections.abc import Collection
 
 from quota_builders import cluster_queue, holding, workload
-from reclaim_builders import candidate, nodes_with, request
+from reclaim_builders import candidate, forbids, nodes_with, request
 
+from scaler.core.budgets import Exhausted
 from scaler.core.quota.model import Strategy
 from scaler.core.reclaim import Plan, Request, Why, plan_reclaim
 from scaler.core.scopes import Member
@@ -70,8 +71,8 @@ def test_the_cheaper_set_that_a_sum_would_take_is_shown_with_the_reason_against_
 def test_the_cheaper_set_that_a_budget_forbids_is_shown_with_the_budgets_words() -> None:
     cheap, dear = holding("cheap", gpus=4, queue="b"), holding("dear", gpus=4)
 
-    def refuse(members: Collection[Member]) -> str:
-        return "not at night" if any(each.cluster_queue == "b" for each in members) else ""
+    def refuse(members: Collection[Member]) -> Exhausted | None:
+        return forbids("not at night" if any(each.cluster_queue == "b" for each in members) else "")
 
     queues = [cluster_queue("a", gpus=4, cohort="co"), cluster_queue("b", gpus=4, cohort="co")]
     idle = [candidate(cheap, cost=1), candidate(dear, cost=9)]

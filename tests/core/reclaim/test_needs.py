@@ -17,6 +17,7 @@ from scaler.core.reclaim.count import Count, certainly_before
 from scaler.core.reclaim.field import Field
 from scaler.core.reclaim.forecast import without
 from scaler.core.reclaim.needs import room_needs
+from scaler.core.reclaim.values import nothing_refused
 
 ROOM = 5040
 
@@ -64,7 +65,7 @@ def test_devices_that_a_node_has_lost_are_freed_first() -> None:
 @settings(max_examples=80)
 @given(requests(), st.data())
 def test_a_set_with_which_the_gang_fits_covers_every_need(request: Request, data: st.DataObject) -> None:
-    field = Field(replace(request, refuse=lambda _: ""))
+    field = Field(replace(request, refuse=nothing_refused))
     chosen = frozenset(data.draw(st.sets(st.sampled_from(sorted(field.by_key))))) if field.by_key else frozenset()
     for need in field.needs:
         gained = sum(need.gains.get(key, 0) for key in chosen)

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 from quota_builders import cluster_queue, cohort, holding, pod_set, preempting, quota, requiring, selecting, workload
-from reclaim_builders import candidate, nodes_with, request
+from reclaim_builders import candidate, forbids, nodes_with, request
 
+from scaler.core.budgets import Exhausted
 from scaler.core.quota.model import PreemptionPolicy, Strategy, Workload
 from scaler.core.reclaim import NoPlan, Plan, Request, Why, plan_reclaim
 from scaler.core.scopes import Member
@@ -207,14 +208,14 @@ def test_a_budget_that_forbids_the_cheapest_makes_the_next_one_the_plan() -> Non
     cheap, dear = holding("cheap", gpus=4, queue="b"), holding("dear", gpus=4)
     idle = [candidate(cheap, cost=1), candidate(dear, cost=9)]
 
-    def refuse(members: Collection[Member]) -> str:
-        return "not at night" if any(each.cluster_queue == "b" for each in members) else ""
+    def refuse(members: Collection[Member]) -> Exhausted | None:
+        return forbids("not at night" if any(each.cluster_queue == "b" for each in members) else "")
 
     queues = [cluster_queue("a", gpus=4, cohort="co"), cluster_queue("b", gpus=4, cohort="co")]
     plan = planned(request(workload(gpus=4), queues, [cheap, dear], idle, refuse=refuse))
     assert names(plan) == {"dear"}
     found = refused(request(workload(gpus=8), queues, [cheap, dear], idle, refuse=refuse))
-    assert (found.why, found.message) == (Why.BUDGET_EXHAUSTED, "not at night")
+    assert (found.why, found.message, found.budget) == (Why.BUDGET_EXHAUSTED, "not at night", "few")
 
 
 # ------------------------------------------------------------------------------------------------------------ cautions

@@ -17,7 +17,7 @@ from quota_builders import (
     selecting,
     workload,
 )
-from reclaim_builders import candidate, nodes_with, request
+from reclaim_builders import candidate, forbids, nodes_with, request
 
 from scaler.core.quota.model import PreemptionPolicy, Reservation, StopPolicy, Strategy
 from scaler.core.reclaim import NoPlan, Request, Why, plan_reclaim
@@ -92,7 +92,9 @@ def scattered() -> Request:
 def forbidden() -> Request:
     idle = holding("idle", gpus=4)
     queues = [cluster_queue("a", gpus=4)]
-    return request(workload(gpus=4), queues, [idle], [candidate(idle)], refuse=lambda _: "2 of 2 an hour are spent")
+    return request(
+        workload(gpus=4), queues, [idle], [candidate(idle)], refuse=lambda _: forbids("2 of 2 an hour are spent")
+    )
 
 
 def stolen() -> Request:

@@ -11,7 +11,9 @@ from builders import NOON
 from core.placement.placement_builders import demand, node, occupant, on
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from reclaim_builders import forbids
 
+from scaler.core.budgets import Exhausted
 from scaler.core.claims import Claim, Seated, Waits
 from scaler.core.claims import Why as Waiting
 from scaler.core.costs import Cost
@@ -21,6 +23,7 @@ from scaler.core.placement import Capacity, Demand, Node, Occupant, Seat, capaci
 from scaler.core.promises import promise
 from scaler.core.prospects import Line, Prospect
 from scaler.core.reclaim import Candidate, NoPlan, Plan, SeatRequest, Why, plan_seats, still_seats
+from scaler.core.reclaim.values import nothing_refused
 from scaler.core.scopes import Member
 from scaler.core.victims import Limits
 
@@ -133,8 +136,8 @@ def test_as_many_pods_as_budgets_let_have_places_where_nodes_are_provisioned() -
     capacity = full(dict.fromkeys("abcd", 8), {each: {each: 8} for each in "abcd"})
     idlers = [idle(each) for each in "abcd"]
 
-    def two_at_most(members: Collection[Member]) -> str:
-        return "two at most" if len(members) > 2 else ""
+    def two_at_most(members: Collection[Member]) -> Exhausted | None:
+        return forbids("two at most" if len(members) > 2 else "")
 
     request = asked(capacity, demand(5, 8), idlers=idlers, refuse=two_at_most, may_lack=True)
     found = plan_seats(request)
@@ -142,7 +145,8 @@ def test_as_many_pods_as_budgets_let_have_places_where_nodes_are_provisioned() -
     assert isinstance(found, Plan)
     assert found.missing == {"workers": 3}
     refused = plan_seats(asked(capacity, demand(3, 8), idlers=idlers, refuse=two_at_most))
-    assert (refusal(refused), refused.message) == (Why.BUDGET_EXHAUSTED, "two at most")  # type: ignore[union-attr]
+    assert isinstance(refused, NoPlan)
+    assert (refused.why, refused.message, refused.budget) == (Why.BUDGET_EXHAUSTED, "two at most", "few")
 
 
 def test_a_gang_that_will_fit_anyway_costs_nobody_anything() -> None:
@@ -266,10 +270,10 @@ def requests(draw: st.DrawFn) -> SeatRequest:
     spared = draw(st.sampled_from(("", "", "other")))
     most = draw(st.sampled_from((99, 99, 2, 1)))
 
-    def refuse(members: Collection[Member]) -> str:
+    def refuse(members: Collection[Member]) -> Exhausted | None:
         if len(members) > most:
-            return f"at most {most}"
-        return f"not from {spared}" if any(each.cluster_queue == spared for each in members) else ""
+            return forbids(f"at most {most}")
+        return forbids(f"not from {spared}" if any(each.cluster_queue == spared for each in members) else "")
 
     return asked(
         capacity_of(nodes, pods),
@@ -384,7 +388,7 @@ def test_a_plan_for_a_part_gains_pods_and_no_victim_can_be_left_out(request: Sea
     assert seated(chosen) > seated(frozenset())
     wanted = sum(each.count for each in request.prospect.claim.demands)
     assert seated(chosen) == wanted - sum(found.missing.values())
-    unbounded = plan_seats(replace(request, may_lack=True, refuse=lambda _: ""))
+    unbounded = plan_seats(replace(request, may_lack=True, refuse=nothing_refused))
     most = seated(frozenset(each.workload for each in request.candidates))
     assert isinstance(unbounded, Plan)
     assert most == wanted or sum(unbounded.missing.values()) <= wanted - most
