@@ -45,11 +45,11 @@ def settings_document(kubeconfig: Path, endpoint: str, **sections: Mapping[str, 
     document: dict[str, Any] = {
         "kubernetes": {
             "kubeconfig": str(kubeconfig),
-            "timeout": "2s",
+            "timeout": "10s",
             "lease": {"namespace": "default", "duration": "1s", "renewDeadline": "700ms", "retryPeriod": "100ms"},
         },
-        "dcgm": {"endpoints": [endpoint], "timeout": "1s"},
-        "prometheus": {"timeout": "1s"},
+        "dcgm": {"endpoints": [endpoint], "timeout": "5s"},
+        "prometheus": {"timeout": "5s"},
         "evaluation": {"interval": "200ms", "overlap": "1s"},
         "trust": {"collectionInterval": "200ms", "maxAgeIntervals": 10, "maxGapIntervals": 10, "minCoverage": "30 %"},
         "grpc": {"address": "127.0.0.1:0", "drain": "2s"},
@@ -145,7 +145,7 @@ class Keda:
     async def is_active(self) -> bool | grpc.StatusCode:
         """The answer, or the status of the error that came instead."""
         try:
-            return bool((await self._stub.IsActive(self._reference, timeout=2)).result)
+            return bool((await self._stub.IsActive(self._reference, timeout=20)).result)
         except grpc.aio.AioRpcError as error:
             return error.code()
 

@@ -123,7 +123,7 @@ async def test_a_keda_that_knows_only_integers_reads_the_same(answer: Answer, ex
     assert old_value.FromString(value.SerializeToString()).metricValue == expected
 
 
-async def received(stream: Any, *, within_s: float = 2.0) -> bool:
+async def received(stream: Any, *, within_s: float = 30.0) -> bool:
     return bool((await asyncio.wait_for(stream.read(), within_s)).result)
 
 
@@ -185,7 +185,7 @@ async def test_a_stream_whose_client_left_listens_no_more() -> None:
         assert board.listeners == 20
         for stream in streams:
             stream.cancel()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while board.listeners or len(served.observed) < 20:  # noqa: ASYNC110 -- the server signals nothing
                 await asyncio.sleep(0.01)
         assert {record.code for record in served.observed} == {"CANCELLED"}

@@ -49,6 +49,11 @@ async def writes(replica: Runtime | Process) -> float:
     return await metric(replica.http_port, "idle_gpu_scaler_kube_call_seconds_count", verb="patch")
 
 
+def outlast_busy_moments(document) -> None:
+    """A Lease that nobody loses, or is late with, because the machine is busy; whoever is gone has it for 3 s."""
+    document["kubernetes"]["lease"] |= {"duration": "3s", "renewDeadline": "2s"}
+
+
 async def settled_writes(replica: Runtime | Process) -> float:
     """How many there are once no more come: what is still on its way when a process is stopped is counted later."""
     before, now = -1.0, await writes(replica)
@@ -86,6 +91,7 @@ async def polled(client: Keda) -> AsyncIterator[list[bool | grpc.StatusCode]]:
 
 
 async def test_both_answer_and_only_the_leader_writes(cluster, document):
+    document["kubernetes"]["lease"] |= {"duration": "60s", "renewDeadline": "40s"}
     async with runtime(document) as one, runtime(document) as other:
         await until(lambda: is_ready(one.grpc_port))
         await until(lambda: is_ready(other.grpc_port))
@@ -105,12 +111,16 @@ async def test_both_answer_and_only_the_leader_writes(cluster, document):
         assert (await cluster.reasons("Workload")) == ["GPUsIdle"]
 
 
-async def answers(client: Keda, wanted: bool) -> bool:
+async def answers(client: Keda, wanted: bool | grpc.StatusCode) -> bool:
     return await client.is_active() is wanted
 
 
 async def has_phase(cluster: SmallCluster, phase: str) -> bool:
     return (await cluster.status()).get("phase") == phase
+
+
+async def has_reason(cluster: SmallCluster, reason: str) -> bool:
+    return (await cluster.status()).get("reason") == reason
 
 
 async def test_a_leader_that_stops_hands_over_at_once_and_the_other_never_stops_answering(cluster, document):
@@ -122,9 +132,10 @@ async def test_a_leader_that_stops_hands_over_at_once_and_the_other_never_stops_
             async with keda(follower.grpc_port) as client, polled(client) as heard:
                 leader.stop()
                 await until(lambda: leads(follower))
+                await until(lambda: heard)
+                assert {type(answer) for answer in heard} == {bool}
                 await cluster.scale(0)
                 await until(lambda: is_asleep(cluster))
-                assert {type(answer) for answer in heard} == {bool}
 
 
 async def is_asleep(cluster: SmallCluster) -> bool:
@@ -133,6 +144,7 @@ async def is_asleep(cluster: SmallCluster) -> bool:
 
 async def test_a_leader_that_is_killed_half_way_is_succeeded_within_its_lease(cluster, document, tmp_path):
     """It has deactivated the Workload and could not write that down."""
+    outlast_busy_moments(document)
     config = tmp_path / "settings.yaml"
     config.write_text(yaml.safe_dump(document))
     async with process(["run", "--config", str(config)]) as leader:
@@ -145,22 +157,25 @@ async def test_a_leader_that_is_killed_half_way_is_succeeded_within_its_lease(cl
                     await cluster.scale(0)
                     await until(lambda: is_asleep(cluster))
                     # Between being asked to 0 and being inactive it is neither: an error, for some milliseconds.
-                    while_asked_for = len(heard) + 10
+                    await until(lambda: heard[-1] is False)
+                    while_asked_for = len(heard)
                     dead = await holder(cluster)
                     assert not await leads(follower)
                     leader.send(signal.SIGKILL)
                 killed_at = asyncio.get_running_loop().time()
                 await until(lambda: leads(follower))
-                # One second of Lease, and up to 0.12 s between two looks; the rest is this machine's.
-                assert asyncio.get_running_loop().time() - killed_at < 2.5
+                # Three seconds of Lease, and up to 0.12 s between two looks; the rest is this machine's.
+                assert asyncio.get_running_loop().time() - killed_at < 13, "by default it would be 15"
                 assert await holder(cluster) != dead
                 await until(lambda: has_phase(cluster, "Suspending"))
+                await until(lambda: len(heard) > while_asked_for)
                 assert {type(answer) for answer in heard[while_asked_for:]} == {bool}
                 assert set(heard[:while_asked_for]) <= {True, False, grpc.StatusCode.UNAVAILABLE}
         assert await leader.ended() == -signal.SIGKILL
 
 
 async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more(cluster, document, tmp_path):
+    outlast_busy_moments(document)
     config = tmp_path / "settings.yaml"
     config.write_text(yaml.safe_dump(document))
     async with process(["run", "--config", str(config)]) as paused:
@@ -169,6 +184,7 @@ async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more
         async with runtime(document) as successor:
             await until(lambda: is_ready(successor.grpc_port))
             await until(lambda: has_phase(cluster, "Running"))
+            await until(lambda: has_reason(cluster, "GPUsIdle"))
             written = await settled_writes(paused)
             paused.send(signal.SIGSTOP)
             await until(lambda: leads(successor))
@@ -207,16 +223,15 @@ async def test_sigterm_ends_streams_well_and_releases_the_lease(cluster, documen
 async def test_what_is_asked_for_is_answered_long_before_the_next_tick(cluster, document):
     slow = document | {"evaluation": {"interval": "20s", "overlap": "1s"}}
     async with runtime(slow) as scaler:
-        await until(lambda: scaler.board.is_ready, seconds=25)
+        await until(lambda: scaler.board.is_ready, seconds=60)
         async with keda(scaler.grpc_port) as client:
             with cluster.refusing("PATCH", "/workloads/"):
                 await cluster.scale(0)
                 # It cannot be deactivated yet, so it is neither running nor suspended.
-                await asyncio.sleep(0.3)
-                assert await client.is_active() is grpc.StatusCode.UNAVAILABLE
+                await until(lambda: answers(client, grpc.StatusCode.UNAVAILABLE), seconds=15)
             await until(lambda: is_asleep(cluster))
-            await until(lambda: answers(client, False), seconds=2)
+            await until(lambda: answers(client, False), seconds=15)
             await cluster.evict()
             await cluster.release()
             await cluster.scale(1)
-            await until(lambda: answers(client, True), seconds=2)
+            await until(lambda: answers(client, True), seconds=15)
