@@ -15,6 +15,9 @@ Laws:
   and ever more rarely: with nobody there Kueue reserves the quota again four times a second.
 * A pod of a victim that should have ended long ago may never end. Where the gang has to fit it is not waited for: what
   it holds is no room. Where it need not fit nothing else stands for that pod, and it is.
+* Nodes that come while its request is open are most likely those that were asked for, though some register before the
+  autoscaler says so. The gang waits for its word, so that its pods consume what is booked for them; after a minute
+  without it the nodes are used as any others.
 * Not to know is no yes: where nodes cannot be seen, or nobody can follow the policy, the gang waits and says why.
 
 The first line that holds:
@@ -33,6 +36,7 @@ The first line that holds:
 | with quota                                    | Pending         | it runs on another cluster        | Ready          |
 | with quota                                    | Pending         | it need not fit                   | Ready          |
 | with quota                                    | Pending         | nobody sees the nodes             | Pending        |
+| with quota                                    | Pending         | its places may be booked yet      | Pending        |
 | with quota                                    | Pending         | it has places for all of its pods | Ready          |
 | with quota                                    | Pending         | it is to yield, and may           | Retry          |
 | with quota                                    | Pending         | –                                 | Pending        |
@@ -42,7 +46,7 @@ That a check is added to a live queue gives every running Workload an entry: hen
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from scaler.core.claims import Lacks, Seated, Waits
 from scaler.core.gate_values import Answer, Because, Ending, Gang, Nodes, Nothing, Outlook, State
@@ -52,6 +56,9 @@ LONGEST_MESSAGE = 32_768
 """Characters that Kueue's definition allows."""
 _SHOWN = 3
 """Workloads that a message names."""
+_BOOKED_WITHIN = timedelta(minutes=1)
+"""How long after nodes have come it is waited for the request that they were most likely added for: autoscalers look
+every ten seconds or so."""
 
 
 def decide(gang: Gang, outlook: Outlook, now: datetime) -> Answer | Nothing:
@@ -104,7 +111,7 @@ def _of_one_that_needs_nodes(gang: Gang, outlook: Outlook, now: datetime) -> Ans
     if outlook.blind or outlook.verdict is None:
         return _waits(Because.NODES_UNSEEN, f"nobody sees what nodes have free: {outlook.blind or 'not asked yet'}")
     if isinstance(outlook.verdict, Seated):
-        return _seated(outlook.verdict, outlook.nodes)
+        return _to_be_booked(outlook.verdict, outlook, now) or _seated(outlook.verdict, outlook.nodes)
     if _may_yield(gang, outlook, now):
         to = f"gives its quota to {outlook.wanted_by}: {outlook.nodes.message}"
         return Answer(state=State.RETRY, because=Because.YIELDS, message=to)
@@ -113,6 +120,14 @@ def _of_one_that_needs_nodes(gang: Gang, outlook: Outlook, now: datetime) -> Ans
 
 def _may_yield(gang: Gang, outlook: Outlook, now: datetime) -> bool:
     return outlook.nodes.is_yielding and bool(outlook.wanted_by) and gang.may_yield(now)
+
+
+def _to_be_booked(verdict: Seated, outlook: Outlook, now: datetime) -> Answer | None:
+    """That its request may book its places yet; None where it does not wait for that."""
+    if outlook.came_at is None or outlook.nodes.is_booked or now >= outlook.came_at + _BOOKED_WITHIN:
+        return None
+    until = f"until {outlook.came_at + _BOOKED_WITHIN:%H:%M:%S} UTC waits for new ones of them to be booked for it"
+    return _waits(Because.NODES_COMING, f"{verdict.message}; {until}: {outlook.nodes.message}")
 
 
 def _seated(verdict: Seated, nodes: Nodes) -> Answer:

@@ -160,6 +160,8 @@ class Nodes:
     is_coming: bool = False
     is_late: bool = False
     """Whether those that are coming should be there by now, and are not counted on any more."""
+    open_since: datetime | None = None
+    """When the request was made that may still book capacity for it; None where there is none."""
     updates: tuple[PodSetUpdate, ...] = ()
     """What its pods are given to use what was booked."""
     is_yielding: bool = False
@@ -187,6 +189,9 @@ class Outlook:
     """Why nobody sees what nodes have free."""
     verdict: Verdict | None = None
     """Of who is promised what; None where nobody was asked."""
+    came_at: datetime | None = None
+    """When the last of its places came, of those that came after the request was made that is open for it; None where
+    it has none of these."""
     in_the_way: Sequence[Ending] = ()
     """Pods that end on the nodes where it will fit."""
     nodes: Nodes = NOBODY_ASKED

@@ -99,6 +99,11 @@ class Request:
     is_ending: bool = False
     """Whether it is being deleted."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether capacity may still be booked by it."""
+        return self.state in (State.NEW, State.ACCEPTED) and not self.is_ending
+
     def is_late(self, now: datetime) -> bool:
         """Whether its nodes should be there by now. Queues of clouds take days, and some requests nobody answers:
         what the gang has found meanwhile is not kept from others for as long as that."""

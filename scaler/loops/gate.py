@@ -320,7 +320,9 @@ class Gate:
     def _outlook(self, case: GangCase, blind: str) -> Outlook:
         verdict = case.verdict
         in_the_way = self._endings.on(verdict.nodes) if isinstance(verdict, Waits) and not case.awaits_pods else ()
-        return case.outlook(blind=blind, in_the_way=tuple(in_the_way))
+        since = case.nodes.open_since
+        came_at = self._view.came(verdict.seats, since=since) if isinstance(verdict, Seated) and since else None
+        return case.outlook(blind=blind, in_the_way=tuple(in_the_way), came_at=came_at)
 
     async def _wanted(self, cases: Sequence[GangCase], now: datetime) -> list[GangCase]:
         """The cases with whoever would get quota if they gave theirs back, of those that may do so now."""

@@ -103,7 +103,9 @@ class GangCase:
         """Whether it lacks nodes, and idle workloads may be suspended for it."""
         return isinstance(self.policy, GatePolicy) and self.policy.reuse and isinstance(self.verdict, Lacks)
 
-    def outlook(self, *, blind: str = "", in_the_way: Sequence[Ending] = ()) -> Outlook:
+    def outlook(
+        self, *, blind: str = "", in_the_way: Sequence[Ending] = (), came_at: datetime | None = None
+    ) -> Outlook:
         return Outlook(
             problem=self.policy.reason if isinstance(self.policy, Unusable) else "",
             endings=self.endings,
@@ -112,6 +114,7 @@ class GangCase:
             blind=blind or (self.needs if isinstance(self.needs, str) else ""),
             verdict=self.verdict,
             in_the_way=in_the_way,
+            came_at=came_at,
             nodes=self.nodes,
             plan=self.plan,
             wanted_by=self.wanted_by,
@@ -129,6 +132,7 @@ def nodes_of(progress: Progress | None) -> Nodes:
         is_booked=is_booked,
         is_coming=is_booked or (progress.kind is Kind.WAIT and bool(progress.request)),
         is_late=progress.is_late,
+        open_since=progress.open_since,
         updates=progress.updates,
         is_yielding=progress.kind is Kind.AT_LIMIT and progress.is_yielding,
         is_revoked=progress.kind is Kind.REVOKED,

@@ -101,6 +101,8 @@ class Progress:
     is_yielding: bool = False
     is_late: bool = False
     """Whether nodes that were asked for should be there by now, and are not counted on any more."""
+    open_since: datetime | None = None
+    """When the request was made by which capacity may still be booked; None where there is none."""
     updates: tuple[PodSetUpdate, ...] = ()
     """What the gang's pods are given when it starts. Only of PROVISIONED."""
 
@@ -317,6 +319,7 @@ def progress_of(case: Case, step: Step, found: Mapping[str, ProvisioningRequest]
         until=step.until,
         is_yielding=step.is_yielding,
         is_late=step.is_late,
+        open_since=found[request.name].metadata.creation_timestamp if request and request.is_open else None,
     )
     if step.kind is not Kind.PROVISIONED or request is None or case.policy is None:
         return progress

@@ -88,6 +88,21 @@ TABLE: dict[str, tuple[Gang, Outlook, str]] = {
     "nobody was asked": (GANG, Outlook(), "Pending/NodesUnseen"),
     "it has places": (GANG, FITS, "Ready/Fits"),
     "it has places, booked for it": (GANG, replace(FITS, nodes=Nodes(is_booked=True)), "Ready/Provisioned"),
+    "it has places, some on nodes that may be booked for it yet": (
+        GANG,
+        replace(FITS, came_at=at(-59), nodes=Nodes(is_coming=True, message="ETA")),
+        "Pending/NodesComing",
+    ),
+    "it has places, some on nodes that nobody has booked for a minute": (
+        GANG,
+        replace(FITS, came_at=at(-60), nodes=Nodes(is_coming=True, message="ETA")),
+        "Ready/Fits",
+    ),
+    "it has places, some on nodes that were booked for it as they came": (
+        GANG,
+        replace(FITS, came_at=NOON, nodes=Nodes(is_booked=True)),
+        "Ready/Provisioned",
+    ),
     "it has places, and was to yield": (
         GANG,
         replace(FITS, nodes=Nodes(is_yielding=True), wanted_by="team/x"),
@@ -250,6 +265,7 @@ _OUTLOOKS = st.builds(
     requires_fit=st.booleans(),
     runs_elsewhere=st.booleans(),
     blind=st.sampled_from(["", "dark"]),
+    came_at=st.sampled_from([None, at(-61), at(-1)]),
     verdict=st.sampled_from([None, SEATED, LACKS, *(Waits(why=why) for why in Why)]),
     nodes=_NODES,
     plan=st.sampled_from(["", "plan"]),

@@ -15,16 +15,12 @@ PATIENT = {"base": "1s", "max": "1s"}
 SOON = Scenario(
     accepted_after=timedelta(seconds=0.3),
     provisioned_after=timedelta(seconds=1),
-    nodes_after=timedelta(seconds=0.5),
     tells_eta=True,
     counts_free=False,
     shape=Shape(labels={POOL: "{id}"}),
     details={"Pool": "{id}"},
 )
-"""Two nodes of 8, of a pool of their own, of which the request tells; they register once it is provisioned.
-
-Nodes that are there before that, and that nothing keeps for the request, are used as any others, and it is withdrawn.
-"""
+"""Two nodes of 8, of a pool of their own, of which the request tells. They register before it is provisioned."""
 
 
 def asks(**provisioning: Any) -> dict[str, Any]:

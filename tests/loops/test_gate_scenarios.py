@@ -288,6 +288,31 @@ async def its_flavor_is_not_seen() -> ProvisioningTown:
     return town
 
 
+@of("with quota", "Pending", "its places may be booked yet")
+async def a_node_comes_while_its_request_is_open() -> ProvisioningTown:
+    """A minute after the node has come it is used as any other."""
+    town = await waiting({"a": 8}, pods=2)
+    await town.passes(31)  # by then a message is written anew although the gang waits for the same as before
+    town.answer(town.newest("gang"), "Accepted")
+    town.add_node("b", 8)
+    await town.passes(59, gate=False)
+    return town
+
+
+@of("with quota", "Pending", "it has places for all of its pods")
+async def a_node_has_come_and_its_request_does_not_book_it() -> ProvisioningTown:
+    town = await a_node_comes_while_its_request_is_open()
+    await town.passes(1, gate=False)
+    return town
+
+
+@of("with quota", "Pending", "it has places for all of its pods")
+async def a_node_comes_and_its_request_has_failed() -> ProvisioningTown:
+    town = await a_node_comes_while_its_request_is_open()
+    town.answer(town.newest("gang"), "Failed", "no capacity")
+    return town
+
+
 @of("with quota", "Pending", "it has places for all of its pods")
 async def it_fits() -> ProvisioningTown:
     return await waiting({"a": 8, "b": 8}, pods=2)

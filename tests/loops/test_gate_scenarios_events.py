@@ -58,7 +58,7 @@ async def nodes_are_asked_for_and_something_gets_free(town: ProvisioningTown) ->
     town.answer(town.newest("gang"), "Accepted")
     await town.passes(1)
     town.add_node("b", 8)
-    await town.passes(5)
+    await town.passes(65)
 
 
 async def its_booking_expires_and_then_it_is_at_its_limit(town: ProvisioningTown) -> None:
@@ -107,7 +107,7 @@ async def nobody_can_follow_its_policy_for_a_while(town: ProvisioningTown) -> No
     await town.passes(5)
     town.add(RECLAIM_POLICY, "policy", spec=found["spec"])
     town.add_node("b", 8)
-    await town.passes(3)
+    await town.passes(63)
 
 
 async def nodes_are_not_seen_for_a_while(town: ProvisioningTown) -> None:
@@ -211,7 +211,7 @@ STORIES: dict[Story, tuple[Mapping[str, Any], list[str]]] = {
     it_is_evicted_while_it_asks: ({}, [*ASKS, "ProvisioningRequestRemoved"]),
     nobody_can_follow_its_policy_for_a_while: (
         {},
-        [*ASKS, "GateWaiting: PolicyUnusable", "GateReady", "ProvisioningRequestRemoved"],
+        [*ASKS, "GateWaiting: PolicyUnusable", "GateWaiting: NodesComing", "GateReady", "ProvisioningRequestRemoved"],
     ),
     nodes_are_not_seen_for_a_while: ({}, ["GateWaiting: NodesUnseen", "GateReady"]),
     its_pods_contradict_its_flavor: ({}, ["NodesNotAsked", "GateWaiting: NodesLacking"]),

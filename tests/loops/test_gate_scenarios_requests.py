@@ -10,6 +10,7 @@
 | capacity revoked before and after admission  | test_capacity_revoked_before_…, test_capacity_revoked_while_it_runs_… |
 | the request deleted by hand                  | test_a_request_that_somebody_deletes_…, STARTED                       |
 | capacity gets free while a request runs      | test_what_gets_free_while_a_request_runs_…                            |
+| nodes come before theirs is provisioned      | test_nodes_that_come_before_…, test_nodes_whose_request_is_not_…      |
 | two gangs race for provisioned nodes         | test_of_two_gangs_that_race_for_provisioned_nodes_…                   |
 | an autoscaler that adds nodes, GKE's, check  | test_each_class_of_autoscaler_…                                       |
 """
@@ -242,7 +243,7 @@ async def test_capacity_revoked_of_a_request_that_nobody_consumes_is_nothing_to_
     town.submit("gang", pods=2, gpus=8)
     await town.passes(1)
     town.add_node("b", 8)
-    await town.passes(2)
+    await town.passes(61)
     assert town.is_running("gang")
     town.answer(town.newest("gang"), "CapacityRevoked", "spot")
     await town.passes(5)
@@ -462,6 +463,54 @@ async def test_what_gets_free_while_a_request_runs_is_used_and_the_request_withd
     assert town.requests("gang") == left
 
 
+async def node_comes_early() -> tuple[ProvisioningTown, str]:
+    """A node registers before its request is provisioned."""
+    town = ProvisioningTown({"a": 8}, scenarios=NOBODY)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    name = town.newest("gang")
+    town.answer(name, "Accepted")
+    await town.passes(1)
+    town.add_node("b", 8)
+    await town.passes(1)
+    return town, name
+
+
+async def test_nodes_that_come_before_their_request_is_provisioned_wait_for_it() -> None:
+    """What the request gives reaches the pods."""
+    town, name = await node_comes_early()
+    await town.passes(40)
+    assert "fits whole: 2 pods on 2 nodes (a, b); until 12:01:02 UTC waits for new ones of them" in town.says("gang")
+    assert not town.is_admitted("gang")
+    assert town.requests("gang") == ["1: Accepted"]
+    town.answer(name, "Provisioned")
+    await town.passes(2)
+    assert town.is_running("gang")
+    [update] = town.entry("gang")["podSetUpdates"]
+    assert update["annotations"]["autoscaling.x-k8s.io/consume-provisioning-request"] == name
+    assert town.requests("gang") == ["1: Provisioned"]
+
+
+async def test_nodes_whose_request_is_not_provisioned_are_used_after_a_minute_and_it_is_withdrawn() -> None:
+    town, _ = await node_comes_early()
+    await town.passes(58)
+    assert not town.is_admitted("gang")
+    await town.passes(3)
+    assert town.is_running("gang")
+    assert "podSetUpdates" not in town.entry("gang")
+    assert town.requests("gang") == []
+
+
+async def test_nobody_gets_the_places_of_one_whose_nodes_may_be_booked_yet() -> None:
+    town, name = await node_comes_early()
+    town.submit("next", gpus=8)
+    await town.passes(20)
+    assert not town.is_admitted("next")
+    town.answer(name, "Provisioned")
+    await town.passes(2)
+    assert (town.is_running("gang"), town.is_admitted("next")) == (True, False)
+
+
 async def test_what_a_plan_frees_while_a_request_runs_is_used_and_the_order_of_nodes_cancelled() -> None:
     """Nodes were ordered and come in 30 s; the victim ends in 5. Nothing is added."""
     slow = replace(QUICK, provisioned_after=timedelta(seconds=30))
@@ -639,7 +688,7 @@ async def test_a_template_of_somebody_else_stays_although_a_request_of_ours_name
     owners = [owner, *request["metadata"]["ownerReferences"]]
     town.change(PROVISIONING_REQUEST, town.newest("gang"), {"metadata": {"ownerReferences": owners}})
     town.add_node("b", 8)
-    await town.passes(2)
+    await town.passes(61)
     assert town.is_running("gang")
     assert town.requests() == []
     assert ours not in town.templates()

@@ -41,7 +41,7 @@ async def asked_and_then_got_for_free(town: ProvisioningTown) -> None:
     town.submit("gang", pods=2, gpus=8)
     await town.passes(2)
     town.add_node("free", 8)
-    await town.passes(4)
+    await town.passes(64)
 
 
 async def booking_expired_and_somebody_deleted_the_next_one(town: ProvisioningTown) -> None:
