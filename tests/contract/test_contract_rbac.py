@@ -127,6 +127,19 @@ async def test_reviews_say_what_would_be_allowed(client: Client, account: Client
     assert not await allowed(client, others, who, verb="list")
 
 
+async def test_only_who_may_is_told_what_others_may(account: Client, namespace: str) -> None:
+    spec = {"resourceAttributes": {"resource": "configmaps", "verb": "list", "namespace": namespace}}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+    path = "/apis/authorization.k8s.io/v1"
+    assert (await account.post(f"{path}/selfsubjectaccessreviews", body)).ok()["status"]["allowed"] is False
+    about = body | {"kind": "SubjectAccessReview", "spec": spec | {"user": "somebody"}}
+    refused = await account.post(f"{path}/subjectaccessreviews", about)
+    assert refused.status == 403
+    assert refused.body["message"].endswith(
+        'cannot create resource "subjectaccessreviews" in API group "authorization.k8s.io" at the cluster scope'
+    )
+
+
 async def test_an_unknown_token_lets_nobody_in(client: Client) -> None:
     stranger = Client(client.access.with_token("no-token-of-anybody"))
     try:

@@ -11,7 +11,8 @@ from scaler.embedded.kubeapi.routing import Target
 from scaler.embedded.kubeapi.status import ApiError, Json, qualified
 from scaler.embedded.kubeapi.users import User
 
-GROUP_VERSION = "authorization.k8s.io/v1"
+GROUP = "authorization.k8s.io"
+GROUP_VERSION = f"{GROUP}/v1"
 _OWN = f"/apis/{GROUP_VERSION}/selfsubjectaccessreviews"
 _REVIEWS = {_OWN: "SelfSubjectAccessReview", f"/apis/{GROUP_VERSION}/subjectaccessreviews": "SubjectAccessReview"}
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -31,12 +32,17 @@ class Permissions:
         self._denied.add((verb, resource))
 
     def review(self, path: str, body: Json, user: User) -> Json | None:
-        """The answer to a question at that path; None where the path asks none."""
+        """The answer to a question at that path; None where the path asks none.
+
+        Raises: ApiError 403 for who asks about others and may not: everybody may ask about themselves.
+        """
         kind = _REVIEWS.get(path)
         if kind is None:
             return None
         spec = body.get("spec", {})
         if path != _OWN:
+            about_others = Attempt(verb="create", group=GROUP, resource="subjectaccessreviews")
+            self._demand(user, about_others, is_namespaced=False)
             user = User(name=spec.get("user", ""), groups=frozenset(spec.get("groups") or ()))
         asked = spec.get("resourceAttributes", {})
         attempt = Attempt(
@@ -60,8 +66,11 @@ class Permissions:
             namespace=target.namespace or "",
             name=target.name,
         )
+        self._demand(user, attempt, is_namespaced=resource.namespaced)
+
+    def _demand(self, user: User, attempt: Attempt, *, is_namespaced: bool) -> None:
         if not self._allows(user, attempt):
-            raise _forbidden(user, attempt, resource.namespaced)
+            raise _forbidden(user, attempt, is_namespaced)
         if not user.may_do_everything:
             self.done.setdefault(user.name, set()).add(attempt)
 
