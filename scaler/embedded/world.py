@@ -279,7 +279,7 @@ class World:
                     return workload
         return None
 
-    async def wait_for(self, predicate: Callable[[], T], what: str = "it", *, within: float = 10.0) -> T:
+    async def wait_for(self, predicate: Callable[[], T], what: str = "it", *, within: float = 30.0) -> T:
         """The predicate's value as soon as it is true.
 
         Units: `within` in seconds. Raises: TimeoutError that says what was waited for.
