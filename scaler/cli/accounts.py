@@ -5,92 +5,62 @@ Every replica watches, so that whoever leads next knows what has been waiting si
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from scaler.cli.fleet import FleetObserver
-from scaler.cli.reclaiming import Reclaiming
-from scaler.kube.events import EventRecorder
-from scaler.kube.kueue_objects import Workload
-from scaler.kube.objects import ScalableWorkload
-from scaler.kube.reflector import Absent, Reflector
+from scaler.cli.leadership import Leadership
+from scaler.cli.parts import Parts
+from scaler.kube.reflector import Reflector
 from scaler.kueue.provisioning_requests import WORKLOAD_UID_LABEL, request_of
 from scaler.loops.backlog import Backlog
 from scaler.loops.board import Board
 from scaler.loops.bookkeeping import Bookkeeping, Statement
-from scaler.loops.cluster import Cluster
-from scaler.loops.evaluation import Evaluator
+from scaler.loops.cluster import silence
 from scaler.loops.handovers import HandoverWatch
-from scaler.loops.leading import Leading
-from scaler.loops.provisioning import Requests
 from scaler.loops.queue_names import QueueNames
 from scaler.loops.quota_view import Blind
 from scaler.loops.usage import GpuUsage
 from scaler.loops.waits import Admitted, Waits
-from scaler.settings.metrics import MetricsSetting
+from scaler.settings.model import Settings
 from scaler.telemetry.declaring import show
 from scaler.telemetry.metrics import Metrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """The copies that are subscribed to. That is to be done before they are filled."""
-
-    workloads: Reflector[Workload]
-    scalable_workloads: Reflector[ScalableWorkload]
-
-
 class Accounts:
-    """The loop, and what it is made of."""
+    """The loop, and what it is made of. Subscribes, so it is to be made before the copies are filled."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        settings: MetricsSetting,
-        *,
-        cluster: Cluster,
-        board: Board,
-        evaluator: Evaluator,
-        reclaiming: Reclaiming,
-        requests: Requests,
-        watched: Watched,
-        interval: timedelta,
-        is_reporting: Callable[[], bool],
-    ) -> None:
+    def __init__(self, metrics: Metrics, settings: Settings, parts: Parts, leadership: Leadership) -> None:
         self._metrics = metrics
-        self._requests = requests
-        self._reclaiming = reclaiming
-        self._fleet = FleetObserver(metrics, settings, is_reporting=is_reporting)
-        self._queues = QueueNames(quota=reclaiming.planning.quota)
-        self.leading: Leading | None = None
-        """The leader's loop over ScalableWorkloads, where this process may lead."""
-        self.recorder: EventRecorder | None = None
+        self._leadership = leadership
+        self._requests = parts.gating.requests
+        self._planning = planning = parts.reclaiming.planning
+        self._fleet = FleetObserver(metrics, settings.metrics, is_reporting=leadership.is_reporting)
+        self._queues = QueueNames(quota=planning.quota)
         self._lost_before = 0
         handovers = HandoverWatch(
-            cluster=cluster, queues=self._queues, cohort_of=self._cohort_of, observe=self._fleet.happened
+            cluster=parts.cluster, queues=self._queues, cohort_of=self._cohort_of, observe=self._fleet.happened
         )
         self._handovers = handovers
-        waits = Waits(cluster, admitted=self._admitted)
+        waits = Waits(parts.cluster, admitted=self._admitted)
         self.backlog = Backlog(waits=waits, queues=self._queues)
         self.loop = Bookkeeping(
-            cluster=cluster,
-            board=board,
-            usage=GpuUsage(cluster=cluster, evaluator=evaluator, queues=self._queues),
+            cluster=parts.cluster,
+            board=parts.board,
+            usage=GpuUsage(cluster=parts.cluster, evaluator=parts.evaluator, queues=self._queues),
             handovers=handovers,
             backlog=self.backlog,
-            nodes=reclaiming.nodes,
-            budgets=reclaiming.planning.policy.budgets,
-            quota=reclaiming.planning.quota,
-            interval=interval,
-            is_reporting=is_reporting,
+            nodes=parts.reclaiming.nodes,
+            budgets=planning.policy.budgets,
+            quota=planning.quota,
+            interval=settings.evaluation.interval,
+            is_reporting=leadership.is_reporting,
             observe=self._stated,
         )
-        watched.workloads.subscribe(handovers.workload_heard)
-        watched.workloads.subscribe(waits.heard)
-        watched.scalable_workloads.subscribe(handovers.scalable_heard)
+        parts.reflectors.workloads.subscribe(handovers.workload_heard)
+        parts.reflectors.workloads.subscribe(waits.heard)
+        parts.reflectors.scalable_workloads.subscribe(handovers.scalable_heard)
 
     def _admitted(self, admitted: Admitted) -> None:
         self._handovers.admitted(admitted)
@@ -98,7 +68,7 @@ class Accounts:
 
     def _cohort_of(self, cluster_queue: str) -> str:
         """The name of its tree; its own where trees are not seen."""
-        snapshot = self._reclaiming.planning.quota()
+        snapshot = self._planning.quota()
         tree = None if isinstance(snapshot, Blind) else snapshot.tree_of(cluster_queue)
         return cluster_queue if tree is None else tree.root.name
 
@@ -114,11 +84,12 @@ class Accounts:
         show(self._metrics.open_requests, states)
 
     def _show_upkeep(self) -> None:
-        if self.leading is not None:
-            keys = {("Waiting",): self.leading.waiting, ("Failing",): self.leading.failing}
+        loops, recorder = self._leadership.loops, self._leadership.recorder
+        if loops is not None:
+            keys = {("Waiting",): loops.leading.waiting, ("Failing",): loops.leading.failing}
             show(self._metrics.reconcile_queue, keys)
-        if self.recorder is not None:
-            lost = self.recorder.dropped + self.recorder.failed
+        if recorder is not None:
+            lost = recorder.dropped + recorder.failed
             self._metrics.events_lost.inc(lost - self._lost_before)
             self._lost_before = lost
 
@@ -127,9 +98,4 @@ def show_ages(metrics: Metrics, board: Board, copies: Mapping[str, Reflector[Any
     """Let the ages of the board and of the copies be looked at whenever somebody scrapes."""
     metrics.board_age.set_function(lambda: board.age.total_seconds() if board.age is not None else math.nan)
     for name, copy in copies.items():
-        metrics.copy_age.labels(name).set_function(partial(_age, copy))
-
-
-def _age(copy: Reflector[Any]) -> float:
-    """A kind that is not installed has no objects, and that is known."""
-    return 0.0 if isinstance(copy.state, Absent) else copy.age
+        metrics.copy_age.labels(name).set_function(partial(silence, copy))

@@ -221,7 +221,7 @@ class Cluster:
     @property
     def view_age_s(self) -> float:
         """Seconds since the quietest store last heard of the API; infinite while one of them was never filled."""
-        return max(_silence(store) for store in self._stores.values())
+        return max(silence(store) for store in self._stores.values())
 
     @property
     def unlisted(self) -> str:
@@ -230,7 +230,7 @@ class Cluster:
 
     def view_age_in(self, namespace: str) -> float:
         """Seconds since the quietest store last heard of the namespace; infinite while one has never seen it."""
-        return max(_silence(store.within(namespace)) for store in self._stores.values())
+        return max(silence(store.within(namespace)) for store in self._stores.values())
 
     def unlisted_in(self, namespace: str) -> str:
         """The kinds that were never listed in the namespace, and why, in words."""
@@ -330,8 +330,8 @@ def _seniority(scalable: ScalableWorkload) -> tuple[float, str]:
     return created.timestamp() if created else 0.0, scalable.metadata.name
 
 
-def _silence(followed: Followed) -> float:
-    """A kind that is not installed has no objects, and that is known."""
+def silence(followed: Followed) -> float:
+    """Seconds since anything was heard of them. A kind that is not installed has no objects, and that is known."""
     return 0.0 if isinstance(followed.state, Absent) else followed.age
 
 
@@ -339,5 +339,5 @@ def _unlisted(kinds: Mapping[str, Followed]) -> str:
     return ", ".join(
         f"{name}: {state.message}" if not isinstance(state := followed.state, Reflecting) else name
         for name, followed in kinds.items()
-        if not isfinite(_silence(followed))
+        if not isfinite(silence(followed))
     )

@@ -82,8 +82,8 @@ async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_ask
         await ours.world.patch(SCALED_OBJECT, TEAM, "b", {"spec": {"cooldownPeriod": 300}})
         await ours.submits("gang", gpus=4, pods=2)
         await ours.sees(lambda: ours.replicas("a") == [0] and ours.status("a")["phase"] == "HeldForPlan", "a at 0")
-        assert scaler.pressure is not None
-        scaler.pressure.settling.after = timedelta(seconds=1)
+        assert scaler.leadership.loops is not None
+        scaler.leadership.loops.pressure.settling.after = timedelta(seconds=1)
         ours.works("b")
         await ours.sees(lambda: ours.replicas("a", "b") == [1, 1] and ours.has_no_grants("a", "b"), "both as before")
         assert ours.are_active("a", "b") == [True, True]

@@ -111,7 +111,7 @@ async def test_one_replica_of_each_component_can_run_alone(tmp_path):
         document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"])
         async with runtime(document, components=["scaler"]) as scaler:
             await until(lambda: is_ready(scaler.http_port))
-            assert scaler.leading is None
+            assert scaler.leadership.loops is None
         async with runtime(document, components=["reconciler"]) as reconciler:
             await until(lambda: has_phase(cluster, "Running"))
             assert reconciler.grpc_port == 0

@@ -93,7 +93,8 @@ async def test_another_process_goes_on_with_the_plan(tmp_path: Path) -> None:
 
 async def counts_the_refusal(port: int) -> bool:
     held_up = {"cluster_queue": "cq", "stage": "Quota", "reason": "BudgetExhausted"}
-    return await metric(port, "idle_gpu_scaler_pending_gangs", **held_up) == 1
+    refusals = await metric(port, "idle_gpu_scaler_budget_refusals_total", budget="few")
+    return bool(refusals) and await metric(port, "idle_gpu_scaler_pending_gangs", **held_up) == 1
 
 
 async def test_a_budget_without_room_lets_nobody_go_and_says_so(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from builders import GPUS, NOON, minutes
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, until
 
-from scaler.cli.runtime import Reflectors
+from scaler.cli.reflectors import Reflectors
 from scaler.core.policy import Overrides, Policy, ResolvedPolicy
 from scaler.core.replicas import Decision
 from scaler.kube.calls import Call
@@ -16,7 +16,6 @@ from scaler.kube.events import EventRecorder
 from scaler.kube.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
 from scaler.kube.transport import KubeTransport
 from scaler.loops.board import Board, BoardEntry, Evaluation, Target, TriggerEntry
-from scaler.loops.cluster import Cluster
 from scaler.loops.granting import Granter
 from scaler.loops.leading import Leading, Reconciled
 from scaler.loops.reconciliation import Reconciler
@@ -42,13 +41,7 @@ class Replica:
         self.transport = transport
         self.calls = calls
         self.reflectors = Reflectors.of(transport, GPUS, ())
-        self.copies = Cluster(
-            scaled_objects=self.reflectors.scaled_objects,
-            scalable_workloads=self.reflectors.scalable_workloads,
-            workloads=self.reflectors.workloads,
-            pods=self.reflectors.pods,
-            gpus=GPUS,
-        )
+        self.copies = self.reflectors.cluster(GPUS)
         self.board = Board(max_age=minutes(10))
         self.recorder = EventRecorder(transport)
         self.reconciler = Reconciler(transport, self.copies, self.board, self.recorder)

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from builders import GPUS
 
-from scaler.cli.runtime import Reflectors
+from scaler.cli.reflectors import Reflectors
 from scaler.embedded.autoscaler import BEST_EFFORT_ATOMIC, AutoscalerConfig, Scenario, Shape
 from scaler.embedded.conditions import has
 from scaler.embedded.config import Part, WorldConfig
