@@ -25,6 +25,7 @@ from scaler.embedded.job_story import JobStory
 from scaler.embedded.kinds import NODE, PROVISIONING_REQUEST, Json
 from scaler.embedded.kubelet.lifecycle import TERMINATION
 from scaler.kube.resources import ADMISSION_CHECK, RECLAIM_POLICY
+from scaler.kueue.admission_checks import CONTROLLER
 
 NODES = {"n1": 8, "n2": 8}
 TEAMS = {"team-a": 8, "team-b": 8, "team-c": 8}
@@ -35,7 +36,6 @@ HOLDERS = (
 )
 EXPECTED = frozenset({"jupyter-1", "jupyter-2"})
 CHECK, POLICY = "whole-or-not", "reuse-then-provision"
-CONTROLLER = "idlegpu.io/reclaim"
 _TRAINS_SECONDS = 2.0
 """Whoever was let go in part would show it by then."""
 AUTOSCALER = AutoscalerConfig(
