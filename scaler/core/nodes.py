@@ -86,7 +86,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSelection:
-    """What a pod demands of its node: `nodeSelector`, required node affinity, and what it tolerates."""
+    """What a pod demands of its node: `nodeSelector`, required node affinity, what it tolerates, whom it avoids."""
 
     labels: Mapping[str, str]
     terms: tuple[Term, ...] = ()
