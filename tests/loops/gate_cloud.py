@@ -3,7 +3,8 @@
 | fate      | what it says                                      | nodes                                   |
 |-----------|---------------------------------------------------|-----------------------------------------|
 | enough    | Accepted, Provisioned, later perhaps BookingExpired | for all pods of the request, or late  |
-| too few   | the same                                          | one less than it needs, or none         |
+| early     | the same, some seconds after the nodes have come  | for all pods of the request           |
+| too few   | as enough                                         | one less than it needs, or none         |
 | failed    | Accepted, Failed                                  | none                                    |
 | silent    | nothing, for ever                                 | none                                    |
 | revoked   | as enough, then CapacityRevoked                   | for all pods, and then they are gone    |
@@ -34,9 +35,12 @@ class Fate:
     name: str
     accepted_at: datetime
     decided_at: datetime
+    provisioned_at: datetime
     nodes_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+    ordered: int | None = None
+    """Nodes that were ordered; None before that."""
 
 
 class Whims:
@@ -83,6 +87,7 @@ class Whims:
         dice = self._chance
         names = (
             ["enough"] * 5
+            + ["early"] * 3
             + ["too few"] * 2 * (not self._labels)
             + ["failed"] * 3
             + ["silent"]
@@ -90,29 +95,38 @@ class Whims:
         )
         name = "enough" if self.is_honest else dice.choice(names)
         decided = now + dice.randrange(4) * SECOND
+        said = decided + dice.randrange(2, 7) * SECOND * (name == "early")
         has_end = name == "too few" or (not self.is_honest and dice.random() < 0.5)
         return Fate(
             name=name,
             accepted_at=now + dice.randrange(3) * SECOND,
             decided_at=decided,
-            nodes_at=decided + dice.choice((0, 0, 2, 4)) * SECOND,
-            expires_at=decided + dice.randrange(10) * SECOND if has_end else None,
-            revoked_at=decided + dice.randrange(2, 10) * SECOND if name == "revoked" else None,
+            provisioned_at=said,
+            nodes_at=decided + dice.choice((0, 0, 2, 4)) * SECOND * (name != "early"),
+            expires_at=said + dice.randrange(10) * SECOND if has_end else None,
+            revoked_at=said + dice.randrange(2, 10) * SECOND if name == "revoked" else None,
         )
 
     async def _decide(self, request: Json, fate: Fate, now: datetime) -> None:
         name = request["metadata"]["name"]
         wanted = self._nodes_for(request)
-        if fate.name == "failed" or self._nodes + wanted > _MOST_NODES:
-            await self._say(answers.failed(request, "OutOfResources", "no such nodes", now=now), f"{name} fails")
-            return
+        if fate.ordered is None:
+            if fate.name == "failed" or self._nodes + wanted > _MOST_NODES:
+                await self._say(answers.failed(request, "OutOfResources", "no such nodes", now=now), f"{name} fails")
+                return
+            fate.ordered = self._order(name, wanted, fate, now)
+        if fate.provisioned_at <= now:
+            details = {DETAIL: name} if self._labels else {}
+            patch = answers.provisioned(request, added=bool(fate.ordered), details=details, now=now)
+            await self._say(patch, f"{name} is provisioned: {fate.ordered} of {wanted} nodes")
+
+    def _order(self, name: str, wanted: int, fate: Fate, now: datetime) -> int:
+        """How many nodes come for the request of that name."""
         count = wanted if fate.name != "too few" else self._chance.choice((0, wanted - 1))
         for _ in range(count):
             self._nodes += 1
             self._coming.append((max(fate.nodes_at, now), f"new-{self._nodes}", name))
-        details = {DETAIL: name} if self._labels else {}
-        patch = answers.provisioned(request, added=bool(count), details=details, now=now)
-        await self._say(patch, f"{name} is provisioned: {count} of {wanted} nodes")
+        return count
 
     def _nodes_for(self, request: Json) -> int:
         """Nodes of 8 GPUs for its pods, the largest first."""

@@ -5,6 +5,7 @@
 | no pod of a gang that was let go finds no node               | whenever the scheduler has had a turn             |
 | all pods of all gangs that were let go have places together  | after every look of the gate                      |
 | the first in line is not delayed by those who are let go     | after every look that sees the town as it is      |
+| nodes that came for an open request are not used without it  | after every look that sees the town as it is      |
 | an entry is written as Kueue's webhook and our table want it | at every patch                                    |
 | no more requests than the policy allows, one at a time       | after every second                                |
 
@@ -13,6 +14,7 @@ None of them asks the code that it watches: places are found by trying all ways 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from gate_bustle import BusyTown, gpus_of, is_ending, is_on_a_node, is_over, is_waiting, owner_uid
@@ -20,6 +22,7 @@ from gate_nature import Nature
 from gate_town import CHECK, MEMORY, memory_of
 
 from scaler.core.gate_values import Because
+from scaler.embedded.autoscaler.requests import Stage, stage_of
 from scaler.embedded.conditions import condition, has
 from scaler.embedded.kinds import NODE, POD, PROVISIONING_REQUEST, WORKLOAD, Json
 
@@ -69,6 +72,8 @@ class Laws:
             return
         if report.opened:
             self._of_promises()
+        if not self._nature.hurries:
+            self._of_bookings({each.key for each in report.opened if each.because is Because.FITS})
         if not (self._nature.hurries or self._nature.provisions):
             waiting = {each.key: each.answer.because for each in report.waiting}
             self._of_turns({each.key for each in report.opened}, waiting)
@@ -79,6 +84,31 @@ class Laws:
         if not fit(pods, self._free(), self._labels()):
             names = ", ".join(each["metadata"]["name"] for each in promised)
             raise LawBrokenError(f"places are promised twice: not all pods of {names} have some in {self._free()}")
+
+    def _of_bookings(self, opened: set[str]) -> None:
+        """Who is let go without a booking while its request is open finds places beside the nodes that came since.
+
+        Unless these have been there for a minute.
+        """
+        for workload in self._town.client.all(WORKLOAD) if opened else ():
+            made = [created_at(each) for each in self._open_requests(workload)]
+            if _key(workload) in opened and made:
+                new = {
+                    each["metadata"]["name"] for each in self._town.client.all(NODE) if self._is_new(each, min(made))
+                }
+                old = {name: free for name, free in self._free().items() if name not in new}
+                if not fit(self._owed(workload), old, self._labels()):
+                    raise LawBrokenError(f"{_key(workload)} uses {new} before its request has booked them")
+
+    def _open_requests(self, workload: Json) -> list[Json]:
+        uid = workload["metadata"]["uid"]
+        found = self._town.client.all(PROVISIONING_REQUEST)
+        mine = [each for each in found if each["metadata"]["labels"]["idlegpu.io/workload-uid"] == uid]
+        return [each for each in mine if stage_of(each) in (Stage.NEW, Stage.ACCEPTED)]
+
+    def _is_new(self, node: Json, since: datetime) -> bool:
+        created = created_at(node)
+        return created > since and self._town.client.now - created < timedelta(minutes=1)
 
     def _of_turns(self, opened: set[str], waiting: Mapping[str, Because]) -> None:
         """Of the first in line. Once it is seen to fit as soon as pods have ended, nobody may change that.
@@ -182,6 +212,10 @@ def _of_entry(path: str, workload: Json, old: Json, new: Json) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def created_at(body: Json) -> datetime:
+    return datetime.fromisoformat(body["metadata"]["creationTimestamp"])
 
 
 def is_promised(workload: Json) -> bool:
