@@ -61,11 +61,11 @@ class Played:
     def pods(self, namespace, prefix):
         return [pod for pod in self.world.all(POD, namespace) if pod["metadata"]["name"].startswith(prefix)]
 
-    async def admitted(self, *job, owner=JOB, within=15.0):
+    async def admitted(self, *job, owner=JOB, within=30.0):
         what = f"the admission of {'/'.join(job)}; its check: {self.check_of(*job)}"
         await self.world.wait_for(lambda: self.is_true("Admitted", *job, owner=owner), what, within=within)
 
-    async def says(self, words, *job, within=15.0):
+    async def says(self, words, *job, within=30.0):
         """Waits until the check has these words for the Workload."""
 
         def is_said():
@@ -155,7 +155,7 @@ async def test_one_gpu_goes_to_the_higher_priority_at_once_and_back_when_that_is
         assert not town.is_true("QuotaReserved", "team-b", "train")
 
         town.world.fleet.set_activity("team-a", "*", 0.0)
-        await town.admitted("team-b", "train", within=20)
+        await town.admitted("team-b", "train", within=30)
         assert town.phase("team-a", "notebook") in ("Suspended", "Suspending")
 
         await town.world.patch(SCALABLE_WORKLOAD, "team-a", "notebook", {"spec": {"replicas": 1}})
@@ -178,7 +178,7 @@ async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_
         await town.apply("pretrain.yaml")
         await town.says("waits for", "vision", "pretrain")
         assert not town.pods("vision", "pretrain")
-        await town.admitted("vision", "pretrain", within=20)
+        await town.admitted("vision", "pretrain", within=30)
         requests = town.world.all(PROVISIONING_REQUEST, "vision")
         asked = [each["spec"]["podSets"][0]["count"] for each in requests]
         assert asked == ([2] if machines == 1 else [])

@@ -50,14 +50,14 @@ class Terminal:
             case ["kubectl", "apply", "-f", folder]:
                 await self._world.apply(self._hurried(ROOT / folder))
             case ["uv", "run", "idle-gpu-scaler", "explain", name]:
-                await until(lambda: self._is_explained(name), seconds=20)
+                await until(lambda: self._is_explained(name), seconds=40)
             case ["kubectl", "-n", namespace, "get", "deployment", name, "--watch"]:
-                await until(lambda: self._replicas(namespace, name) == 0, seconds=20)
+                await until(lambda: self._replicas(namespace, name) == 0, seconds=40)
                 self.seen.append(0)
             case ["kubectl", "-n", namespace, "annotate", "scaledobject", name, wish]:
                 key, _, value = wish.partition("=")
                 await self._world.patch(SCALED_OBJECT, namespace, name, {"metadata": {"annotations": {key: value}}})
-                await until(lambda: self._replicas(namespace, name) == 1, seconds=20)
+                await until(lambda: self._replicas(namespace, name) == 1, seconds=40)
                 self.seen.append(1)
             case ["kubectl", "delete", "namespace", name]:
                 assert {"kind": "Namespace", "name": name} in [

@@ -14,7 +14,7 @@ from scaler.cli.packaged import packaged
 from scaler.embedded.manifests import objects_in
 from scaler.kube.resources import SCALABLE_WORKLOAD
 
-pytestmark = [pytest.mark.slow, pytest.mark.prometheus, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.prometheus, pytest.mark.timeout(300)]
 
 README, INSTALL = ROOT / "README.md", ROOT / "docs" / "install.md"
 README_TEXT = README.read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from scaler.kueue.admission_checks import CONTROLLER
 
 TEAM, CHECK = "team", "gate"
 GPU = "nvidia.com/gpu"
-SECONDS = 20.0
+SECONDS = 60.0
 """Everything that is waited for takes one to four on an idle machine."""
 HURRIED = replace(
     WorldConfig.fast({"node-a": 4, "node-b": 4, "node-c": 4}, collect=timedelta(seconds=0.2)),

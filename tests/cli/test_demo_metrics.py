@@ -88,7 +88,7 @@ async def watch(stage: demo.Stage, seen: Seen) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_every_metric_shows_something_of_the_story_or_says_why_not() -> None:
     first, second, third = await asyncio.gather(
         played(demo._Scenery(nodes=demo.NODES), demo._first_act),

@@ -87,7 +87,7 @@ async def check(folder: Path, *kill_at: str, through_prometheus: bool = False) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 async def test_a_kill_on_the_way_to_the_suspension_and_a_restart_end_in_the_same_state(tmp_path: Path) -> None:
     # Scraped directly, so that a restart loses the window and has to fill it again. Told side by side: they wait a lot.
     await asyncio.gather(
@@ -99,7 +99,7 @@ async def test_a_kill_on_the_way_to_the_suspension_and_a_restart_end_in_the_same
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 async def test_a_kill_on_the_way_back_and_a_restart_end_in_the_same_state(tmp_path: Path) -> None:
     require_prometheus()
     await asyncio.gather(

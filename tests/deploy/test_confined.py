@@ -30,7 +30,7 @@ from scaler.loops.diagnosis.survey import Subject, Surveyor
 
 LISTED = ["team-a", "team-b", "late"]
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAMESPACE}"
-SECONDS = 20.0
+SECONDS = 60.0
 KUEUE = "kueue.x-k8s.io/v1beta2"
 GPU = {"nvidia.com/gpu": "1"}
 POD = {"containers": [{"name": "main", "image": "i", "resources": {"requests": GPU, "limits": GPU}}]}
@@ -162,7 +162,7 @@ async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothin
         # The one that is listed and was not there joins without a restart.
         await world.apply([*namespace("late"), *roles("late")])
         await world.apply([*job("late", address)])
-        await world.wait_for(lambda: is_suspended("late"), "the latecomer to be suspended", within=40)
+        await world.wait_for(lambda: is_suspended("late"), "the latecomer to be suspended", within=60)
         await until(lambda: ("late", "train") in seen(), seconds=SECONDS)
         done = world.api.permissions.done[ACCOUNT]
         assert {each.namespace for each in done} == {NAMESPACE, *LISTED}

@@ -223,10 +223,10 @@ async def test_a_world_gains_a_node_and_loses_it_again(world: World) -> None:
     await world.wait_for(lambda: world.condition(POD, NS, "big", "PodScheduled", "False"), "the pod to find no node")
     await asyncio.sleep(0.3)  # Nothing but the new machine wakes anybody now.
     world.add_node("node-b", 4, labels={"pool": "new"})
-    await world.wait_for(lambda: runs_on(world, "big") == "node-b", "the pod to run there", within=3)
+    await world.wait_for(lambda: runs_on(world, "big") == "node-b", "the pod to run there")
     assert set(world.exporter_urls) == {"node-a", "node-b"}
     world.remove_node("node-b")
-    await world.wait_for(lambda: world.find(POD, NS, "big") is None, "its pod to be lost", within=3)
+    await world.wait_for(lambda: world.find(POD, NS, "big") is None, "its pod to be lost")
     await world.wait_for(lambda: world.find(NODE, "", "node-b") is None, "its Node to go")
 
 
