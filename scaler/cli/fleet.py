@@ -4,7 +4,7 @@ Only whoever is to report counts. What tenants name goes through the limits of t
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from scaler.core import usage as core
@@ -182,13 +182,15 @@ class FleetObserver:
             longest[each.cluster_queue,] = max(waited, longest.get((each.cluster_queue,), 0.0))
         show(metrics.longest_pending, longest)
 
-    def _show_budgets(self, budgets: Iterable[Headroom]) -> None:
+    def _show_budgets(self, budgets: Collection[Headroom]) -> None:
         metrics = self._metrics
         rooms = {(each.budget, str(room.kind)): room for each in budgets for room in each.rooms}
         show(metrics.budget_limit, {labels: room.most for labels, room in rooms.items()})
         show(metrics.budget_used, {labels: room.used for labels, room in rooms.items()})
         show(metrics.budget_headroom, {labels: room.left for labels, room in rooms.items()})
         show(metrics.budget_open, {(each.budget,): each.is_open for each in budgets})
+        for each in budgets:
+            metrics.budget_refusals.labels(each.budget)  # from 0 on, so that the first one is an increase
 
 
 def _rows(

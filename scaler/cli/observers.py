@@ -8,7 +8,6 @@ import structlog
 from scaler.core.idleness import verdict_name
 from scaler.core.ledger import Entry
 from scaler.core.provisioning import LOST
-from scaler.core.reclaim import Why
 from scaler.core.replicas import Decision, answer_reason
 from scaler.errors import KubeError
 from scaler.keda.servicer import RpcEnded
@@ -71,7 +70,9 @@ class Observers:
         metrics.reclaimable_gpus.set(outlook.reclaimable_gpus)
         metrics.standing_plans.set(len(outlook.standing))
         metrics.planning_blind.set(bool(outlook.blind))
-        metrics.budget_refusals.inc(sum(each.why is Why.BUDGET_EXHAUSTED for each in outlook.refused))
+        for each in outlook.refused:
+            if each.budget:
+                metrics.budget_refusals.labels(each.budget).inc()
         if self.backlog is not None:
             self.backlog.planned(outlook)
         if outlook.blind:

@@ -344,7 +344,10 @@ class Metrics:
             unit="1",
         )
         self.budget_refusals = page.counter(
-            "budget_refusals_total", "Looks at a waiting gang that ended without a plan because of a budget."
+            "budget_refusals_total",
+            "Looks at a waiting gang that ended without a plan because of the budget; of several that forbid it the "
+            "one that does so longest.",
+            "budget",
         )
 
     def _checks(self, page: Declaring) -> None:

@@ -275,6 +275,7 @@ def test_budgets_show_what_is_left_and_whether_they_are_open() -> None:
     assert board.values("budget_used_workloads", "budget") == {("few",): 1}
     assert board.values("budget_limit_workloads", "budget") == {("few",): 3}
     assert board.values("budget_open", "budget") == {("few",): 1, ("nights",): 0}
+    assert board.values("budget_refusals_total", "budget") == {("few",): 0, ("nights",): 0}
 
 
 # ------------------------------------------------------------------------------------------------------ who reports

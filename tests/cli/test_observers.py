@@ -56,11 +56,11 @@ def test_a_gang_that_is_admitted_while_pods_still_end_has_taken_no_time_less_tha
 def test_what_keeps_plans_from_being_made_is_shown(metrics: Metrics) -> None:
     observers = Observers(metrics)
     refused = tuple(
-        NoPlan(gang=f"team/{why}", why=why, message="")
-        for why in (Why.BUDGET_EXHAUSTED, Why.BUDGET_EXHAUSTED, Why.NOT_ENOUGH_IDLE)
+        NoPlan(gang=f"team/{n}", why=Why.BUDGET_EXHAUSTED if budget else Why.NOT_ENOUGH_IDLE, message="", budget=budget)
+        for n, budget in enumerate(("few", "night", "few", ""))
     )
     observers.planned(Outlook(at=NOON, refused=refused, reclaimable_gpus=6))
-    assert values(metrics, "budget_refusals_total") == {(): 2}
+    assert values(metrics, "budget_refusals_total", "budget") == {("few",): 2, ("night",): 1}
     assert values(metrics, "reclaimable_gpus") == {(): 6}
     assert values(metrics, "planning_blind") == {(): 0}
     observers.planned(Outlook(at=NOON, blind="quota is not seen"))
