@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from marked_page import MarkedPage
+
 from scaler.telemetry.declaring import Declared
 from scaler.telemetry.labels import LABELS
 from scaler.telemetry.metrics import Metrics
-
-PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 
 
 def metrics() -> str:
@@ -38,23 +38,10 @@ def labels() -> str:
     return "\n".join(["| label | values |", "|---|---|", *lines, ""])
 
 
-SECTIONS = {"metrics": metrics, "labels": labels}
-"""What belongs between which marks."""
-
-
-def shown(mark: str) -> str:
-    """What the page has between the marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    return text[text.index(f"<!-- {mark} -->\n") + len(f"<!-- {mark} -->\n") : text.index(f"<!-- /{mark} -->\n")]
-
-
-def rewrite() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    for mark, content in SECTIONS.items():
-        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
-        text = text[: text.index(begin) + len(begin)] + content() + text[text.index(end) :]
-    PAGE.write_text(text, encoding="utf-8")
+PAGE = MarkedPage(
+    path=Path(__file__).parent.parent / "docs" / "metrics.md", sections={"metrics": metrics, "labels": labels}
+)
 
 
 if __name__ == "__main__":
-    rewrite()
+    PAGE.rewrite()

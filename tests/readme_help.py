@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from marked_page import MarkedPage
+
 from scaler.loops.diagnosis import permissions
 
-README = Path(__file__).parent.parent / "README.md"
 VERBS = ("", "demo", "run", "explain", "plan", "pending", "queues", "doctor", "version")
 
 
@@ -29,23 +30,10 @@ def section() -> str:
     return "\n".join(blocks)
 
 
-def shown(mark: str) -> str:
-    """What the README has between the marks."""
-    text = README.read_text(encoding="utf-8")
-    return text[text.index(f"<!-- {mark} -->\n") + len(f"<!-- {mark} -->\n") : text.index(f"<!-- /{mark} -->\n")]
-
-
-SECTIONS = {"help": section, "permissions": permissions.table}
-"""What belongs between which marks."""
-
-
-def rewrite() -> None:
-    text = README.read_text(encoding="utf-8")
-    for mark, content in SECTIONS.items():
-        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
-        text = text[: text.index(begin) + len(begin)] + content() + text[text.index(end) :]
-    README.write_text(text, encoding="utf-8")
+README = MarkedPage(
+    path=Path(__file__).parent.parent / "README.md", sections={"help": section, "permissions": permissions.table}
+)
 
 
 if __name__ == "__main__":
-    rewrite()
+    README.rewrite()

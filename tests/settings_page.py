@@ -13,6 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
+from marked_page import MarkedPage
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -20,9 +21,6 @@ from scaler.core.durations import format_duration
 from scaler.core.gpu import DEFAULT_SIGNALS
 from scaler.settings.fields import Ratio, Section
 from scaler.settings.model import Settings
-
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
-BEGIN, END = "<!-- settings -->\n", "<!-- /settings -->\n"
 
 
 class Row(NamedTuple):
@@ -186,10 +184,8 @@ def _written(value: Any) -> str:
             return str(value)
 
 
-def rewrite() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(text[: text.index(BEGIN) + len(BEGIN)] + tables() + text[text.index(END) :], encoding="utf-8")
+PAGE = MarkedPage(path=Path(__file__).parent.parent / "docs" / "settings.md", sections={"settings": tables})
 
 
 if __name__ == "__main__":
-    rewrite()
+    PAGE.rewrite()

@@ -311,12 +311,11 @@ def test_values_and_settings_are_found_where_they_are_named() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- settings
 
-SETTINGS = text_of(settings_page.PAGE)
+SETTINGS = text_of(settings_page.PAGE.path)
 
 
 def test_the_page_of_settings_is_made_of_them() -> None:
-    made = SETTINGS[SETTINGS.index(settings_page.BEGIN) + len(settings_page.BEGIN) : SETTINGS.index(settings_page.END)]
-    assert made == settings_page.tables(), "run: uv run python tests/settings_page.py"
+    assert settings_page.PAGE.shown("settings") == settings_page.tables(), "run: uv run python tests/settings_page.py"
 
 
 def test_every_setting_says_what_it_means() -> None:

@@ -2,8 +2,8 @@
 
 import subprocess
 
-import metrics_page
 import pytest
+from metrics_page import PAGE
 from programs import needs
 
 from scaler.telemetry.declaring import Declaring, Shown, show
@@ -11,9 +11,9 @@ from scaler.telemetry.labels import LABELS
 from scaler.telemetry.metrics import Metrics
 
 
-@pytest.mark.parametrize("mark", metrics_page.SECTIONS)
+@pytest.mark.parametrize("mark", PAGE.sections)
 def test_the_page_shows_every_metric_as_it_is_declared(mark: str) -> None:
-    assert metrics_page.shown(mark) == metrics_page.SECTIONS[mark](), "run: uv run python tests/metrics_page.py"
+    assert PAGE.shown(mark) == PAGE.sections[mark](), "run: uv run python tests/metrics_page.py"
 
 
 def test_every_label_is_explained_and_every_explained_label_is_used() -> None:
