@@ -8,6 +8,7 @@ import sys
 from asyncio.subprocess import PIPE
 from base64 import b64encode
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
@@ -123,7 +124,7 @@ async def test_a_program_that_runs_takes_new_certificates_and_tells(cluster, tmp
 
 
 def trustme_end():
-    return (YESTERDAY.replace(microsecond=0)).replace(year=YESTERDAY.year + 1)
+    return YESTERDAY.replace(microsecond=0) + timedelta(days=365)
 
 
 async def is_known(stub):
