@@ -23,6 +23,7 @@ from scaler.loops.board import Board, Evaluation, Target
 from scaler.loops.cluster import Cluster
 from scaler.loops.demand import Demands, WakeQuery
 from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
+from scaler.loops.leadership import LeaderApi
 from scaler.loops.nodes_aim import NodesAim
 from scaler.loops.outlook import Inquiry
 from scaler.loops.sampling import Sampler
@@ -187,11 +188,13 @@ def _reclaiming(
 
 
 def _inquiry(transport: KubeTransport, board: Board, reclaiming: Reclaiming, gating: Gating) -> Inquiry:
-    looking, planning = gating.looking(transport), reclaiming.planning
+    """Answers whoever asks. It has the gate look as the leader's does, and could not write if it tried."""
+    reading = LeaderApi(transport, is_leader=lambda: False)
+    looking, planning = gating.looking(reading), reclaiming.planning
     planning.asking = looking.asking
     return Inquiry(
         planning,
         board,
-        gates=gating.onlooker(transport, looking),
+        gates=gating.onlooker(reading, looking),
         nodes=NodesAim(planning=planning, gate=looking),
     )
