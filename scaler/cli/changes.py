@@ -10,8 +10,8 @@ from scaler.cli.reflectors import Reflectors
 from scaler.kube.copies import Change
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import ScalableWorkload, ScaledObject
-from scaler.kueue.workloads import owner_key
 from scaler.loops.board import Key, Target
+from scaler.loops.cluster import Cluster
 from scaler.loops.scales import is_asked_for_anew, scalable_target
 
 
@@ -20,6 +20,7 @@ class Changes:
     """`touch` has a ScaledObject decided again soon."""
 
     reflectors: Reflectors
+    cluster: Cluster
     touch: Callable[[Key], None]
 
     def follow(self) -> None:
@@ -46,9 +47,8 @@ class Changes:
         workload = change.new or change.old
         if workload is None or not is_asked_for_anew(change):
             return
-        for subject in (workload.metadata.key, owner_key(workload)):
-            for scalable in self.reflectors.scalable_workloads.by_index("subject", subject) if subject else ():
-                self.target_changed(scalable.metadata.namespace, scalable_target(scalable.metadata.name))
+        for scalable in self.cluster.scalers_of(workload):
+            self.target_changed(scalable.metadata.namespace, scalable_target(scalable.metadata.name))
 
 
 def _is_granted_anew(change: Change[ScalableWorkload]) -> bool:

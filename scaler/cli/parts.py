@@ -91,7 +91,7 @@ class Parts:
         )
         stack.push_async_callback(scales.close)
         evaluator = _evaluator(settings, reports, source, cluster=cluster, scales=scales, board=board)
-        changes = Changes(reflectors=reflectors, touch=evaluator.touch)
+        changes = Changes(reflectors=reflectors, cluster=cluster, touch=evaluator.touch)
         reclaiming = _reclaiming(settings, transport, reflectors, cluster, board)
         gating = Gating.of(transport, cluster, reclaiming, workloads=reflectors.workloads, pods=reflectors.pods)
         return cls(

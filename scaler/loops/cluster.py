@@ -243,6 +243,11 @@ class Cluster:
         owned = self.workloads.by_index("owner", subject_of(scalable))
         return owned[0] if len(owned) == 1 else max(owned, key=self._preference, default=None)
 
+    def scalers_of(self, workload: Workload) -> list[ScalableWorkload]:
+        """All that name the Workload, or the job that owns it. Of several only the oldest acts."""
+        subjects = (workload.metadata.key, owner_key(workload))
+        return [each for key in subjects if key for each in self.scalable_workloads.by_index("subject", key)]
+
     def _preference(self, workload: Workload) -> tuple[bool, float, str]:
         created = workload.metadata.creation_timestamp
         is_open = not self._observe(workload).finished
@@ -317,11 +322,8 @@ class Cluster:
 
     def _taken_by(self, scalable: ScalableWorkload, workload: Workload) -> str:
         """The oldest other ScalableWorkload of the same Workload, where there is an older one: it alone acts."""
-        subjects = (workload.metadata.key, owner_key(workload))
-        rivals = [each for key in subjects if key for each in self.scalable_workloads.by_index("subject", key)]
-        oldest = min(
-            (each for each in rivals if each.metadata.deletion_timestamp is None), key=_seniority, default=None
-        )
+        rivals = (each for each in self.scalers_of(workload) if each.metadata.deletion_timestamp is None)
+        oldest = min(rivals, key=_seniority, default=None)
         return oldest.metadata.name if oldest and oldest.metadata.uid != scalable.metadata.uid else ""
 
 

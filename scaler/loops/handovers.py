@@ -21,7 +21,7 @@ from scaler.core.suspension import Phase
 from scaler.kube.copies import Change
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import ScalableWorkload
-from scaler.kueue.workloads import Cause, cause_of, owner_key
+from scaler.kueue.workloads import Cause, cause_of
 from scaler.loops.cluster import Cluster
 from scaler.loops.granted import entry_of, grant_of
 from scaler.loops.queue_names import QueueNames
@@ -139,9 +139,7 @@ class HandoverWatch:
         self.observe(Resumed(namespace=workload.metadata.namespace, reason=_REASONS.get(cause.reason, ""), after=after))
 
     def _scaler_of(self, workload: Workload) -> ScalableWorkload | None:
-        subjects = (workload.metadata.key, owner_key(workload))
-        found = (each for key in subjects if key for each in self.cluster.scalable_workloads.by_index("subject", key))
-        return next(found, None)
+        return next(iter(self.cluster.scalers_of(workload)), None)
 
     def admitted(self, admitted: Admitted) -> None:
         """A gang was admitted: what it has of others, beside what a plan gave it."""
