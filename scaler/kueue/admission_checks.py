@@ -13,7 +13,7 @@ Laws:
 Source: kueue.x-k8s.io/v1beta2, AdmissionCheckState (message up to 32,768 characters, and never absent).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ import msgspec
 
 from scaler.core.gate_values import Answer, Entry, Yielded
 from scaler.core.provisioning import PodSetUpdate
+from scaler.kube.conditions import condition_patch, guard, stamp
 from scaler.kube.decoding import UNREADABLE
 from scaler.kube.kueue_objects import CheckState, Workload
 from scaler.kube.quota_objects import AdmissionCheck
@@ -96,7 +97,7 @@ def entry_patch(workload: Json, check: str, answer: Answer, now: datetime) -> Js
     if not any(each.get("name") == check for each in entries):
         return None
     written = [_entry(each, answer, now) if each.get("name") == check else each for each in entries]
-    return {"metadata": _guard(workload), "status": {"admissionChecks": written}}
+    return {"metadata": guard(workload), "status": {"admissionChecks": written}}
 
 
 def _entry(before: Json, answer: Answer, now: datetime) -> Json:
@@ -105,7 +106,7 @@ def _entry(before: Json, answer: Answer, now: datetime) -> Json:
         "name": before["name"],
         "state": str(answer.state),
         "message": answer.message,
-        "lastTransitionTime": before["lastTransitionTime"] if is_same_state else _stamp(now),
+        "lastTransitionTime": before["lastTransitionTime"] if is_same_state else stamp(now),
     }
     if before.get("retryCount") is not None:
         entry["retryCount"] = before["retryCount"]
@@ -121,36 +122,12 @@ def _update(update: PodSetUpdate) -> Json:
 
 def yield_patch(workload: Json, yielded: Yielded) -> Json:
     """The patch of the Workload that notes that it gives its quota back."""
-    note = {"to": yielded.to, "at": _stamp(yielded.at), "times": yielded.times}
-    note |= {"of": _stamp(yielded.reserved_at)} if yielded.reserved_at else {}
+    note = {"to": yielded.to, "at": stamp(yielded.at), "times": yielded.times}
+    note |= {"of": stamp(yielded.reserved_at)} if yielded.reserved_at else {}
     annotations = {YIELDED_ANNOTATION: msgspec.json.encode(note).decode()}
-    return {"metadata": {**_guard(workload), "annotations": annotations}}
+    return {"metadata": {**guard(workload), "annotations": annotations}}
 
 
 def active_patch(check: Json, *, is_active: bool, reason: str, message: str, now: datetime) -> Json | None:
     """The patch of the check's status that says whether we look after it; None where it says so already."""
-    conditions: Sequence[Json] = (check.get("status") or {}).get("conditions") or []
-    before = next((each for each in conditions if each.get("type") == ACTIVE), {})
-    status = str(is_active)
-    is_same_status = before.get("status") == status and before.get("lastTransitionTime")
-    condition = {
-        "type": ACTIVE,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": before["lastTransitionTime"] if is_same_status else _stamp(now),
-        "observedGeneration": check["metadata"].get("generation", 0),
-    }
-    if condition == before:
-        return None
-    others = [each for each in conditions if each.get("type") != ACTIVE]
-    return {"metadata": _guard(check), "status": {"conditions": [*others, condition]}}
-
-
-def _guard(obj: Json) -> Json:
-    return {"uid": obj["metadata"]["uid"], "resourceVersion": obj["metadata"]["resourceVersion"]}
-
-
-def _stamp(instant: datetime) -> str:
-    """As the API keeps times: whole seconds, UTC."""
-    return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return condition_patch(check, ACTIVE, status=str(is_active), reason=reason, message=message, now=now)

@@ -22,6 +22,7 @@ import msgspec
 
 from scaler.core.gate_policy import Amount, MergePolicy, ProvisioningPolicy, Unusable
 from scaler.core.quota.amounts import exact
+from scaler.kube.conditions import stamp
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.resources import POD_TEMPLATE, WORKLOAD, Resource
 from scaler.kueue.provisioning_requests import (
@@ -39,7 +40,6 @@ from scaler.kueue.provisioning_requests import (
     assignments_of,
     counts_of,
     covered_by,
-    stamp,
 )
 
 Json = dict[str, Any]
@@ -113,7 +113,7 @@ def order_of(
                 WORKLOAD_ANNOTATION: workload.metadata.name,
                 CHECK_ANNOTATION: check,
                 ATTEMPT_ANNOTATION: str(attempt),
-                RESERVED_AT_ANNOTATION: stamp(ask.reserved_at),
+                RESERVED_AT_ANNOTATION: stamp(ask.reserved_at) if ask.reserved_at else "",
                 ASSIGNMENT_ANNOTATION: ask.assignment,
                 POD_SETS_ANNOTATION: ",".join(each for group in groups for each in group.names),
             },

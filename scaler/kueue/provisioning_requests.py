@@ -202,11 +202,6 @@ def _eta(message: str) -> datetime | None:
     return read_stamp(found[1]) if found else None
 
 
-def stamp(instant: datetime | None) -> str:
-    """The instant as the API writes times: whole seconds, UTC."""
-    return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if instant else ""
-
-
 def read_stamp(text: str) -> datetime | None:
     """The instant that was written; None for what is none."""
     try:

@@ -12,7 +12,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ import structlog
 
 from scaler.core.gate_policy import GatePolicy, Unusable
 from scaler.errors import KubeError
+from scaler.kube.conditions import condition_patch
 from scaler.kube.copies import Change
 from scaler.kube.decoding import UNREADABLE, decode
 from scaler.kube.objects import condition
@@ -28,7 +29,6 @@ from scaler.kube.reclaim_policy_objects import ReclaimPolicy
 from scaler.kube.resources import RECLAIM_POLICY
 from scaler.kueue.gate_policy import gate_policy_of
 from scaler.loops.leadership import NOT_LEADING, Api
-from scaler.loops.projection import timestamp
 from scaler.loops.reconciliation import is_conflict
 
 log = structlog.get_logger(__name__)
@@ -142,24 +142,8 @@ def _is_said(policy: ReclaimPolicy, judged: GatePolicy | Unusable) -> bool:
 
 def usable_patch(policy: Json, judged: GatePolicy | Unusable, now: datetime) -> Json | None:
     """The patch of the status that says so; None where it says so already. Conditions of others are kept."""
-    conditions: Sequence[Json] = (policy.get("status") or {}).get("conditions") or []
-    before: Json = next((each for each in conditions if each.get("type") == USABLE), {})
     status, reason, message = _words(judged)
-    is_same = before.get("status") == status and before.get("lastTransitionTime")
-    metadata = policy["metadata"]
-    said = {
-        "type": USABLE,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": before["lastTransitionTime"] if is_same else timestamp(now),
-        "observedGeneration": metadata.get("generation", 0),
-    }
-    if said == before:
-        return None
-    others = [each for each in conditions if each.get("type") != USABLE]
-    guard = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-    return {"metadata": guard, "status": {"conditions": [*others, said]}}
+    return condition_patch(policy, USABLE, status=status, reason=reason, message=message, now=now)
 
 
 def _words(judged: GatePolicy | Unusable) -> tuple[str, str, str]:
