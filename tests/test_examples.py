@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from kept_fields import dropped
 
 from scaler.cli.packaged import crds, packaged
 from scaler.embedded import crds as world_crds
@@ -87,18 +88,6 @@ async def test_every_example_applies_with_schema_validation_and_no_field_is_drop
         for body in objects_of(example):
             [applied] = await applier.apply(body)
             assert not [*dropped(body, applied)], f"{example}: {body['kind']} {body['metadata']['name']}"
-
-
-def dropped(written: Any, stored: Any, path: str = "") -> Iterator[str]:
-    """Where the API has something else than was written, or nothing: a misspelt field, say."""
-    if isinstance(written, dict) and isinstance(stored, dict):
-        for key, value in written.items():
-            yield from dropped(value, stored.get(key), f"{path}.{key}")
-    elif isinstance(written, list) and isinstance(stored, list) and len(written) == len(stored):
-        for place, (one, other) in enumerate(zip(written, stored, strict=True)):
-            yield from dropped(one, other, f"{path}[{place}]")
-    elif written != stored:
-        yield f"{path}: {written!r} became {stored!r}"
 
 
 def test_every_example_scales_something_that_an_example_defines() -> None:

@@ -1,10 +1,9 @@
 """What the README's ten minutes promise of their example: it is taken to 0, and comes back when it is asked for.
 
-Typed as it stands there, in the embedded world and hurried up. What comes before it (chart, account, `doctor`) is
-followed by the test of the page on installing.
+Typed as it stands there, in the embedded world and hurried up. What comes before it (image, chart, `doctor`) is left to
+tests/test_new_user.py, which types all of it, with processes and a Prometheus, and takes its time.
 """
 
-import re
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from followed_page import ROOT, commands
 from running_scaler import runtime, settings_document
 from small_cluster import until
 
@@ -23,18 +23,16 @@ from scaler.embedded.manifests import objects_in
 from scaler.embedded.world import World
 from scaler.kube.resources import SCALED_OBJECT
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECTION = README[README.index("## Ten minutes on a cluster") : README.index("## Documentation")]
-BEFORE = ("docker build", "docker push", "helm install", "kubectl -n idle-gpu-scaler")
-"""What tests/test_new_user.py and tests/deploy follow."""
+BEFORE = (["docker", "build"], ["docker", "push"], ["helm", "install"], ["kubectl", "-n", "idle-gpu-scaler"])
+"""How commands begin that are left out."""
 HURRIED = {"idleAfter": "1s", "warmUp": "0s"}
 
 
-def commands() -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
-    lines = [line for block in blocks for line in re.sub(r" *\\\n *", " ", block).splitlines()]
-    return [line for line in lines if not line.startswith(BEFORE)]
+def typed() -> list[list[str]]:
+    found = commands(ROOT / "README.md", "## Ten minutes on a cluster", "\n## ")
+    return [words for words in found if not any(words[: len(begin)] == begin for begin in BEFORE)]
 
 
 class Terminal:
@@ -45,8 +43,8 @@ class Terminal:
         self.seen: list[int] = []
         """Replicas of the Deployment, as they were watched."""
 
-    async def type(self, line: str) -> None:
-        match shlex.split(line):
+    async def type(self, words: list[str]) -> None:
+        match words:
             case ["kubectl", "apply", "-f", folder]:
                 await self._world.apply(self._hurried(ROOT / folder))
             case ["uv", "run", "idle-gpu-scaler", "explain", name]:
@@ -64,7 +62,7 @@ class Terminal:
                     {"kind": body["kind"], "name": body["metadata"]["name"]} for body in example()
                 ]
             case _:
-                raise AssertionError(f"nobody has told this test what this does: {line}")
+                raise AssertionError(f"nobody has told this test what this does: {shlex.join(words)}")
 
     def _hurried(self, folder: Path) -> list[Json]:
         bodies = [body for path in sorted(folder.glob("*.yaml")) for body in objects_in(path.read_text("utf-8"))]
@@ -100,8 +98,8 @@ async def a_terminal(folder: Path) -> AsyncIterator[Terminal]:
 
 async def test_the_example_is_suspended_and_comes_back(tmp_path: Path) -> None:
     async with a_terminal(tmp_path) as terminal:
-        for line in commands():
-            await terminal.type(line)
+        for words in typed():
+            await terminal.type(words)
         assert terminal.seen == [0, 1]
 
 

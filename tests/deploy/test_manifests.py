@@ -15,6 +15,7 @@ import jsonschema_rs
 import pytest
 import yaml
 from helm_chart import DEPLOY, NAMESPACE, ROOT, merged, objects, platform
+from kept_fields import dropped
 
 from scaler.embedded import crds as world_crds
 from scaler.embedded.kubeapi import KubeApi
@@ -232,16 +233,4 @@ def stand_ins() -> Iterator[Json]:
 async def test_every_combination_is_applied_and_nothing_of_it_is_dropped(applier: Applier) -> None:
     for body in made():
         [applied] = await applier.apply(body)
-        assert not [*missing_in(applied, body)], f"{body['kind']} {body['metadata']['name']}"
-
-
-def missing_in(stored: Any, written: Any, path: str = "") -> Iterator[str]:
-    """Where the API has not kept what was written."""
-    if isinstance(written, dict) and isinstance(stored, dict):
-        for key, value in written.items():
-            yield from missing_in(stored.get(key), value, f"{path}.{key}")
-    elif isinstance(written, list) and isinstance(stored, list) and len(written) == len(stored):
-        for place, (one, other) in enumerate(zip(stored, written, strict=True)):
-            yield from missing_in(one, other, f"{path}[{place}]")
-    elif written != stored:
-        yield f"{path}: {written!r} became {stored!r}"
+        assert not [*dropped(body, applied)], f"{body['kind']} {body['metadata']['name']}"
