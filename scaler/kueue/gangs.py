@@ -50,14 +50,6 @@ def gang_of(workload: kube.Workload, check: str) -> Gang:
     )
 
 
-def holds_quota(workload: kube.Workload) -> bool:
-    """Whether it has quota and may start, or has started."""
-    conditions = workload.status.conditions
-    is_over = is_true(conditions, "Finished") or is_true(conditions, "Evicted")
-    is_there = workload.spec.active and workload.metadata.deletion_timestamp is None
-    return is_there and not is_over and reserved_at(workload) is not None
-
-
 def preemptor_of(workload: kube.Workload) -> str:
     """The uid of the Workload for which Kueue has preempted this one; empty where it has not.
 

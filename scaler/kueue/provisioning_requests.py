@@ -71,13 +71,19 @@ def gang_of(
 
 def stage_of(workload: Workload, check: str) -> Stage:
     """Where the Workload stands. Kueue removes and re-adds entries of checks; that alone means nothing."""
-    conditions = workload.status.conditions
-    is_over = is_true(conditions, "Finished") or is_true(conditions, "Evicted")
-    if is_over or not workload.spec.active or workload.metadata.deletion_timestamp or reserved_at(workload) is None:
+    if not holds_quota(workload):
         return Stage.GONE
     entry = entry_of(workload, check)
     is_ready = entry is not None and entry.state == "Ready"
-    return Stage.STARTED if is_ready or is_true(conditions, "Admitted") else Stage.WAITING
+    return Stage.STARTED if is_ready or is_true(workload.status.conditions, "Admitted") else Stage.WAITING
+
+
+def holds_quota(workload: Workload) -> bool:
+    """Whether it has quota and may start, or has started."""
+    conditions = workload.status.conditions
+    is_over = is_true(conditions, "Finished") or is_true(conditions, "Evicted")
+    is_there = workload.spec.active and workload.metadata.deletion_timestamp is None
+    return is_there and not is_over and reserved_at(workload) is not None
 
 
 def entry_of(workload: Workload, check: str) -> CheckState | None:

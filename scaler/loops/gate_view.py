@@ -29,8 +29,9 @@ from scaler.kube.objects import Pod, condition, is_true
 from scaler.kube.quota_objects import AdmissionCheck, ResourceFlavor
 from scaler.kube.reflector import Absent, Reflecting
 from scaler.kueue.admission_checks import is_ours
-from scaler.kueue.gangs import Needs, gang_of, holds_quota, needs_of
+from scaler.kueue.gangs import Needs, gang_of, needs_of
 from scaler.kueue.pod_neighbours import PODSET_LABEL, marked_pod_sets
+from scaler.kueue.provisioning_requests import holds_quota
 from scaler.loops.cluster import Cluster, Remembered, Store
 from scaler.loops.endings import Copy, pods_of
 from scaler.loops.leaving import AFTERWARDS, Leaving

@@ -26,7 +26,8 @@ from scaler.core.claims import Claim
 from scaler.core.placement import Demand
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.objects import is_true
-from scaler.kueue.gangs import Needs, holds_quota
+from scaler.kueue.gangs import Needs
+from scaler.kueue.provisioning_requests import holds_quota
 
 AFTERWARDS = timedelta(seconds=3)
 """How long places stay taken after the quota was released, or the Workload has vanished."""

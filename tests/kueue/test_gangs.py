@@ -12,7 +12,8 @@ from scaler.core.provisioning import PodSetUpdate
 from scaler.kube.decoding import decode
 from scaler.kube.kueue_objects import Workload
 from scaler.kube.quota_objects import ResourceFlavor
-from scaler.kueue.gangs import Needs, gang_of, holds_quota, needs_of, on_booked_nodes, preemptor_of
+from scaler.kueue.gangs import Needs, gang_of, needs_of, on_booked_nodes, preemptor_of
+from scaler.kueue.provisioning_requests import holds_quota
 
 GPU = "nvidia.com/gpu"
 ANY_TAINT = Taint(key="anything")
