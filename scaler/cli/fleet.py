@@ -11,14 +11,14 @@ from scaler.core import usage as core
 from scaler.core.bounded import BoundedNames
 from scaler.core.handovers import Flow, Gift
 from scaler.core.headroom import Headroom
-from scaler.core.idleness import Busy, Idle, Unknown, verdict_name
+from scaler.core.idleness import Busy, Idle, Unknown
 from scaler.core.prices import Prices
 from scaler.core.replicas import answer_reason
 from scaler.core.usage import Found, State
 from scaler.loops.backlog import Pending
 from scaler.loops.bookkeeping import Statement
 from scaler.loops.handovers import FOUND_IDLE, Event, Resumed, Running, Suspended
-from scaler.loops.projection import answer_word
+from scaler.loops.projection import answer_word, verdict_word
 from scaler.loops.usage import Place, Usage, WorkloadUsage
 from scaler.loops.waits import Admitted
 from scaler.settings.metrics import MetricsSetting
@@ -101,7 +101,7 @@ class FleetObserver:
         metrics = self._metrics
         ordered = sorted(workloads, key=lambda each: (-(each.idle_seconds or -1.0), each.title))
         shown, hidden = ordered[: self._settings.workloads], ordered[self._settings.workloads :]
-        verdicts = Counter(_verdict(each) for each in hidden)
+        verdicts = Counter(verdict_word(each.decision) for each in hidden)
         show(metrics.hidden_workloads, {(verdict,): verdicts[verdict] for verdict in _VERDICTS})
         show(metrics.workload_idle_seconds, _rows(shown, lambda each: each.idle_seconds))
         show(metrics.workload_desired_replicas, _rows(shown, lambda each: each.decision.standing.desired_replicas))
@@ -199,11 +199,6 @@ def _rows(
     """One row for each workload of which it is known."""
     values = ((each.title, of(each)) for each in workloads)
     return {tuple(title): value for title, value in values if value is not None}
-
-
-def _verdict(workload: WorkloadUsage) -> str:
-    verdict = workload.decision.verdict
-    return verdict_name(verdict.verdict) if verdict is not None else ""
 
 
 def _answer(workload: WorkloadUsage) -> tuple[str, str]:

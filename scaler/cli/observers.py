@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import structlog
 
-from scaler.core.idleness import verdict_name
 from scaler.core.ledger import Entry
 from scaler.core.provisioning import LOST
 from scaler.core.replicas import Decision, answer_reason
@@ -19,7 +18,7 @@ from scaler.loops.evaluation import Tick
 from scaler.loops.gate import GateReport
 from scaler.loops.leading import Reconciled
 from scaler.loops.pressure import Outlook
-from scaler.loops.projection import answer_word
+from scaler.loops.projection import answer_word, verdict_word
 from scaler.loops.provisioning import Happening
 from scaler.telemetry.declaring import show
 from scaler.telemetry.metrics import Metrics
@@ -130,5 +129,4 @@ def _stages(entry: Entry) -> Iterator[tuple[str, float]]:
 
 def _kind(decision: Decision) -> tuple[str, str, str]:
     """Its answer, verdict and reason."""
-    verdict = verdict_name(decision.verdict.verdict) if decision.verdict else ""
-    return answer_word(decision), verdict, answer_reason(decision.answer)
+    return answer_word(decision), verdict_word(decision), answer_reason(decision.answer)

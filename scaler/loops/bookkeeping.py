@@ -30,7 +30,7 @@ from scaler.loops.handovers import Event, HandoverWatch
 from scaler.loops.quota_view import Blind
 from scaler.loops.scaled_down import ScaledDown
 from scaler.loops.spending import spending_of
-from scaler.loops.usage import GpuUsage, Usage
+from scaler.loops.usage import GpuUsage, Usage, give_way
 from scaler.loops.waits import gpus_asked
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,6 @@ _LONGEST_GAP = 4
 """Intervals that are counted at most between two statements."""
 _MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
 """On nodes. Source: NVIDIA's GPU feature discovery, AMD's node labeller."""
-_YIELD_EVERY = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +136,7 @@ class Bookkeeping:
             if workload is not None and not workload.spec.active and cause_of(workload) is not None:
                 place = scalable.metadata.namespace, self.backlog.queues.of(workload)
                 found[place] += gpus_asked(workload, self.cluster.gpus)
-            await _give_way(count)
+            await give_way(count)
         return found
 
     def _headrooms(self, snapshot: Snapshot, at: datetime) -> Iterable[Headroom]:
@@ -153,11 +152,5 @@ class Bookkeeping:
             named = labels(node)
             if offered:
                 found[spelled(next((named[each] for each in _MODEL_LABELS if named.get(each)), ""))] += offered
-            await _give_way(count)
+            await give_way(count)
         return found
-
-
-async def _give_way(count: int) -> None:
-    """Let other tasks have the event loop now and then."""
-    if count % _YIELD_EVERY == _YIELD_EVERY - 1:
-        await asyncio.sleep(0)

@@ -92,7 +92,7 @@ def decision_status(decision: Decision | None) -> dict[str, Any]:
         return dict.fromkeys(_DECISION_FIELDS)
     listed = evidence(decision.verdict)
     return {
-        "verdict": verdict_name(decision.verdict.verdict) if decision.verdict else "",
+        "verdict": verdict_word(decision),
         "reason": answer_reason(decision.answer),
         "message": decision.answer.message,
         "evidence": listed[:EVIDENCE_LIMIT],
@@ -142,7 +142,7 @@ def _trigger(trigger: TriggerEntry) -> dict[str, Any]:
         "desiredReplicas": decision.standing.desired_replicas,
         "stage": str(decision.standing.stage),
         "runningSince": _iso(decision.standing.running_since),
-        "verdict": verdict_name(decision.verdict.verdict) if decision.verdict else None,
+        "verdict": verdict_word(decision) or None,
         "idleSince": _iso(decision.idle_since),
         "suspendAt": _iso(decision.suspend_at),
         "next": what_next(decision),
@@ -164,6 +164,11 @@ def answer_word(decision: Decision) -> str:
             return "inactive"
         case NoAnswer():
             return "error"
+
+
+def verdict_word(decision: Decision) -> str:
+    """`Idle`, `Busy` or `Unknown`; empty where the GPUs were not looked at."""
+    return verdict_name(decision.verdict.verdict) if decision.verdict is not None else ""
 
 
 def _settings(resolved: ResolvedPolicy) -> list[dict[str, str]]:
@@ -236,7 +241,7 @@ def _line(key: Key, entry: BoardEntry) -> Mapping[str, Any]:
         "message": decision.answer.message,
         "stage": str(decision.standing.stage),
         "gpus": len(decision.verdict.gpus) if decision.verdict else 0,
-        "verdict": verdict_name(decision.verdict.verdict) if decision.verdict else "",
+        "verdict": verdict_word(decision),
         "idleSince": _iso(decision.idle_since),
         "suspendAt": _iso(decision.suspend_at),
     }

@@ -33,7 +33,7 @@ from scaler.loops.queue_names import QueueNames
 from scaler.loops.scales import is_scalable_workload
 
 _YIELD_EVERY = 64
-"""Pods looked at before other tasks get the event loop again: about a millisecond."""
+"""Objects looked at before other tasks get the event loop again: about a millisecond."""
 
 
 class Place(NamedTuple):
@@ -157,7 +157,7 @@ class GpuUsage:
         for count, (key, pod) in enumerate(self._holders(claims)):
             claim = self._judged(pod, claims.get(key), evaluation.at)
             tally.add(claim, self._youth(claim.policy))
-            await _give_way(count)
+            await give_way(count)
         tally.settle()
         tally.usage.workloads = await self._workloads(evaluation, tally.by_pod)
         tally.usage.paused_scaled_objects = sum(self._is_paused(key) for key in evaluation.entries)
@@ -181,7 +181,7 @@ class GpuUsage:
             queue = self.queues.of(workload) if pods else ""
             for pod in pods:
                 found[pod.namespace, pod.name] = queue
-            await _give_way(count)
+            await give_way(count)
         return found
 
     async def _claims(self, evaluation: Evaluation) -> dict[Key, _Claim]:
@@ -191,7 +191,7 @@ class GpuUsage:
             for pod, claim in self._claims_of(key, entry):
                 if claim.is_judged or pod not in found:
                     found[pod] = claim
-            await _give_way(count)
+            await give_way(count)
         return found
 
     def _claims_of(self, key: Key, entry: BoardEntry) -> Iterator[tuple[Key, _Claim]]:
@@ -253,7 +253,7 @@ class GpuUsage:
                     peaks=_peaks(decision.verdict.gpus if decision.verdict else ()),
                     is_paused=self._is_paused(key),
                 )
-            await _give_way(count)
+            await give_way(count)
         return [*found.values()]
 
     def _queue_of(self, namespace: str, target: Target) -> str:
@@ -265,7 +265,7 @@ class GpuUsage:
         return self.queues.of(workload) if workload is not None else ""
 
 
-async def _give_way(count: int) -> None:
+async def give_way(count: int) -> None:
     """Let other tasks have the event loop now and then."""
     if count % _YIELD_EVERY == _YIELD_EVERY - 1:
         await asyncio.sleep(0)
