@@ -25,7 +25,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]*)-----END CERTIFICATE-----")
 
-_SEQUENCE, _BOOLEAN, _OCTETS, _OID = 0x30, 0x01, 0x04, 0x06
+_SEQUENCE, _OCTETS, _OID = 0x30, 0x04, 0x06
 _UTC_TIME, _LONG_TIME = 0x17, 0x18
 _VERSION, _EXTENSIONS = 0xA0, 0xA3
 _EMAIL, _DNS, _URI, _IP = 0x81, 0x82, 0x86, 0x87
@@ -34,7 +34,6 @@ _WIDE_TEXT = 0x1E
 
 _COMMON_NAME = bytes.fromhex("550403")
 _ALTERNATIVE_NAMES = bytes.fromhex("551d11")
-_BASIC_CONSTRAINTS = bytes.fromhex("551d13")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,6 @@ class Certificate:
     addresses: tuple[IPv4Address | IPv6Address, ...] = ()
     uris: tuple[str, ...] = ()
     emails: tuple[str, ...] = ()
-    is_authority: bool = False
     is_self_issued: bool = False
 
     @property
@@ -113,7 +111,6 @@ def parse(der: bytes) -> Certificate:
             addresses=tuple(ip_address(value) for tag, value in alternatives if tag == _IP),
             uris=tuple(_text(value) for tag, value in alternatives if tag == _URI),
             emails=tuple(_text(value) for tag, value in alternatives if tag == _EMAIL),
-            is_authority=_is_authority(extensions.get(_BASIC_CONSTRAINTS, b"")),
             is_self_issued=issuer == subject,
         )
     except (ValueError, IndexError, StopIteration):
@@ -150,10 +147,6 @@ def _extensions(fields: list[tuple[int, bytes]]) -> dict[bytes, bytes]:
 def _alternatives(extension: bytes) -> Iterator[tuple[int, bytes]]:
     for _, names in _elements(extension):
         yield from _elements(names)
-
-
-def _is_authority(extension: bytes) -> bool:
-    return any(dict(_elements(constraints)).get(_BOOLEAN, b"\0") != b"\0" for _, constraints in _elements(extension))
 
 
 def _common_name(subject: bytes) -> str:
