@@ -105,6 +105,11 @@ class Round:
         self._left = most
         self._questions = _QUESTIONS
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has come to its end: who fits now waits for the next one, and nobody knows what that will say."""
+        return self._left <= 0 or self._questions <= 0
+
     # ------------------------------------------------------------------------------------------- what would be free
 
     @property

@@ -8,14 +8,15 @@ Laws:
 * Everybody has had a turn before: those that were let go keep their places, those that are promised some get them, and
   all others that wait longer take of what gets free whatever lets them go.
 * Pods that end now have ended, but for those that should have long ago.
-* A gang is seated only if the gate would let it go: whole, and sure of its places.
+* A gang is seated only if the gate would let it go: whole, and sure of its places. Where so many are before it that
+  this was not asked, it is not.
 
 Worked example: nodes a and b of 8 GPUs, idle workloads x on a and y on b, each with 8. P (16, first) and Q (8) wait.
 With x gone Q is seated on a. With x and y gone it is not: P fits then, and is before it.
 """
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaler.core.claims import Claim, Seated, Verdict, Waits, Why
 from scaler.core.placement import Capacity, Demand, Seat, fits, upper_bound
@@ -64,7 +65,11 @@ class Prospect:
 
     def verdict(self, gone: Set[str]) -> Verdict:
         """What the gate would say of it with these workloads gone."""
-        return self._once_gone(gone).judge(self.claim_alone)
+        round_ = self._once_gone(gone)
+        found = round_.judge(self.claim_alone)
+        if round_.is_spent and isinstance(found, Waits) and found.why is Why.PODS_COMING:
+            return replace(found, why=Why.GANGS_BEFORE, others=tuple(each.key for each in self._before))
+        return found
 
     @property
     def claim_alone(self) -> Claim:

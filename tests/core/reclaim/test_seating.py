@@ -132,6 +132,22 @@ def test_nobody_goes_where_nodes_are_needed_for_as_many_pods_as_before() -> None
     assert refusal(plan_seats(smaller)) is Why.PLACEMENT_IMPOSSIBLE
 
 
+@pytest.mark.parametrize(("before", "is_known"), [(199, True), (201, False)])
+def test_where_too_many_are_before_it_to_ask_what_becomes_of_it_nobody_is_suspended(
+    before: int, is_known: bool
+) -> None:
+    """A round lets 100 go. 100 are promised what is free; 99 of the others leave the gang its turn, and 101 do not."""
+    names = [f"n{n}" for n in range(before + 49)]
+    capacity = full(dict.fromkeys(names, 1), {"n0": {"x": 1}})
+    first = [claim(f"before-{n:03}", demand(1, 1)) for n in range(before)]
+    found = plan_seats(asked(capacity, demand(49, 1), idlers=[idle("x")], before=first))
+    if is_known:
+        assert victims(found) == ["x"]
+    else:
+        assert isinstance(found, NoPlan)
+        assert "would delay team/before-100" in found.message
+
+
 def test_as_many_pods_as_budgets_let_have_places_where_nodes_are_provisioned() -> None:
     capacity = full(dict.fromkeys("abcd", 8), {each: {each: 8} for each in "abcd"})
     idlers = [idle(each) for each in "abcd"]
