@@ -22,8 +22,8 @@ Laws:
 | either   | none has given                                   | release (NotNeeded)                  |
 | gone     | –                                                | release (GangGone)                   |
 | waiting  | none deactivated, one is missing or busy         | release (VictimBusy)                 |
-| waiting  | none deactivated, one was set back to 1          | release (VictimWoke)                 |
 | waiting  | none deactivated, its time is up                 | release (GrantExpired)               |
+| waiting  | none deactivated, one was set back to 1          | release (VictimWoke)                 |
 | waiting  | some deactivated, one is missing, busy or woken  | reconsider (VictimWoke)              |
 | waiting  | some deactivated, its time is up                 | reconsider (NotReserved)             |
 | waiting  | all that are not deactivated at 0 and idle       | commit these                         |
