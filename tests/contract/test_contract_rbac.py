@@ -78,6 +78,18 @@ async def test_at_the_cluster_scope_a_role_of_a_namespace_does_not_count(
     assert (await account.get("/api/v1/namespaces/default/configmaps")).status == 403
 
 
+async def test_a_namespace_counts_as_being_in_itself(client: Client, account: Client, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}"
+    refused = await account.get(path)
+    assert refused.body["message"].endswith(
+        f'cannot get resource "namespaces" in API group "" in the namespace "{namespace}"'
+    )
+    await bind(client, namespace, rule("get", "namespaces"))
+    await settled(account, path, 200)
+    assert (await account.get("/api/v1/namespaces/default")).status == 403
+    assert (await account.get("/api/v1/namespaces")).status == 403
+
+
 async def test_a_verb_a_subresource_and_a_name_are_granted_each_for_itself(
     client: Client, account: Client, namespace: str
 ) -> None:

@@ -15,6 +15,7 @@ GROUP = "authorization.k8s.io"
 GROUP_VERSION = f"{GROUP}/v1"
 _OWN = f"/apis/{GROUP_VERSION}/selfsubjectaccessreviews"
 _REVIEWS = {_OWN: "SelfSubjectAccessReview", f"/apis/{GROUP_VERSION}/subjectaccessreviews": "SubjectAccessReview"}
+_NAMESPACES = ("", "namespaces")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
@@ -42,7 +43,7 @@ class Permissions:
         spec = body.get("spec", {})
         if path != _OWN:
             about_others = Attempt(verb="create", group=GROUP, resource="subjectaccessreviews")
-            self._demand(user, about_others, is_namespaced=False)
+            self._demand(user, about_others)
             user = User(name=spec.get("user", ""), groups=frozenset(spec.get("groups") or ()))
         asked = spec.get("resourceAttributes", {})
         attempt = Attempt(
@@ -58,19 +59,21 @@ class Permissions:
     def check(self, method: str, target: Target, user: User, *, watches: bool) -> None:
         """Raises: ApiError 403 for what the user may not do."""
         resource = target.view.resource
+        # A Namespace counts as being in itself, so that a Role in it may be about it.
+        inside = target.name if resource.key == _NAMESPACES else target.namespace or ""
         attempt = Attempt(
             verb=_verb(method, has_name=bool(target.name), watches=watches),
             group=resource.group,
             resource=resource.plural,
             subresource=target.subresource,
-            namespace=target.namespace or "",
+            namespace=inside,
             name=target.name,
         )
-        self._demand(user, attempt, is_namespaced=resource.namespaced)
+        self._demand(user, attempt)
 
-    def _demand(self, user: User, attempt: Attempt, *, is_namespaced: bool) -> None:
+    def _demand(self, user: User, attempt: Attempt) -> None:
         if not self._allows(user, attempt):
-            raise _forbidden(user, attempt, is_namespaced)
+            raise _forbidden(user, attempt)
         if not user.may_do_everything:
             self.done.setdefault(user.name, set()).add(attempt)
 
@@ -79,9 +82,9 @@ class Permissions:
         return not is_denied and self._rbac.allows(user, attempt)
 
 
-def _forbidden(user: User, attempt: Attempt, namespaced: bool) -> ApiError:
+def _forbidden(user: User, attempt: Attempt) -> ApiError:
     name = f' "{attempt.name}"' if attempt.name else ""
-    where = f'in the namespace "{attempt.namespace}"' if namespaced and attempt.namespace else "at the cluster scope"
+    where = f'in the namespace "{attempt.namespace}"' if attempt.namespace else "at the cluster scope"
     what = f'cannot {attempt.verb} resource "{attempt.what}" in API group "{attempt.group}" {where}'
     details: dict[str, Any] = {"name": attempt.name, "group": attempt.group, "kind": attempt.resource}
     message = f'{qualified(attempt.group, attempt.resource)}{name} is forbidden: User "{user.name}" {what}'
