@@ -33,7 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     are_asked_for = config.getoption("kubeconfig") is not None or "cluster" in config.getoption("markexpr")
-    skip = pytest.mark.skip(reason="a flow for a real cluster: pytest tests/e2e --kubeconfig FILE; others run without")
+    skip = pytest.mark.skip(
+        reason="played by `pytest tests/e2e --kubeconfig FILE`, or `-m cluster` in the embedded one"
+    )
     for item in items:
         if not item.path.is_relative_to(here):
             continue

@@ -48,6 +48,8 @@ from scaler.kube.transport import KubeTransport
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 30.0
+_STARTS_WITHIN_SECONDS = 90.0
+"""A process takes two seconds of a processor to start, which others may need, too."""
 _COLLECT_SECONDS = 0.5
 _NOT_READY = "node.kubernetes.io/not-ready"
 _FOLLOWED = (ADMISSION_CHECK, CLUSTER_QUEUE, JOB, NODE, POD, PROVISIONING_REQUEST, SCALABLE_WORKLOAD, WORKLOAD)
@@ -224,7 +226,7 @@ class Town:
     async def until_ready(self) -> None:
         """Returns once our process has seen everything. Raises: AssertionError."""
         try:
-            await self.scaler.until_ready(within=PATIENCE_SECONDS)
+            await self.scaler.until_ready(within=_STARTS_WITHIN_SECONDS)
         except TimeoutError:
             raise AssertionError(f"our process does not get ready\n{self.standing()}") from None
 
@@ -235,14 +237,6 @@ class Town:
 
     async def until_runs(self, name: str, *, within: float = PATIENCE_SECONDS) -> None:
         await self.until(lambda: self.runs(name), f"all pods of {name} to run", within=within)
-
-    async def until_held(self, name: str, *, within: float = PATIENCE_SECONDS) -> None:
-        """Returns once the gang has its quota, and an entry of ours that is not Ready."""
-
-        def is_held() -> bool:
-            return self.is_true(name, "QuotaReserved") and self.entry(name)["state"] == "Pending"
-
-        await self.until(is_held, f"{name} to be held", within=within)
 
     async def until_asked(self, name: str, number: int = 1, *, within: float = PATIENCE_SECONDS) -> str:
         """The name of the gang's request of that attempt, as soon as there is one."""
