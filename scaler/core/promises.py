@@ -41,7 +41,7 @@ from dataclasses import dataclass, replace
 
 from scaler.core.assurance import Crowd, is_assured, keeps_room, pods_of
 from scaler.core.claims import Claim, Lacks, Pin, Seated, Verdict, Waits, Why
-from scaler.core.placement import Capacity, Demand, Misfit, Placement, Seat, Unproven, fits, place, upper_bound
+from scaler.core.placement import Capacity, Demand, Misfit, Placement, Seat, Unproven, beside, fits, place, upper_bound
 from scaler.core.placement.index import Needs, Shape, union
 
 MOST_AT_ONCE = 100
@@ -280,15 +280,27 @@ def most_seats(demands: Sequence[Demand], capacity: Capacity) -> tuple[Seat, ...
         if isinstance(found, Placement):
             return found.seats
     seats: list[Seat] = []
+    marked: dict[str, set[str]] = {}
     for demand in demands:
-        left = demand.count
-        for node, room in capacity.rooms(capacity.index.shape(demand.requests, demand.nodes)) if left else ():
-            seats.append(Seat(demand.pod_set, capacity.index.nodes[node].name, min(room, left), demand.requests))
-            left -= seats[-1].pods
-            if not left:
-                break
-        capacity = capacity.after(seat for seat in seats if seat.pod_set == demand.pod_set)
+        closed = demand.nodes.closed.union(*(marked.get(mark, ()) for mark in demand.nodes.apart))
+        of_pod_set = _one_by_one(beside(demand, closed), capacity)
+        for mark in demand.nodes.apart:
+            marked.setdefault(mark, set()).update(seat.node for seat in of_pod_set)
+        seats += of_pod_set
+        capacity = capacity.after(of_pod_set)
     return tuple(seats)
+
+
+def _one_by_one(demand: Demand, capacity: Capacity) -> list[Seat]:
+    """Places for as many of its pods as have one."""
+    seats: list[Seat] = []
+    left = demand.count
+    for node, room in capacity.rooms(capacity.index.shape(demand.requests, demand.nodes)) if left else ():
+        seats.append(Seat(demand.pod_set, capacity.index.nodes[node].name, min(room, left), demand.requests))
+        left -= seats[-1].pods
+        if not left:
+            break
+    return seats
 
 
 # ----------------------------------------------------------------------------------------------------------------- pins

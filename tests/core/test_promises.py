@@ -129,6 +129,18 @@ def test_a_booking_goes_first():
     assert told(promise(free, [], [claim("early", demand(1, 8)), booked])) == {"booked": "Seated", "early": "Lacks"}
 
 
+def test_pods_that_keep_apart_lack_a_node_each_of_whatever_pod_set_they_are():
+    """Two nodes, and a head and two workers that share none: a third node is asked for, however much is free on two."""
+    free = capacity_of([node("a"), node("b")], [])
+    apart = on(apart=("apart ns app=ray",))
+    ray = claim(
+        "ray", demand(1, 1, pod_set="head", nodes=apart), demand(2, 2, pod_set="workers", nodes=apart), may_ask=True
+    )
+    lacking = promise(free, [], [ray])["team/ray"]
+    assert isinstance(lacking, Lacks)
+    assert lacking.missing == {"workers": 1}
+
+
 def test_what_is_missing_is_counted_by_pod_set_and_what_is_there_is_kept_for_it():
     """16 GPUs wanted, 8 free: 1 of 2 pods is missing. While its node comes, the 8 are nobody else's."""
     free = capacity_of([node("a")], [])
