@@ -24,7 +24,7 @@ What is needed of RBAC: workloads get; podtemplates get, create, delete; provisi
 delete.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -32,7 +32,7 @@ from typing import Protocol
 import structlog
 
 from scaler.core.gate_policy import ProvisioningPolicy, Unusable
-from scaler.core.provisioning import Kind, Need, PodSetUpdate, Stage, Step, next_step
+from scaler.core.provisioning import Gang, Kind, Need, PodSetUpdate, Request, Stage, Step, next_step
 from scaler.errors import KubeError
 from scaler.kube.decoding import UNREADABLE, decode
 from scaler.kube.kueue_objects import Workload
@@ -158,21 +158,15 @@ class Provisioning:
 
         Raises: KubeError with the reason NotLeading; anything else is a Progress.
         """
-        workload = case.workload
-        found = self.requests_of(workload, case.check)
-        if case.policy is None and not found:
-            return _NOTHING
-        gang = gang_of(workload, case.check, case.policy, missing=case.missing, reuse=case.reuse)
-        if self._requests.trouble:
-            is_lacking = case.policy and gang.stage is Stage.WAITING and gang.need(case.policy, now) is Need.NODES
-            return Progress(kind=Kind.STUCK, message=self._requests.trouble) if is_lacking else _NOTHING
-        requests = [request_of(each) for each in found.values()]
-        self._news.heard(workload, requests, gang.stage, now)
-        step = next_step(gang, requests, case.policy, now)
-        self._news.at_limit(workload, step, now)
+        situation = situation_of(case, self._requests, now)
+        if isinstance(situation, Progress):
+            return situation
+        self._news.heard(case.workload, situation.requests, situation.gang.stage, now)
+        step = next_step(situation.gang, situation.requests, case.policy, now)
+        self._news.at_limit(case.workload, step, now)
         if step.kind not in (Kind.CREATE, Kind.REMOVE):
-            return progress_of(case, step, found, self._flavors)
-        return await self._act(case, step, found, now)
+            return progress_of(case, step, situation.found, self._flavors)
+        return await self._act(case, step, situation.found, now)
 
     async def sweep(self, followed: Collection[str], now: datetime) -> None:
         """Remove requests whose Workload is none of these, by uid: it has vanished, or has our check no more.
@@ -217,16 +211,6 @@ class Provisioning:
             if error.reason == NOT_LEADING:
                 raise
             log.warning("ProvisioningRequest of nobody not removed", request=orphan.metadata.key, error=str(error))
-
-    def requests_of(self, workload: Workload, check: str) -> dict[str, ProvisioningRequest]:
-        """The requests that were made for the Workload because of the check, by name."""
-        found = self._requests.of_workload(workload.metadata.uid)
-        namespace = workload.metadata.namespace
-        return {
-            each.metadata.name: each
-            for each in found
-            if check_of(each) == check and each.metadata.namespace == namespace
-        }
 
     # ---------------------------------------------------------------------------------------------------- what is done
 
@@ -305,6 +289,38 @@ class Provisioning:
 
 
 _NOTHING = Progress(kind=Kind.NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that the next step depends on, and the policy."""
+
+    gang: Gang
+    found: Mapping[str, ProvisioningRequest]
+    """The gang's requests by name."""
+    requests: Sequence[Request]
+    """The same as the core sees them."""
+
+
+def situation_of(case: Case, requests: Requests, now: datetime) -> Situation | Progress:
+    """How the gang stands before a step is taken or, where none can be, what that means for it."""
+    found = requests_of(requests, case.workload, case.check)
+    if case.policy is None and not found:
+        return _NOTHING
+    gang = gang_of(case.workload, case.check, case.policy, missing=case.missing, reuse=case.reuse)
+    if requests.trouble:
+        is_lacking = case.policy and gang.stage is Stage.WAITING and gang.need(case.policy, now) is Need.NODES
+        return Progress(kind=Kind.STUCK, message=requests.trouble) if is_lacking else _NOTHING
+    return Situation(gang=gang, found=found, requests=[request_of(each) for each in found.values()])
+
+
+def requests_of(requests: Requests, workload: Workload, check: str) -> dict[str, ProvisioningRequest]:
+    """The requests that were made for the Workload because of the check, by name."""
+    found = requests.of_workload(workload.metadata.uid)
+    namespace = workload.metadata.namespace
+    return {
+        each.metadata.name: each for each in found if check_of(each) == check and each.metadata.namespace == namespace
+    }
 
 
 def progress_of(case: Case, step: Step, found: Mapping[str, ProvisioningRequest], flavors: Flavors) -> Progress:

@@ -8,15 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 
-from scaler.core.provisioning import Kind, Need, Stage, next_step
-from scaler.kube.provisioning_objects import ProvisioningRequest
-from scaler.kueue.provisioning_requests import Flavors, check_of, entry_of, gang_of, request_of
+from scaler.core.provisioning import next_step
+from scaler.kueue.provisioning_requests import Flavors, entry_of
 from scaler.loops.gate import Gate
 from scaler.loops.gate_cases import Standing, nodes_of
 from scaler.loops.gate_checks import Checks
 from scaler.loops.gate_view import GateView, Held
 from scaler.loops.outlook.gates import SHOWN, Gated, Gates
-from scaler.loops.provisioning import Case, Progress, Requests, progress_of
+from scaler.loops.provisioning import Case, Progress, Requests, progress_of, requests_of, situation_of
 
 
 class Onlooker:
@@ -54,7 +53,7 @@ class Onlooker:
             standing=standing,
             before=list(islice(line, min(place, SHOWN))),
             more_before=max(0, place - SHOWN),
-            requests=tuple(requests_of(self._requests, workload.metadata.uid, held.check_name).values()),
+            requests=tuple(requests_of(self._requests, workload, held.check_name).values()),
             trouble=self._requests.trouble,
         )
 
@@ -79,20 +78,11 @@ class Foreseeing:
 
     async def follow(self, case: Case, now: datetime) -> Progress:
         """How the gang stands with autoscalers."""
-        found = requests_of(self._requests, case.workload.metadata.uid, case.check)
-        if case.policy is None and not found:
-            return Progress(kind=Kind.NOTHING)
-        gang = gang_of(case.workload, case.check, case.policy, missing=case.missing, reuse=case.reuse)
-        if self._requests.trouble:
-            is_lacking = case.policy and gang.stage is Stage.WAITING and gang.need(case.policy, now) is Need.NODES
-            return Progress(kind=Kind.STUCK if is_lacking else Kind.NOTHING, message=self._requests.trouble)
-        step = next_step(gang, [request_of(each) for each in found.values()], case.policy, now)
-        return progress_of(case, step, found, self._flavors)
+        situation = situation_of(case, self._requests, now)
+        if isinstance(situation, Progress):
+            return situation
+        step = next_step(situation.gang, situation.requests, case.policy, now)
+        return progress_of(case, step, situation.found, self._flavors)
 
     async def sweep(self, followed: Collection[str], now: datetime) -> None:
         """Nothing is removed."""
-
-
-def requests_of(requests: Requests, uid: str, check: str) -> dict[str, ProvisioningRequest]:
-    """Those that were made for the Workload because of the check, by name."""
-    return {each.metadata.name: each for each in requests.of_workload(uid) if check_of(each) == check}
