@@ -163,6 +163,16 @@ async def test_pending_tells_of_each_gang_what_a_plan_would_do() -> None:
     assert gangs["poor"]["outcome"] == "NeverFits"
 
 
+async def test_a_plan_that_gave_quota_to_one_keeps_nobody_from_being_told_of_nodes() -> None:
+    """x is taken for the quota of the first; the second fits where y is."""
+    made, inquiry = town((1, 8), (1, 4))
+    first = made.snapshot.workload("team/gang-0")
+    assert first is not None
+    made.granted(first, "x")
+    gangs = {each["name"]: each["reclaim"]["outcome"] for each in (await inquiry.pending())["gangs"]}
+    assert gangs == {"gang-0": "NotEnoughIdle", "gang-1": "Planned"}
+
+
 async def test_while_a_plan_for_nodes_stands_the_others_come_after_it_and_quota_is_another_matter() -> None:
     made, inquiry = town((1, 8), (1, 8))
     first = made.snapshot.workload("team/gang-0")

@@ -43,8 +43,7 @@ _IN_LINE = 8
 
 class Inquiry:
     """`gates` tells how Workloads stand with our AdmissionChecks, and `nodes` makes plans for those that lack nodes, by
-    the same gate. `patience` is how long `pending` may ask the planner
-    about one gang after the other."""
+    the same gate. `patience` is how long `pending` may ask the planner about one gang after the other."""
 
     def __init__(
         self,
@@ -145,13 +144,15 @@ class Inquiry:
     async def _prospects_of_nodes(
         self, survey: Survey, asked_about: Sequence[Workload], found: dict[str, Plan | NoPlan]
     ) -> tuple[frozenset[str], str]:
-        """Adds what is found for gangs that have quota and lack nodes. Who they are, by uid, and for whom the next plan
-        is."""
+        """Who has quota and lacks nodes, by uid, and for whom the next plan is; what is found for them is added.
+
+        They are asked about as the leader does it: also those that got their quota by a plan which still stands.
+        """
         sight, asked = survey.sight, {each.uid for each in asked_about}
         lacking = self._nodes.lacking(survey.at)
         gangs = self._nodes.gangs(sight) if sight is not None and lacking & asked else ()
         for gang in gangs[:_LACKING]:
-            if sight is None or survey.plan_for(gang) is not None or survey.plan_beside(gang) is not None:
+            if sight is None or survey.plan_beside(gang) is not None:
                 break
             found[gang.uid] = await self._nodes.plan(sight, gang, sight.idlers.candidates)
             if isinstance(found[gang.uid], Plan):
