@@ -79,17 +79,17 @@ class Following:
             for plan, member in members
             if member.victim.is_wanted_at_zero or (plan, member.name) in self._at_zero
         )
-        gangs = frozenset(each.grant.gang_uid for each in standing)
-        self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
-        self._standing_back = {
-            key: until for key, until in self._standing_back.items() if key[0] in {each.grant.plan for each in standing}
-        }
-        self._deactivated = {
-            plan: until for plan, until in self._deactivated.items() if plan in {each.grant.plan for each in standing}
-        }
-        for aim in self.aims.values():
-            aim.forget_others({each.grant.plan for each in standing})
+        self._forget_others(standing)
         return standing
+
+    def _forget_others(self, standing: Sequence[StandingPlan]) -> None:
+        """Forget what was noted of plans and gangs that are none any more."""
+        plans, gangs = {each.grant.plan for each in standing}, {each.grant.gang_uid for each in standing}
+        self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
+        self._standing_back = {key: until for key, until in self._standing_back.items() if key[0] in plans}
+        self._deactivated = {plan: until for plan, until in self._deactivated.items() if plan in plans}
+        for aim in self.aims.values():
+            aim.forget_others(plans)
 
     async def follow(
         self, plan: StandingPlan, standing: Sequence[StandingPlan], sight: Sight | Blind, now: datetime
