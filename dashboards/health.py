@@ -46,13 +46,15 @@ def _now() -> list[Any]:
         ),
         number(
             "Evaluation", "How old is the newest evaluation?",
-            f"time() - max(idle_gpu_scaler_evaluation_timestamp_seconds{{{CLUSTER}}})",
-            unit="s", empty=_DOWN, steps={None: GREEN, 120: ORANGE, 300: RED}, lasts=True,
+            f"time() - max(idle_gpu_scaler_evaluation_timestamp_seconds{{{CLUSTER}}} > 0)",
+            unit="s", empty=f"nothing was evaluated since the start, or {_DOWN}",
+            steps={None: GREEN, 120: ORANGE, 300: RED}, lasts=True,
         ),
         number(
             "Last call of KEDA", "Since when has KEDA not asked?",
-            f"time() - max(idle_gpu_scaler_last_rpc_timestamp_seconds{{{CLUSTER}}})",
-            unit="s", empty=_DOWN, steps={None: GREEN, 300: ORANGE, 600: RED},
+            f"time() - max(idle_gpu_scaler_last_rpc_timestamp_seconds{{{CLUSTER}}} > 0)",
+            unit="s", empty=f"KEDA has not asked since the start, or {_DOWN}",
+            steps={None: GREEN, 300: ORANGE, 600: RED},
         ),
         number(
             "Failing", "How many ScalableWorkloads cannot be looked after?",

@@ -80,6 +80,17 @@ def test_a_number_is_0_only_where_somebody_could_know(
     tell(tmp_path, series, {NOW[title]: samples for title, samples in shown.items()})
 
 
+@pytest.mark.parametrize(
+    ("title", "metric"),
+    [("Evaluation", "evaluation_timestamp_seconds"), ("Last call of KEDA", "last_rpc_timestamp_seconds")],
+)
+def test_what_has_never_happened_is_not_long_ago(title: str, metric: str, tmp_path: Path) -> None:
+    """It is 0 then, and that would be half a century."""
+    query, never = query_of("health", title), {f'idle_gpu_scaler_{metric}{{pod="new"}}': 0.0}
+    tell(tmp_path, never, {query: NOTHING})
+    tell(tmp_path, never | {f'idle_gpu_scaler_{metric}{{pod="old"}}': 45.0}, {query: [{"labels": "{}", "value": 15}]})
+
+
 def test_of_alerts_only_ours_are_shown_those_of_the_cluster_and_those_that_name_none(tmp_path: Path) -> None:
     series = {
         'ALERTS{alertname="NoLeader",alertstate="firing",cluster="a"}': 1,
