@@ -106,10 +106,11 @@ def states_of(pod: Pod, gpus: Sequence[GpuEvidence], keeper: Keeper, *, youth: Y
     held = gpus[: pod.gpus] if pod.gpus else gpus
     if pod.terminating:
         yield from [Found(State.ENDING)] * max(pod.gpus, len(held))
-    elif pod.phase is not PodPhase.RUNNING or pod.running_since is None:
+    elif pod.phase is not PodPhase.RUNNING or (pod.gpus and pod.running_since is None):
         yield from [Found(State.STARTING)] * max(pod.gpus, len(held))
     else:
-        age = now - pod.running_since
+        # Of a pod that requests no GPU no container is known to hold one, nor since when: then its age excuses nothing.
+        age = now - pod.running_since if pod.running_since is not None else youth.ripe
         yield from (_state(gpu, keeper, age, youth) for gpu in held)
         yield from [_silent(Unknowable.NO_SAMPLES, age, youth)] * (pod.gpus - len(held))
 

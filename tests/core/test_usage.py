@@ -176,6 +176,18 @@ def test_what_a_pod_holds_without_a_request_counts_by_what_reports() -> None:
     assert [each.state for each in found] == [State.BUSY, State.BUSY]
 
 
+def test_what_reports_for_a_pod_that_requests_none_is_not_starting_for_ever() -> None:
+    """Since when it runs is only known of containers that request a GPU."""
+    of, few = pod(gpus=0, running_since=None), gpu_evidence(unknown(Unknowable.LOW_COVERAGE))
+    found = [*states_of(of, [gpu_evidence(BUSY), few], NOBODY, youth=YOUTH, now=NOON)]
+    assert [each.state for each in found] == [State.BUSY, State.UNKNOWN]
+
+
+def test_what_reported_for_a_pod_that_requests_none_ends_with_it() -> None:
+    found = [*states_of(pod(gpus=0, terminating=True), [gpu_evidence(BUSY)], NOBODY, youth=YOUTH, now=NOON)]
+    assert [each.state for each in found] == [State.ENDING]
+
+
 # ---- nodes
 
 
