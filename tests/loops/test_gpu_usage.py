@@ -1,15 +1,32 @@
 """Whose GPUs are doing what, from the board of a small cluster in virtual time."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import pytest
 from builders import NOON, WorkloadJson, minutes
-from loops_builders import Inhabitant, MemoryCluster, World, deployment, gang, pod, scalable_workload, scaled_object
+from loops_builders import (
+    NAMESPACE,
+    Inhabitant,
+    MemoryCluster,
+    World,
+    deployment,
+    gang,
+    pod,
+    scalable_workload,
+    scaled_object,
+)
 from scripted_metrics import Metrics, ScriptedSource, gpu
 
+import scaler
+from scaler.core.policy import Overrides
 from scaler.core.usage import State
+from scaler.errors import SourceError
+from scaler.kube.reflector import NotFollowed
 from scaler.loops.queue_names import QueueNames
 from scaler.loops.quota_view import Blind
 from scaler.loops.usage import GpuUsage, Place, Usage
@@ -19,11 +36,7 @@ QUIET: Callable[[float], float] = lambda _: 0.0  # noqa: E731
 MODEL = "NVIDIA-A100"
 
 
-async def usage_of(
-    *inhabitants: Inhabitant,
-    shown: Mapping[str, Sequence[Callable[[float], float]]],
-    now: timedelta = timedelta(0),
-) -> Usage:
+def world_of(*inhabitants: Inhabitant, shown: Mapping[str, Sequence[Callable[[float], float]]], **config: Any) -> World:
     """`shown`: by pod, what each of its GPUs does."""
 
     def source(world: World) -> ScriptedSource:
@@ -35,12 +48,24 @@ async def usage_of(
         ]
         return ScriptedSource(metrics=Metrics(series=series), clock=lambda: world.now)
 
-    world = World(inhabitants, source)
+    return World(inhabitants, source, **config)
+
+
+async def usage_in(world: World, *, now: timedelta = timedelta(0)) -> Usage:
     evaluation = await world.tick(NOON + now)
     assert evaluation is not None
     queues = QueueNames(quota=lambda: Blind("nobody looks"))
     usage = GpuUsage(cluster=world.cluster.read(), evaluator=world.evaluator, queues=queues)
     return await usage.take(evaluation)
+
+
+async def usage_of(
+    *inhabitants: Inhabitant,
+    shown: Mapping[str, Sequence[Callable[[float], float]]],
+    now: timedelta = timedelta(0),
+) -> Usage:
+    """As `world_of`, at once."""
+    return await usage_in(world_of(*inhabitants, shown=shown), now=now)
 
 
 def told(usage: Usage) -> dict[tuple[str, str, str], int]:
@@ -93,6 +118,105 @@ async def test_pods_that_nobody_scales_are_judged_by_the_defaults() -> None:
         ("", "Starting", ""): 1,
     }
     assert not usage.workloads
+
+
+@pytest.mark.parametrize(
+    ("doubtful", "reason"),
+    [
+        pytest.param(lambda world: fail(world), "SourceUnavailable", id="the source does not answer"),
+        pytest.param(lambda world: hide(world), "StaleClusterView", id="its namespace is not seen whole"),
+    ],
+)
+async def test_the_quiet_of_pods_that_nobody_scales_is_not_believed_when(
+    doubtful: Callable[[World], None], reason: str
+) -> None:
+    world = world_of(lone("quiet"), lone("working"), shown={"quiet": [QUIET], "working": [BUSY]})
+    believed = await usage_in(world)
+    assert told(believed) == {("", "HeldIdle", "NoScaledObject"): 1, ("", "Busy", ""): 1}
+    doubtful(world)
+    usage = await usage_in(world, now=timedelta(seconds=30))
+    assert told(usage) == {("", "Unknown", reason): 1, ("", "Busy", ""): 1}
+
+
+def fail(world: World) -> None:
+    assert isinstance(world.source, ScriptedSource)
+    world.source.failing = {"gpu_util": SourceError("503", transient=True)}
+
+
+def hide(world: World) -> None:
+    world.cluster.pods.hidden[NAMESPACE] = NotFollowed(NAMESPACE)
+
+
+async def test_the_quiet_of_pods_that_nobody_scales_is_not_believed_before_the_window_is_read_back() -> None:
+    """An hour is read at a time. The minute before it is no hole in what was seen; nobody has looked there."""
+    longer = Overrides(idle_after=minutes(61))
+    world = world_of(lone("quiet"), shown={"quiet": [QUIET]}, defaults=longer)
+    assert told(await usage_in(world)) == {("", "Unknown", "ColdStart"): 1}
+    assert told(await usage_in(world, now=timedelta(seconds=30))) == {("", "HeldIdle", "NoScaledObject"): 1}
+
+
+async def test_a_doubt_about_a_pod_outweighs_who_keeps_its_workload() -> None:
+    """Nobody has judged it, as it does not run whole: of its 2 GPUs only one reports."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        gang("half")(cluster)
+        cluster.workloads.put(WorkloadJson("half-workload", pods=2, gpus_per_pod=2).admitted().decoded())
+
+    usage = await usage_of(settle, shown={"half-pod": [QUIET]})
+    assert told(usage) == {
+        ("cluster-queue", "Unknown", "MissingGPUs"): 1,
+        ("cluster-queue", "WithoutMetrics", "MissingGPUs"): 1,
+    }
+
+
+def test_nothing_comes_of_verdicts_on_pods_that_nobody_scales() -> None:
+    """Who hears of them only counts. Whoever else is to hear of them might act on what nobody has asked for."""
+    assert who_names("judge_by_default") == {"loops/evaluation.py", "loops/usage.py"}
+    assert who_names("from scaler.loops.usage import") == {
+        "loops/bookkeeping.py",
+        "loops/scaled_down.py",
+        "cli/accounts.py",
+        "cli/fleet.py",
+    }
+
+
+def who_names(text: str) -> set[str]:
+    """Files of the program."""
+    files = Path(scaler.__file__).parent
+    found = (each for each in files.rglob("*.py") if text in each.read_text(encoding="utf-8"))
+    return {each.relative_to(files).as_posix() for each in found}
+
+
+async def test_a_pod_that_requests_no_gpu_and_has_one_counts_as_its_workloads() -> None:
+    """By a claim, or by a resource that is not configured."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        gang("train", gpus=1)(cluster)
+        cluster.pods.put(pod("claims", gpus=0, workload="train-workload"))
+
+    usage = await usage_of(settle, shown={"train-pod": [BUSY], "claims": [BUSY]})
+    assert told(usage) == {("cluster-queue", "Busy", ""): 1, ("cluster-queue", "Unknown", "UnexpectedGPUs"): 1}
+
+
+async def test_of_two_scaled_objects_of_a_pod_the_one_that_looks_at_it_tells_its_state() -> None:
+    """One scales the gang, the other a Deployment that is at 0 and whose selector names its pod, too."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        deployment("a-parent", replicas=0)(cluster)
+        gang("train")(cluster)
+        cluster.pods.put(pod("train-pod", gpus=2, workload="train-workload", labels={"app": "a-parent"}))
+
+    usage = await usage_of(settle, shown={"train-pod": [QUIET] * 2})
+    assert told(usage) == {("cluster-queue", "Idle", "GPUsIdle"): 2}
+
+
+async def test_a_pod_of_a_finished_workload_is_of_no_queue() -> None:
+    def settle(cluster: MemoryCluster) -> None:
+        done = WorkloadJson("done", pods=1, gpus_per_pod=1).admitted().condition("Finished", True)
+        cluster.workloads.put(done.decoded())
+        cluster.pods.put(pod("left", workload="done"))
+
+    assert told(await usage_of(settle, shown={"left": [BUSY]})) == {("", "Busy", ""): 1}
 
 
 async def test_a_gpu_without_metrics_is_of_the_model_of_its_node() -> None:
@@ -172,4 +296,14 @@ async def test_nodes_and_coverage_say_what_is_trusted() -> None:
         lone("seen", gpus=2), lone("silent", node="node-z"), shown={"seen": [BUSY, QUIET]}, now=minutes(5)
     )
     assert {node: sum(found.values()) for node, found in usage.nodes.items()} == {"node-a": 2, "node-z": 1}
+    assert usage.coverage == {"gr_engine_active": 1.0, "gpu_util": 1.0}
+
+
+async def test_what_a_young_pod_cannot_cover_yet_is_no_lack_of_coverage() -> None:
+    young = NOON - minutes(2)
+
+    def since(ratio: float) -> Callable[[float], float]:
+        return lambda at_s: ratio if at_s >= young.timestamp() else math.nan
+
+    usage = await usage_of(lone("old"), lone("young", started=young), shown={"old": [BUSY], "young": [since(0.9)]})
     assert usage.coverage == {"gr_engine_active": 1.0, "gpu_util": 1.0}
