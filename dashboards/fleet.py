@@ -19,6 +19,7 @@ from dashboards.panels import (
     graph,
     heat,
     number,
+    rate,
     row,
     rows,
 )
@@ -141,18 +142,14 @@ def _won() -> list[Any]:
         graph(
             "Cost of idle GPUs", "What do idle GPUs cost, an hour?",
             Query(
-                expr="sum by (workload_namespace, currency) (rate("
-                f"idle_gpu_scaler_idle_cost_total{{{SCOPE}}}[$__rate_interval])) * 3600",
+                expr=rate(f"idle_gpu_scaler_idle_cost_total{{{SCOPE}}}", "workload_namespace, currency") + " * 3600",
                 legend="{{workload_namespace}} ({{currency}})",
             ),
             unit="short", empty=_FREE, stacked=True, size=(8, 8),
         ),
         graph(
             "GPU time by state", "Which part of the GPUs' time was what?",
-            Query(
-                expr=f"sum by (state) (rate(idle_gpu_scaler_gpu_seconds_total{{{SCOPE}}}[$__rate_interval]))",
-                legend="{{state}}",
-            ),
+            Query(expr=rate(f"idle_gpu_scaler_gpu_seconds_total{{{SCOPE}}}", "state"), legend="{{state}}"),
             unit="short", empty=_NONE, colours=STATES, stacked=True, size=(8, 8),
         ),
         graph(

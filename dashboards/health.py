@@ -18,6 +18,8 @@ from dashboards.panels import (
     fill,
     graph,
     number,
+    quantile,
+    rate,
     row,
     rows,
 )
@@ -100,27 +102,18 @@ def _evidence() -> list[Any]:
         ),
         graph(
             "Time of reads", "How long does the metrics source take, 9 of 10 reads?",
-            Query(
-                expr="histogram_quantile(0.9, sum by (le, query) (rate("
-                f"idle_gpu_scaler_source_read_seconds_bucket{{{CLUSTER}}}[$__rate_interval])))",
-                legend="{{query}}",
-            ),
+            Query(expr=quantile(0.9, "idle_gpu_scaler_source_read_seconds", "query"), legend="{{query}}"),
             unit="s", empty="nothing was read", size=(8, 8),
         ),
         graph(
             "Time of evaluations", "How long does one evaluation take, 9 of 10?",
-            Query(
-                expr="histogram_quantile(0.9, sum by (le) (rate("
-                f"idle_gpu_scaler_tick_seconds_bucket{{{CLUSTER}}}[$__rate_interval])))",
-                legend="evaluation",
-            ),
+            Query(expr=quantile(0.9, "idle_gpu_scaler_tick_seconds"), legend="evaluation"),
             unit="s", empty=_DOWN, size=(8, 8),
         ),
     ]  # fmt: skip
 
 
 def _answers() -> list[Any]:
-    rpcs = f"idle_gpu_scaler_rpc_seconds_bucket{{{CLUSTER}}}[$__rate_interval]"
     return [
         row("Answers to KEDA"),
         graph(
@@ -143,27 +136,25 @@ def _answers() -> list[Any]:
         graph(
             "Calls", "How often does KEDA ask, and with which result?",
             Query(
-                expr="sum by (method, code) (rate("
-                f"idle_gpu_scaler_rpc_seconds_count{{{CLUSTER}}}[$__rate_interval]))",
+                expr=rate(f"idle_gpu_scaler_rpc_seconds_count{{{CLUSTER}}}", "method, code"),
                 legend="{{method}} {{code}}",
             ),
             unit="reqps", empty="KEDA has not asked", size=(8, 8),
         ),
         graph(
             "Time of answers", "How long does KEDA wait, 99 of 100 calls?",
-            Query(expr=f"histogram_quantile(0.99, sum by (le, method) (rate({rpcs})))", legend="{{method}}"),
+            Query(expr=quantile(0.99, "idle_gpu_scaler_rpc_seconds", "method"), legend="{{method}}"),
             unit="s", empty="KEDA has not asked", size=(24, 7),
         ),
     ]  # fmt: skip
 
 
 def _kubernetes() -> list[Any]:
-    calls = f"idle_gpu_scaler_kube_call_seconds_count{{{CLUSTER}}}[$__rate_interval]"
     return [
         row("Kubernetes"),
         graph(
             "Calls by status", "Does the API let it do what it does?",
-            Query(expr=f"sum by (status) (rate({calls}))", legend="{{status}}"),
+            Query(expr=rate(f"idle_gpu_scaler_kube_call_seconds_count{{{CLUSTER}}}", "status"), legend="{{status}}"),
             unit="reqps", empty=_DOWN, stacked=True, size=(8, 8),
         ),
         graph(
@@ -173,11 +164,7 @@ def _kubernetes() -> list[Any]:
         ),
         graph(
             "Reconciliations", "Does it do what was decided?",
-            Query(
-                expr="sum by (outcome) (rate("
-                f"idle_gpu_scaler_reconcile_seconds_count{{{CLUSTER}}}[$__rate_interval]))",
-                legend="{{outcome}}",
-            ),
+            Query(expr=rate(f"idle_gpu_scaler_reconcile_seconds_count{{{CLUSTER}}}", "outcome"), legend="{{outcome}}"),
             unit="ops", empty=f"there is no ScalableWorkload, or {NO_LEADER}", size=(8, 8),
         ),
         graph(

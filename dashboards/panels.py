@@ -81,6 +81,17 @@ class Query:
     legend: str = ""
 
 
+def rate(counter: str, by: str = "") -> str:
+    """What a counter gains per second, by labels."""
+    return f"sum{f' by ({by}) ' if by else ''}(rate({counter}[$__rate_interval]))"
+
+
+def quantile(share: float, histogram: str, by: str = "") -> str:
+    """What so large a share of what is observed stays below, by labels."""
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({share}, {rate(f'{histogram}_bucket{{{CLUSTER}}}', labels)})"
+
+
 def gained(counter: str, by: str) -> str:
     """What a counter has gained within the chosen time, by labels; with what its new series began with.
 

@@ -21,6 +21,7 @@ from dashboards.panels import (
     gained,
     graph,
     number,
+    rate,
     row,
     rows,
 )
@@ -163,11 +164,7 @@ def _given() -> list[Any]:
         ),
         graph(
             "GPU time that gangs got", "How many GPUs do gangs hold that others have left?",
-            Query(
-                expr="sum by (workload_namespace) (rate(idle_gpu_scaler_given_gpu_seconds_total"
-                f'{{{_QUEUE},workload_namespace=~"$namespace"}}[$__rate_interval]))',
-                legend="{{workload_namespace}}",
-            ),
+            Query(expr=rate(time, "workload_namespace"), legend="{{workload_namespace}}"),
             unit="short", empty=_NOTHING, stacked=True,
         ),
     ]  # fmt: skip
@@ -225,7 +222,7 @@ def _harm() -> list[Any]:
         graph(
             "GPU time that nobody used", "What did hand-overs themselves waste?",
             Query(
-                expr=f"sum(rate(idle_gpu_scaler_wasted_gpu_seconds_total{{{CLUSTER}}}[$__rate_interval]))",
+                expr=rate(f"idle_gpu_scaler_wasted_gpu_seconds_total{{{CLUSTER}}}"),
                 legend="between suspension and admission",
             ),
             unit="short", empty=_NOTHING, colours={"between suspension and admission": ORANGE},
