@@ -3,6 +3,7 @@
 from typing import Any
 
 from dashboards.panels import (
+    CLUSTER,
     GREEN,
     NO_LEADER,
     ORANGE,
@@ -58,8 +59,7 @@ def _now() -> list[Any]:
         ),
         number(
             "Free", "How many GPUs do nodes offer that nobody holds? Of the whole cluster, whatever is chosen above.",
-            'sum(idle_gpu_scaler_node_gpus{cluster=~"$cluster"}) - '
-            '(sum(idle_gpu_scaler_gpus{cluster=~"$cluster"}) or vector(0))',
+            f"sum(idle_gpu_scaler_node_gpus{{{CLUSTER}}}) - (sum(idle_gpu_scaler_gpus{{{CLUSTER}}}) or vector(0))",
             unit="short", empty=f"no node offers GPUs, nodes cannot be seen, or {NO_LEADER}", lasts=True,
         ),
         number(
@@ -69,7 +69,7 @@ def _now() -> list[Any]:
         ),
         number(
             "Given to gangs", "How many GPU-hours did gangs get of what was suspended, in the chosen time?",
-            gained('idle_gpu_scaler_given_gpu_seconds_total{cluster=~"$cluster"}', "cluster") + " / 3600",
+            gained(f"idle_gpu_scaler_given_gpu_seconds_total{{{CLUSTER}}}", "cluster") + " / 3600",
             unit="h", empty="nothing was handed over", legend="{{cluster}}", steps={None: GREEN},
         ),
     ]  # fmt: skip
