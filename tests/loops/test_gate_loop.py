@@ -12,6 +12,7 @@ import pytest
 from gate_town import CHECK, HOST, GateTown
 
 from scaler.core.provisioning import Kind, PodSetUpdate
+from scaler.embedded.conditions import timestamp
 from scaler.embedded.kinds import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
@@ -711,6 +712,34 @@ async def test_what_is_missing_is_asked_for_and_the_gang_starts_on_what_was_prov
             "nodeSelector": {"pool": "new"},
         }
     ]
+
+
+async def test_the_minute_in_which_new_nodes_may_be_booked_begins_when_they_are_ready():
+    """They register long before that: drivers are installed in between. Nodes that were there before do not count."""
+    town = GateTown({"a": 8}, policy=PROVISIONS, with_provisioning=True)
+    assert town.autoscaler
+    town.add_node("new", 8)
+    set_ready(town, "new", status="False")
+    began = town.client.now - timedelta(seconds=1)
+    town.autoscaler.says[""] = Progress(kind=Kind.WAIT, message="asked", request="request-1", open_since=began)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(300)
+    set_ready(town, "new", status="True")
+    await town.passes(59)
+    assert town.reports[-1].reasons == {"NodesComing": 1}
+    await town.passes(1)
+    assert town.is_running("gang")
+    town.submit("next", gpus=8)
+    await town.passes(1)
+    town.autoscaler.says[""] = replace(town.autoscaler.says[""], open_since=town.client.now)
+    town.finish("gang")
+    await town.passes(1)
+    assert town.is_running("next")
+
+
+def set_ready(town: GateTown, node: str, *, status: str) -> None:
+    ready = {"type": "Ready", "status": status, "lastTransitionTime": timestamp(town.client.now)}
+    town.change(NODE, node, {"status": {"conditions": [ready]}}, "status")
 
 
 async def test_taints_of_provisioned_nodes_are_the_autoscalers_business():

@@ -463,14 +463,17 @@ async def test_what_gets_free_while_a_request_runs_is_used_and_the_request_withd
     assert town.requests("gang") == left
 
 
-async def node_comes_early() -> tuple[ProvisioningTown, str]:
+async def node_comes_early(answer: str = "Accepted") -> tuple[ProvisioningTown, str]:
     """A node registers before its request is provisioned."""
     town = ProvisioningTown({"a": 8}, scenarios=NOBODY)
     town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
+    await town.passes(2)
     name = town.newest("gang")
-    town.answer(name, "Accepted")
-    await town.passes(1)
+    if answer == "deleted":
+        going = {"deletionTimestamp": timestamp(town.client.now), "finalizers": ["example.com/keeps"]}
+        town.change(PROVISIONING_REQUEST, name, {"metadata": going})
+    elif answer:
+        town.answer(name, answer)
     town.add_node("b", 8)
     await town.passes(1)
     return town, name
@@ -499,6 +502,24 @@ async def test_nodes_whose_request_is_not_provisioned_are_used_after_a_minute_an
     assert town.is_running("gang")
     assert "podSetUpdates" not in town.entry("gang")
     assert town.requests("gang") == []
+
+
+OPEN: dict[str, tuple[str, bool]] = {
+    # what is said of the request, and whether it may still book nodes
+    "nobody has answered it yet": ("", True),
+    "it is accepted": ("Accepted", True),
+    "it has failed": ("Failed", False),
+    "it is being deleted, and somebody's finalizer keeps it": ("deleted", False),
+}
+
+
+@pytest.mark.parametrize(("answer", "is_open"), OPEN.values(), ids=OPEN)
+async def test_nodes_that_come_are_not_used_at_once_only_while_a_request_may_book_them(
+    answer: str, is_open: bool
+) -> None:
+    town, _ = await node_comes_early(answer)
+    await town.passes(30)
+    assert town.is_running("gang") is not is_open
 
 
 async def test_nobody_gets_the_places_of_one_whose_nodes_may_be_booked_yet() -> None:
