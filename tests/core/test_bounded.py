@@ -12,6 +12,13 @@ def test_the_first_names_keep_their_place() -> None:
     assert names.folded == 2
 
 
+def test_those_without_a_place_are_not_counted_for_ever() -> None:
+    names = BoundedNames(2)
+    for number in range(50):
+        names.of(f"name-{number}")
+    assert names.folded == 20
+
+
 def test_no_name_needs_no_place() -> None:
     names = BoundedNames(1)
     assert [names.of(""), names.of("a"), names.of("")] == ["", "a", ""]

@@ -26,6 +26,11 @@ def test_the_order_in_which_prices_are_written_does_not_matter() -> None:
     assert [turned.of(each) for each in ("NVIDIA H100 X", "NVIDIA H100 NVL")] == [4.2, 3.0]
 
 
+def test_a_whole_name_comes_before_the_same_one_as_a_beginning() -> None:
+    both = Prices(by_model={"A100*": 2.0, "A100": 1.0})
+    assert [both.of(each) for each in ("A100", "A100-80GB")] == [1.0, 2.0]
+
+
 def test_a_model_that_is_not_priced_has_no_cost_rather_than_none_to_pay() -> None:
     assert Prices(by_model={"A100": 2.0}).cost("L4", 3600) is None
 

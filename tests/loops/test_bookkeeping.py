@@ -1,6 +1,7 @@
 """What is stated after every evaluation, and by whom, in virtual time."""
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from loops_builders import (
     MemoryCluster,
     MemoryStore,
     World,
+    deployment,
     gang,
     scalable_workload,
 )
@@ -18,20 +20,23 @@ from scripted_metrics import Metrics, ScriptedSource, gpu
 
 from scaler.core.budgets import Budget, Limit
 from scaler.core.gate_values import Answer, Because, State
+from scaler.core.grants import GangState, Grant
 from scaler.core.quota.snapshot import Snapshot
-from scaler.core.reclaim import NoPlan, Why
+from scaler.core.reclaim import NoPlan, Plan, Why
 from scaler.core.usage import State as GpuState
 from scaler.kube.copies import Change
 from scaler.kube.decoding import decode
 from scaler.kube.nodes import Node
+from scaler.kube.scale import Scale
 from scaler.loops.backlog import Backlog, Pending, Stage
 from scaler.loops.bookkeeping import Bookkeeping, Statement
 from scaler.loops.gate import GateReport
 from scaler.loops.gate_cases import Standing
-from scaler.loops.handovers import HandoverWatch
+from scaler.loops.handovers import HandoverWatch, Suspended
 from scaler.loops.pressure import Outlook
 from scaler.loops.queue_names import QueueNames
 from scaler.loops.quota_view import Blind
+from scaler.loops.standing_plans import StandingPlan
 from scaler.loops.usage import GpuUsage
 from scaler.loops.waits import Waits
 
@@ -73,6 +78,11 @@ class Office:
         await self.world.tick(at(seconds))
         return await self.books.tick()
 
+    def sleeps(self, name: str) -> None:
+        """A Deployment."""
+        self.world.cluster.scales.scales[name] = Scale(replicas=0, observed_replicas=0, selector=f"app={name}")
+        self.world.cluster.pods.drop(f"{name}-pod")
+
     def waits_for(self, name: str, *, gpus: int, has_quota: bool = False) -> None:
         json = WorkloadJson(name, pods=1, gpus_per_pod=gpus)
         new = (json.reserved() if has_quota else json.waiting("")).decoded()
@@ -103,6 +113,14 @@ async def test_an_evaluation_that_was_stated_already_counts_no_time() -> None:
     assert again.elapsed == timedelta(0)
 
 
+async def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
+    office = Office(gang("train"))
+    await office.at(30)
+    statement = await office.at(0)
+    assert statement is not None
+    assert statement.elapsed == timedelta(0)
+
+
 async def test_who_is_not_to_report_states_nothing_and_begins_anew() -> None:
     office = Office(gang("train"))
     await office.at(0)
@@ -113,6 +131,48 @@ async def test_who_is_not_to_report_states_nothing_and_begins_anew() -> None:
     assert office.stated[1] is None
     assert statement is not None
     assert statement.elapsed == timedelta(0)
+
+
+async def test_what_was_found_before_it_was_somebody_elses_turn_is_not_stated_after_it() -> None:
+    office = Office(deployment("serve"))
+    office.waits_for("quota", gpus=4)
+    office.backlog.planned(Outlook(at=NOON, refused=(no_plan("demo/quota", Why.NOT_ENOUGH_IDLE),)))
+    before = await office.at(0)
+    assert before is not None
+    assert [each.reason for each in before.pending] == ["NotEnoughIdle"]
+    office.is_reporting = False
+    await office.at(30)
+    office.is_reporting = True
+    office.sleeps("serve")
+    after = await office.at(60)
+    assert after is not None
+    assert [each.reason for each in after.pending] == ["WaitingForQuota"]
+    assert not after.happened
+
+
+async def test_a_deployment_that_sleeps_is_suspended_like_a_gang() -> None:
+    office = Office(deployment("serve", gpus=2))
+    await office.at(0)
+    office.sleeps("serve")
+    statement = await office.at(30)
+    assert statement is not None
+    assert [type(each) for each in statement.happened] == [Suspended]
+    assert statement.suspended == {(NAMESPACE, ""): 2}
+
+
+async def test_only_what_we_have_deactivated_is_suspended() -> None:
+    noted = {"idlegpu.io/suspended": "{}"}
+
+    def settle(cluster: MemoryCluster) -> None:
+        whole = WorkloadJson("still-active", pods=1, gpus_per_pod=4)
+        cluster.workloads.put(whole.with_annotations(noted).admitted().decoded())
+        cluster.workloads.put(WorkloadJson("somebody-elses", pods=1, gpus_per_pod=4).deactivated().decoded())
+        for name in ("still-active", "somebody-elses"):
+            cluster.scalable_workloads.put(scalable_workload(name, workload=name, replicas=0))
+
+    statement = await Office(settle).at(0)
+    assert statement is not None
+    assert statement.suspended == {}
 
 
 async def test_nothing_is_stated_before_the_first_evaluation() -> None:
@@ -216,3 +276,18 @@ def test_what_another_leader_finds_is_not_known_here(office: Office) -> None:
     office.backlog.planned(Outlook(at=NOON, refused=(no_plan("demo/quota", Why.NOT_ENOUGH_IDLE),)))
     office.backlog.forget()
     assert reasons(office)["quota"] == (Stage.QUOTA, "WaitingForQuota")
+
+
+def test_a_plan_is_a_reason_for_as_long_as_it_is_under_way(office: Office) -> None:
+    grant = Grant(plan="p", gang="demo/quota", gang_uid="u", victims=("demo/a",), granted_at=NOON, expires_at=at(300))
+    standing = StandingPlan(grant=grant, gang=None, gang_state=GangState.WAITING, members=())
+    for under_way in (Outlook(at=NOON, made=(plan("demo/quota"),)), Outlook(at=NOON, standing=(standing,))):
+        office.backlog.planned(under_way)
+        assert reasons(office)["quota"] == (Stage.QUOTA, "Planned")
+        office.backlog.planned(Outlook(at=NOON))
+        assert reasons(office)["quota"] == (Stage.QUOTA, "WaitingForQuota")
+
+
+def plan(gang: str) -> Plan:
+    nothing: dict[str, Any] = {"free_before": {}, "free_after": {}, "takes": {}, "assignments": (), "placement": None}
+    return Plan(id="p", gang=gang, gang_uid="u", cluster_queue="cq", victims=(), cost=0, **nothing)

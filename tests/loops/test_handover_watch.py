@@ -212,6 +212,24 @@ def test_what_a_plan_took_is_given_as_its_ledger_says(town: Town) -> None:
     assert town.watch.gpus_in_use() == {}
 
 
+def test_who_is_asked_for_again_before_the_gang_is_in_has_given_and_has_nothing_out(town: Town) -> None:
+    reclaims(town)
+    town.workload(WorkloadJson("gang", pods=1, gpus_per_pod=2).admitted(), when=at(20))
+    entry_of_it = entry("Admitted", releasingAt=NOON, admittedAt=at(20))
+    town.scalable(scalable_workload("a", workload="a-w", replicas=1, reallocation=entry_of_it))
+    assert [gift.gpus for gift in town.of(Gift)] == [2]
+    assert town.watch.gpus_in_use() == {}
+
+
+def test_what_a_plan_was_withdrawn_from_is_there_for_the_next(town: Town) -> None:
+    withdrawn = GRANT | {"expiresAt": GRANT["grantedAt"]}
+    cancelled = entry("Cancelled", releasingAt=NOON)
+    town.scalable(scalable_workload("a", workload="a-w", replicas=0, grant=withdrawn, reallocation=cancelled))
+    town.suspends(reason="Reclaimed")
+    town.admits("gang", gpus=2, when=at(10))
+    assert [(gift.flow.through, gift.gpus) for gift in town.of(Gift)] == [(Through.QUEUE, 2)]
+
+
 def test_others_get_nothing_of_what_a_plan_took(town: Town) -> None:
     reclaims(town)
     town.admits("thief", gpus=2, when=at(10))

@@ -75,6 +75,12 @@ def test_one_that_is_deleted_while_it_sleeps_saves_nothing_any_more() -> None:
     assert following.gpus() == {}
 
 
+def test_one_that_is_deleted_while_it_runs_is_not_suspended_by_being_made_anew_at_0() -> None:
+    following, _ = told((0, seen(INACTIVE)))
+    following.follow(Usage(at=at(30)))
+    assert following.follow(Usage(at=at(60), workloads=[seen(ASLEEP, replicas=0, gpus=0)])) == []
+
+
 def test_another_leader_begins_anew() -> None:
     following, _ = told((0, seen(INACTIVE)))
     following.forget()

@@ -94,6 +94,7 @@ def test_nights_that_one_was_asleep_are_no_waiting() -> None:
     "end",
     [
         pytest.param(lambda town: town.drops("w"), id="deleted"),
+        pytest.param(lambda town: town.hears(ending()), id="told to be deleted"),
         pytest.param(lambda town: town.hears(workload().waiting("").condition("Finished", True)), id="finished"),
         pytest.param(lambda town: town.hears(workload().waiting("").deactivated()), id="deactivated"),
     ],
@@ -104,6 +105,20 @@ def test_nobody_waits_for_ever(end: Callable[[Town], None]) -> None:
     end(town)
     assert town.since() == {}
     assert town.admitted == []
+
+
+def ending() -> WorkloadJson:
+    json = workload().waiting("")
+    json.json["metadata"]["deletionTimestamp"] = "2026-12-01T12:00:00Z"
+    return json
+
+
+def test_one_is_admitted_once_whatever_changes_afterwards() -> None:
+    town = Town()
+    town.hears(workload().waiting(""))
+    town.hears(workload().admitted(), when=at(40))
+    town.hears(workload().admitted().with_annotations({"a": "b"}), when=at(50))
+    assert len(town.admitted) == 1
 
 
 def test_what_runs_when_this_process_starts_was_not_admitted_just_now() -> None:
