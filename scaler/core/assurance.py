@@ -74,7 +74,7 @@ class Crowd:
         self._loss: Counter[int] = Counter()
         """By number of a shape that comes, the most places that all others can spoil, pod by pod."""
         self._sure: dict[int, bool] = {}
-        """Of those in it."""
+        """Of those in it, as far as it was asked since they joined."""
 
     def admits(self, pods: Pods) -> bool:
         """Whether these would be sure of their places among those in it, and the sure ones of theirs among these."""
@@ -84,13 +84,13 @@ class Crowd:
         )
 
     def join(self, pods: Pods) -> None:
-        """These come, too. They were asked about before, or have been let go already."""
+        """These come, too, sure of their places or not."""
         new = self._numbered(pods)
         for shape in self._coming:
             self._loss[shape] += self._spoiled_by(new, shape)
         for shape in new.keys() - self._coming.keys():
             self._loss[shape] = self._spoiled_by(self._coming, shape) + self._spoiled_by(new, shape)
-        self._sure = self._sure | dict.fromkeys(new, True) if self._sure else {}
+        self._sure = {shape: is_sure for shape, is_sure in self._sure.items() if shape not in new}
         self._coming.update(new)
 
     def has_room_for(self, shape: Shape, pods: Pods) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from core.placement.placement_builders import clusters, demand, gangs, node, occupant, occupants_of
+from core.placement.placement_builders import clusters, demand, gangs, node, occupant, occupants_of, on
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -62,6 +62,19 @@ def test_those_who_are_not_sure_hold_nobody_up():
     crowd = Crowd(free)
     crowd.join(pods(free, demand(2, 8)))
     assert crowd.admits(pods(free, demand(1, 0, cores=1)))
+
+
+def test_those_who_took_a_risk_hold_nobody_up_either_whoever_was_asked_before():
+    """The pods of 4 and of 1 are let go although one may take the other's node; in another zone there is plenty."""
+    free = capacity_of(
+        [node("a", 4, labels={"zone": "a"}), node("b", 1, labels={"zone": "a"}), node("c", labels={"zone": "c"})], []
+    )
+    near, far = on({"zone": "a"}), on({"zone": "c"})
+    crowd, later = Crowd(free), pods(free, demand(1, 2, nodes=far))
+    crowd.join(pods(free, demand(1, 1, nodes=far)))
+    assert crowd.admits(later)
+    crowd.join(pods(free, demand(1, 4, nodes=near), demand(1, 1, pod_set="small", nodes=near)))
+    assert crowd.admits(later)
 
 
 def test_after_too_many_counts_the_answer_is_no():
