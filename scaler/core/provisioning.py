@@ -100,7 +100,7 @@ class Request:
     """Whether it is being deleted."""
 
     @property
-    def is_open(self) -> bool:
+    def may_book(self) -> bool:
         """Whether capacity may still be booked by it."""
         return self.state in (State.NEW, State.ACCEPTED) and not self.is_ending
 

@@ -335,7 +335,7 @@ def progress_of(case: Case, step: Step, found: Mapping[str, ProvisioningRequest]
         until=step.until,
         is_yielding=step.is_yielding,
         is_late=step.is_late,
-        open_since=found[request.name].metadata.creation_timestamp if request and request.is_open else None,
+        open_since=found[request.name].metadata.creation_timestamp if request and request.may_book else None,
     )
     if step.kind is not Kind.PROVISIONED or request is None or case.policy is None:
         return progress
