@@ -11,7 +11,7 @@ from scaler.cli import demo
 from scaler.cli.packaged import NAMESPACE, SERVICE_ACCOUNT, account
 from scaler.cli.timeline import JsonTimeline
 from scaler.embedded.job_manifests import NAMESPACE as TEAMS
-from scaler.embedded.kinds import Json
+from scaler.embedded.kinds import JOB, WORKLOAD, Json
 from scaler.embedded.provisioning_story import ProvisioningStory
 from scaler.embedded.world import World
 from scaler.kube.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
@@ -90,6 +90,10 @@ async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> N
         first, second = sorted(story.victims)
         for resource, name in ((SCALED_OBJECT, first), (SCALABLE_WORKLOAD, second), (SCALABLE_WORKLOAD, second)):
             await wake(stage.world, resource, name)
+        # What was asked for on the gang's behalf goes with it.
+        gang = stage.world.workload_of(JOB, TEAMS, story.gang)
+        assert gang is not None
+        await stage.world.patch(WORKLOAD, TEAMS, gang["metadata"]["name"], {"spec": {"active": False}})
 
         def used() -> set[Granted]:
             return {(each.verb, each.group, each.what) for each in done.get(user, ())}
