@@ -7,16 +7,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import BUSY, INACTIVE, NOON, at, decision, minutes, verdict
+from builders import BUSY, IDLE, INACTIVE, NOON, WorkloadJson, at, decision, minutes, verdict
 
 from scaler.cli.fleet import FleetObserver
 from scaler.core.handovers import Flow, Gift, Through
 from scaler.core.headroom import Headroom, Kind, Room
+from scaler.core.reasons import Because
+from scaler.core.replicas import Active
 from scaler.core.usage import Found, State
 from scaler.loops.backlog import Pending, Stage
 from scaler.loops.bookkeeping import Statement
 from scaler.loops.handovers import Resumed, Running, Suspended
 from scaler.loops.usage import Place, Title, Usage, WorkloadUsage
+from scaler.loops.waits import Admitted
 from scaler.settings.metrics import MetricsSetting
 from scaler.telemetry.metrics import Metrics
 
@@ -108,10 +111,10 @@ def test_without_prices_nothing_is_said_about_money() -> None:
 def test_namespaces_beyond_the_limit_are_shown_together_and_counted() -> None:
     board = Board(namespaces=1)
     gpus = {(place(name), HELD): n for n, name in enumerate(("first", "second", "third"), start=1)}
-    board.fleet.stated(statement(gpus, elapsed=10, suspended={("fourth", "cq"): 8}))
+    board.fleet.stated(statement(gpus, elapsed=10, suspended={("fourth", "cq"): 8, ("second", "cq"): 2}))
     assert board.values("gpus", "workload_namespace") == {("first",): 1, ("(others)",): 5}
     assert board.values("gpu_seconds_total", "workload_namespace") == {("first",): 10, ("(others)",): 50}
-    assert board.values("suspended_gpus", "workload_namespace") == {("(others)",): 8}
+    assert board.values("suspended_gpus", "workload_namespace") == {("(others)",): 10}
     assert board.value("folded_namespaces") == 3
 
 
@@ -170,6 +173,16 @@ def test_a_workload_shows_its_thresholds_beside_its_signals() -> None:
     assert board.value("workload_active_above_ratio") == 0.01
     assert board.value("workload_desired_replicas") == 1
     assert board.values("workload_peak_ratio", "signal") == {("gpu_util",): 0.5}
+
+
+def test_when_a_workload_is_going_to_be_suspended_is_shown_where_it_is_foreseeable() -> None:
+    board = Board()
+    soon = decision(
+        Active(because=Because.IDLE_NOT_LONG_ENOUGH, message=""), verdict=verdict(IDLE), idle_since=NOON - minutes(20)
+    )
+    board.fleet.stated(statement(workloads=[replace(workload("soon"), decision=soon), workload("busy")]))
+    in_ten_minutes = (NOON + minutes(10)).timestamp()  # idleAfter is 30
+    assert board.values("workload_suspend_timestamp_seconds", "name") == {("soon",): in_ten_minutes}
 
 
 # ------------------------------------------------------------------------------------------------ suspended and given
@@ -252,6 +265,18 @@ def test_a_return_is_measured() -> None:
 # ----------------------------------------------------------------------------------------------------- gangs, budgets
 
 
+def admitted(waited: timedelta | None) -> Admitted:
+    return Admitted(workload=WorkloadJson().admitted().decoded(), gpus=2, waited=waited, at=NOON)
+
+
+def test_who_was_seen_waiting_tells_how_long_when_it_is_admitted() -> None:
+    board = Board()
+    board.fleet.admitted(admitted(minutes(5)), "cq")
+    board.fleet.admitted(admitted(None), "cq")
+    assert board.values("admission_wait_seconds_sum", "cluster_queue") == {("cq",): 300}
+    assert board.values("admission_wait_seconds_count", "cluster_queue") == {("cq",): 1}
+
+
 def test_gangs_that_wait_are_summed_up_by_where_and_why() -> None:
     board = Board()
     waits = Pending(cluster_queue="cq", stage=Stage.QUOTA, reason="NotEnoughIdle", gpus=8, since=at(-600))
@@ -286,6 +311,7 @@ def test_who_does_not_report_counts_nothing() -> None:
     board.is_reporting = False
     for event in (suspended(), resumed(minutes(1)), Running(after=minutes(1)), GIFT):
         board.fleet.happened(event)
+    board.fleet.admitted(admitted(minutes(1)), "cq")
     shown = [each.name.removeprefix("idle_gpu_scaler_") for each in board.metrics.declared if each.shown == "leader"]
     for name in shown:
         assert not any(board.values(name).values()), name
@@ -296,7 +322,9 @@ def test_whose_turn_has_passed_leaves_no_gauge_standing_and_every_counter() -> N
     waits = Pending(cluster_queue="cq", stage=Stage.QUOTA, reason="NotEnoughIdle", gpus=8, since=at(-600))
     gpus = {(place(), HELD): 3}
     whole = statement(gpus, workloads=[workload("a")], pending=(waits,), elapsed=10, node_gpus={A100: 8})
+    whole.usage.paused_scaled_objects = 1
     board.fleet.stated(whole)
+    assert board.value("paused_scaled_objects") == 1
     board.fleet.stated(None)
     gauges = [each for each in board.metrics.declared if each.shown == "leader" and each.type == "gauge"]
     for each in gauges:

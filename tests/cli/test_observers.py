@@ -3,13 +3,22 @@
 from typing import Any
 
 import pytest
-from builders import NOON, at
+from builders import NOON, WorkloadJson, at
+from loops_builders import MemoryCluster
 
 from scaler.cli.observers import Observers
+from scaler.core.gate_values import Answer, Because, State
 from scaler.core.ledger import Entry, Stage
 from scaler.core.reclaim import NoPlan, Why
+from scaler.kube.copies import Change
+from scaler.loops.backlog import Backlog
 from scaler.loops.boosting import Boosts
+from scaler.loops.gate import GateReport
+from scaler.loops.gate_cases import Standing
 from scaler.loops.pressure import Outlook
+from scaler.loops.queue_names import QueueNames
+from scaler.loops.quota_view import Blind
+from scaler.loops.waits import Waits
 from scaler.telemetry.metrics import Metrics
 
 
@@ -51,6 +60,34 @@ def test_a_gang_that_is_admitted_while_pods_still_end_has_taken_no_time_less_tha
     late = entry(stage=Stage.ADMITTED, releasing_at=at(5), available_at=at(35), admitted_at=at(30))
     Observers(metrics).reallocated(late)
     assert values(metrics, "reallocation_stage_seconds_sum", "stage")["Admitting",] == 0
+
+
+def test_gangs_that_wait_have_the_reasons_that_both_loops_report(metrics: Metrics) -> None:
+    cluster, waits_for = MemoryCluster(), {"quota": WorkloadJson("quota").waiting(""), "check": WorkloadJson("check")}
+    waits_for["check"].reserved()
+    waits = Waits(cluster.read())
+    for each in waits_for.values():
+        cluster.workloads.put(each.decoded())
+        waits.heard(Change(each.decoded().metadata.key, None, each.decoded()))
+    observers = Observers(metrics)
+    observers.backlog = Backlog(waits=waits, queues=QueueNames(quota=lambda: Blind("nobody looks")))
+    observers.planned(Outlook(at=NOON, refused=(NoPlan(gang="demo/quota", why=Why.NOT_ENOUGH_IDLE, message=""),)))
+    observers.gated(GateReport(at=NOON, waiting=(held("demo/check"),)))
+    assert {each.reason for each in observers.backlog.take()} == {"NotEnoughIdle", "PodsEnding"}
+
+
+def held(gang: str) -> Standing:
+    answer = Answer(state=State.PENDING, because=Because.PODS_ENDING, message="")
+    return Standing(
+        key=gang,
+        uid="u",
+        check="c",
+        reserved_at=NOON,
+        answer=answer,
+        verdict=None,
+        progress=None,
+        may_reuse=True,
+    )
 
 
 def test_what_keeps_plans_from_being_made_is_shown(metrics: Metrics) -> None:
