@@ -11,6 +11,7 @@ from provisioning_town import NOBODY, ProvisioningTown
 from scaler.core.provisioning import Kind
 from scaler.embedded.kinds import CLUSTER_QUEUE, JOB, POD, WORKLOAD, WORKLOAD_PRIORITY_CLASS
 from scaler.errors import KubeError
+from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.loops.provisioning import Progress
 
 NEVER = 1e9
@@ -108,6 +109,35 @@ async def test_a_victim_whose_workload_is_deleted_still_has_its_pods(kinds: tupl
     assert "1 pod of ns/job-victim" in town.says("gang")
     await town.passes(40)
     assert town.is_running("gang")
+
+
+@BY
+async def test_pods_of_the_workload_that_follows_a_deleted_victim_are_not_waited_for(by_plan: bool) -> None:
+    """Its job gets another Workload of the same name, and runs again elsewhere, before the old pod has ended."""
+    town = await town_with_a_victim(2, 60.0, by_plan=by_plan, policy={"requireFit": False})
+    [old] = town.pods("victim")
+    town.client.remove(WORKLOAD, "ns", town.workload("victim")["metadata"]["name"])
+    town.change(CLUSTER_QUEUE, "cq", {"spec": town.queue_spec(100, **PREEMPTS)})
+    await town.passes(20)
+    assert {pod["spec"]["nodeName"] for pod in town.pods("victim")} == {"a", "b"}
+    assert town.says("gang").startswith("Pending: waits for 1 pod of ns/job-victim"), town.says("gang")
+    await town.passes(40)
+    assert old["metadata"]["name"] not in {pod["metadata"]["name"] for pod in town.pods("victim")}
+    assert town.is_running("gang"), town.says("gang")
+    assert town.is_running("victim")
+
+
+@pytest.mark.parametrize("is_granted", [True, False])
+async def test_a_plan_is_told_of_while_it_stands_and_not_once_it_is_over_and_has_taken_nobody(is_granted: bool) -> None:
+    town = GateTown({"a": 8})
+    town.submit("victim", gpus=8)
+    await town.passes(2)
+    town.submit("gang", gpus=8)
+    await town.passes(1)
+    name = town.workload("victim")["metadata"]["name"]
+    town.client.add(SCALABLE_WORKLOAD, town._scalable("victim", name, "gang", is_granted=is_granted))
+    await town.passes(31)
+    assert ("plan plan-1 frees GPUs of ns/victim" in town.says("gang")) is is_granted
 
 
 async def test_a_new_leader_finds_the_pods_of_a_deleted_victim_by_its_scalable_workload() -> None:
