@@ -109,6 +109,7 @@ async def test_pods_that_nobody_scales_are_judged_by_the_defaults() -> None:
         lone("working"),
         lone("silent"),
         lone("coming", started=None, phase="Pending"),
+        lone("nowhere yet", started=None, phase="Pending", node=""),
         shown={"forgotten": [QUIET] * 2, "working": [BUSY]},
     )
     assert told(usage) == {
