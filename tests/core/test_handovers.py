@@ -55,6 +55,14 @@ def test_who_comes_back_ends_what_others_had_of_it() -> None:
     assert handovers.admit(receiver("h"), cohort="all", gpus=3, at=at(40)) == []
 
 
+def test_who_is_seen_to_give_up_the_same_again_gives_what_nobody_has_yet() -> None:
+    handovers = Handovers()
+    gives(handovers, "a", 4, seconds=0)
+    handovers.admit(receiver("g"), cohort="all", gpus=3, at=at(30))
+    gives(handovers, "a", 4, seconds=40)
+    assert got(handovers.admit(receiver("h"), cohort="all", gpus=4, at=at(50))) == [("a", 1, 10)]
+
+
 def test_a_gang_that_has_ended_has_nothing() -> None:
     handovers = Handovers()
     gives(handovers, "a", 4, seconds=0)
