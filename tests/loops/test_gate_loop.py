@@ -24,6 +24,8 @@ from scaler.embedded.kinds import (
     WORKLOAD_PRIORITY_CLASS,
 )
 from scaler.errors import KubeError
+from scaler.kube.decoding import decode
+from scaler.kube.kueue_objects import Workload
 from scaler.kube.reflector import Absent, Disconnected
 from scaler.kube.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
 from scaler.kueue.admission_checks import YIELDED_ANNOTATION
@@ -40,6 +42,29 @@ async def test_a_gang_that_fits_starts_at_once():
     assert town.is_running("gang")
     assert town.says("gang") == "Ready: fits whole: 2 pods on 2 nodes (a, b)"
     assert town.told.reasons("gang") == ["GateReady"]
+
+
+async def test_what_was_written_counts_until_the_copy_shows_it_or_something_newer():
+    town = GateTown({"a": 4})
+    town.submit("gang", gpus=8)
+    await town.passes(1)
+    name = town.workload("gang")["metadata"]["name"]
+    before = town.view.workload(f"ns/{name}")
+    assert before is not None
+    town.change(WORKLOAD, name, {"spec": {"active": False}})
+    town.view.remember(decode(Workload, await town.api.get(WORKLOAD.path("ns", name))))
+    assert is_active(town, name) is False
+    town.follow()
+    town.view.remember(before)
+    assert is_active(town, name) is False, "an answer that is heard late"
+    town.change(WORKLOAD, name, {"spec": {"active": True}})
+    town.follow()
+    assert is_active(town, name) is True
+
+
+def is_active(town: GateTown, name: str) -> bool | None:
+    found = town.view.workload(f"ns/{name}")
+    return found.spec.active if found is not None else None
 
 
 # -------------------------------------------------------------------------------------------------------- pods that end
