@@ -244,6 +244,20 @@ async def test_a_target_that_does_not_exist_says_so(cluster: SmallCluster, reade
     assert reader.reads() == 0
 
 
+async def test_a_namespace_that_hides_its_objects_says_so_and_no_other_suffers(cluster: SmallCluster) -> None:
+    """What is not shown is not what does not exist."""
+    await cluster.create(DEPLOYMENT, deployment())
+    with cluster.refusing("GET", "/namespaces/hidden/deployments", status=403):
+        async with await KubeTransport.connect(cluster.kubeconfig, call_seconds=5) as transport:
+            scales = Scales(transport, namespaces=(NAMESPACE, "hidden"), max_age=timedelta(minutes=3))
+            try:
+                await scales.refresh([SERVE])
+                await until(lambda: why(scales.of("hidden", target_of(SERVE))) is Unknowable.STALE_CLUSTER_VIEW)
+                assert isinstance(scales.of(NAMESPACE, target_of(SERVE)), Scale)
+            finally:
+                await scales.close()
+
+
 async def test_a_target_that_appears_is_read_and_one_that_goes_is_missing(
     cluster: SmallCluster, reader: Reader
 ) -> None:
