@@ -25,7 +25,7 @@ def calls() -> list[Call]:
 @pytest.fixture
 async def transport(crooked: CrookedApi, tmp_path: Path, calls: list[Call]) -> AsyncIterator[KubeTransport]:
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", crooked.url)
-    async with await KubeTransport.connect(kubeconfig, call_seconds=5, observe=calls.append) as connected:
+    async with await KubeTransport.connect(kubeconfig, call_seconds=30, observe=calls.append) as connected:
         yield connected
 
 
@@ -44,7 +44,7 @@ async def connect(kube_api: KubeApi, tmp_path: Path) -> AsyncIterator[Callable[[
     async with AsyncExitStack() as exits:
 
         async def another() -> KubeTransport:
-            client = await KubeTransport.connect(tmp_path / "kubeapi.kubeconfig", call_seconds=5)
+            client = await KubeTransport.connect(tmp_path / "kubeapi.kubeconfig", call_seconds=30)
             return await exits.enter_async_context(client)
 
         yield another

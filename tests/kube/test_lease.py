@@ -10,14 +10,14 @@ import pytest
 from aiohttp import web
 from crooked_api import CrookedApi, status, write_kubeconfig
 
-from scaler.errors import ConfigurationError
+from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.lease import LeaderElector
 from scaler.kube.resources import LEASE
 from scaler.kube.transport import KubeTransport
 
 TIMING = {"lease_duration": 0.6, "renew_deadline": 0.4, "retry_period": 0.04}
 """For handing over quickly."""
-STEADY = {"lease_duration": 1.5, "renew_deadline": 1.2, "retry_period": 0.04}
+STEADY = {"lease_duration": 3.0, "renew_deadline": 2.5, "retry_period": 0.04}
 """For holding on through a machine's busy moments, where a test has to outlast the Lease."""
 LONG = {"lease_duration": 30, "renew_deadline": 20, "retry_period": 0.04}
 """For what must not depend on the Lease running out."""
@@ -80,6 +80,20 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
             await asyncio.sleep(0.005)
 
 
+async def until_shown(transport, shows: Callable[[dict], bool]) -> None:
+    """Returns once the Lease's spec is like that; there may be none before."""
+
+    async def is_shown() -> bool:
+        try:
+            return shows((await record(transport))["spec"])
+        except KubeError:
+            return False
+
+    async with asyncio.timeout(30):
+        while not await is_shown():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 async def record(transport):
     return msgspec.json.decode(await transport.get(PATH))
 
@@ -103,12 +117,12 @@ def lease(holder, *, seconds=1, renewed="2026-11-20T18:00:00.000000Z", **metadat
 
 
 async def test_the_only_candidate_leads_and_says_so_in_the_lease(client, campaign, stage):
-    elector, _ = campaign(client, "a")
+    elector, _ = campaign(client, "a", timing=LONG | {"lease_duration": 29.6})
     await until(lambda: stage.acting == ["a"])
     assert elector.is_leader
     spec = (await record(client))["spec"]
     assert spec["holderIdentity"] == elector.identity == elector.holder
-    assert spec["leaseDurationSeconds"] == 1
+    assert spec["leaseDurationSeconds"] == 30
     assert spec["leaseTransitions"] == 0
     for name in ("acquireTime", "renewTime"):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", spec[name])
@@ -118,7 +132,7 @@ async def test_a_leader_goes_on_leading(client, campaign, stage):
     elector, _ = campaign(client, "a", timing=STEADY)
     await until(lambda: elector.is_leader)
     began = (await record(client))["spec"]
-    await asyncio.sleep(1.3)
+    await asyncio.sleep(2.6)
     assert [did for did, *_ in stage.history] == ["enter"]
     now = (await record(client))["spec"]
     assert now["renewTime"] > began["renewTime"]
@@ -149,8 +163,7 @@ async def test_a_leader_outlives_the_deletion_of_its_lease(client, campaign, sta
     elector, _ = campaign(client, "a", timing=LONG)
     await until(lambda: elector.is_leader)
     await client.delete(PATH)
-    await asyncio.sleep(0.3)
-    assert (await record(client))["spec"]["holderIdentity"] == elector.identity
+    await until_shown(client, lambda spec: spec["holderIdentity"] == elector.identity)
     assert [did for did, *_ in stage.history] == ["enter"]
 
 
@@ -175,11 +188,11 @@ async def test_a_missing_right_is_a_problem_that_is_told(crooked, transport, cam
 
 
 async def test_of_two_candidates_one_leads(connect, campaign, stage):
-    electors = [campaign(await connect(), name)[0] for name in "ab"]
+    electors = [campaign(await connect(), name, timing=LONG)[0] for name in "ab"]
     await until(lambda: len(stage.acting) == 1)
+    await until(lambda: electors[0].holder == electors[1].holder != "")
     await asyncio.sleep(0.3)
     assert sorted(elector.is_leader for elector in electors) == [False, True]
-    assert electors[0].holder == electors[1].holder
 
 
 async def test_many_candidates_pass_the_lease_on_one_by_one(connect, campaign, stage):
@@ -196,13 +209,13 @@ async def test_a_leader_that_stops_releases_the_lease_at_once(connect, campaign,
     await until(lambda: stage.acting == ["a"])
     campaign(await connect(), "b", timing=LONG)
     await stop(first)
-    await until(lambda: stage.acting == ["b"], 1.0)
+    await until(lambda: stage.acting == ["b"], 15.0)
     assert (await record(await connect()))["spec"]["leaseTransitions"] >= 1
 
 
 async def test_work_ends_before_the_lease_is_released(connect, campaign, stage):
     """Although it takes longer to end than the Lease lasts."""
-    _, first = campaign(await connect(), "a", timing=STEADY, leaves_slowly=1.6)
+    _, first = campaign(await connect(), "a", timing=STEADY, leaves_slowly=3.1)
     await until(lambda: stage.acting == ["a"])
     campaign(await connect(), "b", timing=STEADY)
     await stop(first)
@@ -218,7 +231,7 @@ async def test_a_dead_leader_is_succeeded_after_the_lease_duration_whatever_its_
     began = time.monotonic()
     campaign(client, "a")
     await until(lambda: stage.acting == ["a"])
-    assert 0.6 <= time.monotonic() - began < 2.0
+    assert time.monotonic() - began >= 0.6
     assert (await record(client))["spec"]["leaseTransitions"] == 5
 
 
@@ -231,9 +244,9 @@ async def test_a_holder_with_a_longer_lease_is_given_its_time(client, campaign, 
 
 
 async def test_a_holder_that_renews_is_waited_for(client, campaign, stage):
-    await client.create(LEASE.path("default"), lease("alive"))
+    await client.create(LEASE.path("default"), lease("alive", seconds=2))
     campaign(client, "a")
-    for second in range(9):
+    for second in range(22):
         await client.patch(PATH, {"spec": {"renewTime": f"2026-11-20T18:00:{second:02}.000000Z"}})
         await asyncio.sleep(0.1)
     assert stage.history == []
@@ -243,14 +256,14 @@ async def test_a_leader_whose_lease_was_taken_stops_at_once(client, campaign, st
     elector, _ = campaign(client, "a", timing=LONG)
     await until(lambda: elector.is_leader)
     await client.patch(PATH, {"spec": {"holderIdentity": "usurper"}})
-    await until(lambda: stage.acting == [], 1.0)
+    await until(lambda: stage.acting == [], 10.0)
     assert (elector.is_leader, elector.holder) == (False, "usurper")
 
 
 async def test_a_lease_that_is_deleted_makes_no_second_leader(connect, campaign, stage):
     """The follower sees the deletion long before the leader does."""
-    seldom = {"lease_duration": 3, "renew_deadline": 2, "retry_period": 0.5}
-    often = {"lease_duration": 3, "renew_deadline": 2, "retry_period": 0.01}
+    seldom = LONG | {"retry_period": 1.5}
+    often = LONG | {"retry_period": 0.01}
     leader, _ = campaign(await connect(), "a", timing=seldom)
     await until(lambda: leader.is_leader)
     follower, _ = campaign(await connect(), "b", timing=often)
@@ -279,6 +292,7 @@ class Wire:
         self.target = target
         self.state = "whole"
         self.loses_answers = False
+        self.lost = 0
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
         if self.state == "hanging":
@@ -292,6 +306,7 @@ class Wire:
         ) as answer:
             whole = await answer.read()
         if self.loses_answers and request.method == "PUT" and request.transport is not None:
+            self.lost += 1
             request.transport.abort()
         return web.Response(status=answer.status, body=whole, content_type="application/json")
 
@@ -318,10 +333,10 @@ async def test_a_leader_that_cannot_renew_stops_before_its_successor_starts(conn
     wire.state = fault
     cut_at = time.monotonic()
     await until(lambda: not leader.is_leader)
-    assert time.monotonic() - cut_at < 0.4 + 0.2
+    assert time.monotonic() - cut_at < 20, "long before a call that hangs would end"
     await until(lambda: stage.acting == ["b"])
     assert stage.when("leave", "a") < stage.when("enter", "b")
-    assert stage.when("enter", "b") - cut_at < 2.0
+    assert stage.when("enter", "b") - cut_at < 20
     wire.state = "whole"
     await until(lambda: leader.holder == follower.identity)
     assert not leader.is_leader
@@ -332,11 +347,10 @@ async def test_a_renewal_whose_answer_is_lost_is_found_again(wired, campaign, st
     elector, _ = campaign(behind, "a", timing=LONG)
     await until(lambda: elector.is_leader)
     wire.loses_answers = True
-    await asyncio.sleep(0.15)
+    await until(lambda: wire.lost >= 2)
     wire.loses_answers = False
     before = (await record(behind))["spec"]["renewTime"]
-    await asyncio.sleep(0.3)
-    assert (await record(behind))["spec"]["renewTime"] > before
+    await until_shown(behind, lambda spec: spec["renewTime"] > before)
     assert [did for did, *_ in stage.history] == ["enter"]
 
 
@@ -354,7 +368,7 @@ async def test_an_api_that_hangs_does_not_keep_a_stopping_leader(connect, wired,
     wire.state = "hanging"
     began = time.monotonic()
     await stop(task)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 20
     assert stage.acting == []
 
 
@@ -366,7 +380,7 @@ async def test_work_that_comes_to_its_end_ends_the_campaign_and_releases(client,
         return
 
     elector, task = campaign(client, "a", work=done)
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 30)
     assert not elector.is_leader
     assert (await record(client))["spec"]["holderIdentity"] == ""
 
@@ -377,7 +391,7 @@ async def test_a_bug_in_the_work_is_raised_and_releases(client, campaign):
 
     _, task = campaign(client, "a", work=buggy)
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(task, 2)
+        await asyncio.wait_for(task, 30)
     assert (await record(client))["spec"]["holderIdentity"] == ""
 
 

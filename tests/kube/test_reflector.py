@@ -80,6 +80,17 @@ def streaming(*chunks, **options):
     return lambda request: stream(request, *chunks, **options)
 
 
+def held(answer):
+    """The answer, and the event that it waits for: what was before it stands for as long as a test looks at it."""
+    is_let_go = asyncio.Event()
+
+    async def later(request):
+        await is_let_go.wait()
+        return await answer(request)
+
+    return later, is_let_go
+
+
 def refusing(code, reason="", **headers):
     async def answer(_):
         return status(code, reason, "because", **headers)
@@ -258,9 +269,12 @@ STORMS = {
 async def test_a_watch_that_always_fails_is_asked_for_rarely(crooked, transport, answer, most):
     """Unbounded, this would be a thousand. The longest waits are 20, 40, 80, 100, 100, … ms, the mean half of that."""
     serve(crooked, lists=[listing(pod("a"))], watches=[answer])
+    began = time.monotonic()
     async with reflecting(transport, timing=Timing(watch=(60, 60), backoff=Backoff(base=0.02, cap=0.1))):
         await asyncio.sleep(0.3)
-    assert 2 <= crooked.count(watches=True) <= most
+        await until(lambda: crooked.count(watches=True) >= 2)
+    most *= max(1.0, (time.monotonic() - began) / 0.4)  # `most` is for 0.3 s and what a list takes
+    assert crooked.count(watches=True) <= most
     assert crooked.count(watches=False) <= most
 
 
@@ -283,7 +297,7 @@ async def test_failures_are_forgotten_after_a_good_watch(crooked, transport):
 
     serve(crooked, lists=[listing()], watches=[refusing(503)] * 5 + [good] * 10 + [streaming()])
     async with reflecting(transport, timing=timing):
-        await until(lambda: crooked.count(watches=True) == 16, 10)
+        await until(lambda: crooked.count(watches=True) == 16)
 
 
 # --------------------------------------------------------------------------------------------------- what it admits
@@ -291,14 +305,17 @@ async def test_failures_are_forgotten_after_a_good_watch(crooked, transport):
 
 async def test_a_half_open_watch_dies_of_its_silence_and_is_replaced(crooked, transport):
     timing = Timing(watch=(1, 1), slack=-0.7, backoff=Backoff(base=0.01, cap=0.02))
-    serve(crooked, lists=[listing()], watches=[streaming(), streaming(event("ADDED", pod("a", 101)))])
+    copies, states = [], []
+
+    async def second(request):
+        states.append(type(copies[0].state))
+        return await stream(request, event("ADDED", pod("a", 101)))
+
+    serve(crooked, lists=[listing()], watches=[streaming(), second])
     async with reflecting(transport, timing=timing) as reflector:
-        states = set()
-        async with asyncio.timeout(30):
-            while names(reflector) != ["a"]:
-                states.add(type(reflector.state))
-                await asyncio.sleep(0.002)
-        assert Disconnected in states
+        copies.append(reflector)
+        await until(lambda: names(reflector) == ["a"])
+    assert states[0] is Disconnected
     assert crooked.count(watches=False) == 1
 
 
@@ -314,46 +331,57 @@ async def test_the_age_is_the_time_since_the_api_was_heard(crooked, transport):
     async with reflecting(transport, synced=False) as reflector:
         assert reflector.age == float("inf")
 
+    is_due = asyncio.Event()
+
     async def late(request):
         response = await stream(request, stays_open=False)
-        await asyncio.sleep(0.3)
+        await is_due.wait()
         await response.write(bookmark(101))
-        await asyncio.sleep(5)
+        await asyncio.sleep(60)
         return response
 
     serve(crooked, lists=[listing()], watches=[late])
+    began = time.monotonic()
     async with reflecting(transport) as reflector:
-        assert reflector.age < 0.2
+        assert 0 <= reflector.age <= time.monotonic() - began
         await asyncio.sleep(0.2)
-        assert reflector.age >= 0.2
-        await until(lambda: reflector.age < 0.1)
+        silent_for = reflector.age
+        assert silent_for >= 0.2
+        is_due.set()
+        await until(lambda: reflector.age < silent_for)
 
 
 async def test_a_resource_without_a_crd_is_absent_not_an_error(crooked, transport):
-    serve(crooked, lists=[not_found, not_found, listing(pod("a"))], watches=[streaming()])
+    there, is_installed = held(listing(pod("a")))
+    serve(crooked, lists=[not_found, not_found, there], watches=[streaming()])
     async with reflecting(transport) as reflector:
         assert isinstance(reflector.state, Absent)
         assert "CustomResourceDefinition" in reflector.state.message
         assert names(reflector) == []
+        is_installed.set()
         await until(lambda: names(reflector) == ["a"])
         assert reflector.state == Reflecting()
 
 
 async def test_a_resource_without_a_crd_is_asked_for_rarely(crooked, transport):
     serve(crooked, lists=[not_found], watches=[hang])
+    began = time.monotonic()
     async with reflecting(transport):
         await asyncio.sleep(0.55)
-    assert 3 <= len(crooked.requests) <= 8
+        await until(lambda: len(crooked.requests) >= 3)
+    assert len(crooked.requests) <= 1 + (time.monotonic() - began) / 0.08  # every 0.1 s, or up to a fifth sooner
 
 
 async def test_a_first_404_does_not_empty_the_copy(crooked, transport):
     """API servers answer 404 for custom resources for a moment while they start."""
-    serve(crooked, lists=[listing(pod("a")), not_found, listing(pod("a"))], watches=[refusing(410), streaming()])
+    again, is_up = held(listing(pod("a")))
+    serve(crooked, lists=[listing(pod("a")), not_found, again], watches=[refusing(410), streaming()])
     async with reflecting(transport) as reflector:
         gone = []
         reflector.subscribe(gone.append)
         await until(lambda: isinstance(reflector.state, Absent))
         assert names(reflector) == ["a"]
+        is_up.set()
         await until(lambda: reflector.state == Reflecting())
         assert gone == []
 
@@ -370,10 +398,12 @@ async def test_a_second_404_empties_the_copy(crooked, transport):
 
 @pytest.mark.parametrize("code", [401, 403])
 async def test_what_is_not_allowed_is_denied_until_it_is(crooked, transport, code):
-    serve(crooked, lists=[refusing(code, "Forbidden")] * 2 + [listing(pod("a"))], watches=[streaming()])
+    granted, is_granted = held(listing(pod("a")))
+    serve(crooked, lists=[refusing(code, "Forbidden")] * 2 + [granted], watches=[streaming()])
     async with reflecting(transport, synced=False) as reflector:
         await until(lambda: isinstance(reflector.state, Denied))
         assert not reflector.is_synced
+        is_granted.set()
         await until(lambda: reflector.state == Reflecting())
 
 
@@ -399,7 +429,10 @@ async def test_an_outage_keeps_the_copy_and_says_so(tmp_path):
 
 
 async def test_a_large_list_leaves_the_event_loop_responsive(crooked, transport):
-    """20,000 objects list in well under a second of CPU; 2,000 stand for them here, with room for a busy machine."""
+    """20,000 objects list in well under a second of CPU; 2,000 stand for them here.
+
+    What is measured is the CPU time of this thread between two beats: on a busy machine it stands still as well.
+    """
     pods = [
         {**pod(f"p{i}", labels={"a": "b"}), "spec": {"containers": [{"name": "c", "resources": {}}]}}
         for i in range(500)
@@ -415,9 +448,9 @@ async def test_a_large_list_leaves_the_event_loop_responsive(crooked, transport)
 
     async def heartbeat():
         while True:
-            began = time.monotonic()
+            began = time.thread_time()
             await asyncio.sleep(0.001)
-            stalls.append(time.monotonic() - began)
+            stalls.append(time.thread_time() - began)
 
     beating = asyncio.create_task(heartbeat())
     async with reflecting(transport, indexes={"label": lambda pod: pod.metadata.labels.values()}) as reflector:
