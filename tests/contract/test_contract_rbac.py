@@ -1,5 +1,6 @@
 """A ServiceAccount with a token may do what roles grant it, where they are bound, and nothing else."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -27,20 +28,21 @@ def rule(verbs: str, *resources: str, group: str = "", names: tuple[str, ...] = 
     return found | ({"resourceNames": list(names)} if names else {})
 
 
-async def bind(client: Client, namespace: str, *rules: Json) -> None:
-    """Grant the rules to the account, in its namespace."""
+async def bind(client: Client, namespace: str, *rules: Json, name: str = "some", whose: str = "") -> None:
+    """Grant the rules in the namespace to its account, or to that of the namespace `whose`."""
     where = f"{RBAC}/namespaces/{namespace}"
-    (await client.post(f"{where}/roles", {"metadata": {"name": "some"}, "rules": list(rules)})).ok()
-    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
-    body = {"metadata": {"name": "some"}, "roleRef": {**GROUP, "kind": "Role", "name": "some"}, "subjects": [subject]}
+    (await client.post(f"{where}/roles", {"metadata": {"name": name}, "rules": list(rules)})).ok()
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": whose or namespace}
+    body = {"metadata": {"name": name}, "roleRef": {**GROUP, "kind": "Role", "name": name}, "subjects": [subject]}
     (await client.post(f"{where}/rolebindings", body)).ok()
 
 
 async def settled(account: Client, path: str, status: int) -> None:
-    """Wait until a real server's caches have seen what was granted."""
-    for _ in range(100):
+    """Wait until a real server's caches have seen what was granted, or taken away."""
+    for _ in range(200):
         if (await account.get(path)).status == status:
             return
+        await asyncio.sleep(0.1)
     pytest.fail(f"GET {path} never answered {status}")
 
 
@@ -102,6 +104,35 @@ async def test_a_verb_a_subresource_and_a_name_are_granted_each_for_itself(
     assert (await account.patch(f"{place}/ours", {"data": {"a": "b"}})).status == 200
     assert (await account.delete(f"{place}/ours")).status == 403
     assert (await account.post(place, {"metadata": {"name": "new"}})).status == 403
+
+
+async def test_to_list_is_not_to_watch_and_to_delete_one_is_not_to_delete_all(
+    client: Client, account: Client, namespace: str
+) -> None:
+    place = f"/api/v1/namespaces/{namespace}/configmaps"
+    await bind(client, namespace, rule("list delete", "configmaps"))
+    await settled(account, place, 200)
+    refused = await account.get(place, watch="true", timeoutSeconds=1)
+    assert (refused.status, "cannot watch resource" in refused.body["message"]) == (403, True)
+    refused = await account.delete(place)
+    assert (refused.status, "cannot deletecollection resource" in refused.body["message"]) == (403, True)
+
+
+async def test_what_the_account_of_another_namespace_may_is_that_ones_alone(
+    client: Client, account: Client, namespace: str
+) -> None:
+    await bind(client, namespace, rule("list", "configmaps"), name="others", whose="kube-system")
+    await bind(client, namespace, rule("list", "secrets"))
+    await settled(account, f"/api/v1/namespaces/{namespace}/secrets", 200)
+    assert (await account.get(f"/api/v1/namespaces/{namespace}/configmaps")).status == 403
+
+
+async def test_a_token_ends_with_its_service_account(client: Client, account: Client, namespace: str) -> None:
+    await bind(client, namespace, rule("list", "configmaps"))
+    await settled(account, f"/api/v1/namespaces/{namespace}/configmaps", 200)
+    (await client.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/default")).ok()
+    # One of the same name follows it, and is another one.
+    await settled(account, f"/api/v1/namespaces/{namespace}/configmaps", 401)
 
 
 async def test_a_cluster_role_may_be_bound_in_one_namespace(
