@@ -17,6 +17,7 @@ from small_cluster import until
 from scaler.cli.gates import gate_rows
 from scaler.cli.layout import labelled
 from scaler.cli.packaged import crds
+from scaler.cli.pending import gang_rows
 from scaler.cli.runtime import Runtime
 from scaler.embedded.autoscaler import BEST_EFFORT_ATOMIC, QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler.embedded.conditions import has
@@ -304,6 +305,29 @@ def test_that_a_gang_gave_its_quota_back_is_told():
     yielded = {"to": "plan x", "at": "2026-12-01T12:00:00Z", "times": 2, "notAgainBefore": "2026-12-01T12:02:00Z"}
     words = "its quota to plan x at 2026-12-01T12:00:00Z, 2 times by now; not again before 2026-12-01T12:02:00Z"
     assert words in " ".join(shown({**gate(), "yielded": yielded}).split())
+
+
+@pytest.mark.parametrize(("outcome", "is_told"), [("NotNeeded", False), ("NotJudged", True), ("Waiting", False)])
+def test_what_a_plan_could_do_is_told_where_it_says_more_than_the_reason(outcome, is_told):
+    """Who holds its quota needs none, and what a reason says is not said twice."""
+    gang = {
+        "reasons": [{"reason": "Waiting", "message": "for its check"}],
+        "reason": "Waiting",
+        "plan": None,
+        "reclaim": {"outcome": outcome, "message": "so it is"},
+        "gates": [],
+        "podSets": [],
+        "waits": "5m",
+        "since": "2026-12-01T12:00:00Z",
+        "priority": 0,
+        "clusterQueue": "cq",
+        "localQueue": "lq",
+        "queueingStrategy": "",
+        "position": 0,
+        "inLine": 0,
+        "kueue": None,
+    }
+    assert ("reclaim" in {label for label, _ in gang_rows(gang)}) is is_told
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
