@@ -14,6 +14,7 @@ Traps of the client that are closed here:
 
 import asyncio
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_LAST_LOAD_SECONDS = 5.0
+"""How long an end waits for a credential plugin that is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +52,19 @@ class Access:
         while self.loader is not None:
             await asyncio.sleep(self.refresh_seconds)
             try:
-                await _load(self.loader, self.api.configuration)
+                await self._load_again()
             except Exception as error:
                 _log.warning("KubeCredentialsNotRefreshed", source=self.source, error=str(error))
+
+    async def _load_again(self) -> None:
+        """To its end, even where nobody waits for it any more: left alone, a plugin would go on, heard by nobody."""
+        loading = asyncio.ensure_future(_load(self.loader, self.api.configuration))
+        try:
+            await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                await asyncio.wait_for(loading, _LAST_LOAD_SECONDS)
+            raise
 
 
 async def open_access(

@@ -139,6 +139,30 @@ async def test_a_credential_plugin_is_run_and_run_again(crooked, tmp_path):
                 await transport.get(PODS)
 
 
+SLOW_AFTERWARDS = """
+import json, pathlib, time
+folder = pathlib.Path({folder!r})
+if (folder / "ran").exists():
+    (folder / "begun").touch()
+    time.sleep(0.3)
+    (folder / "done").touch()
+(folder / "ran").touch()
+status = {{"token": "token"}}
+print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}}))
+"""
+
+
+async def test_a_credential_plugin_that_is_under_way_is_waited_for_in_the_end(crooked, tmp_path):
+    """Left alone, it would go on, and its pipes would be closed by an event loop that is not any more."""
+    command = script(tmp_path / "plugin", SLOW_AFTERWARDS.format(folder=str(tmp_path)))
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", crooked.url, **plugin_user(command))
+    async with KubeTransport(replace(await open_access(kubeconfig), refresh_seconds=0.01)):
+        async with asyncio.timeout(30):
+            while not (tmp_path / "begun").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert (tmp_path / "done").exists()
+
+
 async def test_a_credential_plugin_that_fails_is_named(tmp_path):
     command = script(tmp_path / "plugin", "import sys; sys.exit('no such profile')")
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1", **plugin_user(command))
