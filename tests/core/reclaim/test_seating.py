@@ -132,6 +132,17 @@ def test_nobody_goes_where_nodes_are_needed_for_as_many_pods_as_before() -> None
     assert refusal(plan_seats(smaller)) is Why.PLACEMENT_IMPOSSIBLE
 
 
+def test_pods_on_their_way_may_take_the_place_that_is_freed_and_are_waited_for() -> None:
+    """x holds a, and b has 1 GPU free. The pod of 1 that comes may go to either, once x is gone."""
+    coming = claim("coming", demand(1, 1))
+    capacity = full({"a": 8, "b": 1}, {"a": {"x": 8}})
+    request = asked(capacity, demand(1, 8), idlers=[idle("x")], held=[coming])
+    verdict = request.prospect.verdict({"x"})
+    assert isinstance(verdict, Waits)
+    assert (verdict.why, verdict.others) == (Waiting.PODS_COMING, (coming.key,))
+    assert victims(plan_seats(request)) == ["x"]
+
+
 @pytest.mark.parametrize(("before", "is_known"), [(199, True), (201, False)])
 def test_where_too_many_are_before_it_to_ask_what_becomes_of_it_nobody_is_suspended(
     before: int, is_known: bool
