@@ -251,6 +251,13 @@ def test_one_who_looks_after_some_namespaces_asks_in_each_and_for_nothing_of_the
     assert {ask.namespace for ask in others} == {"a", "b"}
 
 
+def test_it_is_asked_about_the_one_lease_but_for_making_it():
+    """Who makes an object has no name to be allowed by: a Role that grants it by name grants nothing."""
+    [need] = [each for each in NEEDS if each.in_lease_namespace]
+    asks = asks_of(need, targets=frozenset(), lease_namespace="gpus", lease_name="ours")
+    assert {ask.verb: ask.name for ask in asks} == {"get": "ours", "create": "", "update": "ours"}
+
+
 def test_what_is_missing_in_one_namespace_is_named_and_a_role_there_is_enough():
     asked = asked_of_the_confined("a", "b")
     allowed = {ask: not (ask.namespace == "b" and ask.resource == "pods") for _, asks in asked for ask in asks}

@@ -71,6 +71,8 @@ SHOWN = {
     "samples twice as far apart as the settings say": (metrics(series(every=60)), {(FAIL, "Sparse")}),
     # 30 s / 37.5 s = 80 %
     "a little farther apart": (metrics(series(every=37.5)), set()),
+    # 30 s / 38 s = 79 %
+    "a little farther than that": (metrics(series(every=38)), {(FAIL, "Sparse")}),
     "farther apart, and few are needed": (
         metrics(series(every=60), trust=Trust(min_coverage_ratio=0.3)),
         {(WARN, "Sparse")},
