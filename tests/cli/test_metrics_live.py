@@ -38,8 +38,6 @@ async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(
     cluster, fleet_and_document, components
 ):
     _, document = fleet_and_document
-    # Nobody loses the Lease because the machine is busy.
-    document["kubernetes"]["lease"] |= {"duration": "30s", "renewDeadline": "20s"}
     await run_gang(cluster, TRIGGER | {"mode": "observe"})
     document["components"] = components
     async with AsyncExitStack() as stack:
