@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from gate_town import CHECK, HOST, GateTown
+from gate_town import CHECK, GPU, HOST, GateTown
 
 from scaler.core.provisioning import Kind, PodSetUpdate
 from scaler.embedded.conditions import timestamp
@@ -65,6 +65,33 @@ async def test_what_was_written_counts_until_the_copy_shows_it_or_something_newe
 def is_active(town: GateTown, name: str) -> bool | None:
     found = town.view.workload(f"ns/{name}")
     return found.spec.active if found is not None else None
+
+
+RESERVED_ANEW: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a moment later": lambda status: status["conditions"][0].update(lastTransitionTime="2026-11-20T12:09:00Z"),
+    "within the same second, on another flavor": lambda status: status["admission"]["podSetAssignments"][0].update(
+        flavors={GPU: "other"}
+    ),
+}
+
+
+@pytest.mark.parametrize("happens", RESERVED_ANEW.values(), ids=RESERVED_ANEW)
+async def test_who_has_lost_its_quota_and_got_other_quota_is_not_let_go_by_the_places_that_it_had_before(happens):
+    """The copy does not show it yet. What was found for the earlier reservation says nothing of this one."""
+    town = GateTown({"a": 8})
+    await town.passes(1)
+    town.submit("gang", gpus=8)
+    await town.passes(0, gate=False)
+    workload = town.workload("gang")
+    status = json.loads(json.dumps(workload["status"]))
+    assert status["conditions"][0]["type"] == "QuotaReserved"
+    happens(status)
+    town.change(WORKLOAD, workload["metadata"]["name"], {"status": status}, "status")
+    await town.gate.tick(town.client.now)
+    assert town.says("gang") == "Pending: "
+    town.follow()
+    await town.gate.tick(town.client.now)
+    assert town.says("gang") != "Pending: "
 
 
 # -------------------------------------------------------------------------------------------------------- pods that end
