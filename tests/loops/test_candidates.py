@@ -1,12 +1,12 @@
 """Who may be taken by a plan, who goes anyway, and who waits."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from builders import at
-from loops_builders import TICK
+from builders import LONG_AGO, at
+from loops_builders import TICK, stamp
 from pressure_world import ON_PRESSURE, PressureWorld
 
 from scaler.core.costs import Weights
@@ -66,6 +66,22 @@ async def test_who_is_not_to_be_taken_is_none(given: dict[str, Any]) -> None:
     found = await idlers(world)
     assert names(found) == []
     assert found.leaving == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("asked", "minutes"),
+    [(None, 5), (LONG_AGO - timedelta(minutes=20), 20), (LONG_AGO + timedelta(minutes=20), 5)],
+    ids=["that never came back", "that came back", "that was asked back and whose pods of before are all that is seen"],
+)
+async def test_it_costs_the_time_that_one_took_to_come_back(asked: datetime | None, minutes: int) -> None:
+    world = PressureWorld()
+    world.runs("a", gpus=3)
+    if asked is not None:
+        path = SCALABLE_WORKLOAD.path("demo", "a")
+        world.api.change(f"{path}/status", {"status": {"resumedAt": stamp(asked)}})
+    [found] = (await idlers(world)).candidates
+    # 3 GPUs for so many minutes, in thousandths of GPU hours.
+    assert dict(found.cost.parts)["timeToResume"] == Weights().time_to_resume * 3 * minutes / 60 * 1000
 
 
 async def test_nor_is_one_that_works() -> None:

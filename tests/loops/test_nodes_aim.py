@@ -40,6 +40,15 @@ async def test_idle_workloads_go_together_for_a_gang_that_has_quota_and_lacks_a_
     assert world.is_untouched("busy")
 
 
+async def test_a_gate_that_has_said_nothing_for_long_is_not_believed() -> None:
+    world = town()
+    world.waits("gang", pods=2, gpus=4)
+    await world.kueue()
+    nodes = world.pressure.nodes
+    assert nodes.lacking(world.now + timedelta(seconds=60))
+    assert not nodes.lacking(world.now + timedelta(seconds=61))
+
+
 async def test_a_victim_that_works_before_all_are_at_zero_costs_nobody_anything() -> None:
     world = town()
     world.slow.add("b")
