@@ -73,6 +73,7 @@ async def doctor(folder, *arguments):
     return ran.returncode, out.decode(), err.decode()
 
 
+@pytest.mark.timeout(300)
 async def test_a_cluster_is_looked_at_check_by_check(tmp_path):
     async with a_town(tmp_path) as world:
         exporter = ("--dcgm-endpoint", world.exporter_url)

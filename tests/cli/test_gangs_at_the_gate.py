@@ -142,7 +142,7 @@ async def test_gangs_at_the_gate_are_shown_with_their_checks_requests_and_times(
             await world.apply(job("train", queue="queued"))
             await world.wait_for(lambda: is_true(world, "train", "Admitted"))
             await world.apply([job("gang", queue="queued", pods=2), *scaled("gang"), job("unlucky", queue="atomic")])
-            await until(lambda: is_told(running.http_port), seconds=15)
+            await until(lambda: is_told(running.http_port), seconds=60)
             assert world.condition(RECLAIM_POLICY, "", "queued-policy", "Usable")
             await hold_to_pending(server)
             await hold_to_explain(server)

@@ -136,7 +136,7 @@ async def test_a_running_scaler_is_asked_and_this_process_can_look_for_itself(tm
                 idle = {each["name"] for each in told["candidates"]} if status == 200 else set()
                 return idle == {"vision/notebook", "vision/sweep"} and told["gang"]["kueue"] is not None
 
-            await until(is_seen, seconds=20)
+            await until(is_seen, seconds=60)
             await hold_to_the_running_scaler(server)
         await hold_to_this_process_alone(world, tmp_path, document)
 

@@ -5,6 +5,7 @@ import re
 import time
 from contextlib import AsyncExitStack
 
+import pytest
 from small_cluster import until
 
 from scaler.cli import demo
@@ -74,6 +75,7 @@ async def wake(world: World, resource: Resource, name: str) -> None:
     await until(is_heard)
 
 
+@pytest.mark.timeout(300)
 async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> None:
     async with AsyncExitStack() as stack:
         stage = await demo._set(stack, demo._GROWING, "dcgm")

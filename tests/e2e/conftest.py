@@ -21,7 +21,7 @@ import pytest
 from e2e_cluster import Ground, UnfitError, ground
 from e2e_town import Begin, Plot, Town, town
 
-_TIMEOUT_SECONDS = 240
+_TIMEOUT_SECONDS = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:

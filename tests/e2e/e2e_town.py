@@ -47,7 +47,7 @@ from scaler.kube.transport import KubeTransport
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 _STARTS_WITHIN_SECONDS = 90.0
 """A process takes two seconds of a processor to start, which others may need, too."""
 _COLLECT_SECONDS = 0.5
