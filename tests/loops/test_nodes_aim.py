@@ -1,5 +1,6 @@
 """Gangs that have quota and lack nodes: who is suspended for them, when, and when nobody is."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +9,9 @@ from nodes_world import CHECK, NodesWorld
 from pressure_world import PressureWorld
 
 from scaler.core.grants import Seeks
+from scaler.core.quota.model import Workload
 from scaler.core.reclaim import NoPlan, Plan, Why
+from scaler.loops.planning import Sight
 
 
 def town(**options: Any) -> NodesWorld:
@@ -47,6 +50,40 @@ async def test_a_gate_that_has_said_nothing_for_long_is_not_believed() -> None:
     nodes = world.pressure.nodes
     assert nodes.lacking(world.now + timedelta(seconds=60))
     assert not nodes.lacking(world.now + timedelta(seconds=61))
+
+
+async def looked(world: NodesWorld, name: str = "gang") -> tuple[Sight, Workload]:
+    await world.judged()
+    await world.kueue()
+    sight = world.pressure.planning.look(world.now)
+    assert isinstance(sight, Sight)
+    gang = sight.snapshot.workload(f"demo/{name}")
+    assert gang is not None
+    return sight, gang
+
+
+async def test_what_is_known_of_a_gang_is_asked_anew_when_it_lacks_nodes_another_time() -> None:
+    world = town()
+    world.waits("gang", pods=2, gpus=4)
+    sight, gang = await looked(world)
+    nodes = world.pressure.nodes
+    assert nodes.considers(gang.uid, world.now)
+    assert isinstance(await nodes.plan(sight, gang, ()), NoPlan)
+    assert not nodes.considers(gang.uid, world.now), "nobody who is idle serves it"
+    world.nodes["n4"] = 4
+    await looked(world)
+    assert not nodes.lacking(world.now)
+    assert nodes.considers(gang.uid, world.now)
+
+
+async def test_for_a_gang_that_cannot_be_foreseen_nobody_is_suspended() -> None:
+    world = town()
+    world.waits("gang", pods=2, gpus=4)
+    sight, gang = await looked(world)
+    found = await world.pressure.nodes.plan(sight, replace(gang, opaque_because="topology"), sight.idlers.candidates)
+    assert isinstance(found, NoPlan)
+    assert (found.why, found.message) == (Why.UNFORESEEABLE, "cannot be foreseen: topology")
+    assert isinstance(await world.pressure.nodes.plan(sight, gang, sight.idlers.candidates), Plan)
 
 
 async def test_a_victim_that_works_before_all_are_at_zero_costs_nobody_anything() -> None:
