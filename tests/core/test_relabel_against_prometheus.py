@@ -132,7 +132,7 @@ def serve(pages: Mapping[str, str]) -> Callable[[Received], Reply]:
 
 def scraped(prometheus: PrometheusServer, jobs: int) -> list[tuple[Labels, float]]:
     """Every series with its value, once each job was scraped without error."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while sum(value for _, value in queried(prometheus, "up")) < jobs:
         assert time.monotonic() < deadline, queried(prometheus, "up == 0")
         time.sleep(0.05)
