@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 # What a scaler says that runs in the same process is no part of what a command prints.
 structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
-# An example, and making it up, may take as long as a busy machine makes it. How fast something is, is measured elsewhere.
+# An example, and making it up, may take as long as a busy machine makes it.
+# How fast something is, is measured elsewhere.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 

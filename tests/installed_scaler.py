@@ -32,7 +32,7 @@ from scaler.embedded.world import World
 Json = dict[str, Any]
 
 _READY_SECONDS = 60.0
-_END_SECONDS = 10.0
+_END_SECONDS = 30.0
 
 
 # ------------------------------------------------------------------------------------------------------------------ DNS

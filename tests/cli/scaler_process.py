@@ -43,7 +43,7 @@ class ScalerProcess:
         self._process.kill()
         await self._process.wait()
 
-    async def terminate(self, within: float = 10.0) -> int:
+    async def terminate(self, within: float = 30.0) -> int:
         """SIGTERM; the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)

@@ -185,7 +185,7 @@ async def hold_to_pending(server):
     for words in (
         r"because WaitingForAdmissionChecks quota of queued is reserved since \S+; check queued-gate is Pending: Nodes",
         r"check queued-gate Pending since \S+, by ReclaimPolicy queued-policy PodSet main: 2 of 2 pods do not fit",
-        r"nodes attempt 1 of 4 to queued-provisioning.gke.io; expected at \S+, in 59m",
+        r"nodes attempt 1 of 4 to queued-provisioning.gke.io; expected at \S+, in 5\dm",
         r"request job-gang-\w+-queued-gate-1 Accepted since \S+, attempt 1 for 2 pods Accepted=True",
         r"Provisioned=False \S+ CapacityIsNotFound: Waiting for resources. ETA:",
         r"1 gang waits for 16 GPUs",

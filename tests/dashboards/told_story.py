@@ -94,7 +94,7 @@ async def _tell(stage: demo.Stage, url: str) -> float:
         found = await stage.world.read(SCALABLE_WORKLOAD, NAMESPACE, woken)
         return bool(found["spec"]["replicas"])
 
-    await until(is_woken, seconds=15)
+    await until(is_woken, seconds=60)
     # What is left at the end: GPUs that nobody holds, and a server that is quiet and will be suspended for that.
     await stage.world.delete(JOB, NAMESPACE, story.gang)
     await stage.world.apply(quiet_server(stage.scaler_address))
@@ -103,7 +103,7 @@ async def _tell(stage: demo.Stage, url: str) -> float:
         asker = Asker(url=url, start=time.time() - 60, end=time.time())
         return bool(asker.ask({"expr": "idle_gpu_scaler_workload_suspend_timestamp_seconds", "instant": True}))
 
-    await until(lambda: asyncio.to_thread(is_foreseen), seconds=20)
+    await until(lambda: asyncio.to_thread(is_foreseen), seconds=60)
     await asyncio.sleep(2)
     return waiting_at
 
