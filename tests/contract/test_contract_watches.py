@@ -107,7 +107,7 @@ async def test_a_watch_ends_cleanly_when_its_time_is_up(widgets: Widgets) -> Non
     started = asyncio.get_running_loop().time()
     async with widgets.client.watch(widgets.path, timeoutSeconds=1) as watch:
         assert await watch.rest() == []
-    assert 0.5 < asyncio.get_running_loop().time() - started < 5
+    assert 0.5 < asyncio.get_running_loop().time() - started < 30
 
 
 async def test_the_state_can_be_asked_for_with_a_bookmark_at_its_end(widgets: Widgets) -> None:
