@@ -77,6 +77,17 @@ class Played:
         except TimeoutError:
             raise AssertionError(f"never said {words!r}, but {self.said}") from None
 
+    async def stand(self, namespace, names, phases):
+        """Waits until they are told to stand like that, in any order: the status is written after what it tells of."""
+
+        def told():
+            return sorted(self.phase(namespace, name) for name in names)
+
+        try:
+            await self.world.wait_for(lambda: told() == phases, str(phases))
+        except TimeoutError:
+            raise AssertionError(f"{names} stand as {told()}, not as {phases}") from None
+
     def phase(self, namespace, name):
         found = self.world.find(SCALABLE_WORKLOAD, namespace, name)
         return (found or {}).get("status", {}).get("phase", "")
@@ -116,9 +127,8 @@ async def test_a_cohort_hands_just_the_one_notebook_over_that_helps(tmp_path):
         await town.says("fits whole: 8 pods on 2 nodes", "training", "pretrain")
         await town.admitted("training", "pretrain")
         await town.world.wait_for(lambda: len(town.pods("training", "pretrain")) == 8, "all pods of the gang")
-        phases = {name: town.phase("vision", name) for name in ("ana", "ben", "cai")}
-        assert sorted(phases.values()) == ["Running", "Running", "Suspended"]
-        assert {town.phase("speech", name) for name in ("dov", "eva")} == {"Running"}
+        await town.stand("vision", ("ana", "ben", "cai"), ["Running", "Running", "Suspended"])
+        await town.stand("speech", ("dov", "eva"), ["Running", "Running"])
         hold_to_the_permissions(town.running)
 
 
@@ -183,7 +193,7 @@ async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_
         asked = [each["spec"]["podSets"][0]["count"] for each in requests]
         assert asked == ([2] if machines == 1 else [])
         assert len(town.world.fleet.machines) == 2
-        assert town.phase("vision", "explore") == "Suspended"
+        await town.stand("vision", ("explore",), ["Suspended"])
         await town.world.wait_for(lambda: len(town.pods("vision", "pretrain")) == 2, "both pods of the gang")
         hold_to_the_permissions(town.running)
 
