@@ -149,7 +149,7 @@ async def test_the_servers_clock_is_told() -> None:
         async with source(stub.url) as opened:
             reading = await opened.read(UTIL, start=START, end=END)
     assert reading.server_time is not None
-    assert abs(datetime.now(UTC) - reading.server_time) < timedelta(seconds=5)
+    assert abs(datetime.now(UTC) - reading.server_time) < timedelta(seconds=60)
 
 
 async def test_a_server_without_a_clock_is_believed() -> None:
