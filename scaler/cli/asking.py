@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import aiohttp
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
+from scaler.cli.terminal import terminal
 from scaler.errors import ConfigurationError, ScalerError
 from scaler.settings.load import load
 from scaler.telemetry import logs
@@ -25,7 +25,6 @@ Look = Callable[["Inquiry"], Awaitable[Json]]
 
 _TIMEOUT_SECONDS = 30.0
 """A plan may take seconds, and others may have asked before."""
-_WIDTH_OF_PIPES = 160
 _REFUSALS = frozenset({400, 404, 409, 503})
 
 
@@ -66,15 +65,6 @@ class Asked:
             console.print(render(answer, console.width))
         # Tables fill their lines up with spaces, which nobody wants to copy.
         print("\n".join(line.rstrip() for line in printed.get().rstrip().splitlines()))  # noqa: T201
-
-
-def terminal() -> Console:
-    """Where people read. What goes into a pipe is not folded to a terminal that is not there.
-
-    No markup and no emojis: messages hold selectors and patterns, with brackets and colons of their own.
-    """
-    is_piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(markup=False, emoji=False, highlight=False, width=_WIDTH_OF_PIPES if is_piped else None)
 
 
 async def fetch(server: str, path: Sequence[str], query: Sequence[tuple[str, str]], *, key: str) -> Json:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from scaler.cli.terminal import terminal
 from scaler.errors import ScalerError
 
 app = typer.Typer(
@@ -261,7 +261,7 @@ def version() -> None:
     """Print the version."""
     from scaler import __version__
 
-    Console().print(f"idle-gpu-scaler {__version__}", highlight=False)
+    print(f"idle-gpu-scaler {__version__}")  # noqa: T201 (the program's output)
 
 
 def main() -> None:
@@ -269,8 +269,7 @@ def main() -> None:
     try:
         app(prog_name="idle-gpu-scaler")
     except ScalerError as error:
-        # As Text, because what is printed may hold square brackets of its own.
-        Console(stderr=True).print(Text.assemble(("error: ", "red"), str(error)), soft_wrap=True)
+        terminal(is_error=True).print(Text.assemble(("error: ", "red"), str(error)), soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
