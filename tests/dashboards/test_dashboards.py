@@ -229,7 +229,7 @@ def a_browser_shows_every_panel_with_a_picture_or_a_word(told: Told, tmp_path: P
         (tmp_path / name).write_text(written[name], encoding="utf-8")
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={tmp_path / 'browser'}"]
         ran = subprocess.run(
-            [browser, *flags, (tmp_path / name).as_uri()], capture_output=True, text=True, timeout=60, check=True
+            [browser, *flags, (tmp_path / name).as_uri()], capture_output=True, text=True, timeout=100, check=True
         )
         sections = re.findall(r"<section style=.*?</section>", ran.stdout, re.DOTALL)
         board = BOARDS[name.partition(".")[0]]

@@ -27,7 +27,7 @@ needs_promtool = needs("promtool")
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=100, check=False)
 
 
 @needs_promtool

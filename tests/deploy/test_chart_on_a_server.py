@@ -57,6 +57,6 @@ def dry_run(kubeconfig: str, bodies: list[dict[str, Any]]) -> None:
 
 def kubectl(kubeconfig: str, *arguments: str, given: str = "") -> str:
     command = ["kubectl", "--kubeconfig", kubeconfig, "--request-timeout", "30s", *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -21,7 +21,7 @@ pytestmark = needs("kubectl")
 
 def built(folder: Path) -> list[dict[str, Any]]:
     command = ["kubectl", "kustomize", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     return list(yaml.load_all(done.stdout, Loader=yaml.CSafeLoader))
 

@@ -80,7 +80,7 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
             )
-            output, _ = await asyncio.wait_for(process.communicate(text.encode()), 30)
+            output, _ = await asyncio.wait_for(process.communicate(text.encode()), 90)
             assert (process.returncode != 0) is fails, output.decode()
             return output.decode()
 
@@ -90,7 +90,7 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
 @pytest.fixture
 async def with_widgets(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", text=CRD)
-    await kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=5s")
+    await kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=60s")
 
 
 async def test_apply_creates_changes_and_leaves_alone(kubectl: Kubectl, with_widgets: None) -> None:
@@ -128,7 +128,7 @@ async def test_get_prints_the_columns_of_the_definition(kubectl: Kubectl, with_w
 async def test_scale_annotate_label_patch_and_describe(kubectl: Kubectl, with_widgets: None) -> None:
     await kubectl("apply", "-f", "-", text=WIDGET.replace("COLOR", "red"))
     await kubectl("scale", "widget/one", "--replicas=0")
-    await kubectl("wait", "--for=jsonpath={.spec.replicas}=0", "widget/one", "--timeout=5s")
+    await kubectl("wait", "--for=jsonpath={.spec.replicas}=0", "widget/one", "--timeout=60s")
     await kubectl("annotate", "widget/one", "idlegpu.io/wake=now")
     await kubectl("label", "widget/one", "app=y", "--overwrite")
     await kubectl("patch", "widget/one", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Asleep"}}')
@@ -150,8 +150,8 @@ async def test_a_deployment_is_merged_strategically(kubectl: Kubectl) -> None:
 async def test_deleting_waits_for_finalizers(kubectl: Kubectl, with_widgets: None) -> None:
     await kubectl("apply", "-f", "-", text=WIDGET.replace("COLOR", "red"))
     await kubectl("patch", "widget/one", "--type=merge", "-p", '{"metadata":{"finalizers":["example.com/f"]}}')
-    deleting = asyncio.create_task(kubectl("delete", "widget", "one", "--timeout=10s"))
-    await kubectl("wait", "--for=jsonpath={.metadata.deletionTimestamp}", "widget/one", "--timeout=5s")
+    deleting = asyncio.create_task(kubectl("delete", "widget", "one", "--timeout=60s"))
+    await kubectl("wait", "--for=jsonpath={.metadata.deletionTimestamp}", "widget/one", "--timeout=60s")
     await kubectl("patch", "widget/one", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
     assert "deleted" in await deleting
 
@@ -159,7 +159,7 @@ async def test_deleting_waits_for_finalizers(kubectl: Kubectl, with_widgets: Non
 async def test_namespaces_and_definitions_can_be_deleted(kubectl: Kubectl, with_widgets: None) -> None:
     await kubectl("apply", "-f", "-", text="apiVersion: v1\nkind: Namespace\nmetadata: {name: team}\n")
     await kubectl("-n", "team", "apply", "-f", "-", text=WIDGET.replace("COLOR", "red"))
-    await kubectl("delete", "ns", "team", "--timeout=10s")
+    await kubectl("delete", "ns", "team", "--timeout=60s")
     assert "NotFound" in await kubectl("get", "ns", "team", fails=True)
-    await kubectl("delete", "crd", "widgets.example.com", "--timeout=10s")
+    await kubectl("delete", "crd", "widgets.example.com", "--timeout=60s")
     assert "the server could not find the requested resource" in await kubectl("get", "widgets", fails=True)
