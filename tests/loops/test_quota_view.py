@@ -100,7 +100,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     api = KubeApi()
     await api.start()
     api.write_kubeconfig(tmp_path / "kubeconfig")
-    async with await KubeTransport.connect(tmp_path / "kubeconfig", call_seconds=5) as client:
+    async with await KubeTransport.connect(tmp_path / "kubeconfig", call_seconds=30) as client:
         found = Cluster(api, client)
         yield found
         for task in found.tasks:

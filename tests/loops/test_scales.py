@@ -65,7 +65,7 @@ class Reader:
 @pytest.fixture
 async def reader(cluster: SmallCluster) -> AsyncIterator[Reader]:
     calls: list[Call] = []
-    async with await KubeTransport.connect(cluster.kubeconfig, call_seconds=5, observe=calls.append) as transport:
+    async with await KubeTransport.connect(cluster.kubeconfig, call_seconds=30, observe=calls.append) as transport:
         reading = Reader(transport, calls)
         yield reading
         await reading.scales.close()
@@ -248,7 +248,7 @@ async def test_a_namespace_that_hides_its_objects_says_so_and_no_other_suffers(c
     """What is not shown is not what does not exist."""
     await cluster.create(DEPLOYMENT, deployment())
     with cluster.refusing("GET", "/namespaces/hidden/deployments", status=403):
-        async with await KubeTransport.connect(cluster.kubeconfig, call_seconds=5) as transport:
+        async with await KubeTransport.connect(cluster.kubeconfig, call_seconds=30) as transport:
             scales = Scales(transport, namespaces=(NAMESPACE, "hidden"), max_age=timedelta(minutes=3))
             try:
                 await scales.refresh([SERVE])

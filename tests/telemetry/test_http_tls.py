@@ -155,7 +155,7 @@ async def test_a_session_does_not_stand_for_a_certificate(tmp_path: Path) -> Non
 
         def connect(session: ssl.SSLSession | None) -> tuple[bool, ssl.SSLSession | None]:
             with (
-                socket.create_connection(("127.0.0.1", one.port), timeout=5) as plain,
+                socket.create_connection(("127.0.0.1", one.port), timeout=30) as plain,
                 context.wrap_socket(plain, server_hostname="localhost", session=session) as secure,
             ):
                 secure.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
