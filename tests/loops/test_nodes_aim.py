@@ -12,6 +12,7 @@ from scaler.core.grants import Seeks
 from scaler.core.quota.model import Workload
 from scaler.core.reclaim import NoPlan, Plan, Why
 from scaler.loops.planning import Sight
+from scaler.loops.pressure import Outlook
 
 
 def town(**options: Any) -> NodesWorld:
@@ -84,6 +85,20 @@ async def test_for_a_gang_that_cannot_be_foreseen_nobody_is_suspended() -> None:
     assert isinstance(found, NoPlan)
     assert (found.why, found.message) == (Why.UNFORESEEABLE, "cannot be foreseen: topology")
     assert isinstance(await world.pressure.nodes.plan(sight, gang, sight.idlers.candidates), Plan)
+
+
+async def test_who_has_quota_comes_first_and_nobody_is_taken_for_two() -> None:
+    """All quota is held, of 16 GPUs. With a and b gone `gang` has its node, or `poor` its quota: one plan is made."""
+    world = town(quota=16)
+    world.waits("gang", pods=2, gpus=4)
+    await world.kueue()
+    world.waits("poor", gpus=4)
+    seen: list[Outlook] = []
+    world.pressure.observe = seen.append
+    await world.passes(minutes=5, until=lambda: world.has_grant("a"))
+    first = next(each for each in seen if each.made)
+    assert [(each.gang, each.seeks) for each in first.made] == [("demo/gang", Seeks.NODES)]
+    assert [each.gang for each in first.refused] == ["demo/poor"]
 
 
 async def test_a_victim_that_works_before_all_are_at_zero_costs_nobody_anything() -> None:
