@@ -15,6 +15,7 @@ from rich.text import Text
 
 from scaler.cli.asking import Asked
 from scaler.cli.chains import look, parse_connect_to
+from scaler.cli.leadership import own_namespace
 from scaler.cli.sources import open_source
 from scaler.core.reclaim_policy import Unprotected
 from scaler.core.relabel import DEFAULT_RULES, parse_rules
@@ -103,7 +104,8 @@ def _lease_namespace(settings: Settings, subject: Subject) -> str:
     match subject.user.split(":"):
         case ["system", "serviceaccount", namespace, _]:
             return settings.kubernetes.lease.namespace or namespace
-    return settings.kubernetes.lease.namespace or os.environ.get("POD_NAMESPACE", "default")
+    kubernetes = settings.kubernetes
+    return kubernetes.lease.namespace or own_namespace(has_kubeconfig=kubernetes.kubeconfig is not None) or "default"
 
 
 # ------------------------------------------------------------------------------------------------------------ rendering

@@ -144,7 +144,7 @@ class Leadership:
     def _lease_namespace(self) -> str:
         """Empty where this process is in no cluster, and none is named."""
         kubernetes = self._settings.kubernetes
-        return kubernetes.lease.namespace or _own_namespace(has_kubeconfig=kubernetes.kubeconfig is not None)
+        return kubernetes.lease.namespace or own_namespace(has_kubeconfig=kubernetes.kubeconfig is not None)
 
     def _candidate(self) -> LeaderElector:
         """For the Lease that its settings name. Whether it leads is a metric."""
@@ -179,7 +179,7 @@ class Leadership:
             recording.cancel()
 
 
-def _own_namespace(*, has_kubeconfig: bool) -> str:
+def own_namespace(*, has_kubeconfig: bool) -> str:
     """The namespace of this Pod; empty where the API is not that of the cluster it runs in, or there is no Pod."""
     if namespace := os.environ.get("POD_NAMESPACE"):
         return namespace

@@ -11,7 +11,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -48,7 +48,16 @@ _resolve = lru_cache(maxsize=1024)(resolve)
 """Most triggers are set alike, and what is alike is one object."""
 
 _UNDER_PRESSURE = "idleAfterUnderPressure"
-EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
+_EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
+
+
+def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> list[Trigger]:
+    """Those that ask this scaler: external ones with one of these `scalerAddress` values; without values, all."""
+    return [
+        each
+        for each in triggers
+        if each.type in _EXTERNAL_TRIGGERS and (not addresses or each.metadata.get("scalerAddress") in addresses)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,13 +258,7 @@ class Evaluator:
         return [each for each in scaled_objects if self._own_triggers(each)]
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
-        addresses = self.config.scaler_addresses
-        return [
-            trigger
-            for trigger in scaled_object.spec.triggers
-            if trigger.type in EXTERNAL_TRIGGERS
-            and (not addresses or trigger.metadata.get("scalerAddress") in addresses)
-        ]
+        return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)
 
     def _entry(self, subject: Subject, triggers: Sequence[Trigger], at: datetime, doubt: Unknown | None) -> BoardEntry:
         found: dict[Overrides, TriggerEntry] = {}

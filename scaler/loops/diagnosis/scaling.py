@@ -27,7 +27,7 @@ from scaler.kube.objects import ScalableWorkload, Trigger, condition
 from scaler.kube.resources import SCALABLE_WORKLOAD
 from scaler.kueue.workloads import group_of
 from scaler.loops.diagnosis.findings import Finding, Severity, Topic
-from scaler.loops.evaluation import EXTERNAL_TRIGGERS
+from scaler.loops.evaluation import own_triggers
 from scaler.tls.calling import split_address
 
 _IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d+)")
@@ -59,12 +59,8 @@ class Scaling:
         return [
             (each, found)
             for each in self.scaled_objects
-            if (found := next((trigger for trigger in each.spec.triggers if self._is_ours(trigger)), None))
+            for found in own_triggers(each.spec.triggers, self.addresses)[:1]
         ]
-
-    def _is_ours(self, trigger: Trigger) -> bool:
-        is_external = trigger.type in EXTERNAL_TRIGGERS
-        return is_external and (not self.addresses or trigger.metadata.get("scalerAddress", "") in self.addresses)
 
     def policy_of(self, trigger: Trigger) -> Policy:
         """What the trigger asks for, with the operator's defaults. Raises: MetadataError."""
