@@ -248,6 +248,10 @@ class Cluster:
         subjects = (workload.metadata.key, owner_key(workload))
         return [each for key in subjects if key for each in self.scalable_workloads.by_index("subject", key)]
 
+    def scaler_of(self, workload: Workload) -> ScalableWorkload | None:
+        """The one that acts for it: the oldest, one that is being deleted only where there is no other."""
+        return min(self.scalers_of(workload), key=_standing, default=None)
+
     def _preference(self, workload: Workload) -> tuple[bool, float, str]:
         created = workload.metadata.creation_timestamp
         is_open = not self._observe(workload).finished
@@ -330,6 +334,10 @@ class Cluster:
 def _seniority(scalable: ScalableWorkload) -> tuple[float, str]:
     created = scalable.metadata.creation_timestamp
     return created.timestamp() if created else 0.0, scalable.metadata.name
+
+
+def _standing(scalable: ScalableWorkload) -> tuple[bool, float, str]:
+    return scalable.metadata.deletion_timestamp is not None, *_seniority(scalable)
 
 
 def silence(followed: Followed) -> float:

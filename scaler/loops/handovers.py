@@ -104,7 +104,7 @@ class HandoverWatch:
             self._activated(old, new)
 
     def _deactivated(self, workload: Workload) -> None:
-        cause, scalable = cause_of(workload), self._scaler_of(workload)
+        cause, scalable = cause_of(workload), self.cluster.scaler_of(workload)
         if cause is None or scalable is None:
             return  # somebody else's doing
         gpus = gpus_asked(workload, self.cluster.gpus)
@@ -129,7 +129,7 @@ class HandoverWatch:
             )
 
     def _activated(self, old: Workload, workload: Workload) -> None:
-        cause, scalable = cause_of(old), self._scaler_of(workload)
+        cause, scalable = cause_of(old), self.cluster.scaler_of(workload)
         self._handovers.take_back("/".join(workload.metadata.key))
         if cause is None or scalable is None:
             return
@@ -137,9 +137,6 @@ class HandoverWatch:
         self._resumed[scalable.metadata.uid] = now
         after = max(timedelta(0), now - cause.at) if cause.at is not None else None
         self.observe(Resumed(namespace=workload.metadata.namespace, reason=_REASONS.get(cause.reason, ""), after=after))
-
-    def _scaler_of(self, workload: Workload) -> ScalableWorkload | None:
-        return next(iter(self.cluster.scalers_of(workload)), None)
 
     def admitted(self, admitted: Admitted) -> None:
         """A gang was admitted: what it has of others, beside what a plan gave it."""

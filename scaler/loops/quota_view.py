@@ -25,6 +25,7 @@ from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
 from scaler.kube.resources import ADMISSION_CHECK, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR
 from scaler.kube.transport import KubeTransport
 from scaler.kueue.quota_snapshot import Filing
+from scaler.loops.cluster import silence
 
 _ESSENTIAL = ("ClusterQueues", "LocalQueues", "ResourceFlavors", "Workloads")
 """Without these there is no Kueue. Of other kinds that the API does not know there are simply no objects."""
@@ -126,7 +127,7 @@ class QuotaView:
     @property
     def age_s(self) -> float:
         """Seconds since the quietest of the kinds was last heard of; infinite before all are listed."""
-        return max(0.0 if isinstance(each.state, Absent) else each.age for each in self._needed.values())
+        return max(map(silence, self._needed.values()))
 
     @property
     def unreadable(self) -> Mapping[tuple[str, str], str]:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from builders import GPUS, WorkloadJson, at
 from loops_builders import MemoryCluster, MemoryStore, pod, scalable_workload, scaled_object, stamp
+from msgspec import structs
 
 from scaler.core import pods as core
 from scaler.kube.kueue_objects import Workload
-from scaler.kube.objects import Pod
+from scaler.kube.objects import Pod, ScalableWorkload
 from scaler.kube.reflector import Absent, Denied, Disconnected, NotFollowed, Reflecting, State
 from scaler.loops.cluster import (
     Remembered,
@@ -288,6 +289,25 @@ def test_a_scalable_workload_and_its_workload_are_found_by_the_same_key() -> Non
     (key,) = workload_indexes()["owner"](of_job("wl", job=("ray.io/v1beta7", "RayCluster", "first-raycluster")))
     assert subject_of(scalable) == key == ("demo", "ray.io", "RayCluster", "first-raycluster")
     assert list(scalable_workload_indexes()["subject"](scalable_workload("train", workload="wl"))) == [("demo", "wl")]
+
+
+def test_of_those_that_name_a_workload_the_oldest_acts_that_stays(memory: MemoryCluster) -> None:
+    def made(name: str, minute: int, *, leaves: bool = False) -> ScalableWorkload:
+        one = scalable_workload(name, workload="wl")
+        times = {"creation_timestamp": at(60 * minute), "deletion_timestamp": at(0) if leaves else None}
+        return structs.replace(one, metadata=structs.replace(one.metadata, **times))
+
+    memory.scalable_workloads.put(made("a", 3), made("b", 2), made("c", 1, leaves=True))
+    assert acting_for("wl", memory) == "b"
+    memory.scalable_workloads.drop("a")
+    memory.scalable_workloads.drop("b")
+    assert acting_for("wl", memory) == "c"
+    assert acting_for("another", memory) == ""
+
+
+def acting_for(workload: str, memory: MemoryCluster) -> str:
+    found = memory.read().scaler_of(named(workload))
+    return found.metadata.name if found is not None else ""
 
 
 def test_a_workload_that_nothing_owns_is_found_by_name_only() -> None:

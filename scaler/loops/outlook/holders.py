@@ -10,7 +10,6 @@ from scaler.core.reclaim import Why
 from scaler.core.replicas import answer_reason
 from scaler.core.suspension import Phase, plan
 from scaler.kube.objects import ScalableWorkload
-from scaler.kueue.workloads import owner_key
 from scaler.loops.board import Evaluation
 from scaler.loops.candidates import gpus_of, is_idle, is_left_alone
 from scaler.loops.cluster import Cluster
@@ -53,14 +52,10 @@ def _holder(workload: Workload, gpus: int, cluster: Cluster, evaluation: Evaluat
 
 
 def scalable_of(key: str, cluster: Cluster) -> ScalableWorkload | None:
-    """The ScalableWorkload that acts for the Workload of that key; of several one."""
+    """The ScalableWorkload that acts for the Workload of that key."""
     namespace, _, name = key.partition("/")
-    observed = cluster.workloads.get(namespace, name)
-    subjects = [(namespace, name), owner_key(observed) if observed is not None else None]
-    found = [
-        each for subject in subjects if subject for each in cluster.scalable_workloads.by_index("subject", subject)
-    ]
-    return min(found, key=lambda each: each.metadata.key, default=None)
+    workload = cluster.workloads.get(namespace, name)
+    return cluster.scaler_of(workload) if workload is not None else None
 
 
 def why_barred(key: str, snapshot: Snapshot, cluster: Cluster) -> str:
