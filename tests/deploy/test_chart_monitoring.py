@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from helm_chart import ROOT, objects, one
+from helm_python import HelmError
 
 RULES = ROOT / "dashboards" / "rules"
 
@@ -45,6 +46,26 @@ def test_a_threshold_is_what_values_say(alert: str) -> None:
         assert rules_of(part)[alert]["expr"].endswith(f"> {value}")
     others = {name: rule for name, rule in after.items() if name != alert}
     assert meant(others) == meant({name: rule for name, rule in written("idle-gpu-scaler").items() if name != alert})
+
+
+def test_every_alert_leads_to_its_page_where_it_is_said_where_these_are() -> None:
+    values = {"rules": {"enabled": True, "rawDcgm": True, "runbooks": "https://wiki.example.com/gpus"}}
+    for name, file in {"idle-gpu-scaler": "idle-gpu-scaler", "idle-gpu-scaler-raw-dcgm": "raw-dcgm"}.items():
+        links = {}
+        for rule, body in rules_of(one("PrometheusRule", values, name)).items():
+            link = body.get("annotations", {}).pop("runbook_url", None)
+            assert (link is not None) == ("alert" in body), rule
+            links[rule] = link
+            assert meant({rule: body}) == meant({rule: written(file)[rule]})
+        pages = {str(link).rpartition("/")[2] for link in links.values() if link}
+        assert pages <= {page.name for page in (ROOT / "deploy" / "runbooks").glob("*.md")}
+        assert {link for link in links.values() if link} == {f"https://wiki.example.com/gpus/{page}" for page in pages}
+
+
+@pytest.mark.parametrize("written_so", ["wiki/gpus", "https://wiki.example.com/gpus/", "ftp://wiki.example.com"])
+def test_what_no_link_can_be_made_of_is_refused(written_so: str) -> None:
+    with pytest.raises(HelmError, match="runbooks"):
+        objects({"rules": {"enabled": True, "runbooks": written_so}})
 
 
 def test_rules_on_dcgm_alone_are_asked_for_separately() -> None:
