@@ -13,7 +13,7 @@ Laws:
 
 How it is found: the room for pods of one shape, less the most of it that all other pods could spoil. One place on a
 node is gone when so much of some resource is taken that not even one pod less would leave enough: its slack, and one
-more.
+more. A shape with one node only, which has enough for everybody who may come there, is not spoiled at all.
 
 Worked example: node a has 4 GPUs free and node b 1; a pod of 4 GPUs and a pod of 1. Both fit, but not for sure: there
 is one place for the pod of 4, with no slack, so that the pod of 1 spoils it by going to a. With 5 free on a both are
@@ -124,7 +124,7 @@ class Crowd:
         if known + self._spoiled_by(new, shape) <= spare:
             return True
         self._counts -= 1
-        return self._counts > 0 and self._counted(shape, room, new) <= spare
+        return self._counts > 0 and (self._all_fit(shape, room, new) or self._counted(shape, room, new) <= spare)
 
     def _room(self, shape: int) -> "_Room":
         room = self._rooms.get(shape)
@@ -149,14 +149,22 @@ class Crowd:
             return 0
         return min(room.largest, _most(self._shapes[rival], room.needs))
 
+    def _all_fit(self, shape: int, room: "_Room", new: Mapping[int, int]) -> bool:
+        """Whether the one node that the shape may go to has enough for its pods and all that may come there, too."""
+        if len(room.rooms) != 1 or room.apart:
+            return False
+        [(node, _)] = room.rooms
+        pods = self._coming + Counter(new)
+        taken = _sum_of(
+            (self._shapes[each], n) for each, n in pods.items() if each == shape or self._harms.get((each, shape))
+        )
+        return all(taken[resource] <= self._capacity.free[node][resource] for resource in room.needs)
+
     def _counted(self, shape: int, room: "_Room", new: Mapping[int, int]) -> int:
         """Most places that all rivals together can spoil: by what they take of each resource, and pod by pod."""
         pods = self._coming + Counter(new)
         rivals = [(self._shapes[each], count) for each, count in pods.items() if self._harms.get((each, shape))]
-        taken: Counter[int] = Counter()
-        for rival, number in rivals:
-            for resource, amount in rival.needs:
-                taken[resource] += number * amount
+        taken = _sum_of(rivals)
         by_resource = {
             resource: _affordable(room.costs(resource, self._capacity), taken[resource]) for resource in room.needs
         }
@@ -217,6 +225,15 @@ def _room(shape: Shape, capacity: Capacity) -> _Room:
         largest=max((room for _, room in rooms), default=0),
         apart=frozenset(shape.apart),
     )
+
+
+def _sum_of(pods: Iterable[tuple[Shape, int]]) -> Counter[int]:
+    """What they need together, by resource."""
+    needed: Counter[int] = Counter()
+    for shape, number in pods:
+        for resource, amount in shape.needs:
+            needed[resource] += number * amount
+    return needed
 
 
 def _most(rival: Shape, needs: Mapping[int, int]) -> int:

@@ -8,10 +8,12 @@ Laws:
 
 * GPUs are never promised twice. A gang is promised places for all of its pods, or for none.
 * Whoever is promised places finds them wherever the scheduler puts its pods, and those of others that are on their way
-  (`assurance`), or is tied to them.
+  (`assurance`), or is tied to them. One that is never sure takes a risk when nobody else is on the way, and untied:
+  what is tied to one place has no other when those of its pods that are not have taken it.
 * Nobody starves: a gang that fits once the pods have ended that end now is not delayed by a later one. Later ones may
   use what it does not need (conservative backfilling).
-* A pod that should have ended long ago is not waited for: it may never end.
+* A pod that should have ended long ago is not waited for: it may never end. One that may still come of a gang that has
+  to go takes its place now, and has ended once pods have.
 * A gang for which a ProvisioningRequest has booked capacity comes before those that have only waited longer: it is its
   booking. One for which nodes are on their way keeps what it has found of the rest, until they are late.
 * The order in which gangs are listed changes nothing.
@@ -135,9 +137,11 @@ class Round:
     def hold(self, claim: Claim) -> None:
         """Count the places of one that was let go as taken; where it does not fit whole, as many as it could take."""
         now = most_seats(claim.demands, self._now)
+        self._ends = self._ends or claim.has_to_go
         later = most_seats(claim.demands, self._later) if self._ends else now
         self._now, self._spare = self._now.after(now), self._spare.after(now)
-        self._keep_from(later)
+        if not claim.has_to_go:
+            self._keep_from(later)
         # A pod that no node has room for, now or soon, takes nobody's place.
         pods = pods_of(claim.demands, self._free.index)
         self._let_come(claim.key, Counter({each: n for each, n in pods.items() if any(self._ended.rooms(each))}))
@@ -182,7 +186,7 @@ class Round:
         others: tuple[str, ...] = ()
         for pins in _ways(found, claim.pin_label, self._free):
             pods = pods_of(_pinned(claim.demands, pins), self._free.index)
-            why, others = self._doubt(claim, pods)
+            why, others = self._doubt(claim, pods, may_risk=not pins)
             if why is None:
                 return self._seat(claim, found, pins, pods)
             doubt = why
@@ -197,7 +201,7 @@ class Round:
         self._let_come(claim.key, pods)
         return Seated(seats=found.seats, pins=pins)
 
-    def _doubt(self, claim: Claim, pods: Counter[Shape]) -> tuple[Why | None, tuple[str, ...]]:
+    def _doubt(self, claim: Claim, pods: Counter[Shape], *, may_risk: bool) -> tuple[Why | None, tuple[str, ...]]:
         """Why it is not let go although it fits, and for whom; None where it is."""
         on_their_way = self._on_their_way(pods)
         if not self._may_ask():
@@ -212,7 +216,7 @@ class Round:
         if is_assured(pods_of(claim.demands, empty.index), empty):
             return Why.SCATTERED, ()
         # Waiting would not help it: it is never sure. Better a risk than a gang that never starts.
-        return (Why.PODS_COMING, on_their_way) if on_their_way else (None, ())
+        return (None, ()) if may_risk and not on_their_way else (Why.PODS_COMING, on_their_way)
 
     def _may_ask(self) -> bool:
         """Whether anybody may still be let go in this round, and questions are left."""

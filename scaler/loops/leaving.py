@@ -71,7 +71,8 @@ class Leaving:
         """What their pods may still take. `current` gives a Workload by its key."""
         for workload, taken in self._taken(now, current):
             if not isinstance(taken, str):
-                yield Claim(key="/".join(workload.metadata.key), uid=workload.metadata.uid, demands=taken, at=now)
+                key, uid = "/".join(workload.metadata.key), workload.metadata.uid
+                yield Claim(key=key, uid=uid, demands=taken, at=now, has_to_go=True)
 
     def unread(self, now: datetime, current: Callable[[str], Workload | None]) -> str:
         """Whose pods may still take nobody knows what; empty where that is nobody."""

@@ -40,6 +40,16 @@ def test_a_pod_without_gpus_spoils_no_gpu_place_while_there_are_cores():
     assert not is_assured(pods(free, greedy, workers), free)
 
 
+def test_on_the_only_node_of_a_shape_it_is_enough_that_all_fit_together():
+    """Each resource for itself leaves room for one head less, and one is not to spare for both."""
+    free = capacity_of([node("a", 8, cores=51, labels={"host": "a"}), node("b")], [])
+    head = demand(1, 2, pod_set="head", cores=20, nodes=on({"host": "a"}))
+    worker = demand(1, 5, cores=30, nodes=on({"host": "a"}))
+    assert is_assured(pods(free, head, worker), free)
+    assert not is_assured(pods(free, head, demand(1, 5, cores=32, nodes=on({"host": "a"}))), free)
+    assert not is_assured(pods(free, head, worker, demand(1, 2, pod_set="other")), free), "who may come there, too"
+
+
 def test_eight_small_pods_spoil_no_more_places_of_eight_than_nodes_they_could_take():
     free = capacity_of([node(f"node-{n}", 8) for n in range(10)], [])
     small, large = demand(8, 1, pod_set="small"), demand(2, 8)

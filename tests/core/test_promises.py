@@ -153,6 +153,17 @@ def test_what_is_missing_is_counted_by_pod_set_and_what_is_there_is_kept_for_it(
     assert told(promise(free, [], [awaits, small])) == {"gang": "Lacks", "small": "Lacks"}
 
 
+def test_what_a_gang_that_has_to_go_may_still_take_is_there_for_the_first_in_line_soon():
+    free = capacity_of([node("a"), node("b")], [])
+    leaving = claim("leaving", demand(1, 8), has_to_go=True)
+    first, second = claim("first", demand(2, 8), after=1), claim("second", demand(1, 8), after=2)
+    assert told(promise(free, [leaving], [first, second])) == {"first": "PodsEnding", "second": "Lacks"}
+    assert told(promise(free, [leaving], [second])) == {"second": "Seated"}
+    assert told(promise(free, [leaving], [claim("both", demand(2, 8))])) == {"both": "PodsEnding"}
+    stays = claim("stays", demand(1, 8))
+    assert told(promise(free, [stays], [first, second])) == {"first": "Lacks", "second": "Seated"}
+
+
 # --------------------------------------------------------------------------------------- wherever the scheduler puts it
 
 
@@ -179,6 +190,15 @@ def test_one_that_empty_nodes_could_not_assure_either_is_let_go_rather_than_neve
     whole = capacity_of([node("a", 4), node("b", 1)], [])
     gang = claim("gang", demand(1, 1, pod_set="head"), demand(1, 4))
     assert told(promise(whole, [], [gang])) == {"gang": "Seated"}
+
+
+def test_a_risk_is_taken_untied():
+    """Two workers may take all the room on the node that the head would be tied to; the other one has some then."""
+    hosts = [node(name, 8, cores=50, labels={HOST: name}) for name in ("a", "b")]
+    gang = claim("gang", demand(1, 2, pod_set="head", cores=20), demand(3, 4, cores=20), pin_label=HOST)
+    seated = promise(capacity_of(hosts, []), [], [gang])["team/gang"]
+    assert isinstance(seated, Seated)
+    assert seated.pins == {}
 
 
 def test_pods_that_are_on_their_way_may_go_anywhere():
