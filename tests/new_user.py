@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 from followed_page import ROOT, Helm, Release
 from installed_scaler import InstalledScaler, Names
@@ -264,6 +265,7 @@ async def a_cluster(
         prometheus = PrometheusServer(folder / "prometheus", [*jobs(world, files)])
         exits.callback(prometheus.stop)
         await asyncio.to_thread(prometheus.start)
+        await _has_scraped(prometheus.url)
         (pods := folder / "pods").mkdir()
         scaler = InstalledScaler(world, names, pods, prometheus={PROMETHEUS: prometheus.url})
         await exits.enter_async_context(scaler)
@@ -272,6 +274,17 @@ async def a_cluster(
         assert "Forbidden" not in scaler.log()
         assert names.unknown == []
         await world.kill(Part.KEDA)
+
+
+async def _has_scraped(prometheus: str) -> None:
+    """Waits until there is something of the exporter, which was there long before the user. Raises: TimeoutError."""
+    query = {"query": "DCGM_FI_DEV_GPU_UTIL and DCGM_FI_PROF_GR_ENGINE_ACTIVE"}
+    async with asyncio.timeout(SECONDS), aiohttp.ClientSession(prometheus) as session:
+        while True:
+            async with session.get("/api/v1/query", params=query) as answer:
+                if (await answer.json())["data"]["result"]:
+                    return
+            await asyncio.sleep(0.1)
 
 
 def jobs(world: World, files: Path) -> Iterator[Json]:
