@@ -14,7 +14,7 @@ With a `label` nodes are for one request each: they carry its name, and the clas
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 
 from gate_bustle import SECOND, BusyTown, gpus_of
@@ -41,6 +41,10 @@ class Fate:
     revoked_at: datetime | None
     ordered: int | None = None
     """Nodes that were ordered; None before that."""
+
+
+_BOOKED_FOR = timedelta(minutes=10)
+"""As Cluster Autoscaler does, where nothing goes wrong."""
 
 
 class Whims:
@@ -103,7 +107,7 @@ class Whims:
             decided_at=decided,
             provisioned_at=said,
             nodes_at=decided + dice.choice((0, 0, 2, 4)) * SECOND * (name != "early"),
-            expires_at=said + dice.randrange(10) * SECOND if has_end else None,
+            expires_at=said + (dice.randrange(10) * SECOND if has_end else _BOOKED_FOR),
             revoked_at=said + dice.randrange(2, 10) * SECOND if name == "revoked" else None,
         )
 
