@@ -29,8 +29,6 @@ class Claim:
     """Whether a ProvisioningRequest has booked capacity for it."""
     awaits_nodes: bool = False
     """Whether nodes are on their way for what it lacks, and are not late."""
-    is_brief: bool = False
-    """Whether it is over in seconds, with any pods that come yet: those of a gang that has stopped."""
     waits_for_pods: bool = False
     """Whether it keeps its places, and is not let go yet: pods of those that gave up quota for it have not ended."""
     may_ask: bool = False

@@ -12,8 +12,7 @@ Laws:
   what is tied to one place has no other when those of its pods that are not have taken it.
 * Nobody starves: a gang that fits once the pods have ended that end now is not delayed by a later one. Later ones may
   use what it does not need (conservative backfilling).
-* A pod that should have ended long ago is not waited for: it may never end. One that may still come of a gang that
-  has stopped takes its place now, and has ended once pods have.
+* A pod that should have ended long ago is not waited for: it may never end.
 * A gang for which a ProvisioningRequest has booked capacity comes before those that have only waited longer: it is its
   booking. One for which nodes are on their way keeps what it has found of the rest, until they are late.
 * The order in which gangs are listed changes nothing.
@@ -137,11 +136,9 @@ class Round:
     def hold(self, claim: Claim) -> None:
         """Count the places of one that was let go as taken; where it does not fit whole, as many as it could take."""
         now = most_seats(claim.demands, self._now)
-        self._ends = self._ends or claim.is_brief
         later = most_seats(claim.demands, self._later) if self._ends else now
         self._now, self._spare = self._now.after(now), self._spare.after(now)
-        if not claim.is_brief:
-            self._keep_from(later)
+        self._keep_from(later)
         # A pod that no node has room for, now or soon, takes nobody's place.
         pods = pods_of(claim.demands, self._free.index)
         self._let_come(claim.key, Counter({each: n for each, n in pods.items() if any(self._ended.rooms(each))}))

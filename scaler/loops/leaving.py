@@ -10,8 +10,6 @@ Laws:
   job has stopped then), and a moment longer: copies of Workloads and of pods are never quite in step.
 * A pod that is there and waits for a node may get one, for as long as it is there. A job whose controller has stopped
   working leaves such pods behind, and a restart finds them.
-* Once the quota is released, places are taken for that moment only: who is first in line waits for them. Before, and by
-  pods that are there, they may be taken for long, and he lacks them.
 * Pods that are on nodes are not counted here: they hold what they hold until they are gone.
 * What cannot be read is not nothing: for as long as pods may come whose needs nobody knows, nobody knows what is free.
 
@@ -71,29 +69,27 @@ class Leaving:
 
     def claims(self, now: datetime, current: Callable[[str], Workload | None]) -> Iterator[Claim]:
         """What their pods may still take. `current` gives a Workload by its key."""
-        for leaver, taken in self._taken(now, current):
+        for workload, taken in self._taken(now, current):
             if not isinstance(taken, str):
-                key, uid = "/".join(leaver.workload.metadata.key), leaver.workload.metadata.uid
-                is_brief = leaver.since is not None and taken is leaver.owed
-                yield Claim(key=key, uid=uid, demands=taken, at=now, is_brief=is_brief)
+                yield Claim(key="/".join(workload.metadata.key), uid=workload.metadata.uid, demands=taken, at=now)
 
     def unread(self, now: datetime, current: Callable[[str], Workload | None]) -> str:
         """Whose pods may still take nobody knows what; empty where that is nobody."""
-        for leaver, taken in self._taken(now, current):
+        for workload, taken in self._taken(now, current):
             if isinstance(taken, str):
-                key = "/".join(leaver.workload.metadata.key)
+                key = "/".join(workload.metadata.key)
                 return f"{key} has to go, and what its pods need that may still come cannot be read: {taken}"
         return ""
 
     def _taken(
         self, now: datetime, current: Callable[[str], Workload | None]
-    ) -> Iterator[tuple[_Leaver, tuple[Demand, ...] | str]]:
+    ) -> Iterator[tuple[Workload, tuple[Demand, ...] | str]]:
         """Those with pods that may still come, and what these need, or why nobody knows. All others are forgotten."""
         for uid, leaver in list(self._leavers.items()):
             may_make_pods = self._may_make_pods(leaver, now, current)
             taken = (leaver.owed if may_make_pods else ()) or self._of_pods(leaver.workload)
             if isinstance(taken, str) or any(each.count for each in taken):
-                yield leaver, taken
+                yield leaver.workload, taken
             elif not may_make_pods:
                 del self._leavers[uid]
 

@@ -153,17 +153,6 @@ def test_what_is_missing_is_counted_by_pod_set_and_what_is_there_is_kept_for_it(
     assert told(promise(free, [], [awaits, small])) == {"gang": "Lacks", "small": "Lacks"}
 
 
-def test_what_a_gang_that_has_stopped_may_still_take_is_there_for_the_first_in_line_soon():
-    free = capacity_of([node("a"), node("b")], [])
-    leaving = claim("leaving", demand(1, 8), is_brief=True)
-    first, second = claim("first", demand(2, 8), after=1), claim("second", demand(1, 8), after=2)
-    assert told(promise(free, [leaving], [first, second])) == {"first": "PodsEnding", "second": "Lacks"}
-    assert told(promise(free, [leaving], [second])) == {"second": "Seated"}
-    assert told(promise(free, [leaving], [claim("both", demand(2, 8))])) == {"both": "PodsEnding"}
-    stays = claim("stays", demand(1, 8))
-    assert told(promise(free, [stays], [first, second])) == {"first": "Lacks", "second": "Seated"}
-
-
 # --------------------------------------------------------------------------------------- wherever the scheduler puts it
 
 

@@ -42,10 +42,8 @@ class Place:
     def later(self, seconds: float) -> int:
         """Places that are taken after so many seconds more."""
         self.now += timedelta(seconds=seconds)
-        return sum(demand.count for claim in self.claims() for demand in claim.demands)
-
-    def claims(self) -> list[Claim]:
-        return list(self.leaving.claims(self.now, lambda _: self.current))
+        claims: list[Claim] = list(self.leaving.claims(self.now, lambda _: self.current))
+        return sum(demand.count for claim in claims for demand in claim.demands)
 
     def unread(self, seconds: float) -> bool:
         """Whether after so many seconds more nobody knows what its pods will take."""
@@ -101,18 +99,6 @@ def test_a_pod_that_waits_for_a_node_keeps_its_place_for_as_long_as_it_is_there(
     assert [place.later(seconds) for seconds in (0, 4, 600)] == [1, 1, 1]
     place.waiting = Counter()
     assert place.later(1) == 0
-
-
-def test_only_that_moment_is_brief(place: Place) -> None:
-    """A job that is not told to stop, and a pod that nobody deletes, may keep their places for long."""
-    place.goes()
-    place.current = _made(_evicted())
-    assert [each.is_brief for each in place.claims()] == [False]
-    place.current = _made(_released())
-    assert [each.is_brief for each in place.claims()] == [True]
-    place.waiting["main"] = 1
-    place.now += AFTERWARDS
-    assert [each.is_brief for each in place.claims()] == [False]
 
 
 def test_what_cannot_be_read_is_unread_for_as_long_as_pods_may_come(place: Place) -> None:
