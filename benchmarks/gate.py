@@ -5,7 +5,7 @@
 The clusters and gangs are those of `benchmarks.placement`: nodes of 8 GPUs in three flavors, gangs of 1 to 64 pods, a
 third of them with two or three PodSets, no two with the same requests; of the pods on the nodes 2 % end. Two measures:
 
-* promises: who is promised what, in values of the core (`core/promises.py`), with 50 gangs that were let go before and
+* promises: which gang reserves which nodes (`placement/reservations.py`), with 50 gangs that were released before and
   whose pods are not on nodes yet. A cluster that is empty lets a hundred go in one round, one that is full none.
 * tick: the whole of it, from objects as reflectors keep them to the patches of the Workloads, with an API in memory:
   the first one, in which every entry gets its first message, and the next, in which nothing has changed. Promises are
@@ -34,30 +34,32 @@ from rich.table import Table
 
 from benchmarks.placement import GPU, KINDS, Kind, nodes_of, occupants_of
 from benchmarks.tick import machine
-from scaler.core.claims import Claim, Verdict
-from scaler.core.placement import Demand, NodeIndex, capacity_of
-from scaler.core.promises import promise
+from scaler.admission.checks import AdmissionChecks
+from scaler.admission.controller import AdmissionCheckController
+from scaler.admission.provisioning.controller import ProvisioningController
+from scaler.admission.provisioning.requests import workload_uid_of
+from scaler.admission.terminating_pods import TerminatingPodIndex
+from scaler.admission.watch import AdmissionStores, AdmissionWatch
+from scaler.decision.cluster_state import ClusterState, pod_indexes, scalable_workload_indexes, workload_indexes
 from scaler.errors import KubeError
-from scaler.kube.accelerators import GpuResources
-from scaler.kube.copies import LiveCopy
 from scaler.kube.events import ObjectReference
-from scaler.kube.kueue_objects import Workload
-from scaler.kube.nodes import Node
-from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
-from scaler.kube.provisioning_objects import ProvisioningRequest
-from scaler.kube.quota_objects import AdmissionCheck, ResourceFlavor
-from scaler.kube.reclaim_policy_objects import ReclaimPolicy
+from scaler.kube.object_cache import Index, KubeObject, ObjectCache
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.kueue_queues import AdmissionCheck, ResourceFlavor
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.nodes import Node
+from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.resources import PROVISIONING_REQUEST
 from scaler.kube.reflector import Reflecting
-from scaler.kube.resources import PROVISIONING_REQUEST
-from scaler.kube.store import Index, KubeObject
-from scaler.kueue.provisioning_requests import workload_uid_of
-from scaler.loops.cluster import Cluster, pod_indexes, scalable_workload_indexes, workload_indexes
-from scaler.loops.endings import Endings
-from scaler.loops.gate import Gate
-from scaler.loops.gate_checks import Checks
-from scaler.loops.gate_view import Copies, GateView
-from scaler.loops.nodes_view import NodesView
-from scaler.loops.provisioning import Provisioning
+from scaler.placement.capacity import capacity_of
+from scaler.placement.demand import NodeDemand
+from scaler.placement.node_index import NodeIndex
+from scaler.placement.node_watch import NodeWatch
+from scaler.placement.requests import PlacementRequest, PlacementResult, ReservationQueue
+from scaler.placement.reservations import place_in_order
 
 TARGET_S = 1.0
 """For one tick, at 1,000 gangs and 2,000 nodes."""
@@ -79,16 +81,16 @@ def promises(kind: Kind, node_count: int, gang_count: int) -> tuple[float, str]:
     held = [claim(-1 - number, kind.gangs(chance, node_count)) for number in range(LET_GO)]
     gc.collect()
     started = process_time()
-    verdicts = promise(capacity, held, waiting)
+    verdicts = place_in_order(ReservationQueue(capacity=capacity, held=tuple(held), waiting=tuple(waiting)))
     return process_time() - started, told(verdicts)
 
 
-def claim(number: int, demands: list[Demand]) -> Claim:
+def claim(number: int, demands: list[NodeDemand]) -> PlacementRequest:
     at = NOW + timedelta(seconds=number)
-    return Claim(key=f"team/gang-{number}", uid=f"uid-{number:06}", demands=tuple(demands), at=at)
+    return PlacementRequest(key=f"team/gang-{number}", uid=f"uid-{number:06}", demands=tuple(demands), at=at)
 
 
-def told(verdicts: Mapping[str, Verdict]) -> str:
+def told(verdicts: Mapping[str, PlacementResult]) -> str:
     counts: dict[str, int] = {}
     for each in verdicts.values():
         name = str(getattr(each, "why", type(each).__name__))
@@ -99,7 +101,7 @@ def told(verdicts: Mapping[str, Verdict]) -> str:
 # Whole ticks
 
 
-class Still(LiveCopy[T]):
+class Still(ObjectCache[T]):
     """A copy that follows nothing."""
 
     def __init__(self, kind: type[T], bodies: list[Json], indexes: Mapping[str, Index[T]] | None = None) -> None:
@@ -214,7 +216,7 @@ def container(requests: Mapping[str, int]) -> Json:
     return {"name": "main", "image": "train:1", "resources": {"requests": amounts}}
 
 
-def workload_json(number: int, demands: list[Demand]) -> Json:
+def workload_json(number: int, demands: list[NodeDemand]) -> Json:
     pod_sets = [
         {
             "name": each.pod_set,
@@ -244,13 +246,15 @@ def workload_json(number: int, demands: list[Demand]) -> Json:
     }
 
 
-def gate_over(nodes: list[Json], pods: list[Json], workloads: list[Json], *, asks: bool) -> tuple[Gate, Memory]:
+def gate_over(
+    nodes: list[Json], pods: list[Json], workloads: list[Json], *, asks: bool
+) -> tuple[AdmissionCheckController, Memory]:
     parameters = {"apiGroup": "idlegpu.io", "kind": "ReclaimPolicy", "name": "policy"}
     spec = {"controllerName": "idlegpu.io/reclaim", **({"parameters": parameters} if asks else {})}
     check = {"metadata": meta("gate", 0, generation=1), "spec": spec}
     policy = {"metadata": meta("policy", 0), "spec": {"provisioning": {"className": "example.com"}}}
     api = Memory([*workloads, check])
-    copies = Copies(
+    copies = AdmissionStores(
         workloads=Still(Workload, workloads, workload_indexes()),
         pods=Still(Pod, pods, pod_indexes(GPUS)),
         checks=Still(AdmissionCheck, [check]),
@@ -260,23 +264,23 @@ def gate_over(nodes: list[Json], pods: list[Json], workloads: list[Json], *, ask
     stores: Any = copies
     requests = Requests(ProvisioningRequest, [], {"workload": workload_uid_of})
     api.written = lambda body: follow(stores, requests, body)
-    cluster = Cluster(
+    cluster = ClusterState(
         scaled_objects=Still(ScaledObject, []),
         scalable_workloads=Still(ScalableWorkload, [], scalable_workload_indexes()),
         workloads=copies.workloads,
         pods=copies.pods,
         gpus=GPUS,
     )
-    free = NodesView(stores.nodes, stores.pods, stores.workloads, max_age=timedelta(minutes=1))
-    view = GateView(cluster, copies, clock=lambda: NOW)
+    free = NodeWatch(stores.nodes, stores.pods, stores.workloads, max_age=timedelta(minutes=1))
+    view = AdmissionWatch(cluster, copies, clock=lambda: NOW)
     policies: Any = Still(ReclaimPolicy, [policy])
-    endings = Endings(cluster, copies.workloads, copies.pods)
-    provisioning = Provisioning(api, requests, lambda name: copies.flavors.get("", name), Silent())
-    gate = Gate(
+    endings = TerminatingPodIndex(cluster, copies.workloads, copies.pods)
+    provisioning = ProvisioningController(api, requests, lambda name: copies.flavors.get("", name), Silent())
+    gate = AdmissionCheckController(
         api,
         view,
         endings,
-        Checks(api, policies, Silent()),
+        AdmissionChecks(api, policies, Silent()),
         Silent(),
         capacity=free.capacity,
         provisioning=provisioning if asks else None,
@@ -321,7 +325,7 @@ async def asking(kind: Kind, node_count: int, gang_count: int) -> tuple[float, i
     return seconds, sum(1 for each in report.waiting if each.progress is not None and each.progress.request)
 
 
-async def timed_tick(gate: Gate, now: datetime) -> float:
+async def timed_tick(gate: AdmissionCheckController, now: datetime) -> float:
     started = process_time()
     await gate.tick(now)
     return process_time() - started

@@ -1,12 +1,12 @@
-"""Does the gate keep its laws in 10,000 random runs? Those of tests/loops/gate_runs.py, as many as one likes.
+"""Does the gate keep its laws in 10,000 random runs? Those of tests/sim/random_runs.py, as many as one likes.
 
     uv run python -m benchmarks.gate_property [--runs 10000] [--seed 0] [--jobs 2]
 
 A run is a small cluster in virtual time: the embedded Kueue, Job controller and RayCluster operator, our gate and what
 asks for nodes, nodes of 4 and 8 GPUs, a scheduler that puts pods wherever there is room, up to eight gangs; pods that
 end slowly, evictions, preemptions, deletions, restarts and deaths of our process, refused and lost API calls, requests
-that fail, expire and are revoked. The laws are named in tests/loops/gate_laws.py. A run that breaks one is told as a
-story; `--seed N --runs 1` tells it again. Runs are shared out over `--jobs` processes.
+that fail, expire and are revoked. The laws stand in tests/sim/admission_laws.py. A run that breaks one is told as
+a story; `--seed N --runs 1` tells it again. Runs are shared out over `--jobs` processes.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.tick import machine
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "loops")]
+sys.path.insert(0, str(TESTS))
 AT_ONCE = 50
 STORIES = 3
 """Broken runs that are told in full."""
@@ -38,7 +38,7 @@ STORIES = 3
 def played(seeds: Iterable[int]) -> tuple[list[Any], float]:
     """What came of these runs, and the seconds of processor time that they took."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    play = import_module("gate_runs").play
+    play = import_module("sim.random_runs").play
 
     async def all_of_them() -> list[Any]:
         return [await play(seed) for seed in seeds]
@@ -53,7 +53,7 @@ def shared_out(seeds: range, jobs: int) -> Iterator[tuple[list[Any], float]]:
         yield from map(played, batches)
         return
     # What comes back is unpickled here: its module has to be there.
-    import_module("gate_runs")
+    import_module("sim.random_runs")
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(played, batches)
 

@@ -34,14 +34,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from scaler.core.quota.cycle import Considered, Cycle
-from scaler.core.quota.model import Workload
-from scaler.core.quota.queues import Outcome
-from scaler.core.quota.shares import dominant_resource_share
-from scaler.core.quota.simulation import QUIET_CYCLES, Limits, Simulation
-from scaler.core.quota.snapshot import Snapshot
-from scaler.core.quota.tree import Node
-from scaler.kueue.quota_snapshot import snapshot_of
+from scaler.quota.cycle import Considered, SchedulingCycle
+from scaler.quota.fair_sharing import dominant_resource_share
+from scaler.quota.from_objects.snapshot_updater import snapshot_of
+from scaler.quota.model import QuotaWorkload
+from scaler.quota.queues import CycleOutcome
+from scaler.quota.simulation import QUIET_CYCLES, Simulation, SimulationLimits
+from scaler.quota.snapshot import Snapshot
+from scaler.quota.tree import TreeNode
 
 Json = dict[str, Any]
 Assignments = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
@@ -58,7 +58,7 @@ class Replay:
     drained: dict[str, str]
     admitted: dict[str, tuple[str, Assignments]]
     pending: set[str]
-    cycles: list[list[Cycle]]
+    cycles: list[list[SchedulingCycle]]
     """One of every tree."""
     converged: bool
     reasons: dict[str, str]
@@ -95,7 +95,7 @@ def replay(scenario: Json, *, deactivate: bool = True, late: bool = False) -> Re
         tree.deactivate(key for key in inactive if key in tree)
     before = quota_of(trees)
     workloads = [each for each in scenario["objects"] if each["kind"] == "Workload"]
-    cycles, converged = run_in_step(trees, Limits.of(len(workloads)), late=late)
+    cycles, converged = run_in_step(trees, SimulationLimits.of(len(workloads)), late=late)
     admitted = {each.key: (each.held.cluster_queue, assignments_of(each)) for tree in trees for each in tree.holders}
     waiting = {f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in workloads}
     pending = waiting - inactive - admitted.keys()
@@ -111,9 +111,11 @@ def replay(scenario: Json, *, deactivate: bool = True, late: bool = False) -> Re
     )
 
 
-def run_in_step(trees: Sequence[Simulation], limits: Limits, *, late: bool) -> tuple[list[list[Cycle]], bool]:
+def run_in_step(
+    trees: Sequence[Simulation], limits: SimulationLimits, *, late: bool
+) -> tuple[list[list[SchedulingCycle]], bool]:
     """Run all trees side by side, as the one scheduler of a cluster does; whether they settle."""
-    cycles: list[list[Cycle]] = []
+    cycles: list[list[SchedulingCycle]] = []
     preemptions = quiet = 0
     decided = False
     while True:
@@ -134,7 +136,7 @@ def run_in_step(trees: Sequence[Simulation], limits: Limits, *, late: bool) -> t
             return cycles, False
 
 
-def assignments_of(workload: Workload) -> Assignments:
+def assignments_of(workload: QuotaWorkload) -> Assignments:
     return tuple((each.name, each.count, tuple(sorted(each.flavors.items()))) for each in workload.held.assignments)
 
 
@@ -146,7 +148,7 @@ def quota_of(trees: Iterable[Simulation]) -> Json:
     }
 
 
-def numbers(node: Node) -> Json:
+def numbers(node: TreeNode) -> Json:
     return {
         "usage": {f"{key}": value for key, value in node.usage.items()},
         "subtreeQuota": {f"{key}": value for key, value in node.subtree.items()},
@@ -184,7 +186,7 @@ def difference_of_endings(final: Json, found: Replay) -> Iterator[str]:
     yield from difference_of_sets("pending", final["pending"], found.pending)
 
 
-def difference_of_decisions(expected: Json, parts: Sequence[Cycle]) -> Iterator[str]:
+def difference_of_decisions(expected: Json, parts: Sequence[SchedulingCycle]) -> Iterator[str]:
     """Of one cycle."""
     where = f"cycle {expected['cycle']}"
     admitted = {
@@ -198,7 +200,7 @@ def difference_of_decisions(expected: Json, parts: Sequence[Cycle]) -> Iterator[
     yield from difference_of_sets(f"{where} preempted", preempted, gone)
 
 
-def difference_of_cycles(expected: Sequence[Json], found: Sequence[Sequence[Cycle]]) -> Iterator[str]:
+def difference_of_cycles(expected: Sequence[Json], found: Sequence[Sequence[SchedulingCycle]]) -> Iterator[str]:
     for listed, parts in zip_longest(expected, found[: len(expected)], fillvalue=()):
         yield from difference_of_decisions(listed, parts)  # type: ignore[arg-type]
 
@@ -245,11 +247,11 @@ def prefixed(prefix: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def traced(considered: Considered) -> str:
-    skipped = "skipped:" if considered.outcome is Outcome.SKIPPED else ""
+    skipped = "skipped:" if considered.outcome is CycleOutcome.SKIPPED else ""
     return f"{considered.workload}={skipped}{considered.outcome}"
 
 
-def difference_of_traces(expected: Json, parts: Sequence[Cycle]) -> Iterator[str]:
+def difference_of_traces(expected: Json, parts: Sequence[SchedulingCycle]) -> Iterator[str]:
     """The order counts inside a tree only, and of heads that are not nominated not at all."""
     for part in parts:
         ours = [traced(each) for each in part.considered]
@@ -388,7 +390,7 @@ def show(line: bytes, console: Console) -> None:
         console.print(f"* {each}", highlight=False)
 
 
-def told(considered: Considered, cycle: Cycle) -> str:
+def told(considered: Considered, cycle: SchedulingCycle) -> str:
     where = next((each for each in cycle.admitted if each.key == considered.workload), None)
     return traced(considered) + (f" {assignments_of(where)}" if where else "")
 

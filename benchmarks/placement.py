@@ -31,21 +31,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.tick import machine
-from scaler.core.nodes import NodeSelection, Taint, Toleration
-from scaler.core.placement import (
-    Capacity,
-    Demand,
-    Misfit,
-    Node,
-    NodeIndex,
-    Occupant,
-    Placement,
-    Rooms,
-    Unproven,
-    capacity_of,
-    fits,
-    place,
-)
+from scaler.kube.scheduling import NodeSelection, Taint, Toleration
+from scaler.placement.allocations import BoundPod
+from scaler.placement.capacity import Capacity, capacity_of
+from scaler.placement.demand import NodeDemand
+from scaler.placement.fit import Placement, fits, place
+from scaler.placement.node_index import NodeIndex, NodeInfo
+from scaler.placement.pod_slots import PodSlots
+from scaler.placement.shortage import Misfit, Unproven
 
 TARGET_S = 1.0
 """For all gangs together, at 2,000 nodes."""
@@ -67,11 +60,11 @@ class Kind:
     """On a node."""
     free_gib: int = 400
     """On a node."""
-    gangs: Callable[[random.Random, int], list[Demand]] = lambda chance, _: mixed_gang(chance)
+    gangs: Callable[[random.Random, int], list[NodeDemand]] = lambda chance, _: mixed_gang(chance)
     """One of those that wait, for a cluster of so many nodes."""
 
 
-def mixed_gang(chance: random.Random) -> list[Demand]:
+def mixed_gang(chance: random.Random) -> list[NodeDemand]:
     nodes = NodeSelection(labels={"gpu": chance.choice(FLAVORS)}, tolerations=TOLERATIONS)
     first = chance.choice([1, 1, 2, 4, 8, 16, 64])
     return [
@@ -80,7 +73,7 @@ def mixed_gang(chance: random.Random) -> list[Demand]:
     ]
 
 
-def tight_gang(chance: random.Random, node_count: int) -> list[Demand]:
+def tight_gang(chance: random.Random, node_count: int) -> list[NodeDemand]:
     nodes = NodeSelection(labels={"rack": f"r{chance.randrange(node_count // 16)}"}, tolerations=TOLERATIONS)
     sizes = chance.sample(range(1, 8), 4)
     counts, most = [1] * 4, 128 * chance.uniform(0.85, 1.0)
@@ -92,13 +85,13 @@ def tight_gang(chance: random.Random, node_count: int) -> list[Demand]:
     ]
 
 
-def pod_set(number: int, count: int, gpus: int, nodes: NodeSelection, chance: random.Random) -> Demand:
+def pod_set(number: int, count: int, gpus: int, nodes: NodeSelection, chance: random.Random) -> NodeDemand:
     requests = {
         GPU: gpus,
         "cpu": 6_000 * gpus + chance.randint(0, 1_000),
         "memory": 32 * GIB * gpus + chance.randint(0, GIB),
     }
-    return Demand(pod_set=f"set-{number}", count=count, requests=requests, nodes=nodes)
+    return NodeDemand(pod_set=f"set-{number}", count=count, requests=requests, nodes=nodes)
 
 
 KINDS = {
@@ -110,9 +103,9 @@ KINDS = {
 }
 
 
-def nodes_of(count: int) -> list[Node]:
+def nodes_of(count: int) -> list[NodeInfo]:
     return [
-        Node(
+        NodeInfo(
             name=f"gpu-{number:05}",
             labels={
                 "kubernetes.io/hostname": f"gpu-{number:05}",
@@ -126,17 +119,17 @@ def nodes_of(count: int) -> list[Node]:
     ]
 
 
-def occupants_of(nodes: list[Node], kind: Kind, chance: random.Random) -> Iterator[Occupant]:
+def occupants_of(nodes: list[NodeInfo], kind: Kind, chance: random.Random) -> Iterator[BoundPod]:
     """What fills the nodes. Every pod with GPUs belongs to a workload of its own."""
     for node in nodes:
-        yield Occupant(pod=f"system/{node.name}", node=node.name, requests={"cpu": chance.randint(500, 1_500)})
+        yield BoundPod(pod=f"system/{node.name}", node=node.name, requests={"cpu": chance.randint(500, 1_500)})
         taken = 8 - kind.free_gpus(chance)
         memory = (1024 - kind.free_gib) * GIB // max(1, taken)
         while taken > 0:
             gpus = min(taken, chance.choice([1, 1, 2, 4, 8]))
             requests = {GPU: gpus, "cpu": 8_000 * gpus, "memory": memory * gpus + chance.randint(-GIB, 0)}
             name = f"team/{node.name}-{taken}"
-            yield Occupant(
+            yield BoundPod(
                 pod=name, node=node.name, requests=requests, workload=name, terminating=chance.random() < 0.02
             )
             taken -= gpus
@@ -186,15 +179,15 @@ def measure(kind: Kind, node_count: int, gang_count: int) -> Result:
     )
 
 
-def promise(gangs: list[list[Demand]], capacity: Capacity) -> None:
+def promise(gangs: list[list[NodeDemand]], capacity: Capacity) -> None:
     for gang in gangs:
         found = place(gang, capacity)
         if isinstance(found, Placement):
-            capacity = capacity.after(found.seats)
+            capacity = capacity.after(found.placements)
 
 
 def measure_victims(
-    gangs: list[list[Demand]], capacity: Capacity, occupants: list[Occupant], chance: random.Random
+    gangs: list[list[NodeDemand]], capacity: Capacity, occupants: list[BoundPod], chance: random.Random
 ) -> tuple[float, float]:
     """For one question about a set of sixteen victims: by a capacity without them, and counted along."""
     workloads = [each.workload for each in occupants if each.workload]
@@ -203,15 +196,15 @@ def measure_victims(
     gang = next(gang for gang in gangs if len(gang) == 1 and gang[0].count == 8)
     sets = [chance.sample(workloads, min(16, len(workloads))) for _ in range(VICTIM_SETS)]
     _, by_capacity = timed(lambda: [fits(gang, capacity.without(victims)) for victims in sets])
-    rooms = Rooms(gang, capacity)
+    slots = PodSlots(gang, capacity)
 
     def count_along() -> None:
         for victims in sets:
             for victim in victims:
-                rooms.leave(victim)
-                _ = rooms.is_possible
+                slots.remove_workload(victim)
+                _ = slots.could_fit
             for victim in victims:
-                rooms.come_back(victim)
+                slots.restore_workload(victim)
 
     _, by_count = timed(count_along)
     return by_capacity / len(sets), by_count / (len(sets) * 2 * len(sets[0]))

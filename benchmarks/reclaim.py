@@ -39,30 +39,32 @@ from time import perf_counter, process_time
 from rich.console import Console
 from rich.table import Table
 
-from scaler.core.costs import Stake, Weights, cost_of
-from scaler.core.nodes import ANYWHERE, NodeSelection
-from scaler.core.placement import Capacity, Node, Occupant, capacity_of
-from scaler.core.quota.amounts import FlavorResource
-from scaler.core.quota.demands import Market
-from scaler.core.quota.model import (
-    ClusterQueue,
+from scaler.kube.scheduling import ANYWHERE, NodeSelection, Selector
+from scaler.placement.allocations import BoundPod
+from scaler.placement.capacity import Capacity, capacity_of
+from scaler.placement.node_index import NodeInfo
+from scaler.quota.demands import FlavorOptions
+from scaler.quota.model import (
     Flavor,
-    LocalQueue,
-    PodSet,
-    PodSetAssignment,
+    FlavorResource,
     Preemption,
     PreemptionPolicy,
     Quota,
+    QuotaClusterQueue,
+    QuotaLocalQueue,
+    QuotaPodSet,
+    QuotaPodSetAssignment,
+    QuotaResourceGroup,
+    QuotaWorkload,
     Reservation,
-    ResourceGroup,
-    Workload,
 )
-from scaler.core.quota.roster import World
-from scaler.core.quota.snapshot import Snapshot
-from scaler.core.quota.tree import Tree
-from scaler.core.reclaim import Candidate, NoPlan, Plan, Request, Scene, plan_reclaim, still_holds
-from scaler.core.scopes import Member
-from scaler.core.selectors import Selector
+from scaler.quota.snapshot import Snapshot
+from scaler.quota.tree import Tree
+from scaler.quota.workload_index import SchedulingContext
+from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.costs import CostWeights, SuspensionImpact, cost_of
+from scaler.reclaim.search.quota_problem import plan_reclaim, revalidate
+from scaler.reclaim.search.values import Candidate, NoPlan, PlanningTree, PlanRequest, ReclaimPlan
 
 GPU = "nvidia.com/gpu"
 NOW = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
@@ -140,11 +142,11 @@ class Cluster:
 
     size: Size
     rng: random.Random = field(default_factory=lambda: random.Random(2_026))
-    queues: list[ClusterQueue] = field(default_factory=list)
-    workloads: list[Workload] = field(default_factory=list)
-    idle: list[tuple[Workload, int]] = field(default_factory=list)
+    queues: list[QuotaClusterQueue] = field(default_factory=list)
+    workloads: list[QuotaWorkload] = field(default_factory=list)
+    idle: list[tuple[QuotaWorkload, int]] = field(default_factory=list)
     """With their GPUs."""
-    pod_sets: dict[tuple[Class, str], tuple[PodSet, ...]] = field(default_factory=dict)
+    pod_sets: dict[tuple[Class, str], tuple[QuotaPodSet, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = self.size
@@ -158,12 +160,12 @@ class Cluster:
             self.workloads += [each for each, _ in held]
             self.workloads += [self._waiting(queue, CLASSES[i % len(CLASSES)]) for i in range(waiting)]
 
-    def _queue(self, name: str, cohort: str) -> ClusterQueue:
+    def _queue(self, name: str, cohort: str) -> QuotaClusterQueue:
         flavors = self.size.flavors
-        group = ResourceGroup(resources=frozenset({GPU}), flavors=flavors)
+        group = QuotaResourceGroup(resources=frozenset({GPU}), flavors=flavors)
         shares = [NOMINAL // len(flavors) + (i < NOMINAL % len(flavors)) for i in range(len(flavors))]
         self.queues.append(
-            ClusterQueue(
+            QuotaClusterQueue(
                 name=name,
                 cohort=cohort,
                 groups=(group,),
@@ -177,7 +179,7 @@ class Cluster:
         )
         return self.queues[-1]
 
-    def _holders(self, queue: ClusterQueue) -> list[tuple[Workload, int]]:
+    def _holders(self, queue: QuotaClusterQueue) -> list[tuple[QuotaWorkload, int]]:
         """Workloads that hold all of the queue's quota, in pieces, in any order."""
         held = []
         for key, quota in queue.quotas.items():
@@ -189,26 +191,30 @@ class Cluster:
         self.rng.shuffle(held)
         return held
 
-    def _holding(self, queue: ClusterQueue, key: FlavorResource, gpus: int) -> Workload:
-        assignment = PodSetAssignment(name="main", count=1, flavors={GPU: key.flavor}, usage={GPU: gpus})
+    def _holding(self, queue: QuotaClusterQueue, key: FlavorResource, gpus: int) -> QuotaWorkload:
+        assignment = QuotaPodSetAssignment(name="main", count=1, flavors={GPU: key.flavor}, usage={GPU: gpus})
         at = NOW - timedelta(hours=5) + timedelta(seconds=self.rng.randrange(7_200))
         reservation = Reservation(cluster_queue=queue.name, at=at, assignments=(assignment,), usage={key: gpus})
         return replace(
-            self._workload("holds", queue, LARGE.priority, (PodSet(name="main", count=1, requests={GPU: gpus}),)),
+            self._workload("holds", queue, LARGE.priority, (QuotaPodSet(name="main", count=1, requests={GPU: gpus}),)),
             reservation=reservation,
             admitted=True,
         )
 
-    def _waiting(self, queue: ClusterQueue, kind: Class) -> Workload:
+    def _waiting(self, queue: QuotaClusterQueue, kind: Class) -> QuotaWorkload:
         bound = self.rng.choice(self.size.flavors) if len(self.size.flavors) > 1 and self.rng.random() < 0.5 else ""
         if (kind, bound) not in self.pod_sets:
             nodes = NodeSelection(labels={"gpu": bound}) if bound else ANYWHERE
-            self.pod_sets[kind, bound] = (PodSet(name="main", count=kind.pods, requests={GPU: kind.gpus}, nodes=nodes),)
+            self.pod_sets[kind, bound] = (
+                QuotaPodSet(name="main", count=kind.pods, requests={GPU: kind.gpus}, nodes=nodes),
+            )
         return self._workload(kind.name, queue, kind.priority, self.pod_sets[kind, bound])
 
-    def _workload(self, name: str, queue: ClusterQueue, priority: int, pod_sets: tuple[PodSet, ...]) -> Workload:
+    def _workload(
+        self, name: str, queue: QuotaClusterQueue, priority: int, pod_sets: tuple[QuotaPodSet, ...]
+    ) -> QuotaWorkload:
         number = len(self.workloads) + self.rng.randrange(10**9)
-        return Workload(
+        return QuotaWorkload(
             namespace=NAMESPACE,
             name=f"{name}-{number:010}",
             uid=f"{number:032}",
@@ -223,17 +229,17 @@ class Cluster:
         holders = [each for each in self.workloads if each.reservation]
         self.rng.shuffle(holders)
         holders.sort(key=lambda each: -sum(each.held.usage.values()))
-        nodes: list[Node] = []
+        nodes: list[NodeInfo] = []
         pods, room = [], dict.fromkeys(self.size.flavors, 0)
         for each in holders:
             ((key, gpus),) = each.held.usage.items()
             if not room[key.flavor]:
                 name = f"{key.flavor}-{len(nodes):05}"
-                nodes.append(Node(name=name, labels={"gpu": key.flavor}, allocatable={GPU: NODE, "pods": 110}))
+                nodes.append(NodeInfo(name=name, labels={"gpu": key.flavor}, allocatable={GPU: NODE, "pods": 110}))
                 room[key.flavor] = NODE
             room[key.flavor] -= gpus
             node = next(each.name for each in reversed(nodes) if each.labels["gpu"] == key.flavor)
-            pods.append(Occupant(pod=each.key, node=node, workload=each.key, requests={GPU: gpus, "pods": 1}))
+            pods.append(BoundPod(pod=each.key, node=node, workload=each.key, requests={GPU: gpus, "pods": 1}))
         return capacity_of(nodes, pods)
 
     def snapshot(self) -> Snapshot:
@@ -243,7 +249,7 @@ class Cluster:
         snapshot.put_namespace(NAMESPACE, {})
         for queue in self.queues:
             snapshot.put_cluster_queue(queue)
-            snapshot.put_local_queue(LocalQueue(namespace=NAMESPACE, name=queue.name, cluster_queue=queue.name))
+            snapshot.put_local_queue(QuotaLocalQueue(namespace=NAMESPACE, name=queue.name, cluster_queue=queue.name))
         for workload in self.workloads:
             snapshot.put_workload(workload)
         return snapshot
@@ -251,14 +257,14 @@ class Cluster:
     def candidates(self) -> Mapping[str, Candidate]:
         return {workload.key: self._candidate(workload, gpus) for workload, gpus in self.idle}
 
-    def _candidate(self, workload: Workload, gpus: int) -> Candidate:
+    def _candidate(self, workload: QuotaWorkload, gpus: int) -> Candidate:
         worked, idle = timedelta(hours=self.rng.random() * 8), timedelta(hours=self.rng.random() * 3)
         return Candidate(
             workload=workload.key,
             name=f"{NAMESPACE}/scale-{workload.name}",
             gpus=gpus,
-            cost=cost_of(Stake(gpus=gpus, worked=worked, idle=idle), Weights()),
-            member=Member(namespace=NAMESPACE, name=workload.name, cluster_queue=workload.queue),
+            cost=cost_of(SuspensionImpact(gpus=gpus, worked=worked, idle=idle), CostWeights()),
+            member=BudgetedWorkload(namespace=NAMESPACE, name=workload.name, cluster_queue=workload.queue),
         )
 
 
@@ -300,14 +306,15 @@ def measure(world: str, gangs: int) -> Result:
     resident_mb = 0.0
     gc.collect()
     gc.freeze()  # as the program does it once it has read the cluster
+    gc.set_threshold(2_000, 10, 1_000)
     for tree in trees:
-        shared: list[Scene] = []
+        shared: list[PlanningTree] = []
         for place, gang in enumerate(line_of(snapshot, tree)[:gangs]):
             request, timing, plan = timed_plan(snapshot, tree, capacity, candidates, gang, shared)
             (further if place else first).append(timing)
             found.append((request, plan))
         resident_mb = max(resident_mb, resident())
-    plans = [(request, plan) for request, plan in found if isinstance(plan, Plan)]
+    plans = [(request, plan) for request, plan in found if isinstance(plan, ReclaimPlan)]
     greedy = [ratio for request, plan in plans if (ratio := greedy_ratio(request, plan)) is not None]
     return Result(
         update_s=update_s,
@@ -334,7 +341,7 @@ def updates(snapshot: Snapshot, cluster: Cluster) -> list[float]:
     return taken
 
 
-def line_of(snapshot: Snapshot, tree: Tree) -> list[Workload]:
+def line_of(snapshot: Snapshot, tree: Tree) -> list[QuotaWorkload]:
     """Who waits in the tree, in the order in which plans are made."""
     waiting = [each for workloads in snapshot.pending_in(tree).values() for each in workloads]
     return sorted(waiting, key=lambda each: (-each.priority, each.queued_at, each.uid))
@@ -345,27 +352,27 @@ def timed_plan(
     tree: Tree,
     capacity: Capacity,
     candidates: Mapping[str, Candidate],
-    gang: Workload,
-    shared: list[Scene],
-) -> tuple[Request, Timing, Plan | NoPlan]:
-    """A plan, with all that it takes to make it; `shared` keeps the scene for further plans in the tree."""
+    gang: QuotaWorkload,
+    shared: list[PlanningTree],
+) -> tuple[PlanRequest, Timing, ReclaimPlan | NoPlan]:
+    """A plan, with all that it takes to make it; `shared` keeps the planning_tree for further plans in the tree."""
     wall, cpu = perf_counter(), process_time()
     if not shared:
-        shared.append(scene_of(snapshot, tree, capacity))
+        shared.append(planning_tree_of(snapshot, tree, capacity))
     there = [
         each for queue in tree.queues.values() for key in queue.workloads if (each := candidates.get(key)) is not None
     ]
-    request = Request(gang=gang, scene=shared[0], candidates=there)
+    request = PlanRequest(gang=gang, planning_tree=shared[0], candidates=there)
     plan = plan_reclaim(request)
     return request, Timing(wall=perf_counter() - wall, cpu=process_time() - cpu), plan
 
 
-def scene_of(snapshot: Snapshot, tree: Tree, capacity: Capacity) -> Scene:
-    return Scene(
+def planning_tree_of(snapshot: Snapshot, tree: Tree, capacity: Capacity) -> PlanningTree:
+    return PlanningTree(
         tree=tree.clone(),
         pending=snapshot.pending_in(tree),
-        world=World(
-            market=Market(flavors=dict(snapshot.flavors)),
+        world=SchedulingContext(
+            flavor_options=FlavorOptions(flavors=dict(snapshot.flavors)),
             namespaces=dict(snapshot.namespaces),
             local_queue=snapshot.local_queue,
         ),
@@ -375,7 +382,7 @@ def scene_of(snapshot: Snapshot, tree: Tree, capacity: Capacity) -> Scene:
     )
 
 
-def greedy_ratio(request: Request, plan: Plan) -> float | None:
+def greedy_ratio(request: PlanRequest, plan: ReclaimPlan) -> float | None:
     """What greedy's victims cost in terms of the plan's; None where they do not get the gang in."""
     wanted = sum(amount for each in request.gang.requests for amount in each.values())
     taken: list[Candidate] = []
@@ -383,7 +390,7 @@ def greedy_ratio(request: Request, plan: Plan) -> float | None:
         if sum(one.gpus for one in taken) >= wanted:
             break
         taken.append(each)
-    why_not = still_holds(request, taken)
+    why_not = revalidate(request, taken)
     if why_not and "fits without" not in why_not:
         return None
     return sum(each.cost.total for each in taken) / plan.cost

@@ -35,14 +35,15 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
-from scaler.cli.runtime import calm_collector
-from scaler.core.policy import resolve
-from scaler.core.replicas import Stage, Standing, decide
+from scaler.app.process import tune_garbage_collector
+from scaler.decision.decision import decide
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Evaluation
+from scaler.decision.scale_subresources import scalable_workload_ref
+from scaler.decision.target_state import Phase, TargetState
+from scaler.decision.trigger_metadata import parse_metadata
+from scaler.idleness.policy import resolve
 from scaler.keda._pb import externalscaler_pb2 as pb
-from scaler.keda.metadata import parse_metadata
 from scaler.keda.server import ExternalScalerServer, ServerConfig
-from scaler.loops.board import Board, BoardEntry, Evaluation, TriggerEntry
-from scaler.loops.scales import scalable_target
 
 SCALED_OBJECTS = 5_000
 CLIENTS = 50
@@ -70,19 +71,19 @@ async def evaluation() -> Evaluation:
     """As many decisions as there are ScaledObjects, half of them active, made in turns as the evaluation loop does."""
     at, trigger = datetime.now(UTC), parse_metadata(METADATA)
     policy = resolve(("trigger metadata", trigger))
-    running = Standing(desired_replicas=1, stage=Stage.WAITING_FOR_QUOTA)
-    asleep = Standing(desired_replicas=0, stage=Stage.SUSPENDED)
+    running = TargetState(desired_replicas=1, phase=Phase.WAITING_FOR_QUOTA)
+    asleep = TargetState(desired_replicas=0, phase=Phase.SUSPENDED)
     entries = {}
     for index, (namespace, name) in enumerate(names()):
         decision = decide(asleep if index % 2 else running, None, policy=policy.policy, now=at)
-        entry = TriggerEntry(decision=decision, policy=policy)
-        entries[namespace, name] = BoardEntry(target=scalable_target(name), triggers={trigger: entry})
+        entry = EvaluatedTrigger(decision=decision, policy=policy)
+        entries[namespace, name] = EvaluatedScaledObject(target=scalable_workload_ref(name), triggers={trigger: entry})
         if index % 16 == 15:
             await asyncio.sleep(0)
     return Evaluation.of(entries, at=at)
 
 
-async def republish(board: Board) -> None:
+async def republish(board: DecisionCache) -> None:
     """What a tick does to the board, every other second: far more often than a scaler does."""
     while True:
         await asyncio.sleep(2)
@@ -99,9 +100,9 @@ def names() -> Iterator[tuple[str, str]]:
 
 async def serve() -> None:
     """Print the port, and serve until standard input ends."""
-    board = Board(max_age=timedelta(hours=1))
+    board = DecisionCache(max_age=timedelta(hours=1))
     board.publish(await evaluation())
-    calm_collector()
+    tune_garbage_collector()
     server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), board)
     print(await server.start(), flush=True)
     publishing = asyncio.create_task(republish(board))

@@ -38,34 +38,38 @@ from aiohttp import web
 from rich.console import Console
 from rich.table import Table
 
-from scaler.cli.runtime import calm_collector  # and with it all that a process of ours has in memory in any case
-from scaler.core.gpu import DEFAULT_SIGNALS, Signal, Unit
-from scaler.core.idleness import Unknown
-from scaler.core.policy import Trust
-from scaler.core.reasons import Unknowable
-from scaler.core.relabel import DEFAULT_RULES
-from scaler.core.replicas import Inactive
-from scaler.kube.accelerators import GpuResources
-from scaler.kube.decoding import decode
-from scaler.kube.kueue_objects import Workload
-from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
-from scaler.kube.reflector import Reflecting, State
-from scaler.kube.scale import Scale
-from scaler.kube.store import Index, Store, T
-from scaler.loops.board import Board, Target
-from scaler.loops.cluster import (
+from scaler.app.process import (
+    tune_garbage_collector,
+)  # and with it all that a process of ours has in memory in any case
+from scaler.decision.cluster_state import (
     WORKLOAD_ANNOTATION,
-    Cluster,
+    ClusterState,
     pod_indexes,
     scalable_workload_indexes,
     workload_indexes,
 )
-from scaler.loops.evaluation import EvaluationConfig, Evaluator
-from scaler.loops.sampling import Sampler
-from scaler.loops.scales import Scales
-from scaler.ports import RawSeries, Reading, SignalSource
-from scaler.prometheus.config import PrometheusConfig
-from scaler.prometheus.source import PrometheusSource
+from scaler.decision.decision import Inactive
+from scaler.decision.decision_cache import DecisionCache
+from scaler.decision.evaluation import EvaluationConfig, Evaluator
+from scaler.decision.sampling import Sampler
+from scaler.decision.scale_subresources import ScaleSubresources
+from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
+from scaler.idleness.policy import Trust
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.relabel import DEFAULT_RULES
+from scaler.idleness.verdict import Unknown
+from scaler.kube.discovery import Scale
+from scaler.kube.object_cache import Index, Indexer, T
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.reflector import Reflecting, State
+from scaler.samples.config import PrometheusConfig
+from scaler.samples.prometheus import PrometheusSource
+from scaler.samples.source import RawSeries, SignalReading, SignalSource
 
 TARGET_TICK_S = 1.0
 TARGET_RESIDENT_MB = 300.0
@@ -187,10 +191,10 @@ class InProcessSource:
             for signal in DEFAULT_SIGNALS
         }
 
-    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> Reading:
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         keys, after_s, until_s = self._keys[signal.name], start.timestamp(), end.timestamp()
         make = lambda n: MadeSeries(keys[n], self._gpus[n], signal, after_s, until_s)  # noqa: E731
-        return Reading(Lazily(len(keys), make), None)
+        return SignalReading(Lazily(len(keys), make), None)
 
 
 # The same over HTTP
@@ -274,7 +278,7 @@ class FilledStore(Generic[T]):
     state: State = Reflecting()
 
     def __init__(self, objects: Iterable[T], indexes: dict[str, Index[T]]) -> None:
-        self._store: Store[T] = Store(indexes)
+        self._store: Indexer[T] = Indexer(indexes)
         for each in objects:
             self._store.put(each)
 
@@ -291,7 +295,7 @@ class FilledStore(Generic[T]):
         return self
 
 
-class StandingScales(Scales):
+class StandingScales(ScaleSubresources):
     """Every Deployment is at two replicas, and nothing changes."""
 
     def __init__(self) -> None:
@@ -303,16 +307,16 @@ class StandingScales(Scales):
     def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Nothing is remembered."""
 
-    def of(self, namespace: str, target: Target) -> Scale | Unknown:
+    def of(self, namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
         if not namespace:
-            return Unknown(reason=Unknowable.TARGET_NOT_FOUND, message=str(target))
+            return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=str(target))
         return Scale(replicas=PODS_PER_TARGET, observed_replicas=PODS_PER_TARGET, selector=f"app={target.name}")
 
 
-def cluster_of(scaled_objects: int) -> Cluster:
+def cluster_of(scaled_objects: int) -> ClusterState:
     targets = range(scaled_objects)
     gangs = [target for target in targets if is_gang(target)]
-    return Cluster(
+    return ClusterState(
         scaled_objects=FilledStore(_decoded(ScaledObject, map(scaled_object, targets)), {}),
         scalable_workloads=FilledStore(
             _decoded(ScalableWorkload, map(scalable_workload, gangs)), scalable_workload_indexes()
@@ -449,7 +453,7 @@ async def measure(source_name: str, scaled_objects: int, ticks: int) -> Result:
     async with SOURCES[source_name](scaled_objects * PODS_PER_TARGET) as source:
         evaluator = evaluator_of(cluster, source)
         backfill = await timed_tick(evaluator, FIRST_TICK)
-        calm_collector()  # as the program does it after its first evaluation
+        tune_garbage_collector()  # as the program does it after its first evaluation
         steady = [await timed_tick(evaluator, FIRST_TICK + count * INTERVAL) for count in range(1, ticks + 1)]
         gc.collect()
         evaluation = evaluator.board.evaluation
@@ -470,7 +474,7 @@ async def measure(source_name: str, scaled_objects: int, ticks: int) -> Result:
         )
 
 
-def evaluator_of(cluster: Cluster, source: SignalSource) -> Evaluator:
+def evaluator_of(cluster: ClusterState, source: SignalSource) -> Evaluator:
     trust = Trust()
     sampler = Sampler(source, signals=DEFAULT_SIGNALS, rules=DEFAULT_RULES, trust=trust, overlap=timedelta(minutes=2))
     return Evaluator(
@@ -478,7 +482,7 @@ def evaluator_of(cluster: Cluster, source: SignalSource) -> Evaluator:
         cluster=cluster,
         scales=StandingScales(),
         sampler=sampler,
-        board=Board(max_age=timedelta(hours=1)),
+        board=DecisionCache(max_age=timedelta(hours=1)),
     )
 
 

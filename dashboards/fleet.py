@@ -68,7 +68,7 @@ def _now() -> list[Any]:
             unit="short", empty=_FREE, legend="{{currency}}", steps={None: ORANGE},
         ),
         number(
-            "Given to gangs", "How many GPU-hours did gangs get of what was suspended, in the chosen time?",
+            "Given to gangs", "How many GPU-hours did gangs get of GPUs that plans took, in the chosen time?",
             gained(f"idle_gpu_scaler_given_gpu_seconds_total{{{CLUSTER}}}", "cluster") + " / 3600",
             unit="h", empty="nothing was handed over", legend="{{cluster}}", steps={None: GREEN},
         ),

@@ -131,16 +131,15 @@ def _given() -> list[Any]:
         Column(field="from_namespace", title="Gave"),
         Column(field="workload_namespace", title="Got"),
         Column(field="cluster_queue", title="In ClusterQueue"),
-        Column(field="through", title="Through"),
         Column(field="Value #A", title="GPUs"),
         Column(field="Value #B", title="GPU time", unit="s"),
     )
-    by = "from_namespace, workload_namespace, cluster_queue, through"
+    by = "from_namespace, workload_namespace, cluster_queue"
     time = given.replace("given_gpus_total", "given_gpu_seconds_total")
     return [
         row("Freed and given"),
         rows(
-            "Who gave, and who got", "Whose idle GPUs went to whom, in the chosen time?",
+            "GPUs given by plans", "From which namespace to which did plans give GPUs, in the chosen time?",
             f"{gained(given, by)} > 0", f"{gained(time, by)} > 0",
             columns=columns, empty=_NOTHING, size=(14, 8),
         ),
@@ -152,7 +151,7 @@ def _given() -> list[Any]:
                 legend="{{outcome}}",
             ),
             unit="short", empty=_NOTHING, bars=True, size=(10, 8),
-            colours={"Admitted": GREEN, "Taken": RED, "Cancelled": GREY},
+            colours={"Admitted": GREEN, "Cancelled": GREY},
         ),
         graph(
             "How long a hand-over takes, by stage", "Where does the time go from a grant to the gang's admission?",

@@ -1,5 +1,5 @@
 """`python -m scaler`: the same as `idle-gpu-scaler`."""
 
-from scaler.cli.main import main
+from scaler.app.cli.main import main
 
 main()

@@ -38,7 +38,7 @@ class KubeError(ScalerError):
         self.reason = reason
 
 
-class InquiryError(ScalerError):
+class QueryError(ScalerError):
     """A question of an operator's that has no answer: about what is not there, or while not enough is seen.
 
     `status` is the HTTP status that says so: 400, 404, 409 or 503.

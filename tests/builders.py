@@ -9,20 +9,22 @@ from typing import Any
 
 import msgspec
 
-from scaler.core import suspension
-from scaler.core.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Signal, Unit
-from scaler.core.history import History
-from scaler.core.idleness import Busy, GpuEvidence, Idle, Unknown, Verdict, WorkloadVerdict
-from scaler.core.pods import Pod, PodPhase
-from scaler.core.policy import GpuRule, Overrides, Policy, ResolvedPolicy, Trust
-from scaler.core.reasons import Because, Unknowable
-from scaler.core.replicas import Active, Answer, Decision, Inactive, NoAnswer, Stage, Standing
-from scaler.core.window import Window
-from scaler.kube.accelerators import GpuResources
-from scaler.kube.decoding import decode
-from scaler.kube.kueue_objects import Workload
-from scaler.kube.objects import ScalableWorkload, ScalableWorkloadStatus
-from scaler.loops.board import BoardEntry, Evaluation, Key, Target, TriggerEntry
+from scaler.decision import target_state
+from scaler.decision.decision import Active, Answer, Decision, Inactive, NoAnswer
+from scaler.decision.decision_cache import EvaluatedScaledObject, EvaluatedTrigger, Evaluation, Key
+from scaler.decision.target_state import Phase, TargetState
+from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Signal, Unit
+from scaler.idleness.history import History
+from scaler.idleness.pods import GpuPod, PodPhase
+from scaler.idleness.policy import GpuRule, Overrides, Policy, ResolvedPolicy, Trust
+from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, Verdict, WorkloadVerdict
+from scaler.idleness.window import Window
+from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
+from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.objects.kueue_workloads import Workload
 
 NOON = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
 LONG_AGO = NOON - timedelta(hours=2)
@@ -56,7 +58,7 @@ def window(
     )
 
 
-def unknown(reason: Unknowable = Unknowable.STALE_SAMPLES, message: str = "newest sample is 5m old") -> Unknown:
+def unknown(reason: UnknownReason = UnknownReason.STALE_SAMPLES, message: str = "newest sample is 5m old") -> Unknown:
     return Unknown(reason=reason, message=message)
 
 
@@ -132,9 +134,9 @@ def pod(
     phase: PodPhase = PodPhase.RUNNING,
     running_since: datetime | None = LONG_AGO,
     terminating: bool = False,
-) -> Pod:
+) -> GpuPod:
     """A pod with one GPU whose containers run since two hours before noon."""
-    return Pod(
+    return GpuPod(
         namespace="demo",
         name=name,
         phase=phase,
@@ -145,7 +147,7 @@ def pod(
     )
 
 
-def pending_pod(name: str = "worker-1", *, gpus: int = 1) -> Pod:
+def pending_pod(name: str = "worker-1", *, gpus: int = 1) -> GpuPod:
     return pod(name, gpus=gpus, phase=PodPhase.PENDING, running_since=None)
 
 
@@ -159,21 +161,21 @@ def policy(**changes: Any) -> Policy:
 TRUST = Trust(interval=INTERVAL)
 
 
-def standing(**changes: Any) -> Standing:
+def a_target(**changes: Any) -> TargetState:
     """A target at 1 that runs since two hours before noon."""
-    given: dict[str, Any] = {"desired_replicas": 1, "stage": Stage.RUNNING, "running_since": LONG_AGO}
-    return Standing(**{**given, **changes})
+    given: dict[str, Any] = {"desired_replicas": 1, "phase": Phase.RUNNING, "running_since": LONG_AGO}
+    return TargetState(**{**given, **changes})
 
 
-ACTIVE = Active(because=Because.GPUS_BUSY, message="work seen within the last 30m")
-INACTIVE = Inactive(because=Because.GPUS_IDLE, message="every required GPU stayed below 1 % for 30m")
-NO_ANSWER = NoAnswer(reason=Unknowable.STALE_SAMPLES, message="newest sample is 5m old")
+ACTIVE = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
+INACTIVE = Inactive(reason=DecisionReason.GPUS_IDLE, message="every required GPU stayed below 1 % for 30m")
+NO_ANSWER = NoAnswer(reason=UnknownReason.STALE_SAMPLES, message="newest sample is 5m old")
 
 
 def decision(answer: Answer = ACTIVE, **changes: Any) -> Decision:
     """A decision of noon on a running target."""
     given: dict[str, Any] = {
-        "standing": standing(),
+        "target": a_target(),
         "policy": Policy(),
         "verdict": verdict(BUSY if isinstance(answer, Active) else IDLE),
         "idle_since": None,
@@ -184,18 +186,18 @@ def decision(answer: Answer = ACTIVE, **changes: Any) -> Decision:
 
 # ------------------------------------------------------------------------------------------------------------ the board
 
-TARGET = Target(api_version="idlegpu.io/v1alpha1", kind="ScalableWorkload", name="first-raycluster")
+TARGET = ScaleTargetRef(api_version="idlegpu.io/v1alpha1", kind="ScalableWorkload", name="first-raycluster")
 SCALED_OBJECT: Key = ("demo", "first-raycluster")
 
 
-def entry(*answers: Answer, trigger: Overrides | None = None, problems: tuple[str, ...] = ()) -> BoardEntry:
+def entry(*answers: Answer, trigger: Overrides | None = None, problems: tuple[str, ...] = ()) -> EvaluatedScaledObject:
     """A ScaledObject with a trigger per answer; the first trigger is keyed by `trigger`, by default an empty one."""
     keys = [trigger or Overrides(), *(Overrides(idle_after=minutes(n)) for n in range(1, len(answers)))]
     triggers = {
-        key: TriggerEntry(decision=decision(answer), policy=ResolvedPolicy(policy=Policy()))
+        key: EvaluatedTrigger(decision=decision(answer), policy=ResolvedPolicy(policy=Policy()))
         for key, answer in zip(keys, answers, strict=False)
     }
-    return BoardEntry(target=TARGET, triggers=triggers, problems=problems)
+    return EvaluatedScaledObject(target=TARGET, triggers=triggers, problems=problems)
 
 
 def evaluation(*answers: Answer, **entry_fields: Any) -> Evaluation:
@@ -206,7 +208,7 @@ def evaluation(*answers: Answer, **entry_fields: Any) -> Evaluation:
 # ---------------------------------------------------------------------------------------------------- Kueue's Workloads
 
 
-def observed(**changes: Any) -> suspension.Workload:
+def observed(**changes: Any) -> target_state.ObservedWorkload:
     """A gang of two GPU pods that Kueue has admitted, as the core sees it."""
     given: dict[str, Any] = {
         "namespace": "demo",
@@ -222,24 +224,26 @@ def observed(**changes: Any) -> suspension.Workload:
         "queue": "user-queue",
         "cluster_queue": "cluster-queue",
     }
-    return suspension.Workload(**{**given, **changes})
+    return target_state.ObservedWorkload(**{**given, **changes})
 
 
-def suspended(**changes: Any) -> suspension.Workload:
+def suspended(**changes: Any) -> target_state.ObservedWorkload:
     """The same, deactivated by us, its quota released."""
     given = {"active": False, "quota_reserved": False, "admitted": False, "suspended_by_us": True}
     return observed(**{**given, **changes})
 
 
-def gang(*, running: int = 2, of: int = 2) -> list[Pod]:
+def gang(*, running: int = 2, of: int = 2) -> list[GpuPod]:
     """`of` GPU pods of which `running` run."""
     names = [f"worker-{number}" for number in range(of)]
     return [pod(name) if number < running else pending_pod(name) for number, name in enumerate(names)]
 
 
-def situation(workload: suspension.Workload | None, *, desired: int = 1, **changes: Any) -> suspension.Situation:
+def situation(
+    workload: target_state.ObservedWorkload | None, *, desired: int = 1, **changes: Any
+) -> target_state.ObservedTarget:
     given: dict[str, Any] = {"pods": gang(), "was_bound": True}
-    return suspension.Situation(desired_replicas=desired, workload=workload, **{**given, **changes})
+    return target_state.ObservedTarget(desired_replicas=desired, workload=workload, **{**given, **changes})
 
 
 class WorkloadJson:

@@ -24,4 +24,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="run the contract and end-to-end suites against the cluster of this kubeconfig, not the embedded one",
     )
-    parser.addoption("--seed", type=int, default=None, help="play only this run of tests/loops/test_gate_property.py")
+    parser.addoption("--seed", type=int, default=None, help="play only this run of tests/admission/test_random_runs.py")

@@ -26,8 +26,7 @@ from typing import Any, Self
 import grpc
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-from scaler.embedded.world import World
+from scaler_sandbox.sandbox import Sandbox
 
 Json = dict[str, Any]
 
@@ -135,7 +134,7 @@ class Pod:
 class InstalledScaler:
     """Whatever pods the Deployment has at the moment. Use as an async context manager."""
 
-    def __init__(self, world: World, names: Names, folder: Path, *, prometheus: Mapping[str, str]) -> None:
+    def __init__(self, world: Sandbox, names: Names, folder: Path, *, prometheus: Mapping[str, str]) -> None:
         """`prometheus` is where the one of that URL really is."""
         self._world, self._names, self._folder, self._prometheus = world, names, folder, prometheus
         self._revision = count(1)

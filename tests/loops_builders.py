@@ -14,35 +14,37 @@ from typing import Any, Generic, Protocol
 import msgspec
 from builders import GPUS, LONG_AGO, NOON, TRUST, WorkloadJson
 
-from scaler.core.gpu import DEFAULT_SIGNALS, Signal
-from scaler.core.idleness import Unknown
-from scaler.core.policy import Overrides, Trust
-from scaler.core.reasons import Unknowable
-from scaler.core.relabel import DEFAULT_RULES
-from scaler.core.replicas import Answer
-from scaler.errors import MetadataError
-from scaler.keda.metadata import parse_metadata
-from scaler.kube.decoding import decode
-from scaler.kube.kueue_objects import Workload
-from scaler.kube.objects import Pod, ScalableWorkload, ScaledObject
-from scaler.kube.reflector import Reflecting, State
-from scaler.kube.scale import Scale
-from scaler.kube.store import Index, T
-from scaler.kube.store import Store as IndexedStore
-from scaler.loops.board import Board, BoardEntry, Evaluation, Target
-from scaler.loops.cluster import (
+from scaler.decision.cluster_state import (
     WORKLOAD_ANNOTATION,
-    Cluster,
-    Followed,
+    ClusterState,
+    WatchHealth,
     pod_indexes,
     scalable_workload_indexes,
     workload_indexes,
 )
-from scaler.loops.demand import Demands, WakeQuery
-from scaler.loops.evaluation import EvaluationConfig, Evaluator, Tick
-from scaler.loops.sampling import Sampler
-from scaler.loops.scales import Scales
-from scaler.ports import DemandSource, SignalSource
+from scaler.decision.decision import Answer
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
+from scaler.decision.evaluation import EvaluationConfig, EvaluationTick, Evaluator
+from scaler.decision.sampling import Sampler
+from scaler.decision.scale_subresources import ScaleSubresources
+from scaler.decision.trigger_metadata import parse_metadata
+from scaler.decision.wake_queries import WakeQueries, WakeQuery
+from scaler.errors import MetadataError
+from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal
+from scaler.idleness.policy import Overrides, Trust
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.relabel import DEFAULT_RULES
+from scaler.idleness.verdict import Unknown
+from scaler.kube.discovery import Scale
+from scaler.kube.object_cache import Index, Indexer, T
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.reflector import Reflecting, State
+from scaler.samples.source import InstantQuerySource, SignalSource
+from scaler.suspension.boost_annotations import boost_indexes
 
 NAMESPACE = "demo"
 NEVER = math.inf
@@ -153,10 +155,10 @@ class MemoryStore(Generic[T]):
     """Objects of one kind as a reflector shows them: indexed, and honest about how old they are."""
 
     def __init__(self, indexes: Mapping[str, Index[T]] | None = None) -> None:
-        self._objects: IndexedStore[T] = IndexedStore(indexes or {})
+        self._objects: Indexer[T] = Indexer(indexes or {})
         self.age = 0.0
         self.state: State = Reflecting()
-        self.hidden: dict[str, Followed] = {}
+        self.hidden: dict[str, WatchHealth] = {}
         """Namespaces that are not followed like the rest."""
 
     def put(self, *objects: T) -> None:
@@ -175,12 +177,12 @@ class MemoryStore(Generic[T]):
     def by_index(self, name: str, key: Any) -> list[T]:
         return self._objects.by_index(name, key)
 
-    def within(self, namespace: str) -> Followed:
+    def within(self, namespace: str) -> WatchHealth:
         """As the rest, unless a test has said otherwise."""
         return self.hidden.get(namespace, self)
 
 
-class MemoryScales(Scales):
+class MemoryScales(ScaleSubresources):
     """Scales that need no API: what a test set, and nothing else."""
 
     def __init__(self) -> None:
@@ -193,8 +195,8 @@ class MemoryScales(Scales):
     def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Nothing was read."""
 
-    def of(self, namespace: str, target: Target) -> Scale | Unknown:
-        missing = Unknown(reason=Unknowable.TARGET_NOT_FOUND, message=f"{target} does not exist")
+    def of(self, namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
+        missing = Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=f"{target} does not exist")
         return self.scales.get(target.name, missing)
 
 
@@ -206,12 +208,12 @@ class MemoryCluster:
     scalable_workloads: MemoryStore[ScalableWorkload] = field(
         default_factory=lambda: MemoryStore(scalable_workload_indexes())
     )
-    workloads: MemoryStore[Workload] = field(default_factory=lambda: MemoryStore(workload_indexes()))
+    workloads: MemoryStore[Workload] = field(default_factory=lambda: MemoryStore(workload_indexes() | boost_indexes()))
     pods: MemoryStore[Pod] = field(default_factory=lambda: MemoryStore(pod_indexes(GPUS)))
     scales: MemoryScales = field(default_factory=MemoryScales)
 
-    def read(self) -> Cluster:
-        return Cluster(
+    def read(self) -> ClusterState:
+        return ClusterState(
             scaled_objects=self.scaled_objects,
             scalable_workloads=self.scalable_workloads,
             workloads=self.workloads,
@@ -292,7 +294,7 @@ TICK = timedelta(seconds=30)
 """How often a world evaluates."""
 
 
-class Source(SignalSource, DemandSource, Protocol):
+class Source(SignalSource, InstantQuerySource, Protocol):
     """Where samples and demand come from."""
 
 
@@ -315,18 +317,18 @@ class World:
         for settle in inhabitants:
             settle(self.cluster)
         self.source = source(self)
-        self.board = Board(max_age=3 * TICK, clock=lambda: self.now.timestamp())
+        self.board = DecisionCache(max_age=3 * TICK, clock=lambda: self.now.timestamp())
         self.sampler = Sampler(
             self.source, signals=signals, rules=DEFAULT_RULES, trust=trust, overlap=overlap, clock=lambda: self.now
         )
-        self.ticks: list[Tick] = []
+        self.ticks: list[EvaluationTick] = []
         self.evaluator = Evaluator(
             config=EvaluationConfig(**{"interval": TICK, "trust": trust, **config}),
             cluster=self.cluster.read(),
             scales=self.cluster.scales,
             sampler=self.sampler,
             board=self.board,
-            demands=Demands(queries=wake_queries, source=self.source),
+            demands=WakeQueries(queries=wake_queries, source=self.source),
             observe=self.ticks.append,
             clock=lambda: self.now,
         )
@@ -342,7 +344,7 @@ class World:
     def answers(self) -> dict[str, Answer]:
         return {each.metadata.name: self.answer(each.metadata.name) for each in self.cluster.scaled_objects.items()}
 
-    def entry(self, name: str) -> BoardEntry:
+    def entry(self, name: str) -> EvaluatedScaledObject:
         assert self.board.evaluation is not None
         return self.board.evaluation.entries[NAMESPACE, name]
 

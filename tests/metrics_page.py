@@ -9,9 +9,8 @@ from pathlib import Path
 
 from marked_page import MarkedPage
 
-from scaler.telemetry.declaring import Declared
-from scaler.telemetry.labels import LABELS
-from scaler.telemetry.metrics import Metrics
+from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
+from scaler.reporting.metrics import Metrics
 
 
 def metrics() -> str:
@@ -22,7 +21,7 @@ def metrics() -> str:
     )
 
 
-def _table(title: str, group: Iterator[Declared]) -> Iterator[str]:
+def _table(title: str, group: Iterator[MetricDeclaration]) -> Iterator[str]:
     yield f"### {title}\n"
     yield "| name | type | unit | labels | shown by | meaning |"
     yield "|---|---|---|---|---|---|"

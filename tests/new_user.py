@@ -21,14 +21,14 @@ import pytest
 from followed_page import ROOT, Helm, Release
 from installed_scaler import InstalledScaler, Names
 from prometheus_server import PrometheusServer, static_scrape
+from scaler_sandbox.config import Component, SandboxConfig
+from scaler_sandbox.fleet import FleetConfig, Machine
+from scaler_sandbox.kinds import NAMESPACE
+from scaler_sandbox.manifests import objects_in
+from scaler_sandbox.sandbox import Sandbox
 
 from dashboards.answers import Asker, Series
-from scaler.embedded.config import Part, WorldConfig
-from scaler.embedded.fleet import FleetConfig, Machine
-from scaler.embedded.kinds import NAMESPACE
-from scaler.embedded.manifests import objects_in
-from scaler.embedded.world import World
-from scaler.kube.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 
 Json = dict[str, Any]
 
@@ -75,7 +75,7 @@ def objects_below(folder: Path) -> list[Json]:
 class Terminal:
     """Where the user types. Commands that it does not know are errors."""
 
-    world: World
+    world: Sandbox
     scaler: InstalledScaler
     prometheus: str
     targets: Path
@@ -250,7 +250,7 @@ async def a_cluster(
     """
     labels = {"kubernetes.io/os": "linux"}
     config = replace(
-        WorldConfig.fast(),
+        SandboxConfig.fast(),
         fleet=FleetConfig(nodes={}, collect_seconds=0.25),
         follows=(SCALABLE_WORKLOAD, SCALED_OBJECT, DEPLOYMENT),
     )
@@ -259,7 +259,7 @@ async def a_cluster(
         # gRPC goes through it wherever a name is called; 127.0.0.1 is none.
         monkeypatch.setenv("grpc_proxy", names.url)
         monkeypatch.setenv("no_grpc_proxy", "127.0.0.1")
-        world = await exits.enter_async_context(World(config))
+        world = await exits.enter_async_context(Sandbox(config))
         world.fleet.add(Machine(name="gpu-node-1", gpus=2, labels=labels))
         (files := folder / "targets").mkdir()
         prometheus = PrometheusServer(folder / "prometheus", [*jobs(world, files)])
@@ -273,7 +273,7 @@ async def a_cluster(
         yield Terminal(world=world, scaler=scaler, prometheus=prometheus.url, targets=files, helm=helm)
         assert "Forbidden" not in scaler.log()
         assert names.unknown == []
-        await world.kill(Part.KEDA)
+        await world.kill(Component.KEDA)
 
 
 async def _has_scraped(prometheus: str) -> None:
@@ -287,7 +287,7 @@ async def _has_scraped(prometheus: str) -> None:
             await asyncio.sleep(0.1)
 
 
-def jobs(world: World, files: Path) -> Iterator[Json]:
+def jobs(world: Sandbox, files: Path) -> Iterator[Json]:
     """What Prometheus scrapes."""
     exporter = static_scrape("dcgm", urlsplit(world.exporter_url).netloc, interval="250ms")
     exporter["static_configs"][0]["labels"] = EXPORTER

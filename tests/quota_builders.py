@@ -11,27 +11,26 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from scaler.core.nodes import ANYWHERE, NodeSelection, Requirement, Taint, Term, Toleration
-from scaler.core.quota.amounts import FlavorResource
-from scaler.core.quota.model import (
-    ClusterQueue,
-    Cohort,
+from scaler.kube.scheduling import ANYWHERE, NodeRequirement, NodeSelection, Selector, Taint, Term, Toleration
+from scaler.quota.model import (
     Flavor,
-    LocalQueue,
-    PodSet,
-    PodSetAssignment,
+    FlavorResource,
     Preemption,
     PreemptionPolicy,
     Quota,
+    QuotaClusterQueue,
+    QuotaCohort,
+    QuotaLocalQueue,
+    QuotaPodSet,
+    QuotaPodSetAssignment,
+    QuotaResourceGroup,
+    QuotaWorkload,
     Reservation,
-    ResourceGroup,
     StopPolicy,
-    Workload,
     usage_of,
 )
-from scaler.core.quota.simulation import Simulation
-from scaler.core.quota.tree import Tree, build_trees
-from scaler.core.selectors import Selector
+from scaler.quota.simulation import Simulation
+from scaler.quota.tree import Tree, build_trees
 
 GPU = "nvidia.com/gpu"
 NOW = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
@@ -60,16 +59,16 @@ def quotas(gpus: Gpus, resource: str = GPU) -> dict[FlavorResource, Quota]:
     }
 
 
-def cluster_queue(name: str = "a", *, gpus: Gpus = 4, **fields: Any) -> ClusterQueue:
+def cluster_queue(name: str = "a", *, gpus: Gpus = 4, **fields: Any) -> QuotaClusterQueue:
     """One that admits from every namespace. Without `groups` it has one group, with the flavors of `gpus`."""
     own = quotas(gpus)
-    group = ResourceGroup(resources=frozenset({GPU}), flavors=tuple(key.flavor for key in own))
+    group = QuotaResourceGroup(resources=frozenset({GPU}), flavors=tuple(key.flavor for key in own))
     given: dict[str, Any] = {"groups": (group,), "quotas": own, "namespace_selector": EVERY_NAMESPACE} | fields
-    return ClusterQueue(name=name, **given)
+    return QuotaClusterQueue(name=name, **given)
 
 
-def cohort(name: str = "team", *, gpus: Gpus | None = None, **fields: Any) -> Cohort:
-    return Cohort(name=name, quotas={} if gpus is None else quotas(gpus), **fields)
+def cohort(name: str = "team", *, gpus: Gpus | None = None, **fields: Any) -> QuotaCohort:
+    return QuotaCohort(name=name, quotas={} if gpus is None else quotas(gpus), **fields)
 
 
 def preempting(
@@ -110,19 +109,19 @@ def selecting(terms: Sequence[Term] = (), **labels: str) -> NodeSelection:
     return NodeSelection(labels=labels, terms=tuple(terms))
 
 
-def requiring(key: str, operator: Any, *values: str) -> Requirement:
-    return Requirement(key=key, operator=operator, values=values)
+def requiring(key: str, operator: Any, *values: str) -> NodeRequirement:
+    return NodeRequirement(key=key, operator=operator, values=values)
 
 
 def pod_set(
     name: str = "main", *, pods: int = 1, gpus: int = 1, nodes: NodeSelection = ANYWHERE, **fields: Any
-) -> PodSet:
+) -> QuotaPodSet:
     """`gpus` are those of one pod."""
     given: dict[str, Any] = {"requests": {GPU: gpus}} | fields
-    return PodSet(name=name, count=pods, nodes=nodes, **given)
+    return QuotaPodSet(name=name, count=pods, nodes=nodes, **given)
 
 
-def workload(name: str = "gang", *, gpus: int = 1, queue: str = "a", **fields: Any) -> Workload:
+def workload(name: str = "gang", *, gpus: int = 1, queue: str = "a", **fields: Any) -> QuotaWorkload:
     """One that waits in the LocalQueue of that name, with one pod of so many GPUs unless `pod_sets` says otherwise."""
     age = next(_age)
     given: dict[str, Any] = {
@@ -131,7 +130,7 @@ def workload(name: str = "gang", *, gpus: int = 1, queue: str = "a", **fields: A
         "queued_at": NOW - timedelta(days=1) + timedelta(seconds=age),
         "pod_sets": (pod_set(gpus=gpus),),
     } | fields
-    return Workload(name=name, queue=queue, **given)
+    return QuotaWorkload(name=name, queue=queue, **given)
 
 
 def holding(
@@ -143,7 +142,7 @@ def holding(
     cluster_queue: str = "",
     reserved_at: datetime | None = None,
     **fields: Any,
-) -> Workload:
+) -> QuotaWorkload:
     """One that is admitted with all its pods in one flavor. Its ClusterQueue is named like its LocalQueue."""
     waiting = workload(name, gpus=gpus, queue=queue)
     pod_sets = fields.get("pod_sets", waiting.pod_sets)
@@ -157,33 +156,35 @@ def holding(
     return workload(name, gpus=gpus, queue=queue, reservation=reservation, admitted=True, **fields)
 
 
-def _assigned(pods: PodSet, flavor: str) -> PodSetAssignment:
+def _assigned(pods: QuotaPodSet, flavor: str) -> QuotaPodSetAssignment:
     usage = {resource: amount * pods.count for resource, amount in pods.requests.items()}
-    return PodSetAssignment(name=pods.name, count=pods.count, flavors=dict.fromkeys(usage, flavor), usage=usage)
+    return QuotaPodSetAssignment(name=pods.name, count=pods.count, flavors=dict.fromkeys(usage, flavor), usage=usage)
 
 
-def local_queue(name: str = "a", cluster_queue: str = "", stop_policy: StopPolicy = StopPolicy.NONE) -> LocalQueue:
-    return LocalQueue(namespace=NAMESPACE, name=name, cluster_queue=cluster_queue or name, stop_policy=stop_policy)
+def local_queue(name: str = "a", cluster_queue: str = "", stop_policy: StopPolicy = StopPolicy.NONE) -> QuotaLocalQueue:
+    return QuotaLocalQueue(namespace=NAMESPACE, name=name, cluster_queue=cluster_queue or name, stop_policy=stop_policy)
 
 
 def trees(
-    queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort] = (), workloads: Iterable[Workload] = ()
+    queues: Iterable[QuotaClusterQueue], cohorts: Iterable[QuotaCohort] = (), workloads: Iterable[QuotaWorkload] = ()
 ) -> list[Tree]:
     return build_trees(queues, cohorts, [each for each in workloads if each.reservation])
 
 
-def tree(queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort] = (), workloads: Iterable[Workload] = ()) -> Tree:
+def tree(
+    queues: Iterable[QuotaClusterQueue], cohorts: Iterable[QuotaCohort] = (), workloads: Iterable[QuotaWorkload] = ()
+) -> Tree:
     """The one tree that they form."""
     (only,) = trees(queues, cohorts, workloads)
     return only
 
 
 def simulation(
-    queues: Iterable[ClusterQueue],
-    workloads: Iterable[Workload],
-    cohorts: Iterable[Cohort] = (),
+    queues: Iterable[QuotaClusterQueue],
+    workloads: Iterable[QuotaWorkload],
+    cohorts: Iterable[QuotaCohort] = (),
     *,
-    local_queues: Iterable[LocalQueue] | None = None,
+    local_queues: Iterable[QuotaLocalQueue] | None = None,
     given_flavors: Mapping[str, Flavor] | None = None,
     namespaces: Mapping[str, Mapping[str, str]] | None = None,
     **fields: Any,
@@ -191,7 +192,7 @@ def simulation(
     """Of the one tree that they form. LocalQueues are named like their ClusterQueues, unless they are given."""
     queues, workloads = list(queues), list(workloads)
     known = {each.key: each for each in local_queues or [local_queue(each.name) for each in queues]}
-    pending: dict[str, list[Workload]] = {}
+    pending: dict[str, list[QuotaWorkload]] = {}
     for each in workloads:
         local = known.get((each.namespace, each.queue))
         if each.reservation is None and local and local.stop_policy is StopPolicy.NONE:

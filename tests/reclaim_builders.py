@@ -6,23 +6,31 @@ from typing import Any
 
 from quota_builders import GPU, NAMESPACE, NOW, flavors, local_queue
 
-from scaler.core.budgets import Exhausted
-from scaler.core.costs import Cost, Stake, Weights, cost_of
-from scaler.core.placement import Capacity, Node, Occupant, capacity_of
-from scaler.core.quota.demands import Market
-from scaler.core.quota.model import ClusterQueue, Cohort, Flavor, Workload
-from scaler.core.quota.roster import World
-from scaler.core.quota.tree import build_trees
-from scaler.core.reclaim import Candidate, Request, Scene
-from scaler.core.reclaim.values import Marked, Refusal, nothing_refused
-from scaler.core.scopes import Member
+from scaler.placement.allocations import BoundPod
+from scaler.placement.capacity import Capacity, capacity_of
+from scaler.placement.node_index import NodeInfo
+from scaler.quota.demands import FlavorOptions
+from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaWorkload
+from scaler.quota.tree import build_trees
+from scaler.quota.workload_index import SchedulingContext
+from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.costs import Cost, CostWeights, SuspensionImpact, cost_of
+from scaler.reclaim.search.values import (
+    AntiAffinityNodes,
+    BudgetCheck,
+    Candidate,
+    PlanningTree,
+    PlanRequest,
+    no_budgets,
+)
 
 
-def candidate(workload: Workload, *, cost: int | None = None, **stake: Any) -> Candidate:
+def candidate(workload: QuotaWorkload, *, cost: int | None = None, **stake: Any) -> Candidate:
     """An idle holder of quota; `cost` in whole units, or what follows from the stake."""
     gpus = sum(amount for key, amount in workload.held.usage.items() if key.resource == GPU)
     given = {"worked": timedelta(hours=1), "idle": timedelta(hours=1), "priority": workload.priority} | stake
-    found = cost_of(Stake(gpus=gpus, **given), Weights())
+    found = cost_of(SuspensionImpact(gpus=gpus, **given), CostWeights())
     if cost is not None:
         found = Cost(total=1000 * cost, parts=(("gpus", 1000 * cost),), idle_divisor=1)
     return Candidate(
@@ -30,43 +38,43 @@ def candidate(workload: Workload, *, cost: int | None = None, **stake: Any) -> C
         name=f"{workload.namespace}/scale-{workload.name}",
         gpus=gpus,
         cost=found,
-        member=Member(
+        member=BudgetedWorkload(
             namespace=workload.namespace, name=f"scale-{workload.name}", cluster_queue=workload.held.cluster_queue
         ),
     )
 
 
-def forbids(words: str) -> Exhausted | None:
+def forbids(words: str) -> BudgetExhausted | None:
     """What the budget `few` says; empty words where it has room."""
-    return Exhausted(budget="few", message=words, until=None) if words else None
+    return BudgetExhausted(budget="few", message=words, until=None) if words else None
 
 
-def scene(
-    queues: Sequence[ClusterQueue],
-    workloads: Iterable[Workload],
+def planning_tree(
+    queues: Sequence[QuotaClusterQueue],
+    workloads: Iterable[QuotaWorkload],
     *,
-    cohorts: Iterable[Cohort] = (),
+    cohorts: Iterable[QuotaCohort] = (),
     given_flavors: Mapping[str, Flavor] | None = None,
     fair_sharing: bool = False,
     capacity: Capacity | None = None,
-    marked: Marked | None = None,
+    marked: AntiAffinityNodes | None = None,
     of: str = "a",
-) -> Scene:
+) -> PlanningTree:
     """The tree of queue `of`. LocalQueues are named like their ClusterQueues."""
     workloads = list(workloads)
     names = {name for queue in queues for group in queue.groups for name in group.flavors}
     locals_ = {queue.name: local_queue(queue.name) for queue in queues}
     trees = build_trees(queues, cohorts, [each for each in workloads if each.reservation])
     tree = next(each for each in trees if of in each.queues)
-    pending: dict[str, list[Workload]] = {}
+    pending: dict[str, list[QuotaWorkload]] = {}
     for each in workloads:
         if each.reservation is None and each.queue in tree.queues:
             pending.setdefault(each.queue, []).append(each)
-    return Scene(
+    return PlanningTree(
         tree=tree,
         pending=pending,
-        world=World(
-            market=Market(flavors=given_flavors or flavors(*sorted(names))),
+        world=SchedulingContext(
+            flavor_options=FlavorOptions(flavors=given_flavors or flavors(*sorted(names))),
             namespaces={NAMESPACE: {}},
             local_queue=lambda _, name: locals_.get(name),
         ),
@@ -78,18 +86,18 @@ def scene(
 
 
 def request(
-    gang: Workload,
-    queues: Sequence[ClusterQueue],
-    workloads: Iterable[Workload],
+    gang: QuotaWorkload,
+    queues: Sequence[QuotaClusterQueue],
+    workloads: Iterable[QuotaWorkload],
     idle: Iterable[Candidate] = (),
     *,
     leaving: Iterable[str] = (),
-    refuse: Refusal = nothing_refused,
+    refuse: BudgetCheck = no_budgets,
     **fields: Any,
-) -> Request:
-    return Request(
+) -> PlanRequest:
+    return PlanRequest(
         gang=gang,
-        scene=scene(queues, [gang, *workloads], of=gang.queue, **fields),
+        planning_tree=planning_tree(queues, [gang, *workloads], of=gang.queue, **fields),
         candidates=tuple(idle),
         leaving=frozenset(leaving),
         refuse=refuse,
@@ -97,16 +105,16 @@ def request(
 
 
 def nodes_with(
-    gpus: Mapping[str, int], seats: Mapping[str, Mapping[Workload, int]], flavor: str = "default"
+    gpus: Mapping[str, int], placements: Mapping[str, Mapping[QuotaWorkload, int]], flavor: str = "default"
 ) -> Capacity:
     """Nodes of a flavor with so many GPUs, and how many GPUs each Workload holds on each in one pod."""
     nodes = [
-        Node(name=name, labels={"flavor": flavor}, allocatable={GPU: count, "pods": 110})
+        NodeInfo(name=name, labels={"flavor": flavor}, allocatable={GPU: count, "pods": 110})
         for name, count in gpus.items()
     ]
     pods = [
-        Occupant(pod=f"{each.key}-{name}", node=name, workload=each.key, requests={GPU: count})
-        for name, held in seats.items()
+        BoundPod(pod=f"{each.key}-{name}", node=name, workload=each.key, requests={GPU: count})
+        for name, held in placements.items()
         for each, count in held.items()
     ]
     return capacity_of(nodes, pods)

@@ -14,13 +14,13 @@ import msgspec
 import pytest
 from builders import GPUS
 
-from scaler.core import suspension
-from scaler.core.pods import Pod
-from scaler.kube import objects
-from scaler.kube.accelerators import gpu_pod
-from scaler.kube.decoding import decode
-from scaler.kube.kueue_objects import Workload
-from scaler.kueue.workloads import observe
+from scaler.decision import target_state
+from scaler.decision.workloads import observe
+from scaler.idleness.pods import GpuPod
+from scaler.kube.objects import core
+from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.gpu_pods import gpu_pod
+from scaler.kube.objects.kueue_workloads import Workload
 
 _ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("SCALER_SHARED_DATA") or _ROOT / ".." / "shared" / "data") / "recordings"
@@ -49,8 +49,8 @@ class Moment:
 
     at_s: float
     json: dict[str, Any]
-    workload: suspension.Workload
-    pods: list[Pod] = field(default_factory=list)
+    workload: target_state.ObservedWorkload
+    pods: list[GpuPod] = field(default_factory=list)
 
     @property
     def is_reserved(self) -> bool:
@@ -67,7 +67,7 @@ def moments(path: Path) -> Iterator[Moment]:
     events = msgspec.json.decode(path.read_bytes())["events"]
     relevant = [event for event in events if event["object"]["kind"] in {"Workload", "Pod"}]
     workloads: dict[tuple[str, str], dict[str, Any]] = {}
-    pods: dict[tuple[str, str], dict[tuple[str, str], Pod]] = {}
+    pods: dict[tuple[str, str], dict[tuple[str, str], GpuPod]] = {}
     for event in sorted(relevant, key=lambda event: int(event["object"]["metadata"]["resourceVersion"])):
         document = event["object"]
         key = _take_pod(event, pods) if document["kind"] == "Pod" else _take_workload(event, workloads)
@@ -86,12 +86,12 @@ def _take_workload(event: dict[str, Any], into: dict[tuple[str, str], dict[str, 
     return key
 
 
-def _take_pod(event: dict[str, Any], into: dict[tuple[str, str], dict[tuple[str, str], Pod]]) -> tuple[str, str]:
+def _take_pod(event: dict[str, Any], into: dict[tuple[str, str], dict[tuple[str, str], GpuPod]]) -> tuple[str, str]:
     metadata = event["object"]["metadata"]
     owner = metadata["namespace"], metadata.get("annotations", {}).get(_WORKLOAD_OF_POD, "")
     members, key = into.setdefault(owner, {}), (metadata["namespace"], metadata["name"])
     if event["type"] == "DELETED":
         members.pop(key, None)
     else:
-        members[key] = gpu_pod(decode(objects.Pod, msgspec.json.encode(event["object"])), GPUS)
+        members[key] = gpu_pod(decode(core.Pod, msgspec.json.encode(event["object"])), GPUS)
     return owner

@@ -17,13 +17,13 @@ from typing import Any
 import aiohttp
 import grpc
 from prometheus_client.parser import text_string_to_metric_families
+from scaler_sandbox.fleet import Exporter, Fleet, FleetConfig, Holder
 from small_cluster import NAME, NAMESPACE_NAME, PODS, SmallCluster
 
-from scaler.cli.runtime import Runtime
-from scaler.embedded.fleet import Exporter, Fleet, FleetConfig, Holder
+from scaler.app.process import Runtime
+from scaler.app.settings.load import load
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
-from scaler.settings.load import load
 
 COLLECT_SECONDS = 0.2
 TRIGGER = {"idleAfter": "1s", "warmUp": "0s"}

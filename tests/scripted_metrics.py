@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from scaler.core.gpu import Signal
 from scaler.errors import SourceError
-from scaler.ports import Demand, Reading
+from scaler.idleness.gpu import Signal
+from scaler.samples.source import SignalReading, VectorSample
 
 GR_ENGINE_ACTIVE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 GPU_UTIL = "DCGM_FI_DEV_GPU_UTIL"
@@ -153,7 +153,7 @@ class Metrics:
 
     series: list[Series]
     distortions: list[Distortion] = field(default_factory=list)
-    demands: dict[str, list[Demand]] = field(default_factory=dict)
+    demands: dict[str, list[VectorSample]] = field(default_factory=dict)
     arrives_at_s: Callable[[Point], float] = lambda point: point.at_s
     """When a sample can be read: later than taken where it is sent on by remote write."""
 
@@ -242,7 +242,7 @@ class ScriptedSource:
     asked: list[tuple[str, datetime, datetime]] = field(default_factory=list)
     """(signal or demand query, start, end) of each read."""
 
-    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> Reading:
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         self.asked.append((signal.name, start, end))
         if signal.name in self.failing:
             raise self.failing[signal.name]
@@ -252,9 +252,9 @@ class ScriptedSource:
             until_s=end.timestamp(),
             now_s=self.clock().timestamp(),
         )
-        return Reading([ScriptedSeries(*each) for each in found], None)
+        return SignalReading([ScriptedSeries(*each) for each in found], None)
 
-    async def demand(self, promql: str, *, at: datetime) -> Sequence[Demand]:
+    async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
         self.asked.append((promql, at, at))
         if promql in self.failing:
             raise self.failing[promql]

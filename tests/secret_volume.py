@@ -10,7 +10,7 @@ from typing import Any
 
 import trustme
 
-from scaler.tls.material import Files
+from scaler.tls.material import CertificateFiles
 
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
@@ -43,9 +43,11 @@ class SecretVolume:
         ca = {"ca_crt": authorities.cert_pem.bytes()} if authorities else {}
         self.put(tls_crt=chain_of(issued), tls_key=issued.private_key_pem.bytes(), **ca)
 
-    def files(self, *, mutual: bool = False) -> Files:
+    def files(self, *, mutual: bool = False) -> CertificateFiles:
         authorities = self.folder / "ca.crt" if mutual else None
-        return Files(certificate=self.folder / "tls.crt", key=self.folder / "tls.key", client_authorities=authorities)
+        return CertificateFiles(
+            certificate=self.folder / "tls.crt", key=self.folder / "tls.key", client_authorities=authorities
+        )
 
     def settings(self, *, mutual: bool = False, **more: Any) -> dict[str, Any]:
         """The same as the settings have it."""

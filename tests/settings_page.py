@@ -17,10 +17,10 @@ from marked_page import MarkedPage
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from scaler.core.durations import format_duration
-from scaler.core.gpu import DEFAULT_SIGNALS
-from scaler.settings.fields import Ratio, Section
-from scaler.settings.model import Settings
+from scaler.app.settings.fields import Ratio, Section
+from scaler.app.settings.model import Settings
+from scaler.idleness.durations import format_duration
+from scaler.idleness.gpu import DEFAULT_SIGNALS
 
 
 class Row(NamedTuple):

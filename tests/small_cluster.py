@@ -15,13 +15,22 @@ from typing import Any
 
 import yaml
 from builders import WorkloadJson
+from scaler_sandbox import crds
+from scaler_sandbox.kinds import NAMESPACE
+from scaler_sandbox.kubeapi import KubeApi
 
-from scaler.embedded import crds
-from scaler.embedded.kinds import NAMESPACE
-from scaler.embedded.kubeapi import KubeApi
-from scaler.kube.resources import EVENT, JOB, POD, RAY_CLUSTER, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
+from scaler.kube.objects.resources import (
+    EVENT,
+    JOB,
+    POD,
+    RAY_CLUSTER,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+    WORKLOAD,
+    Resource,
+)
 from scaler.kube.transport import KubeTransport
-from scaler.loops.cluster import WORKLOAD_ANNOTATION
 
 Json = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scaler.core.gate_values import Because
-from scaler.core.provisioning import LOST, State
+from scaler.admission.check import CheckReason
+from scaler.admission.provisioning.lifecycle import LOST, RequestState
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "admission-check.md").read_text(encoding="utf-8")
@@ -43,13 +43,13 @@ def test_the_guide_tells_of_no_field_that_there_is_not() -> None:
     assert told - {"provisioning"} == {path for path, _ in fields(SPEC)}
 
 
-@pytest.mark.parametrize("reason", Because)
-def test_every_reason_is_explained(reason: Because) -> None:
+@pytest.mark.parametrize("reason", CheckReason)
+def test_every_reason_is_explained(reason: CheckReason) -> None:
     assert re.search(rf"^\| `{reason}` \| .+ \|$", PAGE, re.MULTILINE)
 
 
-@pytest.mark.parametrize("state", [State.PROVISIONED, *sorted(LOST)])
-def test_every_event_about_nodes_is_named(state: State) -> None:
+@pytest.mark.parametrize("state", [RequestState.PROVISIONED, *sorted(LOST)])
+def test_every_event_about_nodes_is_named(state: RequestState) -> None:
     assert f"`Nodes{state}`" in PAGE
 
 

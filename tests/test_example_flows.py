@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 from running_scaler import runtime, settings_document
+from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
+from scaler_sandbox.config import SandboxConfig
+from scaler_sandbox.fleet import Machine
+from scaler_sandbox.kinds import JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER
+from scaler_sandbox.manifests import objects_in
+from scaler_sandbox.sandbox import Sandbox
 
-from scaler.cli.packaged import crds, packaged
-from scaler.embedded.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
-from scaler.embedded.config import WorldConfig
-from scaler.embedded.fleet import Machine
-from scaler.embedded.kinds import JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER
-from scaler.embedded.manifests import objects_in
-from scaler.embedded.world import World
-from scaler.kube.resources import SCALABLE_WORKLOAD
-from scaler.loops.diagnosis.permissions import NEEDS
+from scaler.app.packaged import crds, packaged
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.reporting.doctor.permissions import REQUIRED_RULES
 
 HURRIED = {"idleAfter": "1h", "idleAfterUnderPressure": "2s", "warmUp": "0s"}
 UNKNOWN_HERE = {"ClusterAutoscaler", "MachineAutoscaler", "ProvisioningRequestConfig", "RayJob"}
@@ -97,12 +97,12 @@ class Played:
 async def played(flow, *machines, tmp_path, scenarios=None, **settings):
     """The flow's world with these machines."""
     config = replace(
-        WorldConfig.fast({}, collect=timedelta(milliseconds=200)),
-        fleet=replace(WorldConfig.fast().fleet, nodes={}, collect_seconds=0.2),
+        SandboxConfig.fast({}, collect=timedelta(milliseconds=200)),
+        fleet=replace(SandboxConfig.fast().fleet, nodes={}, collect_seconds=0.2),
         follows=(SCALABLE_WORKLOAD,),
         **({"autoscaler": AutoscalerConfig(scenarios=scenarios)} if scenarios else {}),
     )
-    async with World(config) as world:
+    async with Sandbox(config) as world:
         for machine in machines:
             world.fleet.add(machine)
         await world.apply(crds())
@@ -142,7 +142,7 @@ def hold_to_the_permissions(running):
     }
     allowed = {
         (verb, f"{on.resource.plural}/{on.subresource}" if on.subresource else on.resource.plural)
-        for need in NEEDS
+        for need in REQUIRED_RULES
         for verb in need.verbs
         for on in need.on
     }

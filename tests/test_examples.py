@@ -13,18 +13,18 @@ import msgspec
 import pytest
 import yaml
 from kept_fields import dropped
+from scaler_sandbox import crds as world_crds
+from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.manifests import Applier, objects_in
 
-from scaler.cli.packaged import crds, packaged
-from scaler.embedded import crds as world_crds
-from scaler.embedded.kubeapi import KubeApi
-from scaler.embedded.manifests import Applier, objects_in
-from scaler.kube.keda_objects import ScaledObjectSettings, Service
-from scaler.kube.kueue_objects import Workload
-from scaler.kube.objects import ScalableWorkload
-from scaler.kube.quota_objects import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
-from scaler.kube.reclaim_policy_objects import ReclaimPolicy
+from scaler.app.packaged import crds, packaged
+from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
+from scaler.kube.objects.keda import ScaledObjectSettings, Service
+from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
+from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.transport import KubeTransport
-from scaler.loops.diagnosis import Facts, Listing, Objects, Severity, Topic, Wanted, diagnose
+from scaler.reporting.doctor.facts import ClusterObjects, DoctorInputs, DoctorSettings, diagnose
+from scaler.reporting.doctor.findings import Listing, Severity, Topic
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("SCALER_SHARED_DATA", ROOT.parent / "shared" / "data"))
@@ -148,7 +148,7 @@ def test_a_doctor_finds_nothing_wrong_with_any_example() -> None:
         assert any(each.topic is Topic.CHECKS for each in findings)
 
 
-def as_they_stand_in_a_cluster(flow: str) -> Facts:
+def as_they_stand_in_a_cluster(flow: str) -> DoctorInputs:
     """The flow's objects with what controllers add: Workloads of its jobs, checks that are Active, the Service.
 
     The settings are the default ones but for what the page asks for.
@@ -165,10 +165,10 @@ def as_they_stand_in_a_cluster(flow: str) -> Facts:
         "metadata": {"namespace": "idle-gpu-scaler", "name": "idle-gpu-scaler"},
         "spec": {"clusterIP": "None", "ports": [{"port": 9090}]},
     }
-    return Facts(
+    return DoctorInputs(
         version="v1.36.0",
         served={"autoscaling.x-k8s.io": {"v1": {"ProvisioningRequest"}}},
-        objects=Objects(
+        objects=ClusterObjects(
             checks=of(AdmissionCheck),
             policies=of(ReclaimPolicy),
             cluster_queues=of(ClusterQueue),
@@ -182,7 +182,7 @@ def as_they_stand_in_a_cluster(flow: str) -> Facts:
             scalable_workloads=of(ScalableWorkload),
             services=of(Service, service),
         ),
-        wanted=Wanted(),
+        wanted=DoctorSettings(),
     )
 
 

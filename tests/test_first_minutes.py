@@ -13,15 +13,15 @@ from pathlib import Path
 
 from followed_page import ROOT, commands
 from running_scaler import runtime, settings_document
+from scaler_sandbox.config import SandboxConfig
+from scaler_sandbox.kinds import DEPLOYMENT, Json
+from scaler_sandbox.manifests import objects_in
+from scaler_sandbox.sandbox import Sandbox
 from small_cluster import until
 
-from scaler.cli.packaged import crds
-from scaler.cli.runtime import Runtime
-from scaler.embedded.config import WorldConfig
-from scaler.embedded.kinds import DEPLOYMENT, Json
-from scaler.embedded.manifests import objects_in
-from scaler.embedded.world import World
-from scaler.kube.resources import SCALED_OBJECT
+from scaler.app.packaged import crds
+from scaler.app.process import Runtime
+from scaler.kube.objects.resources import SCALED_OBJECT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECTION = README[README.index("## Ten minutes on a cluster") : README.index("## Documentation")]
@@ -38,7 +38,7 @@ def typed() -> list[list[str]]:
 class Terminal:
     """Where it is typed. A command that it does not know is an error."""
 
-    def __init__(self, world: World, scaler: Runtime) -> None:
+    def __init__(self, world: Sandbox, scaler: Runtime) -> None:
         self._world, self._scaler = world, scaler
         self.seen: list[int] = []
         """Replicas of the Deployment, as they were watched."""
@@ -88,8 +88,8 @@ def example() -> list[Json]:
 
 @asynccontextmanager
 async def a_terminal(folder: Path) -> AsyncIterator[Terminal]:
-    config = WorldConfig.fast({"node-a": 1}, collect=timedelta(milliseconds=200))
-    async with World(replace(config, follows=(DEPLOYMENT,))) as world:
+    config = SandboxConfig.fast({"node-a": 1}, collect=timedelta(milliseconds=200))
+    async with Sandbox(replace(config, follows=(DEPLOYMENT,))) as world:
         await world.apply(crds())
         world.write_kubeconfig(folder / "kubeconfig")
         async with runtime(settings_document(folder / "kubeconfig", world.exporter_url)) as scaler:
@@ -107,4 +107,4 @@ def test_the_times_that_are_told_are_those_of_the_example() -> None:
     [scaled] = [body for body in example() if body["kind"] == "ScaledObject"]
     metadata = scaled["spec"]["triggers"][0]["metadata"]
     assert (metadata["warmUp"], metadata["idleAfter"]) == ("1m", "3m")
-    assert "1 minute of `warmUp` and 3 of\n`idleAfter`" in SECTION
+    assert "1 minute of `warmUp` and 3 minutes of `idleAfter`" in " ".join(SECTION.split())

@@ -1,7 +1,43 @@
+"""The README and what moved out of it show the program as it is."""
+
+import re
+
 import pytest
-from readme_help import README
+import typer
+from generated_pages import PAGES, ROOMS, ROOT, VERBS
+from marked_page import MarkedPage
+
+from scaler.app.cli.main import app
+
+SECTIONS = [(page, mark) for page in PAGES for mark in page.sections]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("mark", README.sections)
-def test_the_readme_shows_what_the_program_says_of_itself(mark: str) -> None:
-    assert README.shown(mark) == README.sections[mark](), "run: uv run python tests/readme_help.py"
+@pytest.mark.parametrize(("page", "mark"), SECTIONS, ids=[f"{page.path.name} {mark}" for page, mark in SECTIONS])
+def test_pages_show_what_the_program_says_of_itself(page: MarkedPage, mark: str) -> None:
+    assert page.shown(mark) == page.sections[mark](), "run: uv run python tests/generated_pages.py"
+
+
+def test_the_map_has_every_folder_of_the_program() -> None:
+    folders = {each.parent.name for each in (ROOT / "scaler").glob("*/__init__.py")}
+    assert folders == set(ROOMS)
+
+
+def test_every_room_of_the_map_has_its_layer() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    [block] = re.findall(r'^containers = \["scaler"\]\nlayers = \[\n(.*?)^\]', text, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r'"(\w+)"', block)) == {*ROOMS, "clock", "errors"}
+
+
+def test_every_verb_has_its_help_on_the_page() -> None:
+    assert set(VERBS) - {""} == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 220
+
+
+def test_contributors_are_led_to_enums_that_are_there() -> None:
+    named = re.findall(r"\| `(\w+)` in `([\w/.]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert len(named) >= 5
+    assert [name for name, path in named if f"class {name}(StrEnum)" not in (ROOT / path).read_text("utf-8")] == []

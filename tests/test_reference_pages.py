@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 import yaml
+from scaler_sandbox.manifests import objects_in
 
-import scaler.keda.metadata as trigger_metadata
-from scaler.core.durations import format_duration
-from scaler.core.policy import Policy, Reclaim
-from scaler.core.reasons import Because, Unknowable
-from scaler.core.reclaim.values import Why
-from scaler.core.suspension import Phase
-from scaler.embedded.manifests import objects_in
-from scaler.keda.metadata import parse_metadata
+import scaler.decision.trigger_metadata as trigger_metadata
+from scaler.decision.annotations import KEEP_UNTIL, WAKE_ANNOTATION
+from scaler.decision.target_state import Phase
+from scaler.decision.trigger_metadata import parse_metadata
+from scaler.idleness.durations import format_duration
+from scaler.idleness.policy import Policy, Reclaim
+from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.keda.servicer import METRIC_NAME
-from scaler.loops.outlook.waiting import Waits
-from scaler.loops.wishes import KEEP_UNTIL, WAKE
+from scaler.reclaim.search.values import NoPlanReason
+from scaler.reporting.waiting_reasons import WaitingReason
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -99,7 +99,7 @@ def test_the_metric_has_the_name_that_keda_gets() -> None:
     assert f"`{METRIC_NAME}`" in section("trigger-reference", "The metric")
 
 
-@pytest.mark.parametrize("annotation", [WAKE, KEEP_UNTIL])
+@pytest.mark.parametrize("annotation", [WAKE_ANNOTATION, KEEP_UNTIL])
 def test_annotations_are_explained(annotation: str) -> None:
     assert annotation in section("trigger-reference", "Annotations")
     assert annotation in section("policies", "For the owner of a workload")
@@ -113,21 +113,21 @@ def missing(known: Iterable[StrEnum], text: str) -> set[str]:
 
 
 def test_every_reason_for_0_or_1_is_in_the_table_of_decisions() -> None:
-    assert missing(Because, section("concepts", "The decision")) == set()
+    assert missing(DecisionReason, section("concepts", "The decision")) == set()
 
 
 def test_every_reason_not_to_know_says_what_to_do() -> None:
     table = rows(section("troubleshooting", "Everything is Unknown"))
-    assert set(table) >= {str(each) for each in Unknowable}
-    assert not [reason for reason in Unknowable if not table[str(reason)][2]]
+    assert set(table) >= {str(each) for each in UnknownReason}
+    assert not [reason for reason in UnknownReason if not table[str(reason)][2]]
 
 
 def test_every_reason_for_which_nobody_is_suspended_is_explained() -> None:
-    assert missing(Why, page("waiting-gangs")) == set()
+    assert missing(NoPlanReason, page("waiting-gangs")) == set()
 
 
 def test_every_reason_why_a_gang_waits_is_explained() -> None:
-    assert missing(Waits, section("waiting-gangs", "Look before you wait")) == set()
+    assert missing(WaitingReason, section("waiting-gangs", "Look before you wait")) == set()
 
 
 def test_every_phase_in_which_a_workload_does_not_come_back_is_explained() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-import scaler.loops.diagnosis.chains as chains
-from scaler.settings.model import Settings, Tls
-from scaler.telemetry.metrics import Metrics
-from scaler.tls.calling import PARAMETERS
-from scaler.tls.probe import Obstacle
+from scaler.app.settings.model import Settings, TlsSettings
+from scaler.keda.call_credentials import PARAMETERS
+from scaler.keda.probe import CallProblem
+from scaler.reporting.doctor import tls_findings
+from scaler.reporting.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "tls.md").read_text(encoding="utf-8")
@@ -19,13 +19,13 @@ BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_every_finding_is_explained_and_every_explained_finding_exists() -> None:
-    own = set(re.findall(r'check="(\w+)"', Path(chains.__file__).read_text(encoding="utf-8")))
+    own = set(re.findall(r'check="(\w+)"', Path(tls_findings.__file__).read_text(encoding="utf-8")))
     table = PAGE[PAGE.index("| it finds |") : PAGE.index("It knows the authorities")]
-    assert set(re.findall(r"`([A-Z]\w+)`", table)) == own | {str(each) for each in Obstacle}
+    assert set(re.findall(r"`([A-Z]\w+)`", table)) == own | {str(each) for each in CallProblem}
 
 
 def test_every_setting_is_explained() -> None:
-    assert {str(field.alias) for field in Tls.model_fields.values()} <= CODE
+    assert {str(field.alias) for field in TlsSettings.model_fields.values()} <= CODE
 
 
 def test_every_parameter_of_kedas_is_explained() -> None:

@@ -19,7 +19,7 @@ tools() {
 
 dependencies() {
     # shellcheck disable=SC2086  # the extras are words
-    UV_PROJECT_ENVIRONMENT="$2" "$1/bin/uv" sync --quiet --locked --no-dev $EXTRAS --no-install-project \
+    UV_PROJECT_ENVIRONMENT="$2" "$1/bin/uv" sync --quiet --locked --no-dev $EXTRAS --no-install-workspace \
         --no-managed-python --python "$PYTHON"
 }
 
@@ -41,7 +41,7 @@ check() {
         echo "gRPC cannot be loaded: the base image lacks a library, most likely libstdc++ (Debian: libstdc++6)" >&2
         exit 1
     }
-    "$1/bin/python" -c 'import kubernetes.aio, scaler.cli.main, uvloop, grpc_reflection'
+    "$1/bin/python" -c 'import kubernetes.aio, scaler.app.cli.main, uvloop, grpc_reflection'
     "$1/bin/idle-gpu-scaler" version
 }
 

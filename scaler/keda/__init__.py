@@ -1,1 +1,1 @@
-"""KEDA's side of the program: trigger metadata in, and the external scaler's gRPC service out."""
+"""KEDA's side: trigger metadata in, the external scaler's gRPC service out."""

@@ -4,10 +4,10 @@ Laws of this file:
 
 * Connections end at a limited age. KEDA keeps one connection for the life of its operator and looks for new replicas
   of the scaler only when it has to reconnect.
-* The grace after that age is longer than the longest stream, by construction, so no stream is cut (`lifetimes`).
+* A connection of that age ends with its last stream, and no stream is cut (`streams`): the grace has no limit.
 * Readiness follows the first full snapshot, liveness only whether this process answers: restarting it never helps
   against a Prometheus that is down.
-* The health services are answered to every client that gets through TLS: they tell nothing of anybody.
+* The health services are answered to every client that gets through TLS: their replies name no workload.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from datetime import timedelta
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from scaler.decision.decision_cache import DecisionCache
 from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
-from scaler.keda.lifetimes import Lifetimes
 from scaler.keda.servicer import ExternalScalerServicer, Observe
+from scaler.keda.streams import StreamLifetimes
 from scaler.keda.tls import ServerTls
-from scaler.ports import DecisionBoard
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -50,12 +50,12 @@ class ServerConfig:
 
 
 class ExternalScalerServer:
-    """A gRPC server on which KEDA finds the board's answers. Built, started and drained within one event loop."""
+    """A gRPC server that answers KEDA from the DecisionCache. Built, started and drained within one event loop."""
 
     def __init__(
         self,
         config: ServerConfig,
-        board: DecisionBoard,
+        board: DecisionCache,
         *,
         observe: Observe = lambda _: None,
         tls: ServerTls | None = None,
@@ -64,10 +64,12 @@ class ExternalScalerServer:
         self._config = config
         self._board = board
         self._tls = tls
-        self._lifetimes = Lifetimes(config.max_stream_life)
+        self._lifetimes = StreamLifetimes(config.max_stream_life)
         self._health = health.aio.HealthServicer()
         self._draining = False
-        self._server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=config.max_concurrent_rpcs)
+        self._server = grpc.aio.server(
+            options=server_options(config), maximum_concurrent_rpcs=config.max_concurrent_rpcs
+        )
         clients = tls.clients if tls else None
         servicer = ExternalScalerServicer(board, self._lifetimes, observe=observe, clients=clients)
         pb_grpc.add_ExternalScalerServicer_to_server(servicer, self._server)
@@ -114,11 +116,11 @@ class ExternalScalerServer:
         return 0 if address.startswith("unix:") else port
 
 
-def _options(config: ServerConfig) -> list[tuple[str, int]]:
-    grace = config.max_stream_life + timedelta(seconds=10)
+def server_options(config: ServerConfig) -> list[tuple[str, int]]:
+    """The gRPC options for connections and limits."""
     return [
         ("grpc.max_connection_age_ms", _milliseconds(config.max_connection_age)),
-        ("grpc.max_connection_age_grace_ms", _milliseconds(grace)),
+        # No max_connection_age_grace_ms: its default is for ever, and every stream ends by itself.
         # All of KEDA's calls share one connection, and beyond this limit they would wait inside KEDA, without a
         # deadline. So the limit that counts is `max_concurrent_rpcs`, which refuses.
         ("grpc.max_concurrent_streams", _UNLIMITED),

@@ -1,24 +1,24 @@
-"""What does KEDA get to hear? The board's standing answers as replies of the ExternalScaler service.
+"""What is answered to KEDA? The answers of the DecisionCache as replies of the ExternalScaler service.
 
 Laws of this file, from what KEDA does with a reply:
 
 * Every unary RPC is answered from memory, at once. KEDA sets no deadline and holds locks while it waits.
 * GetMetricSpec is constant and cannot fail, whatever the metadata: one that hangs stops all of KEDA's reconciles, and
-  the text of one that fails is never shown to anybody.
+  the text of one that fails is never shown.
 * No usable answer is an error, never `false` or 0. KEDA leaves the replicas alone on errors, and acts on the rest.
-* GetMetrics and IsActive say the same thing, because both are the board's answer.
+* GetMetrics and IsActive say the same thing, because both are the DecisionCache's answer.
 * Exactly one metric, value 1 or 0 with target 1: the HorizontalPodAutoscaler then never wants more than one replica.
 * A stream only ever ends with OK, see `lifetimes`. Where there is nothing to say it stays open and silent.
-* Whoever may not ask hears nothing of any workload, and holds no stream. GetMetricSpec tells the same to everybody, so
+* A client that is not allowed learns nothing of any workload, and opens no stream. GetMetricSpec is equal for all, so
   it is answered: then it is GetMetrics that fails, whose text KEDA shows to the owner.
 
-| the board's answer   | GetMetrics        | IsActive          | StreamIsActive                        |
+| the cache's answer   | GetMetrics        | IsActive          | StreamIsActive                        |
 |----------------------|-------------------|-------------------|---------------------------------------|
 | Active               | 1                 | true              | true, on open and on change to active |
 | Inactive             | 0                 | false             | false, on open only                   |
 | NoAnswer             | UNAVAILABLE       | UNAVAILABLE       | silence                               |
 | (metadata unusable)  | INVALID_ARGUMENT  | INVALID_ARGUMENT  | silence                               |
-| (a fault of ours)    | INTERNAL          | INTERNAL          | silence                               |
+| (an internal error)  | INTERNAL          | INTERNAL          | silence                               |
 | (another's identity) | PERMISSION_DENIED | PERMISSION_DENIED | PERMISSION_DENIED                     |
 | (no certificate)     | UNAUTHENTICATED   | UNAUTHENTICATED   | UNAUTHENTICATED                       |
 """
@@ -33,14 +33,14 @@ from typing import Any, NamedTuple, assert_never
 
 import grpc
 
-from scaler.core.replicas import Active, Answer, Inactive, NoAnswer
+from scaler.decision.decision import Active, Answer, Inactive, NoAnswer
+from scaler.decision.decision_cache import DecisionCache
+from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
 from scaler.keda._pb import externalscaler_pb2 as pb
-from scaler.keda.lifetimes import Lifetimes
-from scaler.keda.metadata import parse_metadata
+from scaler.keda.streams import StreamLifetimes
 from scaler.keda.tls import presented
-from scaler.ports import DecisionBoard
-from scaler.tls.identity import Clients, Stranger, Unknown
+from scaler.tls.identity import AllowedClients, CertificateMissing, IdentityNotAllowed
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _METRIC_SPEC = pb.GetMetricSpecResponse(
 )
 
 _LONGEST_DETAILS = 900
-"""Characters. An Event's message holds 1024, and KEDA puts the status code in front of ours."""
+"""Characters. An Event's message holds 1024, and KEDA puts the status code in front of these."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -78,12 +78,17 @@ class _Refusal(NamedTuple):
 
 
 class ExternalScalerServicer:
-    """The ExternalScaler service over a board. Method names are KEDA's."""
+    """The ExternalScaler service over a DecisionCache. Method names are KEDA's."""
 
     def __init__(
-        self, board: DecisionBoard, lifetimes: Lifetimes, *, observe: Observe, clients: Clients | None = None
+        self,
+        board: DecisionCache,
+        lifetimes: StreamLifetimes,
+        *,
+        observe: Observe,
+        clients: AllowedClients | None = None,
     ) -> None:
-        """`clients`: who may ask; None for whoever connects."""
+        """`clients`: the clients that are allowed; None allows every client that connects."""
         self._board = board
         self._lifetimes = lifetimes
         self._observe = observe
@@ -94,7 +99,7 @@ class ExternalScalerServicer:
         return _METRIC_SPEC
 
     async def GetMetrics(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """Whatever metric name is asked for: KEDA stamps the requested one on every value it gets."""
+        """Whatever metric name is requested: KEDA stamps the requested one on every value it gets."""
         name = request.metricName or METRIC_NAME
         return await self._reply(
             "GetMetrics",
@@ -133,7 +138,7 @@ class ExternalScalerServicer:
         return response(active)
 
     async def _turn_away_strangers(self, method: str, context: Context) -> None:
-        """Raises what ends the RPC, for whoever may not ask."""
+        """Raises what ends the RPC of a client that is not allowed."""
         if refusal := self._not_for(context):
             self._observe(RpcEnded(method=method, code=refusal.code.name, seconds=0.0))
             await context.abort(refusal.code, _clipped(refusal.details))
@@ -143,9 +148,9 @@ class ExternalScalerServicer:
         if self._clients is None:
             return None
         match self._clients.refusal(presented(context.auth_context())):
-            case Stranger(reason=reason):
+            case IdentityNotAllowed(reason=reason):
                 return _Refusal(grpc.StatusCode.PERMISSION_DENIED, reason)
-            case Unknown(reason=reason):
+            case CertificateMissing(reason=reason):
                 return _Refusal(grpc.StatusCode.UNAUTHENTICATED, reason)
             case None:
                 return None

@@ -1,1 +1,1 @@
-"""Access to the Kubernetes API: transport, reflector, work queue, Lease election, Events."""
+"""Access to the Kubernetes API: objects, watches, Lease, Events, work queue."""

@@ -57,7 +57,7 @@ class Access:
                 _log.warning("KubeCredentialsNotRefreshed", source=self.source, error=str(error))
 
     async def _load_again(self) -> None:
-        """To its end, even where nobody waits for it any more: left alone, a plugin would go on, heard by nobody."""
+        """To its end, even where the caller was cancelled: left alone, a plugin would go on and its answer be lost."""
         loading = asyncio.ensure_future(_load(self.loader, self.api.configuration))
         try:
             await asyncio.shield(loading)

@@ -4,7 +4,7 @@ Laws:
 
 * Conditions of others go back into the list as they were read: a JSON merge patch replaces all of it.
 * `lastTransitionTime` moves only when the status does.
-* Every patch names the uid and the resourceVersion that was decided upon: what somebody else writes meanwhile wins.
+* Every patch names the uid and the resourceVersion that was decided upon: what another client writes meanwhile wins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ def stamp(instant: datetime) -> str:
 
 
 def guard(obj: Json) -> Json:
-    """The metadata of a patch that is refused if somebody else has written to the object since it was read."""
+    """The metadata of a patch that is refused if another client has written to the object since it was read."""
     return {"uid": obj["metadata"]["uid"], "resourceVersion": obj["metadata"]["resourceVersion"]}
 
 

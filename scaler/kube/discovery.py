@@ -1,25 +1,28 @@
 """Which resource is meant by an apiVersion and a kind? The API's own discovery, remembered.
 
 Objects name others by kind (`apps/v1`, `Deployment`); paths need the plural (`deployments`) and the scope. A kind that
-is not there is looked for again soon, because CRDs get installed; one that is there is believed for a while.
+is not there is looked for again soon, because CRDs get installed; one that is there is cached for a while.
+
+Where a kind has a scale subresource, `read_scale` reads it: how many replicas an object shall have, and by which labels
+its pods are found.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec import field
 
+from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import KubeError
-from scaler.kube.decoding import UNREADABLE, decode
-from scaler.kube.objects import Struct
-from scaler.kube.resources import KNOWN, Resource, group_version_path
+from scaler.kube.objects.core import Struct
+from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.resources import KNOWN, Resource, group_version_path
 from scaler.kube.transport import KubeTransport
 
 FOUND_SECONDS = 600.0
 MISSING_SECONDS = 15.0
-"""For so long a kind is believed to be missing, so that a thousand objects that name it do not ask a thousand times."""
+"""For so long a missing kind is cached, so that a thousand objects that name it do not ask a thousand times."""
 
 
 class _Entry(Struct, frozen=True):
@@ -49,8 +52,10 @@ class Discovery:
         *,
         found_seconds: float = FOUND_SECONDS,
         missing_seconds: float = MISSING_SECONDS,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._transport = transport
+        self._clock = clock
         self._found_seconds = found_seconds
         self._missing_seconds = missing_seconds
         self._listings: dict[str, _Listing] = {}
@@ -70,7 +75,7 @@ class Discovery:
 
     def _is_outdated(self, listing: _Listing, kind: str) -> bool:
         lifetime = self._found_seconds if kind in listing.by_kind else self._missing_seconds
-        return time.monotonic() - listing.read_at > lifetime
+        return self._clock.monotonic() - listing.read_at > lifetime
 
     async def _read(self, api_version: str) -> _Listing:
         path = group_version_path(api_version)
@@ -80,10 +85,10 @@ class Discovery:
         except KubeError as error:
             if error.status != 404:
                 raise
-            return _Listing(by_kind={}, read_at=time.monotonic(), missing=error)
+            return _Listing(by_kind={}, read_at=self._clock.monotonic(), missing=error)
         except UNREADABLE as error:
             raise KubeError(f"get {path}: the answer lists no resources: {error}", reason="NotAList") from error
-        return _Listing(by_kind=_by_kind(api_version, entries), read_at=time.monotonic())
+        return _Listing(by_kind=_by_kind(api_version, entries), read_at=self._clock.monotonic())
 
 
 _KNOWN = {(resource.api_version, resource.kind): resource for resource in KNOWN}
@@ -110,3 +115,39 @@ def _find(listing: _Listing, api_version: str, kind: str) -> Resource:
         status=404,
         reason="KindNotFound",
     ) from listing.missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """An object's scale. Source: autoscaling/v1."""
+
+    replicas: int
+    """Asked for."""
+    observed_replicas: int
+    selector: str
+    """A label selector in its written form, `app=web,tier!=cache`; may be empty."""
+
+
+class _ScaleSpec(Struct, frozen=True):
+    replicas: int = 0
+    """The API omits zero."""
+
+
+class _ScaleStatus(Struct, frozen=True):
+    replicas: int = 0
+    selector: str = ""
+
+
+class _Scale(Struct, frozen=True):
+    spec: _ScaleSpec = _ScaleSpec()
+    status: _ScaleStatus = _ScaleStatus()
+
+
+async def read_scale(transport: KubeTransport, resource: Resource, namespace: str, name: str) -> Scale:
+    """The scale of the object. Raises: KubeError; 404 where there is no such object or its kind has no scale."""
+    path = resource.path(namespace, name, "scale")
+    try:
+        scale = decode(_Scale, await transport.get(path))
+    except UNREADABLE as error:
+        raise KubeError(f"get {path}: the answer is not a Scale: {error}", reason="NotAScale") from error
+    return Scale(replicas=scale.spec.replicas, observed_replicas=scale.status.replicas, selector=scale.status.selector)

@@ -1,26 +1,26 @@
-"""Tells what was done, and why, in the Events of the object that it was done to.
+"""Records what was done, and why, as Events of the object that it was done to.
 
 Laws:
 
 * Recording never waits and never fails. What cannot be sent is dropped and counted: an Event is a courtesy, and the
-  decision it tells of stands in the object's status as well.
+  decision behind it stands in the object's status as well.
 * The queue is bounded, and so is the rate. What is repeated while it waits becomes one Event with a count; what is
   repeated within ten minutes becomes a count on the Event that exists.
 """
 
 import asyncio
 import secrets
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 import structlog
 
+from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import KubeError
-from scaler.kube.objects import ObjectMeta
-from scaler.kube.resources import EVENT, Resource
+from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.resources import EVENT, Resource
 from scaler.kube.transport import KubeTransport
 
 _log = structlog.get_logger(__name__)
@@ -98,8 +98,10 @@ class EventRecorder:
         queue_limit: int = 1000,
         per_second: float = 5.0,
         burst: int = 50,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._transport = transport
+        self._clock = clock
         self._instance = instance or COMPONENT
         self._queue_limit = queue_limit
         self._waiting: OrderedDict[_Series, _Waiting] = OrderedDict()
@@ -110,7 +112,7 @@ class EventRecorder:
         self._per_second = per_second
         self._burst = burst
         self._tokens = float(burst)
-        self._refilled_at = time.monotonic()
+        self._refilled_at = self._clock.monotonic()
         self._is_failing = False
         self.dropped = 0
         """Events that found the queue full."""
@@ -121,7 +123,7 @@ class EventRecorder:
         self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
     ) -> None:
         """Queues an Event. Returns at once, never raises."""
-        now = datetime.now(UTC)
+        now = self._clock.now()
         series = _Series(
             api_version=about.api_version,
             kind=about.kind,
@@ -168,7 +170,7 @@ class EventRecorder:
     async def _send(self, series: _Series, waiting: _Waiting) -> None:
         try:
             known = self._sent.get(series)
-            is_recent = known is not None and time.monotonic() - known.at < AGGREGATION_SECONDS
+            is_recent = known is not None and self._clock.monotonic() - known.at < AGGREGATION_SECONDS
             if not (known and is_recent and await self._count_on(series, known, waiting)):
                 await self._create(series, waiting)
             self._is_failing = False
@@ -195,7 +197,7 @@ class EventRecorder:
         name = f"{series.name[:230]}.{secrets.token_hex(8)}"
         namespace = series.namespace or "default"
         await self._transport.create(EVENT.path(namespace), self._event(series, waiting, name, namespace))
-        self._remember(series, _Sent(name=name, count=waiting.count, at=time.monotonic()))
+        self._remember(series, _Sent(name=name, count=waiting.count, at=self._clock.monotonic()))
 
     def _event(self, series: _Series, waiting: _Waiting, name: str, namespace: str) -> dict[str, object]:
         about = {
@@ -231,12 +233,12 @@ class EventRecorder:
 
     async def _take_token(self) -> None:
         """Waits until one more Event may be sent."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._tokens = min(float(self._burst), self._tokens + (now - self._refilled_at) * self._per_second)
         self._refilled_at = now
         self._tokens -= 1
         if self._tokens < 0:
-            await asyncio.sleep(-self._tokens / self._per_second)
+            await self._clock.sleep(-self._tokens / self._per_second)
 
 
 def _time(moment: datetime) -> str:

@@ -7,8 +7,8 @@ Laws:
   `renew_deadline`. A follower counts from after it *saw* the record change last and waits `lease_duration`. The
   follower's start is never earlier than the leader's, and its wait is longer.
 * `is_leader` is computed from the clock whenever it is asked, so neither a hung call nor a busy event loop can
-  prolong it. Whoever writes asks it before each write.
-* Nobody's wall clock is believed. The times in the record are for people.
+  prolong it. Ask it before each write.
+* No wall clock is trusted. The times in the record are for people.
 * Every write carries the resourceVersion that was read. A write whose answer was lost may have been done; the next
   one then fails with 409, and the record is read again.
 * A Lease that was deleted is not free: its holder is given the same time to notice.
@@ -26,18 +26,18 @@ import asyncio
 import math
 import random
 import secrets
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import structlog
 
+from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import ConfigurationError, KubeError
-from scaler.kube.decoding import UNREADABLE
-from scaler.kube.resources import LEASE
+from scaler.kube.objects.decoding import UNREADABLE
+from scaler.kube.objects.resources import LEASE
 from scaler.kube.transport import KubeTransport
 
 _log = structlog.get_logger(__name__)
@@ -87,8 +87,10 @@ class LeaderElector:
         lease_duration: float = 15.0,
         renew_deadline: float = 10.0,
         retry_period: float = 2.0,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._transport = transport
+        self._clock = clock
         self._namespace = namespace
         self._name = name
         self.identity = f"{identity}_{secrets.token_hex(4)}"
@@ -109,11 +111,11 @@ class LeaderElector:
     @property
     def is_leader(self) -> bool:
         """Whether this replica may act now."""
-        return time.monotonic() < self._leads_until
+        return self._clock.monotonic() < self._leads_until
 
     @property
     def holder(self) -> str:
-        """Who holds the Lease as far as known; empty where nobody does."""
+        """Identity of the holder as far as known; empty where there is none."""
         return str(self._spec.get("holderIdentity") or "")
 
     @property
@@ -142,7 +144,7 @@ class LeaderElector:
             await self._attempt()
             if self.is_leader:
                 return
-            await asyncio.sleep(self._timing.retry_period * random.uniform(1.0, 1.2))  # noqa: S311 (spreads load)
+            await self._clock.sleep(self._timing.retry_period * random.uniform(1.0, 1.2))  # noqa: S311 (spreads load)
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Whether the work has come to its own end; False where leadership was lost before."""
@@ -153,7 +155,7 @@ class LeaderElector:
             await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
             has_finished = working.done()
         finally:
-            # Renewals go on while the work cleans up: nobody else may begin before it has ended.
+            # Renewals go on while the work cleans up: no other replica may begin before it has ended.
             await _end(working)
             await _end(renewing)
         if not has_finished:
@@ -164,12 +166,12 @@ class LeaderElector:
 
     async def _renew_while_leading(self) -> None:
         while self.is_leader:
-            await asyncio.sleep(min(self._timing.retry_period, self._seconds_left()))
+            await self._clock.sleep(min(self._timing.retry_period, self._seconds_left()))
             if self.is_leader:
                 await self._attempt()
 
     def _seconds_left(self) -> float:
-        return max(0.0, self._leads_until - time.monotonic())
+        return max(0.0, self._leads_until - self._clock.monotonic())
 
     async def _attempt(self) -> None:
         """Takes or renews the Lease where that is allowed. Never raises: what went wrong is in `problem`."""
@@ -186,10 +188,10 @@ class LeaderElector:
 
     def _may_take(self) -> bool:
         if not self._lease:
-            return time.monotonic() >= self._vacant_from
-        return self.holder in ("", self.identity) or time.monotonic() >= self._seen_at + self._patience()
+            return self._clock.monotonic() >= self._vacant_from
+        return self.holder in ("", self.identity) or self._clock.monotonic() >= self._seen_at + self._wait_for_holder()
 
-    def _patience(self) -> float:
+    def _wait_for_holder(self) -> float:
         """Seconds without a change of the record after which its holder has stopped leading."""
         theirs = int(self._spec.get("leaseDurationSeconds") or 0)
         ours = self._timing.lease_duration
@@ -220,12 +222,12 @@ class LeaderElector:
     def _forget(self) -> None:
         """Takes note that there is no Lease. Its holder may not know that yet, and is given its time."""
         if self.holder not in ("", self.identity):
-            self._vacant_from = time.monotonic() + self._patience()
+            self._vacant_from = self._clock.monotonic() + self._wait_for_holder()
         self._lease = {}
 
     async def _write(self, spec: dict[str, Any]) -> None:
         """Writes the record and, where it names this replica, leads from the moment before."""
-        sent_at = time.monotonic()
+        sent_at = self._clock.monotonic()
         body = {**self._lease, "spec": spec}
         if self._lease:
             path = LEASE.path(self._namespace, self._name)
@@ -250,7 +252,7 @@ class LeaderElector:
                 f"Lease {self._namespace}/{self._name}: not an object: {error}", reason="NotALease"
             ) from error
         if lease.get("spec") != self._lease.get("spec"):
-            self._seen_at = time.monotonic()
+            self._seen_at = self._clock.monotonic()
         self._lease = lease
 
     def _call_seconds(self) -> float:
@@ -259,7 +261,7 @@ class LeaderElector:
         return min(self._timing.call_seconds, left) if left else self._timing.call_seconds
 
     def _spec_as_holder(self) -> dict[str, Any]:
-        before, now = self._spec, _micro_time()
+        before, now = self._spec, _micro_time(self._clock.now())
         spec = {
             **before,
             "holderIdentity": self.identity,
@@ -278,7 +280,7 @@ class LeaderElector:
             try:
                 if not self._is_current:
                     await self._read()
-                await self._write({**self._spec, "holderIdentity": "", "renewTime": _micro_time()})
+                await self._write({**self._spec, "holderIdentity": "", "renewTime": _micro_time(self._clock.now())})
                 _log.info("KubeLeaseReleased", lease=self._name)
             except KubeError as error:
                 self._is_current = False
@@ -287,9 +289,9 @@ class LeaderElector:
                     return
 
 
-def _micro_time() -> str:
-    """The wall clock as the API's MicroTime, which wants all six digits."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _micro_time(now: datetime) -> str:
+    """The time as the API's MicroTime, which wants all six digits."""
+    return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 async def _end(task: asyncio.Task[None]) -> None:

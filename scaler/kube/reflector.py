@@ -1,22 +1,21 @@
-"""Keeps a copy of one kind of object up to date: of the whole cluster, or of the namespaces that are looked after.
+"""Keeps a copy of one kind of object up to date: of the whole cluster, or of some namespaces.
 
 Kubernetes lists and watches either all namespaces or one, and an account that may read two of them may not read all.
-So each namespace has a list and a watch of its own (`watched_list.py`), and whoever reads sees one copy.
+So each namespace has a list and a watch of its own (`watched_list.py`), and readers see one copy.
 
 Laws:
 
-* The copy is as good as the worst of its parts, and each part tells how good it is by itself (`within`): what one
+* The copy is as good as the worst of its parts, and each part has a state of its own (`within`): what one
   namespace hides is no reason to doubt what is seen of another.
-* A namespace that was refused and never listed holds up nobody. It does not exist, or has no Role for this account; it
-  is asked for again for ever, so that it joins the others once it may be read. Where all are refused, all are waited
-  for.
+* A namespace that was refused and never listed is not waited for. It does not exist, or has no Role for this account.
+  Requests go on, so that it joins the others once it may be read. Where all are refused, all are waited for.
 
     namespaces  a: listed   b: listed 90 s ago, silent since   c: 403, never listed
     synced      yes, c is not waited for
     age         90 s; within a: 0 s, b: 90 s, c: infinite
 
 Whatever is looked up by an index is looked up once for each namespace, and each takes a connection: this is for tens of
-namespaces. Whoever has hundreds is better served by all of them.
+namespaces. With hundreds, watch all namespaces.
 """
 
 import asyncio
@@ -26,20 +25,19 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Generic
 
-from scaler.kube.copies import Change
-from scaler.kube.copy_states import Absent, Denied, Disconnected, Reflecting, State
-from scaler.kube.patience import Timing
-from scaler.kube.resources import Resource
-from scaler.kube.store import Index, Key, T
+from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.kube.object_cache import Absent, Change, Denied, Disconnected, Index, Key, Reflecting, State, T
+from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
+from scaler.kube.watch_backoff import WatchTiming
 from scaler.kube.watched_list import WatchedList
 
-__all__ = ["Absent", "Denied", "Disconnected", "NotFollowed", "Reflecting", "Reflector", "State"]
+__all__ = ["Absent", "Denied", "Disconnected", "NotWatched", "Reflecting", "Reflector", "State"]
 
 
 @dataclass(frozen=True, slots=True)
-class NotFollowed:
-    """How well a namespace is followed that is not looked after."""
+class NotWatched:
+    """State of a namespace that is not watched."""
 
     namespace: str
     age = math.inf
@@ -47,7 +45,7 @@ class NotFollowed:
 
     @property
     def state(self) -> State:
-        return Disconnected(f"namespace {self.namespace} is not looked after")
+        return Disconnected(f"namespace {self.namespace} is not watched")
 
 
 class Reflector(Generic[T]):
@@ -63,7 +61,8 @@ class Reflector(Generic[T]):
         label_selector: str = "",
         field_selector: str = "",
         indexes: Mapping[str, Index[T]] | None = None,
-        timing: Timing = Timing(),  # noqa: B008 (immutable)
+        timing: WatchTiming = WatchTiming(),  # noqa: B008 (immutable)
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.resource = resource
         self._is_confined = bool(namespaces) and resource.namespaced
@@ -77,6 +76,7 @@ class Reflector(Generic[T]):
                 field_selector=field_selector,
                 indexes=indexes,
                 timing=timing,
+                clock=clock,
             )
             for namespace in (namespaces if self._is_confined else ("",))
         }
@@ -121,10 +121,10 @@ class Reflector(Generic[T]):
 
     # ------------------------------------------------------------------------------------------------- how good it is
 
-    def within(self, namespace: str) -> WatchedList[T] | NotFollowed:
+    def within(self, namespace: str) -> WatchedList[T] | NotWatched:
         """What is known of one namespace, and how good that is."""
         found = self._list_of(namespace)
-        return NotFollowed(namespace) if found is None else found
+        return NotWatched(namespace) if found is None else found
 
     @property
     def state(self) -> State:
@@ -137,7 +137,7 @@ class Reflector(Generic[T]):
 
     @property
     def age(self) -> float:
-        """Seconds since the API was last heard of the quietest namespace; infinite before all are listed."""
+        """Seconds since the last response for the quietest namespace; infinite before all are listed."""
         return max(each.age for each in self._awaited)
 
     @property
@@ -146,9 +146,9 @@ class Reflector(Generic[T]):
         return all(each.is_synced for each in self._awaited)
 
     async def wait_synced(self) -> None:
-        """Returns when the copy has been complete once; subscribers have heard of every object by then."""
+        """Returns when the copy has been complete once; subscribers have been notified of every object by then."""
         await asyncio.gather(*(each.wait_answered() for each in self._lists.values()))
-        if all(each.is_barred for each in self._lists.values()):
+        if all(each.is_refused for each in self._lists.values()):
             await self._wait_for_one()
 
     async def _wait_for_one(self) -> None:
@@ -161,7 +161,7 @@ class Reflector(Generic[T]):
 
     @property
     def _awaited(self) -> Collection[WatchedList[T]]:
-        return [each for each in self._lists.values() if not each.is_barred] or self._lists.values()
+        return [each for each in self._lists.values() if not each.is_refused] or self._lists.values()
 
     def _list_of(self, namespace: str) -> WatchedList[T] | None:
         return self._lists.get(namespace if self._is_confined else "")

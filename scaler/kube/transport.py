@@ -4,28 +4,34 @@ Laws:
 
 * Every call has a deadline, for the whole of it: connecting, retrying and reading the last byte. A watch has a limit
   on silence instead.
-* Only reads are repeated, a bounded number of times, with full jitter. A write is sent once: after a timeout nobody
-  knows whether it was done, and only its caller can look and decide again.
+* Only reads are repeated, a bounded number of times, with full jitter. A write is sent once: after a timeout it
+  may have been done or not, and only its caller can read and decide again.
 * A KubeError says what was asked, what the API said, and what to do. It never holds bodies, parameters or credentials.
 * Objects are not decoded here.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
+import aiohttp
+
+from scaler.errors import KubeError
 from scaler.kube.access import Access, open_access
-from scaler.kube.backoff import Backoff
-from scaler.kube.calls import TRANSIENT, Call, Params, Request, refusal, unanswered
-from scaler.kube.decoding import UNREADABLE, Page, decode
-from scaler.kube.exchange import Answer, Exchange
+from scaler.kube.api_requests import NO_ANSWER, TRANSIENT, ApiCall, ApiRequest, Params, no_answer, refusal
+from scaler.kube.objects.decoding import UNREADABLE, ListPage, decode
+from scaler.kube.watch_backoff import Backoff
 
 CALL_SECONDS = 10.0
+CONNECT_SECONDS = 5.0
+LONGEST_RETRY_AFTER = 5.0
+"""Seconds. What a server asks for beyond that is left to the caller's next attempt."""
 READ_ATTEMPTS = 3
 PAGE_SIZE = 500
 """Objects per page: some 3 MB of Workloads, decoded in a few milliseconds."""
@@ -41,6 +47,17 @@ class PatchType(StrEnum):
     APPLY = "application/apply-patch+yaml"
 
 
+class ApiResponse(NamedTuple):
+    """What came of a request that is answered in whole."""
+
+    status: int
+    body: bytes = b""
+    retry_after: float = 0.0
+    """Seconds that the server asks to wait, capped."""
+    failure: KubeError | None = None
+    """Why there is no answer, where the status is 0."""
+
+
 class KubeTransport:
     """A connection pool to one API server. Use as an async context manager, or call `close`."""
 
@@ -50,12 +67,12 @@ class KubeTransport:
         *,
         call_seconds: float = CALL_SECONDS,
         backoff: Backoff = Backoff(base=0.2, cap=2.0),  # noqa: B008 (immutable)
-        observe: Callable[[Call], None] | None = None,
+        observe: Callable[[ApiCall], None] | None = None,
     ) -> None:
         self._access = access
         self._call_seconds = call_seconds
         self._backoff = backoff
-        self._exchange = Exchange(access, observe=observe)
+        self._exchange = _Exchange(access, observe=observe)
         self._refresher = asyncio.create_task(access.keep_fresh(), name="kube-credentials")
 
     @classmethod
@@ -65,7 +82,7 @@ class KubeTransport:
         context: str | None = None,
         *,
         call_seconds: float = CALL_SECONDS,
-        observe: Callable[[Call], None] | None = None,
+        observe: Callable[[ApiCall], None] | None = None,
     ) -> Self:
         """A transport by the kubeconfig, or by what the environment offers (see `open_access`). Asks nothing yet.
 
@@ -97,11 +114,11 @@ class KubeTransport:
         self, path: str, params: Params | None = None, *, within: float | None = None, attempts: int = READ_ATTEMPTS
     ) -> bytes:
         """The answer's body. Units: `within` in seconds, all attempts together. Raises: KubeError."""
-        return await self._read(Request(method="GET", path=path, params=params or {}), within, attempts)
+        return await self._read(ApiRequest(method="GET", path=path, params=params or {}), within, attempts)
 
     async def list_pages(
         self, path: str, params: Params | None = None, *, limit: int = PAGE_SIZE
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncIterator[ListPage]:
         """The pages of a list, each with its own deadline, as one consistent snapshot.
 
         No resourceVersion is asked for: with `resourceVersion=0` API servers ignore the limit and send all at once.
@@ -111,12 +128,12 @@ class KubeTransport:
         token = ""
         while True:
             asked = {**(params or {}), "limit": limit} | ({"continue": token} if token else {})
-            request = Request(method="GET", path=path, params=asked)
+            request = ApiRequest(method="GET", path=path, params=asked)
             body = await self._read(request, None, READ_ATTEMPTS)
             try:
-                page = decode(Page, body)
+                page = decode(ListPage, body)
             except UNREADABLE as error:
-                raise unanswered(request, server=self.server, reason="NotAList", what=f"not a list: {error}") from error
+                raise no_answer(request, server=self.server, reason="NotAList", what=f"not a list: {error}") from error
             yield page
             token = page.metadata.continue_
             if not token:
@@ -133,7 +150,7 @@ class KubeTransport:
         Raises: KubeError, also out of the lines: after `silence_seconds` without a byte (a half-open connection),
         and where the connection breaks.
         """
-        request = Request(method="GET", path=path, params={**(params or {}), "watch": True})
+        request = ApiRequest(method="GET", path=path, params={**(params or {}), "watch": True})
         async with self._exchange.stream(
             request, deadline=self._deadline(None), silence_seconds=silence_seconds
         ) as lines:
@@ -143,11 +160,11 @@ class KubeTransport:
 
     async def create(self, path: str, body: Json, *, within: float | None = None) -> bytes:
         """The created object. Raises: KubeError; 409 where it exists."""
-        return await self._once(Request(method="POST", path=path, body=body), within)
+        return await self._once(ApiRequest(method="POST", path=path, body=body), within)
 
     async def replace(self, path: str, body: Json, *, within: float | None = None) -> bytes:
         """The object as replaced. Raises: KubeError; 409 where the body's resourceVersion is not the current one."""
-        return await self._once(Request(method="PUT", path=path, body=body), within)
+        return await self._once(ApiRequest(method="PUT", path=path, body=body), within)
 
     async def patch(
         self,
@@ -163,13 +180,13 @@ class KubeTransport:
         """The object as patched; a subresource is part of the path.
 
         A resourceVersion in the body's metadata makes a merge patch fail with 409 where the object has changed. With
-        `dry_run` everybody who may refuse it is asked, and nothing is written.
+        `dry_run` admission runs, and nothing is written.
 
         Raises: KubeError.
         """
         asked = {"fieldManager": field_manager, "force": "true" if force else "", "dryRun": "All" if dry_run else ""}
         params = {name: value for name, value in asked.items() if value}
-        request = Request(method="PATCH", path=path, params=params, body=body, content_type=content_type)
+        request = ApiRequest(method="PATCH", path=path, params=params, body=body, content_type=content_type)
         return await self._once(request, within)
 
     async def delete(
@@ -179,11 +196,11 @@ class KubeTransport:
         wanted = {"uid": uid, "resourceVersion": resource_version}
         preconditions = {name: value for name, value in wanted.items() if value}
         body = {"preconditions": preconditions} if preconditions else None
-        return await self._once(Request(method="DELETE", path=path, body=body), within)
+        return await self._once(ApiRequest(method="DELETE", path=path, body=body), within)
 
     # --------------------------------------------------------------------------------------------------- one request
 
-    async def _read(self, request: Request, within: float | None, attempts: int) -> bytes:
+    async def _read(self, request: ApiRequest, within: float | None, attempts: int) -> bytes:
         deadline = self._deadline(within)
         for attempt in count(1):
             answer = await self._exchange.answer(request, deadline=deadline)
@@ -194,15 +211,135 @@ class KubeTransport:
             await asyncio.sleep(wait)
         raise AssertionError("unreachable")
 
-    async def _once(self, request: Request, within: float | None) -> bytes:
+    async def _once(self, request: ApiRequest, within: float | None) -> bytes:
         return self._body(request, await self._exchange.answer(request, deadline=self._deadline(within)))
 
     def _deadline(self, within: float | None) -> float:
         return asyncio.get_running_loop().time() + (self._call_seconds if within is None else within)
 
-    def _body(self, request: Request, answer: Answer) -> bytes:
+    def _body(self, request: ApiRequest, answer: ApiResponse) -> bytes:
         if answer.failure:
             raise answer.failure
         if answer.status >= 300:
             raise refusal(request, server=self.server, status=answer.status, body=answer.body)
         return answer.body
+
+
+class _Exchange:
+    """Sends requests, each once, and raises a KubeError for whatever goes wrong on the way.
+
+    The client library adds the credentials and owns the connections; the answers are aiohttp's own, so that bytes can
+    be read as they come. Its own timeouts are not used: they end a watch after five minutes and nothing else in time.
+    """
+
+    def __init__(self, access: Access, *, observe: Callable[[ApiCall], None] | None) -> None:
+        self._access = access
+        self._observe = observe
+
+    async def answer(self, request: ApiRequest, *, deadline: float) -> ApiResponse:
+        """The whole answer to one request, or why there is none. Units: `deadline` in the event loop's time."""
+        started = time.monotonic()
+        try:
+            with self._failures(request):
+                async with asyncio.timeout_at(deadline):
+                    response = await self._send(request)
+                    async with response:
+                        answer = ApiResponse(response.status, await response.read(), _retry_after(response))
+        except KubeError as failure:
+            answer = ApiResponse(NO_ANSWER, failure=failure)
+        self._report(request, answer.status, started)
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, request: ApiRequest, *, deadline: float, silence_seconds: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of an answer that does not end soon; it has to begin by the deadline. Raises: KubeError."""
+        response = await self._open(request, deadline, silence_seconds)
+        lines = self._lines(request, response)
+        try:
+            yield lines
+        finally:
+            await lines.aclose()
+            response.close()
+
+    async def _open(self, request: ApiRequest, deadline: float, silence_seconds: float) -> aiohttp.ClientResponse:
+        started = time.monotonic()
+        try:
+            with self._failures(request):
+                async with asyncio.timeout_at(deadline):
+                    response = await self._send(request, silence_seconds)
+                    refused = b"" if response.status < 300 else await response.read()
+        except KubeError:
+            self._report(request, NO_ANSWER, started)
+            raise
+        self._report(request, response.status, started)
+        if response.status >= 300:
+            response.close()
+            raise refusal(request, server=self._access.server, status=response.status, body=refused)
+        return response
+
+    async def _send(self, request: ApiRequest, silence_seconds: float | None = None) -> aiohttp.ClientResponse:
+        api = self._access.api
+        headers = {"Accept": "application/json", "Content-Type": request.content_type or "application/json"}
+        serialized = await api.param_serialize(
+            method=request.method,
+            resource_path=request.path,
+            query_params=list(request.params.items()),
+            header_params=headers,
+            body=request.body,
+            auth_settings=["BearerToken"],
+        )
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
+        answer = await api.call_api(*serialized, _request_timeout=limits)
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    async def _lines(self, request: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        rest = bytearray()
+        with self._failures(request):
+            async for chunk in response.content.iter_any():
+                rest += chunk
+                if b"\n" in chunk:
+                    *lines, rest = rest.split(b"\n")
+                    for line in lines:
+                        if line:
+                            yield bytes(line)
+        if rest:
+            raise no_answer(
+                request, server=self._access.server, reason="Truncated", what="the stream ended within a line"
+            )
+
+    @contextmanager
+    def _failures(self, request: ApiRequest) -> Iterator[None]:
+        """Raises: KubeError for whatever goes wrong on the way."""
+        try:
+            yield
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            reason, what = _failure(error)
+            raise no_answer(request, server=self._access.server, reason=reason, what=what) from error
+
+    def _report(self, request: ApiRequest, status: int, started: float) -> None:
+        if self._observe:
+            self._observe(request.answered(status, time.monotonic() - started))
+
+
+def _failure(error: Exception) -> tuple[str, str]:
+    """The reason and the words for an exception from the HTTP client."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
+            return "CertificateRefused", f"TLS failed: {error}"
+        case TimeoutError():
+            return "Timeout", f"no answer in time{f' ({error})' if str(error) else ''}"
+        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
+            return "Truncated", f"the answer broke off: {error}"
+        case aiohttp.ClientError() | OSError():
+            return "Unreachable", f"cannot connect: {error}"
+        case _:
+            return "NotSent", f"cannot be sent: {type(error).__name__}"
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float:
+    """Seconds that the server asks to wait, capped; 0 where it does not ask or writes a date."""
+    seconds = response.headers.get("Retry-After", "")
+    return min(float(seconds), LONGEST_RETRY_AFTER) if seconds.isdigit() else 0.0

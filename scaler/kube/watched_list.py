@@ -2,15 +2,15 @@
 
 Laws:
 
-* The copy says how good it is: `state` tells whether it is being kept up to date and if not why, `age` how long ago
-  the API was last heard, and `undecodable` what is there and cannot be read.
-* Whatever the API server does, requests stay rare (`patience.py`).
-* The event loop is given its turn every few hundred objects.
+* The copy says how good it is: `state` whether it is being kept up to date and if not why, `age` how long ago the
+  API last responded, and `undecodable` what is there and cannot be read.
+* Whatever the API server does, requests stay rare (`watch_backoff.py`).
+* Other tasks run every few hundred objects.
 
 | what happened                                | state        | next                                          |
 |----------------------------------------------|--------------|-----------------------------------------------|
 | list answered, watch open, or ended in order | Reflecting   | watch                                         |
-| refused, broken, silent, expired             | Disconnected | watch or list after a backoff (`patience.py`) |
+| refused, broken, silent, expired             | Disconnected | watch or list after a wait (`watch_backoff.py`) |
 | 401, 403                                     | Denied       | the same again after a backoff                |
 | 404: the server does not know the resource   | Absent       | list, every half minute                       |
 
@@ -24,25 +24,34 @@ thousand times a second.
 import asyncio
 import math
 import random
-import time
 from collections.abc import Mapping
 
 import structlog
 
+from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import KubeError
-from scaler.kube.calls import NO_ANSWER, ApiStatus, Params, read_status
-from scaler.kube.copies import OBJECTS_PER_TURN, LiveCopy, name_of
-from scaler.kube.copy_states import Absent, Denied, Disconnected, Reflecting, State
-from scaler.kube.decoding import UNREADABLE, WatchEvent, decode
-from scaler.kube.patience import Ending, Timing, judge
-from scaler.kube.resources import Resource
-from scaler.kube.store import Index, T
+from scaler.kube.api_requests import NO_ANSWER, ApiStatus, Params, read_status
+from scaler.kube.object_cache import (
+    OBJECTS_PER_TURN,
+    Absent,
+    Denied,
+    Disconnected,
+    Index,
+    ObjectCache,
+    Reflecting,
+    State,
+    T,
+    name_of,
+)
+from scaler.kube.objects.decoding import UNREADABLE, WatchEvent, decode
+from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
+from scaler.kube.watch_backoff import WatchEnd, WatchTiming, after_watch
 
 _log = structlog.get_logger(__name__)
 
 
-class WatchedList(LiveCopy[T]):
+class WatchedList(ObjectCache[T]):
     """A copy that is kept up to date while `run` runs: of all objects of a kind, or of those in one namespace."""
 
     def __init__(
@@ -55,11 +64,13 @@ class WatchedList(LiveCopy[T]):
         label_selector: str = "",
         field_selector: str = "",
         indexes: Mapping[str, Index[T]] | None = None,
-        timing: Timing = Timing(),  # noqa: B008 (immutable)
+        timing: WatchTiming = WatchTiming(),  # noqa: B008 (immutable)
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(kind, indexes or {})
         self._resource = resource
         self._transport = transport
+        self._clock = clock
         self._namespace = namespace
         self._path = resource.path(namespace)
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
@@ -85,12 +96,12 @@ class WatchedList(LiveCopy[T]):
         return self._synced.is_set()
 
     @property
-    def is_barred(self) -> bool:
-        """Whether it was refused and has never been listed. It is tried on; nobody should wait for it."""
+    def is_refused(self) -> bool:
+        """Whether it was refused and has never been listed. It is retried; readers need not wait for it."""
         return self._answered.is_set() and not self.is_synced
 
     async def wait_synced(self) -> None:
-        """Returns when the copy has been complete once; subscribers have heard of every object by then."""
+        """Returns when the copy has been complete once; subscribers have been notified of every object by then."""
         await self._synced.wait()
 
     async def wait_answered(self) -> None:
@@ -99,12 +110,12 @@ class WatchedList(LiveCopy[T]):
 
     @property
     def age(self) -> float:
-        """Seconds since the API was last heard on this; infinite before the first list.
+        """Seconds since the last response for this; infinite before the first list.
 
         Range: up to about a minute while all is well, the distance of bookmarks; a minute and a half before a silent
         connection is taken for dead.
         """
-        return time.monotonic() - self._last_contact
+        return self._clock.monotonic() - self._last_contact
 
     # ----------------------------------------------------------------------------------------------------- the loop
 
@@ -112,7 +123,7 @@ class WatchedList(LiveCopy[T]):
         """Keeps the copy up to date until cancelled."""
         while True:
             wait = await self._round()
-            await asyncio.sleep(wait)
+            await self._clock.sleep(wait)
 
     async def _round(self) -> float:
         """Seconds to wait after a list (where one is needed) and a watch."""
@@ -141,7 +152,7 @@ class WatchedList(LiveCopy[T]):
             "timeoutSeconds": seconds,
         }
         async with self._transport.watch(self._path, params, silence_seconds=silence) as lines:
-            self._opened_at = time.monotonic()
+            self._opened_at = self._clock.monotonic()
             self._enter(Reflecting())
             async for line in lines:
                 self._heard()
@@ -172,8 +183,8 @@ class WatchedList(LiveCopy[T]):
 
     def _broken_off(self, status: ApiStatus) -> KubeError:
         return KubeError(
-            f"watch {self._path} at {self._transport.server}: the API server broke it off: "
-            f"{status.code} {status.reason}: {status.message}; it is tried again",
+            f"watch {self._path} at {self._transport.server}: the API server ended it: "
+            f"{status.code} {status.reason}: {status.message}; it is retried",
             status=status.code,
             reason=status.reason,
         )
@@ -183,7 +194,7 @@ class WatchedList(LiveCopy[T]):
         self._answered.set()
 
     def _heard(self) -> None:
-        self._last_contact = time.monotonic()
+        self._last_contact = self._clock.monotonic()
 
     # -------------------------------------------------------------------------------------------------- afterwards
 
@@ -198,14 +209,14 @@ class WatchedList(LiveCopy[T]):
         return self._wait_after(error)
 
     def _wait_after(self, error: KubeError | None) -> float:
-        ending = Ending(
-            lasted=time.monotonic() - self._opened_at if self._opened_at is not None else 0.0,
+        ending = WatchEnd(
+            lasted=self._clock.monotonic() - self._opened_at if self._opened_at is not None else 0.0,
             delivered=self._delivered > 0,
             in_order=error is None,
             was_reached=error is None or error.status != NO_ANSWER or self._opened_at is not None,
             is_expired=error is not None and error.status == 410,
         )
-        then = judge(ending, failures=self._failures, timing=self._timing)
+        then = after_watch(ending, failures=self._failures, timing=self._timing)
         self._failures = then.failures
         if then.lists:
             self._version = ""

@@ -1,4 +1,4 @@
-"""Keys that somebody has to look at: each at most once in the queue, and at most once in work.
+"""Keys of objects to be reconciled: each at most once in the queue, and at most once in work.
 
 Laws:
 
@@ -28,9 +28,11 @@ A worker:
 import asyncio
 from collections import deque
 from collections.abc import Hashable
+from functools import partial
 from typing import Generic, TypeVar
 
-from scaler.kube.backoff import Backoff
+from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock
+from scaler.kube.watch_backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
 
@@ -42,13 +44,20 @@ class QueueClosed(Exception):  # noqa: N818 (an end, not an error)
 class WorkQueue(Generic[K]):
     """A queue for one event loop."""
 
-    def __init__(self, *, backoff: Backoff = Backoff(base=0.5, cap=60.0)) -> None:  # noqa: B008 (immutable)
+    def __init__(
+        self,
+        *,
+        backoff: Backoff = Backoff(base=0.5, cap=60.0),  # noqa: B008 (immutable)
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._backoff = backoff
+        self._clock = clock
         self._ready: deque[K] = deque()
         self._waiting: set[K] = set()
         """What is in `_ready`, or will be as soon as it is done."""
         self._in_work: set[K] = set()
-        self._delayed: dict[K, asyncio.TimerHandle] = {}
+        self._delayed: dict[K, tuple[float, Cancellable]] = {}
+        """When each is due, and its timer."""
         self._failures: dict[K, int] = {}
         self._has_ready = asyncio.Event()
         self._closed = False
@@ -76,13 +85,12 @@ class WorkQueue(Generic[K]):
         if seconds <= 0:
             self.add(key)
             return
-        loop = asyncio.get_running_loop()
-        due = loop.time() + seconds
+        due = self._clock.monotonic() + seconds
         planned = self._delayed.get(key)
-        if self._closed or (planned is not None and planned.when() <= due):
+        if self._closed or (planned is not None and planned[0] <= due):
             return
         self._undelay(key)
-        self._delayed[key] = loop.call_at(due, self.add, key)
+        self._delayed[key] = due, self._clock.call_later(seconds, partial(self.add, key))
 
     def retry(self, key: K) -> float:
         """Seconds until the key that has just failed is worked on again: more after every failure in a row."""
@@ -121,8 +129,8 @@ class WorkQueue(Generic[K]):
     def close(self) -> None:
         """Ends the queue: every `get` raises, waiting keys are dropped, and nothing can be added any more."""
         self._closed = True
-        for planned in self._delayed.values():
-            planned.cancel()
+        for _, timer in self._delayed.values():
+            timer.cancel()
         self._delayed.clear()
         self._ready.clear()
         self._waiting.clear()
@@ -135,4 +143,4 @@ class WorkQueue(Generic[K]):
     def _undelay(self, key: K) -> None:
         planned = self._delayed.pop(key, None)
         if planned is not None:
-            planned.cancel()
+            planned[1].cancel()

@@ -1,6 +1,6 @@
 """May this client ask? The names in its certificate against those that settings allow.
 
-The TLS library has checked before that an authority of ours has signed it; here it is only about who it is. Every
+The TLS library has checked before that a configured authority has signed it; here only its names are compared. Every
 alternative name counts, and the common name, since clients' certificates often have nothing else. DNS names are
 compared without regard to case; there are no patterns, because who may suspend workloads is worth a list.
 """
@@ -13,7 +13,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Presented:
+class ClientCertificate:
     """What a client has shown in this connection."""
 
     names: Sequence[str]
@@ -23,32 +23,38 @@ class Presented:
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class IdentityNotAllowed:
     """There is a certificate, and it is not one of those that may ask."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class CertificateMissing:
     """There is no certificate."""
 
     reason: str
 
 
-class Clients:
-    """Who may ask. Without names, everybody whom an authority of ours has given a certificate."""
+class AllowedClients:
+    """The clients that are allowed. Without names, every client with a certificate of a configured authority."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = frozenset(map(str.lower, names))
 
-    def refusal(self, presented: Presented | None, now: datetime | None = None) -> Stranger | Unknown | None:
+    def refusal(
+        self, presented: ClientCertificate | None, now: datetime | None = None
+    ) -> IdentityNotAllowed | CertificateMissing | None:
         """Why the client is not answered; None where it is."""
         if presented is None:
-            return Unknown("no client certificate was presented; present one of an authority in clientCaFile")
+            return CertificateMissing(
+                "no client certificate was presented; present one of an authority in clientCaFile"
+            )
         if presented.not_after is not None and (now or datetime.now(UTC)) > presented.not_after:
-            return Stranger("the client certificate is over; renew it, and connect anew")
+            return IdentityNotAllowed("the client certificate is over; renew it, and connect anew")
         if not self._names or not self._names.isdisjoint(map(str.lower, presented.names)):
             return None
         names = ", ".join(presented.names[:_SHOWN]) or "no name at all"
-        return Stranger(f"the client certificate is for {names}, which clientNames of the settings does not allow")
+        return IdentityNotAllowed(
+            f"the client certificate is for {names}, which clientNames of the settings does not allow"
+        )

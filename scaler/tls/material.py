@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from scaler.core.certificates import Certificate, certificates_in, ders_in, is_over, is_still_to_come
 from scaler.errors import ConfigurationError
+from scaler.tls.certificates import Certificate, certificates_in, ders_in, is_expired, is_not_yet_valid
 
 _LARGEST = 2**20
 """Bytes that a file may have. A bundle of all public authorities has a fifth of it."""
@@ -31,7 +31,7 @@ class UnusableError(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class CertificateFiles:
     """Where a server's certificate is."""
 
     certificate: Path
@@ -42,7 +42,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
+class ServerCertificate:
     """What a server shows, and by which authorities it knows its clients. Equal for equal contents of the files."""
 
     certificate_pem: bytes
@@ -65,9 +65,9 @@ class Material:
 
     def why_out_of_date(self, now: datetime) -> str:
         """Empty while it is accepted."""
-        if late := next((each for each in self.chain if is_over(each, now)), None):
+        if late := next((each for each in self.chain if is_expired(each, now)), None):
             return f"its certificate was good until {second(late.not_after)}"
-        if early := next((each for each in self.chain if is_still_to_come(each, now)), None):
+        if early := next((each for each in self.chain if is_not_yet_valid(each, now)), None):
             return f"its certificate is good from {second(early.not_before)} only"
         return ""
 
@@ -77,11 +77,11 @@ def second(instant: datetime) -> str:
     return instant.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 
-def read_material(files: Files) -> Material:
+def read_material(files: CertificateFiles) -> ServerCertificate:
     """What the files hold, tried out. Raises: UnusableError."""
     certificate, key = _content(files.certificate), _content(files.key)
     authorities = None if files.client_authorities is None else _content(files.client_authorities)
-    return Material(
+    return ServerCertificate(
         certificate_pem=certificate,
         key_pem=key,
         client_authorities_pem=authorities,
@@ -115,7 +115,7 @@ def _certificates(path: Path | None, pem: bytes) -> tuple[Certificate, ...]:
 # ------------------------------------------------------------------------------------------------------------- OpenSSL
 
 
-def _context(files: Files, certificate: bytes, key: bytes, authorities: bytes | None) -> ssl.SSLContext:
+def _context(files: CertificateFiles, certificate: bytes, key: bytes, authorities: bytes | None) -> ssl.SSLContext:
     """A server's context of exactly these bytes. Raises: UnusableError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -143,7 +143,7 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes, *, names:
 
 
 def _ask_for_certificates(context: ssl.SSLContext, path: Path | None, authorities: bytes) -> None:
-    """Whoever presents a certificate has to be known; who presents none is left to the server.
+    """A certificate that a client presents is verified; a client without one is left to the server.
 
     TLS 1.2 would let a client come back by a session without a look at its certificate, as would tickets.
     """

@@ -6,56 +6,53 @@ Laws of this file:
   swap of a Secret volume, a file that is written in place and one that is moved to its place alike.
 * What works is not given up for what does not. A pair that is half written, that does not fit, that is over or still
   to come, leaves the one that is served. It is looked at again every time, for it may be completed, or its time come.
-* Each problem is told once, however often it is seen.
+* Each problem is logged once, however often it is seen.
 
-At the start there is nothing to keep: files that cannot be used end the process. A certificate that is merely over does
-not: whoever renews it does that sooner than anybody could start the process again.
+At the start there is nothing to keep: files that cannot be used end the process. An expired certificate alone does
+not: it is read again once it is renewed, without a restart.
 
-Tempting: inotify. It does not see what happens on the other side of a symbolic link, and a network file system tells
+Tempting: inotify. It does not see what happens on the other side of a symbolic link, and a network file system reports
 nothing; three small files every ten seconds cost next to nothing.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from scaler.tls.material import Files, Material, UnusableError, read_material
+from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.tls.material import CertificateFiles, ServerCertificate, UnusableError, read_material
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class CertificateLoaded:
     """A certificate is served from now on."""
 
     use: str
-    material: Material
+    material: ServerCertificate
     problem: str
     """Why clients refuse it all the same; empty where they do not. Only ever at the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CertificateUnusable:
     """What the files hold cannot be served, so that the one before is."""
 
     use: str
-    material: Material
+    material: ServerCertificate
     """The one before."""
     problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mended:
+class CertificateUsableAgain:
     """The files hold what is served, after a while in which they did not."""
 
     use: str
-    material: Material
+    material: ServerCertificate
 
 
-Observe = Callable[[Taken | Kept | Mended], None]
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+Observe = Callable[[CertificateLoaded | CertificateUnusable | CertificateUsableAgain], None]
 
 
 class Rotation:
@@ -63,12 +60,12 @@ class Rotation:
 
     def __init__(
         self,
-        files: Files,
+        files: CertificateFiles,
         *,
         use: str,
         every: timedelta = timedelta(seconds=10),
         observe: Observe = lambda _: None,
-        clock: Callable[[], datetime] = _now,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Raises: UnusableError where the files cannot be used."""
         self._files = files
@@ -78,7 +75,9 @@ class Rotation:
         self._clock = clock
         self._problem = ""
         self.material = read_material(files)
-        self._observe(Taken(use=use, material=self.material, problem=self.material.why_out_of_date(clock())))
+        self._observe(
+            CertificateLoaded(use=use, material=self.material, problem=self.material.why_out_of_date(clock.now()))
+        )
 
     @property
     def is_mutual(self) -> bool:
@@ -88,29 +87,29 @@ class Rotation:
     async def run(self) -> None:
         """Look at the files for ever."""
         while True:
-            await asyncio.sleep(self._every_s)
+            await self._clock.sleep(self._every_s)
             self.take(await asyncio.to_thread(self.look))
 
-    def look(self) -> Material | str:
+    def look(self) -> ServerCertificate | str:
         """What the files hold now, or why it cannot be served."""
         try:
             found = read_material(self._files)
         except UnusableError as error:
             return str(error)
-        if found != self.material and (problem := found.why_out_of_date(self._clock())):
+        if found != self.material and (problem := found.why_out_of_date(self._clock.now())):
             return f"{self._files.certificate}: {problem}"
         return found
 
-    def take(self, found: Material | str) -> None:
+    def take(self, found: ServerCertificate | str) -> None:
         """Serve what was found, where it can be served and is something else."""
         if isinstance(found, str):
             if found != self._problem:
-                self._observe(Kept(use=self._use, material=self.material, problem=found))
+                self._observe(CertificateUnusable(use=self._use, material=self.material, problem=found))
             self._problem = found
             return
         was_broken, self._problem = bool(self._problem), ""
         if found != self.material:
             self.material = found
-            self._observe(Taken(use=self._use, material=found, problem=""))
+            self._observe(CertificateLoaded(use=self._use, material=found, problem=""))
         elif was_broken:
-            self._observe(Mended(use=self._use, material=self.material))
+            self._observe(CertificateUsableAgain(use=self._use, material=self.material))

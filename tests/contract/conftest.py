@@ -10,10 +10,9 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
-from contract_client import Access, Client
-from contract_widgets import DEFINITIONS, Widgets, definition, install
-
-from scaler.embedded.kubeapi import KubeApi
+from contract.contract_client import Access, Client
+from contract.contract_widgets import DEFINITIONS, Widgets, definition, install
+from scaler_sandbox.kubeapi import KubeApi
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Who may do what can be asked, of oneself and of others."""
 
 import pytest
-from contract_client import Client
+from contract.contract_client import Client
 
 GROUP = "/apis/authorization.k8s.io/v1"
 ASKED = {"verb": "patch", "group": "kueue.x-k8s.io", "resource": "workloads", "subresource": "status"}

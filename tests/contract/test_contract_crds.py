@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from contract_client import Client, Json
-from contract_widgets import DEFINITIONS, INTEGER, STRING, Widgets, definition, fields, until_served
+from contract.contract_client import MERGE, Client, Json
+from contract.contract_widgets import DEFINITIONS, INTEGER, STRING, Widgets, definition, fields, until_served
 
 
 @pytest.fixture
@@ -153,9 +153,10 @@ async def test_a_changed_schema_holds_for_new_writes(own: Own, namespace: str) -
     widgets = Widgets(own.client, own.group, namespace)
     await widgets.create("one", {"note": "long enough", "count": 1})
     tighter = {**STRING, "maxLength": 3}
-    patch = {"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/note"}
     path = f"{DEFINITIONS}/{own.names[0]}"
-    (await own.client.patch(path, [{**patch, "value": tighter}], "application/json-patch+json")).ok()
+    versions = (await own.client.get(path)).ok()["spec"]["versions"]
+    versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["note"] = tighter
+    (await own.client.patch(path, {"spec": {"versions": versions}}, MERGE)).ok()
     for _ in range(100):
         answer = await widgets.client.post(widgets.path, widgets.body("two", {"note": "too long"}), dryRun="All")
         if answer.status == 422:

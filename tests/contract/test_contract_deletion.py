@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 import pytest
-from contract_client import Client, Json
-from contract_widgets import Widgets, gated_pod
+from contract.contract_client import Client, Json
+from contract.contract_widgets import Widgets, gated_pod
 
 SECONDS_FOR_CONTROLLERS = 60
 """A real namespace controller has the namespaces of all other tests to clear away as well."""
@@ -137,33 +137,6 @@ async def test_a_dependent_stays_while_one_of_its_owners_does(widgets: Widgets) 
         return [reference["name"] for reference in references] == ["second"]
 
     await eventually(has_one_owner, "the reference to the first owner is gone")
-
-
-async def test_orphans_stay_without_owner(widgets: Widgets, seen_by_controllers: Pause) -> None:
-    parent = await widgets.create("parent", {})
-    await widgets.create("child", {}, metadata={"ownerReferences": [owner(parent)]})
-    await seen_by_controllers()
-    (await widgets.client.delete(widgets.at("parent"), {"propagationPolicy": "Orphan"})).ok()
-    await eventually(lambda: is_gone(widgets, "parent"), "the parent is gone")
-    assert "ownerReferences" not in (await widgets.get("child"))["metadata"]
-
-
-async def test_a_foreground_delete_waits_for_dependents(widgets: Widgets, seen_by_controllers: Pause) -> None:
-    parent = await widgets.create("parent", {})
-    references = [owner(parent, blockOwnerDeletion=True)]
-    held = {"ownerReferences": references, "finalizers": ["ex.com/f"]}
-    await widgets.create("child", {}, metadata=held)
-    await seen_by_controllers()
-    marked = (await widgets.client.delete(widgets.at("parent"), {"propagationPolicy": "Foreground"})).ok()
-    assert marked["metadata"]["finalizers"] == ["foregroundDeletion"]
-
-    async def child_is_marked() -> bool:
-        return "deletionTimestamp" in (await widgets.get("child"))["metadata"]
-
-    await eventually(child_is_marked, "the child is being deleted")
-    assert not await is_gone(widgets, "parent")
-    (await widgets.patch("child", {"metadata": {"finalizers": None}})).ok()
-    await eventually(lambda: is_gone(widgets, "parent"), "the parent is gone")
 
 
 async def test_a_dependent_of_nobody_goes(widgets: Widgets) -> None:

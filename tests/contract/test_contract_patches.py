@@ -1,8 +1,8 @@
 """Patches: merge, JSON and strategic, their media types, and the optimistic lock that a patch may carry."""
 
 import pytest
-from contract_client import JSON_PATCH, MERGE, STRATEGIC, Client, Json
-from contract_widgets import Widgets, gated_pod
+from contract.contract_client import MERGE, STRATEGIC, Client
+from contract.contract_widgets import Widgets
 
 DEPLOYMENT = {
     "metadata": {"name": "web"},
@@ -57,36 +57,6 @@ async def test_a_patch_with_another_uid_is_refused(widgets: Widgets) -> None:
     assert ("FieldValueInvalid", "metadata.uid") in answer.causes
 
 
-async def test_a_json_patch_runs_its_operations_in_order(widgets: Widgets) -> None:
-    await widgets.create("one", {"steps": ["a", "b"]}, metadata={"annotations": {"ex.com/a": "1"}})
-    operations = [
-        {"op": "test", "path": "/spec/steps/0", "value": "a"},
-        {"op": "replace", "path": "/spec/steps/0", "value": "c"},
-        {"op": "add", "path": "/spec/steps/-", "value": "d"},
-        {"op": "remove", "path": "/metadata/annotations/ex.com~1a"},
-    ]
-    patched = (await widgets.client.patch(widgets.at("one"), operations, JSON_PATCH)).ok()
-    assert patched["spec"]["steps"] == ["c", "b", "d"]
-    assert not patched["metadata"].get("annotations")
-
-
-@pytest.mark.parametrize(
-    "operation",
-    [
-        {"op": "test", "path": "/spec/note", "value": "other"},
-        {"op": "remove", "path": "/spec/absent"},
-        {"op": "add", "path": "/spec/absent/deeper", "value": 1},
-    ],
-    ids=["a test that fails", "a remove of nothing", "an add under nothing"],
-)
-async def test_a_json_patch_that_does_not_apply_changes_nothing(widgets: Widgets, operation: Json) -> None:
-    stored = await widgets.create("one", {"note": "a"})
-    operations = [{"op": "replace", "path": "/spec/note", "value": "b"}, operation]
-    answer = await widgets.client.patch(widgets.at("one"), operations, JSON_PATCH)
-    assert (answer.status, answer.reason) == (422, "Invalid")
-    assert await widgets.get("one") == stored
-
-
 async def test_a_patched_object_is_validated(widgets: Widgets) -> None:
     await widgets.create("one", {})
     answer = await widgets.patch("one", {"spec": {"color": "blue"}})
@@ -107,42 +77,9 @@ async def test_a_patch_must_say_which_kind_it_is(widgets: Widgets) -> None:
     assert (answer.status, answer.reason) == (415, "UnsupportedMediaType")
 
 
-async def test_a_strategic_merge_patch_merges_keyed_lists_by_their_key(client: Client, namespace: str) -> None:
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    (await client.post(path, DEPLOYMENT)).ok()
-    containers = [{"name": "b", "image": "three"}, {"name": "a", "env": [{"name": "Y", "value": "2"}]}]
-    patch = {"spec": {"template": {"spec": {"containers": containers}}}}
-    patched = (await client.patch(f"{path}/web", patch, STRATEGIC)).ok()
-    by_name = {c["name"]: c for c in patched["spec"]["template"]["spec"]["containers"]}
-    assert {name: c["image"] for name, c in by_name.items()} == {"a": "one", "b": "three"}
-    assert sorted((e["name"], e["value"]) for e in by_name["a"]["env"]) == [("X", "1"), ("Y", "2")]
-
-
-async def test_a_strategic_merge_patch_can_delete_list_items(client: Client, namespace: str) -> None:
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    (await client.post(path, DEPLOYMENT)).ok()
-    patch = {"spec": {"template": {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}}}
-    patched = (await client.patch(f"{path}/web", patch, STRATEGIC)).ok()
-    assert [c["name"] for c in patched["spec"]["template"]["spec"]["containers"]] == ["b"]
-
-
 async def test_a_merge_patch_replaces_keyed_lists_whole(client: Client, namespace: str) -> None:
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     (await client.post(path, DEPLOYMENT)).ok()
     patch = {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}}
     patched = (await client.patch(f"{path}/web", patch, MERGE)).ok()
     assert [c["name"] for c in patched["spec"]["template"]["spec"]["containers"]] == ["c"]
-
-
-async def test_a_strategic_merge_patch_of_conditions_keeps_the_others(
-    client: Client, namespace: str, service_account: None
-) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    (await client.post(path, gated_pod("one"))).ok()
-    for kind in ("ex.com/a", "ex.com/b"):
-        patch = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
-        (await client.patch(f"{path}/one/status", patch, STRATEGIC)).ok()
-    patch = {"status": {"conditions": [{"type": "ex.com/a", "status": "False"}]}}
-    patched = (await client.patch(f"{path}/one/status", patch, STRATEGIC)).ok()
-    found = {c["type"]: c["status"] for c in patched["status"]["conditions"] if c["type"].startswith("ex.com/")}
-    assert found == {"ex.com/a": "False", "ex.com/b": "True"}

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from contract_client import Client, Json
+from contract.contract_client import Client, Json
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 GROUP = {"apiGroup": "rbac.authorization.k8s.io"}

@@ -1,7 +1,7 @@
 """The scale subresource: what it shows, the one number it changes, and what it refuses."""
 
-from contract_client import Client
-from contract_widgets import Widgets, definition, install
+from contract.contract_client import Client
+from contract.contract_widgets import Widgets, definition, install
 
 
 async def test_scale_shows_wanted_and_present_replicas_and_the_selector(widgets: Widgets) -> None:
@@ -111,13 +111,3 @@ async def test_a_deployment_scales_and_shows_its_selector(client: Client, namesp
     scale = (await client.get(f"{path}/web/scale")).ok()
     assert scale["status"] == {"replicas": 0, "selector": "a=b,t in (u,v)"}
     assert scale["spec"] == {}
-
-
-async def test_who_scales_owns_the_replicas_but_nobody_owns_zero(widgets: Widgets) -> None:
-    (await widgets.client.post(widgets.path, widgets.body("one", {"replicas": 1}), fieldManager="author")).ok()
-    (await widgets.patch("one", {"spec": {"replicas": 2}}, "scale", fieldManager="keda")).ok()
-    refused = await widgets.apply("gitops", "one", {"replicas": 1})
-    assert (refused.status, refused.causes) == (409, [("FieldManagerConflict", ".spec.replicas")])
-    assert 'conflict with "keda" with subresource "scale"' in refused.body["message"]
-    (await widgets.patch("one", {"spec": {"replicas": 0}}, "scale", fieldManager="keda")).ok()
-    assert (await widgets.apply("gitops", "one", {"replicas": 1})).ok()["spec"]["replicas"] == 1

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from contract_client import Json
-from contract_widgets import Widgets
+from contract.contract_client import Json
+from contract.contract_widgets import Widgets
 
 UNCHECKED = ("FieldValueInvalid", "<nil>")
 """Added where a structural error kept the CEL rules from being run."""
@@ -91,7 +91,6 @@ INVALID: dict[str, tuple[Json, list[tuple[str, str]]]] = {
         [("FieldValueDuplicate", "spec.parts[1]")],
     ),
     "a broken rule": ({"range": {"min": 5, "max": 3}}, [("FieldValueInvalid", "spec.range")]),
-    "a broken rule with its own reason and place": ({"range": {"min": 7}}, [("FieldValueForbidden", "spec.range.min")]),
     "two broken rules": ({"range": {"min": 500, "max": 3}}, [("FieldValueInvalid", "spec.range")] * 2),
     "a broken rule behind a structural error": (
         {"color": "blue", "range": {"min": 5, "max": 3}},
@@ -117,7 +116,6 @@ MESSAGES: dict[str, tuple[Json, str]] = {
     "enum": ({"color": "blue"}, 'Unsupported value: "blue": supported values: "red", "green"'),
     "rule": ({"range": {"min": 5, "max": 3}}, "min must not exceed max"),
     "rule without a message": ({"range": {"min": 500}}, "failed rule: !has(self.min) || self.min < 100"),
-    "rule with a message expression": ({"range": {"min": 7}}, "seven"),
 }
 
 

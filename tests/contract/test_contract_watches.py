@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from contract_client import TABLE, Client, Json
-from contract_widgets import Widgets
+from contract.contract_client import TABLE, Client, Json
+from contract.contract_widgets import Widgets
 
 END_OF_STATE = {"k8s.io/initial-events-end": "true"}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import promql_parser
 
-from scaler.telemetry.metrics import Metrics
+from scaler.reporting.metrics import Metrics
 
 OF_TARGETS = {"cluster", "instance", "pod"}
 """Labels of the scraper's that queries may use: which cluster, and to tell replicas apart."""

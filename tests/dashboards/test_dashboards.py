@@ -11,15 +11,15 @@ from typing import Any
 
 import promql_parser
 import pytest
+from dashboards.promql_names import OF_TARGETS, declared, names_of, not_there, selectors
+from dashboards.told_story import SCALER, Told, told_story
 from prometheus_server import require_prometheus
-from promql_names import OF_TARGETS, declared, names_of, not_there, selectors
-from told_story import SCALER, Told, told_story
+from scaler_sandbox.stories.job_manifests import NAMESPACE
 
 from dashboards import build, drawing, numbers, panels, preview
 from dashboards.answers import Asker, Series
-from scaler.embedded.job_manifests import NAMESPACE
-from scaler.telemetry.declaring import Shown
-from scaler.telemetry.metrics import Metrics
+from scaler.reporting.metric_declarations import ReportedBy
+from scaler.reporting.metrics import Metrics
 
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(build.FOLDER.glob("*.json"))}
 PANELS = [
@@ -150,7 +150,7 @@ def metrics_in(panel: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("panel", PANELS)
 def test_what_all_replicas_show_alike_is_never_a_sum_over_them(panel: dict[str, Any]) -> None:
     """`sum` counts it once per replica; inside of `max by (instance)` it may."""
-    alike = {each.name for each in Metrics().declared if each.shown is Shown.BY_ALL}
+    alike = {each.name for each in Metrics().declared if each.shown is ReportedBy.BY_ALL}
     for query in queries(panel):
         if any(name in query for name in alike):
             assert re.match(r"max( by \([^)]*\))? ?\(", query), query
@@ -159,7 +159,7 @@ def test_what_all_replicas_show_alike_is_never_a_sum_over_them(panel: dict[str, 
 @pytest.mark.parametrize("panel", [param for param in PANELS if not str(param.id).startswith("workload: ")])
 def test_a_panel_that_needs_a_leader_does_not_say_nothing_where_there_is_none(panel: dict[str, Any]) -> None:
     """Gauges of a replica that leads no more have no series. (What one workload lacks, its dashboard says itself.)"""
-    of_leaders = {each.name for each in Metrics().declared if each.shown is Shown.BY_ONE and each.type == "gauge"}
+    of_leaders = {each.name for each in Metrics().declared if each.shown is ReportedBy.BY_ONE and each.type == "gauge"}
     if metrics_in(panel) & of_leaders:
         assert panels.NO_LEADER in panel["fieldConfig"]["defaults"]["noValue"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import promql_parser
 import pytest
-from promql_names import OF_TARGETS, declared, names_of, not_there, selectors
+from dashboards.promql_names import OF_TARGETS, declared, names_of, not_there, selectors
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy" / "runbooks").glob("*.md")])

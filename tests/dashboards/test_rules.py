@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dashboards.promql_names import not_there
 from programs import needs
-from promql_names import not_there
 
 from dashboards import mutations, prometheus_rules
-from scaler.telemetry.metrics import Metrics
+from scaler.reporting.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(prometheus_rules.RULES.glob("*.rules.yaml"))

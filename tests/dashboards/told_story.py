@@ -11,15 +11,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_server import PrometheusServer, static_scrape
+from scaler_sandbox import demo
+from scaler_sandbox.stories.facts import StoryEntry
+from scaler_sandbox.stories.job_manifests import NAMESPACE
+from scaler_sandbox.stories.provisioning import ProvisioningStory
 from small_cluster import until
 
 from dashboards.answers import Asker, Series
-from scaler.cli import demo
-from scaler.embedded.job_manifests import NAMESPACE
-from scaler.embedded.provisioning_story import ProvisioningStory
-from scaler.embedded.story import Entry
-from scaler.kube.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
-from scaler.loops.wishes import WAKE
+from scaler.decision.annotations import WAKE_ANNOTATION
+from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
 
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x1", "container": "exporter"}
 SCALER = {"namespace": "idle-gpu-scaler", "pod": "idle-gpu-scaler-x1", "node": "control", "service": "idle-gpu-scaler"}
@@ -52,7 +52,7 @@ def told_story(folder: Path) -> Iterator[Told]:
     with asyncio.Runner() as runner:
         stack = runner.run(_entered())
         try:
-            stage = runner.run(demo._set(stack, demo._GROWING, "dcgm"))
+            stage = runner.run(demo.start_act(stack, demo.ACTS["third"], "dcgm"))
             with PrometheusServer(folder, _scrapes(stage)) as prometheus:
                 start = time.time()
                 waiting_at = runner.run(_tell(stage, prometheus.url))
@@ -65,7 +65,7 @@ async def _entered() -> AsyncExitStack:
     return AsyncExitStack()
 
 
-def _scrapes(stage: demo.Stage) -> list[dict[str, Any]]:
+def _scrapes(stage: demo.RunningAct) -> list[dict[str, Any]]:
     exporter = urlsplit(stage.world.exporter_url).netloc
     plain = static_scrape("dcgm", exporter, interval=INTERVAL)
     plain["static_configs"][0]["labels"] = EXPORTER
@@ -75,11 +75,11 @@ def _scrapes(stage: demo.Stage) -> list[dict[str, Any]]:
     return [plain, honored, scaler]
 
 
-async def _tell(stage: demo.Stage, url: str) -> float:
+async def _tell(stage: demo.RunningAct, url: str) -> float:
     """The act, and then somebody who regrets; and when nodes were on their way."""
     waiting_at = 0.0
 
-    def tell(entry: Entry) -> None:
+    def tell(entry: StoryEntry) -> None:
         nonlocal waiting_at
         if entry.news.event == "NodeAdded":
             waiting_at = time.time()
@@ -88,7 +88,7 @@ async def _tell(stage: demo.Stage, url: str) -> float:
     outcome = await story.run()
     assert outcome.ok, outcome.problem
     woken = sorted(story.victims)[0]
-    await stage.world.patch(SCALED_OBJECT, NAMESPACE, woken, {"metadata": {"annotations": {WAKE: "true"}}})
+    await stage.world.patch(SCALED_OBJECT, NAMESPACE, woken, {"metadata": {"annotations": {WAKE_ANNOTATION: "true"}}})
 
     async def is_woken() -> bool:
         found = await stage.world.read(SCALABLE_WORKLOAD, NAMESPACE, woken)

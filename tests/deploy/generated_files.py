@@ -6,17 +6,22 @@ and page, and kustomize's base.
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import helm_chart
 import yaml
-from helm_chart import DEPLOY, FOLDER, ROOT, Json
 from pydantic import BaseModel
 
-from scaler.loops.diagnosis.permissions import CONFINED, NEEDS, Need, Part
-from scaler.settings.model import Settings
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from deploy.helm_chart import DEPLOY, FOLDER, ROOT, Json
+
+from deploy import helm_chart
+from scaler.app.settings.model import Settings
+from scaler.reporting.doctor.permissions import CONFINED, REQUIRED_RULES, RequiredRule, RuleUser
 
 BASE = DEPLOY / "kustomize" / "base"
 OVERLAYS = ("openshift", "gke", "dev")
@@ -45,10 +50,10 @@ def contents() -> Iterator[tuple[Path, str]]:
 def permissions() -> str:
     """The roles, of the one list of what the program needs."""
     roles: dict[str, list[Json]] = {"observe": [], "enforce": [], "lease": []}
-    for need in NEEDS:
+    for need in REQUIRED_RULES:
         for verbs, role in _split(need):
             roles[role] += _entries(need, verbs)
-    head = "# Made of NEEDS in scaler/loops/diagnosis/permissions.py: uv run python tests/deploy/generated_files.py\n"
+    head = "# Made of NEEDS in scaler/reporting/doctor/permissions.py: uv run python tests/deploy/generated_files.py\n"
     return head + yaml.dump(roles, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -59,12 +64,12 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _split(need: Need) -> Iterator[tuple[list[str], str]]:
+def _split(need: RequiredRule) -> Iterator[tuple[list[str], str]]:
     """Which of its verbs go to which role: copies are read by everybody, the rest by the leader, who writes."""
     if need.in_lease_namespace:
         yield list(need.verbs), "lease"
         return
-    is_readers = need.part in (Part.SCALER, Part.PLANS)
+    is_readers = need.part in (RuleUser.SCALER, RuleUser.PLANS)
     reads = [verb for verb in need.verbs if verb in ("list", "watch") or (verb == "get" and is_readers)]
     writes = [verb for verb in need.verbs if verb not in reads]
     if reads:
@@ -73,7 +78,7 @@ def _split(need: Need) -> Iterator[tuple[list[str], str]]:
         yield writes, "enforce"
 
 
-def _entries(need: Need, verbs: list[str]) -> Iterator[Json]:
+def _entries(need: RequiredRule, verbs: list[str]) -> Iterator[Json]:
     common = {"part": str(need.part), "verbs": verbs, "confined": need.part in CONFINED}
     for group in dict.fromkeys(each.resource.group for each in need.on):
         names = [

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import helm_chart
+import deploy.helm_chart as helm_chart
 import pytest
 import yaml
-from helm_chart import DEPLOY, ROOT
+from deploy.helm_chart import DEPLOY, ROOT
+from scaler_sandbox.manifests import objects_in
 
 import scaler
-import scaler.keda.metadata as trigger_metadata
-from scaler.embedded.manifests import objects_in
+import scaler.decision.trigger_metadata as trigger_metadata
 
 FOLDER = DEPLOY / "artifacthub"
 PACKAGES = sorted(FOLDER.rglob("artifacthub-pkg.yml"))

@@ -5,15 +5,15 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import helm_chart
+import deploy.helm_chart as helm_chart
 import pytest
 import yaml
-from helm_chart import FOLDER, merged, objects, one, settings_of
+from deploy.helm_chart import FOLDER, merged, objects, one, settings_of
 from helm_python import HelmError, lint
 
 from scaler import __version__
-from scaler.settings.load import load
-from scaler.settings.model import Settings
+from scaler.app.settings.load import load
+from scaler.app.settings.model import Settings
 
 TLS: dict[str, dict[str, Any]] = {
     "from a Secret": {"tls": {"source": "secret", "http": True}},

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_chart import ROOT, objects, one
+from deploy.helm_chart import ROOT, objects, one
 from helm_python import HelmError
 
 RULES = ROOT / "dashboards" / "rules"

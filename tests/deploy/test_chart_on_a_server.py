@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_chart import DEPLOY, objects, platform
+from deploy.helm_chart import DEPLOY, objects, platform
 
 KINDS = {"ReclaimPolicy"}
 """Ours, which a dry run cannot have installed before."""

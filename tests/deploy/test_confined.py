@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helm_chart import NAMESPACE, objects
+from deploy.helm_chart import NAMESPACE, objects
 from running_scaler import fetch, runtime, settings_document
+from scaler_sandbox.config import Component, SandboxConfig
+from scaler_sandbox.keda import KedaTiming
+from scaler_sandbox.kinds import JOB, WORKLOAD, Json
+from scaler_sandbox.kubelet import KubeletTiming
+from scaler_sandbox.sandbox import Sandbox
 from small_cluster import until
 
-from scaler.cli.packaged import crds
-from scaler.embedded.config import Part, WorldConfig
-from scaler.embedded.keda import KedaTiming
-from scaler.embedded.kinds import JOB, WORKLOAD, Json
-from scaler.embedded.kubelet import KubeletTiming
-from scaler.embedded.world import World
-from scaler.kube.accelerators import GpuResources
-from scaler.kube.resources import DEPLOYMENT, SCALABLE_WORKLOAD, Resource
+from scaler.app.packaged import crds
+from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, Resource
 from scaler.kube.transport import KubeTransport
-from scaler.loops.diagnosis import Topic, Unread, Wanted, diagnose
-from scaler.loops.diagnosis.findings import items_of
-from scaler.loops.diagnosis.survey import Subject, Surveyor
+from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser
+from scaler.reporting.doctor.facts import DoctorSettings, diagnose
+from scaler.reporting.doctor.findings import Topic, Unread, items_of
 
 LISTED = ["team-a", "team-b", "late"]
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAMESPACE}"
@@ -35,8 +35,8 @@ KUEUE = "kueue.x-k8s.io/v1beta2"
 GPU = {"nvidia.com/gpu": "1"}
 POD = {"containers": [{"name": "main", "image": "i", "resources": {"requests": GPU, "limits": GPU}}]}
 HURRIED = replace(
-    WorldConfig.fast({"node-a": 4, "node-b": 4}, collect=timedelta(seconds=0.2)),
-    parts=frozenset({Part.KUEUE, Part.JOBS, Part.DEPLOYMENTS, Part.KUBELETS, Part.KEDA}),
+    SandboxConfig.fast({"node-a": 4, "node-b": 4}, collect=timedelta(seconds=0.2)),
+    parts=frozenset({Component.KUEUE, Component.JOBS, Component.DEPLOYMENTS, Component.KUBELETS, Component.KEDA}),
     kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=0.2)),
     keda=KedaTiming(polling=timedelta(seconds=0.2), push_backoff=timedelta(seconds=0.2)),
     follows=(SCALABLE_WORKLOAD, DEPLOYMENT),
@@ -110,9 +110,9 @@ def deployment(where: str, address: str) -> Iterator[Json]:
 
 
 @asynccontextmanager
-async def a_town(config: WorldConfig = HURRIED) -> AsyncIterator[World]:
+async def a_town(config: SandboxConfig = HURRIED) -> AsyncIterator[Sandbox]:
     """Three of the namespaces; of those that the chart lists one is not there yet."""
-    async with World(config) as world:
+    async with Sandbox(config) as world:
         await world.apply(
             [*crds(), *queues(), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
         )
@@ -122,7 +122,7 @@ async def a_town(config: WorldConfig = HURRIED) -> AsyncIterator[World]:
         yield world
 
 
-async def settings(world: World, folder: Path) -> dict[str, Any]:
+async def settings(world: Sandbox, folder: Path) -> dict[str, Any]:
     kubeconfig = folder / "kubeconfig"
     world.write_kubeconfig(kubeconfig, token=await world.token_of(NAMESPACE, NAMESPACE))
     lease = {"namespace": NAMESPACE, "duration": "3s", "renewDeadline": "2s", "retryPeriod": "200ms"}
@@ -189,19 +189,19 @@ async def test_doctor_asks_in_each_namespace_and_names_the_one_that_is_not_there
         }
 
 
-async def diagnosed(world: World, folder: Path) -> set[tuple[str, str, str]]:
+async def diagnosed(world: Sandbox, folder: Path) -> set[tuple[str, str, str]]:
     """What an administrator's doctor says of the account's permissions. It looks at nothing outside."""
     world.write_kubeconfig(folder / "kubeconfig")
-    wanted, now = Wanted(namespaces=tuple(LISTED)), datetime.now(UTC)
+    wanted, now = DoctorSettings(namespaces=tuple(LISTED)), datetime.now(UTC)
     async with await KubeTransport.connect(folder / "kubeconfig") as kube:
-        surveyor = Surveyor(
+        surveyor = ClusterReader(
             kube,
             GpuResources(patterns=("nvidia.com/gpu",)),
             namespaces=LISTED,
             lease_namespace=NAMESPACE,
             lease_name="idle-gpu-scaler",
         )
-        facts = await surveyor.take(wanted, Unread("there is none"), Subject(user=ACCOUNT), now)
+        facts = await surveyor.take(wanted, Unread("there is none"), ReviewedUser(user=ACCOUNT), now)
     assert [each.metadata.key for each in items_of(facts.objects.scaled_objects)] == [("team-a", "train")]
     assert not items_of(facts.objects.cluster_queues)
     found = [each for each in diagnose(facts, now) if each.topic is Topic.PERMISSIONS]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_chart import DEPLOY
+from deploy.helm_chart import DEPLOY
 
 DEFINITIONS = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((DEPLOY / "crds").glob("*.yaml"))]
 KINDS = [pytest.param(each, id=each["spec"]["names"]["kind"]) for each in DEFINITIONS]

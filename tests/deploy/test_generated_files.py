@@ -2,9 +2,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import generated_files
-import helm_chart
-from helm_chart import DEPLOY
+import deploy.generated_files as generated_files
+import deploy.helm_chart as helm_chart
+from deploy.helm_chart import DEPLOY
 
 
 def test_what_is_made_of_something_else_is_up_to_date() -> None:

@@ -10,13 +10,16 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-from helm_chart import DEPLOY, ROOT
+from deploy.helm_chart import DEPLOY, ROOT
 
 from scaler import __version__
 
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 SCRIPT = DEPLOY / "image" / "build.sh"
-NOT_FOR_USE = {"pip", "setuptools", "wheel", "hatchling", "pytest", "mypy", "ruff", "helm-python-sdk", "jsonschema-rs"}
+NOT_FOR_USE = {
+    *("pip", "setuptools", "wheel", "hatchling", "pytest", "mypy", "ruff", "helm-python-sdk", "jsonschema-rs"),
+    "idle-gpu-scaler-sandbox",
+}
 
 
 OFFLINE = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "client error (Connect)", "ProxyError")
@@ -49,6 +52,7 @@ def test_the_steps_make_a_program_that_starts_and_a_complete_list_of_it(tmp_path
     assert brought == {path.name for path in (DEPLOY / "crds").iterdir()}
     installed = {plain(each.name): each.version for each in distributions(path=[str(packages)])}
     assert not installed.keys() & NOT_FOR_USE
+    assert not (packages / "scaler_sandbox").exists()
     document = json.loads(sbom.read_text(encoding="utf-8"))
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5")
     listed = {each["name"]: each["version"] for each in [*document["components"], document["metadata"]["component"]]}

@@ -7,9 +7,9 @@ import json
 import re
 from textwrap import dedent
 
-import helm_chart
+import deploy.helm_chart as helm_chart
 import yaml
-from helm_chart import ROOT
+from deploy.helm_chart import ROOT
 
 PAGE = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
 

@@ -5,10 +5,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import helm_chart
+import deploy.helm_chart as helm_chart
 import pytest
 import yaml
-from helm_chart import DEPLOY
+from deploy.helm_chart import DEPLOY
 from programs import needs
 
 FOLDER = DEPLOY / "kustomize"

@@ -6,17 +6,17 @@ import time
 from contextlib import AsyncExitStack
 
 import pytest
+from scaler_sandbox import demo
+from scaler_sandbox.kinds import JOB, WORKLOAD, Json
+from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.stories.job_manifests import NAMESPACE as TEAMS
+from scaler_sandbox.stories.provisioning import ProvisioningStory
+from scaler_sandbox.timeline import JsonTimeline
 from small_cluster import until
 
-from scaler.cli import demo
-from scaler.cli.packaged import NAMESPACE, SERVICE_ACCOUNT, account
-from scaler.cli.timeline import JsonTimeline
-from scaler.embedded.job_manifests import NAMESPACE as TEAMS
-from scaler.embedded.kinds import JOB, WORKLOAD, Json
-from scaler.embedded.provisioning_story import ProvisioningStory
-from scaler.embedded.world import World
-from scaler.kube.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
-from scaler.loops.wishes import WAKE
+from scaler.app.packaged import NAMESPACE, SERVICE_ACCOUNT, account
+from scaler.decision.annotations import WAKE_ANNOTATION
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 
 Granted = tuple[str, str, str]
 """Verb, group, resource with its subresource."""
@@ -24,7 +24,7 @@ Granted = tuple[str, str, str]
 SELDOM = {
     # Where the process died between making a PodTemplate and its request: tests/loops, restarts at every write.
     ("get", "", "podtemplates"),
-    # An Event that is said again within minutes is counted up: tests/kube/test_events.py.
+    # An Event that is said again within minutes is counted up: tests/kube/objects/test_events.py.
     ("patch", "", "events"),
 }
 """Calls that this story has no occasion for, and where they are seen."""
@@ -64,13 +64,13 @@ def scaled(kind: str, address: str) -> list[Json]:
     ]
 
 
-async def wake(world: World, resource: Resource, name: str) -> None:
+async def wake(world: Sandbox, resource: Resource, name: str) -> None:
     """Ask for it, and wait until that was heard."""
-    await world.patch(resource, TEAMS, name, {"metadata": {"annotations": {WAKE: "true"}}})
+    await world.patch(resource, TEAMS, name, {"metadata": {"annotations": {WAKE_ANNOTATION: "true"}}})
 
     async def is_heard() -> bool:
         found = await world.read(resource, TEAMS, name)
-        return WAKE not in found["metadata"].get("annotations", {})
+        return WAKE_ANNOTATION not in found["metadata"].get("annotations", {})
 
     await until(is_heard)
 
@@ -78,7 +78,7 @@ async def wake(world: World, resource: Resource, name: str) -> None:
 @pytest.mark.timeout(300)
 async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> None:
     async with AsyncExitStack() as stack:
-        stage = await demo._set(stack, demo._GROWING, "dcgm")
+        stage = await demo.start_act(stack, demo.ACTS["third"], "dcgm")
         done = stage.world.api.permissions.done
         user = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
         for kind in ("Deployment", "StatefulSet"):

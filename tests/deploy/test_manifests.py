@@ -14,12 +14,12 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import yaml
-from helm_chart import DEPLOY, NAMESPACE, ROOT, merged, objects, platform
+from deploy.helm_chart import DEPLOY, NAMESPACE, ROOT, merged, objects, platform
 from kept_fields import dropped
+from scaler_sandbox import crds as world_crds
+from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.manifests import Applier
 
-from scaler.embedded import crds as world_crds
-from scaler.embedded.kubeapi import KubeApi
-from scaler.embedded.manifests import Applier
 from scaler.kube.transport import KubeTransport
 
 Json = dict[str, Any]
@@ -116,7 +116,9 @@ def test_the_schemas_would_find_a_mistake(path: tuple[str, ...], value: Any) -> 
 def test_what_the_operator_of_prometheus_and_kueue_take_is_taken_by_their_definitions() -> None:
     if not REAL.is_dir():
         pytest.skip(f"the real CustomResourceDefinitions are not at {REAL} (set SCALER_SHARED_DATA)")
-    definitions = {each["spec"]["names"]["kind"]: each for each in map(read, sorted(REAL.glob("*.yaml")))}
+    files = (path.read_text(encoding="utf-8") for path in sorted(REAL.glob("*.yaml")))
+    real = (each for text in files for each in yaml.load_all(text, yaml.CSafeLoader))
+    definitions = {each["spec"]["names"]["kind"]: each for each in real if each["kind"] == "CustomResourceDefinition"}
     checked = [
         (body["kind"], list(validator_of(definitions[body["kind"]], body["apiVersion"]).iter_errors(body)))
         for body in objects(EVERYTHING)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from helm_chart import NAMESPACE, objects, one, settings_of
+from deploy.helm_chart import NAMESPACE, objects, one, settings_of
 
-from scaler.kube.resources import DEPLOYMENT, STATEFUL_SET
-from scaler.loops.diagnosis.permissions import CONFINED, NEEDS, Part, asks_of
-from scaler.settings.model import Settings
+from scaler.app.settings.model import Settings
+from scaler.kube.objects.resources import DEPLOYMENT, STATEFUL_SET
+from scaler.reporting.doctor.permissions import CONFINED, REQUIRED_RULES, RuleUser, attributes_of
 
 TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET})
 """What the chart's default values name as kinds that are scaled."""
@@ -53,25 +53,25 @@ def grants_of(role: dict[str, Any]) -> Iterator[Grant]:
                 yield Grant(verb, rule["apiGroups"][0], resource, role["metadata"].get("namespace", ""))
 
 
-def needed(*parts: Part, namespaces: Sequence[str] = ()) -> set[Grant]:
+def needed(*parts: RuleUser, namespaces: Sequence[str] = ()) -> set[Grant]:
     """What the program says that it needs, for these parts of it."""
     return {
         Grant(ask.verb, ask.group, ask.resource + (f"/{ask.subresource}" if ask.subresource else ""), ask.namespace)
-        for need in NEEDS
+        for need in REQUIRED_RULES
         if need.part in parts
-        for ask in asks_of(need, targets=TARGETS, namespaces=namespaces, lease_namespace=NAMESPACE)
+        for ask in attributes_of(need, targets=TARGETS, namespaces=namespaces, lease_namespace=NAMESPACE)
     }
 
 
 def test_what_is_granted_is_what_is_needed() -> None:
-    assert granted() == needed(*Part)
+    assert granted() == needed(*RuleUser)
 
 
 def test_observing_is_granted_reads_only_and_who_tells_of_it_a_lease() -> None:
     observing = granted(mode="observe")
     assert {each.verb for each in observing - granted("lease")} <= READS
     assert observing == granted("observe") | granted("lease")
-    assert needed(Part.SCALER, Part.PLANS) <= observing < needed(*Part)
+    assert needed(RuleUser.SCALER, RuleUser.PLANS) <= observing < needed(*RuleUser)
     assert not [each for each in granted("observe") if each.resource in ("secrets", "configmaps", "leases")]
 
 
@@ -85,7 +85,7 @@ def test_whoever_makes_no_claims_on_nodes_may_make_none() -> None:
 @pytest.mark.parametrize("namespaces", [["team-a"], ["team-a", "team-b"]], ids=len)
 def test_confined_to_namespaces_nothing_is_granted_outside_of_them(mode: str, namespaces: list[str]) -> None:
     confined = granted(namespaces=namespaces, mode=mode)
-    parts = CONFINED if mode == "enforce" else [Part.SCALER]
+    parts = CONFINED if mode == "enforce" else [RuleUser.SCALER]
     assert confined == needed(*parts, namespaces=namespaces)
     assert {each.namespace for each in confined} - {NAMESPACE} == {*namespaces}
     kinds = {each["kind"] for each in objects({"namespaces": namespaces, "mode": mode})}

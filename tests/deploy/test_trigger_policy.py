@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from cel import cel
-from helm_chart import one, settings_of
+from deploy.helm_chart import one, settings_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
-from scaler.keda.metadata import parse_metadata
 
 POLICY = one("ValidatingAdmissionPolicy", name="idle-gpu-scaler-triggers")["spec"]
 ADDRESS = "idle-gpu-scaler.idle-gpu-scaler.svc:9090"

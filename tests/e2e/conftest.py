@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_cluster import Ground, UnfitError, ground
-from e2e_town import Begin, Plot, Town, town
+from e2e.e2e_cluster import Ground, UnfitError, ground
+from e2e.e2e_town import Begin, Plot, Town, town
 
 _TIMEOUT_SECONDS = 300
 

@@ -16,15 +16,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-from e2e_manifests import CONTROLLER, RUN_LABEL, Json
+from e2e.e2e_manifests import CONTROLLER, RUN_LABEL, Json
+from scaler_sandbox.client import Client
+from scaler_sandbox.conditions import parse_time
+from scaler_sandbox.keda import Keda
+from scaler_sandbox.keda.scaledobjects import FINALIZER
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 
-from scaler.embedded.client import Client
-from scaler.embedded.conditions import parse_time
-from scaler.embedded.keda import Keda
-from scaler.embedded.keda.scaledobjects import FINALIZER
-from scaler.embedded.kinds import WORKLOAD_PRIORITY_CLASS
 from scaler.errors import KubeError
-from scaler.kube.resources import (
+from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
     JOB,

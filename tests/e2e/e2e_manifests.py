@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaler.cli import packaged
-from scaler.core.nodes import Taint
-from scaler.kube.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.app import packaged
+from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.scheduling import Taint
 
 Json = dict[str, Any]
 

@@ -18,17 +18,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import e2e_manifests as manifests
-from cli.scaler_process import ScalerProcess
-from e2e_cluster import Ground, cleared, keda_for
-from e2e_manifests import KEEP_OFF, RUN_LABEL, Json
-
-from scaler.cli.packaged import crds
-from scaler.embedded.autoscaler import AutoscalerConfig, Scenario, Shape
-from scaler.embedded.conditions import condition, has, make, with_conditions
-from scaler.embedded.config import Part, WorldConfig
-from scaler.embedded.fleet import FleetConfig, Machine
-from scaler.embedded.kinds import (
+import e2e.e2e_manifests as manifests
+from app.scaler_process import ScalerProcess
+from e2e.e2e_cluster import Ground, cleared, keda_for
+from e2e.e2e_manifests import KEEP_OFF, RUN_LABEL, Json
+from scaler_sandbox.autoscaler import AutoscalerConfig, Scenario, Shape
+from scaler_sandbox.conditions import condition, has, make, with_conditions
+from scaler_sandbox.config import Component, SandboxConfig
+from scaler_sandbox.fleet import FleetConfig, Machine
+from scaler_sandbox.kinds import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
     JOB,
@@ -38,11 +36,13 @@ from scaler.embedded.kinds import (
     PROVISIONING_REQUEST,
     WORKLOAD,
 )
-from scaler.embedded.kubelet import KubeletTiming
-from scaler.embedded.kubelet.lifecycle import TERMINATION
-from scaler.embedded.world import World
+from scaler_sandbox.kubelet import KubeletTiming
+from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
+from scaler_sandbox.sandbox import Sandbox
+
+from scaler.app.packaged import crds
 from scaler.errors import KubeError
-from scaler.kube.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.transport import KubeTransport
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Town:
     """What there is, and what happens to it."""
 
     run: str
-    world: World
+    world: Sandbox
     scaler: ScalerProcess
     is_embedded: bool
     api: KubeTransport
@@ -388,7 +388,7 @@ async def town(folder: Path, ground: Ground | None, plot: Plot) -> AsyncIterator
     """The stage. In a cluster that is not ours everything is removed in the end."""
     async with AsyncExitStack() as exits:
         run = f"e2e-{secrets.token_hex(3)}"
-        world = await exits.enter_async_context(World(_config(run, ground, plot)))
+        world = await exits.enter_async_context(Sandbox(_config(run, ground, plot)))
         path = folder / "kubeconfig"
         world.write_kubeconfig(path)
         api = await exits.enter_async_context(await KubeTransport.connect(path))
@@ -399,7 +399,7 @@ async def town(folder: Path, ground: Ground | None, plot: Plot) -> AsyncIterator
         place.assert_permitted()
 
 
-async def _settled(run: str, world: World, api: KubeTransport, path: Path, plot: Plot, exits: AsyncExitStack) -> Town:
+async def _settled(run: str, world: Sandbox, api: KubeTransport, path: Path, plot: Plot, exits: AsyncExitStack) -> Town:
     """Everything is there, and the check does what it is to do."""
     await world.apply(crds())
     await world.apply([manifests.namespace(run), *manifests.account(run)])
@@ -426,20 +426,20 @@ async def _settled(run: str, world: World, api: KubeTransport, path: Path, plot:
     return place
 
 
-def _config(run: str, ground: Ground | None, plot: Plot) -> WorldConfig:
+def _config(run: str, ground: Ground | None, plot: Plot) -> SandboxConfig:
     base = replace(
-        WorldConfig.fast(),
+        SandboxConfig.fast(),
         fleet=FleetConfig(nodes={}, collect_seconds=_COLLECT_SECONDS),
         kubelet=KubeletTiming(start_delay=timedelta(seconds=0.2), termination=timedelta(seconds=1)),
         autoscaler=AutoscalerConfig(scenarios=_scenarios(run, plot.scenario)),
         follows=_FOLLOWED,
     )
     if ground is None:
-        return replace(base, parts=frozenset(Part) - {Part.RAY_CLUSTERS, Part.DEPLOYMENTS})
+        return replace(base, parts=frozenset(Component) - {Component.RAY_CLUSTERS, Component.DEPLOYMENTS})
     return replace(
         base,
         kubeconfig=ground.kubeconfig,
-        parts=frozenset({Part.KUBELETS, Part.AUTOSCALER}),
+        parts=frozenset({Component.KUBELETS, Component.AUTOSCALER}),
         namespaces=frozenset({run}),
         schedules=not ground.schedules,
         defines=False,
@@ -453,7 +453,7 @@ def _scenarios(run: str, scenario: Scenario | None) -> Sequence[Scenario]:
     return (replace(scenario, requests=f"{run}/*", shape=shape(run, **labels)),)
 
 
-def _settings(run: str, kubeconfig: Path, world: World) -> Json:
+def _settings(run: str, kubeconfig: Path, world: Sandbox) -> Json:
     """Of a scaler in a hurry."""
     lease = {"namespace": run, "duration": "2s", "renewDeadline": "1500ms", "retryPeriod": "300ms"}
     return {
@@ -469,9 +469,9 @@ def _settings(run: str, kubeconfig: Path, world: World) -> Json:
     }
 
 
-async def _abandoned(world: World, api: KubeTransport) -> None:
+async def _abandoned(world: Sandbox, api: KubeTransport) -> None:
     """Nothing is left in the cluster. Kubelets and autoscalers that still played would put nodes back."""
-    await world.kill(Part.AUTOSCALER)
+    await world.kill(Component.AUTOSCALER)
     for name in list(world.fleet.machines):
         world.remove_node(name)
     await cleared(api)

@@ -1,7 +1,7 @@
 """Gangs at the gate: each starts whole, on GPUs that are really free, or not at all."""
 
 import pytest
-from e2e_town import Begin, Town
+from e2e.e2e_town import Begin, Town
 
 HALF = 8
 """GPUs of one node, and of one pod of these gangs."""

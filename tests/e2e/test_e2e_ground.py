@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_cluster import UnfitError, cleared, ground, items
-from e2e_manifests import RUN_LABEL, check, job, namespace, policy, queues
+from e2e.e2e_cluster import UnfitError, cleared, ground, items
+from e2e.e2e_manifests import RUN_LABEL, check, job, namespace, policy, queues
+from scaler_sandbox.config import Component, SandboxConfig
+from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, NODE, POD, RESOURCE_FLAVOR, WORKLOAD
+from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.sandbox import Sandbox
 
-from scaler.cli.packaged import crds
-from scaler.embedded.config import Part, WorldConfig
-from scaler.embedded.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, NODE, POD, RESOURCE_FLAVOR, WORKLOAD
-from scaler.embedded.kubeapi import KubeApi
-from scaler.embedded.world import World
-from scaler.kube.resources import NAMESPACE, RECLAIM_POLICY
+from scaler.app.packaged import crds
+from scaler.kube.objects.resources import NAMESPACE, RECLAIM_POLICY
 from scaler.kube.transport import KubeTransport
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[Sandbox]:
     """Everything but webhooks."""
-    parts = frozenset({Part.KUEUE, Part.JOBS, Part.KUBELETS})
-    async with World(replace(WorldConfig.fast({"node-a": 8}), parts=parts, follows=(NODE,))) as world:
+    parts = frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS})
+    async with Sandbox(replace(SandboxConfig.fast({"node-a": 8}), parts=parts, follows=(NODE,))) as world:
         world.write_kubeconfig(tmp_path / "kubeconfig")
         yield world
 
@@ -44,11 +44,11 @@ async def test_a_cluster_without_kueue_is_told_to_install_it(tmp_path: Path) -> 
         await api.stop()
 
 
-async def test_a_kueue_without_webhooks_is_none(world: World, tmp_path: Path) -> None:
+async def test_a_kueue_without_webhooks_is_none(world: Sandbox, tmp_path: Path) -> None:
     assert "Kueue's webhooks are not registered" in await why_not(tmp_path / "kubeconfig")
 
 
-async def test_what_the_suite_has_made_goes_and_what_others_have_made_stays(world: World, tmp_path: Path) -> None:
+async def test_what_the_suite_has_made_goes_and_what_others_have_made_stays(world: Sandbox, tmp_path: Path) -> None:
     await world.apply(crds())
     for run, mine in (("e2e-mine", True), ("theirs", False)):
         for body in (

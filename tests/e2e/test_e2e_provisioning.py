@@ -5,9 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from e2e_town import Begin, Town, attempt
-
-from scaler.embedded.autoscaler import Scenario, Shape
+from e2e.e2e_town import Begin, Town, attempt
+from scaler_sandbox.autoscaler import Scenario, Shape
 
 POOL = "e2e.idlegpu.io/pool"
 PATIENT = {"base": "1s", "max": "1s"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc
 
+from scaler.decision.decision_cache import DecisionCache
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.server import ExternalScalerServer, ServerConfig
 from scaler.keda.servicer import RpcEnded
-from scaler.ports import DecisionBoard
 
 KEDA_METADATA = {
     "scalerAddress": "idle-gpu-scaler.gpu-system.svc.cluster.local:9090",
@@ -37,7 +37,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(board: DecisionBoard, **config: Any) -> AsyncIterator[Served]:
+async def serving(board: DecisionCache, **config: Any) -> AsyncIterator[Served]:
     observed: list[RpcEnded] = []
     settings = ServerConfig(**{"addresses": ("127.0.0.1:0",), **config})
     server = ExternalScalerServer(settings, board, observe=observed.append)

@@ -6,11 +6,11 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from keda_harness import ref, refusal, serving
-from memory_board import BUSY, IDLE, STALE, BrokenBoard, EmptyHandedBoard, MemoryBoard
+from keda.keda_harness import ref, refusal, serving
+from keda.memory_decisions import BUSY, IDLE, STALE, BrokenBoard, EmptyHandedBoard, MemoryDecisions
 
-from scaler.core.policy import Mode, Overrides
-from scaler.core.replicas import Answer
+from scaler.decision.decision import Answer
+from scaler.idleness.policy import EnforcementMode, Overrides
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.servicer import METRIC_NAME, ExternalScalerServicer
 
@@ -34,26 +34,26 @@ async def poll(stub: Any, target: Any) -> tuple[float, bool]:
 
 @pytest.mark.parametrize(("answer", "expected"), [(BUSY, (1.0, True)), (IDLE, (0.0, False))])
 async def test_a_poll_of_keda_sees_one_value_that_agrees_with_the_activity(answer: Answer, expected: Any) -> None:
-    async with serving(MemoryBoard({FIRST: answer})) as served:
+    async with serving(MemoryDecisions({FIRST: answer})) as served:
         assert await poll(served.stub, ref(idleAfter="5m")) == expected
 
 
 async def test_the_board_is_asked_for_the_scaled_object_with_what_its_metadata_sets() -> None:
-    board = MemoryBoard({FIRST: BUSY})
+    board = MemoryDecisions({FIRST: BUSY})
     async with serving(board) as served:
         await served.stub.IsActive(ref(mode="observe", pricing="spot"))
-    assert board.asked == [("demo", "first-raycluster", Overrides(mode=Mode.OBSERVE))]
+    assert board.asked == [("demo", "first-raycluster", Overrides(mode=EnforcementMode.OBSERVE))]
 
 
 async def test_no_usable_answer_is_an_error_with_its_reason_and_never_a_value() -> None:
-    async with serving(MemoryBoard({FIRST: STALE})) as served:
+    async with serving(MemoryDecisions({FIRST: STALE})) as served:
         expected = (grpc.StatusCode.UNAVAILABLE, "StaleSamples: the newest sample is 5m old")
         assert await refusal(served.stub.IsActive(ref())) == expected
         assert await refusal(served.stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=ref()))) == expected
 
 
 async def test_unusable_metadata_is_explained_where_keda_shows_it() -> None:
-    async with serving(MemoryBoard({FIRST: IDLE})) as served:
+    async with serving(MemoryDecisions({FIRST: IDLE})) as served:
         target = ref(idleAfter="5 minutes", mdoe="observe")
         code, text = await refusal(served.stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=target)))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -64,7 +64,7 @@ async def test_unusable_metadata_is_explained_where_keda_shows_it() -> None:
 
 async def test_the_text_of_an_error_fits_an_event_however_much_is_wrong() -> None:
     wrong = {f"idleAfter{number}": "ü" * 500 for number in range(200)}
-    async with serving(MemoryBoard()) as served:
+    async with serving(MemoryDecisions()) as served:
         _, text = await refusal(served.stub.IsActive(ref(**wrong)))
         assert 500 < len(text) <= 900
         assert text.endswith("…")
@@ -79,7 +79,7 @@ async def test_a_fault_of_ours_is_an_error_and_not_an_answer(board: Any) -> None
         assert (await refusal(served.stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=ref()))))[0] is code
 
 
-@pytest.mark.parametrize("board", [MemoryBoard(is_ready=False), BrokenBoard()])
+@pytest.mark.parametrize("board", [MemoryDecisions(is_ready=False), BrokenBoard()])
 async def test_the_metric_spec_is_constant_whatever_is_wrong(board: Any) -> None:
     async with serving(board) as served:
         specs = {(await served.stub.GetMetricSpec(target)).SerializeToString() for target in (ref(), ref(idleAfter=""))}
@@ -95,7 +95,7 @@ def test_the_metric_name_is_a_legal_url_segment() -> None:
 
 
 async def test_an_unknown_metric_name_is_answered() -> None:
-    async with serving(MemoryBoard({FIRST: BUSY})) as served:
+    async with serving(MemoryDecisions({FIRST: BUSY})) as served:
         reply = await served.stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=ref(), metricName="s0-other"))
     assert [(value.metricName, value.metricValueFloat) for value in reply.metricValues] == [("s0-other", 1.0)]
 
@@ -116,7 +116,7 @@ async def test_a_keda_that_knows_only_integers_reads_the_same(answer: Answer, ex
     text, int64 = descriptor_pb2.FieldDescriptorProto.TYPE_STRING, descriptor_pb2.FieldDescriptorProto.TYPE_INT64
     old_spec = old_message("MetricSpec", ("metricName", 1, text), ("targetSize", 2, int64))
     old_value = old_message("MetricValue", ("metricName", 1, text), ("metricValue", 2, int64))
-    async with serving(MemoryBoard({FIRST: answer})) as served:
+    async with serving(MemoryDecisions({FIRST: answer})) as served:
         (spec,) = (await served.stub.GetMetricSpec(ref())).metricSpecs
         (value,) = (await served.stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=ref()))).metricValues
     assert old_spec.FromString(spec.SerializeToString()).targetSize == 1
@@ -134,12 +134,12 @@ async def stays_silent(stream: Any, *, for_s: float = 0.15) -> bool:
 
 @pytest.mark.parametrize(("answer", "expected"), [(BUSY, True), (IDLE, False)])
 async def test_a_stream_opens_with_the_current_value(answer: Answer, expected: Any) -> None:
-    async with serving(MemoryBoard({FIRST: answer})) as served:
+    async with serving(MemoryDecisions({FIRST: answer})) as served:
         assert await received(served.stub.StreamIsActive(ref())) is expected
 
 
 async def test_a_stream_reports_changes_to_active_only() -> None:
-    board = MemoryBoard({FIRST: IDLE})
+    board = MemoryDecisions({FIRST: IDLE})
     async with serving(board) as served:
         stream = served.stub.StreamIsActive(ref())
         assert await received(stream) is False
@@ -152,7 +152,7 @@ async def test_a_stream_reports_changes_to_active_only() -> None:
 
 
 async def test_a_stream_without_a_usable_answer_waits_for_one() -> None:
-    board = MemoryBoard({FIRST: STALE})
+    board = MemoryDecisions({FIRST: STALE})
     async with serving(board) as served:
         stream = served.stub.StreamIsActive(ref())
         read = asyncio.ensure_future(stream.read())
@@ -164,7 +164,7 @@ async def test_a_stream_without_a_usable_answer_waits_for_one() -> None:
 @pytest.mark.parametrize(
     ("board", "metadata"),
     [
-        (MemoryBoard({FIRST: BUSY}), {"idleAfter": "soon"}),
+        (MemoryDecisions({FIRST: BUSY}), {"idleAfter": "soon"}),
         (BrokenBoard(), {}),
         (EmptyHandedBoard(), {}),
     ],
@@ -178,7 +178,7 @@ async def test_a_stream_that_cannot_say_anything_stays_open(board: Any, metadata
 
 
 async def test_a_stream_whose_client_left_listens_no_more() -> None:
-    board = MemoryBoard({FIRST: BUSY})
+    board = MemoryDecisions({FIRST: BUSY})
     async with serving(board) as served:
         streams = [served.stub.StreamIsActive(ref()) for _ in range(20)]
         await asyncio.gather(*(received(stream) for stream in streams))
@@ -199,7 +199,7 @@ async def test_the_metric_spec_is_streamed_at_once_and_then_unchanged() -> None:
 
 
 async def test_every_rpc_is_observed_with_its_status_and_duration() -> None:
-    board = MemoryBoard({FIRST: BUSY})
+    board = MemoryDecisions({FIRST: BUSY})
     async with serving(board, max_stream_life=timedelta(seconds=0.1)) as served:
         await poll(served.stub, ref())
         await refusal(served.stub.IsActive(ref(name="unheard-of")))

@@ -1,5 +1,8 @@
 import asyncio
+import os
+import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sized
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -10,14 +13,14 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from keda_harness import Served, ref, refusal, serving
-from memory_board import BUSY, IDLE, MemoryBoard
+from keda.keda_harness import Served, ref, refusal, serving
+from keda.memory_decisions import BUSY, IDLE, MemoryDecisions
 
 from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
-from scaler.keda.lifetimes import Lifetimes
-from scaler.keda.server import ExternalScalerServer, ServerConfig
+from scaler.keda.server import ExternalScalerServer, ServerConfig, server_options
 from scaler.keda.servicer import ExternalScalerServicer
+from scaler.keda.streams import StreamLifetimes
 
 FIRST = ("demo", "first-raycluster")
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -30,14 +33,14 @@ async def health(served: Served) -> dict[str, int]:
 
 
 async def test_readiness_follows_the_first_snapshot_and_liveness_does_not() -> None:
-    async with serving(MemoryBoard(is_ready=False)) as served:
+    async with serving(MemoryDecisions(is_ready=False)) as served:
         assert await health(served) == {"": NOT_SERVING, "liveness": SERVING, "readiness": NOT_SERVING}
         await served.server.set_ready(True)
         assert await health(served) == {"": SERVING, "liveness": SERVING, "readiness": SERVING}
 
 
 async def test_a_board_that_is_ready_at_start_is_served_as_ready() -> None:
-    async with serving(MemoryBoard()) as served:
+    async with serving(MemoryDecisions()) as served:
         assert await health(served) == {"": SERVING, "liveness": SERVING, "readiness": SERVING}
 
 
@@ -53,7 +56,7 @@ async def how_it_ends(stream: Any) -> tuple[grpc.StatusCode, list[bool]]:
 
 
 async def test_a_drain_ends_a_thousand_streams_with_ok_well_within_its_grace() -> None:
-    board = MemoryBoard({FIRST: IDLE})
+    board = MemoryDecisions({FIRST: IDLE})
     async with serving(board) as served:
         streams = [served.stub.StreamIsActive(ref()) for _ in range(1000)]
         assert {(await stream.read()).result for stream in streams} == {False}
@@ -72,7 +75,7 @@ async def test_a_drain_ends_a_thousand_streams_with_ok_well_within_its_grace() -
 
 
 async def test_a_burst_of_streams_is_taken_up_completely() -> None:
-    async with serving(MemoryBoard({FIRST: IDLE})) as served:
+    async with serving(MemoryDecisions({FIRST: IDLE})) as served:
         streams = [served.stub.StreamIsActive(ref()) for _ in range(5000)]
         firsts = await asyncio.gather(*(stream.read() for stream in streams))
         assert [first.result for first in firsts] == [False] * 5000
@@ -80,7 +83,7 @@ async def test_a_burst_of_streams_is_taken_up_completely() -> None:
 
 
 async def test_calls_beyond_the_limit_are_refused_and_do_not_wait() -> None:
-    async with serving(MemoryBoard({FIRST: IDLE}), max_concurrent_rpcs=10) as served:
+    async with serving(MemoryDecisions({FIRST: IDLE}), max_concurrent_rpcs=10) as served:
         streams = [served.stub.StreamIsActive(ref()) for _ in range(10)]
         await asyncio.gather(*(stream.read() for stream in streams))
         code, _ = await asyncio.wait_for(refusal(served.stub.IsActive(ref())), 30)
@@ -88,7 +91,7 @@ async def test_calls_beyond_the_limit_are_refused_and_do_not_wait() -> None:
 
 
 async def test_during_a_drain_readiness_is_lost_and_does_not_come_back() -> None:
-    async with serving(MemoryBoard()) as served:
+    async with serving(MemoryDecisions()) as served:
         stub = health_pb2_grpc.HealthStub(served.channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service="readiness"))
         assert (await watch.read()).status == SERVING
@@ -101,7 +104,7 @@ async def test_during_a_drain_readiness_is_lost_and_does_not_come_back() -> None
 
 
 async def test_a_drain_is_over_after_its_grace_even_when_a_client_does_not_leave() -> None:
-    async with serving(MemoryBoard()) as served:
+    async with serving(MemoryDecisions()) as served:
         watch = health_pb2_grpc.HealthStub(served.channel).Watch(health_pb2.HealthCheckRequest(service=""))
         await watch.read()
         started = perf_counter()
@@ -110,7 +113,7 @@ async def test_a_drain_is_over_after_its_grace_even_when_a_client_does_not_leave
 
 
 async def test_a_closed_board_ends_its_streams_with_ok() -> None:
-    board = MemoryBoard({FIRST: BUSY})
+    board = MemoryDecisions({FIRST: BUSY})
     async with serving(board) as served:
         stream = served.stub.StreamIsActive(ref())
         assert (await stream.read()).result is True
@@ -119,36 +122,81 @@ async def test_a_closed_board_ends_its_streams_with_ok() -> None:
 
 
 @asynccontextmanager
-async def counting_proxy(port: int) -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
-    """A TCP forwarder to the port, and the list of connections it has seen."""
-    seen: list[asyncio.StreamWriter] = []
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(writer)
-        upstream = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pump(reader, upstream[1]), pump(upstream[0], writer))
-
-    async with await asyncio.start_server(forward, "127.0.0.1", 0) as proxy:
-        yield proxy.sockets[0].getsockname()[1], seen
+async def aging_server() -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
+    """The port and the process of a server whose connections and streams grow old within a second."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(Path(__file__).with_name("aging_server.py")),
+        stdout=PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    try:
+        yield int(await process.stdout.readline()), process
+    finally:
+        process.kill()
+        await process.wait()
 
 
-async def reopened(stub: Any, connections: Sized) -> list[grpc.StatusCode]:
+class Relay(asyncio.Protocol):
+    """One end of a connection. Bytes go to the other end at once: a reset takes away nothing that came before."""
+
+    def __init__(self, other: "Relay | None" = None) -> None:
+        self.other = other
+        self.early = b""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.write(self.early)
+
+    def data_received(self, data: bytes) -> None:
+        assert self.other is not None
+        if self.other.transport is None:
+            self.other.early += data
+        else:
+            self.other.transport.write(data)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+
+@asynccontextmanager
+async def counting_relay(port: int) -> AsyncIterator[tuple[int, list[Relay]]]:
+    """A TCP forwarder to the port, and the connections that it has seen."""
+    seen: list[Relay] = []
+    loop = asyncio.get_running_loop()
+
+    def accepted() -> Relay:
+        inner, outer = Relay(), Relay()
+        inner.other, outer.other = outer, inner
+        seen.append(inner)
+        connecting.add(loop.create_task(loop.create_connection(lambda: outer, "127.0.0.1", port)))
+        return inner
+
+    connecting: set[asyncio.Task[Any]] = set()
+    server = await loop.create_server(accepted, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1], seen
+    server.close()
+
+
+async def stopped_now_and_then(process: asyncio.subprocess.Process) -> None:
+    """As a node that is short of processor time, or a paused container, does it."""
+    for _ in range(4):
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(0.5)
+        process.send_signal(signal.SIGCONT)
+        await asyncio.sleep(0.1)
+
+
+async def reopened(stub: Any, connections: Sized, stopping: asyncio.Task[None]) -> list[grpc.StatusCode]:
     """How the streams end that one ScaledObject opens, each at once after the last: several on several connections.
 
     One that gRPC refuses to open, because the connection ended on its way there, has not begun, and is opened again.
     """
     codes: list[grpc.StatusCode] = []
-    while len(codes) < 4 or len(connections) < 4:
+    while len(codes) < 4 or len(connections) < 4 or not stopping.done():
         code, said = await how_it_ends(stub.StreamIsActive(ref()))
         if said or code is not grpc.StatusCode.UNAVAILABLE:
             codes.append(code)
@@ -156,24 +204,30 @@ async def reopened(stub: Any, connections: Sized) -> list[grpc.StatusCode]:
 
 
 async def test_streams_outlive_no_connection() -> None:
-    board = MemoryBoard({FIRST: IDLE})
-    limits: dict[str, Any] = {"max_connection_age": timedelta(seconds=0.25), "max_stream_life": timedelta(seconds=0.4)}
+    """Whatever becomes of the process meanwhile. It has no grace that could run out: see the next two tests."""
     async with (
-        serving(board, **limits) as served,
-        counting_proxy(served.port) as (port, connections),
+        aging_server() as (server_port, process),
+        counting_relay(server_port) as (port, connections),
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         stub = pb_grpc.ExternalScalerStub(channel)
-        async with asyncio.timeout(60):  # in vain where connections do not age
-            ends = await asyncio.gather(*(reopened(stub, connections) for _ in range(50)))
+        stopping = asyncio.create_task(stopped_now_and_then(process))
+        async with asyncio.timeout(40):  # in vain where connections do not age
+            ends = await asyncio.gather(*(reopened(stub, connections, stopping) for _ in range(50)))
     assert {code for codes in ends for code in codes} == {grpc.StatusCode.OK}
 
 
+def test_a_connection_of_age_waits_for_its_streams_without_a_limit() -> None:
+    options = dict(server_options(ServerConfig()))
+    assert "grpc.max_connection_age_ms" in options
+    assert "grpc.max_connection_age_grace_ms" not in options
+
+
 async def test_a_stream_longer_than_the_grace_of_its_connection_would_be_cut() -> None:
-    """The premise of `lifetimes`, on the bare gRPC server."""
+    """The premise of `streams`, on the bare gRPC server."""
     options = [("grpc.max_connection_age_ms", 150), ("grpc.max_connection_age_grace_ms", 150)]
     server = grpc.aio.server(options=options)
-    servicer = ExternalScalerServicer(MemoryBoard(), Lifetimes(timedelta(hours=1)), observe=lambda _: None)
+    servicer = ExternalScalerServicer(MemoryDecisions(), StreamLifetimes(timedelta(hours=1)), observe=lambda _: None)
     pb_grpc.add_ExternalScalerServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -184,22 +238,22 @@ async def test_a_stream_longer_than_the_grace_of_its_connection_would_be_cut() -
 
 
 async def test_streams_that_open_together_do_not_end_together() -> None:
-    lives = {Lifetimes(timedelta(minutes=30)).end_of_new_stream() for _ in range(200)}
+    lives = {StreamLifetimes(timedelta(minutes=30)).end_of_new_stream() for _ in range(200)}
     now = asyncio.get_running_loop().time()
     assert 14 * 60 < min(lives) - now < 17 * 60
     assert 28 * 60 < max(lives) - now <= 30 * 60
 
 
 async def test_a_taken_port_is_a_configuration_error() -> None:
-    async with serving(MemoryBoard()) as served:
-        second = ExternalScalerServer(ServerConfig(addresses=(f"127.0.0.1:{served.port}",)), MemoryBoard())
+    async with serving(MemoryDecisions()) as served:
+        second = ExternalScalerServer(ServerConfig(addresses=(f"127.0.0.1:{served.port}",)), MemoryDecisions())
         with pytest.raises(ConfigurationError, match=rf"'127.0.0.1:{served.port}' cannot be bound"):
             await second.start()
 
 
 async def test_it_serves_on_several_addresses(tmp_path: Path) -> None:
     socket = f"unix:{tmp_path}/scaler.sock"
-    async with serving(MemoryBoard({FIRST: BUSY}), addresses=("127.0.0.1:0", socket)) as served:
+    async with serving(MemoryDecisions({FIRST: BUSY}), addresses=("127.0.0.1:0", socket)) as served:
         assert served.port > 0
         async with grpc.aio.insecure_channel(socket) as channel:
             assert (await pb_grpc.ExternalScalerStub(channel).IsActive(ref())).result is True
@@ -212,7 +266,7 @@ async def test_a_client_may_ping_as_often_as_it_likes() -> None:
         ("grpc.http2.max_pings_without_data", 0),
     ]
     async with (
-        serving(MemoryBoard({FIRST: BUSY})) as served,
+        serving(MemoryDecisions({FIRST: BUSY})) as served,
         grpc.aio.insecure_channel(f"127.0.0.1:{served.port}", options=pings) as channel,
     ):
         stream = pb_grpc.ExternalScalerStub(channel).StreamIsActive(ref())
@@ -224,7 +278,7 @@ async def test_a_client_may_ping_as_often_as_it_likes() -> None:
 async def test_reflection_lists_the_services_when_it_is_switched_on() -> None:
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-    async with serving(MemoryBoard(), reflection=True) as served:
+    async with serving(MemoryDecisions(), reflection=True) as served:
         stub = reflection_pb2_grpc.ServerReflectionStub(served.channel)
         call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
         reply = await call.read()
@@ -235,4 +289,4 @@ async def test_reflection_lists_the_services_when_it_is_switched_on() -> None:
 async def test_reflection_without_its_extra_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc_reflection.v1alpha", None)
     with pytest.raises(ConfigurationError, match=r"install 'idle-gpu-scaler\[reflection\]'"):
-        ExternalScalerServer(ServerConfig(reflection=True), MemoryBoard())
+        ExternalScalerServer(ServerConfig(reflection=True), MemoryDecisions())

@@ -14,19 +14,19 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from keda_harness import ref, refusal
+from keda.keda_harness import ref, refusal
+from keda.memory_decisions import BUSY, IDLE, MemoryDecisions
 from made_certificates import Made, Pair
-from memory_board import BUSY, IDLE, MemoryBoard
 from secret_volume import YESTERDAY, SecretVolume, chain_of
 
-from scaler.core.certificates import parse
 from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.server import ExternalScalerServer, ServerConfig
 from scaler.keda.servicer import RpcEnded
 from scaler.keda.tls import ServerTls
-from scaler.tls.identity import Clients
+from scaler.tls.certificates import parse
+from scaler.tls.identity import AllowedClients
 from scaler.tls.rotation import Rotation
 
 FIRST = ("demo", "first-raycluster")
@@ -70,7 +70,12 @@ class Secured:
 
 @asynccontextmanager
 async def secured(
-    folder: Path, board: MemoryBoard | None = None, *, mutual: bool = False, names: tuple[str, ...] = (), **config: Any
+    folder: Path,
+    board: MemoryDecisions | None = None,
+    *,
+    mutual: bool = False,
+    names: tuple[str, ...] = (),
+    **config: Any,
 ) -> AsyncIterator[Secured]:
     authority, volume = trustme.CA(), SecretVolume(folder)
     volume.put_certificate(authority.issue_cert(HOST), authority if mutual else None)
@@ -78,9 +83,9 @@ async def secured(
     observed: list[RpcEnded] = []
     server = ExternalScalerServer(
         ServerConfig(**{"addresses": ("127.0.0.1:0",), **config}),
-        board or MemoryBoard({FIRST: BUSY}),
+        board or MemoryDecisions({FIRST: BUSY}),
         observe=observed.append,
-        tls=ServerTls(rotation, Clients(names)),
+        tls=ServerTls(rotation, AllowedClients(names)),
     )
     port = await server.start()
     try:
@@ -104,7 +109,7 @@ async def connect_anew(served: Secured, calls: list[bool], until: asyncio.Event)
 
 
 async def test_a_rotation_under_load_fails_no_call_and_ends_no_stream(tmp_path: Path) -> None:
-    board = MemoryBoard({FIRST: IDLE})
+    board = MemoryDecisions({FIRST: IDLE})
     async with secured(tmp_path, board) as served, served.client() as stub:
         streams = [stub.StreamIsActive(ref()) for _ in range(100)]
         assert {(await stream.read()).result for stream in streams} == {False}
@@ -167,7 +172,7 @@ async def test_clients_refuse_a_certificate_that_is_over_and_take_its_renewal(tm
         served.volume.put_certificate(over)
         # The process that starts with it: while it runs, it would have kept the one before.
         rotation = Rotation(served.volume.files(), use="grpc")
-        board = MemoryBoard({FIRST: BUSY})
+        board = MemoryDecisions({FIRST: BUSY})
         server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), board, tls=ServerTls(rotation))
         served.port = await server.start()
         async with served.client() as stub:
@@ -234,7 +239,7 @@ async def test_a_client_is_known_by_its_spiffe_id(tmp_path: Path) -> None:
 
 
 async def test_a_client_of_another_name_is_told_so_and_hears_nothing_of_workloads(tmp_path: Path) -> None:
-    board = MemoryBoard({FIRST: BUSY})
+    board = MemoryDecisions({FIRST: BUSY})
     async with (
         secured(tmp_path, board, mutual=True, names=(KEDA,)) as served,
         served.client(served.authority.issue_cert("grafana.monitoring.svc")) as stub,
@@ -306,6 +311,6 @@ async def test_a_key_that_grpc_does_not_know_ends_the_start_with_that_reason(tmp
     volume = SecretVolume(tmp_path)
     volume.put(tls_crt=made.certificate, tls_key=made.key)
     tls = ServerTls(Rotation(volume.files(), use="grpc"))
-    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), MemoryBoard(), tls=tls)
+    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), MemoryDecisions(), tls=tls)
     with pytest.raises(ConfigurationError, match="a kind that gRPC knows"):
         await server.start()

@@ -3,28 +3,28 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from crooked_api import CrookedApi, write_kubeconfig
+from kube.faulty_api import FaultyApi, write_kubeconfig
+from scaler_sandbox.kubeapi import KubeApi
 
-from scaler.embedded.kubeapi import KubeApi
-from scaler.kube.calls import Call
+from scaler.kube.api_requests import ApiCall
 from scaler.kube.transport import KubeTransport
 
 
 @pytest.fixture
-async def crooked() -> AsyncIterator[CrookedApi]:
-    async with CrookedApi().serving() as api:
+async def faulty() -> AsyncIterator[FaultyApi]:
+    async with FaultyApi().serving() as api:
         yield api
 
 
 @pytest.fixture
-def calls() -> list[Call]:
+def calls() -> list[ApiCall]:
     """What the transport has reported to its observer."""
     return []
 
 
 @pytest.fixture
-async def transport(crooked: CrookedApi, tmp_path: Path, calls: list[Call]) -> AsyncIterator[KubeTransport]:
-    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", crooked.url)
+async def transport(faulty: FaultyApi, tmp_path: Path, calls: list[ApiCall]) -> AsyncIterator[KubeTransport]:
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url)
     async with await KubeTransport.connect(kubeconfig, call_seconds=30, observe=calls.append) as connected:
         yield connected
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import trustme
 from aiohttp import web
-from crooked_api import CrookedApi, write_kubeconfig
+from kube.faulty_api import FaultyApi, write_kubeconfig
 
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import open_access
-from scaler.kube.resources import POD
+from scaler.kube.objects.resources import POD
 from scaler.kube.transport import KubeTransport
 
 PODS = POD.path("ns")
@@ -21,7 +21,7 @@ async def ok(_):
     return web.Response(body=b"{}")
 
 
-def authorization(api: CrookedApi) -> str:
+def authorization(api: FaultyApi) -> str:
     return api.requests[-1].headers.get("Authorization", "")
 
 
@@ -84,32 +84,32 @@ async def test_the_kubeconfig_at_home_is_the_last_resort(tmp_path):
 # ------------------------------------------------------------------------------------------------------ credentials
 
 
-async def test_a_token_file_that_ends_in_a_newline_is_sent_and_read_again(crooked, tmp_path):
-    crooked.handler = ok
+async def test_a_token_file_that_ends_in_a_newline_is_sent_and_read_again(faulty, tmp_path):
+    faulty.handler = ok
     token = tmp_path / "token"
     token.write_text("first\n")
-    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", crooked.url, tokenFile=str(token))
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url, tokenFile=str(token))
     access = await open_access(kubeconfig)
     async with KubeTransport(replace(access, refresh_seconds=0.02)) as transport:
         await transport.get(PODS)
-        assert authorization(crooked) == "Bearer first"
+        assert authorization(faulty) == "Bearer first"
         token.write_text("second\n")
         async with asyncio.timeout(30):
-            while authorization(crooked) != "Bearer second":
+            while authorization(faulty) != "Bearer second":
                 await asyncio.sleep(0.02)
                 await transport.get(PODS)
 
 
-async def test_a_token_file_that_vanishes_leaves_the_token_as_it_was(crooked, tmp_path):
-    crooked.handler = ok
+async def test_a_token_file_that_vanishes_leaves_the_token_as_it_was(faulty, tmp_path):
+    faulty.handler = ok
     token = tmp_path / "token"
     token.write_text("first")
-    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", crooked.url, tokenFile=str(token))
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url, tokenFile=str(token))
     async with KubeTransport(replace(await open_access(kubeconfig), refresh_seconds=0.01)) as transport:
         token.unlink()
         await asyncio.sleep(0.1)
         await transport.get(PODS)
-        assert authorization(crooked) == "Bearer first"
+        assert authorization(faulty) == "Bearer first"
 
 
 PLUGIN = """
@@ -126,15 +126,15 @@ def plugin_user(command):
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": command}}
 
 
-async def test_a_credential_plugin_is_run_and_run_again(crooked, tmp_path):
-    crooked.handler = ok
+async def test_a_credential_plugin_is_run_and_run_again(faulty, tmp_path):
+    faulty.handler = ok
     command = script(tmp_path / "plugin", PLUGIN.format(counter=str(tmp_path / "counter")))
-    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", crooked.url, **plugin_user(command))
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url, **plugin_user(command))
     async with KubeTransport(replace(await open_access(kubeconfig), refresh_seconds=0.05)) as transport:
         await transport.get(PODS)
-        assert authorization(crooked) == "Bearer token-1"
+        assert authorization(faulty) == "Bearer token-1"
         async with asyncio.timeout(30):
-            while authorization(crooked) == "Bearer token-1":
+            while authorization(faulty) == "Bearer token-1":
                 await asyncio.sleep(0.05)
                 await transport.get(PODS)
 
@@ -152,10 +152,10 @@ print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exe
 """
 
 
-async def test_a_credential_plugin_that_is_under_way_is_waited_for_in_the_end(crooked, tmp_path):
+async def test_a_credential_plugin_that_is_under_way_is_waited_for_in_the_end(faulty, tmp_path):
     """Left alone, it would go on, and its pipes would be closed by an event loop that is not any more."""
     command = script(tmp_path / "plugin", SLOW_AFTERWARDS.format(folder=str(tmp_path)))
-    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", crooked.url, **plugin_user(command))
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url, **plugin_user(command))
     async with KubeTransport(replace(await open_access(kubeconfig), refresh_seconds=0.01)):
         async with asyncio.timeout(30):
             while not (tmp_path / "begun").exists():  # noqa: ASYNC110
@@ -183,7 +183,7 @@ async def tls_api(authority):
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
-    api = CrookedApi()
+    api = FaultyApi()
     api.handler = ok
     async with api.serving(ssl_context=context):
         yield api
@@ -239,7 +239,7 @@ async def test_a_pod_uses_its_service_account(monkeypatch, authority, tmp_path):
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
     (tmp_path / "token").write_text("mounted")
-    api = CrookedApi()
+    api = FaultyApi()
     api.handler = ok
     async with api.serving(ssl_context=context):
         host, _, port = api.url.removeprefix("https://").partition(":")

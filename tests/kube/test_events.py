@@ -2,11 +2,12 @@ import asyncio
 
 import msgspec
 import pytest
-from crooked_api import status
+from kube.faulty_api import status
+from virtual_clock import VirtualClock
 
 from scaler.kube.events import EventRecorder, ObjectReference
-from scaler.kube.objects import ObjectMeta
-from scaler.kube.resources import CUSTOM_RESOURCE_DEFINITION, EVENT, WORKLOAD
+from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.resources import CUSTOM_RESOURCE_DEFINITION, EVENT, WORKLOAD
 
 ABOUT = ObjectReference.of(WORKLOAD, ObjectMeta(name="w", namespace="default", uid="u-1", resource_version="7"))
 
@@ -108,30 +109,60 @@ async def test_a_full_queue_drops_and_counts(client):
     assert recorder.dropped == 7
 
 
-async def test_the_rate_is_bounded(client, recording):
-    recorder = recording(client, per_second=20, burst=2)
-    began = asyncio.get_running_loop().time()
-    for number in range(8):
+class SlowApi:
+    """Takes Events, each after so many seconds."""
+
+    def __init__(self, clock, seconds=0.0):
+        self.clock, self.seconds = clock, seconds
+        self.created, self.counts = [], []
+
+    async def create(self, _path, body):
+        await self.clock.sleep(self.seconds)
+        self.created.append((body["message"], self.clock.monotonic()))
+
+    async def patch(self, _path, body):
+        self.counts.append(body["count"])
+
+
+async def test_the_rate_is_bounded(recording):
+    clock = VirtualClock()
+    api = SlowApi(clock)
+    recorder = recording(api, per_second=2, burst=3, clock=clock)
+    for number in range(9):
         recorder.record(ABOUT, "GPUsIdle", f"message {number}")
-    assert await recorder.drain(within=30)
-    assert asyncio.get_running_loop().time() - began >= 6 / 20
-    assert len(await events(client)) == 8
+    await clock.advance(60)
+    assert [at for _, at in api.created] == [0, 0, 0, 0.5, 1, 1.5, 2, 2.5, 3]
 
 
-async def test_recording_never_waits_for_the_api(kube_api, client, recording):
-    kube_api.faults.latency_seconds = 60
-    recorder = recording(client)
+async def test_recording_never_waits_for_the_api(recording):
+    clock = VirtualClock()
+    api = SlowApi(clock, seconds=30)
+    recorder = recording(api, clock=clock)
     recorder.record(ABOUT, "GPUsIdle", "quiet")
-    await asyncio.sleep(0.05)
+    await clock.advance(20)
     recorder.record(ABOUT, "GPUsIdle", "still quiet")
-    assert not await recorder.drain(within=0.05)
+    assert not await recorder.drain(within=0)
+    await clock.advance(60)
+    assert api.created == [("quiet", 30), ("still quiet", 60)]
 
 
-async def test_an_api_that_refuses_costs_events_and_nothing_else(crooked, transport, recording):
+async def test_after_ten_minutes_a_repetition_is_an_event_of_its_own(recording):
+    clock = VirtualClock()
+    api = SlowApi(clock)
+    recorder = recording(api, clock=clock)
+    for _ in range(2):
+        recorder.record(ABOUT, "GPUsIdle", "quiet")
+        await clock.advance(599)
+    recorder.record(ABOUT, "GPUsIdle", "quiet")
+    await clock.advance(1)
+    assert ([at for _, at in api.created], api.counts) == ([0, 1198], [2])
+
+
+async def test_an_api_that_refuses_costs_events_and_nothing_else(faulty, transport, recording):
     async def forbid(_):
         return status(403, "Forbidden", "events is forbidden")
 
-    crooked.handler = forbid
+    faulty.handler = forbid
     recorder = recording(transport)
     for number in range(3):
         recorder.record(ABOUT, "GPUsIdle", f"message {number}")

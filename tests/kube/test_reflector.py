@@ -1,459 +1,370 @@
-"""The reflector against a server that misbehaves; `test_reflector_on_kubeapi.py` has it against one that does not."""
+"""The reflector against a server that misbehaves, in virtual time; `test_reflector_on_kubeapi.py` has it over HTTP."""
 
 import asyncio
+import math
 import time
-from collections.abc import Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 
 import pytest
-from aiohttp import web
-from crooked_api import (
-    CrookedApi,
+from kube.scripted_api import (
+    CUT_OFF,
+    ScriptedApi,
+    WatchAnswer,
     bookmark,
+    breaking,
+    ending,
     error_event,
     event,
-    hang,
-    is_watch,
-    not_found,
-    page,
+    failing,
+    listing,
     pod,
-    status,
-    stream,
-    write_kubeconfig,
+    refused,
+    refusing,
+    streaming,
 )
+from virtual_clock import VirtualClock, settle, until
 
-from scaler.kube.backoff import Backoff
-from scaler.kube.objects import Pod
-from scaler.kube.patience import Timing
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.resources import POD
 from scaler.kube.reflector import Absent, Denied, Disconnected, Reflecting, Reflector
-from scaler.kube.resources import POD
-from scaler.kube.transport import KubeTransport
-
-TIMING = Timing(watch=(60, 60), lasting=0.5, absent=0.1, backoff=Backoff(base=0.05, cap=0.4))
-"""Everything but the length of watches ten times faster than by default, or more."""
 
 
-@asynccontextmanager
-async def reflecting(transport, *, kind=Pod, timing=TIMING, synced=True, **options):
-    reflector = Reflector(transport, POD, kind, timing=timing, **options)
-    task = asyncio.create_task(reflector.run())
-    try:
-        if synced:
-            await asyncio.wait_for(reflector.wait_synced(), 30)
-        yield reflector
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+@pytest.fixture
+def clock():
+    return VirtualClock()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+@pytest.fixture
+def api(clock):
+    return ScriptedApi(clock)
+
+
+@pytest.fixture
+def reflecting(api, clock):
+    @asynccontextmanager
+    async def start(*, synced=True, **options):
+        reflector = Reflector(api, POD, Pod, clock=clock, **options)
+        task = asyncio.create_task(reflector.run())
+        try:
+            await until(clock, lambda: reflector.is_synced or not synced)
+            yield reflector
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    return start
 
 
 def names(reflector):
     return sorted(obj.metadata.name for obj in reflector.items())
 
 
-def serve(crooked: CrookedApi, *, lists, watches) -> None:
-    """Has each kind of request answered by one handler after the other, the last one for ever."""
-    lists, watches = list(lists), list(watches)
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        handlers = watches if is_watch(request) else lists
-        answer = handlers.pop(0) if len(handlers) > 1 else handlers[0]
-        return await answer(request)
-
-    crooked.handler = handler
-
-
-def listing(*objects, **options):
-    async def answer(_):
-        return page(*objects, **options)
-
-    return answer
-
-
-def streaming(*chunks, **options):
-    return lambda request: stream(request, *chunks, **options)
-
-
-def held(answer):
-    """The answer, and the event that it waits for: what was before it stands for as long as a test looks at it."""
-    is_let_go = asyncio.Event()
-
-    async def later(request):
-        await is_let_go.wait()
-        return await answer(request)
-
-    return later, is_let_go
-
-
-def refusing(code, reason="", **headers):
-    async def answer(_):
-        return status(code, reason, "because", **headers)
-
-    return answer
-
-
-def watched_from(crooked):
-    return [request.query["resourceVersion"] for request in crooked.requests if is_watch(request)]
-
-
 # ----------------------------------------------------------------------------------------------------- what it sees
 
 
-async def test_a_list_and_its_watch_become_the_copy(crooked, transport):
+async def test_a_list_and_its_watch_become_the_copy(api, reflecting):
     news = [event("ADDED", pod("c", 101)), event("MODIFIED", pod("a", 102)), event("DELETED", pod("b", 103))]
-    serve(crooked, lists=[listing(pod("a"), pod("b"))], watches=[streaming(*news)])
-    async with reflecting(transport) as reflector:
-        await until(lambda: names(reflector) == ["a", "c"])
+    api.serve(lists=[listing(pod("a"), pod("b"))], watches=[streaming(*news)])
+    async with reflecting() as reflector:
+        await settle()
+        assert names(reflector) == ["a", "c"]
         assert reflector.get("ns", "a").metadata.resource_version == "102"
         assert reflector.state == Reflecting()
-    assert watched_from(crooked) == ["100"]
+    assert api.watched_from == ["100"]
 
 
-async def test_the_watch_asks_for_bookmarks_and_for_an_end(crooked, transport):
-    serve(crooked, lists=[listing()], watches=[streaming(bookmark(101), stays_open=False), streaming()])
-    async with reflecting(transport, label_selector="a=b", field_selector="spec.nodeName=n", timing=Timing()):
-        await until(lambda: crooked.count(watches=True) == 2)
-    first, second = (request.query for request in crooked.requests if is_watch(request))
-    assert first["allowWatchBookmarks"] == second["allowWatchBookmarks"] == "true"
-    assert 48 <= int(first["timeoutSeconds"]) <= 60, "as long as the server has not shown that it sends bookmarks"
-    assert 240 <= int(second["timeoutSeconds"]) <= 300
-    for request in crooked.requests:
+async def test_the_watch_asks_for_bookmarks_and_for_an_end(api, clock, reflecting):
+    api.serve(lists=[listing()], watches=[ending(bookmark(101), after=50), streaming()])
+    async with reflecting(label_selector="a=b", field_selector="spec.nodeName=n"):
+        await until(clock, lambda: api.count(watches=True) == 2)
+    first, second = (request.query for request in api.requests if request.is_watch)
+    assert first["allowWatchBookmarks"] is second["allowWatchBookmarks"] is True
+    assert 48 <= first["timeoutSeconds"] <= 60, "as long as the server has not shown that it sends bookmarks"
+    assert 240 <= second["timeoutSeconds"] <= 300
+    for request in api.requests:
         assert (request.query["labelSelector"], request.query["fieldSelector"]) == ("a=b", "spec.nodeName=n")
 
 
-async def test_one_namespace_can_be_reflected(crooked, transport):
-    serve(crooked, lists=[listing()], watches=[streaming()])
-    async with reflecting(transport, namespaces=["ns"]):
+async def test_one_namespace_can_be_reflected(api, reflecting):
+    api.serve(lists=[listing()], watches=[streaming()])
+    async with reflecting(namespaces=["ns"]):
         pass
-    assert crooked.requests[0].path == "/api/v1/namespaces/ns/pods"
+    assert api.requests[0].path == "/api/v1/namespaces/ns/pods"
 
 
-async def test_pages_are_one_list(crooked, transport):
-    async def paged(request):
-        return page(pod("b")) if "continue" in request.query else page(pod("a"), token="more")
-
-    serve(crooked, lists=[paged], watches=[streaming()])
-    async with reflecting(transport) as reflector:
+async def test_pages_are_one_list(api, reflecting):
+    api.serve(lists=[listing(pod("a"), pod("b"), pages=2)], watches=[streaming()])
+    async with reflecting() as reflector:
         assert names(reflector) == ["a", "b"]
 
 
-async def test_subscribers_have_heard_everything_when_it_is_synced(crooked, transport):
-    serve(crooked, lists=[listing(*(pod(f"p{i}") for i in range(1000)))], watches=[streaming()])
-    reflector = Reflector(transport, POD, Pod, timing=TIMING)
+async def test_subscribers_have_heard_everything_when_it_is_synced(api, clock):
+    api.serve(lists=[listing(*(pod(f"p{i}") for i in range(1000)))], watches=[streaming()])
+    reflector = Reflector(api, POD, Pod, clock=clock)
     heard = []
     reflector.subscribe(heard.append)
     task = asyncio.create_task(reflector.run())
-    await asyncio.wait_for(reflector.wait_synced(), 30)
+    await reflector.wait_synced()
     assert len(heard) == len(reflector) == 1000
     task.cancel()
 
 
-async def test_an_undecodable_event_neither_ends_the_watch_nor_hides_the_object(crooked, transport):
+async def test_an_undecodable_event_neither_ends_the_watch_nor_hides_the_object(api, reflecting):
     news = [event("MODIFIED", {**pod("a", 101), "spec": {"containers": 5}}), event("ADDED", pod("b", 102))]
-    serve(crooked, lists=[listing(pod("a"))], watches=[streaming(*news)])
-    async with reflecting(transport) as reflector:
-        await until(lambda: names(reflector) == ["a", "b"])
+    api.serve(lists=[listing(pod("a"))], watches=[streaming(*news)])
+    async with reflecting() as reflector:
+        await settle()
+        assert names(reflector) == ["a", "b"]
         assert list(reflector.undecodable) == [("ns", "a")]
-        assert crooked.count(watches=True) == 1
+        assert api.count(watches=True) == 1
 
 
 # ----------------------------------------------------------------------------------------- where it starts again
 
 
-async def test_a_watch_that_ends_goes_on_from_its_last_version(crooked, transport):
-    serve(
-        crooked,
-        lists=[listing()],
-        watches=[
-            streaming(event("ADDED", pod("a", 101)), stays_open=False),
-            streaming(bookmark(150), stays_open=False),
-            streaming(),
-        ],
-    )
-    async with reflecting(transport):
-        await until(lambda: crooked.count(watches=True) == 3)
-    assert watched_from(crooked) == ["100", "101", "150"]
-    assert crooked.count(watches=False) == 1
+async def test_a_watch_that_ends_goes_on_from_its_last_version(api, clock, reflecting):
+    watches = [ending(event("ADDED", pod("a", 101)), after=50), ending(bookmark(150), after=50), streaming()]
+    api.serve(lists=[listing()], watches=watches)
+    async with reflecting():
+        await until(clock, lambda: api.count(watches=True) == 3)
+    assert api.watched_from == ["100", "101", "150"]
+    assert api.count(watches=False) == 1
 
 
-async def test_a_connection_that_drops_within_a_line_loses_nothing(crooked, transport):
-    whole, half = event("ADDED", pod("a", 101)), event("ADDED", pod("b", 102))
-    serve(crooked, lists=[listing()], watches=[streaming(whole, half[:30], drops=True), streaming(half)])
-    async with reflecting(transport) as reflector:
-        await until(lambda: names(reflector) == ["a", "b"])
-    assert watched_from(crooked) == ["100", "101"]
+async def test_an_event_of_an_unknown_type_changes_nothing(api, clock, reflecting):
+    watches = [ending(bookmark(150), event("SURPRISE", pod("a", 160)), after=50), streaming()]
+    api.serve(lists=[listing()], watches=watches)
+    async with reflecting() as reflector:
+        await until(clock, lambda: api.watched_from == ["100", "150"])
+        assert names(reflector) == []
+    assert api.count(watches=False) == 1
 
 
-@pytest.mark.parametrize("expiry", [refusing(410, "Expired"), streaming(error_event(410, "Expired"), stays_open=False)],
-                         ids=["as an answer", "in the stream"])  # fmt: skip
-async def test_an_expired_version_is_listed_anew(crooked, transport, expiry):
-    serve(
-        crooked,
-        lists=[listing(pod("a"), pod("gone")), listing(pod("a"), pod("new"), version=200)],
-        watches=[expiry, streaming()],
-    )
-    async with reflecting(transport) as reflector:
-        await until(lambda: names(reflector) == ["a", "new"])
-        await until(lambda: crooked.count(watches=True) == 2)
-    assert watched_from(crooked) == ["100", "200"]
+async def test_a_connection_that_drops_loses_nothing(api, clock, reflecting):
+    watches = [breaking(event("ADDED", pod("a", 101))), streaming(event("ADDED", pod("b", 102)))]
+    api.serve(lists=[listing()], watches=watches)
+    async with reflecting() as reflector:
+        await until(clock, lambda: names(reflector) == ["a", "b"])
+    assert api.watched_from == ["100", "101"]
 
 
-async def test_a_list_whose_pages_expire_is_begun_anew(crooked, transport):
-    lists = [listing(pod("a"), token="t"), refusing(410, "Expired"), listing(pod("b"))]
-    serve(crooked, lists=lists, watches=[streaming()])
-    async with reflecting(transport) as reflector:
+@pytest.mark.parametrize(
+    "expiry", [refusing(refused(410, "Expired")), ending(error_event(410, "Expired"))], ids=["answer", "in the stream"]
+)
+async def test_an_expired_version_is_listed_anew(api, clock, reflecting, expiry):
+    lists = [listing(pod("a"), pod("gone")), listing(pod("a"), pod("new"), version=200)]
+    api.serve(lists=lists, watches=[expiry, streaming()])
+    async with reflecting() as reflector:
+        await until(clock, lambda: names(reflector) == ["a", "new"])
+        await until(clock, lambda: api.count(watches=True) == 2)
+    assert api.watched_from == ["100", "200"]
+
+
+async def test_a_list_whose_pages_expire_is_begun_anew(api, clock, reflecting):
+    lists = [listing(pod("a"), error=refused(410, "Expired")), listing(pod("b"))]
+    api.serve(lists=lists, watches=[streaming()])
+    async with reflecting() as reflector:
         assert names(reflector) == ["b"]
 
 
-async def test_a_server_whose_versions_went_backwards_is_listed_anew(crooked, transport):
-    too_large = streaming(error_event(504, "Timeout"), stays_open=False)
-    serve(
-        crooked,
-        lists=[listing(pod("a"), version=9000), listing(pod("b"), version=5)],
-        watches=[too_large] * 3 + [streaming()],
-    )
-    async with reflecting(transport) as reflector:
-        await until(lambda: names(reflector) == ["b"])
-    assert watched_from(crooked)[:3] == ["9000"] * 3
+async def test_a_server_whose_versions_went_backwards_is_listed_anew(api, clock, reflecting):
+    lists = [listing(pod("a"), version=9000), listing(pod("b"), version=5)]
+    api.serve(lists=lists, watches=[ending(error_event(504, "Timeout"))] * 3 + [streaming()])
+    async with reflecting() as reflector:
+        await until(clock, lambda: names(reflector) == ["b"])
+    assert api.watched_from[:3] == ["9000"] * 3
 
 
-async def test_a_watch_that_lasted_without_a_word_is_followed_by_a_list(crooked, transport):
+async def test_a_watch_that_lasted_without_a_word_is_followed_by_a_list(api, clock, reflecting):
     """What kube-apiserver does with a version that it has not reached: it is silent, and ends when the time is up."""
-
-    async def wordless(request):
-        response = await stream(request, stays_open=False)
-        await asyncio.sleep(0.1)
-        return response
-
-    serve(
-        crooked, lists=[listing(pod("a"), version=9000), listing(pod("b"), version=5)], watches=[wordless, streaming()]
-    )
-    async with reflecting(transport, timing=Timing(watch=(60, 60), lasting=0.05)) as reflector:
-        await until(lambda: names(reflector) == ["b"])
-        await until(lambda: watched_from(crooked) == ["9000", "5"])
+    lists = [listing(pod("a"), version=9000), listing(pod("b"), version=5)]
+    api.serve(lists=lists, watches=[ending(after=48), streaming()])
+    async with reflecting() as reflector:
+        await until(clock, lambda: api.watched_from == ["9000", "5"])
+        assert names(reflector) == ["b"]
 
 
-async def test_a_silent_server_is_listed_anew_after_some_patience(crooked, transport):
-    timing = Timing(watch=(1, 1), slack=-0.8, lasting=0.5, backoff=Backoff(base=0.01, cap=0.02))
-    serve(crooked, lists=[listing(pod("a")), listing(pod("b"), version=200)], watches=[streaming()])
-    async with reflecting(transport, timing=timing) as reflector:
-        await until(lambda: names(reflector) == ["b"])
-        await until(lambda: len(watched_from(crooked)) >= 4)
-    assert watched_from(crooked)[:4] == ["100"] * 3 + ["200"]
+async def test_a_silent_server_is_listed_anew_after_three_watches(api, clock, reflecting):
+    api.serve(lists=[listing(pod("a")), listing(pod("b"), version=200)], watches=[streaming()])
+    async with reflecting() as reflector:
+        await until(clock, lambda: names(reflector) == ["b"])
+        await until(clock, lambda: len(api.watched_from) >= 4)
+    assert api.watched_from[:4] == ["100"] * 3 + ["200"]
 
 
 # ------------------------------------------------------------------------------------------------- how rarely it asks
 
 STORMS = {
-    "410 as an answer": (refusing(410, "Expired"), 30),
-    "410 in the stream": (streaming(error_event(410, "Expired"), stays_open=False), 30),
-    "410 after an event": (streaming(event("ADDED", pod("a", 101)), error_event(410, "Expired"), stays_open=False), 30),
-    "ERROR 500 in the stream": (streaming(error_event(500, "InternalError"), stays_open=False), 30),
-    "a watch that ends at once": (streaming(stays_open=False), 30),
-    "a line that is no event": (streaming(b"<html>\n"), 30),
-    "an unknown type of event": (streaming(event("SURPRISE", pod("a")), stays_open=False), 120),
-    "an event and the end": (streaming(event("ADDED", pod("a", 101)), stays_open=False), 120),
-    "429": (refusing(429, "TooManyRequests"), 30),
-    "503": (refusing(503), 30),
-    "403": (refusing(403, "Forbidden"), 30),
+    "410 as an answer": refusing(refused(410, "Expired")),
+    "410 in the stream": ending(error_event(410, "Expired")),
+    "410 after an event": ending(event("ADDED", pod("a", 101)), error_event(410, "Expired")),
+    "ERROR 500 in the stream": ending(error_event(500, "InternalError")),
+    "a watch that ends at once": ending(),
+    "a line that is no event": streaming(b"<html>"),
+    "an unknown type of event": ending(event("SURPRISE", pod("a"))),
+    "an event and the end": ending(event("ADDED", pod("a", 101))),
+    "429": refusing(refused(429, "TooManyRequests")),
+    "503": refusing(refused(503)),
+    "403": refusing(refused(403, "Forbidden")),
 }
+MOST = {"an unknown type of event": 4 * 3600, "an event and the end": 4 * 3600}
+"""Each delivers something, so it counts as the first failure again: half a second at most, a quarter in the mean."""
 
 
-@pytest.mark.parametrize(("answer", "most"), STORMS.values(), ids=STORMS.keys())
-async def test_a_watch_that_always_fails_is_asked_for_rarely(crooked, transport, answer, most):
-    """Unbounded, this would be a thousand. The longest waits are 20, 40, 80, 100, 100, … ms, the mean half of that."""
-    serve(crooked, lists=[listing(pod("a"))], watches=[answer])
-    began = time.monotonic()
-    async with reflecting(transport, timing=Timing(watch=(60, 60), backoff=Backoff(base=0.02, cap=0.1))):
-        await asyncio.sleep(0.3)
-        await until(lambda: crooked.count(watches=True) >= 2)
-    most *= max(1.0, (time.monotonic() - began) / 0.4)  # `most` is for 0.3 s and what a list takes
-    assert crooked.count(watches=True) <= most
-    assert crooked.count(watches=False) <= most
+@pytest.mark.parametrize("storm", STORMS)
+async def test_a_watch_that_always_fails_is_asked_for_rarely(api, clock, reflecting, storm):
+    """Unbounded, an hour would see millions. With waits of 15 s in the mean it is 240, and a few at the beginning."""
+    api.serve(lists=[listing(pod("a"))], watches=[STORMS[storm]])
+    seconds = 60 if storm in MOST else 3600
+    async with reflecting():
+        await clock.advance(seconds)
+    most = 10 * seconds if storm in MOST else 400
+    assert 2 <= api.count(watches=True) <= most
+    assert api.count(watches=False) <= most
 
 
-async def test_a_list_that_always_fails_is_asked_for_rarely(crooked, transport):
-    serve(crooked, lists=[refusing(500)], watches=[hang])
-    async with reflecting(transport, synced=False) as reflector:
-        await asyncio.sleep(0.6)
+async def test_a_list_that_always_fails_is_asked_for_rarely(api, clock, reflecting):
+    api.serve(lists=[failing(refused(500))], watches=[streaming()])
+    async with reflecting(synced=False) as reflector:
+        await clock.advance(3600)
         assert isinstance(reflector.state, Disconnected)
         assert not reflector.is_synced
-    assert len(crooked.requests) <= 40
+    assert 100 <= len(api.requests) <= 400
 
 
-async def test_failures_are_forgotten_after_a_good_watch(crooked, transport):
-    timing = Timing(watch=(60, 60), lasting=0.05, backoff=Backoff(base=0.01, cap=60))
-
-    async def good(request):
-        response = await stream(request, bookmark(101), stays_open=False)
-        await asyncio.sleep(0.07)
-        return response
-
-    serve(crooked, lists=[listing()], watches=[refusing(503)] * 5 + [good] * 10 + [streaming()])
-    async with reflecting(transport, timing=timing):
-        await until(lambda: crooked.count(watches=True) == 16)
+async def test_failures_are_forgotten_after_a_good_watch(api, clock, reflecting):
+    good = ending(bookmark(101), after=50)
+    api.serve(lists=[listing()], watches=[refusing(refused(503))] * 5 + [good] * 10 + [streaming()])
+    async with reflecting():
+        await until(clock, lambda: api.count(watches=True) == 16)
+    starts = [each.at for each in api.requests if each.is_watch]
+    assert [round(later - sooner, 3) for sooner, later in pairwise(starts[5:])] == [50.0] * 10
 
 
 # --------------------------------------------------------------------------------------------------- what it admits
 
 
-async def test_a_half_open_watch_dies_of_its_silence_and_is_replaced(crooked, transport):
-    timing = Timing(watch=(1, 1), slack=-0.7, backoff=Backoff(base=0.01, cap=0.02))
-    copies, states = [], []
-
-    async def second(request):
-        states.append(type(copies[0].state))
-        return await stream(request, event("ADDED", pod("a", 101)))
-
-    serve(crooked, lists=[listing()], watches=[streaming(), second])
-    async with reflecting(transport, timing=timing) as reflector:
-        copies.append(reflector)
-        await until(lambda: names(reflector) == ["a"])
-    assert states[0] is Disconnected
-    assert crooked.count(watches=False) == 1
+async def test_a_half_open_watch_dies_of_its_silence_and_is_replaced(api, clock, reflecting):
+    api.serve(lists=[listing()], watches=[streaming(), streaming(event("ADDED", pod("a", 101)))])
+    states = []
+    async with reflecting() as reflector:
+        api.on_watch = lambda: states.append(type(reflector.state))
+        await until(clock, lambda: names(reflector) == ["a"])
+    assert states == [Disconnected]
+    assert 48 + 15 <= clock.monotonic() <= 60 + 15 + 1
+    assert api.count(watches=False) == 1
 
 
-async def test_a_server_that_sends_bookmarks_is_trusted_no_longer_than_they_take(crooked, transport):
-    timing = Timing(watch=(60, 60), bookmark_silence=0.2, backoff=Backoff(base=0.01, cap=0.02))
-    serve(crooked, lists=[listing()], watches=[streaming(bookmark(101), stays_open=False), streaming()])
-    async with reflecting(transport, timing=timing):
-        await until(lambda: crooked.count(watches=True) >= 3)
+async def test_a_server_that_sends_bookmarks_is_trusted_no_longer_than_they_take(api, clock, reflecting):
+    api.serve(lists=[listing()], watches=[ending(bookmark(101), after=6), streaming(), streaming()])
+    async with reflecting():
+        await until(clock, lambda: api.count(watches=True) == 3)
+    second, third = [each.at for each in api.requests if each.is_watch][1:]
+    assert 90 <= third - second <= 91
 
 
-async def test_the_age_is_the_time_since_the_api_was_heard(crooked, transport):
-    serve(crooked, lists=[hang], watches=[streaming()])
-    async with reflecting(transport, synced=False) as reflector:
-        assert reflector.age == float("inf")
-
-    is_due = asyncio.Event()
-
-    async def late(request):
-        response = await stream(request, stays_open=False)
-        await is_due.wait()
-        await response.write(bookmark(101))
-        await asyncio.sleep(60)
-        return response
-
-    serve(crooked, lists=[listing()], watches=[late])
-    began = time.monotonic()
-    async with reflecting(transport) as reflector:
-        assert 0 <= reflector.age <= time.monotonic() - began
-        await asyncio.sleep(0.2)
-        silent_for = reflector.age
-        assert silent_for >= 0.2
-        is_due.set()
-        await until(lambda: reflector.age < silent_for)
+async def test_the_age_is_the_time_since_the_api_was_heard(api, clock, reflecting):
+    api.serve(lists=[listing()], watches=[WatchAnswer(lasts=40, error=CUT_OFF), streaming(bookmark(101))])
+    reflector = Reflector(api, POD, Pod, clock=clock)
+    assert reflector.age == math.inf
+    async with reflecting() as reflector:
+        assert reflector.age == 0
+        await clock.advance(39)
+        assert reflector.age == 39
+        await until(clock, lambda: reflector.age < 1)
+    assert api.count(watches=False) == 1, "it was the bookmark"
 
 
-async def test_a_resource_without_a_crd_is_absent_not_an_error(crooked, transport):
-    there, is_installed = held(listing(pod("a")))
-    serve(crooked, lists=[not_found, not_found, there], watches=[streaming()])
-    async with reflecting(transport) as reflector:
+async def test_a_resource_without_a_crd_is_absent_not_an_error(api, clock, reflecting):
+    api.serve(lists=[failing(refused(404))] * 2 + [listing(pod("a"))], watches=[streaming()])
+    async with reflecting() as reflector:
         assert isinstance(reflector.state, Absent)
         assert "CustomResourceDefinition" in reflector.state.message
         assert names(reflector) == []
-        is_installed.set()
-        await until(lambda: names(reflector) == ["a"])
+        await until(clock, lambda: names(reflector) == ["a"])
         assert reflector.state == Reflecting()
 
 
-async def test_a_resource_without_a_crd_is_asked_for_rarely(crooked, transport):
-    serve(crooked, lists=[not_found], watches=[hang])
-    began = time.monotonic()
-    async with reflecting(transport):
-        await asyncio.sleep(0.55)
-        await until(lambda: len(crooked.requests) >= 3)
-    assert len(crooked.requests) <= 1 + (time.monotonic() - began) / 0.08  # every 0.1 s, or up to a fifth sooner
+async def test_a_resource_without_a_crd_is_asked_for_every_half_minute(api, clock, reflecting):
+    api.serve(lists=[failing(refused(404))], watches=[streaming()])
+    async with reflecting():
+        await clock.advance(3600)
+    assert 3600 / 36 <= len(api.requests) <= 1 + 3600 / 24
 
 
-async def test_a_first_404_does_not_empty_the_copy(crooked, transport):
+async def test_a_first_404_does_not_empty_the_copy(api, clock, reflecting):
     """API servers answer 404 for custom resources for a moment while they start."""
-    again, is_up = held(listing(pod("a")))
-    serve(crooked, lists=[listing(pod("a")), not_found, again], watches=[refusing(410), streaming()])
-    async with reflecting(transport) as reflector:
+    lists = [listing(pod("a")), failing(refused(404)), listing(pod("a"))]
+    api.serve(lists=lists, watches=[refusing(refused(410)), streaming()])
+    async with reflecting() as reflector:
         gone = []
         reflector.subscribe(gone.append)
-        await until(lambda: isinstance(reflector.state, Absent))
+        await until(clock, lambda: isinstance(reflector.state, Absent))
         assert names(reflector) == ["a"]
-        is_up.set()
-        await until(lambda: reflector.state == Reflecting())
+        await until(clock, lambda: reflector.state == Reflecting())
         assert gone == []
 
 
-async def test_a_second_404_empties_the_copy(crooked, transport):
-    serve(crooked, lists=[listing(pod("a")), not_found], watches=[refusing(410)])
-    async with reflecting(transport) as reflector:
+async def test_a_second_404_empties_the_copy(api, clock, reflecting):
+    api.serve(lists=[listing(pod("a")), failing(refused(404))], watches=[refusing(refused(410))])
+    async with reflecting() as reflector:
         gone = []
         reflector.subscribe(gone.append)
-        await until(lambda: names(reflector) == [])
+        await until(clock, lambda: names(reflector) == [])
         assert [(change.key, change.new) for change in gone] == [(("ns", "a"), None)]
         assert isinstance(reflector.state, Absent)
 
 
 @pytest.mark.parametrize("code", [401, 403])
-async def test_what_is_not_allowed_is_denied_until_it_is(crooked, transport, code):
-    granted, is_granted = held(listing(pod("a")))
-    serve(crooked, lists=[refusing(code, "Forbidden")] * 2 + [granted], watches=[streaming()])
-    async with reflecting(transport, synced=False) as reflector:
-        await until(lambda: isinstance(reflector.state, Denied))
+async def test_what_is_not_allowed_is_denied_until_it_is(api, clock, reflecting, code):
+    api.serve(lists=[failing(refused(code))] * 2 + [listing(pod("a"))], watches=[streaming()])
+    async with reflecting(synced=False) as reflector:
+        await settle()
+        assert isinstance(reflector.state, Denied)
         assert not reflector.is_synced
-        is_granted.set()
-        await until(lambda: reflector.state == Reflecting())
+        await until(clock, lambda: reflector.state == Reflecting())
 
 
-async def test_an_outage_keeps_the_copy_and_says_so(tmp_path):
-    async with CrookedApi().serving() as api:
-        serve(api, lists=[listing(pod("a"))], watches=[streaming()])
-        port = int(api.url.rsplit(":", 1)[1])
-        transport = await KubeTransport.connect(write_kubeconfig(tmp_path / "kubeconfig", api.url))
-        async with transport, reflecting(transport) as reflector:
-            await api.stop()
-            await until(lambda: isinstance(reflector.state, Disconnected))
-            await asyncio.sleep(0.1)
-            assert names(reflector) == ["a"]
-            assert reflector.age >= 0.1
-            async with CrookedApi().serving(port) as again:
-                serve(again, lists=[listing(pod("x"))], watches=[streaming(event("ADDED", pod("b", 101)))])
-                await until(lambda: names(reflector) == ["a", "b"])
-                assert reflector.state == Reflecting()
-                assert watched_from(again) == ["100"]
+async def test_an_outage_keeps_the_copy_and_says_so(api, clock, reflecting):
+    down = [breaking()] + [refusing(refused(0, "Unreachable"))] * 30
+    api.serve(lists=[listing(pod("a"))], watches=[*down, streaming(event("ADDED", pod("b", 101)))])
+    async with reflecting() as reflector:
+        await clock.advance(60)
+        assert isinstance(reflector.state, Disconnected)
+        assert names(reflector) == ["a"]
+        assert reflector.age == 60
+        await until(clock, lambda: names(reflector) == ["a", "b"])
+        assert reflector.state == Reflecting()
+    assert set(api.watched_from) == {"100"}
 
 
 # --------------------------------------------------------------------------------------------------------- how fast
 
 
-async def test_a_large_list_leaves_the_event_loop_responsive(crooked, transport):
+async def test_a_large_list_leaves_the_event_loop_responsive(api, clock):
     """20,000 objects list in well under a second of CPU; 2,000 stand for them here.
 
     What is measured is the CPU time of this thread between two beats: on a busy machine it stands still as well.
     """
     pods = [
         {**pod(f"p{i}", labels={"a": "b"}), "spec": {"containers": [{"name": "c", "resources": {}}]}}
-        for i in range(500)
+        for i in range(2000)
     ]
-    bodies = [page(*pods, token="more").body, page(*pods).body]
-
-    async def paged(request):
-        await asyncio.sleep(0)
-        return web.Response(body=bodies[crooked.count(watches=False) >= 4])
-
-    serve(crooked, lists=[paged], watches=[streaming()])
+    api.serve(lists=[listing(*pods, pages=4)], watches=[streaming()])
     stalls = []
 
     async def heartbeat():
         while True:
             began = time.thread_time()
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
             stalls.append(time.thread_time() - began)
 
-    beating = asyncio.create_task(heartbeat())
-    async with reflecting(transport, indexes={"label": lambda pod: pod.metadata.labels.values()}) as reflector:
-        assert len(reflector.by_index("label", "b")) == 500
-    beating.cancel()
+    reflector = Reflector(api, POD, Pod, clock=clock, indexes={"label": lambda pod: pod.metadata.labels.values()})
+    tasks = [asyncio.create_task(each) for each in (heartbeat(), reflector.run())]
+    await reflector.wait_synced()
+    assert len(reflector.by_index("label", "b")) == 2000
+    for task in tasks:
+        task.cancel()
     assert max(stalls) < 0.25

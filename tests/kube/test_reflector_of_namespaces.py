@@ -5,39 +5,42 @@ import math
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from crooked_api import bookmark, event, hang, is_watch, not_found, page, pod, status, stream
+from kube.scripted_api import (
+    NEVER,
+    ListAnswer,
+    ScriptedApi,
+    bookmark,
+    event,
+    failing,
+    listing,
+    pod,
+    refused,
+    streaming,
+)
+from virtual_clock import VirtualClock, until
 
-from scaler.kube.backoff import Backoff
-from scaler.kube.objects import Pod
-from scaler.kube.patience import Timing
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.resources import NODE, POD
 from scaler.kube.reflector import Absent, Denied, Disconnected, Reflecting, Reflector
-from scaler.kube.resources import NODE, POD
-
-TIMING = Timing(watch=(60, 60), lasting=0.5, absent=0.05, backoff=Backoff(base=0.02, cap=0.05))
 
 
-class Namespaces:
+class Namespaces(ScriptedApi):
     """An API that answers for each namespace as a test says."""
 
-    def __init__(self, crooked):
-        self.lists, self.watches = {}, {}
-        self.asked = set()
-        crooked.handler = self._answer
-
     def has(self, namespace, *names, news=()):
-        self.lists[namespace] = lambda: page(*(there(namespace, each) for each in names))
-        self.watches[namespace] = list(news)
+        path = path_of(namespace)
+        self.serve(
+            path=path,
+            lists=[listing(*(there(namespace, each) for each in names))],
+            watches=[streaming(bookmark(100), *news)],
+        )
 
-    def refuses(self, namespace, code):
-        self.lists[namespace] = lambda: status(code, "Forbidden", f"pods in {namespace} is forbidden")
+    def answers(self, namespace, answer):
+        self.lists[path_of(namespace)] = [answer]
 
-    async def _answer(self, request):
-        namespace = request.path.split("/")[4] if "/namespaces/" in request.path else ""
-        self.asked.add(request.path)
-        if is_watch(request):
-            return await stream(request, bookmark(100), *self.watches.get(namespace, ()))
-        answer = self.lists.get(namespace)
-        return await not_found(request) if answer is None else answer() if answer is not hang else await hang(request)
+
+def path_of(namespace):
+    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def there(namespace, name, version=1):
@@ -45,30 +48,37 @@ def there(namespace, name, version=1):
 
 
 @pytest.fixture
-def api(crooked):
-    return Namespaces(crooked)
+def clock():
+    return VirtualClock()
 
 
-@asynccontextmanager
-async def reflecting(transport, *namespaces, resource=POD, **options):
-    reflector = Reflector(transport, resource, Pod, namespaces=namespaces, timing=TIMING, **options)
-    running = asyncio.create_task(reflector.run())
-    try:
-        yield reflector
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+@pytest.fixture
+def api(clock):
+    return Namespaces(clock)
 
 
-async def synced(reflector, seconds=30.0):
-    await asyncio.wait_for(reflector.wait_synced(), seconds)
+@pytest.fixture
+def reflecting(api, clock):
+    @asynccontextmanager
+    async def start(*namespaces, resource=POD, **options):
+        reflector = Reflector(api, resource, Pod, namespaces=namespaces, clock=clock, **options)
+        running = asyncio.create_task(reflector.run())
+        try:
+            yield reflector
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    return start
 
 
-async def until(condition, seconds=30.0):
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+async def is_waited_for(copy, clock):
+    waiting = asyncio.create_task(copy.wait_synced())
+    await clock.advance(3600)
+    done = waiting.done()
+    waiting.cancel()
+    return not done
 
 
 def keys(objects):
@@ -78,14 +88,14 @@ def keys(objects):
 BY_NAME = {"name": lambda each: [each.metadata.name]}
 
 
-async def test_all_of_them_are_read_as_one_and_no_other_is_asked_for(api, transport):
+async def test_all_of_them_are_read_as_one_and_no_other_is_asked_for(api, clock, reflecting):
     api.has("a", "x", "y")
     api.has("b", "x", news=[event("ADDED", there("b", "new", 101)), event("DELETED", there("b", "x", 102))])
     api.has("c", "z")
-    async with reflecting(transport, "a", "b", indexes=BY_NAME) as copy:
+    async with reflecting("a", "b", indexes=BY_NAME) as copy:
         heard = []
         stop = copy.subscribe(lambda change: heard.append((change.key, change.new is not None)))
-        await until(lambda: keys(copy.items()) == [("a", "x"), ("a", "y"), ("b", "new")])
+        await until(clock, lambda: keys(copy.items()) == [("a", "x"), ("a", "y"), ("b", "new")])
         assert sorted(heard) == [(("a", "x"), True), (("a", "y"), True), (("b", "new"), True), *BOTH_WAYS]
         assert (len(copy), copy.state, copy.is_synced) == (3, Reflecting(), True)
         assert copy.get("a", "x").metadata.namespace == "a"
@@ -94,35 +104,35 @@ async def test_all_of_them_are_read_as_one_and_no_other_is_asked_for(api, transp
         stop()
         await copy.within("a").clear()
         assert len(heard) == 5
-    assert api.asked == {"/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods"}
+    assert {each.path for each in api.requests} == {path_of("a"), path_of("b")}
 
 
 BOTH_WAYS = [(("b", "x"), False), (("b", "x"), True)]
 
 
-async def test_the_same_name_in_two_namespaces_is_two_objects(api, transport):
+async def test_the_same_name_in_two_namespaces_is_two_objects(api, clock, reflecting):
     api.has("a", "x")
     api.has("b", "x")
-    async with reflecting(transport, "a", "b", indexes=BY_NAME) as copy:
-        await synced(copy)
+    async with reflecting("a", "b", indexes=BY_NAME) as copy:
+        await until(clock, lambda: copy.is_synced)
         assert keys(copy.by_index("name", "x")) == [("a", "x"), ("b", "x")]
 
 
-async def test_what_cannot_be_decoded_is_told_of_every_namespace(api, transport):
+async def test_what_cannot_be_decoded_is_reported_for_every_namespace(api, clock, reflecting):
     odd = {"metadata": {"name": "odd", "resourceVersion": "1"}, "spec": 7}
     for namespace in ("a", "b"):
         body = {**odd, "metadata": {**odd["metadata"], "namespace": namespace}}
-        api.lists[namespace] = lambda body=body: page(body)
-    async with reflecting(transport, "a", "b") as copy:
-        await synced(copy)
+        api.answers(namespace, listing(body))
+    async with reflecting("a", "b") as copy:
+        await until(clock, lambda: copy.is_synced)
         assert sorted(copy.undecodable) == [("a", "odd"), ("b", "odd")]
 
 
-async def test_a_namespace_that_is_refused_holds_up_nobody_and_joins_once_it_may_be_read(api, transport):
+async def test_a_namespace_that_is_refused_is_not_waited_for_and_joins_once_it_may_be_read(api, clock, reflecting):
     api.has("a", "x")
-    api.refuses("later", 403)
-    async with reflecting(transport, "a", "later") as copy:
-        await synced(copy)
+    api.answers("later", failing(refused(403)))
+    async with reflecting("a", "later") as copy:
+        await until(clock, lambda: copy.is_synced)
         assert (keys(copy.items()), copy.is_synced, copy.state) == ([("a", "x")], True, Reflecting())
         assert copy.age < 5
         hidden = copy.within("later")
@@ -132,84 +142,74 @@ async def test_a_namespace_that_is_refused_holds_up_nobody_and_joins_once_it_may
         assert copy.within("a").state == Reflecting()
 
         # A failure that follows does not make it one to wait for.
-        api.lists["later"] = lambda: status(500, "InternalError", "broken")
-        await until(lambda: isinstance(hidden.state, Disconnected))
+        api.answers("later", failing(refused(500)))
+        await until(clock, lambda: isinstance(hidden.state, Disconnected))
         assert (copy.is_synced, copy.state) == (True, Reflecting())
 
         api.has("later", "y")
-        await until(lambda: keys(copy.items()) == [("a", "x"), ("later", "y")])
+        await until(clock, lambda: keys(copy.items()) == [("a", "x"), ("later", "y")])
         assert hidden.is_synced
 
 
-async def test_where_all_are_refused_all_are_waited_for(api, transport):
-    api.refuses("a", 403)
-    api.refuses("b", 401)
-    async with reflecting(transport, "a", "b") as copy:
-        await until(lambda: isinstance(copy.within("a").state, Denied) and isinstance(copy.within("b").state, Denied))
+async def test_where_all_are_refused_all_are_waited_for(api, clock, reflecting):
+    api.answers("a", failing(refused(403)))
+    api.answers("b", failing(refused(401)))
+    async with reflecting("a", "b") as copy:
+        await until(
+            clock, lambda: isinstance(copy.within("a").state, Denied) and isinstance(copy.within("b").state, Denied)
+        )
         assert (copy.is_synced, copy.age) == (False, math.inf)
         assert isinstance(copy.state, Denied)
-        with pytest.raises(TimeoutError):
-            await synced(copy, 0.1)
+        assert await is_waited_for(copy, clock)
         api.has("b")
-        await synced(copy)
+        await until(clock, lambda: copy.is_synced)
         assert (copy.is_synced, copy.state) == (True, Reflecting())
 
 
-async def test_one_that_has_not_answered_yet_is_waited_for(api, transport):
+async def test_one_that_has_not_answered_yet_is_waited_for(api, clock, reflecting):
     api.has("a", "x")
-    api.lists["slow"] = hang
-    async with reflecting(transport, "a", "slow") as copy:
-        await asyncio.wait_for(copy.within("a").wait_synced(), 30)
+    api.answers("slow", ListAnswer(after=NEVER))
+    async with reflecting("a", "slow") as copy:
+        await until(clock, lambda: copy.within("a").is_synced)
         assert (copy.is_synced, copy.age, copy.state) == (False, math.inf, Disconnected("not listed yet"))
-        with pytest.raises(TimeoutError):
-            await synced(copy, 0.1)
+        assert await is_waited_for(copy, clock)
 
 
-async def test_one_that_was_listed_and_is_refused_since_makes_the_whole_worse_and_the_others_not(api, transport):
+async def test_one_that_was_listed_and_is_refused_since_makes_the_whole_worse_not_the_others(api, clock, reflecting):
     api.has("a", "x")
     api.has("b", "y")
-    async with reflecting(transport, "a", "b") as copy:
-        await synced(copy)
+    async with reflecting("a", "b") as copy:
+        await until(clock, lambda: copy.is_synced)
         copy.within("b")._enter(Denied("403: taken away"))
         assert (copy.state, copy.is_synced) == (Denied("403: taken away"), True)
         assert copy.within("a").state == Reflecting()
         assert keys(copy.items()) == [("a", "x"), ("b", "y")], "what is not seen is not gone"
 
 
-async def test_a_kind_is_absent_where_all_agree_on_it(api, transport):
-    async with reflecting(transport, "a", "b") as copy:
-        await synced(copy)
+async def test_a_kind_is_absent_where_all_agree_on_it(api, clock, reflecting):
+    async with reflecting("a", "b") as copy:
+        await until(clock, lambda: copy.is_synced)
         assert isinstance(copy.state, Absent)
         api.has("a", "x")
-        await until(lambda: len(copy) == 1)
+        await until(clock, lambda: len(copy) == 1)
         assert isinstance(copy.state, Disconnected)
         assert "not all namespaces agree" in copy.state.message
         api.has("b")
-        await until(lambda: copy.state == Reflecting())
+        await until(clock, lambda: copy.state == Reflecting())
 
 
-async def test_what_is_in_no_namespace_is_one_list_whatever_the_namespaces(api, transport):
-    api.has("", "node-a")
-    async with reflecting(transport, "a", "b", resource=NODE) as copy:
-        await synced(copy)
-        assert api.asked == {"/api/v1/nodes"}
+async def test_what_is_in_no_namespace_is_one_list_whatever_the_namespaces(api, clock, reflecting):
+    api.serve(lists=[listing(there("", "node-a"))], watches=[streaming()])
+    async with reflecting("a", "b", resource=NODE) as copy:
+        await until(clock, lambda: copy.is_synced)
+        assert {each.path for each in api.requests} == {"/api/v1/nodes"}
         assert len(copy) == 1
 
 
-async def test_a_namespace_that_nobody_follows_says_so(api, transport):
+async def test_a_namespace_that_is_not_watched_says_so(api, clock, reflecting):
     api.has("a")
-    async with reflecting(transport, "a") as copy:
-        await synced(copy)
+    async with reflecting("a") as copy:
+        await until(clock, lambda: copy.is_synced)
         other = copy.within("other")
         assert (other.age, other.is_synced) == (math.inf, False)
-        assert other.state == Disconnected("namespace other is not looked after")
-
-
-async def test_a_watch_for_each_of_many_leaves_room_for_calls(api, transport):
-    """The client keeps 100 connections at most by default: the 101st watch, and every call, would wait for ever."""
-    many = [f"team-{number}" for number in range(110)]
-    for namespace in many:
-        api.has(namespace, "x", news=[event("ADDED", there(namespace, "y", 101))])
-    async with reflecting(transport, *many) as copy:
-        await until(lambda: len(copy) == 2 * len(many), seconds=20)
-        assert await asyncio.wait_for(transport.get("/api/v1/namespaces/team-7/pods"), 5)
+        assert other.state == Disconnected("namespace other is not watched")

@@ -7,22 +7,22 @@ from contextlib import suppress
 import pytest
 import yaml
 
-from scaler.kube.backoff import Backoff
-from scaler.kube.decoding import decode
-from scaler.kube.objects import Generic, ScalableWorkload
-from scaler.kube.patience import Timing
+from scaler.kube.objects.core import PartialObjectMetadata
+from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
 from scaler.kube.reflector import Absent, Disconnected, Reflecting, Reflector
-from scaler.kube.resources import SCALABLE_WORKLOAD, Resource
+from scaler.kube.watch_backoff import Backoff, WatchTiming
 
 CONFIG_MAP = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap")
-TIMING = Timing(watch=(60, 60), lasting=0.5, absent=0.1, backoff=Backoff(base=0.02, cap=0.1))
+TIMING = WatchTiming(watch=(60, 60), lasting=0.5, absent=0.1, backoff=Backoff(base=0.02, cap=0.1))
 
 
 @pytest.fixture
 async def reflect(client):
     tasks = []
 
-    async def start(resource=CONFIG_MAP, kind=Generic, *, timing=TIMING, **options):
+    async def start(resource=CONFIG_MAP, kind=PartialObjectMetadata, *, timing=TIMING, **options):
         reflector = Reflector(client, resource, kind, timing=timing, **options)
         tasks.append(asyncio.create_task(reflector.run()))
         await asyncio.wait_for(reflector.wait_synced(), 30)
@@ -54,7 +54,13 @@ def versions(objects):
 
 
 async def listed(client):
-    return versions([decode(Generic, raw) async for page in client.list_pages(CONFIG_MAP.path()) for raw in page.items])
+    return versions(
+        [
+            decode(PartialObjectMetadata, raw)
+            async for page in client.list_pages(CONFIG_MAP.path())
+            for raw in page.items
+        ]
+    )
 
 
 async def test_thousands_of_objects_are_listed_in_pages(client, reflect):
@@ -113,7 +119,7 @@ async def test_a_history_that_was_compacted_meanwhile_is_listed_anew(kube_api, c
 
 
 async def test_a_watch_that_falls_silent_is_replaced(kube_api, client, reflect):
-    timing = Timing(watch=(2, 2), slack=-1.7, bookmark_silence=0.3, backoff=Backoff(base=0.02, cap=0.1))
+    timing = WatchTiming(watch=(2, 2), slack=-1.7, bookmark_silence=0.3, backoff=Backoff(base=0.02, cap=0.1))
     reflector = await reflect(timing=timing)
     kube_api.faults.silence_watches = True
     await client.create(CONFIG_MAP.path("default"), config_map("unheard"))

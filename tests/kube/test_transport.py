@@ -2,13 +2,14 @@ import asyncio
 import gzip
 import json
 import time
+from contextlib import AsyncExitStack
 
 import pytest
 from aiohttp import web
-from crooked_api import CrookedApi, bookmark, event, hang, page, pod, status, stream, write_kubeconfig
+from kube.faulty_api import FaultyApi, bookmark, event, hang, is_watch, page, pod, status, stream, write_kubeconfig
 
 from scaler.errors import KubeError
-from scaler.kube.resources import POD
+from scaler.kube.objects.resources import POD
 from scaler.kube.transport import KubeTransport, PatchType
 
 PODS = POD.path("ns")
@@ -35,41 +36,41 @@ async def failure(awaitable) -> KubeError:
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-async def test_a_read_is_repeated_after_a_transient_refusal(crooked, transport, code):
-    crooked.handler = answers(status(code), web.Response(body=b"{}"))
+async def test_a_read_is_repeated_after_a_transient_refusal(faulty, transport, code):
+    faulty.handler = answers(status(code), web.Response(body=b"{}"))
     assert await transport.get(PODS) == b"{}"
-    assert len(crooked.requests) == 2
+    assert len(faulty.requests) == 2
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 410, 422])
-async def test_a_read_is_not_repeated_after_a_final_refusal(crooked, transport, code):
-    crooked.handler = answers(lambda: status(code, "Reason", "because"))
+async def test_a_read_is_not_repeated_after_a_final_refusal(faulty, transport, code):
+    faulty.handler = answers(lambda: status(code, "Reason", "because"))
     error = await failure(transport.get(PODS))
-    assert (error.status, error.reason, len(crooked.requests)) == (code, "Reason", 1)
+    assert (error.status, error.reason, len(faulty.requests)) == (code, "Reason", 1)
 
 
-async def test_a_read_is_given_up_after_three_refusals(crooked, transport):
-    crooked.handler = answers(lambda: status(503))
+async def test_a_read_is_given_up_after_three_refusals(faulty, transport):
+    faulty.handler = answers(lambda: status(503))
     assert (await failure(transport.get(PODS))).status == 503
-    assert len(crooked.requests) == 3
+    assert len(faulty.requests) == 3
 
 
-async def test_a_read_waits_as_long_as_the_server_asks(crooked, transport):
-    crooked.handler = answers(status(429, **{"Retry-After": "1"}), web.Response(body=b"{}"))
+async def test_a_read_waits_as_long_as_the_server_asks(faulty, transport):
+    faulty.handler = answers(status(429, **{"Retry-After": "1"}), web.Response(body=b"{}"))
     began = time.monotonic()
     await transport.get(PODS)
     assert time.monotonic() - began >= 1.0
 
 
-async def test_a_read_does_not_wait_beyond_its_deadline(crooked, transport):
-    crooked.handler = answers(lambda: status(429, **{"Retry-After": "86400"}))
+async def test_a_read_does_not_wait_beyond_its_deadline(faulty, transport):
+    faulty.handler = answers(lambda: status(429, **{"Retry-After": "86400"}))
     began = time.monotonic()
     assert (await failure(transport.get(PODS, within=9.0))).status == 429
     assert time.monotonic() - began < 8.0
 
 
-async def test_a_hung_server_costs_no_more_than_the_deadline(crooked, transport):
-    crooked.handler = hang
+async def test_a_hung_server_costs_no_more_than_the_deadline(faulty, transport):
+    faulty.handler = hang
     began = time.monotonic()
     error = await failure(transport.get(PODS, within=0.2))
     assert time.monotonic() - began < 20.0, "by itself a call has 30 s"
@@ -77,7 +78,7 @@ async def test_a_hung_server_costs_no_more_than_the_deadline(crooked, transport)
     assert f"list {PODS}" in str(error)
 
 
-async def test_a_dripping_answer_costs_no_more_than_the_deadline(crooked, transport):
+async def test_a_dripping_answer_costs_no_more_than_the_deadline(faulty, transport):
     async def drip(request):
         response = web.StreamResponse()
         await response.prepare(request)
@@ -85,13 +86,13 @@ async def test_a_dripping_answer_costs_no_more_than_the_deadline(crooked, transp
             await response.write(b" ")
             await asyncio.sleep(0.02)
 
-    crooked.handler = drip
+    faulty.handler = drip
     began = time.monotonic()
     assert (await failure(transport.get(PODS, within=0.3))).reason == "Timeout"
     assert time.monotonic() - began < 20.0
 
 
-async def test_an_answer_that_breaks_off_is_no_answer(crooked, transport):
+async def test_an_answer_that_breaks_off_is_no_answer(faulty, transport):
     async def truncate(request):
         response = web.StreamResponse(headers={"Content-Length": "1000"})
         await response.prepare(request)
@@ -99,12 +100,12 @@ async def test_an_answer_that_breaks_off_is_no_answer(crooked, transport):
         request.transport.close()
         return response
 
-    crooked.handler = truncate
+    faulty.handler = truncate
     error = await failure(transport.get(PODS))
     assert (error.status, error.reason) == (0, "Truncated")
 
 
-async def test_an_unreachable_server_is_told_by_its_address(tmp_path):
+async def test_an_unreachable_server_is_reported_with_its_address(tmp_path):
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
     async with await KubeTransport.connect(kubeconfig) as transport:
         error = await failure(transport.get(PODS))
@@ -112,36 +113,36 @@ async def test_an_unreachable_server_is_told_by_its_address(tmp_path):
     assert "http://127.0.0.1:1" in str(error)
 
 
-async def test_compressed_answers_are_read(crooked, transport):
-    crooked.handler = answers(web.Response(body=gzip.compress(b'{"a":1}'), headers={"Content-Encoding": "gzip"}))
+async def test_compressed_answers_are_read(faulty, transport):
+    faulty.handler = answers(web.Response(body=gzip.compress(b'{"a":1}'), headers={"Content-Encoding": "gzip"}))
     assert await transport.get(PODS) == b'{"a":1}'
 
 
 # ------------------------------------------------------------------------------------------------------------ lists
 
 
-async def test_a_list_is_read_in_pages(crooked, transport):
+async def test_a_list_is_read_in_pages(faulty, transport):
     async def handler(request):
         assert "resourceVersion" not in request.query
         token = request.query.get("continue", "")
         return page(pod("a"), version=7, token="T/+=") if not token else page(pod("b"), version=7)
 
-    crooked.handler = handler
+    faulty.handler = handler
     pages = [each async for each in transport.list_pages(PODS, {"labelSelector": "a in (b,c)"}, limit=1)]
     assert [len(each.items) for each in pages] == [1, 1]
-    assert [request.query.get("continue") for request in crooked.requests] == [None, "T/+="]
-    assert {request.query["labelSelector"] for request in crooked.requests} == {"a in (b,c)"}
-    assert {request.query["limit"] for request in crooked.requests} == {"1"}
+    assert [request.query.get("continue") for request in faulty.requests] == [None, "T/+="]
+    assert {request.query["labelSelector"] for request in faulty.requests} == {"a in (b,c)"}
+    assert {request.query["limit"] for request in faulty.requests} == {"1"}
 
 
-async def test_a_list_without_items_is_an_empty_page(crooked, transport):
-    crooked.handler = answers(web.json_response({"metadata": {"resourceVersion": "1"}, "items": None}))
+async def test_a_list_without_items_is_an_empty_page(faulty, transport):
+    faulty.handler = answers(web.json_response({"metadata": {"resourceVersion": "1"}, "items": None}))
     assert [each.items async for each in transport.list_pages(PODS)] == [None]
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'{"items": 5}', b"[]", b"\xff"])
-async def test_what_is_not_a_list_is_an_error(crooked, transport, body):
-    crooked.handler = answers(web.Response(body=body))
+async def test_what_is_not_a_list_is_an_error(faulty, transport, body):
+    faulty.handler = answers(web.Response(body=body))
 
     async def read():
         async for _ in transport.list_pages(PODS):
@@ -166,39 +167,39 @@ WRITES = {
 
 
 @pytest.mark.parametrize(("write", "method", "content_type"), WRITES.values(), ids=WRITES.keys())
-async def test_a_write_is_sent_as_what_it_is(crooked, transport, write, method, content_type):
-    crooked.handler = answers(lambda: web.Response(body=b"{}"))
+async def test_a_write_is_sent_as_what_it_is(faulty, transport, write, method, content_type):
+    faulty.handler = answers(lambda: web.Response(body=b"{}"))
     await write(transport)
-    assert (crooked.requests[0].method, crooked.requests[0].content_type) == (method, content_type)
+    assert (faulty.requests[0].method, faulty.requests[0].content_type) == (method, content_type)
 
 
 @pytest.mark.parametrize(("write", "method", "content_type"), WRITES.values(), ids=WRITES.keys())
-async def test_a_write_is_never_repeated(crooked, transport, write, method, content_type):
-    crooked.handler = answers(lambda: status(503, **{"Retry-After": "0"}))
+async def test_a_write_is_never_repeated(faulty, transport, write, method, content_type):
+    faulty.handler = answers(lambda: status(503, **{"Retry-After": "0"}))
     assert (await failure(write(transport))).status == 503
-    assert len(crooked.requests) == 1
+    assert len(faulty.requests) == 1
 
 
-async def test_a_merge_patch_keeps_its_nulls(crooked, transport):
-    crooked.handler = answers(web.Response(body=b"{}"))
+async def test_a_merge_patch_keeps_its_nulls(faulty, transport):
+    faulty.handler = answers(web.Response(body=b"{}"))
     await transport.patch(POD.path("ns", "p", "status"), {"status": {"a": None, "b": []}})
-    assert json.loads(crooked.bodies[0]) == {"status": {"a": None, "b": []}}
+    assert json.loads(faulty.bodies[0]) == {"status": {"a": None, "b": []}}
 
 
-async def test_an_apply_patch_names_its_manager(crooked, transport):
-    crooked.handler = answers(web.Response(body=b"{}"))
+async def test_an_apply_patch_names_its_manager(faulty, transport):
+    faulty.handler = answers(web.Response(body=b"{}"))
     await transport.patch(
         POD.path("ns", "p"), {"kind": "Pod"}, content_type=PatchType.APPLY, field_manager="idle gpu", force=True
     )
-    assert dict(crooked.requests[0].query) == {"fieldManager": "idle gpu", "force": "true"}
-    assert crooked.requests[0].content_type == "application/apply-patch+yaml"
-    assert json.loads(crooked.bodies[0]) == {"kind": "Pod"}
+    assert dict(faulty.requests[0].query) == {"fieldManager": "idle gpu", "force": "true"}
+    assert faulty.requests[0].content_type == "application/apply-patch+yaml"
+    assert json.loads(faulty.bodies[0]) == {"kind": "Pod"}
 
 
-async def test_a_delete_can_be_bound_to_one_version_of_an_object(crooked, transport):
-    crooked.handler = answers(web.Response(body=b"{}"))
+async def test_a_delete_can_be_bound_to_one_version_of_an_object(faulty, transport):
+    faulty.handler = answers(web.Response(body=b"{}"))
     await transport.delete(POD.path("ns", "p"), uid="u", resource_version="5")
-    assert json.loads(crooked.bodies[0]) == {"preconditions": {"uid": "u", "resourceVersion": "5"}}
+    assert json.loads(faulty.bodies[0]) == {"preconditions": {"uid": "u", "resourceVersion": "5"}}
 
 
 # ---------------------------------------------------------------------------------------------------------- watches
@@ -212,33 +213,33 @@ async def lines_of(transport, *, silence_seconds=30.0, into=None):
     return into
 
 
-async def test_lines_are_whole_however_the_bytes_come(crooked, transport):
+async def test_lines_are_whole_however_the_bytes_come(faulty, transport):
     text = event("ADDED", pod("a")) + b"\n" + event("ADDED", pod("b" * 100_000)) + bookmark(5)
 
     async def handler(request):
         chunks = [text[i : i + 7] for i in range(0, 350, 7)] + [text[350:]]
         return await stream(request, *chunks, stays_open=False)
 
-    crooked.handler = handler
+    faulty.handler = handler
     assert b"\n".join(await lines_of(transport)) + b"\n" == text.replace(b"\n\n", b"\n")
 
 
-async def test_half_a_line_is_not_a_line(crooked, transport):
-    crooked.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type": "ADD', stays_open=False)
+async def test_half_a_line_is_not_a_line(faulty, transport):
+    faulty.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type": "ADD', stays_open=False)
     seen = []
     assert (await failure(lines_of(transport, into=seen))).reason == "Truncated"
     assert seen == [event("ADDED", pod("a")).strip()]
 
 
-async def test_a_dropped_connection_is_told(crooked, transport):
-    crooked.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type"', drops=True)
+async def test_a_dropped_connection_is_reported(faulty, transport):
+    faulty.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type"', drops=True)
     seen = []
     assert (await failure(lines_of(transport, into=seen))).reason == "Truncated"
     assert len(seen) == 1
 
 
-async def test_a_silent_watch_dies_of_its_silence(crooked, transport):
-    crooked.handler = lambda request: stream(request, event("ADDED", pod("a")))
+async def test_a_silent_watch_dies_of_its_silence(faulty, transport):
+    faulty.handler = lambda request: stream(request, event("ADDED", pod("a")))
     began, seen = time.monotonic(), []
     error = await failure(lines_of(transport, silence_seconds=0.3, into=seen))
     assert (error.status, error.reason) == (0, "Timeout")
@@ -246,7 +247,7 @@ async def test_a_silent_watch_dies_of_its_silence(crooked, transport):
     assert len(seen) == 1
 
 
-async def test_a_watch_may_outlast_the_deadline_of_calls(crooked, tmp_path):
+async def test_a_watch_may_outlast_the_deadline_of_calls(faulty, tmp_path):
     async def handler(request):
         response = await stream(request, bookmark(1), stays_open=False)
         for version in range(2, 6):
@@ -254,29 +255,39 @@ async def test_a_watch_may_outlast_the_deadline_of_calls(crooked, tmp_path):
             await response.write(bookmark(version))
         return response
 
-    crooked.handler = handler
-    async with await KubeTransport.connect(
-        write_kubeconfig(tmp_path / "k", crooked.url), call_seconds=1.5
-    ) as transport:
+    faulty.handler = handler
+    async with await KubeTransport.connect(write_kubeconfig(tmp_path / "k", faulty.url), call_seconds=1.5) as transport:
         assert len(await lines_of(transport)) == 5
 
 
-async def test_a_watch_that_does_not_open_is_given_up(crooked, tmp_path):
-    crooked.handler = hang
-    async with await KubeTransport.connect(
-        write_kubeconfig(tmp_path / "k", crooked.url), call_seconds=0.2
-    ) as transport:
+async def test_a_watch_that_does_not_open_is_given_up(faulty, tmp_path):
+    faulty.handler = hang
+    async with await KubeTransport.connect(write_kubeconfig(tmp_path / "k", faulty.url), call_seconds=0.2) as transport:
         assert (await failure(lines_of(transport))).reason == "Timeout"
 
 
-async def test_a_refused_watch_tells_why(crooked, transport):
-    crooked.handler = answers(status(410, "Expired", "too old resource version"))
+async def test_a_refused_watch_tells_why(faulty, transport):
+    faulty.handler = answers(status(410, "Expired", "too old resource version"))
     error = await failure(lines_of(transport))
     assert (error.status, error.reason) == (410, "Expired")
     assert "list again" in str(error)
 
 
-async def test_a_watch_that_is_left_closes_its_connection(crooked, transport):
+async def test_a_hundred_open_watches_leave_room_for_calls(faulty, transport):
+    """The client keeps 100 connections at most by default: the 101st watch, and every call, would wait for ever."""
+
+    async def answering(request):
+        return await stream(request, bookmark(1)) if is_watch(request) else web.Response(body=b"{}")
+
+    faulty.handler = answering
+    async with AsyncExitStack() as watches, asyncio.timeout(30):
+        for _ in range(110):
+            lines = await watches.enter_async_context(transport.watch(PODS, silence_seconds=60))
+            assert await anext(lines)
+        assert await transport.get(PODS) == b"{}"
+
+
+async def test_a_watch_that_is_left_closes_its_connection(faulty, transport):
     closed = asyncio.Event()
 
     async def handler(request):
@@ -289,7 +300,7 @@ async def test_a_watch_that_is_left_closes_its_connection(crooked, transport):
             closed.set()
             raise
 
-    crooked.handler = handler
+    faulty.handler = handler
     async with transport.watch(PODS, silence_seconds=30) as lines:
         async for _ in lines:
             break
@@ -299,13 +310,13 @@ async def test_a_watch_that_is_left_closes_its_connection(crooked, transport):
 # --------------------------------------------------------------------------------------------------------- observer
 
 
-async def test_every_request_is_reported_to_the_observer(crooked, transport, calls):
-    crooked.handler = answers(status(503), page(pod("a")))
+async def test_every_request_is_reported_to_the_observer(faulty, transport, calls):
+    faulty.handler = answers(status(503), page(pod("a")))
     async for _ in transport.list_pages(PODS):
         pass
-    crooked.handler = answers(lambda: status(403, "Forbidden"))
+    faulty.handler = answers(lambda: status(403, "Forbidden"))
     await failure(transport.patch(POD.path("ns", "p", "status"), {}))
-    crooked.handler = lambda request: stream(request, stays_open=False)
+    faulty.handler = lambda request: stream(request, stays_open=False)
     await lines_of(transport)
     reported = [(call.verb, call.resource, call.subresource, call.status) for call in calls]
     assert reported == [
@@ -317,19 +328,19 @@ async def test_every_request_is_reported_to_the_observer(crooked, transport, cal
     assert all(0 <= call.seconds < 60 for call in calls)
 
 
-async def test_a_call_without_an_answer_is_reported_as_status_0(crooked, transport, calls):
-    crooked.handler = hang
+async def test_a_call_without_an_answer_is_reported_as_status_0(faulty, transport, calls):
+    faulty.handler = hang
     await failure(transport.get(PODS, within=0.1))
     assert [call.status for call in calls] == [0]
 
 
-async def test_a_restarted_server_is_reached_again(crooked, tmp_path):
+async def test_a_restarted_server_is_reached_again(faulty, tmp_path):
     """Connections that were kept from before the restart are dead; a read must not fail for that."""
-    async with CrookedApi().serving() as first:
+    async with FaultyApi().serving() as first:
         first.handler = answers(lambda: web.Response(body=b"1"))
         port = int(first.url.rsplit(":", 1)[1])
         transport = await KubeTransport.connect(write_kubeconfig(tmp_path / "k", first.url))
         assert await transport.get(PODS) == b"1"
-    async with transport, CrookedApi().serving(port) as second:
+    async with transport, FaultyApi().serving(port) as second:
         second.handler = answers(lambda: web.Response(body=b"2"))
         assert await transport.get(PODS) == b"2"

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,22 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_certificates import Made
 from secret_volume import TOMORROW, YESTERDAY, SecretVolume, chain_of
+from small_cluster import until
+from virtual_clock import VirtualClock
 
-from scaler.tls.material import Files, UnusableError, read_material
-from scaler.tls.rotation import Kept, Mended, Rotation, Taken
+from scaler.clock import Clock
+from scaler.tls.material import CertificateFiles, UnusableError, read_material
+from scaler.tls.rotation import CertificateLoaded, CertificateUnusable, CertificateUsableAgain, Rotation
 
 AUTHORITY = trustme.CA()
 ONE, OTHER = AUTHORITY.issue_cert("one"), AUTHORITY.issue_cert("other")
-Event = Taken | Kept | Mended
+Event = CertificateLoaded | CertificateUnusable | CertificateUsableAgain
 
 
 def key_of(issued: trustme.LeafCert) -> bytes:
     return issued.private_key_pem.bytes()
 
 
-def rotating(
-    volume: SecretVolume, *, mutual: bool = False, **more: Callable[[], datetime]
-) -> tuple[Rotation, list[Event]]:
+def rotating(volume: SecretVolume, *, mutual: bool = False, **more: Clock) -> tuple[Rotation, list[Event]]:
     events: list[Event] = []
     return Rotation(volume.files(mutual=mutual), use="grpc", observe=events.append, **more), events
 
@@ -50,13 +50,13 @@ def volume(tmp_path: Path) -> SecretVolume:
 def test_a_volume_that_is_swapped_by_its_link_is_noticed(volume: SecretVolume) -> None:
     rotation, events = rotating(volume)
     assert follow(rotation) == "one"
-    assert [type(event) for event in events] == [Taken]
+    assert [type(event) for event in events] == [CertificateLoaded]
     volume.put_certificate(OTHER)
     assert follow(rotation) == "other"
     assert follow(rotation) == "other"
     assert [(type(event), event.material.chain[0].dns_names) for event in events] == [
-        (Taken, ("one",)),
-        (Taken, ("other",)),
+        (CertificateLoaded, ("one",)),
+        (CertificateLoaded, ("other",)),
     ]
 
 
@@ -66,7 +66,7 @@ def test_plain_files_are_followed_even_when_their_times_do_not_change(way: str, 
     for path, content in zip(pair, (chain_of(ONE), key_of(ONE)), strict=True):
         path.write_bytes(content)
         os.utime(path, (1_000, 1_000))
-    rotation = Rotation(Files(certificate=pair[0], key=pair[1]), use="grpc")
+    rotation = Rotation(CertificateFiles(certificate=pair[0], key=pair[1]), use="grpc")
     for path, content in zip(pair, (chain_of(OTHER), key_of(OTHER)), strict=True):
         target = path if way == "written in place" else path.with_suffix(".new")
         target.write_bytes(content)
@@ -83,7 +83,7 @@ ENCRYPTED = serialization.load_pem_private_key(key_of(OTHER), None).private_byte
 )
 SPOILT = {
     "a certificate without its key": ({"tls_crt": chain_of(OTHER), "tls_key": key_of(ONE)}, "belongs to another key"),
-    "half a certificate": ({"tls_crt": HALF, "tls_key": key_of(OTHER)}, "holds no certificate in PEM"),
+    "half a certificate": ({"tls_crt": HALF, "tls_key": key_of(OTHER)}, "a certificate in it cannot be read"),
     "half a key": ({"tls_crt": chain_of(OTHER), "tls_key": key_of(OTHER)[:60]}, "cannot be used together"),
     "an empty certificate": ({"tls_crt": b"", "tls_key": key_of(OTHER)}, "holds no certificate in PEM"),
     "an empty key": ({"tls_crt": chain_of(OTHER), "tls_key": b""}, "cannot be used together"),
@@ -101,13 +101,13 @@ def test_what_cannot_be_served_leaves_what_is_and_is_told_once(case: str, volume
     volume.put(**content)
     assert [follow(rotation) for _ in range(3)] == ["one"] * 3
     [_, kept] = events
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, CertificateUnusable)
     assert words in kept.problem
     assert str(volume.folder) in kept.problem, "it says which file"
     assert "PRIVATE" not in kept.problem
     volume.put_certificate(OTHER)
     assert follow(rotation) == "other"
-    assert isinstance(events[-1], Taken)
+    assert isinstance(events[-1], CertificateLoaded)
     assert len(events) == 3
 
 
@@ -126,7 +126,7 @@ def test_files_that_go_leave_what_is_served_until_they_are_back(volume: SecretVo
     assert follow(rotation) == "one"
     hidden.rename(volume.folder / "..data")
     assert [follow(rotation) for _ in range(2)] == ["one", "one"]
-    assert [type(event) for event in events] == [Taken, Kept, Mended]
+    assert [type(event) for event in events] == [CertificateLoaded, CertificateUnusable, CertificateUsableAgain]
     assert "No such file or directory" in events[1].problem  # type: ignore[union-attr]
 
 
@@ -138,12 +138,12 @@ def test_a_certificate_that_is_over_does_not_replace_one_that_is_not(volume: Sec
 
 
 def test_a_certificate_waits_for_its_time(volume: SecretVolume) -> None:
-    now = datetime.now(UTC)
-    rotation, events = rotating(volume, clock=lambda: now)
+    clock = VirtualClock(datetime.now(UTC))
+    rotation, events = rotating(volume, clock=clock)
     volume.put_certificate(AUTHORITY.issue_cert("other", not_before=TOMORROW))
     assert follow(rotation) == "one"
     assert "is good from" in events[-1].problem  # type: ignore[union-attr]
-    now = TOMORROW + timedelta(seconds=1)
+    clock.jump((TOMORROW - clock.now()).total_seconds() + 1)
     assert follow(rotation) == "other"
 
 
@@ -152,7 +152,7 @@ def test_one_that_is_over_is_served_at_the_start_and_that_is_told(volume: Secret
     rotation, events = rotating(volume)
     assert [follow(rotation) for _ in range(2)] == ["other", "other"]
     [taken] = events
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, CertificateLoaded)
     assert "was good until" in taken.problem
 
 
@@ -162,7 +162,7 @@ def test_an_authority_of_clients_is_followed_by_itself(volume: SecretVolume) -> 
     volume.put_certificate(ONE, renewed)
     follow(rotation)
     assert rotation.material.client_authorities_pem == renewed.cert_pem.bytes()
-    assert [type(event) for event in events] == [Taken, Taken]
+    assert [type(event) for event in events] == [CertificateLoaded, CertificateLoaded]
     volume.put(tls_crt=chain_of(ONE), tls_key=key_of(ONE), ca_crt=b"")
     follow(rotation)
     assert rotation.material.client_authorities_pem == renewed.cert_pem.bytes()
@@ -198,20 +198,16 @@ def test_reading_leaves_no_file_open(volume: SecretVolume) -> None:
     assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
-async def serves(rotation: Rotation, name: str) -> None:
-    while True:
-        if rotation.material.chain[0].dns_names == (name,):
-            return
-        await asyncio.sleep(0.005)
-
-
 async def test_the_loop_looks_again_and_again(volume: SecretVolume) -> None:
-    rotation = Rotation(volume.files(), use="grpc", every=timedelta(milliseconds=5))
+    clock = VirtualClock()
+    rotation = Rotation(volume.files(), use="grpc", every=timedelta(seconds=10), clock=clock)
     looking = asyncio.create_task(rotation.run())
     for issued, name in ((OTHER, "other"), (ONE, "one")):
         volume.put_certificate(issued)
-        async with asyncio.timeout(30):
-            await serves(rotation, name)
+        await clock.advance(9.9)
+        assert rotation.material.chain[0].dns_names != (name,)
+        await clock.advance(0.1)
+        await until(lambda served=name: rotation.material.chain[0].dns_names == (served,))  # a thread reads the files
     looking.cancel()
 
 
@@ -228,7 +224,7 @@ def test_what_is_served_is_always_the_last_whole_pair(
     states: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("pair")
-    files = Files(certificate=folder / "crt", key=folder / "key")
+    files = CertificateFiles(certificate=folder / "crt", key=folder / "key")
     expected = 0
     files.certificate.write_bytes(CONTENTS["crt"][0])
     files.key.write_bytes(CONTENTS["key"][0])

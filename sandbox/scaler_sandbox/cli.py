@@ -1,0 +1,29 @@
+"""The verb that this distribution brings: `idle-gpu-scaler demo`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON Lines instead of the live timeline.")] = False,
+    source: Annotated[
+        str, typer.Option("--source", help="Where metrics come from: 'dcgm' (direct scrape) or 'prometheus'.")
+    ] = "dcgm",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Keep gRPC, HTTP and the Kubernetes API up after the story.")
+    ] = False,
+    act: Annotated[
+        str, typer.Option("--act", help="Only one act: 'first', 'second' or 'third'.", show_default=False)
+    ] = "",
+) -> None:
+    """Tell the story on an embedded cluster, in three acts.
+
+    First, a gang goes idle and is suspended, the gang that waited gets its GPUs, and the first one comes back. Then
+    three teams share a cohort, five notebooks are idle, and a gang of 8 gets in by suspending just two of them. Last, a
+    gang of 16 takes 8 idle GPUs and asks for the node that it lacks, and starts when all of it can.
+    """
+    from scaler_sandbox.demo import run_demo
+
+    sys.exit(run_demo(as_json=as_json, source=source, serve=serve, act=act))

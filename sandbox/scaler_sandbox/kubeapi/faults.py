@@ -1,0 +1,126 @@
+"""How can the API misbehave, when a test or a drill asks it to? One object, given to the server, changed while it runs.
+
+The server asks it once per request, and watches ask it before they write; nothing else knows that faults exist.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scaler_sandbox.kubeapi.errors import ApiError
+
+_REASONS = {
+    409: "Conflict",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Failure:
+    remaining: int
+    status: int
+    method: str
+    path_part: str
+
+
+class ConnectionDropped(Exception):  # noqa: N818 - it is an order to the server, not a failure of ours
+    """The server closes the connection without a response."""
+
+
+class Faults:
+    """The faults in force. They may be changed at any time, and hold until they are changed again or healed."""
+
+    def __init__(self) -> None:
+        self.latency_seconds = 0.0
+        """Every answer comes this much later."""
+        self._drop_connections = False
+        self._silence_watches = False
+        self._failures: list[_Failure] = []
+        self._on_close_watches: list[Callable[[], None]] = []
+        self._on_wake_watches: list[Callable[[], None]] = []
+        self._on_compact: list[Callable[[], None]] = []
+
+    @property
+    def drop_connections(self) -> bool:
+        """Connections are cut instead of answered, and open watches with them."""
+        return self._drop_connections
+
+    @drop_connections.setter
+    def drop_connections(self, drop: bool) -> None:
+        self._drop_connections = drop
+        _call(self._on_wake_watches)
+
+    @property
+    def silence_watches(self) -> bool:
+        """Open watches stay open and send nothing, as on a half-open connection; later they send what is missing."""
+        return self._silence_watches
+
+    @silence_watches.setter
+    def silence_watches(self, silence: bool) -> None:
+        self._silence_watches = silence
+        _call(self._on_wake_watches)
+
+    def fail_next(self, count: int = 1, *, status: int = 500, method: str = "", path_part: str = "") -> None:
+        """Refuse the next requests of this method whose path holds this text (empty: any)."""
+        if count > 0:
+            self._failures.append(_Failure(remaining=count, status=status, method=method, path_part=path_part))
+
+    def close_watches(self) -> None:
+        """End every open watch, cleanly."""
+        _call(self._on_close_watches)
+
+    def compact_history(self) -> None:
+        """Forget all past events and list snapshots: watches and lists from before get 410."""
+        _call(self._on_compact)
+
+    def heal(self) -> None:
+        """Behave again."""
+        self.latency_seconds = 0.0
+        self._failures.clear()
+        self._drop_connections = False
+        self.silence_watches = False
+
+    def connect(
+        self,
+        *,
+        close_watches: Callable[[], None],
+        wake_watches: Callable[[], None],
+        compact: Callable[[], None],
+    ) -> None:
+        """Register what the faults act on. Called by the server."""
+        self._on_close_watches.append(close_watches)
+        self._on_wake_watches.append(wake_watches)
+        self._on_compact.append(compact)
+
+    async def before(self, method: str, path: str) -> None:
+        """What happens to a request before it is looked at. Raises: ConnectionDropped, ApiError."""
+        if self.latency_seconds:
+            await asyncio.sleep(self.latency_seconds)
+        if self._drop_connections:
+            raise ConnectionDropped
+        failure = self._due(method, path)
+        if failure is not None:
+            raise _refusal(failure.status)
+
+    def _due(self, method: str, path: str) -> _Failure | None:
+        for failure in self._failures:
+            if failure.method in ("", method) and failure.path_part in path:
+                failure.remaining -= 1
+                if not failure.remaining:
+                    self._failures.remove(failure)
+                return failure
+        return None
+
+
+def _call(actions: list[Callable[[], None]]) -> None:
+    for act in actions:
+        act()
+
+
+def _refusal(status: int) -> ApiError:
+    details = {"retryAfterSeconds": 1} if status in (429, 503) else {}
+    reason = _REASONS.get(status, "InternalError")
+    return ApiError(status, reason, "this request was made to fail", details=details)

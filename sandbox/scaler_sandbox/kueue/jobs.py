@@ -1,0 +1,164 @@
+"""The kinds of jobs that are queued, each as what Kueue needs of it: is it suspended, what does it run, is it done?
+
+Both kinds have `spec.suspend`. They differ in where their pod templates are, and in when they count as active, which
+decides when Kueue considers an evicted job stopped. The labels by which jobs and Workloads find each other are here.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from scaler_sandbox.conditions import has, message_of
+from scaler_sandbox.kinds import JOB, RAY_CLUSTER, Json, Resource
+
+GROUP = "kueue.x-k8s.io"
+QUEUE_NAME = f"{GROUP}/queue-name"
+PRIORITY_CLASS = f"{GROUP}/priority-class"
+JOB_UID = f"{GROUP}/job-uid"
+POD_SET = f"{GROUP}/podset"
+CLUSTER_QUEUE_NAME = f"{GROUP}/cluster-queue-name"
+LOCAL_QUEUE_NAME = f"{GROUP}/local-queue-name"
+WORKLOAD_NAME = f"{GROUP}/workload"
+REQUEST_PARAMETER = f"provreq.{GROUP}/"
+"""What annotations begin with that set a parameter of a ProvisioningRequest. A job hands them to its Workload."""
+
+_LONGEST_BASE = 253 - 1 - 5
+
+
+def workload_name(resource: Resource, name: str, uid: str) -> str:
+    """The name of the Workload of a job: `raycluster-first-raycluster-1f2e3`.
+
+    Source: Kueue, pkg/controller/jobframework/workload_names.go: five digits of sha1 over kind, group, name and uid.
+    """
+    identity = f"{resource.kind}\n{resource.group}\n{name}\n{uid}"
+    digest = hashlib.sha1(identity.encode(), usedforsecurity=False).hexdigest()
+    return f"{f'{resource.kind.lower()}-{name}'[:_LONGEST_BASE]}-{digest[:5]}"
+
+
+def queue_name(job: Json) -> str:
+    """The LocalQueue that the job was submitted to; empty for a job that Kueue leaves alone."""
+    labels = job["metadata"].get("labels") or {}
+    return str(labels.get(QUEUE_NAME, ""))
+
+
+def owner_uid(workload: Json) -> str:
+    """The uid of the job that the Workload stands for."""
+    owners = workload["metadata"].get("ownerReferences") or []
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSet:
+    """Pods of one job that are alike."""
+
+    name: str
+    count: int
+    template: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """How a job ended, as the Finished condition says it."""
+
+    reason: str
+    message: str
+
+
+class JobKind(Protocol):
+    """One kind of job."""
+
+    resource: Resource
+
+    def pod_sets(self, job: Json) -> list[PodSet]:
+        """What the job runs."""
+
+    def with_templates(self, job: Json, templates: Mapping[str, Json]) -> Json:
+        """The job with other pod templates, by pod set name."""
+
+    def is_active(self, job: Json) -> bool:
+        """Whether Kueue takes it to be still running something."""
+
+    def are_pods_ready(self, job: Json) -> bool:
+        """Whether all that it asks for runs."""
+
+    def outcome(self, job: Json) -> JobOutcome | None:
+        """How it ended; None as long as it has not."""
+
+
+def is_suspended(job: Json) -> bool:
+    """Whether `spec.suspend` is true."""
+    return bool(job["spec"].get("suspend"))
+
+
+def with_suspend(job: Json, suspend: bool) -> Json:
+    """The job with another `spec.suspend`."""
+    return {**job, "spec": {**job["spec"], "suspend": suspend}}
+
+
+class BatchJob:
+    """batch/v1 Job: one pod set; active as long as pods run that are not yet marked for deletion."""
+
+    resource = JOB
+
+    def pod_sets(self, job: Json) -> list[PodSet]:
+        spec = job["spec"]
+        parallelism = spec.get("parallelism", 1)
+        count = min(parallelism, spec.get("completions", parallelism))
+        return [PodSet(name="main", count=count, template=spec["template"])]
+
+    def with_templates(self, job: Json, templates: Mapping[str, Json]) -> Json:
+        return {**job, "spec": {**job["spec"], "template": templates["main"]}}
+
+    def is_active(self, job: Json) -> bool:
+        return bool((job.get("status") or {}).get("active"))
+
+    def are_pods_ready(self, job: Json) -> bool:
+        status = job.get("status") or {}
+        return bool(status.get("ready", 0) + status.get("succeeded", 0) >= self.pod_sets(job)[0].count)
+
+    def outcome(self, job: Json) -> JobOutcome | None:
+        if has(job, "Complete"):
+            return JobOutcome(reason="Succeeded", message=message_of(job, "Complete") or "Job finished successfully")
+        if has(job, "Failed"):
+            return JobOutcome(reason="Failed", message=message_of(job, "Failed") or "Job failed")
+        return None
+
+
+class RayCluster:
+    """ray.io/v1 RayCluster: a head and worker groups; active only in state `ready`. It never ends by itself."""
+
+    resource = RAY_CLUSTER
+
+    def pod_sets(self, job: Json) -> list[PodSet]:
+        head = PodSet(name="head", count=1, template=job["spec"]["headGroupSpec"]["template"])
+        return [head, *(_worker_pod_set(group) for group in job["spec"].get("workerGroupSpecs") or ())]
+
+    def with_templates(self, job: Json, templates: Mapping[str, Json]) -> Json:
+        spec = dict(job["spec"])
+        spec["headGroupSpec"] = {**spec["headGroupSpec"], "template": templates["head"]}
+        if "workerGroupSpecs" in spec:
+            spec["workerGroupSpecs"] = [
+                {**group, "template": templates[group["groupName"]]} for group in spec["workerGroupSpecs"]
+            ]
+        return {**job, "spec": spec}
+
+    def is_active(self, job: Json) -> bool:
+        return self.are_pods_ready(job)
+
+    def are_pods_ready(self, job: Json) -> bool:
+        return bool((job.get("status") or {}).get("state") == "ready")
+
+    def outcome(self, job: Json) -> JobOutcome | None:
+        status = job.get("status") or {}
+        if status.get("state") == "failed":
+            return JobOutcome(reason="Failed", message=str(status.get("reason", "RayCluster failed")))
+        return None
+
+
+def _worker_pod_set(group: Json) -> PodSet:
+    count = group.get("replicas", 0) * group.get("numOfHosts", 1)
+    return PodSet(name=group["groupName"], count=count, template=group["template"])
+
+
+JOB_KINDS: tuple[JobKind, ...] = (RayCluster(), BatchJob())

@@ -1,0 +1,217 @@
+"""What does Kueue's scheduler decide next, while Workloads come, change and go one by one?
+
+A simulation computes how a fixed snapshot develops; here the snapshot changes between cycles. The scheduler reads a
+snapshot that `QuotaMirror` keeps up to date, keeps between two cycles what Kueue keeps (Workloads queued, inadmissible
+or out, shapes that need not be tried, pending preemptions, flavor search state), and decides cycle by cycle.
+Decisions take effect only when they come back in the snapshot: a preempted Workload holds its quota until it is filed
+without, however long its pods take, and until then its preemptor waits at the head of its line.
+
+| what is seen                                               | what follows                                          |
+|------------------------------------------------------------|-------------------------------------------------------|
+| a Workload that waits, new or changed                      | in line at once; aside if its shape has just failed   |
+| a Workload that holds less quota than before, or none      | a retry for its whole tree, a batch period later      |
+| a Workload that waited and is deactivated, finished, gone  | the same; it is forgotten                             |
+| another queue, cohort, flavor, check or namespace          | the same                                              |
+
+So a Workload created while a retry is due is tried before inadmissible ones: freed quota is not reserved.
+
+Laws:
+
+* Nothing is kept that could not be lost: made anew, with all Workloads queued, it makes decisions that Kueue would make
+  after a restart.
+* With a batch period of none, and evictions that are complete before the next cycle, it decides what a simulation does.
+* Cycles end: where one would repeat the last, or after `QUIET_CYCLES` without a decision, until something changes.
+
+Worked example: a queue of 2 GPUs, `first` (2) runs, `gang` (2) is aside. `first` is deactivated at 0.0 s, so it is gone
+from the snapshot: a retry is due at 1.0 s. `late` (1) comes at 0.3 s and is admitted. At 1.0 s `gang` is tried: 1 more
+needed.
+
+Source: Kueue, pkg/cache/queue (manager.go, cluster_queue.go, inadmissible_workloads.go), pkg/scheduler/scheduler.go.
+"""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from scaler.quota.cycle import Scheduler, SchedulingCycle
+from scaler.quota.demands import FlavorOptions, PendingReason
+from scaler.quota.model import QuotaWorkload, Usage
+from scaler.quota.node import CohortNode
+from scaler.quota.queues import PendingQueue
+from scaler.quota.simulation import QUIET_CYCLES
+from scaler.quota.snapshot import Snapshot
+from scaler.quota.tree import Tree
+from scaler.quota.workload_index import SchedulingContext, WorkloadIndex
+
+_Root = tuple[bool, str]
+"""Whether it is a cohort, and its name."""
+_MATTERS = ("uid", "generation", "priority", "queued_at", "pod_sets")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Grove:
+    """One tree, as it was last seen."""
+
+    tree: Tree
+    version: int
+    workload_index: WorkloadIndex
+    settled: bool = False
+    quiet: int = 0
+    """Cycles without decision or movement since anything has changed."""
+
+    def wake(self) -> None:
+        self.settled, self.quiet = False, 0
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of one ClusterQueue beside its line."""
+
+    waiting: dict[str, QuotaWorkload] = field(default_factory=dict)
+    holding: dict[str, Usage] = field(default_factory=dict)
+
+
+class ContinuousScheduler:
+    """The scheduler of all trees of the snapshot. `ignore_undeclared` is Kueue's `quotaCheckStrategy`."""
+
+    def __init__(self, snapshot: Snapshot, *, batch: timedelta, ignore_undeclared: bool = False) -> None:
+        self._snapshot = snapshot
+        self._batch = batch
+        self._ignore_undeclared = ignore_undeclared
+        self._number = 0
+        self._groves: dict[_Root, _Grove] = {}
+        self._lines: dict[str, PendingQueue] = {}
+        self._memories: dict[str, _Memory] = {}
+        self._retries: dict[_Root, datetime] = {}
+        self._shapes: dict[Hashable, int] = {}
+        self._namespaces: Mapping[str, Mapping[str, str]] = {}
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def due(self) -> datetime | None:
+        """When those set aside are looked at again; None where nothing has asked for it."""
+        return min(self._retries.values(), default=None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another cycle may decide something although nothing changes."""
+        return any(self._has_turn(grove) for grove in self._groves.values())
+
+    def held_because(self, cluster_queue: str, key: str) -> PendingReason | None:
+        """Why one that is alike was put aside, for which the Workload is not looked at; None where there is none."""
+        line, grove = self._lines.get(cluster_queue), self._grove_of(cluster_queue)
+        number = grove.workload_index.numbers.get(key) if grove is not None else None
+        return line.held_because(number) if line is not None and number is not None else None
+
+    def _grove_of(self, cluster_queue: str) -> _Grove | None:
+        return next((grove for grove in self._groves.values() if cluster_queue in grove.tree.queues), None)
+
+    def _has_turn(self, grove: _Grove) -> bool:
+        return not grove.settled and any(self._lines[queue.name].has_head for queue in grove.tree.scheduling)
+
+    # ------------------------------------------------------------------------------------------------ what has changed
+
+    def notice(self, now: datetime) -> None:
+        """Apply the changes of the snapshot, and queue Workloads again whose retry is due."""
+        namespaces = dict(self._snapshot.namespaces)
+        anywhere, self._namespaces = namespaces != self._namespaces, namespaces
+        before, self._groves = self._groves, {}
+        for tree in self._snapshot.trees:
+            root, version = _root_of(tree), self._snapshot.version(tree)
+            known = before.get(root)
+            if known is None or known.version != version:
+                differs = anywhere or known is None or known.tree is not tree
+                if self._take_in(tree) or (differs and not self._lines.keys().isdisjoint(tree.queues)):
+                    self._retries.setdefault(root, now + self._batch)
+                known = _Grove(tree=tree, version=version, workload_index=self._settle(tree))
+            self._groves[root] = known
+        self._forget_queues()
+        self._retry(now)
+
+    def forget(self, key: str) -> None:
+        """The decision on the Workload could not be carried out: it is in line again from the next look on."""
+        for name, memory in self._memories.items():
+            if memory.waiting.pop(key, None) is not None and (grove := self._grove_of(name)) is not None:
+                grove.version = 0
+
+    def _take_in(self, tree: Tree) -> bool:
+        """Compare usage with that of the last look. Whether quota was released, or a Workload left without it."""
+        released = False
+        for name, queue in tree.queues.items():
+            memory = self._memories.setdefault(name, _Memory())
+            before, after = memory.holding, {key: each.held.usage for key, each in queue.workloads.items()}
+            memory.holding = after
+            if before != after and name in self._lines:
+                self._lines[name].generation += 1
+            gone = any(self._snapshot.workload(key) is None for key in memory.waiting)
+            released = released or gone or any(after.get(key) != usage for key, usage in before.items())
+        return released
+
+    def _settle(self, tree: Tree) -> WorkloadIndex:
+        """Queue all pending Workloads: known ones keep their places, all others are pushed."""
+        pending = self._snapshot.pending_in(tree)
+        waiting = {name: [each for each in workloads if each.may_queue] for name, workloads in pending.items()}
+        flavor_options = FlavorOptions(flavors=self._snapshot.flavors, ignore_undeclared=self._ignore_undeclared)
+        world = SchedulingContext(
+            flavor_options=flavor_options, namespaces=self._snapshot.namespaces, local_queue=self._snapshot.local_queue
+        )
+        workload_index = WorkloadIndex(tree, waiting, world, self._shapes)
+        for name, queue in tree.queues.items():
+            here = {each.key: each for each in waiting.get(name, ())}
+            known = self._memories[name].waiting
+            staying = {key for key, each in here.items() if key in known and _keeps_its_place(known[key], each)}
+            line = self._lines.get(name)
+            line = (
+                PendingQueue(queue.spec, workload_index)
+                if line is None
+                else line.moved(queue.spec, workload_index, staying)
+            )
+            for number in sorted(workload_index.numbers[key] for key in here if key not in staying):
+                line.push(number)
+            self._lines[name], self._memories[name].waiting = line, here
+        return workload_index
+
+    def _forget_queues(self) -> None:
+        """Forget what is in no tree any more."""
+        queues: Collection[str] = {name for grove in self._groves.values() for name in grove.tree.queues}
+        for gone in self._memories.keys() - queues:
+            del self._memories[gone]
+            self._lines.pop(gone, None)
+        for root in self._retries.keys() - self._groves.keys():
+            del self._retries[root]
+
+    def _retry(self, now: datetime) -> None:
+        for root in [root for root, at in self._retries.items() if at <= now]:
+            del self._retries[root]
+            grove = self._groves[root]
+            grove.wake()
+            for name in grove.tree.queues:
+                self._lines[name].retry()
+
+    # --------------------------------------------------------------------------------------------------------- cycles
+
+    def cycle(self, now: datetime) -> Sequence[SchedulingCycle]:
+        """One cycle of every tree that has a head and something to decide. Nothing of it is in the snapshot yet."""
+        turns = [grove for grove in self._groves.values() if self._has_turn(grove)]
+        cycles = [self._run(grove, now) for grove in turns]
+        self._number += bool(cycles)
+        return cycles
+
+    def _run(self, grove: _Grove, now: datetime) -> SchedulingCycle:
+        scheduler = Scheduler(
+            grove.tree.clone(), self._lines, grove.workload_index, fair_sharing=self._snapshot.fair_sharing
+        )
+        cycle = scheduler.cycle(self._number, now)
+        grove.quiet = 0 if cycle.decided or cycle.moved else grove.quiet + 1
+        grove.settled = bool(grove.quiet) and (cycle.will_repeat or grove.quiet >= QUIET_CYCLES)
+        return cycle
+
+
+def _keeps_its_place(before: QuotaWorkload, now: QuotaWorkload) -> bool:
+    """Whether nothing of the Workload has changed for which Kueue looks at it anew."""
+    return before is now or all(getattr(before, name) == getattr(now, name) for name in _MATTERS)
+
+
+def _root_of(tree: Tree) -> _Root:
+    return isinstance(tree.root, CohortNode), tree.root.name

@@ -1,0 +1,83 @@
+"""The loops around the plans: for every owner, its pods, and what follows from them."""
+
+from abc import abstractmethod
+from datetime import datetime
+from typing import ClassVar
+
+from scaler_sandbox.actions import Action
+from scaler_sandbox.client import Client
+from scaler_sandbox.controller import Controller
+from scaler_sandbox.kinds import DEPLOYMENT, JOB, POD, RAY_CLUSTER, Json, Resource
+from scaler_sandbox.kueue.jobs import queue_name
+from scaler_sandbox.operators.deployment import plan_deployment
+from scaler_sandbox.operators.job import plan_job
+from scaler_sandbox.operators.pods import owned
+from scaler_sandbox.operators.raycluster import plan_ray_cluster
+
+
+class PodOwners(Controller):
+    """All objects of one kind that own pods."""
+
+    resource: ClassVar[Resource]
+
+    def __init__(self, client: Client, *, waits_for_kueue: bool = True) -> None:
+        """`waits_for_kueue`: leave a queued job alone that Kueue has not touched yet.
+
+        On a real cluster Kueue's webhook has suspended such a job before a controller reads it. Without a webhook it
+        could start before Kueue gets to it. Only for kinds that Kueue suspends.
+        """
+        super().__init__(client)
+        self._waits_for_kueue = waits_for_kueue
+
+    @abstractmethod
+    def plan(self, owner: Json, pods: list[Json], *, now: datetime) -> list[Action]:
+        """What the owner needs next."""
+
+    async def tick(self, now: datetime) -> datetime | None:
+        owners = [owner for owner in self.client.all(self.resource) if self._is_ours(owner)]
+        pods = self.client.all(POD)
+        done = await self.act(action for owner in owners for action in self.plan(owner, owned(pods, owner), now=now))
+        return now if done else None
+
+    def _is_ours(self, owner: Json) -> bool:
+        return not owner["metadata"].get("deletionTimestamp") and not self._is_kueues_turn(owner)
+
+    def _is_kueues_turn(self, owner: Json) -> bool:
+        is_untouched = owner["metadata"].get("generation", 1) == 1 and not owner["spec"].get("suspend")
+        return self._waits_for_kueue and is_untouched and bool(queue_name(owner))
+
+
+class RayClusterOperator(PodOwners):
+    """KubeRay's part."""
+
+    name: ClassVar[str] = "raycluster-operator"
+    resource: ClassVar[Resource] = RAY_CLUSTER
+    watched: ClassVar[tuple[Resource, ...]] = (RAY_CLUSTER, POD)
+
+    def plan(self, owner: Json, pods: list[Json], *, now: datetime) -> list[Action]:
+        return plan_ray_cluster(owner, pods, now=now)
+
+
+class JobController(PodOwners):
+    """kube-controller-manager's part for Jobs."""
+
+    name: ClassVar[str] = "job-controller"
+    resource: ClassVar[Resource] = JOB
+    watched: ClassVar[tuple[Resource, ...]] = (JOB, POD)
+
+    def plan(self, owner: Json, pods: list[Json], *, now: datetime) -> list[Action]:
+        return plan_job(owner, pods, now=now)
+
+
+class DeploymentController(PodOwners):
+    """kube-controller-manager's part for Deployments, which Kueue does not suspend."""
+
+    name: ClassVar[str] = "deployment-controller"
+    resource: ClassVar[Resource] = DEPLOYMENT
+    watched: ClassVar[tuple[Resource, ...]] = (DEPLOYMENT, POD)
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, waits_for_kueue=False)
+
+    def plan(self, owner: Json, pods: list[Json], *, now: datetime) -> list[Action]:
+        return plan_deployment(owner, pods, now=now)

@@ -1,0 +1,357 @@
+"""Our AdmissionChecks and their ReclaimPolicies: which policy a check has, and the conditions `Active` and `Usable`.
+
+Laws:
+
+* A check stays Active, also while no replica leads: in a ClusterQueue with an inactive check Kueue reserves no quota.
+* `Active` is False only where it is known that the ReclaimPolicy does not exist or is not valid. While ReclaimPolicies
+  are not listed yet, or are not followed, the condition does not change.
+* The API server validates most of a ReclaimPolicy. What it accepts (a duration that is too long, an object older than
+  its definition) is a reason here and never an exception: where the policy is not known, Workloads wait.
+* Level-triggered: conditions depend on the object alone. Before a write the object is read from the API and evaluated
+  again; a condition that is up to date is not written.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from math import isfinite
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from scaler.admission.policy import (
+    Amount,
+    AtLimit,
+    CheckPolicy,
+    LabelFromDetail,
+    MergePolicy,
+    OnCapacityRevoked,
+    ProvisioningPolicy,
+    Retry,
+    Unusable,
+    Withdraw,
+)
+from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, active_patch, is_ours
+from scaler.clock import SYSTEM_CLOCK, Clock, every
+from scaler.errors import KubeError
+from scaler.idleness.durations import parse_duration
+from scaler.kube.conditions import Json, condition_patch
+from scaler.kube.events import ObjectReference
+from scaler.kube.object_cache import Change
+from scaler.kube.objects.core import condition
+from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
+from scaler.kube.objects.kueue_queues import AdmissionCheck
+from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY
+from scaler.kube.reflector import Absent, Reflecting, State
+from scaler.suspension.leader_api import NOT_LEADING, PatchApi
+from scaler.suspension.reconciler import EventSink, is_conflict
+
+log = structlog.get_logger(__name__)
+
+USABLE = "Usable"
+_ABSENT = 404
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+# ------------------------------------------------------------------------------------------ the spec of ReclaimPolicies
+
+
+def check_policy_of(policy: ReclaimPolicy) -> CheckPolicy | Unusable:
+    """The policy, or why it is not valid."""
+    spec = policy.spec
+    try:
+        provisioning = _provisioning(spec.provisioning) if spec.provisioning else None
+        if not spec.require_fit and (provisioning or spec.pin.enabled):
+            raise ValueError(
+                "spec.requireFit: is false, so that nothing is found to be missing and no nodes are found to be free; "
+                "remove spec.provisioning and spec.pin, or set it to true"
+            )
+    except (ValueError, OverflowError) as error:
+        return Unusable(f"ReclaimPolicy {policy.metadata.name!r}: {error}")
+    return CheckPolicy(
+        wait_for_pods_gone=spec.wait_for_pods_gone,
+        require_fit=spec.require_fit,
+        reuse=spec.reuse.enabled,
+        pin_label=spec.pin.node_label if spec.pin.enabled else "",
+        provisioning=provisioning,
+    )
+
+
+def _provisioning(asked: ProvisioningSpec) -> ProvisioningPolicy:
+    """Raises: ValueError."""
+    if not asked.class_name:
+        raise ValueError("spec.provisioning.className: is empty; name a provisioning class")
+    amount = _word(Amount, "amount", asked.amount)
+    selectors = asked.pod_set_updates.node_selector
+    if amount is Amount.MISSING and selectors:
+        raise ValueError(
+            "spec.provisioning.podSetUpdates.nodeSelector: with amount Missing it would keep whole PodSets off the "
+            "nodes that are free already; remove it, or set amount to Gang"
+        )
+    merge = asked.pod_set_merge_policy
+    return ProvisioningPolicy(
+        provisioning_class=asked.class_name,
+        parameters=asked.parameters,
+        managed_resources=frozenset(asked.managed_resources),
+        amount=amount,
+        merge_policy=_word(MergePolicy, "podSetMergePolicy", merge) if merge else None,
+        node_selector=tuple(
+            LabelFromDetail(key=each.key, detail=each.value_from_provisioning_class_detail) for each in selectors
+        ),
+        after=_duration("after", asked.after),
+        withdraw=_word(Withdraw, "withdraw", asked.withdraw),
+        retry=_retry(asked.retry),
+        at_limit=_word(AtLimit, "atLimit", asked.at_limit),
+        on_capacity_revoked=_word(OnCapacityRevoked, "onCapacityRevoked", asked.on_capacity_revoked),
+    )
+
+
+def _retry(asked: RetryStrategy) -> Retry:
+    base, longest = _duration("retry.base", asked.base), _duration("retry.max", asked.max)
+    if asked.limit < 0:
+        raise ValueError(f"spec.provisioning.retry.limit: {asked.limit} is less than none; 0 means one request only")
+    if not base:
+        raise ValueError("spec.provisioning.retry.base: 0s would let requests that fail at once follow without pause")
+    if base > longest:
+        raise ValueError(
+            f"spec.provisioning.retry.base: the first pause, {asked.base}, is longer than the longest, {asked.max}"
+        )
+    return Retry(limit=asked.limit, base=base, longest=longest)
+
+
+def _duration(field: str, text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"spec.provisioning.{field}: {error}") from error
+
+
+def _word(words: type[_Word], field: str, text: str) -> _Word:
+    try:
+        return words(text)
+    except ValueError:
+        known = " or ".join(words)
+        raise ValueError(f"spec.provisioning.{field}: {text!r} is not known; write {known}") from None
+
+
+# ----------------------------------------------------------------------------------- which policy an AdmissionCheck has
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyNotSynced:
+    """The policy is not known at the moment."""
+
+    reason: str
+
+
+PolicyOrReason = CheckPolicy | Unusable | PolicyNotSynced
+
+
+class ReclaimPolicyStore(Protocol):
+    """The ReclaimPolicies. A Reflector keeps them."""
+
+    def get(self, namespace: str, name: str) -> ReclaimPolicy | None: ...
+
+    @property
+    def undecodable(self) -> Any:
+        """Reasons by (namespace, name)."""
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def age(self) -> float: ...
+
+
+def policy_of(check: AdmissionCheck, policies: ReclaimPolicyStore) -> PolicyOrReason:
+    """The policy of the check; the defaults where it has no parameters."""
+    parameters = check.spec.parameters
+    if parameters is None:
+        return CheckPolicy()
+    where = f"AdmissionCheck {check.metadata.name}: spec.parameters"
+    if (parameters.api_group, parameters.kind) != (POLICY_GROUP, POLICY_KIND):
+        named = f"{parameters.kind or 'nothing'} of {parameters.api_group or 'no group'}"
+        return Unusable(f"{where}: names {named}; name a {POLICY_KIND} of {POLICY_GROUP}")
+    return _named(parameters.name, policies, where)
+
+
+def _named(name: str, policies: ReclaimPolicyStore, where: str) -> PolicyOrReason:
+    found, why = policies.get("", name), policies.undecodable.get(("", name))
+    if why is not None:
+        return Unusable(f"{where}: ReclaimPolicy {name!r} cannot be read: {why}")
+    if found is not None:
+        return check_policy_of(found)
+    state = policies.state
+    if isinstance(state, Absent):
+        return Unusable(
+            f"{where}: the API knows no ReclaimPolicies; install the CustomResourceDefinition of {POLICY_GROUP}"
+        )
+    if not (isinstance(state, Reflecting) and isfinite(policies.age)):
+        reason = "" if isinstance(state, Reflecting) else f": {state.message}"
+        return PolicyNotSynced(f"ReclaimPolicies are not listed{reason}")
+    return Unusable(f"{where}: there is no ReclaimPolicy {name!r}; create it, or name another one")
+
+
+def checks_with_provisioning(checks: Iterable[AdmissionCheck], policies: ReclaimPolicyStore) -> frozenset[str]:
+    """Names of our checks that wait until gangs fit, and request missing nodes."""
+    found = {each.metadata.name: policy_of(each, policies) for each in checks if is_ours(each)}
+    return frozenset(
+        name
+        for name, policy in found.items()
+        if isinstance(policy, CheckPolicy) and policy.require_fit and policy.provisioning is not None
+    )
+
+
+# ---------------------------------------------------------------------------------------- the status of AdmissionChecks
+
+
+class AdmissionChecks:
+    """Our AdmissionChecks and their policies."""
+
+    def __init__(self, api: PatchApi, policies: ReclaimPolicyStore, announcer: EventSink) -> None:
+        self._api = api
+        self._policies = policies
+        self._announcer = announcer
+
+    def policy(self, check: AdmissionCheck) -> PolicyOrReason:
+        """The policy of the check."""
+        return policy_of(check, self._policies)
+
+    async def keep(self, checks: Sequence[AdmissionCheck], now: datetime) -> None:
+        """Update the condition Active of every check. Raises: KubeError with the reason NotLeading."""
+        for check in checks:
+            policy = self.policy(check)
+            if isinstance(policy, PolicyNotSynced) or check.metadata.deletion_timestamp is not None:
+                continue
+            try:
+                await self._update(check, policy, now)
+            except KubeError as error:
+                if error.reason == NOT_LEADING:
+                    raise
+                tell = log.debug if is_conflict(error) else log.warning
+                tell("AdmissionCheck not updated", check=check.metadata.name, error=str(error))
+
+    async def _update(self, check: AdmissionCheck, policy: CheckPolicy | Unusable, now: datetime) -> None:
+        """Raises: KubeError."""
+        reason, message = ("Unusable", policy.reason) if isinstance(policy, Unusable) else ("Active", _ACTIVE_MESSAGE)
+        known = condition(check.status.conditions, ACTIVE)
+        wanted = (str(isinstance(policy, CheckPolicy)), reason, message, check.metadata.generation)
+        if known and (known.status, known.reason, known.message, known.observed_generation) == wanted:
+            return
+        path = ADMISSION_CHECK.path("", check.metadata.name)
+        fresh: dict[str, Any] = msgspec.json.decode(await self._api.get(path))
+        if fresh["metadata"]["uid"] != check.metadata.uid:
+            return
+        is_active = isinstance(policy, CheckPolicy)
+        body = active_patch(fresh, is_active=is_active, reason=reason, message=message, now=now)
+        if body is None:
+            return
+        await self._api.patch(ADMISSION_CHECK.path("", check.metadata.name, "status"), body)
+        about = ObjectReference.of(ADMISSION_CHECK, check.metadata)
+        if known is None or known.status != str(is_active):
+            event = "CheckActive" if is_active else "CheckInactive"
+            self._announcer.record(about, event, message, warning=not is_active)
+
+
+_ACTIVE_MESSAGE = "stays Pending until all pods of a gang can start"
+
+
+# --------------------------------------------------------------------------------------- the status of ReclaimPolicies
+
+
+class WatchedReclaimPolicies(Protocol):
+    """The ReclaimPolicies. A Reflector keeps them."""
+
+    def items(self) -> list[ReclaimPolicy]: ...
+
+    @property
+    def undecodable(self) -> Any:
+        """Reasons by (namespace, name)."""
+
+    def subscribe(self, callback: Callable[[Change[ReclaimPolicy]], None]) -> Callable[[], None]: ...
+
+
+class ReclaimPolicyStatusController:
+    """Keeps the condition `Usable` up to date. Leader only."""
+
+    name = "ReclaimPolicy status"
+
+    def __init__(
+        self,
+        api: PatchApi,
+        policies: WatchedReclaimPolicies,
+        *,
+        interval: timedelta = timedelta(minutes=1),
+        rest: timedelta = timedelta(seconds=0.2),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`rest` is the least time between two ticks."""
+        self._api = api
+        self._policies = policies
+        self._interval = interval
+        self._rest = rest
+        self._clock = clock
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Tick until cancelled: at every interval, and as soon as a ReclaimPolicy changes."""
+        unsubscribe = self._policies.subscribe(lambda _: self.wake())
+        try:
+            await every(self._interval, self.tick, self._wake, name=self.name, rest=self._rest, clock=self._clock)
+        finally:
+            unsubscribe()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def tick(self, now: datetime) -> None:
+        """Write the conditions that are not up to date. Raises: KubeError with the reason NotLeading."""
+        due = [each.metadata.name for each in self._policies.items() if not _is_current(each)]
+        due += [name for _, name in self._policies.undecodable]
+        for name in sorted(set(due)):
+            try:
+                await self._write(name, now)
+            except KubeError as error:
+                if error.reason == NOT_LEADING:
+                    raise
+                tell = log.debug if is_conflict(error) or error.status == _ABSENT else log.warning
+                tell("ReclaimPolicy status not updated; retried", policy=name, error=str(error))
+
+    async def _write(self, name: str, now: datetime) -> None:
+        """Raises: KubeError."""
+        body = await self._api.get(RECLAIM_POLICY.path("", name))
+        patch = usable_patch(msgspec.json.decode(body), _decoded_policy(name, body), now)
+        if patch is not None:
+            await self._api.patch(RECLAIM_POLICY.path("", name, "status"), patch)
+
+
+def _decoded_policy(name: str, body: bytes) -> CheckPolicy | Unusable:
+    try:
+        return check_policy_of(decode(ReclaimPolicy, body))
+    except UNREADABLE as error:
+        return Unusable(f"ReclaimPolicy {name!r} cannot be read: {error}")
+
+
+def _is_current(policy: ReclaimPolicy) -> bool:
+    """Whether its condition is up to date."""
+    known = condition(policy.status.conditions, USABLE)
+    if known is None or known.observed_generation != policy.metadata.generation:
+        return False
+    return (known.status, known.reason, known.message) == _usable(check_policy_of(policy))
+
+
+def usable_patch(policy: Json, found: CheckPolicy | Unusable, now: datetime) -> Json | None:
+    """The patch of the status with the condition; None where it is up to date."""
+    status, reason, message = _usable(found)
+    return condition_patch(policy, USABLE, status=status, reason=reason, message=message, now=now)
+
+
+def _usable(found: CheckPolicy | Unusable) -> tuple[str, str, str]:
+    """Status, reason and message of the condition."""
+    if isinstance(found, Unusable):
+        return "False", "Unusable", found.reason
+    return "True", "Usable", found.words

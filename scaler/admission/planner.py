@@ -1,0 +1,237 @@
+"""Reads what an admission plan depends on, and makes the plan. Any replica can: nothing is written here."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Protocol
+
+from scaler.admission.check import ReservedWorkload, TerminatingPods
+from scaler.admission.checks import ReclaimPolicyStore, policy_of
+from scaler.admission.next_admittable import QuotaTree, quota_tree_of
+from scaler.admission.plan import AdmissionInputs, AdmissionPlan, CheckedWorkload, CheckKey, plan
+from scaler.admission.policy import AtLimit, CheckPolicy
+from scaler.admission.provisioning.lifecycle import ObservedRequest, RequestState
+from scaler.admission.provisioning.requests import (
+    WORKLOAD_ANNOTATION,
+    WORKLOAD_UID_LABEL,
+    Flavors,
+    ReadyUpdates,
+    check_of,
+    provisioning_inputs_of,
+    ready_updates,
+    request_of,
+)
+from scaler.admission.reclaim_answers import ReclaimAnswers
+from scaler.admission.terminating_pods import Donor, TerminatingPodIndex
+from scaler.admission.watch import AdmissionWatch
+from scaler.admission.workload import reserved_workload_of
+from scaler.kube.objects.kueue_queues import AdmissionCheck
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.resources import Resource
+from scaler.placement.capacity import Capacity
+from scaler.placement.requests import ReservationQueue
+from scaler.quota.snapshot import Snapshot
+from scaler.quota.watch import NotSynced
+
+
+class RequestStore(Protocol):
+    """The ProvisioningRequests that are ours. A RequestWatch is one."""
+
+    @property
+    def resource(self) -> Resource | None:
+        """None while they are not served."""
+
+    @property
+    def trouble(self) -> str:
+        """Why they are not known; empty while they are."""
+
+    def of_workload(self, uid: str) -> list[ProvisioningRequest]: ...
+
+    def items(self) -> list[ProvisioningRequest]: ...
+
+
+@dataclass(slots=True)
+class LeaderState:
+    """What only the leader knows. Empty on other replicas."""
+
+    doubt: str = ""
+    """Why it is not known which Workloads were released; empty where it is."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """By uid of a Workload, why its ProvisioningRequests are not written for a while."""
+    answers: ReclaimAnswers | None = None
+    """None where nothing is reclaimed for Workloads that lack nodes."""
+
+    def clear(self) -> None:
+        """Another replica leads."""
+        self.doubt, self.refusals, self.answers = "", {}, None
+
+
+class AdmissionPlanner:
+    """`capacity` gives what nodes have free, `quota` what Kueue has."""
+
+    def __init__(
+        self,
+        watch: AdmissionWatch,
+        terminating: TerminatingPodIndex,
+        policies: ReclaimPolicyStore,
+        requests: RequestStore,
+        flavors: Flavors,
+        *,
+        capacity: Callable[[], Capacity | NotSynced],
+        quota: Callable[[], Snapshot | NotSynced],
+    ) -> None:
+        self.watch = watch
+        self._terminating = terminating
+        self._policies = policies
+        self.requests = requests
+        self.flavors = flavors
+        self._capacity = capacity
+        self._quota = quota
+        self._trees: dict[str, QuotaTree] = {}
+        """By root of the tree, as it was last observed."""
+        self.leader = LeaderState()
+        self.latest: AdmissionPlan | None = None
+
+    async def plan(self, now: datetime) -> AdmissionPlan:
+        """What is to be written now. Computed in a thread: the event loop serves KEDA meanwhile."""
+        self.latest = await asyncio.to_thread(plan, self.inputs(now))
+        return self.latest
+
+    def reservation_queue(self, now: datetime) -> ReservationQueue | NotSynced:
+        """All Workloads that need nodes at this moment, and what these have free; or why that is not known."""
+        inputs = self.inputs(now)
+        steps = {each.name: each.step for each in self.latest.workloads} if self.latest is not None else {}
+        return inputs.reservation_queue(
+            replace(each, step=steps.get(each.name, each.step)) for each in inputs.workloads
+        )
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def inputs(self, now: datetime) -> AdmissionInputs:
+        """All that the plan depends on, as it is at this moment."""
+        donors = self._terminating.donors(now)
+        found = tuple(self._checked(*each, donors, now) for each in self.watch.reserved())
+        return AdmissionInputs(
+            at=now,
+            capacity=self._known_capacity(),
+            workloads=found,
+            without_quota=tuple(self._without_quota({each.name for each in found}, now)),
+            released=tuple(self.watch.released()),
+            stuck=tuple(self._terminating.stuck(now)),
+            terminating_on=self._terminating.by_node(),
+            nodes=self.watch.node_times() if any(each.requests for each in found) else {},
+            unknown_requests=self.requests.trouble,
+        )
+
+    def _without_quota(self, known: Collection[CheckKey], now: datetime) -> Iterator[CheckedWorkload]:
+        """Workloads that have requests for a check of ours, and not quota and that check."""
+        asked = {
+            (
+                f"{each.metadata.namespace}/{each.metadata.annotations.get(WORKLOAD_ANNOTATION, '')}",
+                check_of(each),
+            ): each
+            for each in self.requests.items()
+        }
+        for (key, check), request in asked.items():
+            workload = self.watch.workload(key) if (key, check) not in known else None
+            if workload is not None and workload.metadata.uid == request.metadata.labels.get(WORKLOAD_UID_LABEL):
+                reserved = reserved_workload_of(workload, check)
+                found = CheckedWorkload(workload=workload, check=check, policy=CheckPolicy(), reserved=reserved)
+                yield self.with_requests(found, now)
+
+    def _known_capacity(self) -> Capacity | NotSynced:
+        """What nodes have free, where it is also known which Workloads have quota and which were released."""
+        capacity, reason = self._capacity(), self.watch.unseen or self.leader.doubt
+        return NotSynced(reason) if reason and isinstance(capacity, Capacity) else capacity
+
+    def _checked(
+        self, workload: Workload, check: AdmissionCheck, donors: Mapping[str, Sequence[Donor]], now: datetime
+    ) -> CheckedWorkload:
+        policy, reserved = policy_of(check, self._policies), reserved_workload_of(workload, check.metadata.name)
+        found = CheckedWorkload(
+            workload=workload,
+            check=check.metadata.name,
+            policy=policy,
+            policy_name=check.spec.parameters.name if check.spec.parameters is not None else "",
+            reserved=reserved,
+            runs_elsewhere=self.watch.runs_elsewhere(workload),
+        )
+        found = self.with_requests(found, now)
+        return self._with_needs(found, donors.get(reserved.key, ()), now) if reserved.waits else found
+
+    def _with_needs(self, each: CheckedWorkload, donors: Sequence[Donor], now: datetime) -> CheckedWorkload:
+        """With what one that waits needs, and what happens for it."""
+        waits_for_pods = isinstance(each.policy, CheckPolicy) and each.policy.wait_for_pods_gone
+        answers = self.leader.answers
+        return replace(
+            each,
+            demands=self.watch.needs(each.workload),
+            terminating=self._pods_left(each.reserved, donors, now) if waits_for_pods else (),
+            reclaim=_plan_message(donors),
+            is_reclaim_pending=answers is not None and answers.is_pending(each.uid, now),
+        )
+
+    def _pods_left(
+        self, reserved: ReservedWorkload, donors: Sequence[Donor], now: datetime
+    ) -> tuple[TerminatingPods, ...]:
+        """Pods of Workloads that released quota for it: suspended by a reclaim plan, or preempted by Kueue."""
+        left = [each.left for each in donors if each.left is not None]
+        left += self._terminating.terminating_preempted_for(reserved.uid, now)
+        return tuple({each.owner: each for each in left}.values())
+
+    def with_requests(self, each: CheckedWorkload, now: datetime) -> CheckedWorkload:
+        """With its ProvisioningRequests, and what can follow from them."""
+        requests = requests_of(self.requests, each.workload, each.check)
+        if each.provisioning_policy is None and not requests:
+            return each
+        observed = tuple(request_of(request) for request in requests.values())
+        return replace(
+            each,
+            provisioning=provisioning_inputs_of(each.workload, each.check, each.provisioning_policy),
+            requests=requests,
+            observed=observed,
+            patches=self._patches(each, requests, observed),
+            refused=self.leader.refusals.get(each.uid, ""),
+            quota_tree=self._quota_tree(each, now) if requests else None,
+        )
+
+    def _patches(
+        self,
+        each: CheckedWorkload,
+        requests: Mapping[str, ProvisioningRequest],
+        observed: Iterable[ObservedRequest],
+    ) -> dict[str, ReadyUpdates]:
+        """The updates of its pods that let them use what was provisioned, by request."""
+        policy = each.provisioning_policy
+        if policy is None:
+            return {}
+        names = (one.name for one in observed if one.state is RequestState.PROVISIONED)
+        return {name: ready_updates(requests[name], each.workload, policy, self.flavors) for name in names}
+
+    def _quota_tree(self, each: CheckedWorkload, now: datetime) -> QuotaTree | None:
+        """Where its quota is, if it may return that."""
+        policy, quota = each.provisioning_policy, self._quota()
+        if policy is None or policy.at_limit is not AtLimit.YIELD or isinstance(quota, NotSynced):
+            return None
+        if not (each.reserved.waits and each.reserved.may_yield(now)):
+            return None
+        return quota_tree_of(each.key, quota, self._trees, now)
+
+
+def requests_of(requests: RequestStore, workload: Workload, check: str) -> dict[str, ProvisioningRequest]:
+    """The requests that were made for the Workload because of the check, by name."""
+    found = requests.of_workload(workload.metadata.uid)
+    namespace = workload.metadata.namespace
+    return {
+        each.metadata.name: each for each in found if check_of(each) == check and each.metadata.namespace == namespace
+    }
+
+
+def _plan_message(donors: Sequence[Donor]) -> str:
+    """The plan that is being executed, in words; empty where there is none, or it is done."""
+    working = [each for each in donors if not each.is_done]
+    if not working:
+        return ""
+    return f"plan {working[0].plan} frees GPUs of {', '.join(each.name for each in working)}"

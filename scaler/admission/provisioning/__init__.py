@@ -1,0 +1,1 @@
+"""ProvisioningRequests of gangs that lack nodes."""

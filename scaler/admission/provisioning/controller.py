@@ -1,0 +1,353 @@
+"""Executes the provisioning steps of an admission plan: creates and removes ProvisioningRequests. Leader only.
+
+Laws:
+
+* Nothing is kept in memory that matters but the pause after a refusal of the API server: a restart, at
+  whatever moment, only makes the next plan contain what is left to do.
+* Before a request is created, the Workload and the request's name are read from the API server, not from a watch.
+* A refusal of the API server is a step of its own (Stuck) in the next plan; only the end of leadership is raised.
+* One write after the other, and each can be the last: a restart finds what is half done, and does the same again. A
+  PodTemplate that exists already and is right is used; one that is not is deleted first.
+* Deletes name the uid: a later object of the same name is never deleted. Objects that are not ours are not touched.
+
+What is needed of RBAC: workloads get; podtemplates get, create, delete; provisioningrequests get, list, watch, create,
+delete.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import structlog
+
+from scaler.admission.plan import AdmissionPlan, CheckedWorkload, CheckKey
+from scaler.admission.planner import RequestStore
+from scaler.admission.policy import Unusable
+from scaler.admission.provisioning.events import ProvisioningCount, ProvisioningEvents
+from scaler.admission.provisioning.lifecycle import ReservationStage, StepKind
+from scaler.admission.provisioning.manifests import CONTENT_ANNOTATION, Json, RequestManifests, request_manifests_of
+from scaler.admission.provisioning.requests import (
+    MANAGED_LABEL,
+    WORKLOAD_ANNOTATION,
+    WORKLOAD_UID_LABEL,
+    Flavors,
+    check_of,
+    entry_of,
+    request_spec_of,
+    stage_of,
+)
+from scaler.errors import KubeError
+from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.provisioning_requests import ProvisioningRequest, StoredPodTemplate
+from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
+from scaler.suspension.leader_api import NOT_LEADING, WriteApi
+from scaler.suspension.reconciler import EventSink
+
+log = structlog.get_logger(__name__)
+
+_ABSENT = 404
+_CONFLICT = 409
+_SECONDS = 5.0
+"""Of one tick. Steps for which there is no time are in the next plan."""
+_UNOWNED_FOR = timedelta(seconds=30)
+"""How long a request may be without a Workload before it is removed. Watches of two kinds are never quite in step."""
+_REFUSED_FOR = timedelta(seconds=5)
+_REFUSED_AT_MOST = timedelta(minutes=5)
+"""The pause after the first refusal and after the tenth."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    count: int
+    until: datetime
+    message: str
+
+
+class _StuckError(Exception):
+    """The step cannot be done; why."""
+
+
+class ProvisioningController:
+    """Creates and removes ProvisioningRequests."""
+
+    def __init__(
+        self,
+        api: WriteApi,
+        requests: RequestStore,
+        flavors: Flavors,
+        announcer: EventSink,
+        *,
+        observe: Callable[[ProvisioningCount], None] = lambda _: None,
+    ) -> None:
+        self._api = api
+        self._requests = requests
+        self._flavors = flavors
+        self._events = ProvisioningEvents(announcer, observe)
+        self._refusals: dict[str, _Refusal] = {}
+        self._unowned: dict[str, datetime] = {}
+        """Since when requests have been without a Workload, by uid."""
+
+    def refusals(self, now: datetime) -> dict[str, str]:
+        """By uid of a Workload, why its requests are not written until the pause after a refusal is over."""
+        return {uid: each.message for uid, each in self._refusals.items() if now < each.until}
+
+    async def execute(self, plan: AdmissionPlan, now: datetime) -> set[CheckKey]:
+        """Do the provisioning steps. Those that were not done, or not as planned, are returned.
+
+        Raises: KubeError with the reason NotLeading.
+        """
+        for each in plan.workloads:
+            self._announce(each, now)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _SECONDS
+        failed = set()
+        for each in plan.provisioning_steps:
+            if loop.time() > deadline or not await self._do(each, now):
+                failed.add(each.name)
+        await self.remove_unowned({each.uid for each in (*plan.workloads, *plan.without_quota)}, now)
+        return failed
+
+    def _announce(self, each: CheckedWorkload, now: datetime) -> None:
+        if each.provisioning is not None:
+            self._events.observed(each.workload, each.observed, each.provisioning.stage, now)
+            self._events.at_limit(each.workload, each.step, now)
+
+    async def _do(self, each: CheckedWorkload, now: datetime) -> bool:
+        """Whether the step was done as planned. Raises: KubeError with the reason NotLeading."""
+        try:
+            is_done = await (self._create(each) if each.step.kind is StepKind.CREATE else self._remove(each))
+        except (_StuckError, KubeError) as error:
+            if isinstance(error, KubeError) and error.reason == NOT_LEADING:
+                raise
+            self._back_off(each.workload, str(error), now)
+            return False
+        self._refusals.pop(each.uid, None)
+        return is_done
+
+    async def _create(self, each: CheckedWorkload) -> bool:
+        """Raises: KubeError, _StuckError."""
+        policy, resource = each.provisioning_policy, self._requests.resource
+        if policy is None or resource is None:
+            return False
+        body = await self._api.get(WORKLOAD.path(*each.workload.metadata.key))
+        try:
+            live = decode(Workload, body)
+        except UNREADABLE as error:
+            raise _StuckError(f"its Workload cannot be read: {error}") from error
+        if not _still_waits(each, live):
+            return False
+        attempt, missing = each.step.attempt, each.missing
+        found = request_manifests_of(
+            live, body, policy, check=each.check, attempt=attempt, missing=missing, flavors=self._flavors
+        )
+        if isinstance(found, Unusable):
+            raise _StuckError(found.reason)
+        is_made = await self._make(found, resource)
+        if is_made:
+            self._events.created(live, found, policy, attempt)
+        return is_made
+
+    async def _remove(self, each: CheckedWorkload) -> bool:
+        """Raises: KubeError."""
+        for request in each.step.remove:
+            await self._delete(each.requests[request.name])
+        self._events.removed(each.workload, each.step)
+        return True
+
+    async def _delete(self, request: ProvisioningRequest) -> None:
+        """Raises: KubeError."""
+        resource = self._requests.resource
+        if resource is None:
+            return
+        await self._delete_with_templates(request, resource)
+        self._events.cleared("/".join(request.metadata.key), request.spec.provisioning_class_name)
+
+    def _back_off(self, workload: Workload, why: str, now: datetime) -> None:
+        """Retry with a growing delay."""
+        uid = workload.metadata.uid
+        before = self._refusals.get(uid)
+        count = before.count + 1 if before else 1
+        pause = min(_REFUSED_FOR * 2 ** min(count - 1, 10), _REFUSED_AT_MOST)
+        if before is None or before.message != why:
+            self._events.not_requested(workload, why)
+        self._refusals[uid] = _Refusal(count=count, until=now + pause, message=why)
+
+    # --------------------------------------------------------------------------------------- requests and PodTemplates
+
+    async def _make(self, order: RequestManifests, resource: Resource) -> bool:
+        """Whether the request was created: the PodTemplates first. Raises: KubeError, _StuckError."""
+        metadata = order.request["metadata"]
+        namespace, uid = metadata["namespace"], metadata["labels"][WORKLOAD_UID_LABEL]
+        present = await self._find(ProvisioningRequest, resource.path(namespace, order.name))
+        if present is not None:
+            _raise_if_foreign(present)
+            return False
+        owners = []
+        for template in order.templates:
+            owner = await self._template(template, uid)
+            if owner is None:
+                return False
+            owners.append(owner)
+        try:
+            await self._api.create(resource.path(namespace), order.owned_by(owners, resource))
+        except KubeError as error:
+            if error.status != _CONFLICT:
+                raise
+            return False
+        return True
+
+    async def _template(self, manifest: Json, workload_uid: str) -> str | None:
+        """The uid of the PodTemplate, created now or by an attempt that failed half way; None: retry later.
+
+        Raises: KubeError, _StuckError.
+        """
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        try:
+            made = await self._api.create(POD_TEMPLATE.path(namespace), manifest)
+            return decode(StoredPodTemplate, made).metadata.uid
+        except KubeError as error:
+            if error.status != _CONFLICT:
+                raise
+        path = POD_TEMPLATE.path(namespace, name)
+        found = await self._find(StoredPodTemplate, path)
+        if found is None:
+            return None
+        if found.metadata.labels.get(MANAGED_LABEL) != "true":
+            raise _StuckError(f"PodTemplate {namespace}/{name} is not managed by this scaler; rename or delete it")
+        if _is_as_wanted(found, manifest, workload_uid):
+            return found.metadata.uid
+        if found.metadata.deletion_timestamp is None:
+            await self._delete_object(path, found.metadata.uid)
+        return None
+
+    async def _delete_with_templates(self, found: ProvisioningRequest, resource: Resource) -> None:
+        """Delete the PodTemplates and the request, as far as they are there. Raises: KubeError.
+
+        The request last: the PodTemplates are found by it if this process dies in between. A later request of the same
+        name may use the same PodTemplates, so it is looked up first.
+        """
+        namespace, name = found.metadata.key
+        path = resource.path(namespace, name)
+        present = await self._find(ProvisioningRequest, path)
+        if present is not None and present.metadata.uid != found.metadata.uid:
+            return
+        workload_uid = found.metadata.labels.get(WORKLOAD_UID_LABEL, "")
+        for owner in found.metadata.owner_references:
+            if owner.kind == POD_TEMPLATE.kind:
+                await self._remove_template(POD_TEMPLATE.path(namespace, owner.name), owner.uid, workload_uid)
+        if present is not None:
+            await self._delete_object(path, found.metadata.uid)
+
+    async def _remove_template(self, path: str, uid: str, workload_uid: str) -> None:
+        """Any client may write owner references into a request: only a template that is ours is deleted.
+
+        Raises: KubeError.
+        """
+        template = await self._find(StoredPodTemplate, path)
+        if template is not None and template.metadata.uid == uid and _is_of(template, workload_uid):
+            await self._delete_object(path, uid)
+
+    async def _delete_object(self, path: str, uid: str) -> None:
+        """An object of that name with another uid is not deleted. Raises: KubeError."""
+        try:
+            await self._api.delete(path, uid=uid)
+        except KubeError as error:
+            if error.status not in (_ABSENT, _CONFLICT):
+                raise
+
+    async def _find(self, kind: type[T], path: str) -> T | None:
+        """The object as the API has it; None where there is none. Raises: KubeError."""
+        try:
+            return decode(kind, await self._api.get(path))
+        except KubeError as error:
+            if error.status != _ABSENT:
+                raise
+            return None
+        except UNREADABLE as error:
+            raise KubeError(f"get {path}: the object cannot be read: {error}", reason="Unreadable") from error
+
+    # ------------------------------------------------------------------------------------- requests without a Workload
+
+    async def remove_unowned(self, known: Collection[str], now: datetime) -> None:
+        """Remove requests whose Workload is none of these, by uid. Raises: KubeError with the reason NotLeading."""
+        ours = [each for each in self._requests.items() if WORKLOAD_UID_LABEL in each.metadata.labels]
+        self._events.forget_others({each.metadata.uid for each in ours})
+        self._refusals = {uid: each for uid, each in self._refusals.items() if uid in known}
+        since, self._unowned = self._unowned, {}
+        for each in ours:
+            uid = each.metadata.uid
+            if each.metadata.labels[WORKLOAD_UID_LABEL] in known:
+                continue
+            self._unowned[uid] = since.get(uid, now)
+            if each.metadata.deletion_timestamp is None and await self._is_unowned(each, since.get(uid), now):
+                await self._delete_unowned(each)
+
+    async def _is_unowned(self, request: ProvisioningRequest, since: datetime | None, now: datetime) -> bool:
+        """Whether it has been without a Workload for long or, if it is new here, its Workload is gone or has no quota.
+
+        So a new leader removes at once what an evicted Workload has requested.
+        """
+        if since is not None:
+            return now - since >= _UNOWNED_FOR
+        name = request.metadata.annotations.get(WORKLOAD_ANNOTATION, "")
+        if not name:
+            return False
+        try:
+            live = decode(Workload, await self._api.get(WORKLOAD.path(request.metadata.namespace, name)))
+        except KubeError as error:
+            return error.status == _ABSENT
+        except UNREADABLE:
+            return False
+        is_another = live.metadata.uid != request.metadata.labels[WORKLOAD_UID_LABEL]
+        return is_another or stage_of(live, check_of(request)) is ReservationStage.GONE
+
+    async def _delete_unowned(self, request: ProvisioningRequest) -> None:
+        """Raises: KubeError with the reason NotLeading."""
+        try:
+            await self._delete(request)
+        except KubeError as error:
+            if error.reason == NOT_LEADING:
+                raise
+            log.warning(
+                "ProvisioningRequest without a Workload not removed", request=request.metadata.key, error=str(error)
+            )
+
+
+def _still_waits(each: CheckedWorkload, live: Workload) -> bool:
+    """Whether what was planned still holds: the same reservation, and our check state is there and Pending."""
+    entry, policy = entry_of(live, each.check), each.provisioning_policy
+    return (
+        live.metadata.uid == each.uid
+        and stage_of(live, each.check) is ReservationStage.WAITING
+        and entry is not None
+        and entry.state == "Pending"
+        and policy is not None
+        and request_spec_of(live, policy) == request_spec_of(each.workload, policy)
+    )
+
+
+def _raise_if_foreign(present: ProvisioningRequest) -> None:
+    """Raises: _StuckError for a request that is not ours. One of ours is there already, or is about to be removed."""
+    if present.metadata.labels.get(MANAGED_LABEL) != "true":
+        where = "/".join(present.metadata.key)
+        raise _StuckError(f"ProvisioningRequest {where} is not managed by this scaler; rename or delete it")
+
+
+def _is_of(template: StoredPodTemplate, workload_uid: str) -> bool:
+    labels = template.metadata.labels
+    return labels.get(MANAGED_LABEL) == "true" and labels.get(WORKLOAD_UID_LABEL) == workload_uid
+
+
+def _is_as_wanted(found: StoredPodTemplate, manifest: Json, workload_uid: str) -> bool:
+    metadata = found.metadata
+    return (
+        metadata.deletion_timestamp is None
+        and _is_of(found, workload_uid)
+        and metadata.annotations.get(CONTENT_ANNOTATION) == manifest["metadata"]["annotations"][CONTENT_ANNOTATION]
+        and any(owner.uid == workload_uid for owner in metadata.owner_references)
+    )

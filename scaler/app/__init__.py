@@ -1,0 +1,1 @@
+"""One process: settings, wiring, controllers, and the command line."""

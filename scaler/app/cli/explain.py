@@ -1,0 +1,150 @@
+"""`idle-gpu-scaler explain`: one decision with its evidence, its settings and what happens next; and one Workload."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from scaler.app.cli.admission_checks import check_rows
+from scaler.app.cli.client import ScalerClient, parse_name
+from scaler.app.cli.layout import labelled_rows
+from scaler.app.cli.pending import gang_rows, title
+from scaler.errors import ScalerError
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+
+Json = Mapping[str, Any]
+
+_STYLES = {"active": "green", "inactive": "yellow", "error": "magenta", "Busy": "green", "Idle": "yellow"}
+
+
+def run_explain(client: ScalerClient, name: str) -> int:
+    """The exit status. Raises: ScalerError."""
+    client.show(asyncio.run(_explained(client, *parse_name(name))), render)
+    return 0
+
+
+async def _explained(client: ScalerClient, namespace: str, name: str) -> Json:
+    """The decision on the ScaledObject, and the state of its Workload; where there is no ScaledObject of that name, the
+    state of the Workload or job of that name. Raises: ScalerError.
+    """
+    try:
+        decision = await client.ask(
+            ["decisions", namespace, name],
+            [],
+            lambda local: local.explain((namespace, name)),
+            key="triggers",
+            with_quota=False,
+            needs_verdicts=True,
+        )
+    except ScalerError as error:
+        found = await _admission(client, namespace, name)
+        if isinstance(found, str):
+            raise error if str(error) == found else ScalerError(f"{error}; {found}") from None
+        return {"scaledObject": None, "admission": found, "admissionProblem": None}
+    target = decision["target"]
+    if target["kind"] != SCALABLE_WORKLOAD.kind:
+        return {**decision, "admission": None, "admissionProblem": None}
+    found = await _admission(client, namespace, f"{target['kind']}/{target['name']}")
+    is_known = not isinstance(found, str)
+    return {**decision, "admission": found if is_known else None, "admissionProblem": None if is_known else found}
+
+
+async def _admission(client: ScalerClient, namespace: str, name: str) -> Json | str:
+    """The state of the Workload's quota and AdmissionChecks, or why it is unknown."""
+    path = ["gangs", namespace, *name.split("/")]
+    try:
+        return await client.ask(path, [], lambda local: local.queries.gang(namespace, name), key="gates")
+    except ScalerError as error:
+        return str(error)
+
+
+# ------------------------------------------------------------------------------------------------------------ rendering
+
+
+def render(explanation: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentences fold by themselves)
+    """The explanation for a terminal."""
+    parts = _scaled(explanation) if explanation["scaledObject"] else []
+    admission = explanation.get("admission")
+    if parts and (admission or explanation.get("admissionProblem")):
+        parts.append("")
+    if admission:
+        parts += [*_standing(admission)]
+    elif problem := explanation.get("admissionProblem"):
+        parts.append(Text(f"admission: {problem}", style="dim"))
+    return Group(*parts)
+
+
+def _scaled(explanation: Json) -> list[RenderableType]:
+    scaled, target = explanation["scaledObject"], explanation["target"]
+    head = Text.assemble(
+        (f"{scaled['namespace']}/{scaled['name']}", "bold"), f"  scales {target['kind']} {target['name']}"
+    )
+    parts: list[RenderableType] = [head, Text(f"evaluated at {explanation['evaluatedAt']}", style="dim")]
+    parts += [Text(f"problem: {problem}", style="red") for problem in explanation["problems"]]
+    if ignored := explanation.get("ignoredKeys"):
+        parts.append(Text(f"ignored trigger metadata: {', '.join(ignored)}", style="dim"))
+    for trigger in explanation["triggers"]:
+        parts += ["", _decided(trigger), "", _settings(trigger["settings"])]
+        if trigger["gpus"]:
+            parts += ["", _gpus(trigger["gpus"])]
+    return parts
+
+
+def _standing(admission: Json) -> Iterator[RenderableType]:
+    """The Workload: all that `pending` says of one that waits, and of any other one its checks."""
+    gang = admission["gang"]
+    if gang:
+        yield title(gang)
+        yield labelled_rows([*gang_rows(gang)], indent=2)
+        return
+    job = f"  {admission['job']}" if admission["job"] else ""
+    since = f" since {admission['since']}" if admission["since"] else ""
+    yield Text.assemble(
+        (f"{admission['namespace']}/{admission['name']}", "bold"), f"{job}  ", (admission["state"], "bold"), since
+    )
+    yield labelled_rows([row for gate in admission["gates"] for row in check_rows(gate)], indent=2)
+
+
+def _decided(trigger: Mapping[str, Any]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    answer = Text.assemble((trigger["answer"], f"bold {_STYLES.get(trigger['answer'], '')}"), f"  {trigger['reason']}")
+    rows: list[tuple[str, Any]] = [
+        ("answer", answer),
+        ("because", trigger["message"]),
+        ("verdict", trigger["verdict"] or "not evaluated"),
+        ("replicas", f"{trigger['desiredReplicas']} asked for, {trigger['phase']}"),
+        ("running since", trigger["runningSince"] or "-"),
+        ("idle since", trigger["idleSince"] or "-"),
+        ("next", trigger["next"]),
+    ]
+    for label, value in rows:
+        grid.add_row(Text(label, style="dim"), value)
+    return grid
+
+
+def _settings(settings: list[Mapping[str, str]]) -> RenderableType:
+    table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="dim")
+    for setting in settings:
+        table.add_row(setting["name"], setting["value"], setting["source"])
+    return table
+
+
+def _gpus(gpus: list[Mapping[str, Any]]) -> RenderableType:
+    """A line per GPU and one per signal below it, so that long names need no wide terminal."""
+    parts: list[RenderableType] = []
+    for gpu in gpus:
+        verdict = Text(gpu["verdict"], style=_STYLES.get(gpu["verdict"], "magenta"))
+        reason = f" {gpu['reason']}" if "reason" in gpu else ""
+        where = f" on {gpu['node']}" if gpu["node"] else ""
+        parts.append(Text.assemble(verdict, reason, f"  {gpu['gpu']}{where}, pod {gpu['pod']}"))
+        parts += [_signal(line) for line in gpu["signals"]]
+    return Group(*parts)
+
+
+def _signal(line: Mapping[str, str]) -> Text:
+    peak, coverage, newest = (line.get(key, "-") for key in ("peakPercent", "coveragePercent", "lastSample"))
+    at = newest.partition("T")[2] or newest
+    return Text(f"  {line['name']:<18} peak {peak + ' %':<8} coverage {coverage + ' %':<6} newest {at}", style="dim")

@@ -1,0 +1,117 @@
+"""How answers are laid out on a terminal: labels beside sentences, numbers in columns, names never cut off."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+REASONS = {
+    "Planned": "green",
+    "PlanUnderWay": "green",
+    "UnderWay": "green",
+    "FitsAlready": "green",
+    "Queued": "green",
+    "NeverFits": "red",
+    "QueueStopped": "red",
+    "Evicted": "magenta",
+    "WaitingForAdmissionChecks": "cyan",
+}
+"""Colours of reasons; what is not among them is a reason to wait."""
+WAITS = "yellow"
+
+Row = tuple[str, RenderableType | str]
+
+
+def labelled_rows(rows: Sequence[Row], *, indent: int = 0) -> RenderableType:
+    """A label and what is to be said, line by line; long sentences go on below themselves."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        grid.add_row(Text(label, style="dim"), value)
+    return Padding(grid, (0, 0, 0, indent))
+
+
+def reason_text(name: str, message: str = "") -> Text:
+    """`Reason  message`, the reason in its colour."""
+    return Text.assemble((name, f"bold {REASONS.get(name, WAITS)}"), f"  {message}" if message else "")
+
+
+Cells = Sequence[str | Text]
+
+_SENTENCE = 26
+"""Columns that a sentence needs to be readable."""
+
+
+def table_or_list(
+    headings: Sequence[str], rows: Sequence[Cells], width: int, *, words: Sequence[int] = (0,), prose: bool = False
+) -> RenderableType:
+    """A table where there is room for one; else every row as lines of its own, each value with its heading.
+
+    Columns are numbers, aligned right, but for those of `words`. With `prose` the last one is a sentence, and folds.
+    """
+    if width_of(headings, rows, prose=prose) <= width:
+        return _table(headings, rows, words)
+    return Group(*(_stacked(headings, row) for row in rows))
+
+
+def _table(headings: Sequence[str], rows: Sequence[Cells], words: Sequence[int]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    last = len(headings) - 1
+    for place, heading in enumerate(headings):
+        justify: Literal["left", "right"] = "left" if place in words else "right"
+        table.add_column(heading, justify=justify, no_wrap=place != last, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def width_of(headings: Sequence[str], rows: Sequence[Cells], *, prose: bool = False) -> int:
+    """Of the table with nothing folded but the prose."""
+    widths = _widths(headings, rows)
+    if prose:
+        widths[-1] = min(widths[-1], _SENTENCE)
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _widths(headings: Sequence[str], rows: Sequence[Cells]) -> list[int]:
+    return [
+        max([len(heading), *(Text.assemble(row[place]).cell_len for row in rows)])
+        for place, heading in enumerate(headings)
+    ]
+
+
+def aligned(headings: Sequence[str], rows: Sequence[Cells], *, words: Sequence[int] = (0,)) -> list[Text]:
+    """The table line by line, for one that has other lines in between."""
+    widths = _widths(headings, rows)
+    head = _aligned([Text(each, style="dim") for each in headings], widths, words)
+    return [head, *(_aligned(row, widths, words) for row in rows)]
+
+
+def _aligned(row: Cells, widths: Sequence[int], words: Sequence[int]) -> Text:
+    cells = []
+    for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        text = Text.assemble(cell)
+        gap = " " * (width - text.cell_len)
+        cells.append(Text.assemble(text, gap) if place in words else Text.assemble(gap, text))
+    return Text("  ").join(cells)
+
+
+def _stacked(headings: Sequence[str], row: Cells) -> RenderableType:
+    """The first value is a title; what is empty is left out."""
+    first, *rest = row
+    values = [(heading.lower(), value) for heading, value in zip(headings[1:], rest, strict=True) if str(value)]
+    return Group(first, labelled_rows(values, indent=2))
+
+
+def count(amount: int, word: str) -> str:
+    """`1 gang`, `2 gangs`."""
+    return f"{amount} {word}" if amount == 1 else f"{amount} {word}s"
+
+
+def number_text(value: Any) -> str:
+    """A number as short as it can be written."""
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,265 @@
+"""`idle-gpu-scaler plan`: the reclaim plan for a pending Workload, its cost and alternatives; or why there is none."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from scaler.app.cli.client import ScalerClient, parse_name
+from scaler.app.cli.layout import WAITS, Row, count, labelled_rows, number_text, reason_text, table_or_list
+from scaler.app.cli.pending import reason_rows, standing_rows, title
+from scaler.app.cli.queues import amount
+from scaler.errors import ConfigurationError
+
+Json = Mapping[str, Any]
+
+_ALL = "*"
+_NOTHING: Json = {"necessities": []}
+_SETS = 6
+"""Alternatives that are shown of each kind; all are in the JSON."""
+_IDLE_OR_NOT = frozenset({"FitsAlready", "NeverFits", "QueueStopped", "Unforeseeable"})
+"""Reasons that no idle workload would change."""
+_VICTIM = ("VICTIM", "GPUS", "QUEUE", "IDLE FOR", "COST", "")
+_IN = 2
+"""Columns by which everything below a heading is indented."""
+
+
+def run_plan(client: ScalerClient, gang: str, *, what_if: bool, idle: Sequence[str]) -> int:
+    """The exit status. Raises: ScalerError."""
+    namespace, name = parse_name(gang)
+    for each in idle:
+        parse_name(each)
+    if idle and not what_if:
+        raise ConfigurationError(f"{' '.join(idle)}: names of idle workloads require --what-if-idle")
+    query = [("whatIfIdle", each) for each in idle or [_ALL]] if what_if else []
+    answer = asyncio.run(
+        client.ask(
+            ["plans", namespace, *name.split("/")],
+            query,
+            lambda local: local.queries.plan(namespace, name, idle=list(idle) if what_if else None),
+            key="gang",
+            needs_verdicts=not what_if,
+        )
+    )
+    client.show(answer, render)
+    return 0
+
+
+def render(answer: Json, width: int) -> RenderableType:
+    """The plan for a terminal that is so wide."""
+    gang, plan = answer["gang"], answer["plan"]
+    parts: list[RenderableType] = [
+        title(gang),
+        labelled_rows([*_facts(answer)], indent=_IN),
+        "",
+    ]
+    if answer["standing"]:
+        parts += _standing(answer["standing"], width)
+    if answer["refusal"]:
+        parts += [_refusal(answer["refusal"]), ""]
+    if plan:
+        parts += _plan(answer, plan, width)
+    parts += [*_necessities(answer, width), *_alternatives(answer, width)]
+    if answer["refusal"] and not plan and answer["refusal"]["reason"] not in _IDLE_OR_NOT:
+        parts += _non_candidates(answer, width)
+    parts += _warnings(answer["cautions"])
+    return Group(*parts[: -1 if parts[-1] == "" else None])
+
+
+def _facts(answer: Json) -> Iterator[Row]:
+    gang, what_if = answer["gang"], answer["whatIfIdle"]
+    yield from reason_rows(gang)
+    yield from standing_rows(gang)
+    if what_if is not None:
+        yield (
+            "assumed idle",
+            Text(", ".join(what_if) or "all workloads in its quota tree that a plan may suspend", style="magenta"),
+        )
+
+
+def _heading(text: str, note: str = "") -> Text:
+    return Text.assemble((text, "bold"), (f"  {note}" if note else "", "dim"))
+
+
+def _indented(part: RenderableType) -> RenderableType:
+    return Padding(part, (0, 0, 0, _IN))
+
+
+# ------------------------------------------------------------------------------------------------------------- standing
+
+
+def _standing(standing: Json, width: int) -> list[RenderableType]:
+    head = _heading(f"Active plan {standing['id']}: {standing['stage']}")
+    facts: list[Row] = [
+        ("frees", standing["seeks"].lower()),
+        ("next", standing["next"]),
+        ("granted", f"{standing['grantedAt']}, until {standing['expiresAt']}"),
+    ]
+    rows = [_victim_of_standing(each) for each in standing["victims"]]
+    table = table_or_list(("VICTIM", "GPUS", "STAGE", "NOW"), rows, width - _IN, words=(0, 2, 3), prose=True)
+    return [head, labelled_rows(facts, indent=_IN), "", _indented(table), ""]
+
+
+def _victim_of_standing(victim: Json) -> list[str | Text]:
+    asked = "scaled to 0" if victim["desiredReplicas"] == 0 else "not scaled to 0 yet"
+    verdict = {True: "idle", False: "not idle by its current verdict", None: "verdict unknown"}[victim["isIdle"]]
+    pods = f", {count(victim['podsLeft'], 'pod')} left" if victim["podsLeft"] else ", no pods left"
+    state = f"deactivated{pods}" if victim["isDeactivated"] else f"{verdict}, {asked}"
+    return [victim["name"], str(victim["gpus"]), victim["stage"] or "-", state]
+
+
+# --------------------------------------------------------------------------------------------------------------- a plan
+
+
+def _plan(answer: Json, plan: Json, width: int) -> list[RenderableType]:
+    victims = plan["victims"]
+    exact = "no cheaper set suffices" if plan["isExact"] else "a cheaper set may exist: the search ended early"
+    what = f"{count(len(victims), 'workload')} with {count(plan['gpus'], 'GPU')}"
+    verb = "could be" if answer["refusal"] else "would be"
+    head = _heading(f"{what} {verb} suspended", f"plan {plan['id']}, cost {number_text(plan['cost'])}: {exact}")
+    rows = [_victim(each) for each in victims]
+    table = table_or_list(_VICTIM, rows, width - _IN, words=(0, 2, 3, 5), prose=True)
+    parts: list[RenderableType] = [head, _indented(table), ""]
+    return [*parts, *_quota(plan, width), *_placement(answer, plan, width)]
+
+
+def _victim(victim: Json) -> list[str | Text]:
+    idle = "assumed" if victim["isAssumed"] else victim["idleFor"] or "-"
+    parts = " + ".join(f"{name} {number_text(value)}" for name, value in victim["costParts"].items() if value)
+    cost = Text(f"({parts}) / {victim['idleDivisor']:.2f} (idle time)", style="dim")
+    return [victim["name"], str(victim["gpus"]), victim["clusterQueue"] or "-", idle, number_text(victim["cost"]), cost]
+
+
+def _quota(plan: Json, width: int) -> list[RenderableType]:
+    if plan["seeks"] == "Nodes":
+        missing = ", ".join(f"{number} of {name}" for name, number in plan["missing"].items())
+        lacking = [("asked for", f"nodes for unplaced pods: {missing}")] if missing else []
+        facts: list[Row] = [
+            ("for", f"nodes: quota is reserved, and AdmissionCheck {plan['check']} is Pending"),
+            *lacking,
+        ]
+        return [labelled_rows(facts, indent=_IN), ""]
+    headings = ("QUOTA", "FREE NOW", "+ FREED", "= FREE THEN", "GANG TAKES", "LEFT")
+    rows = [_flavor(each) for each in plan["quota"]]
+    others: list[RenderableType] = []
+    if plan["others"]:
+        others = [labelled_rows([("before it", f"{', '.join(plan['others'])} are admitted, too")], indent=_IN)]
+    return [_indented(table_or_list(headings, rows, width - _IN)), *others, ""]
+
+
+def _flavor(line: Json) -> list[str | Text]:
+    numbers = [line["freeBefore"], line["freed"], line["freeAfter"], line["takes"], line["freeAfter"] - line["takes"]]
+    return [f"{line['flavor']} {line['resource']}", *(amount(line["resource"], each) for each in numbers)]
+
+
+def _placement(answer: Json, plan: Json, width: int) -> list[RenderableType]:
+    """Where its pods would be placed."""
+    if plan["placement"] is None:
+        return []
+    gang = f"{answer['gang']['namespace']}/{answer['gang']['name']}"
+    rows: list[list[str | Text]] = [
+        [
+            each["node"],
+            str(each["pods"]),
+            each["podSet"] if each["workload"] == gang else f"{each['workload']} {each['podSet']}",
+        ]
+        for each in sorted(plan["placement"], key=lambda each: (each["workload"] != gang, each["node"]))
+    ]
+    return [_indented(table_or_list(("NODE", "PODS", "OF"), rows, width - _IN, words=(0, 2))), ""]
+
+
+# ------------------------------------------------------------------------------------------------ what else, why not
+
+
+def _necessities(answer: Json, width: int) -> list[RenderableType]:
+    """The plan without each of its victims, and other sets that cost less."""
+    needed: list[list[str | Text]] = [
+        [each["victim"], _reason_in_a_row(each["reason"], each["message"])]
+        for each in (answer["plan"] or _NOTHING)["necessities"]
+    ]
+    short = [each for each in answer["alternatives"] if each["whyNot"]]
+    parts: list[RenderableType] = []
+    if needed:
+        parts += [
+            _indented(table_or_list(("VICTIM", "WHY IT IS NEEDED"), needed, width - _IN, words=(0, 1), prose=True)),
+            "",
+        ]
+    if short:
+        parts += [_indented(_sets(short, width - _IN)), ""]
+    heading = "Why each victim is needed" if answer["plan"] else "Sets that were tried"
+    return [_heading(heading), *parts] if parts else []
+
+
+def _alternatives(answer: Json, width: int) -> list[RenderableType]:
+    enough = [each for each in answer["alternatives"] if not each["whyNot"]]
+    heading = _heading("Alternatives", "at the same cost or more")
+    return [heading, _indented(_sets(enough, width - _IN)), ""] if enough else []
+
+
+def _sets(alternatives: Sequence[Json], width: int) -> RenderableType:
+    """Numbers first, since names and reasons may be long."""
+    shown = alternatives[:_SETS]
+    rows: list[list[str | Text]] = [[str(each["gpus"]), number_text(each["cost"]), _instead(each)] for each in shown]
+    table = table_or_list(("GPUS", "COST", "INSTEAD"), rows, width, words=(2,), prose=True)
+    return Group(table, *_more(len(alternatives) - len(shown)))
+
+
+def _instead(alternative: Json) -> Text:
+    victims = Text(", ".join(alternative["victims"]))
+    if not alternative["whyNot"]:
+        return victims
+    return Text.assemble(victims, "  ", _reason_in_a_row(alternative["whyNot"], alternative["message"]))
+
+
+def _reason_in_a_row(why: str, message: str) -> Text:
+    return Text.assemble((f"{why}: ", WAITS), (message, "dim"))
+
+
+def _refusal(refusal: Json) -> RenderableType:
+    rows: list[Row] = [
+        ("why", reason_text(refusal["reason"], refusal["message"])),
+        ("would help", refusal["help"]),
+    ]
+    if not refusal["isExact"]:
+        rows.append(("but", "the search ended early; not all sets were tried"))
+    return Group(_heading("No reclaim plan found"), labelled_rows(rows, indent=_IN))
+
+
+def _non_candidates(answer: Json, width: int) -> list[RenderableType]:
+    """The candidates, and the workloads that use GPUs and are none."""
+    parts: list[RenderableType] = []
+    if answer["candidates"]:
+        rows: list[list[str | Text]] = [[*_candidate(each)] for each in answer["candidates"]]
+        table = table_or_list(("IDLE", "GPUS", "QUEUE", "COST"), rows, width - _IN, words=(0, 2))
+        parts += [_indented(table), *_more(answer["moreCandidates"]), ""]
+    if answer["holders"]:
+        rows = [
+            [each["name"] or each["workload"], str(each["gpus"]), each["clusterQueue"], _why_non_candidates(each)]
+            for each in answer["holders"]
+        ]
+        table = table_or_list(("NOT A CANDIDATE", "GPUS", "QUEUE", ""), rows, width - _IN, words=(0, 2, 3), prose=True)
+        parts += [_indented(table), *_more(answer["moreHolders"]), ""]
+    return parts
+
+
+def _candidate(candidate: Json) -> Iterator[str | Text]:
+    yield candidate["name"]
+    yield str(candidate["gpus"])
+    yield candidate["clusterQueue"] or "-"
+    yield number_text(candidate["cost"])
+
+
+def _why_non_candidates(holder: Json) -> Text:
+    return Text.assemble((holder["reason"], "bold"), f"  {holder['message']}")
+
+
+def _more(number: int) -> list[RenderableType]:
+    return [_indented(Text(f"and {number} more", style="dim"))] if number else []
+
+
+def _warnings(cautions: Sequence[Json]) -> list[RenderableType]:
+    rows = [(each["reason"], Text(each["message"])) for each in cautions]
+    return [_heading("Warnings"), labelled_rows(rows, indent=_IN), ""] if rows else []

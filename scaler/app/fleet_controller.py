@@ -1,0 +1,84 @@
+"""Makes the collector of fleet metrics, and what it watches.
+
+Every replica watches, so that the next leader knows since when Workloads have waited; only one counts.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from scaler.app.leadership import Leadership
+from scaler.app.metrics_sink import MetricsSink
+from scaler.app.settings.model import Settings
+from scaler.app.wiring import Wiring
+from scaler.decision.cluster_state import seconds_since_heard
+from scaler.decision.decision_cache import DecisionCache
+from scaler.kube.reflector import Reflector
+from scaler.reporting.metric_declarations import set_series
+from scaler.reporting.metrics import Metrics
+from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames
+from scaler.reporting.usage.fleet_metrics import FleetCollector, FleetMetrics
+from scaler.reporting.usage.fleet_snapshot import FleetReader
+from scaler.reporting.usage.gpu_usage import GpuUsageReader
+from scaler.reporting.usage.suspensions import ScaledDown, SuspensionWatch
+
+
+def fleet_collector(
+    metrics: Metrics, settings: Settings, parts: Wiring, leadership: Leadership, sink: MetricsSink
+) -> FleetCollector:
+    """Subscribes, so it is to be called before the copies are filled."""
+    cluster, planning = parts.cluster, parts.planner
+    queues = QueueNames(quota=planning.quota)
+    fleet = FleetMetrics(metrics, settings.metrics, is_reporting=leadership.is_reporting)
+    suspensions = SuspensionWatch(cluster=cluster, queues=queues, observe=fleet.happened)
+    pending = PendingWorkloads(cluster, queues, sink.reasons, admitted=fleet.admitted)
+    parts.reflectors.workloads.subscribe(suspensions.workload_heard)
+    parts.reflectors.workloads.subscribe(pending.heard)
+    parts.reflectors.scalable_workloads.subscribe(suspensions.scalable_heard)
+    return FleetCollector(
+        board=parts.board,
+        reader=FleetReader(
+            cluster=cluster,
+            usage=GpuUsageReader(cluster=cluster, evaluator=parts.evaluator, queues=queues),
+            suspensions=suspensions,
+            scaled_down=ScaledDown(),
+            pending=pending,
+            queues=queues,
+            nodes=parts.cluster_reflectors.nodes,
+            requests=parts.cluster_reflectors.requests.items,
+            budgets=planning.policy.budgets,
+            quota=planning.quota,
+        ),
+        metrics=fleet,
+        interval=settings.evaluation.interval,
+        is_reporting=leadership.is_reporting,
+        forget=sink.reasons.forget,
+        observe=_Upkeep(metrics, leadership).show,
+    )
+
+
+class _Upkeep:
+    """The queue of the leader's controllers, and the Events that were lost."""
+
+    def __init__(self, metrics: Metrics, leadership: Leadership) -> None:
+        self._metrics = metrics
+        self._leadership = leadership
+        self._lost_before = 0
+
+    def show(self) -> None:
+        loops, recorder = self._leadership.controllers, self._leadership.recorder
+        if loops is not None:
+            keys = {("Waiting",): loops.suspension.waiting, ("Failing",): loops.suspension.failing}
+            set_series(self._metrics.reconcile_queue, keys)
+        if recorder is not None:
+            lost = recorder.dropped + recorder.failed
+            self._metrics.events_lost.inc(lost - self._lost_before)
+            self._lost_before = lost
+
+
+def export_ages(metrics: Metrics, board: DecisionCache, copies: Mapping[str, Reflector[Any]]) -> None:
+    """Show the ages of decisions and of watched copies as of each scrape."""
+    metrics.board_age.set_function(lambda: board.age.total_seconds() if board.age is not None else math.nan)
+    for name, copy in copies.items():
+        metrics.copy_age.labels(name).set_function(partial(seconds_since_heard, copy))

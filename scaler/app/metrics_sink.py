@@ -1,0 +1,129 @@
+"""Metrics and logs of what the parts of the process report."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import structlog
+
+from scaler.admission.controller import AdmissionReport
+from scaler.admission.provisioning.events import ProvisioningCount
+from scaler.admission.provisioning.lifecycle import LOST
+from scaler.decision.decision import Decision
+from scaler.decision.decision_cache import Evaluation
+from scaler.decision.describe import answer_word, verdict_word
+from scaler.decision.evaluation import EvaluationTick
+from scaler.errors import KubeError
+from scaler.keda.servicer import RpcEnded
+from scaler.kube.api_requests import ApiCall
+from scaler.reclaim.controller import ReclaimReport
+from scaler.reclaim.ledger import LedgerEntry
+from scaler.reporting.metric_declarations import set_series
+from scaler.reporting.metrics import Metrics
+from scaler.reporting.waiting_reasons import ReportedReasons
+from scaler.suspension.boost_controller import BoostTick
+from scaler.suspension.controller import ReconcileResult
+
+log = structlog.get_logger(__name__)
+
+
+class MetricsSink:
+    """One method per kind of report; each is handed to the part that reports."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.reasons = ReportedReasons()
+
+    def ticked(self, tick: EvaluationTick) -> None:
+        metrics, intake = self._metrics, tick.intake
+        metrics.tick.observe(tick.seconds)
+        metrics.samples.inc(intake.samples)
+        metrics.blanks.inc(intake.blanks)
+        metrics.series.labels(attributed="no").set(intake.unattributed)
+        metrics.series.labels(attributed="yes").set(intake.series - intake.unattributed)
+        set_series(metrics.source_doubt, {(str(intake.doubt.reason),): 1} if intake.doubt is not None else {})
+        if intake.doubt is not None:
+            log.warning("samples cannot be trusted", reason=intake.doubt.reason, why=intake.doubt.message)
+        if tick.evaluation is not None:
+            self._show(tick.evaluation)
+
+    def _show(self, evaluation: Evaluation) -> None:
+        metrics, entries = self._metrics, evaluation.entries.values()
+        metrics.evaluated_at.set(evaluation.at.timestamp())
+        metrics.scaled_objects.set(len(entries))
+        metrics.unusable_triggers.set(sum(len(entry.problems) for entry in entries))
+        decisions = (decision for found in evaluation.by_target.values() for decision in found)
+        set_series(metrics.decisions, Counter(_kind(each) for each in decisions))
+
+    def answered(self, rpc: RpcEnded) -> None:
+        self._metrics.rpcs.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
+        self._metrics.last_rpc.set_to_current_time()
+
+    def called(self, call: ApiCall) -> None:
+        resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
+        labels = {"verb": call.verb, "resource": resource, "status": str(call.status)}
+        self._metrics.kube_calls.labels(**labels).observe(call.seconds)
+
+    def planned(self, outlook: ReclaimReport) -> None:
+        metrics = self._metrics
+        metrics.reclaimable_gpus.set(outlook.reclaimable_gpus)
+        metrics.standing_plans.set(len(outlook.standing))
+        metrics.planning_blind.set(bool(outlook.blind))
+        for each in outlook.refused:
+            if each.budget:
+                metrics.budget_refusals.labels(each.budget).inc()
+        self.reasons.planned(outlook)
+        if outlook.blind:
+            log.debug("nothing can be planned", because=outlook.blind)
+
+    def gated(self, report: AdmissionReport) -> None:
+        self.reasons.checked(report)
+        set_series(self._metrics.gate, {(str(reason),): count for reason, count in report.reasons.items()})
+        for gang in report.released:
+            self._metrics.gate_waits.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
+            self._metrics.gate_gpus.labels(origin="reused").inc(gang.reused_gpus)
+            self._metrics.gate_gpus.labels(origin="provisioned").inc(gang.provisioned_gpus)
+
+    def provisioned(self, happening: ProvisioningCount) -> None:
+        labels = {"event": happening.what, "provisioning_class": happening.provisioning_class}
+        self._metrics.requests.labels(**labels, reason=happening.reason).inc()
+        self._metrics.failed_requests.inc(happening.what in LOST)
+
+    def boosted(self, boosts: BoostTick) -> None:
+        self._metrics.boosted.set(boosts.standing)
+
+    def reallocated(self, entry: LedgerEntry) -> None:
+        """An entry of the ledger has come to its end."""
+        self._metrics.reallocated_gpus.labels(outcome=str(entry.stage)).inc(entry.gpus)
+        if entry.took is not None:
+            self._metrics.reallocations.observe(entry.took.total_seconds())
+        for stage, seconds in _stages(entry):
+            self._metrics.reallocation_stages.labels(stage).observe(seconds)
+        if entry.wasted_gpu_seconds is not None:
+            self._metrics.wasted_gpu_seconds.inc(entry.wasted_gpu_seconds)
+
+    def reconciled(self, done: ReconcileResult) -> None:
+        match done.error:
+            case None:
+                outcome = "ok"
+            case KubeError(status=status):
+                outcome = str(status)
+            case _:
+                outcome = "broken"
+        self._metrics.reconciliations.labels(outcome=outcome).observe(done.seconds)
+
+
+def _stages(entry: LedgerEntry) -> Iterator[tuple[str, float]]:
+    """How long each stage of a hand-over took, as far as it came to its end. Units: seconds."""
+    times = {
+        "Suspending": (entry.reclaimable_at, entry.releasing_at),
+        "Releasing": (entry.releasing_at, entry.available_at),
+        "Admitting": (entry.available_at, entry.admitted_at),
+    }
+    for stage, (begin, end) in times.items():
+        if begin is not None and end is not None:
+            yield stage, max(0.0, (end - begin).total_seconds())
+
+
+def _kind(decision: Decision) -> tuple[str, str, str]:
+    """Its answer, verdict and reason."""
+    return answer_word(decision), verdict_word(decision), str(decision.answer.reason)

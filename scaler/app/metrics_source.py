@@ -1,0 +1,91 @@
+"""The metrics source that the settings name."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from scaler.app.settings.model import PrometheusSettings, Settings
+from scaler.errors import ConfigurationError, SourceError
+from scaler.idleness.gpu import Signal
+from scaler.reporting.metrics import Metrics
+from scaler.samples.config import PrometheusConfig
+from scaler.samples.dcgm import ExpositionSource, ScrapeRecord
+from scaler.samples.prometheus import PrometheusSource, QueryRecord
+from scaler.samples.source import InstantQuerySource, SignalReading, SignalSource
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSource:
+    """Where samples are read, and where wake queries are evaluated if that is possible."""
+
+    signals: SignalSource
+    demand: InstantQuerySource | None
+    close: Callable[[], Awaitable[None]]
+
+
+def has_metrics_source(settings: Settings) -> bool:
+    return bool(settings.prometheus.url or settings.dcgm.endpoints)
+
+
+def open_metrics_source(settings: Settings, metrics: Metrics) -> MetricsSource:
+    """The source. Raises: ConfigurationError where none is configured or its files cannot be used."""
+    if settings.prometheus.url:
+        return _prometheus(settings.prometheus, settings.prometheus.url, metrics)
+    if settings.dcgm.endpoints:
+        return _dcgm(settings, metrics)
+    raise ConfigurationError(UNCONFIGURED)
+
+
+UNCONFIGURED = (
+    "no metrics source: set prometheus.url (--prometheus-url), or dcgm.endpoints (--dcgm-endpoint) "
+    "to scrape dcgm-exporter directly"
+)
+
+
+class _Nothing:
+    """A source for queries that need no metrics."""
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:  # noqa: ARG002
+        """Raises: SourceError."""
+        raise SourceError(UNCONFIGURED, transient=False)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+NO_METRICS_SOURCE = MetricsSource(signals=_Nothing(), demand=None, close=_Nothing().close)
+
+
+def _prometheus(settings: PrometheusSettings, url: str, metrics: Metrics) -> MetricsSource:
+    def observe(query: QueryRecord) -> None:
+        labels = {"source": "prometheus", "query": query.name or query.kind, "outcome": str(query.outcome)}
+        metrics.reads.labels(**labels).observe(query.seconds)
+        metrics.read_bytes.labels(source="prometheus").inc(query.size_bytes)
+
+    if settings.thanos and not settings.matchers:
+        log.warning(
+            "prometheus.thanos is set without prometheus.matchers: where it holds several clusters, pods of the same "
+            "namespace and name are judged as one; name this cluster's label, such as matchers: {cluster: prod-1}"
+        )
+    basic = settings.basic
+    config = settings.into(
+        PrometheusConfig,
+        url=url,
+        username=basic.username if basic else None,
+        password_file=basic.password_file if basic else None,
+    )
+    source = PrometheusSource(config, observe=observe)
+    return MetricsSource(signals=source, demand=source, close=source.close)
+
+
+def _dcgm(settings: Settings, metrics: Metrics) -> MetricsSource:
+    def observe(scrape: ScrapeRecord) -> None:
+        labels = {"source": "dcgm", "query": "scrape", "outcome": str(scrape.outcome)}
+        metrics.reads.labels(**labels).observe(scrape.seconds)
+
+    source = ExpositionSource(settings.dcgm.endpoints, timeout=settings.dcgm.timeout, observe=observe)
+    return MetricsSource(signals=source, demand=None, close=source.close)

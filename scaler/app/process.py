@@ -1,0 +1,251 @@
+"""The life of one process: construct, start, watch and stop its parts in order."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import structlog
+
+from scaler import __version__
+from scaler.app.fleet_controller import export_ages, fleet_collector
+from scaler.app.leadership import Leadership
+from scaler.app.metrics_sink import MetricsSink
+from scaler.app.metrics_source import NO_METRICS_SOURCE
+from scaler.app.server_tls import ServerCertificates
+from scaler.app.settings.model import Settings
+from scaler.app.wiring import MISSED_TICKS, Wiring, max_evaluation_age
+from scaler.decision.decision_cache import DecisionCache, Key
+from scaler.decision.describe import explain, overview
+from scaler.errors import ScalerError
+from scaler.keda.server import ExternalScalerServer, ServerConfig
+from scaler.reporting.http import HttpServer, Views
+from scaler.reporting.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+_LIST_SECONDS = 20.0
+
+
+def tune_garbage_collector() -> None:
+    """Keep the cyclic garbage collector from pausing the answers to KEDA.
+
+    What was built so far stays for good and need not be walked again and again. What a tick allocates is freed by
+    reference counting when the next one replaces it, so looking for cycles can be rare: by default a tick over 5,000
+    ScaledObjects would set off several full collections of some 50 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(2_000, 10, 1_000)
+
+
+class Runtime:
+    """One process. `await start()`, then `await run()` until `stop()` is called."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self._sink = MetricsSink(self.metrics)
+        self.metrics.build.labels(version=__version__).set(1)
+        self.grpc_port = 0
+        self.http_port = 0
+        self._stack = AsyncExitStack()
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._evaluated = asyncio.Event()
+        self._started_at = 0.0
+        self._server: ExternalScalerServer | None = None
+
+    @property
+    def board(self) -> DecisionCache:
+        """The current decisions."""
+        return self._wiring.board
+
+    # ----------------------------------------------------------------------------------------------------- life-cycle
+
+    async def start(self) -> None:
+        """Build and start everything. Raises: ConfigurationError; nothing is left running then."""
+        try:
+            await self._build()
+            await self._listen()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._started_at = asyncio.get_running_loop().time()
+        self._start_loops()
+
+    async def run(self) -> None:
+        """Run until `stop` is called, or a task ends that must not. Raises: what ended it."""
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        try:
+            await asyncio.wait([stopping, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            ended = [task for task in self._tasks if task.done() and not task.cancelled()]
+            await self._shut_down()
+        for task in ended:
+            task.result()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def _shut_down(self) -> None:
+        """End the streams, release the Lease, and only then close the connections."""
+        log.info("stopping")
+        self.board.close()
+        if self._server is not None:
+            await self._server.drain(self.settings.grpc.drain)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def explain(self, key: Key) -> Mapping[str, Any]:
+        """The decision on one ScaledObject. Raises: ScalerError where there is none."""
+        explanation = explain(self.board, key)
+        if explanation is None:
+            missing = "; ".join(self.unready()) or "there is no such ScaledObject with an external trigger"
+            raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
+        return explanation
+
+    async def query_once(
+        self,
+        query: Callable[["Runtime"], Awaitable[Mapping[str, Any]]],
+        *,
+        with_quota: bool = True,
+        needs_verdicts: bool = True,
+    ) -> Mapping[str, Any]:
+        """What this process answers once everything is listed and evaluated. Listens on no port, writes nothing.
+
+        Without `needs_verdicts` no metrics source is needed; the answer then says that verdicts are unknown.
+        Raises: ScalerError where the API or the source does not answer, and what the query raises.
+        """
+        async with self._listed(with_quota=with_quota, needs_verdicts=needs_verdicts):
+            return await query(self)
+
+    @asynccontextmanager
+    async def _listed(self, *, with_quota: bool, needs_verdicts: bool) -> AsyncIterator[None]:
+        """Everything constructed, listed and evaluated once."""
+        async with self._stack:
+            await self._build(needs_source=needs_verdicts)
+            wiring = self._wiring
+            self._spawn_all("reflector", wiring.reflectors.tasks())
+            if with_quota:
+                self._spawn_all("reflector", wiring.cluster_reflectors.tasks())
+            try:
+                await self._wait_listed(_LIST_SECONDS)
+                if with_quota:
+                    await wiring.cluster_reflectors.wait_synced(_LIST_SECONDS)
+                if wiring.source is not NO_METRICS_SOURCE:
+                    await wiring.evaluator.tick(wiring.evaluator.clock())
+                yield
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+
+    async def _wait_listed(self, seconds: float) -> None:
+        """Raises: ScalerError where the API has not listed everything by then."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wiring.reflectors.wait_synced()
+        except TimeoutError:
+            raise ScalerError(f"the Kubernetes API did not list everything: {self._wiring.cluster.unlisted}") from None
+
+    async def _evaluate(self) -> None:
+        """Evaluate for ever; first wait for the API's lists, or a tick would be lost."""
+        with suppress(ScalerError):  # the evaluation reports it, too
+            await self._wait_listed(self.settings.evaluation.interval.total_seconds())
+        await self._wiring.evaluator.run()
+
+    # ---------------------------------------------------------------------------------------------- building, starting
+
+    async def _build(self, *, needs_source: bool = True) -> None:
+        self._wiring = wiring = await Wiring.open(
+            self.settings,
+            self.metrics,
+            self._sink,
+            self._stack,
+            published=self._evaluated.set,
+            needs_source=needs_source,
+        )
+        self.queries = wiring.query_service()
+        self.leadership = Leadership(self.settings, wiring, self.metrics, self._sink)
+        self._fleet = fleet_collector(self.metrics, self.settings, wiring, self.leadership, self._sink)
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        self._certificates = ServerCertificates.of(settings, self.metrics)
+        http = HttpServer(
+            settings.http.address,
+            self.metrics,
+            Views(
+                unhealthy=self.unhealthy,
+                unready=self.unready,
+                overview=lambda: overview(self.board),
+                explain=lambda namespace, name: explain(self.board, (namespace, name)),
+                queries=self.queries,
+            ),
+            tls=self._certificates.http,
+        )
+        self.http_port = await http.start()
+        self._stack.push_async_callback(http.stop)
+        if "scaler" in settings.components:
+            config = ServerConfig(
+                addresses=(settings.grpc.address,),
+                max_connection_age=settings.grpc.max_connection_age,
+                reflection=settings.grpc.reflection,
+            )
+            self._server = ExternalScalerServer(
+                config, self.board, observe=self._sink.answered, tls=self._certificates.grpc
+            )
+            self.grpc_port = await self._server.start()
+        log.info("listening", grpc_port=self.grpc_port or None, http_port=self.http_port, version=__version__)
+
+    def _start_loops(self) -> None:
+        wiring = self._wiring
+        self._spawn("evaluation", self._evaluate())
+        self._spawn("re-evaluation", wiring.evaluator.follow())
+        self._spawn("after evaluation", self._after_evaluations())
+        self._spawn_all("reflector", [*wiring.reflectors.tasks(), *wiring.cluster_reflectors.tasks()])
+        self._spawn_all("certificate", self._certificates.tasks())
+        self._spawn("fleet metrics", self._fleet.run())
+        if self.leadership.has_lease:
+            self._spawn("leadership", self.leadership.run())
+        export_ages(self.metrics, wiring.board, wiring.ages())
+        wiring.re_evaluation.follow()
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    def _spawn_all(self, name: str, works: Iterable[Coroutine[Any, Any, None]]) -> None:
+        for number, work in enumerate(works):
+            self._spawn(f"{name} {number}", work)
+
+    async def _after_evaluations(self) -> None:
+        """Wake the controllers; the metrics of the cluster are collected once per tick."""
+        ticked_at = None
+        while True:
+            await self._evaluated.wait()
+            self._evaluated.clear()
+            evaluation = self.board.evaluation
+            if ticked_at is None and self._server is not None:
+                await self._server.set_ready(True)
+                tune_garbage_collector()
+            if evaluation is not None and evaluation.at != ticked_at:
+                ticked_at = evaluation.at
+                self._fleet.wake()
+            self.leadership.wake()
+
+    # ---------------------------------------------------------------------------------------------------------- health
+
+    def unhealthy(self) -> list[str]:
+        """Loops that hang. A metrics source or Kubernetes API that does not answer is no reason."""
+        silent = asyncio.get_running_loop().time() - max(self._wiring.evaluator.last_tick_at, self._started_at)
+        limit = max_evaluation_age(self.settings, 2 * MISSED_TICKS).total_seconds()
+        return [f"the evaluation loop has not ended a tick for {silent:.0f} s"] if silent > limit else []
+
+    def unready(self) -> list[str]:
+        if self._stopping.is_set():
+            return ["this process is stopping"]
+        return [] if self.board.is_ready else [self.board.why_cold]

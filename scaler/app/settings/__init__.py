@@ -1,0 +1,1 @@
+"""The settings of one process: their units, their defaults, and where they come from."""

@@ -1,1 +1,0 @@
-"""Samples scraped directly from dcgm-exporter endpoints, for clusters without Prometheus."""

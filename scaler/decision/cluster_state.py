@@ -1,0 +1,341 @@
+"""The Kubernetes objects as the controllers need them: what does a ScaledObject scale, and in which state is it?
+
+Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import isfinite
+from typing import Generic, Protocol, TypeVar
+
+from scaler.decision import target_state
+from scaler.decision.annotations import wake_request
+from scaler.decision.target_state import ObservedTarget
+from scaler.decision.workloads import grant_of, group_of, observe, owner_key
+from scaler.idleness import pods as core
+from scaler.kube.object_cache import Index, KubeObject
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.reflector import Absent, Reflecting, State
+from scaler.kube.scheduling import Selector, parse_selector
+
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
+"""On pods of admitted Workloads. Source: Kueue, with the feature gate TopologyAwareScheduling (on by default)."""
+
+JOB_NAME_LABELS = {
+    "Job": "batch.kubernetes.io/job-name",
+    "JobSet": "jobset.sigs.k8s.io/jobset-name",
+    "TrainJob": "jobset.sigs.k8s.io/jobset-name",
+    "RayCluster": "ray.io/cluster",
+    "PyTorchJob": "training.kubeflow.org/job-name",
+    "TFJob": "training.kubeflow.org/job-name",
+    "XGBoostJob": "training.kubeflow.org/job-name",
+    "PaddleJob": "training.kubeflow.org/job-name",
+    "JAXJob": "training.kubeflow.org/job-name",
+    "MPIJob": "training.kubeflow.org/job-name",
+}
+"""Labels by which pods name their job, for pods that carry no Workload annotation. Source: each kind's PodLabelSelector
+in Kueue's integrations."""
+
+T_co = TypeVar("T_co", covariant=True)
+Object = TypeVar("Object", bound=KubeObject)
+View = TypeVar("View")
+
+
+class WatchHealth(Protocol):
+    """How well objects are followed."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last sign of life from the API server; infinite before the first list."""
+
+    @property
+    def state(self) -> State: ...
+
+
+class ObjectLister(WatchHealth, Protocol[T_co]):
+    """The objects of one kind, as last seen. A Reflector is one."""
+
+    def get(self, namespace: str, name: str) -> T_co | None: ...
+
+    def items(self) -> Sequence[T_co]: ...
+
+    def by_index(self, name: str, key: object) -> Sequence[T_co]: ...
+
+    def within(self, namespace: str) -> WatchHealth:
+        """How well those of one namespace are followed. One may be hidden while others are seen."""
+
+
+# Index functions: each names the keys under which one object is found.
+
+
+def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
+    """Indexes of the pod store. Pods without GPUs are only found by their Workload."""
+
+    def by_workload(pod: Pod) -> Iterable[Hashable]:
+        if name := pod.metadata.annotations.get(WORKLOAD_ANNOTATION):
+            yield pod.metadata.namespace, name
+
+    def by_owner(pod: Pod) -> Iterable[Hashable]:
+        return (owner.uid for owner in pod.metadata.owner_references)
+
+    def by_job(pod: Pod) -> Iterable[Hashable]:
+        labels = pod.metadata.labels
+        return ((pod.metadata.namespace, key, labels[key]) for key in set(JOB_NAME_LABELS.values()) if key in labels)
+
+    def with_gpus(pod: Pod) -> Iterable[Hashable]:
+        if gpus.of_pod(pod.spec):
+            yield pod.metadata.namespace
+
+    def by_label(pod: Pod) -> Iterable[Hashable]:
+        if gpus.of_pod(pod.spec):
+            yield from ((pod.metadata.namespace, *each) for each in pod.metadata.labels.items() if is_indexed(each[0]))
+
+    return {"workload": by_workload, "owner": by_owner, "job": by_job, "gpus": with_gpus, "label": by_label}
+
+
+_OF_ONE_POD = frozenset(
+    {
+        "apps.kubernetes.io/pod-index",
+        "batch.kubernetes.io/controller-uid",
+        "controller-revision-hash",
+        "controller-uid",
+        "pod-template-hash",
+        "statefulset.kubernetes.io/pod-name",
+    }
+)
+
+
+def is_indexed(label: str) -> bool:
+    """Whether GPU pods are found by the label: not by those that controllers add and scale selectors do without."""
+    return label not in _OF_ONE_POD
+
+
+def workload_indexes() -> dict[str, Index[Workload]]:
+    """By the job that owns it, and by the label under which the job's pods are found in the pod store."""
+
+    def by_owner(workload: Workload) -> Iterable[Hashable]:
+        if key := owner_key(workload):
+            yield key
+
+    def by_job(workload: Workload) -> Iterable[Hashable]:
+        if key := job_key(workload):
+            yield key
+
+    return {"owner": by_owner, "job": by_job}
+
+
+def job_key(workload: Workload) -> tuple[str, str, str] | None:
+    """(namespace, label, its value) by which the pods of its job are found; None where its kind has no such label."""
+    owner = workload.metadata.controller_owner
+    if owner is None or owner.kind not in JOB_NAME_LABELS:
+        return None
+    return workload.metadata.namespace, JOB_NAME_LABELS[owner.kind], owner.name
+
+
+def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
+    return {"target": lambda scaled: [(scaled.metadata.namespace, scaled.spec.scale_target_ref)]}
+
+
+def scalable_workload_indexes() -> dict[str, Index[ScalableWorkload]]:
+    return {"subject": lambda scalable: [scaled_by_key(scalable)]}
+
+
+def scaled_by_key(scalable: ScalableWorkload) -> tuple[str, ...]:
+    """What the ScalableWorkload scales: (namespace, Workload name) or (namespace, group, kind, name) of a job."""
+    namespace, job = scalable.metadata.namespace, scalable.spec.job_ref
+    if job is not None:
+        return namespace, group_of(job.api_version), job.kind, job.name
+    return namespace, scalable.spec.workload_ref.name if scalable.spec.workload_ref else ""
+
+
+class PerObjectCache(Generic[Object, View]):
+    """What was made of each object, made again only when there is another object of its name.
+
+    Objects are immutable and stay the same while nothing changes; of ten thousand pods hardly one does between two
+    evaluations.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str], tuple[Object, View]] = {}
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def of(self, obj: Object, make: Callable[[Object], View], store: ObjectLister[Object]) -> View:
+        """What `make` gives for the object, which is of that store."""
+        known = self._made.get(obj.metadata.key)
+        if known is None or known[0] is not obj:
+            if len(self._made) % _FORGET_EVERY == _FORGET_EVERY - 1:
+                self._forget_gone(store)
+            known = self._made[obj.metadata.key] = (obj, make(obj))
+        return known[1]
+
+    def _forget_gone(self, store: ObjectLister[Object]) -> None:
+        self._made = {key: made for key, made in self._made.items() if store.get(*key) is made[0]}
+
+
+_FORGET_EVERY = 1024
+"""Objects that may be remembered beyond their time, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """The stores together."""
+
+    scaled_objects: ObjectLister[ScaledObject]
+    scalable_workloads: ObjectLister[ScalableWorkload]
+    workloads: ObjectLister[Workload]
+    pods: ObjectLister[Pod]
+    gpus: GpuResources
+    _gpu_pods: PerObjectCache[Pod, core.GpuPod] = field(default_factory=PerObjectCache, init=False, repr=False)
+    _observed: PerObjectCache[Workload, target_state.ObservedWorkload] = field(
+        default_factory=PerObjectCache, init=False, repr=False
+    )
+
+    @property
+    def _stores(self) -> dict[str, ObjectLister[object]]:
+        return {
+            "ScaledObjects": self.scaled_objects,
+            "ScalableWorkloads": self.scalable_workloads,
+            "Workloads": self.workloads,
+            "Pods": self.pods,
+        }
+
+    @property
+    def view_age_s(self) -> float:
+        """Seconds since the quietest store last heard of the API; infinite while one of them was never filled."""
+        return max(seconds_since_heard(store) for store in self._stores.values())
+
+    @property
+    def unlisted(self) -> str:
+        """The kinds that were never listed, and why, in words."""
+        return _unlisted(self._stores)
+
+    def view_age_in(self, namespace: str) -> float:
+        """Seconds since the quietest store last heard of the namespace; infinite while one has never seen it."""
+        return max(seconds_since_heard(store.within(namespace)) for store in self._stores.values())
+
+    def unlisted_in(self, namespace: str) -> str:
+        """The kinds that were never listed in the namespace, and why, in words."""
+        return _unlisted({name: store.within(namespace) for name, store in self._stores.items()})
+
+    def workload_of(self, scalable: ScalableWorkload) -> Workload | None:
+        """The Kueue Workload that is scaled; of several of one job, the youngest that is not finished."""
+        if scalable.spec.workload_ref:
+            return self.workloads.get(scalable.metadata.namespace, scalable.spec.workload_ref.name)
+        owned = self.workloads.by_index("owner", scaled_by_key(scalable))
+        return owned[0] if len(owned) == 1 else max(owned, key=self._preference, default=None)
+
+    def scalers_of(self, workload: Workload) -> list[ScalableWorkload]:
+        """All that name the Workload, or the job that owns it. Of several only the oldest acts."""
+        subjects = (workload.metadata.key, owner_key(workload))
+        return [each for key in subjects if key for each in self.scalable_workloads.by_index("subject", key)]
+
+    def scaler_of(self, workload: Workload) -> ScalableWorkload | None:
+        """The one that acts for it: the oldest, one that is being deleted only where there is no other."""
+        return min(self.scalers_of(workload), key=_standing, default=None)
+
+    def _preference(self, workload: Workload) -> tuple[bool, float, str]:
+        created = workload.metadata.creation_timestamp
+        is_open = not self._observe(workload).finished
+        return is_open, created.timestamp() if created else 0.0, workload.metadata.name
+
+    def _observe(self, workload: Workload) -> target_state.ObservedWorkload:
+        return self._observed.of(workload, lambda each: observe(each, self.gpus), self.workloads)
+
+    def _gpu_pod(self, pod: Pod) -> core.GpuPod:
+        return self._gpu_pods.of(pod, lambda each: gpu_pod(each, self.gpus), self.pods)
+
+    def gpu_pods(self) -> Iterator[core.GpuPod]:
+        """Every pod that holds GPUs of a node, in whatever namespace."""
+        for pod in self.pods.items():
+            seen = self._gpu_pod(pod)
+            if seen.holds_gpus and (seen.node or seen.phase is core.PodPhase.RUNNING):
+                yield seen
+
+    def pods_of_workload(self, workload: Workload) -> list[core.GpuPod]:
+        """The Workload's pods: those annotated with its name, or else those of the job that owns it."""
+        owner, job = workload.metadata.controller_owner, job_key(workload)
+        found = self.pods.by_index("workload", workload.metadata.key)
+        if not found and owner:
+            found = self.pods.by_index("owner", owner.uid)
+        if not found and job:
+            found = self.pods.by_index("job", job)
+        return [self._gpu_pod(pod) for pod in found]
+
+    def pods_of_selector(self, namespace: str, selector: str) -> list[core.GpuPod]:
+        """The GPU pods of a scale target by the selector of its scale. Raises: ValueError for one not understood."""
+        if not selector.strip():
+            return []
+        wanted = parse_selector(selector)
+        candidates = self._candidates(namespace, wanted)
+        return [self._gpu_pod(pod) for pod in candidates if wanted.matches(pod.metadata.labels)]
+
+    def _candidates(self, namespace: str, wanted: Selector) -> Sequence[Pod]:
+        """GPU pods among which are all that the selector matches: as few as the indexes give.
+
+        With a thousand targets in a namespace, to look at each of its pods for each of them takes seconds a tick.
+        """
+        found = [
+            [pod for value in each.values for pod in self.pods.by_index("label", (namespace, each.key, value))]
+            for each in wanted.requirements
+            if each.values is not None and not each.negated and is_indexed(each.key)
+        ]
+        return min(found, key=len) if found else self.pods.by_index("gpus", namespace)
+
+    def situation(self, scalable: ScalableWorkload, *, wake: str = "", at: datetime | None = None) -> ObservedTarget:
+        """The ScalableWorkload as observed.
+
+        `wake` is a wake-up that others request, in words; `at` is the instant at which its grant must be active,
+        None where that does not matter.
+        """
+        workload, grant = self.workload_of(scalable), grant_of(scalable)
+        own_wake = wake_request(
+            scalable.metadata.annotations,
+            where=f"ScalableWorkload {scalable.metadata.name}",
+            suspended_at=scalable.status.suspended_at,
+        )
+        return ObservedTarget(
+            desired_replicas=scalable.spec.replicas,
+            workload=self._observe(workload) if workload else None,
+            pods=self.pods_of_workload(workload) if workload else (),
+            was_bound=bool(scalable.status.workload_uid),
+            wake_request=own_wake or wake,
+            wakes_foreign=bool(own_wake),
+            grant=grant.words if grant and at and not grant.is_withdrawn and at < grant.expires_at else "",
+            is_held=scalable.status.grant is not None,
+            taken_by=self._taken_by(scalable, workload) if workload else "",
+        )
+
+    def _taken_by(self, scalable: ScalableWorkload, workload: Workload) -> str:
+        """The oldest other ScalableWorkload of the same Workload, where there is an older one: it alone acts."""
+        rivals = (each for each in self.scalers_of(workload) if each.metadata.deletion_timestamp is None)
+        oldest = min(rivals, key=_seniority, default=None)
+        return oldest.metadata.name if oldest and oldest.metadata.uid != scalable.metadata.uid else ""
+
+
+def _seniority(scalable: ScalableWorkload) -> tuple[float, str]:
+    created = scalable.metadata.creation_timestamp
+    return created.timestamp() if created else 0.0, scalable.metadata.name
+
+
+def _standing(scalable: ScalableWorkload) -> tuple[bool, float, str]:
+    return scalable.metadata.deletion_timestamp is not None, *_seniority(scalable)
+
+
+def seconds_since_heard(followed: WatchHealth) -> float:
+    """Seconds since anything was heard of them. A kind that is not installed has no objects, and that is known."""
+    return 0.0 if isinstance(followed.state, Absent) else followed.age
+
+
+def _unlisted(kinds: Mapping[str, WatchHealth]) -> str:
+    return ", ".join(
+        f"{name}: {state.message}" if not isinstance(state := followed.state, Reflecting) else name
+        for name, followed in kinds.items()
+        if not isfinite(seconds_since_heard(followed))
+    )

@@ -1,0 +1,232 @@
+"""One or zero? Verdict × the target's timeline × policy × now → a decision with its reason.
+
+The order of the table is the order of precedence. Only the lines that say GPUsIdle and Reclaimed shrink.
+
+| the target is …                                  | answer                       |
+|--------------------------------------------------|------------------------------|
+| vanished, refused, or its policy cannot be read  | none (error)                 |
+| finished                                         | as observed (no change)      |
+| at 0, no wake-up requested                       | 0 Suspended                  |
+| at 0, its owner or a demand query asks for it    | 1 Waking                     |
+| at 0, and its pods run until its plan is carried out | as at 1, from "kept" on  |
+| at 1, not admitted yet                           | 1 WaitingFor…                |
+| at 1, pods starting                              | 1 Starting                   |
+| kept, or in demand                               | 1 Kept                       |
+| within warm-up of its newest container           | 1 WarmingUp                  |
+| busy                                             | 1 GPUsBusy                   |
+| not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
+| idle, mode observe                               | 1 ObserveOnly                |
+| idle, reclaimed on pressure, no plan takes it    | 1 IdleNotNeeded              |
+| idle, reclaimed on pressure, a plan takes it     | 0 Reclaimed                  |
+| idle, left to Kueue by a priority boost          | 1 PriorityLowered            |
+| idle, mode enforce                               | 0 GPUsIdle                   |
+| unknown                                          | none (error)                 |
+
+Why waiting for quota is 1: no pod exists, so no metric does; an answer of 0 would suspend a workload that was just
+resumed before it ever ran.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scaler.decision.target_state import Phase, TargetState
+from scaler.idleness.durations import format_duration
+from scaler.idleness.policy import EnforcementMode, Policy, Reclaim
+from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Busy, Idle, Unknown, WorkloadVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Active:
+    """KEDA shall run the target."""
+
+    reason: DecisionReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inactive:
+    """KEDA shall have the target at 0."""
+
+    reason: DecisionReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoAnswer:
+    """No usable decision: KEDA gets an error and leaves the replicas as they are."""
+
+    reason: UnknownReason
+    message: str
+
+
+Answer = Active | Inactive | NoAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided for one trigger at one instant. Every view (RPC, status, Event, `explain`) is a projection."""
+
+    answer: Answer
+    target: TargetState
+    policy: Policy
+    verdict: WorkloadVerdict | None
+    """None where the GPUs were not looked at, because the answer does not depend on them."""
+    idle_since: datetime | None
+    """Since when the GPUs are quiet, as far as known; None while work is seen or nothing runs."""
+    decided_at: datetime
+
+    @property
+    def suspend_at(self) -> datetime | None:
+        """When the answer will turn 0 if the GPUs stay quiet; None where that is not foreseeable."""
+        waits = isinstance(self.answer, Active) and self.answer.reason in _QUIET_SO_FAR
+        if not waits or self.idle_since is None or not self._may_shrink:
+            return None
+        due = self.idle_since + self.policy.window
+        return max(due, self.policy.keep_until) if self.policy.keep_until else due
+
+    @property
+    def _may_shrink(self) -> bool:
+        """Whether quiet time alone makes the answer 0."""
+        is_due = self.policy.reclaim is Reclaim.ALWAYS or bool(self.target.grant)
+        return is_due and self.policy.mode is EnforcementMode.ENFORCE and not self.target.demand
+
+
+_QUIET_SO_FAR = frozenset(
+    {DecisionReason.IDLE_NOT_LONG_ENOUGH, DecisionReason.WARMING_UP, DecisionReason.KEPT, DecisionReason.GPUS_BUSY}
+)
+
+_WAITS_FOR_WORKLOAD = (DecisionReason.WAITING_FOR_WORKLOAD, "spec.replicas is 1; no Workload yet")
+_WAITS_FOR_QUOTA = (DecisionReason.WAITING_FOR_QUOTA, "spec.replicas is 1; not admitted yet")
+_NOT_RUNNING_YET = {
+    Phase.NO_WORKLOAD: _WAITS_FOR_WORKLOAD,
+    Phase.REFUSED: _WAITS_FOR_WORKLOAD,
+    Phase.SUSPENDING: _WAITS_FOR_QUOTA,
+    Phase.RESUMING: _WAITS_FOR_QUOTA,
+    Phase.DEACTIVATED_BY_OTHER: _WAITS_FOR_QUOTA,
+    Phase.WAITING_FOR_QUOTA: _WAITS_FOR_QUOTA,
+    Phase.WAITING_FOR_CHECKS: (
+        DecisionReason.WAITING_FOR_CHECKS,
+        "quota reserved; admission checks are not all ready",
+    ),
+    Phase.STARTING: (DecisionReason.STARTING, "not all of its GPU pods run yet"),
+}
+
+
+def decide(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Decision:
+    """The decision for one trigger. `verdict` may be None for a target that does not run."""
+    idle_since = _idle_since(target, verdict, policy=policy, now=now)
+    return Decision(
+        answer=_answer(target, verdict, policy=policy, now=now),
+        target=target,
+        policy=policy,
+        verdict=verdict,
+        idle_since=idle_since,
+        decided_at=now,
+    )
+
+
+def needs_verdict(target: TargetState) -> bool:
+    """Whether the GPUs have to be looked at: only a running target has any."""
+    runs = target.phase is Phase.HELD or (target.phase is Phase.RUNNING and target.desired_replicas > 0)
+    return target.doubt is None and runs
+
+
+def _answer(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
+    if target.doubt is not None:
+        return NoAnswer(reason=target.doubt.reason, message=target.doubt.message)
+    if target.phase is Phase.FINISHED:
+        as_it_stands = Active if target.desired_replicas else Inactive
+        return as_it_stands(
+            reason=DecisionReason.FINISHED, message="the workload has finished; its replicas stay as they are"
+        )
+    if target.desired_replicas == 0 and (target.phase is not Phase.HELD or target.wake_request):
+        return _answer_at_zero(target)
+    if target.phase in _NOT_RUNNING_YET:
+        reason, message = _NOT_RUNNING_YET[target.phase]
+        return Active(reason=reason, message=f"{message}: {target.message}" if target.message else message)
+    return _answer_running(target, verdict, policy=policy, now=now)
+
+
+def _answer_at_zero(target: TargetState) -> Answer:
+    if target.wake_request:
+        return Active(reason=DecisionReason.WAKING, message=f"wake-up requested: {target.wake_request}")
+    return Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested")
+
+
+def _answer_running(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
+    if policy.keep_until is not None and now < policy.keep_until:
+        return Active(reason=DecisionReason.KEPT, message=f"kept until {policy.keep_until.isoformat()}")
+    if target.demand:
+        return Active(reason=DecisionReason.KEPT, message=f"requested by {target.demand}")
+    if target.running_since is None or verdict is None:
+        return Active(
+            reason=DecisionReason.STARTING, message="its containers have not reported when they started running"
+        )
+    return _answer_measured(now - target.running_since, verdict, policy, target)
+
+
+def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy, target: TargetState) -> Answer:
+    warm_up, window = format_duration(policy.warm_up), format_duration(policy.window)
+    if ran < policy.warm_up:
+        return Active(reason=DecisionReason.WARMING_UP, message=f"running for {_rough(ran)} of {warm_up} warm-up")
+    match verdict.verdict:
+        case Busy():
+            return Active(reason=DecisionReason.GPUS_BUSY, message=f"work seen within the last {window}")
+        case _ if ran < policy.warm_up + policy.window:
+            too_short = f"running for {_rough(ran)}: not yet {window} past its warm-up of {warm_up}"
+            return Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message=too_short)
+        case Unknown(reason=reason, message=message):
+            return NoAnswer(reason=reason, message=message)
+        case Idle():
+            return _answer_idle(policy, target)
+
+
+def _rough(duration: timedelta) -> str:
+    """The duration in whole seconds, so that a message does not change with every millisecond."""
+    return format_duration(timedelta(seconds=int(duration.total_seconds())))
+
+
+def _answer_idle(policy: Policy, target: TargetState) -> Answer:
+    floor, window = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.window)
+    quiet = f"every required GPU stayed below {floor} for {window}"
+    if policy.mode is EnforcementMode.OBSERVE:
+        return Active(reason=DecisionReason.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it")
+    if policy.reclaim is not Reclaim.ALWAYS and not target.is_plannable:
+        return Active(reason=DecisionReason.IDLE_NOT_NEEDED, message=f"{quiet}; {_NOT_PLANNABLE}")
+    match policy.reclaim:
+        case Reclaim.ALWAYS:
+            return Inactive(reason=DecisionReason.GPUS_IDLE, message=quiet)
+        case Reclaim.ON_PRESSURE if target.grant:
+            return Inactive(reason=DecisionReason.RECLAIMED, message=f"{quiet}; taken by {target.grant}")
+        case Reclaim.ON_PRESSURE:
+            return Active(reason=DecisionReason.IDLE_NOT_NEEDED, message=f"{quiet}; no waiting gang needs its GPUs")
+        case Reclaim.PRIORITY_BOOST:
+            return Active(
+                reason=DecisionReason.PRIORITY_LOWERED, message=f"{quiet}; Kueue preempts it first where it must"
+            )
+
+
+_NOT_PLANNABLE = (
+    "reclaim OnPressure and PriorityBoost are for ScalableWorkloads, whose quota is known; scale one, or set reclaim "
+    "to Always"
+)
+
+
+def _idle_since(
+    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime
+) -> datetime | None:
+    """Since when enough GPUs are quiet: the end of their last work, and not before the warm-up ended.
+
+    None while too few of them are, and while one is unknown.
+    """
+    if target.running_since is None or verdict is None or not verdict.gpus:
+        return None
+    if any(isinstance(gpu.verdict, Unknown) for gpu in verdict.gpus):
+        return None
+    quiet = sorted(gpu.last_active_at or target.running_since for gpu in verdict.gpus if gpu.is_quiet)
+    needed = policy.gpus.idle_gpus_needed(len(verdict.gpus))
+    if len(quiet) < needed:
+        return None
+    since = max(target.running_since + policy.warm_up, quiet[needed - 1])
+    return since if since < now else None

@@ -1,0 +1,247 @@
+"""One decision, many views: the status of a ScalableWorkload, the text of an Event, `explain`. Pure.
+
+No view computes anything of its own; what two of them say about the same decision cannot differ.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from scaler.decision.decision import Active, Decision, Inactive, NoAnswer
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Key
+from scaler.idleness.durations import format_duration
+from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, ResolvedPolicy, describe
+from scaler.idleness.reasons import DecisionReason
+from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, verdict_name
+from scaler.idleness.window import Window
+
+EVIDENCE_LIMIT = 64
+"""GPUs listed in a status; the CRD allows no more."""
+
+_POLICY_FIELDS = {
+    "idle_after": "idleAfter",
+    "warm_up": "warmUp",
+    "active_above_ratio": "activeAbove",
+    "gpus": "gpus",
+    "mode": "mode",
+    "reclaim": "reclaim",
+    "idle_after_under_pressure": "idleAfterUnderPressure",
+    "keep_until": "keepUntil",
+}
+
+
+def timestamp(instant: datetime | None) -> str | None:
+    """The instant as the Kubernetes API writes times: whole seconds, UTC."""
+    return instant.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if instant else None
+
+
+def percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * ratio:.3g}"
+
+
+def evidence(verdict: WorkloadVerdict | None) -> list[dict[str, Any]]:
+    """Per GPU, what the verdict rests on."""
+    return [_gpu(gpu) for gpu in verdict.gpus] if verdict else []
+
+
+def _gpu(gpu: GpuEvidence) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "pod": gpu.pod,
+        "gpu": str(gpu.gpu),
+        "node": gpu.node,
+        "verdict": verdict_name(gpu.verdict),
+    }
+    if isinstance(gpu.verdict, Unknown):
+        shown["reason"] = str(gpu.verdict.reason)
+    shown["signals"] = [_signal(name, window) for name, window in gpu.windows.items()]
+    return shown
+
+
+def _signal(name: str, window: Window) -> dict[str, str]:
+    shown = {
+        "name": name,
+        "peakPercent": percent(window.peak_ratio),
+        "coveragePercent": f"{100 * window.coverage_ratio:.0f}",
+    }
+    if window.last_sample_at:
+        shown["lastSample"] = str(timestamp(window.last_sample_at))
+    return shown
+
+
+def prevailing(decisions: Sequence[Decision]) -> Decision | None:
+    """The decision that prevails, as KEDA combines triggers: any active one, else any without answer, else inactive."""
+    order = (Active, NoAnswer, Inactive)
+    return min(decisions, key=lambda decision: order.index(type(decision.answer)), default=None)
+
+
+_DECISION_FIELDS = (
+    "verdict",
+    "reason",
+    "message",
+    "evidence",
+    "evidenceOmitted",
+    "idleSince",
+    "suspendAt",
+    "keepUntil",
+)
+
+
+def decision_status(decision: Decision | None) -> dict[str, Any]:
+    """The fields of a ScalableWorkload's status that a decision fills. An absent field is None."""
+    if decision is None:
+        return dict.fromkeys(_DECISION_FIELDS)
+    listed = evidence(decision.verdict)
+    return {
+        "verdict": verdict_word(decision),
+        "reason": str(decision.answer.reason),
+        "message": decision.answer.message,
+        "evidence": listed[:EVIDENCE_LIMIT],
+        "evidenceOmitted": max(0, len(listed) - EVIDENCE_LIMIT) or None,
+        "idleSince": timestamp(decision.idle_since),
+        "suspendAt": timestamp(decision.suspend_at),
+        "keepUntil": timestamp(decision.policy.keep_until),
+    }
+
+
+_LONGEST_WARNING = timedelta(minutes=5)
+
+
+def is_warning_due(decision: Decision) -> bool:
+    """Whether the suspension is so near that its owner is warned: a third of `idleAfter` before, 5 minutes at most."""
+    if decision.suspend_at is None or decision.verdict is None or isinstance(decision.verdict.verdict, Unknown):
+        return False
+    return decision.suspend_at - decision.decided_at <= min(_LONGEST_WARNING, decision.policy.window / 3)
+
+
+# ----------------------------------------------------------------------------------------------------------- explain
+
+
+def explain(board: DecisionCache, key: Key) -> dict[str, Any] | None:
+    """Everything known about a ScaledObject, as JSON; None where it has not been evaluated."""
+    evaluation = board.evaluation
+    entry = evaluation.entries.get(key) if evaluation else None
+    if evaluation is None or entry is None:
+        return None
+    return {
+        "scaledObject": {"namespace": key[0], "name": key[1]},
+        "target": {"apiVersion": entry.target.api_version, "kind": entry.target.kind, "name": entry.target.name},
+        "evaluatedAt": evaluation.at.isoformat(),
+        "evaluationAgeSeconds": round(age.total_seconds(), 1) if (age := board.age) is not None else None,
+        "triggers": [_trigger(trigger) for trigger in entry.triggers.values()],
+        "problems": list(entry.problems),
+        "ignoredKeys": list(entry.ignored),
+    }
+
+
+def _trigger(trigger: EvaluatedTrigger) -> dict[str, Any]:
+    decision = trigger.decision
+    return {
+        "answer": answer_word(decision),
+        "reason": str(decision.answer.reason),
+        "message": decision.answer.message,
+        "desiredReplicas": decision.target.desired_replicas,
+        "phase": str(decision.target.phase),
+        "runningSince": _iso(decision.target.running_since),
+        "verdict": verdict_word(decision) or None,
+        "idleSince": _iso(decision.idle_since),
+        "suspendAt": _iso(decision.suspend_at),
+        "next": what_next(decision),
+        "settings": _settings(trigger.policy),
+        "gpus": evidence(decision.verdict),
+    }
+
+
+def _iso(instant: datetime | None) -> str | None:
+    return instant.isoformat() if instant else None
+
+
+def answer_word(decision: Decision) -> str:
+    """`active`, `inactive` or `error`: what KEDA gets."""
+    match decision.answer:
+        case Active():
+            return "active"
+        case Inactive():
+            return "inactive"
+        case NoAnswer():
+            return "error"
+
+
+def verdict_word(decision: Decision) -> str:
+    """`Idle`, `Busy` or `Unknown`; empty where the GPUs were not looked at."""
+    return verdict_name(decision.verdict.verdict) if decision.verdict is not None else ""
+
+
+def _settings(resolved: ResolvedPolicy) -> list[dict[str, str]]:
+    return [
+        {"name": shown, "value": describe(name, resolved.policy), "source": resolved.source_of(name)}
+        for name, shown in _POLICY_FIELDS.items()
+    ]
+
+
+def what_next(decision: Decision) -> str:
+    """What happens next and when, in a sentence."""
+    match decision.answer:
+        case NoAnswer():
+            return "KEDA gets an error and leaves the replicas as they are, until this is known again."
+        case Active(reason=DecisionReason.FINISHED) | Inactive(reason=DecisionReason.FINISHED):
+            return "Nothing: the workload has finished."
+        case Inactive(reason=DecisionReason.GPUS_IDLE | DecisionReason.RECLAIMED):
+            return "KEDA scales it to 0 at its next poll after its cooldownPeriod."
+        case Inactive():
+            return "It stays at 0 until a wake-up: kubectl scale, annotation idlegpu.io/wake, or a wake query."
+        case Active(reason=DecisionReason.WAKING):
+            return "KEDA scales it to 1 at its next poll, or at once with an external-push trigger."
+        case Active():
+            return _when_suspended(decision)
+
+
+def _when_suspended(decision: Decision) -> str:
+    policy = decision.policy
+    if decision.suspend_at is not None:
+        left = max(timedelta(0), decision.suspend_at - decision.decided_at)
+        at = timestamp(decision.suspend_at)
+        return f"If its GPUs stay quiet the answer turns inactive at {at}, in {format_duration(_whole(left))}."
+    if decision.target.running_since is None or decision.verdict is None:
+        return "It stays at 1; its GPUs are judged once all of its GPU pods run."
+    if policy.mode is EnforcementMode.OBSERVE:
+        return "It stays at 1 whatever its GPUs do: mode observe only reports."
+    if policy.reclaim is not Reclaim.ALWAYS:
+        return _UNTIL_TAKEN[policy.reclaim]
+    return f"It stays up while any work is seen; after {_quiet(policy)} without, the answer turns inactive."
+
+
+_UNTIL_TAKEN = {
+    Reclaim.ON_PRESSURE: "It stays up until a plan takes it for a gang that waits, and only while its GPUs are idle.",
+    Reclaim.PRIORITY_BOOST: "It stays up until Kueue preempts it, which is likelier while it is idle.",
+}
+
+
+def _quiet(policy: Policy) -> str:
+    return format_duration(policy.window)
+
+
+def _whole(duration: timedelta) -> timedelta:
+    return timedelta(seconds=round(duration.total_seconds()))
+
+
+def overview(board: DecisionCache) -> list[Mapping[str, Any]]:
+    """One line per ScaledObject, for the status page."""
+    entries = board.evaluation.entries if board.evaluation else {}
+    return [_line(key, entry) for key, entry in sorted(entries.items())]
+
+
+def _line(key: Key, entry: EvaluatedScaledObject) -> Mapping[str, Any]:
+    decision = prevailing([trigger.decision for trigger in entry.triggers.values()])
+    shown = {"namespace": key[0], "name": key[1], "target": str(entry.target), "problems": list(entry.problems)}
+    if decision is None:
+        return shown
+    return shown | {
+        "answer": answer_word(decision),
+        "reason": str(decision.answer.reason),
+        "message": decision.answer.message,
+        "phase": str(decision.target.phase),
+        "gpus": len(decision.verdict.gpus) if decision.verdict else 0,
+        "verdict": verdict_word(decision),
+        "idleSince": _iso(decision.idle_since),
+        "suspendAt": _iso(decision.suspend_at),
+    }

@@ -1,0 +1,319 @@
+"""Decides about every ScaledObject, once per interval, and publishes the decisions in the DecisionCache.
+
+Laws:
+
+* Ticks fall on multiples of the interval and judge what was true at that instant, so that replicas of the scaler that
+  see the same data decide the same.
+* Nothing is published before the window was rebuilt from the source once.
+* What cannot be known becomes a decision without an answer, with its reason; one bad ScaledObject harms no other.
+* Between ticks a ScaledObject whose objects changed is decided again at once, from the samples of the last tick:
+  after a client sets replicas to 1, the next poll of KEDA's must not get the answer from before.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+
+import structlog
+
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Decision, decide, needs_verdict
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Evaluation, Key
+from scaler.decision.sampling import RefreshResult, Sampler
+from scaler.decision.scale_subresources import ScaleSubresources
+from scaler.decision.scale_targets import ScaleTarget, find_target, unknown_target
+from scaler.decision.trigger_metadata import PolicyBounds, foreign_keys, parse_metadata, resolve_policy
+from scaler.decision.wake_queries import WakeQueries
+from scaler.errors import MetadataError
+from scaler.idleness.pods import GpuPod, judge
+from scaler.idleness.policy import Overrides, Policy, Trust, resolve
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust, judged_length
+from scaler.kube.objects.keda import ScaledObject, Trigger
+
+log = structlog.get_logger(__name__)
+
+_YIELD_EVERY = 16
+"""ScaledObjects evaluated before other tasks get the event loop again: about a millisecond."""
+
+_SETTLE = timedelta(milliseconds=10)
+"""Changes that come together are taken up together."""
+
+_EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
+
+
+def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> list[Trigger]:
+    """Those that ask this scaler: external ones with one of these `scalerAddress` values; without values, all."""
+    return [
+        each
+        for each in triggers
+        if each.type in _EXTERNAL_TRIGGERS and (not addresses or each.metadata.get("scalerAddress") in addresses)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    interval: timedelta
+    trust: Trust
+    defaults: Overrides = field(default_factory=Overrides)
+    max_window: timedelta = timedelta(hours=24)
+    max_view_age: timedelta = timedelta(minutes=3)
+    scaler_addresses: frozenset[str] = frozenset()
+    """`scalerAddress` values that mean this scaler; empty: all."""
+
+    @property
+    def bounds(self) -> PolicyBounds:
+        return PolicyBounds(defaults=self.defaults, max_window=self.max_window, collection_interval=self.trust.interval)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationTick:
+    """What one tick did, for telemetry."""
+
+    at: datetime
+    seconds: float
+    intake: RefreshResult
+    evaluation: Evaluation | None
+    """None where nothing was published."""
+
+
+def aligned(now: datetime, interval: timedelta) -> datetime:
+    """The newest multiple of the interval that is not after `now`, counted from the Unix epoch."""
+    seconds = interval.total_seconds()
+    return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
+
+
+class ChangedScaledObjects:
+    """Keys of ScaledObjects to evaluate again before the next tick."""
+
+    def __init__(self) -> None:
+        self._keys: set[Key] = set()
+        self._has_keys = asyncio.Event()
+
+    def add(self, key: Key) -> None:
+        """Request that it is evaluated again: it, or what it scales, has changed."""
+        self._keys.add(key)
+        self._has_keys.set()
+
+    async def take(self) -> set[Key]:
+        """Wait for keys, and for those that come together with them."""
+        await self._has_keys.wait()
+        await asyncio.sleep(_SETTLE.total_seconds())
+        self._has_keys.clear()
+        keys, self._keys = self._keys, set()
+        return keys
+
+
+@dataclass(kw_only=True)
+class Evaluator:
+    """The loop's parts. `observe` is called after every tick, `published` with every evaluation that is published."""
+
+    config: EvaluationConfig
+    cluster: ClusterState
+    scales: ScaleSubresources
+    sampler: Sampler
+    board: DecisionCache
+    demands: WakeQueries = field(default_factory=WakeQueries)
+    changed: ChangedScaledObjects = field(default_factory=ChangedScaledObjects)
+    observe: Callable[[EvaluationTick], None] = lambda _: None
+    published: Callable[[Evaluation], None] = lambda _: None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    last_tick_at: float = field(default=float("-inf"), init=False)
+    """Monotonic time at which the last tick ended, well or not: the loop's heartbeat."""
+    _doubt: Unknown | None = field(default=None, init=False)
+    """What the last tick's samples are not trusted for."""
+    _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    """A change that comes during a tick is taken up after it, or the tick would publish what was before."""
+
+    async def run(self) -> None:
+        """Tick for ever. An internal error is logged; the answers in the DecisionCache then expire."""
+        while True:
+            try:
+                await self.tick(self.clock())
+            except Exception:
+                log.exception("evaluation failed; its answers expire")
+            self.last_tick_at = asyncio.get_running_loop().time()
+            await self._sleep_until_due()
+
+    async def _sleep_until_due(self) -> None:
+        """Sleep to the next multiple of the interval and never short of it: a tick before would repeat the last one."""
+        interval = self.config.interval
+        now = self.clock()
+        due = aligned(now, interval) + interval
+        while timedelta(0) < (left := due - now) <= interval:
+            await asyncio.sleep(left.total_seconds())
+            now = self.clock()
+
+    # ---- between ticks
+
+    async def follow(self) -> None:
+        """Evaluate changed ScaledObjects again, for ever."""
+        while True:
+            keys = await self.changed.take()
+            try:
+                async with self._deciding:
+                    await self.redecide(keys)
+            except Exception:
+                log.exception("a change could not be taken up; the next tick will")
+
+    async def redecide(self, keys: Iterable[Key]) -> None:
+        """Decide these again as of the last tick, from the objects as they are now."""
+        evaluation = self.board.evaluation
+        found = [each for key in keys if (each := self.cluster.scaled_objects.get(*key))]
+        if evaluation is None or not found:
+            return
+        await self.scales.refresh(self._with_own_triggers(found))
+        doubts = self._view_doubts(found)
+        entries = {each.metadata.key: self._decided(each, evaluation.at, doubts) for each in found}
+        self.board.amend({key: entry for key, entry in entries.items() if entry is not None})
+        self.published(self.board.evaluation or evaluation)
+
+    # ---- the tick
+
+    async def tick(self, now: datetime) -> Evaluation | None:
+        """Read, decide, publish. Returns what was published."""
+        started = asyncio.get_running_loop().time()
+        at = aligned(now, self.config.interval)
+        scaled_objects = sorted(self.cluster.scaled_objects.items(), key=lambda each: each.metadata.key)
+        intake = await self.sampler.refresh(end=at, span=self._span(scaled_objects))
+        self._doubt = intake.doubt
+        await self.demands.ask(at)
+        own = self._with_own_triggers(scaled_objects)
+        await self.scales.refresh(own)
+        self.scales.forget_others(own)
+        evaluation = None
+        missing = self._why_not_yet(intake)
+        if missing:
+            self.board.explain_cold_start(missing)
+        else:
+            async with self._deciding:
+                evaluation = await self._evaluate(scaled_objects, at)
+                self.board.publish(evaluation)
+            self.published(evaluation)
+        seconds = asyncio.get_running_loop().time() - started
+        self.observe(EvaluationTick(at=at, seconds=seconds, intake=intake, evaluation=evaluation))
+        return evaluation
+
+    def _why_not_yet(self, intake: RefreshResult) -> str:
+        """What is missing for the first evaluation; empty where nothing is, or where there was one before."""
+        if not isfinite(self.cluster.view_age_s):
+            return f"the Kubernetes API has not listed everything yet ({self.cluster.unlisted})"
+        if self.sampler.is_backfilled or self.board.is_ready:
+            return ""
+        return intake.doubt.message if intake.doubt else "the window is being rebuilt from the metrics source"
+
+    def _view_doubts(self, scaled_objects: Iterable[ScaledObject]) -> dict[str, Unknown | None]:
+        """Why the copies are not to be believed, by namespace."""
+        namespaces = {each.metadata.namespace for each in scaled_objects}
+        return {namespace: self._view_doubt(namespace) for namespace in namespaces}
+
+    def _view_doubt(self, namespace: str) -> Unknown | None:
+        age_s, limit = self.cluster.view_age_in(namespace), self.config.max_view_age
+        if age_s <= limit.total_seconds():
+            return None
+        if unlisted := self.cluster.unlisted_in(namespace):
+            message = f"namespace {namespace} cannot be seen whole ({unlisted}); pods may run unseen"
+            return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
+        since = f"for {int(age_s)} s"
+        return Unknown(
+            reason=UnknownReason.STALE_CLUSTER_VIEW,
+            message=f"the Kubernetes API has not been heard of {since}; pods may have changed unseen",
+        )
+
+    def _span(self, scaled_objects: Sequence[ScaledObject]) -> timedelta:
+        """The longest window that any trigger asks for, so that all are judged from one history."""
+        longest = resolve(("settings", self.config.defaults)).policy.idle_after
+        for trigger in (trigger for each in scaled_objects for trigger in self._own_triggers(each)):
+            try:
+                longest = max(longest, parse_metadata(trigger.metadata).idle_after or timedelta(0))
+            except MetadataError:
+                continue  # reported where the trigger is evaluated
+        return min(longest, self.config.max_window)
+
+    async def _evaluate(self, scaled_objects: Sequence[ScaledObject], at: datetime) -> Evaluation:
+        doubts = self._view_doubts(scaled_objects)
+        entries: dict[Key, EvaluatedScaledObject] = {}
+        for count, each in enumerate(scaled_objects):
+            entry = self._decided(each, at, doubts)
+            if entry is not None:
+                entries[each.metadata.key] = entry
+            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        return Evaluation.of(entries, at=at)
+
+    def _decided(
+        self, scaled_object: ScaledObject, at: datetime, view_doubts: Mapping[str, Unknown | None]
+    ) -> EvaluatedScaledObject | None:
+        """The ScaledObject's entry; None where no trigger names this scaler."""
+        triggers = self._own_triggers(scaled_object)
+        if not triggers:
+            return None
+        key = scaled_object.metadata.key
+        try:
+            return self._entry(self._target(scaled_object, at, view_doubts[key[0]]), scaled_object, triggers, at)
+        except Exception as error:
+            # Objects are written by tenants. What one of them provokes must not take the answers from all others.
+            log.exception("a ScaledObject could not be decided", scaled_object="/".join(key))
+            problem = f"internal error while it was decided ({error!r}); please report it with the scaler's log"
+            reference = scaled_object.spec.scale_target_ref
+            return EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
+
+    def _target(self, scaled_object: ScaledObject, at: datetime, view_doubt: Unknown | None) -> ScaleTarget:
+        if view_doubt is not None:
+            return unknown_target(view_doubt)
+        demand = self.demands.of(scaled_object.metadata.key)
+        return find_target(scaled_object, self.cluster, self.scales, demand=demand, at=at)
+
+    def _with_own_triggers(self, scaled_objects: Iterable[ScaledObject]) -> list[ScaledObject]:
+        """The ScaledObjects with a trigger that names this scaler."""
+        return [each for each in scaled_objects if self._own_triggers(each)]
+
+    def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
+        return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)
+
+    def _entry(
+        self, target: ScaleTarget, scaled_object: ScaledObject, triggers: Sequence[Trigger], at: datetime
+    ) -> EvaluatedScaledObject:
+        found: dict[Overrides, EvaluatedTrigger] = {}
+        problems: list[str] = []
+        doubt = self._doubt or self.demands.doubt_in(scaled_object.metadata.namespace)
+        for trigger in triggers:
+            try:
+                overrides = parse_metadata(trigger.metadata)
+                policy = resolve_policy(overrides, target.annotations, self.config.bounds)
+            except MetadataError as error:
+                problems.append(str(error))
+            else:
+                found[overrides] = EvaluatedTrigger(
+                    decision=self._decide(target, policy.policy, at, doubt), policy=policy
+                )
+        return EvaluatedScaledObject(
+            target=scaled_object.spec.scale_target_ref,
+            triggers=found,
+            problems=tuple(problems),
+            ignored=tuple(sorted({key for trigger in triggers for key in foreign_keys(trigger.metadata)})),
+            pods=target.pods,
+        )
+
+    def _decide(self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None) -> Decision:
+        verdict = self._verdict(target.pods, policy, at, doubt) if needs_verdict(target.state) else None
+        return decide(target.state, verdict, policy=policy, now=at)
+
+    def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
+        """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
+        policy = resolve(("settings", self.config.defaults)).policy
+        return self._verdict([pod], policy, at, self._doubt or self._view_doubt(pod.namespace))
+
+    def _verdict(self, pods: Sequence[GpuPod], policy: Policy, at: datetime, doubt: Unknown | None) -> WorkloadVerdict:
+        judged = judge(pods, self.sampler.history, policy=policy, trust=self.config.trust, end=at)
+        return distrust(judged, doubt or self._unread(policy, at))
+
+    def _unread(self, policy: Policy, at: datetime) -> Unknown | None:
+        """Why the window cannot be judged yet: a part of it was not read back since the start, or since it grew."""
+        begin, since = at - judged_length(policy=policy, trust=self.config.trust), self.sampler.since
+        if since <= begin:
+            return None
+        back_to = f"{since:%H:%M:%S} UTC; the window begins at {begin:%H:%M:%S}"
+        return Unknown(reason=UnknownReason.COLD_START, message=f"samples were read back to {back_to}")

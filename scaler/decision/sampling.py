@@ -1,0 +1,204 @@
+"""Keeps the history of every GPU's signals in step with the metrics source, with one read per signal and tick.
+
+Laws:
+
+* A read that failed, or a part of which cannot be read, leaves a doubt about all that it should have brought.
+* A read reaches back to the newest sample that the ones before have brought, so an outage leaves no hole that the
+  source could fill: neither one in which it did not answer, nor one in which it answered with nothing.
+* No read is longer than an hour, because its answer must fit the source's limits whatever window a tenant asks for.
+  The first one brings the last hour. Of a longer window each tick reads one older hour more until it is whole; until
+  then its verdict is Unknown for want of samples, and those of shorter windows do not wait for it.
+* How many reads a tick makes depends on the number of signals, never on the number of workloads.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from scaler.errors import SourceError
+from scaler.idleness.durations import format_duration
+from scaler.idleness.gpu import GpuSeries, Signal, identify
+from scaler.idleness.history import History
+from scaler.idleness.policy import Trust
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.relabel import RelabelRules, relabel
+from scaler.idleness.verdict import Unknown
+from scaler.samples.source import RawSeries, SignalReading, SignalSource
+
+_YIELD_EVERY = 128
+"""Series taken in before other tasks get the event loop again: about a millisecond."""
+_LONGEST_READ = timedelta(hours=1)
+"""About 50 MiB of answer for 10,000 GPUs that are collected every 30 s."""
+_DATE_RESOLUTION = timedelta(seconds=1)
+"""A server's clock is known from a header that counts whole seconds."""
+
+
+@dataclass(slots=True)
+class RefreshResult:
+    """What one refresh took in."""
+
+    doubt: Unknown | None = None
+    """Why the samples cannot be trusted to be complete up to now; None where they can."""
+    series: int = 0
+    samples: int = 0
+    blanks: int = 0
+    """Samples that were no measurements."""
+    unattributed: int = 0
+    """Series that were dropped by relabelling, or name no GPU or no pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one read asks for."""
+
+    signal: Signal
+    start: datetime
+    end: datetime
+    is_newest: bool
+    """Whether it brings what is new; else it goes back into the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """From when to when a signal was read without a break, and the time of the newest sample that was taken in."""
+
+    since: datetime
+    until: datetime
+    newest: datetime
+
+
+class Sampler:
+    """The history and the reads that keep it current."""
+
+    def __init__(
+        self,
+        source: SignalSource,
+        *,
+        signals: Sequence[Signal],
+        rules: RelabelRules,
+        trust: Trust,
+        overlap: timedelta,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._source = source
+        self._rules = rules
+        self._trust = trust
+        self._overlap = overlap
+        self._clock = clock
+        self._reaches: dict[str, _Reach] = {}
+        """By signal."""
+        self._oldest = datetime.max.replace(tzinfo=UTC)
+        """The begin of the slot in which the span begins, at the latest."""
+        self._identities: dict[str, dict[bytes, GpuSeries | None]] = {}
+        self.history = History(signals=signals, interval=trust.interval, span=trust.interval)
+
+    @property
+    def is_backfilled(self) -> bool:
+        """Whether every signal was read. Where a window is longer than one read, it says so by what it lacks."""
+        return len(self._reaches) == len(self.history.signals)
+
+    @property
+    def since(self) -> datetime:
+        """From when on every signal was read without a break. What was before may have been work."""
+        never = datetime.max.replace(tzinfo=UTC)
+        return max((reach.since for reach in self._reaches.values()), default=never) if self.is_backfilled else never
+
+    async def refresh(self, *, end: datetime, span: timedelta) -> RefreshResult:
+        """Read what is new up to `end`, and hold at least `span` of it, or come nearer to that by an hour.
+
+        A longer span than before is a new history, and so is an earlier end, as after a clock was set back: the whole
+        window is read again.
+        """
+        if span > self.history.span or any(end < reach.until for reach in self._reaches.values()):
+            self.history = History(
+                signals=self.history.signals, interval=self._trust.interval, span=max(span, self.history.span)
+            )
+            self._reaches.clear()
+        self._oldest = end - self.history.span - 2 * self._trust.interval
+        intake = RefreshResult()
+        parts = [part for signal in self.history.signals for part in self._parts(signal, end)]
+        readings = await asyncio.gather(*(self._read(part) for part in parts))
+        for part, reading in zip(parts, readings, strict=True):
+            doubt = reading if isinstance(reading, Unknown) else await self._use(part, reading, intake)
+            if part.is_newest:
+                intake.doubt = intake.doubt or doubt
+        self.history.forget_before(self._oldest)
+        return intake
+
+    def _parts(self, signal: Signal, end: datetime) -> Iterator[_Part]:
+        """What is to be read of a signal: what is new, and where the window is not whole yet, an older part of it."""
+        reach, start = self._reaches.get(signal.name), max(self._oldest, end - _LONGEST_READ)
+        if reach is None:
+            yield _Part(signal, start, end, is_newest=True)
+            return
+        # Samples that were scraped directly may be younger than the instant that is judged.
+        yield _Part(signal, max(start, min(reach.newest, end) - self._overlap), end, is_newest=True)
+        if reach.since > self._oldest:
+            yield _Part(signal, max(self._oldest, reach.since - _LONGEST_READ), reach.since, is_newest=False)
+
+    async def _read(self, part: _Part) -> SignalReading | Unknown:
+        try:
+            reading = await self._source.read(part.signal, start=part.start, end=part.end)
+        except SourceError as error:
+            return _unavailable(part.signal, error)
+        return self._skewed(reading) or reading
+
+    def _skewed(self, reading: SignalReading) -> Unknown | None:
+        if reading.server_time is None:
+            return None
+        skew = abs(self._clock() - reading.server_time)
+        if skew <= self._trust.max_clock_skew + _DATE_RESOLUTION:
+            return None
+        return Unknown(
+            reason=UnknownReason.CLOCK_SKEW,
+            message=f"the metrics source's clock differs from the scaler's by {format_duration(skew)} "
+            f"(limit {format_duration(self._trust.max_clock_skew)}); windows would be misplaced",
+        )
+
+    async def _use(self, part: _Part, reading: SignalReading, intake: RefreshResult) -> Unknown | None:
+        """Why the reading is not to be trusted to be complete, after it was taken in as far as it can be read."""
+        try:
+            newest = await self._take_in(part, reading, intake)
+        except SourceError as error:
+            return _unavailable(part.signal, error)
+        reach = self._reaches.get(part.signal.name, _Reach(part.start, part.start, part.start))
+        if part.is_newest:
+            # GPUs without a pod do not require their whole window to be read at every tick; no GPU at all does.
+            newest = newest or (part.end if reading.series else reach.newest)
+            since = reach.since if part.start <= reach.until else part.start
+            self._reaches[part.signal.name] = _Reach(since, part.end, newest)
+        elif reach.since == part.end:
+            self._reaches[part.signal.name] = replace(reach, since=part.start)
+        return None
+
+    async def _take_in(self, part: _Part, reading: SignalReading, intake: RefreshResult) -> datetime | None:
+        """The time of the newest sample, None where no pod has any. Raises: SourceError."""
+        name = part.signal.name
+        known, seen = self._identities.get(name, {}), dict[bytes, GpuSeries | None]()
+        newest_s = 0.0
+        for count, series in enumerate(reading.series):
+            key = series.key
+            identity = seen[key] = known[key] if key in known else self._identify(series)
+            if identity is None:
+                intake.unattributed += 1
+            else:
+                samples = series.samples()
+                intake.blanks += self.history.record(part.signal, identity, samples)
+                intake.samples += len(samples)
+                if samples:
+                    newest_s = max(newest_s, samples[-1][0])
+            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        intake.series += len(reading.series)
+        if part.is_newest:
+            self._identities[name] = seen
+        return datetime.fromtimestamp(newest_s, UTC) if newest_s else None
+
+    def _identify(self, series: RawSeries) -> GpuSeries | None:
+        labels = relabel(series.labels(), self._rules)
+        return None if labels is None else identify(labels)
+
+
+def _unavailable(signal: Signal, error: SourceError) -> Unknown:
+    return Unknown(reason=UnknownReason.SOURCE_UNAVAILABLE, message=f"{signal.name}: {error}")

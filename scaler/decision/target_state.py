@@ -1,0 +1,281 @@
+"""In which phase is a scale target? ScalableWorkload × Kueue Workload, or replicas × pods → one phase.
+
+Only observed state counts.
+
+Asked to be at 0:
+
+| Workload                            | phase                     |
+|-------------------------------------|---------------------------|
+| none                                | NoWorkload                |
+| finished                            | Finished                  |
+| a plain Pod's, or another's already | Refused                   |
+| admitted, its plan not carried out  | HeldForPlan               |
+| not admitted, with a plan's grant   | WaitingForQuota           |
+| active                              | Suspending                |
+| inactive, not by us                 | Suspending                |
+| inactive, quota still reserved      | Suspending                |
+| inactive, pods still there          | Suspending                |
+| inactive, no pods                   | Suspended                 |
+
+Asked to be at 1:
+
+| Workload                            | phase                     |
+|-------------------------------------|---------------------------|
+| none                                | NoWorkload                |
+| finished                            | Finished                  |
+| a plain Pod's, or another's already | Refused                   |
+| inactive by us, quota reserved      | Suspending                |
+| inactive by us                      | Resuming                  |
+| inactive by another client          | DeactivatedByOther        |
+| active, no quota                    | WaitingForQuota           |
+| active, quota, not admitted         | WaitingForAdmissionChecks |
+| admitted, GPU pods not all running  | Starting                  |
+| admitted, all GPU pods running      | Running                   |
+
+What is done next about a ScalableWorkload follows from its phase: `scaler.suspension.transitions`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from scaler.idleness.pods import TERMINAL, GpuPod
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.verdict import Unknown
+
+
+class Phase(StrEnum):
+    """How far a target is from what it is asked to be: `status.phase` of a ScalableWorkload.
+
+    Any other kind of target is Suspended, Starting or Running.
+    """
+
+    NO_WORKLOAD = "NoWorkload"
+    FINISHED = "Finished"
+    REFUSED = "Refused"
+    HELD = "HeldForPlan"
+    """A plan asks it to be at 0, and waits for the others that it asks: all are deactivated together, or none is."""
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    RESUMING = "Resuming"
+    DEACTIVATED_BY_OTHER = "DeactivatedByOther"
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
+    STARTING = "Starting"
+    RUNNING = "Running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedWorkload:
+    """A Kueue Workload as observed, reduced to what a suspension depends on."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    active: bool
+    finished: bool
+    quota_reserved: bool
+    admitted: bool
+    suspended_by_us: bool
+    """Whether it carries our annotation, written in the same patch that deactivated it."""
+    suspended_at: datetime | None = None
+    """When that was, as the annotation says."""
+    eviction_reason: str = ""
+    """Reason of the Evicted=True condition; empty where it is not evicted."""
+    status_message: str = ""
+    """Kueue's own words on why it is not admitted."""
+    is_plain_pod: bool = False
+    """Owned by a Pod that is not part of a group: deactivation deletes the pod and nothing is left to come back."""
+    expected_gpu_pods: int = 0
+    """Pods with GPUs that it was admitted with, less those Kueue knows to be done."""
+    queue: str = ""
+    cluster_queue: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedTarget:
+    """Everything observed about one ScalableWorkload."""
+
+    desired_replicas: int
+    workload: ObservedWorkload | None
+    pods: Sequence[GpuPod] = ()
+    was_bound: bool = False
+    """Whether a Workload was found for it before."""
+    wake_request: str = ""
+    wakes_foreign: bool = False
+    """Whether its owner explicitly asked to run again what another client deactivated."""
+    grant: str = ""
+    """The plan that may take it for a gang that waits, in words."""
+    is_held: bool = False
+    """Whether it has a grant, even one that has expired or cannot be read: the PlanExecutor removes that."""
+    taken_by: str = ""
+    """The older ScalableWorkload that scales the same Workload; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """A target as observed: how far it is, since when it runs, and what its owner requests."""
+
+    desired_replicas: int
+    phase: Phase
+    message: str = ""
+    """The phase in words, such as Kueue's own on why it waits."""
+    running_since: datetime | None = None
+    """When the newest of its GPU pods' containers started running; never the creation time."""
+    wake_request: str = ""
+    """What asks for a suspended target to run again, in words; empty where nothing does."""
+    demand: str = ""
+    """What asks for it to run for as long as the demand lasts, in words. Suspending it would only wake it again."""
+    grant: str = ""
+    """The plan that may take it for a gang that waits, in words; empty where none may."""
+    doubt: Unknown | None = None
+    """Why the target itself cannot be known: it vanished, is refused, or its policy is invalid."""
+    is_plannable: bool = True
+    """Whether plans can take it: they are about quota, and only a ScalableWorkload's is known."""
+
+    @property
+    def admitted_replicas(self) -> int:
+        """`status.replicas` of a ScalableWorkload: 1 only while Kueue has it admitted."""
+        return int(self.phase in {Phase.RUNNING, Phase.STARTING, Phase.HELD})
+
+
+def state_of(target: ObservedTarget) -> TargetState:
+    """The state of the ScalableWorkload."""
+    phase, message = _phase(target)
+    return TargetState(
+        desired_replicas=target.desired_replicas,
+        phase=phase,
+        message=message,
+        running_since=running_since(target.pods),
+        wake_request=target.wake_request,
+        grant=target.grant,
+        doubt=_doubt(target, phase, message),
+    )
+
+
+_Found = tuple[Phase, str]
+"""A phase and what it means, in words."""
+
+
+def _phase(target: ObservedTarget) -> _Found:
+    workload = target.workload
+    if workload is None:
+        return Phase.NO_WORKLOAD, f"its Kueue Workload {'has vanished' if target.was_bound else 'does not exist (yet)'}"
+    if target.taken_by:
+        taken = f"ScalableWorkload {target.taken_by} scales Workload {workload.name} already; delete one of the two"
+        return Phase.REFUSED, taken
+    if workload.finished:
+        return Phase.FINISHED, f"Workload {workload.name} has finished"
+    if workload.is_plain_pod:
+        return Phase.REFUSED, _REFUSAL
+    return (_phase_at_zero if target.desired_replicas == 0 else _phase_at_one)(target, workload)
+
+
+_REFUSAL = (
+    "the Workload belongs to a plain Pod: deactivating it would delete the pod with nothing left to resume; "
+    "point the ScaledObject at the Deployment or StatefulSet that owns the pod"
+)
+
+
+def _phase_at_zero(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
+    if workload.active and target.is_held:
+        return _phase_held(workload)
+    if workload.active:
+        return Phase.SUSPENDING, "deactivating the Workload"
+    if not workload.suspended_by_us:
+        return Phase.SUSPENDING, "was inactive already; recording that it stays inactive"
+    if workload.quota_reserved:
+        return Phase.SUSPENDING, "deactivated; Kueue still holds its quota"
+    if ending := [pod for pod in target.pods if pod.phase not in TERMINAL]:
+        return Phase.SUSPENDING, f"quota released; {len(ending)} pod(s) still end"
+    return Phase.SUSPENDED, "deactivated, quota released, no pod left"
+
+
+def _phase_held(workload: ObservedWorkload) -> _Found:
+    """A Workload that Kueue has preempted meanwhile waits for quota like any other, and its plan does without it."""
+    if workload.admitted:
+        return Phase.HELD, "waiting until all workloads of its plan are scaled to 0"
+    return Phase.WAITING_FOR_QUOTA, _why_it_waits(workload)
+
+
+def _phase_at_one(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
+    if not workload.active:
+        return _phase_inactive(target, workload)
+    if not workload.quota_reserved:
+        return Phase.WAITING_FOR_QUOTA, _why_it_waits(workload)
+    if not workload.admitted:
+        return Phase.WAITING_FOR_CHECKS, workload.status_message or "waiting for admission checks"
+    running = running_gpu_pods(target.pods)
+    if len(running) < workload.expected_gpu_pods or len(running) < len(gpu_pods(target.pods)):
+        return Phase.STARTING, f"{len(running)} of {workload.expected_gpu_pods} GPU pods run"
+    return Phase.RUNNING, f"admitted by {workload.cluster_queue or 'its ClusterQueue'}; all GPU pods run"
+
+
+def _phase_inactive(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
+    if not (workload.suspended_by_us or target.wakes_foreign):
+        why = f" ({workload.eviction_reason})" if workload.eviction_reason else ""
+        message = f"another client set spec.active to false{why}; set annotation idlegpu.io/wake to run it again"
+        return Phase.DEACTIVATED_BY_OTHER, message
+    if workload.quota_reserved:
+        return Phase.SUSPENDING, "scaled to 1 again; waiting until Kueue has released its quota"
+    return Phase.RESUMING, "activating the Workload"
+
+
+def _why_it_waits(workload: ObservedWorkload) -> str:
+    if workload.eviction_reason.startswith("DeactivatedDueTo"):
+        return (
+            f"Kueue deactivated it ({workload.eviction_reason}) and does not queue it again by itself; stop and resume "
+            "its LocalQueue (stopPolicy Hold, then None), or set condition Requeued=True with reason Reactivated"
+        )
+    return workload.status_message or "waiting for quota"
+
+
+def _doubt(target: ObservedTarget, phase: Phase, message: str) -> Unknown | None:
+    is_active = target.workload is not None and target.workload.active
+    match phase:
+        case Phase.REFUSED:
+            return Unknown(reason=UnknownReason.UNSUPPORTED_WORKLOAD, message=message)
+        case Phase.NO_WORKLOAD if target.was_bound:
+            return Unknown(reason=UnknownReason.WORKLOAD_MISSING, message=message)
+        case Phase.SUSPENDING if is_active:
+            return Unknown(reason=UnknownReason.SUSPENDING, message="scaled to 0; its Workload is still active")
+        case Phase.RUNNING if not gpu_pods(target.pods):
+            return Unknown(reason=UnknownReason.NO_GPU_PODS, message="no pod of the Workload requests a GPU")
+    return None
+
+
+def gpu_pods(pods: Sequence[GpuPod]) -> list[GpuPod]:
+    """The pods on whose GPUs the workload runs or is about to."""
+    return [pod for pod in pods if pod.is_member]
+
+
+def running_gpu_pods(pods: Sequence[GpuPod]) -> list[GpuPod]:
+    """The GPU pods all of whose containers run."""
+    return [pod for pod in gpu_pods(pods) if pod.is_running]
+
+
+def running_since(pods: Sequence[GpuPod]) -> datetime | None:
+    """When the newest container of the newest GPU pod started running; None while any of them does not run."""
+    starts = [pod.running_since for pod in gpu_pods(pods) if pod.is_running and pod.running_since]
+    return max(starts) if starts and len(starts) == len(gpu_pods(pods)) else None
+
+
+def state_of_scale(*, replicas: int, pods: Sequence[GpuPod], wake_request: str = "") -> TargetState:
+    """The state of a Deployment, StatefulSet or any other kind that scales its own pods.
+
+    A target of which no pod with GPUs is seen counts as starting, for ever if need be: that holds it.
+    """
+    holders, running = gpu_pods(pods), running_gpu_pods(pods)
+    phase = Phase.RUNNING if len(running) == len(holders) >= max(1, replicas) else Phase.STARTING
+    return TargetState(
+        desired_replicas=replicas,
+        phase=phase if replicas else Phase.SUSPENDED,
+        message=f"{len(running)} of {max(replicas, len(holders))} GPU pods run"
+        if holders
+        else "it has no pod that requests a GPU",
+        running_since=running_since(pods),
+        wake_request=wake_request,
+        is_plannable=False,
+    )

@@ -1,0 +1,267 @@
+"""What does the owner of a ScaledObject ask for? Trigger metadata (strings) → policy overrides.
+
+| key                    | meaning                                         | written as                         |
+|------------------------|-------------------------------------------------|------------------------------------|
+| idleAfter              | quiet this long before the answer is 0          | a duration above 0: 30m, 1h30m     |
+| warmUp                 | answer 1 this long after the containers started | a duration, 0s for none            |
+| activeAbove            | a GPU signal that reaches this share shows work | a percentage above 0 %: 1%, 0.5 %  |
+| gpus                   | the GPUs that must be idle                      | all, any, quorum:0.8               |
+| mode                   | suspend, or only report                         | enforce, observe                   |
+| reclaim                | what takes its quota away while it is idle      | Always, OnPressure, PriorityBoost  |
+| idleAfterUnderPressure | quiet this long before a plan may take it       | a duration up to idleAfter: 5m     |
+| keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
+
+Laws of this file:
+
+* Metadata is a tenant's input. It sets these eight values, within bounds, and nothing else: no URL, no query.
+* All problems are reported at once, so that an owner does not fix them one KEDA event at a time.
+* A misspelt key of this scaler is an error. To ignore it is to apply a default that its owner believes replaced, and to
+  suspend a workload that was only to be observed.
+* KEDA hands over the whole map: its own keys and those of other tools pass.
+
+`activeAbove` needs its `%`, because for the same thing some write 0.01 and others 1. Two characters are cheaper than
+being wrong by a hundred about what counts as work.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from scaler.errors import MetadataError
+from scaler.idleness.durations import format_duration, parse_duration
+from scaler.idleness.policy import (
+    EnforcementMode,
+    GpuRule,
+    Overrides,
+    Reclaim,
+    ResolvedPolicy,
+    resolve,
+    under_pressure_problem,
+)
+
+KEDA_KEYS = frozenset(
+    {"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"}
+)
+"""Keys that KEDA reads itself and passes on. Source: KEDA, pkg/scalers/external_scaler.go."""
+
+LONGEST_DURATION = timedelta(days=30)
+"""The samples kept in memory reach back as far as the longest `idleAfter` of any tenant, so there has to be a limit."""
+
+_LONGEST_VALUE = 60
+"""Characters. No sensible value is longer, and an error that repeats it has to fit a gRPC trailer and an Event."""
+
+
+def parse_metadata(metadata: Mapping[str, str]) -> Overrides:
+    """The policy fields that the trigger metadata sets.
+
+    Raises: MetadataError listing every problem, in the order of the keys.
+    """
+    return _parse(frozenset(item for item in metadata.items() if _intended_key(item[0])))
+
+
+def foreign_keys(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys that neither this scaler nor KEDA reads, sorted. They have no effect, and `explain` says so."""
+    return tuple(sorted(key for key in metadata if key not in KEDA_KEYS and not _intended_key(key)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyBounds:
+    """What the operator sets about the policies of all triggers."""
+
+    defaults: Overrides
+    max_window: timedelta
+    """Longest `idleAfter`."""
+    collection_interval: timedelta
+    """Time between two samples; nothing can be seen in less."""
+
+
+def resolve_policy(
+    trigger: Overrides, annotations: Iterable[tuple[str, Overrides]], bounds: PolicyBounds
+) -> ResolvedPolicy:
+    """The policy of a trigger. `annotations` are nearer than its metadata, the last one nearest.
+
+    Raises: MetadataError where it is out of bounds.
+    """
+    nearer = (each for each in annotations if each[1] != _SILENT)
+    resolved = _resolve(("settings", bounds.defaults), ("trigger metadata", trigger), *nearer)
+    longest, shortest = resolved.policy.idle_after, resolved.policy.idle_after_if_pressed
+    if longest > bounds.max_window:
+        raise MetadataError(
+            f"trigger metadata 'idleAfter': {format_duration(longest)} is longer than the "
+            f"operator allows ({format_duration(bounds.max_window)}, evaluation.maxWindow of the settings)"
+        )
+    if shortest < bounds.collection_interval:
+        key = "idleAfter" if longest < bounds.collection_interval else "idleAfterUnderPressure"
+        raise MetadataError(
+            f"trigger metadata '{key}': {format_duration(shortest)} is shorter than the time "
+            f"between two samples ({format_duration(bounds.collection_interval)}, trust.collectionInterval of the "
+            "settings); nothing could be seen in it"
+        )
+    return resolved
+
+
+_SILENT = Overrides()
+_resolve = lru_cache(maxsize=1024)(resolve)
+"""Most triggers are set alike, and what is alike is one object."""
+
+
+# Only valid metadata is remembered (an exception is not), and only our part of it. So a tenant cannot fill the memory
+# with what is ignored, and ScaledObjects that are set alike share an entry.
+@lru_cache(maxsize=8192)
+def _parse(items: frozenset[tuple[str, str]]) -> Overrides:
+    given: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, text in sorted(items):
+        try:
+            field = _field(key)
+            given[field.name] = _value(field, text.strip())
+        except ValueError as problem:
+            problems.append(f"trigger metadata {_clipped(key)}: {problem}")
+    if too_long := under_pressure_problem(given.get("idle_after"), given.get("idle_after_under_pressure")):
+        problems.append(f"trigger metadata 'idleAfterUnderPressure': {too_long}")
+    if problems:
+        raise MetadataError(" | ".join(problems))
+    return Overrides(**given)
+
+
+class _Field(NamedTuple):
+    name: str
+    """The field of `Overrides`."""
+    parse: Callable[[str], Any]
+    """Raises ValueError saying what is wrong and what to write."""
+    example: str
+
+
+def _field(key: str) -> _Field:
+    if key in _FIELDS:
+        return _FIELDS[key]
+    intended = _intended_key(key)
+    if key.lower().endswith("fromenv"):
+        raise ValueError(
+            f"values from a container's environment are not read; write {intended!r} with the value itself"
+        )
+    raise ValueError(f"is not a key of this scaler; did you mean {intended!r}?")
+
+
+def _value(field: _Field, text: str) -> Any:
+    if not text:
+        raise ValueError(f"the value is empty; write for example {field.example!r} or leave the key out")
+    if len(text) > _LONGEST_VALUE:
+        raise ValueError(f"{_clipped(text)} is too long to be a value; write for example {field.example!r}")
+    return field.parse(text)
+
+
+def _clipped(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…")
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        duration = parse_duration(text)
+    except OverflowError:
+        duration = timedelta.max
+    if duration > LONGEST_DURATION:
+        raise ValueError(f"{text!r} is too long; write at most '{format_duration(LONGEST_DURATION)}'")
+    return duration
+
+
+def _positive_duration(text: str) -> timedelta:
+    duration = _duration(text)
+    if not duration:
+        raise ValueError(f"{text!r} leaves no time to be idle in; write a duration above 0, for example '30m'")
+    return duration
+
+
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)(\s*%)?")
+
+
+def _percentage(text: str) -> float:
+    """The ratio 0..1 that a percentage means."""
+    match = _NUMBER.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a percentage; write for example '1%'")
+    number, sign = match.groups()
+    if not sign:
+        raise ValueError(f"{text!r} is ambiguous without a % sign; {_percentage_suggestion(float(number))}")
+    ratio = float(number) / 100
+    if not 0 < ratio <= 1:
+        raise ValueError(f"{text!r} is out of range; write a percentage above 0% and up to 100%")
+    return ratio
+
+
+def _percentage_suggestion(number: float) -> str:
+    if 0 < number < 1:
+        return f"write '{number * 100:g}%' or '{number:g}%'"
+    return f"write '{number:g}%'" if 1 <= number <= 100 else "write for example '1%'"
+
+
+def _mode(text: str) -> EnforcementMode:
+    try:
+        return EnforcementMode(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a mode; write 'observe' or 'enforce'") from None
+
+
+def _reclaim(text: str) -> Reclaim:
+    try:
+        return Reclaim(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a way to reclaim; write 'Always', 'OnPressure' or 'PriorityBoost'") from None
+
+
+_RFC3339 = re.compile(
+    r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})", re.ASCII | re.IGNORECASE
+)
+
+
+def _instant(text: str) -> datetime:
+    """The instant in UTC, so that however it is written it is one and the same policy."""
+    try:
+        instant = datetime.fromisoformat(text.upper())
+        if _RFC3339.fullmatch(text):
+            return instant.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a time; write for example '2026-12-01T18:00:00Z'") from None
+    complete = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    suggestion = complete.isoformat(timespec="seconds").replace("+00:00", "Z")
+    raise ValueError(f"{text!r} is not a full RFC 3339 time with a zone; write for example '{suggestion}'")
+
+
+_FIELDS = {
+    "idleAfter": _Field("idle_after", _positive_duration, "30m"),
+    "warmUp": _Field("warm_up", _duration, "10m"),
+    "activeAbove": _Field("active_above_ratio", _percentage, "1%"),
+    "gpus": _Field("gpus", GpuRule.parse, "all"),
+    "mode": _Field("mode", _mode, "observe"),
+    "reclaim": _Field("reclaim", _reclaim, "OnPressure"),
+    "idleAfterUnderPressure": _Field("idle_after_under_pressure", _positive_duration, "5m"),
+    "keepUntil": _Field("keep_until", _instant, "2026-12-01T18:00:00Z"),
+}
+
+_KEY_BY_LETTERS = {key.lower(): key for key in _FIELDS}
+_UNMISTAKABLE = tuple(letters for letters in _KEY_BY_LETTERS if len(letters) > 4)
+"""Long enough that a key which begins so, like `idleAfterSeconds`, can only be meant for us."""
+
+_OTHER_WORDS = frozenset({"claim", "claims", "code", "cpus", "model", "models", "node", "tpus"})
+"""Words that other tools use and that merely look like `mode`, `gpus` and `reclaim`."""
+
+_SIMILAR_ENOUGH = 0.75
+"""difflib's ratio: one wrong letter in `mode`, or two swapped, is still `mode`; `keepalive` is not `keepUntil`."""
+
+
+@lru_cache(maxsize=1024)
+def _intended_key(key: str) -> str:
+    """The key of this scaler that this one is, or was meant to be; empty where there is none."""
+    if key in _FIELDS:
+        return key
+    letters = re.sub(r"[^a-z0-9]", "", key.lower()).removesuffix("fromenv")
+    if key in KEDA_KEYS or letters in _OTHER_WORDS:
+        return ""
+    # The likeness comes first: `idleAfterPressure` begins as `idleAfter` does, too.
+    near = get_close_matches(letters, _KEY_BY_LETTERS, n=1, cutoff=_SIMILAR_ENOUGH)
+    near = near or [known for known in _UNMISTAKABLE if letters.startswith(known)]
+    return _KEY_BY_LETTERS[near[0]] if near else ""

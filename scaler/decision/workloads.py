@@ -1,0 +1,138 @@
+"""A Kueue Workload and the grant of a plan, as decisions see them.
+
+Source: kueue.x-k8s.io/v1beta2, conditions QuotaReserved, Admitted, Evicted, Finished.
+"""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from scaler.decision import target_state
+from scaler.decision.grants import Grant, Seeks
+from scaler.kube.objects.core import condition, is_true
+from scaler.kube.objects.decoding import UNREADABLE
+from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.kueue_workloads import PodSet, Workload
+
+SUSPENDED_ANNOTATION = "idlegpu.io/suspended"
+"""On a Workload: written in the patch that deactivates it, removed in the one that activates it again. A Workload
+with `spec.active: false` and without it was deactivated by another client."""
+
+GROUP_ANNOTATION = "kueue.x-k8s.io/is-group-workload"
+"""`true` on the Workload of a group of Pods, whether the group has one Pod (a StatefulSet's only replica) or many."""
+
+
+def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWorkload:
+    """The Workload reduced to what a suspension depends on."""
+    conditions = workload.status.conditions
+    evicted = condition(conditions, "Evicted")
+    return target_state.ObservedWorkload(
+        namespace=workload.metadata.namespace,
+        name=workload.metadata.name,
+        uid=workload.metadata.uid,
+        resource_version=workload.metadata.resource_version,
+        active=workload.spec.active,
+        finished=is_true(conditions, "Finished"),
+        quota_reserved=is_true(conditions, "QuotaReserved"),
+        admitted=is_true(conditions, "Admitted"),
+        suspended_by_us=SUSPENDED_ANNOTATION in workload.metadata.annotations,
+        suspended_at=cause.at if (cause := suspended_annotation(workload)) is not None else None,
+        eviction_reason=evicted.reason if evicted and evicted.status == "True" else "",
+        status_message=_why_not_admitted(workload),
+        is_plain_pod=_is_plain_pod(workload),
+        expected_gpu_pods=expected_gpu_pods(workload, gpus),
+        queue=workload.spec.queue_name,
+        cluster_queue=workload.status.admission.cluster_queue if workload.status.admission else "",
+    )
+
+
+class SuspendedAnnotation(msgspec.Struct, frozen=True, rename="camel"):
+    """Why and when we deactivated a Workload, as our annotation on it says."""
+
+    at: datetime | None = None
+    reason: str = ""
+    idle_since: datetime | None = None
+
+
+def suspended_annotation(workload: Workload) -> SuspendedAnnotation | None:
+    """None where it carries no such annotation; an empty one where it cannot be read."""
+    annotation = workload.metadata.annotations.get(SUSPENDED_ANNOTATION)
+    if annotation is None:
+        return None
+    try:
+        cause = msgspec.json.decode(annotation, type=SuspendedAnnotation)
+        return msgspec.structs.replace(cause, at=_in_utc(cause.at), idle_since=_in_utc(cause.idle_since))
+    except (*UNREADABLE, OverflowError):
+        return SuspendedAnnotation()
+
+
+def _in_utc(instant: datetime | None) -> datetime | None:
+    """None for a time without a zone. Raises: OverflowError."""
+    return instant.astimezone(UTC) if instant and instant.tzinfo else None
+
+
+def _why_not_admitted(workload: Workload) -> str:
+    """Kueue's own words: on quota, or on the admission checks that are not ready."""
+    conditions = workload.status.conditions
+    if is_true(conditions, "QuotaReserved"):
+        waiting = [f"{c.name}: {c.message or c.state}" for c in workload.status.admission_checks if c.state != "Ready"]
+        return "; ".join(waiting)
+    reserved = condition(conditions, "QuotaReserved")
+    return reserved.message if reserved else ""
+
+
+def _is_plain_pod(workload: Workload) -> bool:
+    owners = [(owner.api_version, owner.kind) for owner in workload.metadata.owner_references]
+    return owners == [("v1", "Pod")] and workload.metadata.annotations.get(GROUP_ANNOTATION) != "true"
+
+
+def expected_gpu_pods(workload: Workload, gpus: GpuResources) -> int:
+    """Pods with GPUs that the Workload runs as admitted, less those that Kueue knows to be done."""
+    admitted = (
+        {each.name: each.count for each in workload.status.admission.pod_set_assignments if each.count is not None}
+        if workload.status.admission
+        else {}
+    )
+    done = {each.name: each.count for each in workload.status.reclaimable_pods}
+    return sum(
+        max(0, admitted.get(pod_set.name, pod_set.count) - done.get(pod_set.name, 0))
+        for pod_set in workload.spec.pod_sets
+        if _has_gpus(pod_set, gpus)
+    )
+
+
+def _has_gpus(pod_set: PodSet, gpus: GpuResources) -> bool:
+    return gpus.of_pod(pod_set.template.spec) > 0
+
+
+def owner_key(workload: Workload) -> tuple[str, str, str, str] | None:
+    """(namespace, API group, kind, name) of the job that owns the Workload; None where nothing does."""
+    owner = workload.metadata.controller_owner
+    if owner is None:
+        return None
+    return workload.metadata.namespace, group_of(owner.api_version), owner.kind, owner.name
+
+
+def group_of(api_version: str) -> str:
+    """The API group of an `apiVersion`; versions of one group serve the same objects."""
+    return api_version.rpartition("/")[0]
+
+
+def grant_of(scalable: ScalableWorkload) -> Grant | None:
+    """The grant in the status; None where there is none, or one that cannot be read."""
+    found = scalable.status.grant
+    if found is None or not found.plan or found.granted_at is None or found.expires_at is None:
+        return None
+    if found.seeks not in set(Seeks):
+        return None
+    return Grant(
+        plan=found.plan,
+        gang=found.workload,
+        gang_uid=found.workload_uid,
+        victims=found.victims,
+        granted_at=found.granted_at,
+        expires_at=found.expires_at,
+        seeks=Seeks(found.seeks),
+        check=found.check,
+    )

@@ -1,0 +1,114 @@
+"""What was measured: which GPU, which signal, and is the value a measurement at all?
+
+Exporters of several generations spell labels, units and blanks differently; past this file there is one spelling.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Unit(StrEnum):
+    """The unit in which an exporter reports a signal. It is declared, never inferred from a metric's name."""
+
+    RATIO = "ratio"
+    PERCENT = "percent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """One kind of evidence of work. Every configured signal must be quiet before a GPU is idle."""
+
+    name: str
+    """Short name for evidence, logs and metric labels."""
+    metrics: tuple[str, ...]
+    """Metric names under which exporters publish it; old and new generations of a name are listed side by side."""
+    unit: Unit
+    absent_on_mig: bool = False
+    """Whether exporters do not publish it for MIG instances (NVML utilisation), so that none is expected there."""
+
+
+DEFAULT_SIGNALS = (
+    Signal(
+        name="gr_engine_active",
+        metrics=("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
+        unit=Unit.RATIO,
+    ),
+    # DCGM 4.6 renamed field 203 to ..._RATIO and kept its 0-100 range.
+    Signal(
+        name="gpu_util",
+        metrics=("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
+        unit=Unit.PERCENT,
+        absent_on_mig=True,
+    ),
+)
+
+_UNIT_SCALE = {Unit.RATIO: 1.0, Unit.PERCENT: 100.0}
+_HIGHEST_MEASUREMENT = 1e9
+"""In the signal's own unit. All of DCGM's blanks lie above, and no utilisation does in any unit."""
+
+
+def utilisation_ratio(value: float, unit: Unit) -> float | None:
+    """The sample as a ratio 0..1, or None where the value is no measurement.
+
+    NaN, infinities, negative values and DCGM's blanks (9.22e18 and 1.4e14 with their not-found, not-supported and
+    no-permission neighbours; 2147483632..35) are no measurements. 57 where a ratio was declared is one: to drop it
+    would leave the quiet samples around it as the only evidence. As 5700 % it is work, and easy to see in `explain`.
+    """
+    is_measurement = 0 <= value <= _HIGHEST_MEASUREMENT  # never true of NaN
+    return value / _UNIT_SCALE[unit] if is_measurement else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class GpuId:
+    """A schedulable device: a whole GPU, or one MIG instance of it."""
+
+    device: str
+    """The GPU's UUID, or `node/index` where the exporter publishes none."""
+    mig_instance: str = ""
+
+    @property
+    def is_mig(self) -> bool:
+        return bool(self.mig_instance)
+
+    def __str__(self) -> str:
+        return f"{self.device}/mig-{self.mig_instance}" if self.mig_instance else self.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSeries:
+    """The identity of one series after relabelling: which device, held by which pod."""
+
+    gpu: GpuId
+    namespace: str
+    pod: str
+    container: str = ""
+    node: str = ""
+    model: str = ""
+
+
+def _first(labels: Mapping[str, str], *names: str) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")
+
+
+def identify(labels: Mapping[str, str]) -> GpuSeries | None:
+    """The GPU and pod that a relabelled series speaks of, or None where it names no device or no pod.
+
+    Exporter generations spell labels differently (`UUID`, `uuid`, `gpu_uuid`; `Hostname`, `hostname`); all are read.
+
+    Source: dcgm-exporter render_metrics.go.
+    """
+    namespace, pod = labels.get("namespace", ""), labels.get("pod", "")
+    node = _first(labels, "Hostname", "hostname", "node")
+    index = labels.get("gpu", "")
+    device = _first(labels, "UUID", "uuid", "gpu_uuid") or (f"{node}/{index}" if node and index else "")
+    if not (namespace and pod and device):
+        return None
+    return GpuSeries(
+        gpu=GpuId(device=device, mig_instance=_first(labels, "GPU_I_ID", "gpu_i_id")),
+        namespace=namespace,
+        pod=pod,
+        container=labels.get("container", ""),
+        node=node,
+        model=_first(labels, "modelName", "modelname", "model_name"),
+    )

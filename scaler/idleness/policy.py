@@ -1,0 +1,208 @@
+"""What counts as idle and for how long: the policy of one trigger, and where each of its values came from.
+
+The nearest source wins, field by field: workload annotation > trigger metadata > settings > built-in default. But for
+keeping: there the latest time wins, because an annotation that was left behind and has passed does not take back
+what was requested since.
+
+`idleAfterUnderPressure` makes sense only up to `idleAfter`. Longer is an error of its source; but where the
+longer one is a default from farther away (settings) and the owner wrote the shorter `idleAfter`, both are `idleAfter`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from math import ceil
+from types import MappingProxyType
+from typing import Any
+
+from scaler.errors import MetadataError
+from scaler.idleness.durations import format_duration
+
+
+class EnforcementMode(StrEnum):
+    """Whether an idle verdict may suspend the workload or is only shown."""
+
+    OBSERVE = "observe"
+    ENFORCE = "enforce"
+
+
+class Reclaim(StrEnum):
+    """What takes an idle workload's quota away."""
+
+    ALWAYS = "Always"
+    """Time alone: the answer is 0 once it was idle for `idleAfter`, whether a Workload waits or not."""
+    ON_PRESSURE = "OnPressure"
+    """Only a plan that lets a waiting gang in, which may take it after `idleAfterUnderPressure`."""
+    PRIORITY_BOOST = "PriorityBoost"
+    """Kueue itself: the answer is never 0, but while idle it has a negative priority boost, so that it is preempted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRule:
+    """The share of a workload's GPUs that must be idle before the workload is.
+
+    `all` is 1.0. `any` asks for at least one idle GPU; `quorum:0.8` for 80 % of them, rounded up.
+    """
+
+    share: float
+
+    @classmethod
+    def parse(cls, text: str) -> "GpuRule":
+        """Raises: ValueError saying what may be written."""
+        word, _, number = text.strip().partition(":")
+        if word == "all" and not number:
+            return cls(share=1.0)
+        if word == "any" and not number:
+            return cls(share=0.0)
+        if word == "quorum":
+            try:
+                share = float(number)
+            except ValueError:
+                share = -1.0
+            if 0 < share <= 1:
+                return cls(share=share)
+        raise ValueError(f"{text!r} is not a GPU rule; write 'all', 'any' or 'quorum:0.8' (a share above 0, up to 1)")
+
+    def idle_gpus_needed(self, total: int) -> int:
+        """How many of `total` GPUs must be idle: at least one, at most all."""
+        # Rounded first: 0.07 × 100 is 7.000000000000001 in floating point, and 8 GPUs were never meant.
+        return max(1, ceil(round(total * self.share, 9)))
+
+    def __str__(self) -> str:
+        return {1.0: "all", 0.0: "any"}.get(self.share, f"quorum:{self.share:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What counts as idle for one trigger of one ScaledObject."""
+
+    idle_after: timedelta = timedelta(minutes=30)
+    """Every required GPU must be quiet this long, warm-up not counted, before the answer is 0."""
+    warm_up: timedelta = timedelta(minutes=10)
+    """After the containers started running the answer is 1 for this long, and quiet time does not count yet."""
+    active_above_ratio: float = 0.01
+    """A signal whose peak reaches this share of 0..1 shows work; below it is quiet."""
+    gpus: GpuRule = GpuRule(share=1.0)
+    mode: EnforcementMode = EnforcementMode.ENFORCE
+    reclaim: Reclaim = Reclaim.ALWAYS
+    idle_after_under_pressure: timedelta | None = None
+    """How long it must be idle before a plan may take it for a gang that waits; None: as long as `idle_after`."""
+    keep_until: datetime | None = None
+    """Until then the answer is 1 whatever the GPUs do."""
+
+    @property
+    def idle_after_if_pressed(self) -> timedelta:
+        """How long it must be idle before a plan may take it; never longer than `idle_after`."""
+        return min(self.idle_after_under_pressure or self.idle_after, self.idle_after)
+
+    @property
+    def window(self) -> timedelta:
+        """How long its GPUs must be quiet before anything may be done to it; what its verdict is about."""
+        return self.idle_after if self.reclaim is Reclaim.ALWAYS else self.idle_after_if_pressed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """The policy fields that one source sets; None where it is silent. Hashable: a key of the DecisionCache."""
+
+    idle_after: timedelta | None = None
+    warm_up: timedelta | None = None
+    active_above_ratio: float | None = None
+    gpus: GpuRule | None = None
+    mode: EnforcementMode | None = None
+    reclaim: Reclaim | None = None
+    idle_after_under_pressure: timedelta | None = None
+    keep_until: datetime | None = None
+
+    def given(self) -> dict[str, Any]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPolicy:
+    """A policy together with the source of every value that is not the built-in default."""
+
+    policy: Policy
+    provenance: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def source_of(self, name: str) -> str:
+        return self.provenance.get(name, "built-in default")
+
+
+def resolve(*layers: tuple[str, Overrides]) -> ResolvedPolicy:
+    """The policy that results from the layers, given from the farthest (settings) to the nearest (annotation).
+
+    Raises: MetadataError where a layer has an `idleAfterUnderPressure` longer than the `idleAfter` it goes with.
+    """
+    policy, provenance = Policy(), dict[str, str]()
+    for source, overrides in layers:
+        given = overrides.given()
+        if overrides.keep_until and policy.keep_until and overrides.keep_until <= policy.keep_until:
+            del given["keep_until"]
+        policy = replace(policy, **given)
+        provenance |= dict.fromkeys(given, source)
+    resolved = ResolvedPolicy(policy=policy, provenance=MappingProxyType(provenance))
+    problem = under_pressure_problem(policy.idle_after, policy.idle_after_under_pressure)
+    return _settled(resolved, problem, [source for source, _ in layers]) if problem else resolved
+
+
+def under_pressure_problem(idle_after: timedelta | None, under_pressure: timedelta | None) -> str:
+    """What is wrong with the two of them, and what to write; empty where nothing is."""
+    if idle_after is None or under_pressure is None or under_pressure <= idle_after:
+        return ""
+    longest = format_duration(idle_after)
+    return f"{format_duration(under_pressure)} is longer than idleAfter ({longest}); write at most '{longest}'"
+
+
+def _settled(resolved: ResolvedPolicy, problem: str, sources: Sequence[str]) -> ResolvedPolicy:
+    """The policy without an `idleAfterUnderPressure` that a nearer `idleAfter` has undercut; any other is an error."""
+    under_pressure, idle_after = resolved.source_of("idle_after_under_pressure"), resolved.source_of("idle_after")
+    is_undercut = idle_after in sources and sources.index(under_pressure) < sources.index(idle_after)
+    if not is_undercut:
+        raise MetadataError(f"{under_pressure} 'idleAfterUnderPressure': {problem}; idleAfter is from: {idle_after}")
+    left = {name: source for name, source in resolved.provenance.items() if name != "idle_after_under_pressure"}
+    policy = replace(resolved.policy, idle_after_under_pressure=None)
+    return ResolvedPolicy(policy=policy, provenance=MappingProxyType(left))
+
+
+def describe(name: str, policy: Policy) -> str:
+    """A policy field's value as its owner would write it, and as it applies."""
+    return _shown(policy.idle_after_if_pressed if name == "idle_after_under_pressure" else getattr(policy, name))
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case timedelta() as duration:
+            return format_duration(duration)
+        case float() as ratio:
+            return f"{ratio * 100:g} %"
+        case datetime() as instant:
+            return instant.isoformat()
+        case None:
+            return "-"
+        case other:
+            return str(other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """When readings are good enough to judge by. Set by the operator, the same for every workload.
+
+    Counts are collection intervals, because an exporter that collects every 30 s says nothing new in between.
+    """
+
+    interval: timedelta = timedelta(seconds=30)
+    """How often the exporter collects. Default: dcgm-exporter's own."""
+    min_coverage_ratio: float = 0.8
+    """Share of the window's intervals that must hold a sample."""
+    max_age_intervals: int = 3
+    """Age of the newest sample beyond which it is stale: one lost scrape and a late one are tolerated."""
+    max_gap_intervals: int = 6
+    """Longest tolerated hole: 3 min at 30 s. A longer one is a collector fault in which work could hide."""
+    max_clock_skew: timedelta = timedelta(seconds=15)
+    """Tolerated difference between the clocks: half an interval. Beyond it windows are misplaced."""
+
+    @property
+    def max_age(self) -> timedelta:
+        return self.max_age_intervals * self.interval

@@ -1,0 +1,284 @@
+r"""Which relabel rules did the operator write? YAML's mappings in, validated rules out.
+
+Rules that Prometheus would refuse are refused here, at start, with the rule's index, the reason and what to write. None
+is skipped while series flow. What is laxer than Prometheus: fields that an action forbids may be written if they hold
+their default.
+
+Regular expressions are RE2's, matched by RE2 itself in time linear in a label's length: tenants write label values.
+RE2 in C++ takes a little that RE2 in Go does not (`\C`, names of groups beyond ASCII), and that is refused.
+
+Source: Prometheus documentation <relabel_config>; behaviour of model/relabel.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any
+
+import re2
+
+from scaler.errors import ConfigurationError
+
+
+class RelabelAction(StrEnum):
+    """What a rule does."""
+
+    REPLACE = "replace"
+    KEEP = "keep"
+    DROP = "drop"
+    KEEPEQUAL = "keepequal"
+    DROPEQUAL = "dropequal"
+    HASHMOD = "hashmod"
+    LABELMAP = "labelmap"
+    LABELDROP = "labeldrop"
+    LABELKEEP = "labelkeep"
+    LOWERCASE = "lowercase"
+    UPPERCASE = "uppercase"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A regular expression as Prometheus compiles it: `^(?s:…)$`."""
+
+    pattern: Any
+    """Of `re2`, which has no types."""
+    group_names: tuple[str, ...]
+    """By number: the whole match, which has none, and every group. Several groups may share a name."""
+
+    def match(self, text: str) -> Any:
+        """What the groups matched, where the whole text matches; else None."""
+        return self.pattern.search(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementTemplate:
+    """A text with `$1`, `${1}` or `$name` in it, resolved against the groups of one expression."""
+
+    parts: tuple[str | tuple[int, ...], ...]
+    """Literal texts, and for each reference the groups that it may mean, in order."""
+
+    def expand(self, match: Any) -> str:
+        """The text with each reference replaced by what the first of its groups that took part has matched."""
+        return "".join(part if isinstance(part, str) else _first(match, part) for part in self.parts)
+
+
+def _first(match: Any, groups: Iterable[int]) -> str:
+    return next((match[number] for number in groups if match[number] is not None), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelabelRule:
+    """One validated rule."""
+
+    action: RelabelAction
+    source_labels: tuple[str, ...]
+    separator: str
+    expression: Expression
+    modulus: int
+    target_label: str
+    target: ReplacementTemplate
+    replacement: ReplacementTemplate
+
+    def source(self, labels: Mapping[str, str]) -> str:
+        """The values of the source labels, joined by the separator."""
+        return self.separator.join([labels.get(name, "") for name in self.source_labels])
+
+
+RelabelRules = tuple[RelabelRule, ...]
+
+
+LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_NAME_TEMPLATE = re.compile(r"(?:[a-zA-Z_]|\$(?:\{\w+\}|\w))(?:\w|\$(?:\{\w+\}|\w))*", re.ASCII)
+_REFERENCE = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
+_HIGHEST_MODULUS = 2**64 - 1
+
+_DEFAULTS: Mapping[str, Any] = {
+    "source_labels": (),
+    "separator": ";",
+    "regex": "(.*)",
+    "modulus": 0,
+    "target_label": "",
+    "replacement": "$1",
+    "action": "replace",
+}
+_NEED_TARGET = frozenset(
+    {
+        RelabelAction.REPLACE,
+        RelabelAction.HASHMOD,
+        RelabelAction.LOWERCASE,
+        RelabelAction.UPPERCASE,
+        RelabelAction.KEEPEQUAL,
+        RelabelAction.DROPEQUAL,
+    }
+)
+_EQUALITY_FORBIDS = ("regex", "modulus", "separator", "replacement")
+_NAMES_FORBID = ("source_labels", "target_label", "modulus", "separator", "replacement")
+_FORBIDDEN: Mapping[RelabelAction, tuple[str, ...]] = {
+    RelabelAction.KEEPEQUAL: _EQUALITY_FORBIDS,
+    RelabelAction.DROPEQUAL: _EQUALITY_FORBIDS,
+    RelabelAction.LABELDROP: _NAMES_FORBID,
+    RelabelAction.LABELKEEP: _NAMES_FORBID,
+    RelabelAction.LOWERCASE: ("replacement",),
+    RelabelAction.UPPERCASE: ("replacement",),
+}
+
+
+def parse_rules(rules: Sequence[Mapping[str, Any]]) -> RelabelRules:
+    """The rules as YAML gives them, validated as Prometheus validates its own.
+
+    Raises: ConfigurationError with the index of the rule (from 0), what is wrong with it and what to write.
+    """
+    if isinstance(rules, str | Mapping) or not isinstance(rules, Iterable):
+        raise ConfigurationError("relabel rules must be a list; start each rule with '- '")
+    return tuple(_located(index, rule) for index, rule in enumerate(rules))
+
+
+def _located(index: int, given: Any) -> RelabelRule:
+    try:
+        return _rule(given)
+    except ValueError as error:
+        raise ConfigurationError(f"relabel rule [{index}]: {error}") from None
+
+
+def _rule(given: Any) -> RelabelRule:
+    """Raises: ValueError."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"a rule is a mapping such as {{action: drop, …}}, not {given!r}")
+    for key in given:
+        if key not in _DEFAULTS:
+            raise ValueError(f"unknown field {key!r}; {_suggestion(str(key), _DEFAULTS)}")
+    fields = {**_DEFAULTS, **given}
+    for key in ("separator", "regex", "target_label", "replacement", "action"):
+        if not isinstance(fields[key], str):
+            raise ValueError(f"{key} must be text, not {fields[key]!r}; put it in quotes")
+    action = _action(fields["action"])
+    fields["source_labels"] = _source_labels(fields["source_labels"])
+    _check_modulus(action, fields["modulus"])
+    _check_names(action, fields["target_label"], fields["replacement"])
+    _check_forbidden(action, fields)
+    expression = _expression(fields["regex"])
+    return RelabelRule(
+        action=action,
+        source_labels=fields["source_labels"],
+        separator=fields["separator"],
+        expression=expression,
+        modulus=fields["modulus"],
+        target_label=fields["target_label"],
+        target=_template(fields["target_label"], expression.group_names),
+        replacement=_template(fields["replacement"], expression.group_names),
+    )
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    close = get_close_matches(word.lower(), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def _action(text: str) -> RelabelAction:
+    try:
+        return RelabelAction(text.lower())
+    except ValueError:
+        raise ValueError(
+            f"unknown action {text!r}; {_suggestion(text, [str(known) for known in RelabelAction])}"
+        ) from None
+
+
+def _source_labels(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ValueError(f"source_labels must be a list such as [namespace, pod], not {given!r}")
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"source_labels holds {name!r}, which is not a label name")
+    return tuple(given)
+
+
+def _check_modulus(action: RelabelAction, modulus: Any) -> None:
+    if not isinstance(modulus, int) or isinstance(modulus, bool) or not 0 <= modulus <= _HIGHEST_MODULUS:
+        raise ValueError(f"modulus must be a whole number above 0, not {modulus!r}")
+    if action is RelabelAction.HASHMOD and modulus == 0:
+        raise ValueError("action hashmod needs a modulus; write for example 'modulus: 8'")
+
+
+def _check_names(action: RelabelAction, target_label: str, replacement: str) -> None:
+    if action in _NEED_TARGET and not target_label:
+        raise ValueError(f"action {action} needs a target_label; name the label to {_purpose(action)}")
+    allowed = _NAME_TEMPLATE if action is RelabelAction.REPLACE else LABEL_NAME
+    if action in _NEED_TARGET and not allowed.fullmatch(target_label):
+        raise ValueError(f"target_label {target_label!r} is not a label name; use letters, digits and underscores")
+    if action is RelabelAction.LABELMAP and not _NAME_TEMPLATE.fullmatch(replacement):
+        raise ValueError(f"replacement {replacement!r} does not make a label name; write for example '$1'")
+
+
+def _purpose(action: RelabelAction) -> str:
+    return "compare with" if action in (RelabelAction.KEEPEQUAL, RelabelAction.DROPEQUAL) else "write to"
+
+
+def _check_forbidden(action: RelabelAction, fields: Mapping[str, Any]) -> None:
+    for key in _FORBIDDEN.get(action, ()):
+        if fields[key] != _DEFAULTS[key]:
+            raise ValueError(f"{key} means nothing to action {action}; remove it")
+
+
+# ---- regular expressions
+
+_MOST_MEMORY = 64 * 2**20
+"""Bytes for one compiled expression. Go's own limit is reached far below."""
+_LITERAL = re.compile(r"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]", re.DOTALL)
+"""Quoted text, escapes and classes: parentheses in them open no group."""
+_GROUP = re.compile(r"\((?!\?)|\(\?P?<(\w+)>")
+
+
+def _expression(regex: str) -> Expression:
+    """Raises: ValueError with RE2's own words."""
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY
+    try:
+        pattern = re2.compile(f"^(?s:{regex})$", options)
+    except re2.error as error:
+        words = _words(error).removesuffix(f": ^(?s:{regex})$")
+        raise ValueError(f"regex {regex!r} cannot be used: {words}; write it in RE2's syntax") from None
+    names = ("", *(group[1] or "" for group in _GROUP.finditer(_LITERAL.sub(".", regex))))
+    if r"\C" in _LITERAL.findall(regex):
+        raise ValueError(rf"regex {regex!r} cannot be used: \C matches single bytes; write a dot")
+    if not all(map(str.isascii, names)):
+        raise ValueError(f"regex {regex!r} cannot be used: name groups by ASCII letters, digits and underscores")
+    return Expression(pattern=pattern, group_names=names)
+
+
+def _words(error: Exception) -> str:
+    [words] = error.args
+    return words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+
+
+def _template(text: str, group_names: Sequence[str]) -> ReplacementTemplate:
+    """A `$` that starts no reference is itself, `$$` is one `$`; a group that is not there gives nothing."""
+    parts: list[str | tuple[int, ...]] = []
+    end = 0
+    for found in _REFERENCE.finditer(text):
+        parts.append(text[end : found.start()])
+        end = found.end()
+        parts.append("$" if found[1] else _groups(found[2] or found[3], group_names))
+    parts.append(text[end:])
+    return ReplacementTemplate(tuple(filter(None, parts)))
+
+
+def _groups(name: str, group_names: Sequence[str]) -> tuple[int, ...]:
+    if name.isascii() and name.isdigit() and (name == "0" or name[0] != "0"):
+        number = int(name[:9])
+        return (number,) if number < len(group_names) else ()
+    return tuple(number for number, known in enumerate(group_names) if known == name)
+
+
+DEFAULT_RULES = parse_rules(
+    [
+        {"source_labels": [f"exported_{label}"], "regex": "(.+)", "target_label": label, "replacement": "$1"}
+        for label in ("namespace", "pod", "container")
+    ]
+)
+"""Where Prometheus set its target's labels (`honor_labels: false`), the workload's are in `exported_*`; they win.
+
+Without these rules the exporter's pod would be judged in place of the workload's. Series without them stay as they are.
+"""

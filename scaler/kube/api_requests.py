@@ -1,0 +1,158 @@
+"""What was asked of the Kubernetes API, in RBAC's words, and what its refusal means for an operator.
+
+Pure: paths and answers in, values out. A `ApiCall` is what an observer of the transport gets, one per HTTP request, so
+that telemetry can count requests and a test can compare the verbs that were used with the ClusterRole that is shipped.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from scaler.errors import KubeError
+
+Params = Mapping[str, str | int | bool]
+
+NO_ANSWER = 0
+"""The `status` of a call that got no HTTP answer: a timeout, a refused or a broken connection."""
+
+TRANSIENT = frozenset({NO_ANSWER, 429, 500, 502, 503, 504})
+"""Statuses after which the same request may succeed a moment later."""
+
+_PATH = re.compile(
+    r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)"
+    r"(?:/namespaces/[^/]+(?=/[^/]+))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<subresource>.+))?)?"
+)
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiCall:
+    """One HTTP request to the API, as RBAC sees it."""
+
+    verb: str
+    """get, list, watch, create, update, patch, delete or deletecollection."""
+    group: str
+    resource: str
+    """The plural name; empty where the path is no resource's (discovery, /version)."""
+    subresource: str
+    status: int
+    """HTTP status; 0 where no answer came."""
+    seconds: float
+    """Until the whole answer was read; for a watch, until the stream was open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequest:
+    """A request before it is sent."""
+
+    method: str
+    path: str
+    params: Params = field(default_factory=dict)
+    body: object = None
+    content_type: str = ""
+
+    def answered(self, status: int, seconds: float) -> ApiCall:
+        """The call that this request has become."""
+        match = _PATH.fullmatch(self.path)
+        parts = match.groupdict(default="") if match else {"group": "", "resource": "", "subresource": ""}
+        return ApiCall(
+            verb=self.verb,
+            group=parts["group"],
+            resource=parts["resource"],
+            subresource=parts["subresource"],
+            status=status,
+            seconds=seconds,
+        )
+
+    @property
+    def verb(self) -> str:
+        """The RBAC verb. Source: Kubernetes, "Determine the request verb"."""
+        if self.method in _VERBS:
+            return _VERBS[self.method]
+        match = _PATH.fullmatch(self.path)
+        is_collection = match is not None and match["name"] is None
+        if self.method == "DELETE":
+            return "deletecollection" if is_collection else "delete"
+        if self.params.get("watch"):
+            return "watch"
+        return "list" if is_collection else "get"
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.path}"
+
+
+class ApiStatus(msgspec.Struct, frozen=True):
+    """The `Status` object with which the API refuses a request or breaks off a watch."""
+
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+    kind: str = ""
+
+
+_status_decoder = msgspec.json.Decoder(ApiStatus)
+
+
+def read_status(body: bytes | msgspec.Raw) -> ApiStatus | None:
+    """The Status object in an answer; None where it holds something else (a proxy's page, plain text)."""
+    try:
+        status = _status_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return status if status.kind == "Status" else None
+
+
+_NOT_SERVED = "could not find the requested resource"
+"""How API servers word the 404 for a path that leads to no resource, in an otherwise ordinary Status."""
+
+
+def refusal(request: ApiRequest, *, server: str, status: int, body: bytes) -> KubeError:
+    """The error for an HTTP status of 400 and above. Contains no parameters, headers or bodies of the request."""
+    answer = read_status(body)
+    said = answer.message if answer else " ".join(body[:200].decode("utf-8", "replace").split())
+    reason = answer.reason if answer and answer.reason else ""
+    advice = _advice(request, status, is_served=reason == "NotFound" and _NOT_SERVED not in said)
+    text = f"{request} at {server}: {status} {reason or 'without a Status'}: {said or 'no message'}"
+    return KubeError(f"{text}; {advice}" if advice else text, status=status, reason=reason)
+
+
+def no_answer(request: ApiRequest, *, server: str, reason: str, what: str) -> KubeError:
+    """The error for a request that got no, or no whole, answer."""
+    advice = _UNANSWERED.get(reason, f"is {server} reachable from here?")
+    return KubeError(f"{request} at {server}: {what}; {advice}", status=NO_ANSWER, reason=reason)
+
+
+_UNANSWERED = {
+    "CertificateRefused": "check certificate-authority and tls-server-name in the kubeconfig",
+    "Truncated": "a proxy or the API server broke the connection off",
+    "NotSent": "the credentials hold characters that do not fit an HTTP header",
+}
+
+
+def _advice(request: ApiRequest, status: int, *, is_served: bool) -> str:
+    if status == 404:
+        return (
+            "it does not exist (any more)"
+            if is_served
+            else "the API server does not serve this path: is the CustomResourceDefinition installed?"
+        )
+    if status == 403:
+        return f"grant {_rule(request)} to the account that this program runs under"
+    return _ADVICE.get(status, "")
+
+
+_ADVICE = {
+    401: "the credentials are not accepted: renew the token or certificate of the kubeconfig or service account",
+    409: "it exists already, or is not any more what it was when it was read: read it again and decide again",
+    410: "the resourceVersion is too old: list again",
+    429: "the API server asks to slow down",
+}
+
+
+def _rule(request: ApiRequest) -> str:
+    call = request.answered(403, 0.0)
+    resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
+    return f"verb '{call.verb}' on '{resource}' in API group '{call.group}'"

@@ -1,0 +1,281 @@
+"""A readable copy of one kind of object, how good it is, and the rule for objects that cannot be decoded.
+
+**An object that cannot be decoded is not absent.** Its last readable version stays, and its key stands in
+`undecodable` until a readable version or its deletion arrives. To drop it would look like a deletion, and a deleted
+pod is one that has given its GPUs back. Code that draws conclusions from absence can ask for it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.decoding import UNREADABLE, ListPage, decode
+
+_log = structlog.get_logger(__name__)
+
+OBJECTS_PER_TURN = 256
+"""Objects handled between two yields to the event loop: a few milliseconds, so that RPCs are answered meanwhile."""
+
+# -------------------------------------------------------------------------------------------------- how good it is
+
+
+@dataclass(frozen=True, slots=True)
+class Reflecting:
+    """The copy is complete and being kept up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The API server does not know the resource, as when its CRD is not installed: there are no such objects."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The credentials or their RBAC rules do not allow to read the resource."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The copy, if there is one, is not being kept up to date at the moment."""
+
+    message: str
+
+
+State = Reflecting | Absent | Denied | Disconnected
+
+# ----------------------------------------------------------------------------------------------------- the objects
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace is empty for what belongs to none."""
+
+
+class KubeObject(Protocol):
+    """Anything with Kubernetes metadata."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+
+T = TypeVar("T", bound=KubeObject)
+Index = Callable[[T], Iterable[Hashable]]
+"""The keys under which an object is to be found; none for an object that the index does not concern."""
+
+
+class Indexer(Generic[T]):
+    """The objects and their indexes, always in step with each other."""
+
+    def __init__(self, indexes: Mapping[str, Index[T]]) -> None:
+        self._index_functions = indexes
+        self._objects: dict[Key, T] = {}
+        self._indexes: dict[str, dict[Hashable, dict[Key, T]]] = {name: {} for name in indexes}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._objects
+
+    def get(self, key: Key) -> T | None:
+        return self._objects.get(key)
+
+    def items(self) -> list[T]:
+        """All objects; a copy, so that it stays what it is while the store changes."""
+        return list(self._objects.values())
+
+    def keys(self) -> list[Key]:
+        return list(self._objects)
+
+    def by_index(self, name: str, key: Hashable) -> list[T]:
+        """The objects that the index files under the key, in no particular order."""
+        return list(self._indexes[name].get(key, {}).values())
+
+    def put(self, obj: T) -> T | None:
+        """What the object has replaced."""
+        key = obj.metadata.key
+        old = self.drop(key)
+        self._objects[key] = obj
+        for name, function in self._index_functions.items():
+            for value in function(obj):
+                self._indexes[name].setdefault(value, {})[key] = obj
+        return old
+
+    def drop(self, key: Key) -> T | None:
+        """What was removed."""
+        old = self._objects.pop(key, None)
+        if old is not None:
+            for name, function in self._index_functions.items():
+                self._unfile(self._indexes[name], function(old), key)
+        return old
+
+    @staticmethod
+    def _unfile(index: dict[Hashable, dict[Key, T]], values: Iterable[Hashable], key: Key) -> None:
+        for value in values:
+            filed = index.get(value, {})
+            filed.pop(key, None)
+            if not filed:
+                index.pop(value, None)
+
+
+class Change(NamedTuple, Generic[T]):
+    """A hint that an object has changed. `new` is None where it is gone."""
+
+    key: Key
+    old: T | None
+    new: T | None
+
+
+class Named(msgspec.Struct, frozen=True, gc=False):
+    """The least that an object must have: its key and its version."""
+
+    class Identity(msgspec.Struct, frozen=True, rename="camel", gc=False):
+        name: str = ""
+        namespace: str = ""
+        resource_version: str = ""
+
+    metadata: Identity = Identity()
+
+    @property
+    def key(self) -> Key:
+        return self.metadata.namespace, self.metadata.name
+
+
+class ObjectCache(Generic[T]):
+    """What is known of the objects of one kind. Read it; only its reflector writes."""
+
+    def __init__(self, kind: type[T], indexes: Mapping[str, Index[T]]) -> None:
+        self._kind = kind
+        self._indexes = indexes
+        self._store: Indexer[T] = Indexer(indexes)
+        self._undecodable: dict[Key, str] = {}
+        self._subscribers: list[Callable[[Change[T]], None]] = []
+
+    # ----------------------------------------------------------------------------------------------------- reading
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def get(self, namespace: str, name: str) -> T | None:
+        return self._store.get((namespace, name))
+
+    def items(self) -> list[T]:
+        """All objects, in no particular order."""
+        return self._store.items()
+
+    def by_index(self, name: str, key: Hashable) -> list[T]:
+        """The objects that the index `name` files under the key, in no particular order."""
+        return self._store.by_index(name, key)
+
+    @property
+    def undecodable(self) -> Mapping[Key, str]:
+        """Objects that exist in a version that cannot be read, and why. A key may be empty where even that is not."""
+        return self._undecodable
+
+    def subscribe(self, callback: Callable[[Change[T]], None]) -> Callable[[], None]:
+        """The function that ends the subscription. Callbacks run on the event loop and must not raise or block."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    # ----------------------------------------------------------------------------------------------------- writing
+
+    async def replace(self, pages: AsyncIterable[ListPage]) -> str:
+        """The version of the list whose pages have become the copy, in one step: no reader ever sees half of them."""
+        fresh: Indexer[T] = Indexer(self._indexes)
+        undecodable: dict[Key, str] = {}
+        version = ""
+        async for page in pages:
+            for count, raw in enumerate(page.items or (), start=1):
+                self._file(raw, fresh, undecodable)
+                await _give_way(count)
+            version = page.metadata.resource_version
+        before, self._store, self._undecodable = self._store, fresh, undecodable
+        await self._tell_differences(before, fresh)
+        return version
+
+    async def clear(self) -> None:
+        before, self._store, self._undecodable = self._store, Indexer(self._indexes), {}
+        await self._tell_differences(before, self._store)
+
+    def put(self, raw: msgspec.Raw) -> str:
+        """The version of the object that was filed."""
+        named, old = self._file(raw, self._store, self._undecodable)
+        new = self._store.get(named.key)
+        if _differ(old, new):
+            self._tell(Change(named.key, old, new))
+        return named.metadata.resource_version
+
+    def remove(self, raw: msgspec.Raw) -> str:
+        """The version at which the object was removed."""
+        named = name_of(raw)
+        self._undecodable.pop(named.key, None)
+        old = self._store.drop(named.key)
+        if old is not None:
+            self._tell(Change(named.key, old, None))
+        return named.metadata.resource_version
+
+    def _file(self, raw: msgspec.Raw, store: Indexer[T], undecodable: dict[Key, str]) -> tuple[Named, T | None]:
+        """Which object was filed, and what it has replaced in the store."""
+        try:
+            obj = decode(self._kind, raw)
+        except UNREADABLE as error:
+            return self._file_undecodable(raw, error, store, undecodable)
+        undecodable.pop(obj.metadata.key, None)
+        old = store.put(obj)
+        namespace, name = obj.metadata.key
+        meta = Named.Identity(name=name, namespace=namespace, resource_version=obj.metadata.resource_version)
+        return Named(meta), old
+
+    def _file_undecodable(
+        self, raw: msgspec.Raw, error: Exception, store: Indexer[T], undecodable: dict[Key, str]
+    ) -> tuple[Named, T | None]:
+        named = name_of(raw)
+        known = self._store.get(named.key)
+        if known is not None and named.key not in store:
+            store.put(known)
+        if named.key not in self._undecodable:
+            _log.warning(
+                "KubeObjectUndecodable", kind=self._kind.__name__, object="/".join(named.key), error=str(error)
+            )
+        undecodable[named.key] = str(error)
+        return named, known
+
+    # -------------------------------------------------------------------------------------------------- subscribers
+
+    async def _tell_differences(self, before: Indexer[T], after: Indexer[T]) -> None:
+        if not self._subscribers:
+            return
+        for count, key in enumerate({**dict.fromkeys(after.keys()), **dict.fromkeys(before.keys())}, start=1):
+            old, new = before.get(key), after.get(key)
+            if _differ(old, new):
+                self._tell(Change(key, old, new))
+            await _give_way(count)
+
+    def _tell(self, change: Change[T]) -> None:
+        for subscriber in tuple(self._subscribers):
+            subscriber(change)
+
+
+def _differ(old: T | None, new: T | None) -> bool:
+    if old is None or new is None:
+        return old is not new
+    return old.metadata.resource_version != new.metadata.resource_version
+
+
+def name_of(raw: msgspec.Raw) -> Named:
+    try:
+        return decode(Named, raw)
+    except UNREADABLE:
+        return Named()
+
+
+async def _give_way(count: int) -> None:
+    if count % OBJECTS_PER_TURN == 0:
+        await asyncio.sleep(0)

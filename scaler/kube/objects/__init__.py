@@ -1,0 +1,1 @@
+"""Objects of the Kubernetes API as far as they are read."""

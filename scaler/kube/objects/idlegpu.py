@@ -1,0 +1,144 @@
+"""Our own objects (idlegpu.io/v1alpha1), by the laws of `core.py`, with the defaults of their definitions."""
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import field
+
+from scaler.kube.objects.core import Condition, ConditionedStatus, ObjectMeta, Struct
+
+# ------------------------------------------------------------------------------------------------- ScalableWorkload
+
+
+class WorkloadRef(Struct, frozen=True):
+    name: str = ""
+
+
+class JobRef(Struct, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class ScalableWorkloadSpec(Struct, frozen=True):
+    replicas: int = 1
+    workload_ref: WorkloadRef | None = None
+    job_ref: JobRef | None = None
+
+
+class GrantStatus(Struct, frozen=True):
+    """The plan that may take the workload for a gang that waits."""
+
+    plan: str = ""
+    workload: str = ""
+    """`namespace/name` of the gang's Workload."""
+    workload_uid: str = field(default="", name="workloadUID")
+    victims: tuple[str, ...] = ()
+    granted_at: datetime | None = None
+    expires_at: datetime | None = None
+    seeks: str = "Quota"
+    check: str = ""
+    """Name of the AdmissionCheck that holds the gang back, of a plan for nodes."""
+
+
+class ReallocationStatus(Struct, frozen=True):
+    """Where the GPUs are that the workload gave up for a gang."""
+
+    plan: str = ""
+    workload: str = ""
+    gpus: int = 0
+    stage: str = ""
+    reclaimable_at: datetime | None = None
+    releasing_at: datetime | None = None
+    available_at: datetime | None = None
+    reserved_at: datetime | None = None
+    admitted_at: datetime | None = None
+    ended_at: datetime | None = None
+    wasted_gpu_seconds: int = 0
+    times: int = 0
+    """How often plans have suspended the workload, this one included."""
+
+
+class ScalableWorkloadStatus(Struct, frozen=True):
+    observed_generation: int = 0
+    replicas: int = 0
+    selector: str = ""
+    workload_name: str = ""
+    workload_uid: str = field(default="", name="workloadUID")
+    phase: str = ""
+    verdict: str = ""
+    reason: str = ""
+    message: str = ""
+    idle_since: datetime | None = None
+    warned_at: datetime | None = None
+    suspend_at: datetime | None = None
+    suspended_at: datetime | None = None
+    resumed_at: datetime | None = None
+    keep_until: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+    evidence: tuple[dict[str, Any], ...] = ()
+    """As it stands in the API: only its writer reads it again, to see whether it has changed."""
+    evidence_omitted: int = 0
+    grant: GrantStatus | None = None
+    reallocation: ReallocationStatus | None = None
+
+
+class ScalableWorkload(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: ScalableWorkloadSpec = ScalableWorkloadSpec()
+    status: ScalableWorkloadStatus = ScalableWorkloadStatus()
+
+
+# --------------------------------------------------------------------------------------------------- ReclaimPolicy
+
+
+class ReuseSpec(Struct, frozen=True):
+    enabled: bool = True
+
+
+class PinSpec(Struct, frozen=True):
+    enabled: bool = False
+    node_label: str = "kubernetes.io/hostname"
+
+
+class NodeSelectorFromDetail(Struct, frozen=True):
+    key: str = ""
+    value_from_provisioning_class_detail: str = ""
+
+
+class PodSetUpdates(Struct, frozen=True):
+    node_selector: tuple[NodeSelectorFromDetail, ...] = ()
+
+
+class RetryStrategy(Struct, frozen=True):
+    limit: int = 3
+    base: str = "60s"
+    max: str = "30m"
+
+
+class ProvisioningSpec(Struct, frozen=True):
+    class_name: str = ""
+    parameters: dict[str, str] = field(default_factory=dict)
+    managed_resources: tuple[str, ...] = ()
+    amount: str = "Gang"
+    pod_set_merge_policy: str = ""
+    pod_set_updates: PodSetUpdates = PodSetUpdates()
+    after: str = "0s"
+    withdraw: str = "WhenFree"
+    retry: RetryStrategy = RetryStrategy()
+    at_limit: str = "Hold"
+    on_capacity_revoked: str = "Evict"
+
+
+class ReclaimPolicySpec(Struct, frozen=True):
+    wait_for_pods_gone: bool = True
+    require_fit: bool = True
+    reuse: ReuseSpec = ReuseSpec()
+    pin: PinSpec = PinSpec()
+    provisioning: ProvisioningSpec | None = None
+
+
+class ReclaimPolicy(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: ReclaimPolicySpec = ReclaimPolicySpec()
+    status: ConditionedStatus = ConditionedStatus()

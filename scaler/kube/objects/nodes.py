@@ -1,0 +1,100 @@
+"""Nodes, and what pods demand of them, by the laws of `core.py`; with their translation into values of the core.
+
+A demand by field (`matchFields`, in practice `metadata.name`) is treated as one by a label of that name, which `labels`
+gives every node. What is written and cannot be read (an operator that Kubernetes does not know) raises ValueError.
+
+Source: Kubernetes core/v1, NodeSpec, NodeStatus, Affinity, Toleration.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import field
+
+from scaler.kube.objects.core import Condition, ObjectMeta, Quantity, Struct, is_true
+from scaler.kube.quantity import amount
+from scaler.kube.scheduling import NodeRequirement, Operator, Taint, Term
+
+NAME_FIELD = "metadata.name"
+
+
+class NodeSelectorRequirement(Struct, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Struct, frozen=True):
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(Struct, frozen=True):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class NodeAffinity(Struct, frozen=True):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[Any, ...] = ()
+    """Only compared, never interpreted."""
+
+
+class Affinity(Struct, frozen=True):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: Any = None
+    """Read by `scaler.quota.from_objects.pod_nodes`."""
+    pod_anti_affinity: Any = None
+
+
+class NodeSpec(Struct, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(Struct, frozen=True):
+    allocatable: dict[str, Quantity] = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its kubelet says so and new pods may be bound to it; a node that is silent is not."""
+        return not self.spec.unschedulable and is_true(self.status.conditions, "Ready")
+
+
+def labels(node: Node) -> dict[str, str]:
+    """What demands of pods are compared with."""
+    return node.metadata.labels | {NAME_FIELD: node.metadata.name}
+
+
+def allocatable(node: Node) -> Mapping[str, int]:
+    """Amounts that pods may take, by resource. A quantity that cannot be read counts as none: nothing is put there."""
+    amounts = {}
+    for resource, quantity in node.status.allocatable.items():
+        try:
+            amounts[resource] = amount(resource, quantity)
+        except ValueError:
+            amounts[resource] = 0
+    return amounts
+
+
+def terms(affinity: Affinity | None) -> tuple[Term, ...]:
+    """The alternatives of the required node affinity. Raises: ValueError for an operator that is none."""
+    required = (
+        affinity.node_affinity.required_during_scheduling_ignored_during_execution
+        if affinity and affinity.node_affinity
+        else None
+    )
+    return tuple(_term(each) for each in required.node_selector_terms) if required else ()
+
+
+def _term(term: NodeSelectorTerm) -> Term:
+    return tuple(
+        NodeRequirement(key=each.key, operator=Operator(each.operator), values=each.values)
+        for each in (*term.match_expressions, *term.match_fields)
+    )

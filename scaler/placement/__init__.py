@@ -1,0 +1,1 @@
+"""Which pods fit the nodes, now and once other pods have ended?"""

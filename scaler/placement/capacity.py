@@ -1,0 +1,278 @@
+"""What is free on every node now, and what would be, were some workloads gone or some pods placed?
+
+Laws:
+
+* A Capacity never changes; `without`, `once_ended` and `after` return another one, which shares what is the same. Each
+  costs what it touches and a copy of one list, so that a planner may ask for hundreds of sets of victims.
+* What is gone is freed once, whichever way it was asked to go.
+* Amounts may be negative, where a node has lost devices that are still in use: the first ones to be freed only fill
+  that gap.
+
+Worked example: node a has 8 GPUs, of which x holds 4 and a terminating pod of y holds 4. Free are 0; without x 4;
+once y has ended 4; both 8.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from scaler.kube.quantity import UNLIMITED, Requests
+from scaler.placement.allocations import (
+    Allocation,
+    Allocations,
+    BoundPod,
+    Removed,
+    allocations_by_workload,
+    allocations_of,
+    needs_of,
+)
+from scaler.placement.node_index import NodeIndex, NodeInfo, NodeSet, PodNeeds, PodShape, members, union
+
+Vector = tuple[int, ...]
+"""Amounts in the order of the index's resources."""
+Levels = Mapping[int, NodeSet]
+"""Which nodes have so much of a resource free, devices by their number and all else by its grade."""
+
+_SIZES_KEPT = 64
+
+
+class PodPlacement(NamedTuple):
+    """So many pods of one PodSet on one node."""
+
+    pod_set: str
+    node: str
+    pods: int
+    requests: Requests
+    """Of one pod."""
+
+
+class Freed(NamedTuple):
+    """What a node gains when workloads are gone."""
+
+    node: str
+    amounts: tuple[tuple[str, int], ...]
+    """By resource, in the order of their names."""
+
+
+class EqualNodes(NamedTuple):
+    """Nodes that have equally much of a resource free."""
+
+    free: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Free amounts per node. Made by `capacity_of`."""
+
+    index: NodeIndex
+    free: list[Vector]
+    """Per node. Not to be written."""
+    levels: Mapping[int, Levels]
+    """Per resource. By them the nodes that may have enough are found without a look at the others."""
+    allocations: Allocations
+    gone: Removed = field(default_factory=Removed)
+    _held: dict[str, Mapping[int, Mapping[int, int]]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    """What single workloads hold: a search asks for the same ones again and again."""
+    _sizes: dict[tuple[int, NodeSet], Mapping[int, int]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    """Answers that are needed again when one gang after the other does not fit."""
+
+    def without(self, workloads: Iterable[str]) -> "Capacity":
+        """As it will be when no pod of these workloads is left."""
+        workloads = frozenset(workloads)
+        gone = Removed(self.gone.workloads | workloads, self.gone.ended)
+        return self._freed(self.allocations.leaving(workloads, self.gone), gone)
+
+    def once_ended(self) -> "Capacity":
+        """As it will be when the pods that are terminating now are gone."""
+        return self._freed(self.allocations.ended(self.gone), Removed(self.gone.workloads, ended=True))
+
+    def after(self, placements: Iterable[PodPlacement]) -> "Capacity":
+        """As it will be when these pods run, too. Nothing frees again what they take."""
+        index = self.index
+        return self._taken(
+            (index.position[seat.node], needs_of(index, seat.requests), seat.pods) for seat in placements
+        )
+
+    def filled(self, shape: PodShape, pods: Iterable[tuple[int, int]]) -> "Capacity":
+        """As it will be when each node, by its position, runs so many pods of the shape, too."""
+        return self._taken((node, shape.needs, count) for node, count in pods)
+
+    def exchanged(self, leaving: Iterable[Allocation], coming: Iterable[Allocation]) -> "Capacity":
+        """As it is once some of the pods have ended and others have come. For one from which nothing is counted out."""
+        leaving, coming = tuple(leaving), tuple(coming)
+        given = [(held.node, held.amounts, 1) for held in leaving] + [(held.node, held.amounts, -1) for held in coming]
+        return replace(self._changed(given, self.gone), allocations=self.allocations.exchanged(leaving, coming))
+
+    def emptied(self) -> "Capacity":
+        """The most that there could ever be: no pod at all, every node ready and uncordoned."""
+        return _emptied(self.index)
+
+    def _freed(self, leaving: Iterable[Allocation], gone: Removed) -> "Capacity":
+        return self._changed(((held.node, held.amounts, 1) for held in leaving), gone)
+
+    def _taken(self, pods: Iterable[tuple[int, PodNeeds, int]]) -> "Capacity":
+        return self._changed(((node, needs, -count) for node, needs, count in pods), self.gone)
+
+    def _changed(self, changes: Iterable[tuple[int, PodNeeds, int]], gone: Removed) -> "Capacity":
+        vectors: dict[int, list[int]] = {}
+        for node, amounts, times in changes:
+            vector = vectors.get(node)
+            if vector is None:
+                vector = vectors[node] = list(self.free[node])
+            for resource, amount in amounts:
+                vector[resource] += amount * times
+        free = self.free.copy()
+        for node, vector in vectors.items():
+            free[node] = tuple(vector)
+        levels = {resource: self._moved(resource, vectors) for resource in self.levels}
+        return Capacity(index=self.index, free=free, levels=levels, allocations=self.allocations, gone=gone)
+
+    def _moved(self, resource: int, vectors: Mapping[int, list[int]]) -> Levels:
+        """The resource's levels, with the changed nodes in their new places."""
+        level = self.index.level
+        moved = [
+            (node, old, new)
+            for node, vector in vectors.items()
+            if vector[resource] != self.free[node][resource]
+            and (old := level(resource, self.free[node][resource])) != (new := level(resource, vector[resource]))
+        ]
+        if not moved:
+            return self.levels[resource]
+        levels = dict(self.levels[resource])
+        for node, old, new in moved:
+            levels[old] ^= 1 << node
+            levels[new] = levels.get(new, 0) | 1 << node
+        return {level: nodes for level, nodes in levels.items() if nodes}
+
+    # ------------------------------------------------------------------------------------------------------- questions
+
+    def gain(self, workloads: Iterable[str]) -> tuple[Freed, ...]:
+        """What each node gains when no pod of these workloads is left. Equal for workloads that can replace another."""
+        names = self.index.resources
+        return tuple(
+            Freed(self.index.nodes[node].name, tuple((names[r], amount) for r, amount in sorted(amounts.items())))
+            for node, amounts in sorted(self.held_by(workloads).items())
+        )
+
+    def held_by_workload(self, workload: str) -> Mapping[int, Mapping[int, int]]:
+        """What its pods hold, by positions of nodes and resources."""
+        known = self._held.get(workload)
+        if known is None:
+            known = self._held[workload] = self.held_by((workload,))
+        return known
+
+    def held_by(self, workloads: Iterable[str]) -> dict[int, dict[int, int]]:
+        """What pods of these workloads hold, by positions of nodes and resources."""
+        held: dict[int, dict[int, int]] = {}
+        for pod in self.allocations.leaving(workloads, self.gone):
+            of_node = held.setdefault(pod.node, {})
+            for resource, amount in pod.amounts:
+                of_node[resource] = of_node.get(resource, 0) + amount
+        return held
+
+    def slots(self, shape: PodShape) -> Iterator[tuple[int, int]]:
+        """The nodes that take pods of the shape and how many each: the fullest first, so that empty ones stay so."""
+        for nodes in self._promising(shape):
+            for node in members(nodes):
+                room = shape.slots_in(self.free[node])
+                if room:
+                    yield node, room
+
+    def _promising(self, shape: PodShape) -> Iterator[NodeSet]:
+        """The eligible nodes that by their levels may take a pod, those with the least of what it needs first."""
+        (first, least), *others = self.index.by_scarcity(shape.needs)
+        nodes = shape.eligible
+        for resource, amount in others:
+            lowest = self.index.level(resource, amount)
+            nodes &= union(found for level, found in self.levels[resource].items() if level >= lowest)
+        levels, lowest = self.levels[first], self.index.level(first, least)
+        yield from (nodes & levels[level] for level in sorted(level for level in levels if level >= lowest))
+
+    def bound(self, shape: PodShape) -> int | None:
+        """Most pods of the shape for which there are devices, in a few steps; None where it needs no device."""
+        slots = (
+            slots_by(amount, self.sizes(resource, shape.eligible), is_single=bool(shape.apart))
+            for resource, amount in shape.needs
+            if resource in self.index.devices
+        )
+        return min(slots, default=None)
+
+    def sizes(self, resource: int, nodes: NodeSet) -> Mapping[int, int]:
+        """How many of the nodes have how much of the resource free."""
+        if resource in self.index.devices:
+            levels = self.levels[resource]
+            return {level: count for level, found in levels.items() if (count := (found & nodes).bit_count())}
+        known = self._sizes.get((resource, nodes))
+        if known is None:
+            if len(self._sizes) >= _SIZES_KEPT:
+                self._sizes.clear()
+            known = self._sizes[resource, nodes] = Counter(self.free[node][resource] for node in members(nodes))
+        return known
+
+    def by_free_amount(self, resource: str, nodes: NodeSet | None = None) -> tuple[EqualNodes, ...]:
+        """What is free of the resource and on which of the nodes (of all open ones by default), the largest first."""
+        position = self.index.resource_position.get(resource)
+        if position is None:
+            return ()
+        by_size: dict[int, list[str]] = {}
+        for node in members(self.index.open if nodes is None else nodes):
+            free = self.free[node][position]
+            if free > 0:
+                by_size.setdefault(free, []).append(self.index.nodes[node].name)
+        return tuple(EqualNodes(free, tuple(by_size[free])) for free in sorted(by_size, reverse=True))
+
+
+def capacity_of(nodes: NodeIndex | Iterable[NodeInfo], occupants: Iterable[BoundPod]) -> Capacity:
+    """What the occupants leave free on the nodes."""
+    index = nodes if isinstance(nodes, NodeIndex) else NodeIndex(nodes)
+    return capacity_with(index, list(allocations_of(index, occupants)))
+
+
+def capacity_with(index: NodeIndex, holding: Collection[Allocation]) -> Capacity:
+    """What is left free by pods whose places and amounts are known in the terms of the index."""
+    free = [list(index.allocatable(node)) for node in index.nodes]
+    for held in holding:
+        vector = free[held.node]
+        for resource, amount in held.amounts:
+            vector[resource] -= amount
+    return _capacity(index, [tuple(vector) for vector in free], allocations_by_workload(holding))
+
+
+@lru_cache(maxsize=2)
+def _emptied(index: NodeIndex) -> Capacity:
+    best = index.at_its_best
+    return _capacity(best, [best.allocatable(node) for node in best.nodes], Allocations())
+
+
+def _capacity(index: NodeIndex, free: list[Vector], allocations: Allocations) -> Capacity:
+    levels = {resource: _levels(index, free, resource) for resource in range(len(index.resources))}
+    return Capacity(index=index, free=free, levels=levels, allocations=allocations)
+
+
+def _levels(index: NodeIndex, free: list[Vector], resource: int) -> Levels:
+    levels: dict[int, NodeSet] = {}
+    for node, vector in enumerate(free):
+        level = index.level(resource, vector[resource])
+        levels[level] = levels.get(level, 0) | 1 << node
+    return levels
+
+
+def slots_by(amount: int, sizes: Mapping[int, int], *, is_single: bool = False) -> int:
+    """Pods that need this amount for which nodes with so much free (and how many there are of each) have slots.
+
+    `is_single`: each node takes one of them at most.
+    """
+    most = 1 if is_single else UNLIMITED
+    return sum(min(most, free // amount) * nodes for free, nodes in sizes.items() if free > 0)
+
+
+def total(sizes: Mapping[int, int]) -> int:
+    """What these nodes have free together."""
+    return sum(free * nodes for free, nodes in sizes.items() if free > 0)

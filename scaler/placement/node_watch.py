@@ -1,0 +1,219 @@
+"""What the nodes have free by the API's objects: one Capacity, fed by the watches of nodes and of the pods on them.
+
+Laws:
+
+* `capacity` gives a Capacity only while all nodes and all pods are synced, and otherwise the reason why not. Plans are
+  then made by quota alone.
+* What counts is what a pod was bound with, as the scheduler adds it up. Other pods of a node count as well.
+* A pod holds until it is gone, or has Succeeded or Failed: Kueue gives its quota away while it still ends. One that no
+  node was found for holds nothing.
+* A pod belongs to the Workload that it is annotated with, or else to the one of the job that owns it, or else to the
+  one of the job that its labels name, as in `cluster.py`. Where several Workloads that have not finished could be meant
+  it belongs to none: no workload is suspended for GPUs that may not become free.
+
+Subscribe before the reflectors run. 20,000 pods are filed in some hundred milliseconds, while the event loop gets its
+turn in between.
+"""
+
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from scaler.decision.cluster_state import JOB_NAME_LABELS, WORKLOAD_ANNOTATION, job_key
+from scaler.decision.workloads import group_of
+from scaler.idleness.pods import TERMINAL
+from scaler.kube.object_cache import Change
+from scaler.kube.objects.core import ObjectMeta, Pod, PodSpec, is_true
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.nodes import Node, allocatable, labels
+from scaler.kube.objects.resources import NODE
+from scaler.kube.quantity import Requests
+from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
+from scaler.kube.transport import KubeTransport
+from scaler.placement.allocations import BoundPod
+from scaler.placement.capacity import Capacity
+from scaler.placement.capacity_cache import CapacityCache
+from scaler.placement.node_index import NodeInfo as CoreNode
+from scaler.quota.from_objects.pod_requests import pod_requests
+from scaler.quota.watch import NotSynced, disconnected, limited_to_namespaces, outdated
+
+_JOB_LABELS = frozenset(JOB_NAME_LABELS.values())
+_SHOWN = 3
+"""Objects named in a reason."""
+
+
+def node_reflector(transport: KubeTransport) -> Reflector[Node]:
+    """The live copy of the nodes, which nothing but placement needs."""
+    return Reflector(transport, NODE, Node)
+
+
+class NodeWatch:
+    """The nodes' free amounts. `confined_to` are the namespaces that this program is confined to, if it is."""
+
+    def __init__(
+        self,
+        nodes: Reflector[Node],
+        pods: Reflector[Pod],
+        workloads: Reflector[Workload],
+        *,
+        max_age: timedelta,
+        confined_to: Collection[str] = (),
+    ) -> None:
+        self._nodes = nodes
+        self._pods = pods
+        self._workloads = workloads
+        self._max_age = max_age
+        self._confined_to = confined_to
+        self._census = CapacityCache()
+        self._unreadable: dict[str, str] = {}
+        nodes.subscribe(self._node_changed)
+        pods.subscribe(self._pod_changed)
+        workloads.subscribe(self._workload_changed)
+        for node in nodes.items():
+            self._census.put_node(node_of(node))
+        self._file(pods.items())
+
+    def capacity(self) -> Capacity | NotSynced:
+        """What is free now, or why that is not known. The same value as before where nothing has changed."""
+        reason = (
+            limited_to_namespaces(self._confined_to, "nodes are")
+            or self._unseen()
+            or self._unread()
+            or outdated(self.age_s, self._max_age)
+        )
+        return NotSynced(reason) if reason else self._census.capacity()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the API server last sent nodes or pods; infinite before both are listed."""
+        return max(self._nodes.age, self._pods.age)
+
+    # ------------------------------------------------------------------------------------------------------ following
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        if change.new is None:
+            self._census.drop_node(change.key[1])
+        else:
+            self._census.put_node(node_of(change.new))
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        if change.new is None:
+            self._forget("/".join(change.key))
+        else:
+            self._file([change.new])
+
+    def _workload_changed(self, change: Change[Workload]) -> None:
+        """Pods that do not name their Workload may be another's now, or one's that was not known before."""
+        if change.old and change.new and _claim(change.old) == _claim(change.new):
+            return
+        for workload in (change.old, change.new):
+            if workload is not None:
+                self._file(pod for pod in self._pods_of_job(workload) if not _annotated(pod.metadata))
+
+    def _pods_of_job(self, workload: Workload) -> list[Pod]:
+        owner, job = workload.metadata.controller_owner, job_key(workload)
+        owned = self._pods.by_index("owner", owner.uid) if owner else []
+        return owned + (self._pods.by_index("job", job) if job else [])
+
+    def _file(self, pods: Iterable[Pod]) -> None:
+        for pod in pods:
+            name = "/".join(pod.metadata.key)
+            self._forget(name) if holds_no_node(pod) else self._put(name, pod)
+
+    def _put(self, name: str, pod: Pod) -> None:
+        try:
+            requests = requests_of(pod.spec)
+        except ValueError as error:
+            self._forget(name)
+            self._unreadable[name] = str(error)
+            return
+        self._unreadable.pop(name, None)
+        self._census.put_pod(
+            BoundPod(
+                pod=name,
+                node=pod.spec.node_name,
+                requests=requests,
+                workload=self._workload_of(pod.metadata),
+                terminating=pod.metadata.deletion_timestamp is not None,
+            )
+        )
+
+    def _forget(self, name: str) -> None:
+        self._unreadable.pop(name, None)
+        self._census.drop_pod(name)
+
+    def _workload_of(self, pod: ObjectMeta) -> str:
+        """`namespace/name`; empty where it has none, or that is ambiguous."""
+        if name := _annotated(pod):
+            return f"{pod.namespace}/{name}"
+        found = self._of_owner(pod) or self._of_job(pod)
+        still_open = [each for each in found if not is_true(each.status.conditions, "Finished")]
+        return "/".join(still_open[0].metadata.key) if len(still_open) == 1 else ""
+
+    def _of_owner(self, pod: ObjectMeta) -> list[Workload]:
+        return [
+            workload
+            for owner in pod.owner_references
+            for workload in self._workloads.by_index(
+                "owner", (pod.namespace, group_of(owner.api_version), owner.kind, owner.name)
+            )
+            if (owning := workload.metadata.controller_owner) and owning.uid == owner.uid
+        ]
+
+    def _of_job(self, pod: ObjectMeta) -> list[Workload]:
+        keys = ((pod.namespace, label, pod.labels[label]) for label in _JOB_LABELS & pod.labels.keys())
+        return [workload for key in keys for workload in self._workloads.by_index("job", key)]
+
+    # ---------------------------------------------------------------------------------------------- why it cannot say
+
+    def _unseen(self) -> str:
+        copies: dict[str, Reflector[Any]] = {"Nodes": self._nodes, "Pods": self._pods}
+        return disconnected(copies, states=(Absent, Denied, Disconnected))
+
+    def _unread(self) -> str:
+        pods = {"/".join(key): why for key, why in self._pods.undecodable.items()} | self._unreadable
+        found = [f"Node {name}: {why}" for (_, name), why in self._nodes.undecodable.items()]
+        found += [f"Pod {name}: {why}" for name, why in pods.items()]
+        return f"cannot be read: {'; '.join(found[:_SHOWN])}" if found else ""
+
+
+# ---------------------------------------------------------------------------------------------------- single objects
+
+
+def node_of(node: Node) -> CoreNode:
+    """The node as far as placement goes. One that is being deleted takes no new pods, cordoned or not."""
+    return CoreNode(
+        name=node.metadata.name,
+        labels=labels(node),
+        taints=node.spec.taints,
+        unschedulable=node.spec.unschedulable or node.metadata.deletion_timestamp is not None,
+        ready=is_true(node.status.conditions, "Ready"),
+        allocatable=allocatable(node),
+    )
+
+
+def holds_no_node(pod: Pod) -> bool:
+    """Whether it holds nothing of any node: not bound yet, or over."""
+    return not pod.spec.node_name or pod.status.phase in TERMINAL
+
+
+def requests_of(spec: PodSpec) -> Requests:
+    """What the pod holds, by the specification. Raises: ValueError for a quantity that is none."""
+    return _shared(tuple(pod_requests(spec).items()))
+
+
+@lru_cache(maxsize=4096)
+def _shared(items: tuple[tuple[str, int], ...]) -> Requests:
+    """One mapping for all that hold the same: of twenty thousand pods most look like another one."""
+    return MappingProxyType(dict(items))
+
+
+def _annotated(pod: ObjectMeta) -> str:
+    return pod.annotations.get(WORKLOAD_ANNOTATION, "")
+
+
+def _claim(workload: Workload) -> object:
+    """What of a Workload decides which pods are its own, where they do not say so themselves."""
+    return workload.metadata.controller_owner, is_true(workload.status.conditions, "Finished")

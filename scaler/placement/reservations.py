@@ -1,0 +1,358 @@
+"""Which gang gets which of the free nodes? So that no two gangs are released onto the same GPUs, and none starves.
+
+A gang whose quota is reserved needs nodes. Those that were released keep their nodes until all of their pods are
+scheduled: Kueue creates the pods seconds later, and until then nothing else shows that the nodes are taken. What is
+left goes to those that wait, in the order in which their quota was reserved.
+
+Laws:
+
+* No GPU is reserved twice. A gang gets nodes for all of its pods, or for none.
+* A gang that gets nodes fits wherever the scheduler puts its pods, and those of others that are not scheduled yet
+  (`worst_case`), or is pinned. One that can never be sure of that takes the risk when no other pods are coming, and
+  unpinned: what is pinned to one place has no other when other pods have taken it.
+* A gang that fits once the terminating pods have ended is not delayed by a later one. Later ones may use what it does
+  not need (conservative backfilling).
+* A pod that is stuck in termination is not waited for: it may never end.
+* A gang for which a ProvisioningRequest has booked capacity comes before those that have only waited longer: it is its
+  booking. One for which nodes are being provisioned keeps what it has found of the rest, until they are late.
+* The order in which gangs are listed changes nothing.
+
+| fits now                                     | once pods have ended | result                     | keeps nodes   |
+|----------------------------------------------|----------------------|----------------------------|---------------|
+| for sure, and delays none before it          | –                    | Fits                       | yes, reserved |
+| for sure, but delays one before it           | –                    | ReservedForEarlierWorkload | yes           |
+| not for sure while pods of others are coming | –                    | PodsComing                 | yes           |
+| not for sure, even alone                     | –                    | PlacementNotGuaranteed     | no            |
+| no                                           | fits                 | PodsEnding                 | yes           |
+| no                                           | does not fit         | Insufficient               | if nodes come |
+
+PlacementNotGuaranteed is a gang whose pods all fit in only one arrangement: it waits for more free capacity and keeps
+no nodes, so that these are used meanwhile. One that could not be sure of its nodes in an empty cluster either is
+released as soon as it fits.
+
+Worked example: 8 free GPUs on node a, and 8 on b whose pods are terminating. X (16 GPUs, first) and Y (8) wait. X fits
+once b is free, and keeps a and b; Y is not released although it fits a now, or X would wait for Y's end. If X needed a
+node of 16, which there is not, it would lack nodes, keep nothing, and Y would start.
+
+The tempting alternative, to release every gang that fits, starves every large gang for as long as small ones keep
+coming.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scaler.placement.capacity import Capacity, PodPlacement
+from scaler.placement.demand import NodeDemand, excluding
+from scaler.placement.fit import Placement, fits, place, upper_bound
+from scaler.placement.node_index import PodNeeds, PodShape, union
+from scaler.placement.requests import (
+    Blocked,
+    BlockedReason,
+    Fits,
+    Insufficient,
+    NodePin,
+    PlacementRequest,
+    PlacementResult,
+    ReservationQueue,
+)
+from scaler.placement.shortage import Misfit, Unproven
+from scaler.placement.worst_case import WorstCasePlacement, fits_in_any_order, leaves_room, pod_counts
+
+MAX_RELEASES = 100
+"""Gangs that are released in one round. Each takes two calls to the API, and the next round follows at once."""
+_QUESTIONS = 400
+"""Of whether one gang may take another's nodes, in one round: some 0.4 s. After that no gang is released."""
+_NAMED = 4
+"""Gangs that a result names, of all that are waited for."""
+
+
+def place_in_order(queue: ReservationQueue, *, most: int = MAX_RELEASES) -> dict[str, PlacementResult]:
+    """The result for each that waits, by key."""
+    reservations = NodeReservations.of(queue, most)
+    return {each.key: reservations.place(each) for each in queue.in_order}
+
+
+# ------------------------------------------------------------------------------------------------------------ one round
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Nodes that a waiting gang keeps."""
+
+    key: str
+    placements: tuple[PodPlacement, ...]
+    shapes: Mapping[str, PodShape]
+    """By PodSet."""
+
+
+class NodeReservations:
+    """What is free while gangs are placed one after the other: first `reserve`, then `place`, each in their order."""
+
+    @classmethod
+    def of(cls, queue: ReservationQueue, most: int = MAX_RELEASES) -> "NodeReservations":
+        """With the nodes of those that were released."""
+        reservations = cls(queue.capacity, queue.overdue, most)
+        for each in sorted(queue.held, key=lambda request: request.turn):
+            reservations.reserve(each)
+        return reservations
+
+    def __init__(self, capacity: Capacity, overdue: Sequence[PodPlacement], most: int) -> None:
+        self._free = capacity
+        """Now, whatever was reserved."""
+        self._ends = bool(capacity.allocations.ending)
+        self._ended = capacity.once_ended().after(overdue) if self._ends else capacity
+        """Once pods have terminated, whatever was reserved."""
+        self._now, self._later = self._free, self._ended
+        """The same without what was reserved; later also without what waiting gangs keep."""
+        self._spare = self._now
+        """On every node the lesser of now and later: what may be reserved."""
+        self._coming: dict[str, Counter[PodShape]] = {}
+        """Pods of released gangs that are not scheduled yet, by gang."""
+        self._coming_pods = WorstCasePlacement(capacity)
+        """All of these pods."""
+        self._kept: list[_Kept] = []
+        self._left = most
+        self._questions = _QUESTIONS
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the round is over: a gang that fits now waits for the next one, with an outcome that is not known."""
+        return self._left <= 0 or self._questions <= 0
+
+    # ------------------------------------------------------------------------------------------- what would be free
+
+    @property
+    def left(self) -> Capacity:
+        """What is free once pods have terminated, without what was reserved and what is kept."""
+        return self._later
+
+    def once_gone(self, workloads: Collection[str]) -> "NodeReservations":
+        """The round anew for those that wait, with no pod left of these workloads, and no terminating one.
+
+        What was reserved is reserved. Nothing is kept yet.
+        """
+        found = NodeReservations(self._ended.without(workloads), (), MAX_RELEASES)
+        found._ends = False
+        given_back = (each._replace(pods=-each.pods) for kept in self._kept for each in kept.placements)
+        found._now = found._later = found._spare = self._later.without(workloads).after(given_back)
+        for key, pods in self._coming.items():
+            found._add_coming(key, pods)
+        return found
+
+    # ----------------------------------------------------------------------------------------------- released gangs
+
+    def reserve(self, request: PlacementRequest) -> None:
+        """Count the nodes of a released gang as taken; where it does not fit whole, as many as it could take."""
+        now = place_as_many(request.demands, self._now)
+        later = place_as_many(request.demands, self._later) if self._ends else now
+        self._now, self._spare = self._now.after(now), self._spare.after(now)
+        self._keep_from(later)
+        # A pod that fits on no node, now or soon, takes nothing from another.
+        pods = pod_counts(request.demands, self._free.index)
+        self._add_coming(request.key, Counter({each: n for each, n in pods.items() if any(self._ended.slots(each))}))
+
+    def _add_coming(self, key: str, pods: Counter[PodShape]) -> None:
+        if pods:
+            self._coming[key] = pods
+            self._coming_pods.add(pods)
+
+    def _keep_from(self, placements: Sequence[PodPlacement]) -> None:
+        """Take nodes from what will be free, and from what may be reserved as far as they are free already."""
+        self._later = self._later.after(placements)
+        short: dict[PodNeeds, list[tuple[int, int]]] = {}
+        for node in {self._free.index.position[each.node] for each in placements}:
+            have, leave = self._spare.free[node], self._later.free[node]
+            needs = tuple((each, have[each] - leave[each]) for each in range(len(have)) if have[each] > leave[each])
+            if needs:
+                short.setdefault(needs, []).append((node, 1))
+        for needs, nodes in short.items():
+            self._spare = self._spare.filled(PodShape(eligible=0, needs=needs), nodes)
+
+    # ------------------------------------------------------------------------------------------------- waiting gangs
+
+    def place(self, request: PlacementRequest) -> PlacementResult:
+        found = place(request.demands, self._spare)
+        if isinstance(found, Placement):
+            return self._place_now(request, found)
+        later = self._place_later(request)
+        if later is None:
+            return self._insufficient(request, found)
+        is_there = fits(request.demands, self._now)
+        others = self._kept_for(pod_counts(request.demands, self._free.index)) if is_there else ()
+        self._keep(request, later.placements)
+        return Blocked(
+            why=BlockedReason.RESERVED_FOR_EARLIER if is_there else BlockedReason.PODS_ENDING,
+            placements=later.placements,
+            others=others,
+        )
+
+    def _place_now(self, request: PlacementRequest, found: Placement) -> PlacementResult:
+        """It fits what may be reserved. Is that certain, and do those before it keep their nodes for certain?"""
+        if request.waits_for_pods:
+            self._keep(request, found.placements)
+            return Blocked(why=BlockedReason.PODS_ENDING, placements=found.placements)
+        reason: BlockedReason = BlockedReason.NOT_GUARANTEED
+        others: tuple[str, ...] = ()
+        for pins in _pinnings(found, request.pin_label, self._free):
+            pods = pod_counts(_with_pins(request.demands, pins), self._free.index)
+            why, others = self._why_blocked(request, pods, may_risk=not pins)
+            if why is None:
+                return self._reserve_for(request, found, pins, pods)
+            reason = why
+        if reason is not BlockedReason.NOT_GUARANTEED:
+            self._keep(request, found.placements)
+        return Blocked(why=reason, placements=found.placements, others=others)
+
+    def _reserve_for(
+        self, request: PlacementRequest, found: Placement, pins: Mapping[str, NodePin], pods: Counter[PodShape]
+    ) -> Fits:
+        self._left -= 1
+        self._now, self._later = self._now.after(found.placements), self._later.after(found.placements)
+        self._spare = self._spare.after(found.placements)
+        self._add_coming(request.key, pods)
+        return Fits(placements=found.placements, pins=pins)
+
+    def _why_blocked(
+        self, request: PlacementRequest, pods: Counter[PodShape], *, may_risk: bool
+    ) -> tuple[BlockedReason | None, tuple[str, ...]]:
+        """Why it is not released although it fits, and for which gangs; None where it is."""
+        coming = self._coming_with(pods)
+        if not self._may_ask():
+            return BlockedReason.PODS_COMING, coming
+        if displaced := self._displaced(pods):
+            return BlockedReason.RESERVED_FOR_EARLIER, displaced
+        if self._coming_pods.admits(pods):
+            return None, ()
+        if fits_in_any_order(pods, self._free):
+            return BlockedReason.PODS_COMING, coming
+        empty = self._free.emptied()
+        if fits_in_any_order(pod_counts(request.demands, empty.index), empty):
+            return BlockedReason.NOT_GUARANTEED, ()
+        # Waiting would not help it: it can never be sure. Better a risk than a gang that never starts.
+        return (None, ()) if may_risk and not coming else (BlockedReason.PODS_COMING, coming)
+
+    def _may_ask(self) -> bool:
+        """Whether more gangs may be released in this round, and questions are left."""
+        self._questions -= 1
+        return self._left > 0 and self._questions > 0
+
+    def _displaced(self, pods: Counter[PodShape]) -> tuple[str, ...]:
+        """Keys of those that wait longer and might lose the nodes that they keep if these pods come."""
+        return tuple(each.key for each in self._kept if not self._keeps_nodes(each, pods))[:_NAMED]
+
+    def _keeps_nodes(self, kept: _Kept, pods: Counter[PodShape]) -> bool:
+        for shape in dict.fromkeys(kept.shapes.values()):
+            if not any(each.eligible & shape.eligible for each in pods):
+                continue
+            if not self._may_ask():
+                return False
+            own = [each for each in kept.placements if kept.shapes[each.pod_set] == shape]
+            given_back = self._later.after(each._replace(pods=-each.pods) for each in own)
+            if not leaves_room(shape, sum(each.pods for each in own), given_back, pods):
+                return False
+        return True
+
+    def _kept_for(self, pods: Counter[PodShape]) -> tuple[str, ...]:
+        found = (each.key for each in self._kept if _share_nodes(each.shapes.values(), pods))
+        return tuple(found)[:_NAMED]
+
+    def _coming_with(self, pods: Counter[PodShape]) -> tuple[str, ...]:
+        return tuple(key for key, coming in self._coming.items() if _share_nodes(coming, pods))[:_NAMED]
+
+    def _place_later(self, request: PlacementRequest) -> Placement | None:
+        """Where it fits once pods have terminated; nothing new where none do."""
+        if not self._ends or any(upper_bound(each, self._later) < each.count for each in request.demands):
+            return None
+        found = place(request.demands, self._later) if fits(request.demands, self._later) else None
+        return found if isinstance(found, Placement) else None
+
+    def _keep(self, request: PlacementRequest, placements: tuple[PodPlacement, ...]) -> None:
+        index = self._free.index
+        shapes = {each.pod_set: index.shape(each.requests, each.nodes) for each in request.demands}
+        self._keep_from(placements)
+        self._kept.append(_Kept(request.key, placements, shapes))
+
+    def _insufficient(self, request: PlacementRequest, found: Misfit | Unproven) -> Insufficient:
+        if not (request.may_ask or request.awaits_nodes):
+            return Insufficient(because=found)
+        placements = place_as_many(request.demands, self._later)
+        if request.awaits_nodes:
+            self._keep(request, placements)
+        return Insufficient(because=found, missing=missing_pods(request.demands, placements))
+
+
+def _share_nodes(one: Iterable[PodShape], other: Iterable[PodShape]) -> bool:
+    """Whether any pods of both may go to the same node."""
+    return bool(union(each.eligible for each in one) & union(each.eligible for each in other))
+
+
+def place_as_many(demands: Sequence[NodeDemand], capacity: Capacity) -> tuple[PodPlacement, ...]:
+    """Nodes for all pods, or for as many as fit one after the other."""
+    if fits(demands, capacity):
+        found = place(demands, capacity)
+        if isinstance(found, Placement):
+            return found.placements
+    placements: list[PodPlacement] = []
+    marked: dict[str, set[str]] = {}
+    for demand in demands:
+        closed = demand.nodes.closed.union(*(marked.get(mark, ()) for mark in demand.nodes.apart))
+        of_pod_set = _one_by_one(excluding(demand, closed), capacity)
+        for mark in demand.nodes.apart:
+            marked.setdefault(mark, set()).update(each.node for each in of_pod_set)
+        placements += of_pod_set
+        capacity = capacity.after(of_pod_set)
+    return tuple(placements)
+
+
+def missing_pods(demands: Iterable[NodeDemand], placements: Iterable[PodPlacement]) -> dict[str, int]:
+    """By PodSet, the pods that are not among the placed ones."""
+    placed = Counter[str]()
+    for each in placements:
+        placed[each.pod_set] += each.pods
+    return {each.pod_set: count for each in demands if (count := each.count - placed[each.pod_set]) > 0}
+
+
+def _one_by_one(demand: NodeDemand, capacity: Capacity) -> list[PodPlacement]:
+    """Nodes for as many of its pods as fit."""
+    placements: list[PodPlacement] = []
+    left = demand.count
+    for node, room in capacity.slots(capacity.index.shape(demand.requests, demand.nodes)) if left else ():
+        placements.append(
+            PodPlacement(demand.pod_set, capacity.index.nodes[node].name, min(room, left), demand.requests)
+        )
+        left -= placements[-1].pods
+        if not left:
+            break
+    return placements
+
+
+# ----------------------------------------------------------------------------------------------------------------- pins
+
+
+def _pinnings(found: Placement, label: str, capacity: Capacity) -> list[Mapping[str, NodePin]]:
+    """How PodSets may be pinned: all that can be, or, where others may take just these nodes from them, none."""
+    pins = _pins(found, label, capacity)
+    return [pins, {}] if pins else [{}]
+
+
+def _pins(found: Placement, label: str, capacity: Capacity) -> dict[str, NodePin]:
+    """For each PodSet whose places all have the same value of the label, that value."""
+    values: dict[str, set[str | None]] = {}
+    for each in found.placements if label else ():
+        node = capacity.index.nodes[capacity.index.position[each.node]]
+        values.setdefault(each.pod_set, set()).add(node.labels.get(label))
+    return {
+        pod_set: NodePin(label, value)
+        for pod_set, found_values in values.items()
+        if len(found_values) == 1 and (value := next(iter(found_values)))
+    }
+
+
+def _with_pins(demands: Sequence[NodeDemand], pins: Mapping[str, NodePin]) -> tuple[NodeDemand, ...]:
+    return tuple(_pinned_to(each, pins[each.pod_set]) if each.pod_set in pins else each for each in demands)
+
+
+def _pinned_to(demand: NodeDemand, pin: NodePin) -> NodeDemand:
+    nodes = demand.nodes
+    return replace(demand, nodes=replace(nodes, labels={**nodes.labels, pin.label: pin.value}))

@@ -1,0 +1,178 @@
+"""What would one scheduling cycle of Kueue do?
+
+One head of every queue is nominated: it gets the flavors that it would have if it were alone. Then the heads are
+processed one by one (`nomination`), and those that were not admitted go back to their queues (`queues`).
+
+Order: without fair sharing by how far a head borrows, then by priority, then by age; with it by share (`fair_sharing`).
+
+Laws:
+
+* The tree is left with what was admitted, and otherwise as it was: what is kept or taken for those that wait is
+  forgotten at the end of the cycle. Preempted Workloads still hold their quota; ending them is the caller's.
+* Heads whose namespace their queue does not select are not nominated, nor are those that Kueue refuses as invalid.
+
+Source: Kueue, pkg/scheduler/scheduler.go (schedule, nominate, makeClassicalIterator, requeueAndUpdate).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from scaler.quota.fair_sharing import FairSharingOrder
+from scaler.quota.flavors import Assignment, PendingReason, Tried, never_preempts
+from scaler.quota.model import QuotaWorkload
+from scaler.quota.nomination import NominatedHead, Nominations, Preempted
+from scaler.quota.preemption.targets import PreemptionTarget
+from scaler.quota.queues import CycleOutcome, FlavorProgress, PendingQueue
+from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.workload_index import WorkloadIndex, place
+
+__all__ = ["Considered", "Preempted", "Scheduler", "SchedulingCycle"]
+
+
+class Considered(NamedTuple):
+    """One head, and what became of it."""
+
+    workload: str
+    cluster_queue: str
+    outcome: CycleOutcome
+    obstacle: PendingReason | None
+    """Why it was not admitted."""
+    assignment: Assignment | None
+    """None where it was not even nominated."""
+    victims: int = 0
+    """How many Workloads have to go for it, those included that are evicted already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingCycle:
+    """What one cycle has decided, in the order of the decisions."""
+
+    number: int
+    at: datetime
+    admitted: tuple[QuotaWorkload, ...]
+    """With their reservations."""
+    preempted: tuple[Preempted, ...]
+    considered: tuple[Considered, ...]
+    moved: bool
+    """Whether any of the others is no longer active."""
+    will_repeat: bool
+    """Whether the next cycle will do the same as this one, if nothing happens in between."""
+
+    @property
+    def decided(self) -> bool:
+        return bool(self.admitted or self.preempted)
+
+
+Nomination = tuple[Tried, Assignment, tuple[PreemptionTarget, ...]]
+"""Where the search for flavors began, and what it found."""
+
+
+class Scheduler:
+    """The scheduler of one tree. `lines` hold the waiting Workloads of its queues, by name.
+
+    `nominated` keeps, by number, what heads were nominated with: a StrictFIFO queue nominates the same blocked head
+    in every cycle. The caller clears it whenever the tree has changed.
+    """
+
+    def __init__(
+        self, tree: Tree, lines: Mapping[str, PendingQueue], workload_index: WorkloadIndex, *, fair_sharing: bool
+    ) -> None:
+        self._tree = tree
+        self._lines = lines
+        self._workload_index = workload_index
+        self._fair_sharing = fair_sharing
+        self._queues = [queue for queue in tree.scheduling if queue.name in lines]
+        self.nominated: dict[int, Nomination] = {}
+
+    def cycle(self, number: int, at: datetime) -> SchedulingCycle:
+        """Run one cycle: take a head from every queue, admit what may be, put back the others."""
+        strategies = self._workload_index.world.strategies
+        nominations = Nominations(self._tree, number, at, fair_sharing=self._fair_sharing, strategies=strategies)
+        heads, refused = self._heads(nominations)
+        for head in self._ordered(heads):
+            nominations.process(head)
+        nominations.forget_reserved()
+        moved, goes_on = any(not back for _, back in refused), False
+        for head in nominations.done:
+            moved = not self._put_back(head, number) or moved
+            goes_on = goes_on or head.progress != head.tried
+        return SchedulingCycle(
+            number=number,
+            at=at,
+            admitted=tuple(nominations.admitted),
+            preempted=tuple(nominations.preempted),
+            considered=(*(_considered(head) for head in nominations.done), *(each for each, _ in refused)),
+            moved=moved,
+            will_repeat=not (nominations.admitted or nominations.preempted or moved or goes_on),
+        )
+
+    def _heads(self, nominations: Nominations) -> tuple[list[NominatedHead], list[tuple[Considered, bool]]]:
+        """The heads that are nominated, and those that are not; of these, whether they are active again."""
+        heads, refused = [], []
+        for queue in self._queues:
+            line = self._lines[queue.name]
+            number = line.pop()
+            if number is None:
+                continue
+            refusal = self._refusal(number)
+            if refusal is None:
+                heads.append(self._nominate(nominations, number, queue, line))
+                continue
+            back = line.requeue(number, refusal, PendingReason.MISCONFIGURED)
+            key = self._workload_index.waiting(number).key
+            refused.append((Considered(key, queue.name, refusal, PendingReason.MISCONFIGURED, None), back))
+        return heads, refused
+
+    def _refusal(self, number: int) -> CycleOutcome | None:
+        """Why the head is not nominated."""
+        if number in self._workload_index.namespace_mismatches:
+            return CycleOutcome.NAMESPACE_MISMATCH
+        return CycleOutcome.INVALID if self._workload_index.waiting(number).invalid_because else None
+
+    def _nominate(self, nominations: Nominations, number: int, queue: QueueNode, line: PendingQueue) -> NominatedHead:
+        workload, demand = self._workload_index.waiting(number), self._workload_index.demand(number)
+        tried = line.tried(number, nominations.number)
+        known = self.nominated.get(number)
+        if known is None or known[0] != tried:
+            known = self.nominated[number] = (tried, *self._assign(nominations, queue, number, tried))
+        _, assignment, targets = known
+        return NominatedHead(number, workload, queue, line, demand, tried, assignment, targets)
+
+    def _assign(
+        self, nominations: Nominations, queue: QueueNode, number: int, tried: Tried
+    ) -> tuple[Assignment, tuple[PreemptionTarget, ...]]:
+        """The flavors for the head, and its targets. Found once in a cycle for heads alike in queues alike."""
+        index = self._workload_index
+        workload, demand = index.waiting(number), index.demand(number)
+        if tried or not never_preempts(queue.spec):
+            return nominations.assign(queue, workload, demand, tried)
+        usage = tuple(map(queue.usage.get, queue.quotas))
+        alike = index.shape(number), index.queue_kinds[queue.name], usage, queue.parent
+        found = nominations.assigned.get(alike)
+        if found is None:
+            found = nominations.assigned[alike] = nominations.assign(queue, workload, demand)
+        return found
+
+    def _ordered(self, heads: list[NominatedHead]) -> Iterator[NominatedHead]:
+        if self._fair_sharing:
+            order = FairSharingOrder(heads)
+            while (head := order.pop()) is not None:
+                yield head
+        else:
+            yield from sorted(heads, key=lambda head: (head.assignment.borrows, *place(head.workload)))
+
+    def _put_back(self, head: NominatedHead, cycle: int) -> bool:
+        """Put the head where it belongs now. False where others of its queue may be next."""
+        if head.outcome is CycleOutcome.ADMITTED:
+            head.line.drop(head.number)
+            return False
+        progress = FlavorProgress(head.progress, head.line.generation, cycle) if head.progress else None
+        return head.line.requeue(head.number, head.outcome, head.obstacle, progress)
+
+
+def _considered(head: NominatedHead) -> Considered:
+    return Considered(
+        head.workload.key, head.queue.name, head.outcome, head.obstacle, head.assignment, len(head.targets)
+    )

@@ -1,0 +1,1 @@
+"""Objects of the API become the quota engine's values."""

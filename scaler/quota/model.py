@@ -1,0 +1,304 @@
+"""Kueue's objects as far as quota depends on them: queues, cohorts, flavors and Workloads, as values.
+
+A Workload here is what the scheduler keeps of one: what it asks for, how it stands in its queue, and the reservation
+that it holds, if any. One that is deactivated or finished holds nothing and waits for nothing: it is not in a snapshot.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
+
+from scaler.kube.quantity import Requests
+from scaler.kube.scheduling import ANYWHERE, NodeSelection, Selector, Taint, Toleration
+
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+PROVISIONING = "kueue.x-k8s.io/provisioning-request"
+"""Controllers of AdmissionChecks that cannot be combined at will."""
+
+EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+class FlavorResource(NamedTuple):
+    """What quota is counted in: one resource of one flavor."""
+
+    flavor: str
+    resource: str
+
+    def __str__(self) -> str:
+        return f"{self.flavor}/{self.resource}"
+
+
+Usage = Mapping[FlavorResource, int]
+"""Amounts by flavor and resource."""
+
+NOTHING: Mapping[FlavorResource, int] = MappingProxyType({})
+
+
+def added(usages: Iterable[Usage]) -> dict[FlavorResource, int]:
+    """The sum, flavor resource by flavor resource."""
+    result: dict[FlavorResource, int] = {}
+    for usage in usages:
+        for key, value in usage.items():
+            result[key] = result.get(key, 0) + value
+    return result
+
+
+class QueueingStrategy(StrEnum):
+    """`queueingStrategy`."""
+
+    STRICT_FIFO = "StrictFIFO"
+    BEST_EFFORT_FIFO = "BestEffortFIFO"
+
+
+class StopPolicy(StrEnum):
+    """Of a ClusterQueue or LocalQueue. Draining also evicts what runs."""
+
+    NONE = "None"
+    HOLD = "Hold"
+    HOLD_AND_DRAIN = "HoldAndDrain"
+
+
+class PreemptionPolicy(StrEnum):
+    """Which Workloads may be preempted, by priority."""
+
+    NEVER = "Never"
+    LOWER_PRIORITY = "LowerPriority"
+    LOWER_OR_NEWER_EQUAL_PRIORITY = "LowerOrNewerEqualPriority"
+    ANY = "Any"
+
+
+class FungibilityPolicy(StrEnum):
+    """`flavorFungibility.whenCanBorrow` and `whenCanPreempt`."""
+
+    MAY_STOP = "MayStopSearch"
+    TRY_NEXT = "TryNextFlavor"
+
+
+class Preference(StrEnum):
+    """`flavorFungibility.preference`."""
+
+    BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
+    PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """A ResourceFlavor."""
+
+    name: str
+    node_labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    taints: tuple[Taint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    topology: str = ""
+    """Name of its Topology; Workloads on such a flavor are placed by topology-aware scheduling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """Quota of one flavor resource in one queue or cohort. A limit of None is no limit."""
+
+    nominal: int = 0
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaResourceGroup:
+    """Resources that one flavor serves together, and the flavors in the order in which they are tried."""
+
+    resources: frozenset[str]
+    flavors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fungibility:
+    when_can_borrow: FungibilityPolicy = FungibilityPolicy.MAY_STOP
+    when_can_preempt: FungibilityPolicy = FungibilityPolicy.TRY_NEXT
+    preference: Preference = Preference.BORROWING_OVER_PREEMPTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """A ClusterQueue's preemption policies."""
+
+    within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
+    reclaim_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
+    borrow_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
+    """NEVER or LOWER_PRIORITY."""
+    max_priority_threshold: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaCohort:
+    """A Cohort object, or one that exists only as a name."""
+
+    name: str
+    parent: str = ""
+    quotas: Mapping[FlavorResource, Quota] = field(default_factory=lambda: MappingProxyType({}))
+    fair_weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaClusterQueue:
+    name: str
+    cohort: str = ""
+    groups: tuple[QuotaResourceGroup, ...] = ()
+    quotas: Mapping[FlavorResource, Quota] = field(default_factory=lambda: MappingProxyType({}))
+    strategy: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
+    namespace_selector: Selector | None = None
+    """None matches no namespace; a Selector without requirements matches every one."""
+    fungibility: Fungibility = Fungibility()
+    preemption: Preemption = Preemption()
+    stop_policy: StopPolicy = StopPolicy.NONE
+    inactive_because: str = ""
+    """Kueue's reason why the queue admits nothing (a check or a flavor is missing); empty where it is active."""
+    fair_weight: float = 1.0
+    checks: frozenset[str] = frozenset()
+    """Names of the AdmissionChecks that its Workloads have to pass."""
+    check_flavors: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
+    """Of checks that are for Workloads with certain flavors only: which ones."""
+
+    @property
+    def schedules(self) -> bool:
+        """Whether the scheduler sees the queue at all."""
+        return self.stop_policy is StopPolicy.NONE and not self.inactive_because
+
+    @property
+    def flavors(self) -> frozenset[str]:
+        """Names of all flavors that the queue has quota of."""
+        return frozenset(flavor for group in self.groups for flavor in group.flavors)
+
+    def checks_on(self, flavors: Collection[str]) -> frozenset[str]:
+        """The checks that a Workload has to pass which was given these flavors.
+
+        Source: Kueue, pkg/workload, AdmissionChecksForWorkload. One without any flavor passes none.
+        """
+        offered = self.flavors
+        return frozenset(name for name in self.checks if not self.check_flavors.get(name, offered).isdisjoint(flavors))
+
+    def group_of(self, resource: str) -> QuotaResourceGroup | None:
+        """The group that covers the resource; None where the queue has no quota for it."""
+        return next((group for group in self.groups if resource in group.resources), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaAdmissionCheck:
+    """An AdmissionCheck as far as the activity of ClusterQueues depends on it."""
+
+    name: str
+    controller: str = ""
+    active: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLocalQueue:
+    namespace: str
+    name: str
+    cluster_queue: str
+    stop_policy: StopPolicy = StopPolicy.NONE
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaPodSet:
+    """Pods of one shape."""
+
+    name: str
+    count: int
+    requests: Requests
+    """Of one pod."""
+    min_count: int | None = None
+    """Fewest pods with which the gang may start (partial admission); None where all are needed."""
+    nodes: NodeSelection = ANYWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaPodSetAssignment:
+    """Where one PodSet's quota comes from."""
+
+    name: str
+    count: int
+    flavors: Mapping[str, str]
+    """Flavor by resource."""
+    usage: Requests
+    """Of all its pods together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Quota that a Workload holds in a ClusterQueue."""
+
+    cluster_queue: str
+    at: datetime
+    """When it was reserved: of equals, the newest is preempted first."""
+    assignments: tuple[QuotaPodSetAssignment, ...]
+    usage: Usage
+
+
+def usage_of(assignments: tuple[QuotaPodSetAssignment, ...]) -> dict[FlavorResource, int]:
+    """The quota that the assignments take together. A resource that no flavor serves takes none."""
+    usage: dict[FlavorResource, int] = {}
+    for each in assignments:
+        for resource, amount in each.usage.items():
+            if amount and resource in each.flavors:
+                key = FlavorResource(each.flavors[resource], resource)
+                usage[key] = usage.get(key, 0) + amount
+    return usage
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class QuotaWorkload:
+    """A Workload that waits for quota or holds some. Compared by identity; a changed one is another value."""
+
+    namespace: str
+    name: str
+    uid: str
+    queue: str
+    """Its LocalQueue."""
+    priority: int = 0
+    """The effective one: with Kueue's priority boost where that gate is on."""
+    queued_at: datetime
+    """Its place among equals: when it was created, or evicted where Kueue orders by that."""
+    created_at: datetime | None = None
+    """Its place among equals once it is admitted again; None where that is the same."""
+    pod_sets: tuple[QuotaPodSet, ...] = ()
+    reservation: Reservation | None = None
+    admitted: bool = False
+    evicted: bool = False
+    """Eviction has been asked for and is not complete: it still holds its reservation, and goes first."""
+    may_queue: bool = True
+    """False while a backoff runs or an eviction has not been followed by a requeue: it waits outside its queue.
+
+    Also False of one that still holds quota and is evicted for a reason that brings it back later, if at all.
+    """
+    opaque_because: str = ""
+    """Why its scheduling cannot be foreseen, such as a topology request; empty where it can."""
+    invalid_because: str = ""
+    """Why Kueue refuses it whatever quota is free, such as requests above their limits; empty where it does not."""
+    generation: int = 1
+    extra_shape: Hashable = field(default=())
+    """What else Kueue counts when it asks whether two Workloads are alike."""
+
+    @property
+    def held(self) -> Reservation:
+        """The reservation of a Workload that is known to have one. Raises: ValueError where it has none."""
+        if self.reservation is None:
+            raise ValueError(f"Workload {self.key} holds no reservation")
+        return self.reservation
+
+    @cached_property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @cached_property
+    def requests(self) -> tuple[Requests, ...]:
+        """What every PodSet asks for, all its pods together."""
+        return tuple(MappingProxyType({r: a * each.count for r, a in each.requests.items()}) for each in self.pod_sets)

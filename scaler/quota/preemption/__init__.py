@@ -1,0 +1,1 @@
+"""Which Workloads Kueue would preempt."""

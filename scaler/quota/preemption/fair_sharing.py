@@ -1,0 +1,262 @@
+"""Which Workloads would Kueue preempt so that another fits, with fair sharing?
+
+The queue to take from is looked for from the root downwards: at every level the child with the greatest share, cohorts
+before queues where both are equal, until a queue is reached. Queues and cohorts that no longer borrow are left out,
+except those on the preemptor's own way. Shares are compared just below the cohort that both queues have in common:
+
+* in the preemptor's own queue candidates go by priority, whatever the shares;
+* a preemptor that stays within its nominal quota takes back what is its own, whatever the shares (InCohortReclamation);
+* else a candidate goes if the preemptor's share with its usage is at most the candidate's share without it
+  (LessThanOrEqualToFinalShare);
+* where that is not enough, one more candidate of each queue may go if the preemptor's share stays below the share that
+  the queue had with it (LessThanInitialShare).
+
+Worked example: c lends 8 GPUs, b uses all in 4 Workloads of 2, a wants 4. With them a has the share 500. b is at 1000;
+without one Workload it is at 750, without two at 500, and 500 <= 500: both go. Had a wanted 6 (750), one would have
+gone by the first rule, and none of the rest by either: 750 <= 500 is false, and so is 750 < 750. Then none goes.
+
+Source: Kueue, pkg/scheduler/preemption/preemption.go (fairPreemptions) and fairsharing/; KEP-1714.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+
+from scaler.quota.fair_sharing import LOWEST, Share, dominant_resource_share
+from scaler.quota.model import QuotaWorkload
+from scaler.quota.node import CohortNode, QueueNode, Rank, Ranked, TreeNode
+from scaler.quota.preemption.candidates import PreemptionReason, PreemptionRequest, PreemptionTarget, Removal
+from scaler.quota.tree import Tree
+
+
+class PreemptionStrategy(StrEnum):
+    """Kueue's `fairSharing.preemptionStrategies`."""
+
+    FINAL_SHARE = "LessThanOrEqualToFinalShare"
+    INITIAL_SHARE = "LessThanInitialShare"
+
+
+DEFAULT_STRATEGIES = (PreemptionStrategy.FINAL_SHARE, PreemptionStrategy.INITIAL_SHARE)
+
+
+def find(
+    tree: Tree, claim: PreemptionRequest, strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES
+) -> tuple[PreemptionTarget, ...]:
+    """The Workloads that have to go for the claim to fit; none where no choice of them is enough.
+
+    Without `strategies` both apply, as in Kueue.
+    """
+    search = _Search(tree, claim)
+    first, *second = strategies or DEFAULT_STRATEGIES
+    claim.queue.add(claim.usage)  # shares are compared as if the preemptor ran already
+    fits = search.by(first) or (bool(second) and search.one_more_of_each_queue())
+    claim.queue.remove(claim.usage)
+    if fits:
+        return search.removal.conclude(borrowing=True)
+    search.removal.give_up()
+    return ()
+
+
+class _Line:
+    """The candidates of one queue that are left, in order."""
+
+    __slots__ = ("_rest", "head", "queue")
+
+    def __init__(self, queue: QueueNode, candidates: Iterable[Ranked]) -> None:
+        self.queue = queue
+        self._rest = iter(candidates)
+        self.head = next(self._rest, None)
+
+    def pop(self) -> Ranked:
+        """Take the first candidate off. Raises: ValueError where none is left."""
+        if self.head is None:
+            raise ValueError(f"no candidate is left in ClusterQueue {self.queue.name}")
+        head, self.head = self.head, next(self._rest, None)
+        return head
+
+
+class _Shares:
+    """Shares of nodes as they stand, found once until usage changes."""
+
+    def __init__(self) -> None:
+        self._known: dict[TreeNode, Share] = {}
+
+    def of(self, node: TreeNode) -> Share:
+        share = self._known.get(node)
+        if share is None:
+            share = self._known[node] = dominant_resource_share(node)
+        return share
+
+    def forget(self, queue: QueueNode) -> None:
+        """The queue's usage has changed, and with it what its cohorts count."""
+        self._known.pop(queue, None)
+        for cohort in queue.ancestors():
+            self._known.pop(cohort, None)
+
+
+class _Search:
+    """One search for targets: what it has taken, and what it has passed over."""
+
+    def __init__(self, tree: Tree, claim: PreemptionRequest) -> None:
+        self.claim = claim
+        self.removal = Removal(tree, claim)
+        self.shares = _Shares()
+        self.way: dict[CohortNode, TreeNode] = {}
+        """Of every cohort above the preemptor's queue, the child through which the queue is reached."""
+        child: TreeNode = claim.queue
+        for cohort in claim.queue.ancestors():
+            self.way[cohort] = child
+            child = cohort
+        self._passed_over: dict[QueueNode, list[Ranked]] = {}
+
+    def by(self, strategy: PreemptionStrategy) -> bool:
+        """Take candidates until the claim fits; keep those that the strategy spares for `one_more_of_each_queue`."""
+        reclaims = self.claim.queue.is_within_quota(self.claim.contested)
+        for line in _Ordering(self, self._line):
+            if line.queue is self.claim.queue:
+                fits = self._take(line, PreemptionReason.IN_CLUSTER_QUEUE)
+            elif reclaims:
+                fits = self._take(line, PreemptionReason.IN_COHORT_RECLAMATION)
+            else:
+                fits = self._take_first_allowed(line, strategy)
+            if fits:
+                return True
+        return False
+
+    def one_more_of_each_queue(self) -> bool:
+        """Take one of the candidates passed over of every queue whose share is above the preemptor's."""
+        ordering = _Ordering(self, lambda queue: _Line(queue, self._passed_over.get(queue, ())))
+        for line in ordering:
+            own, other = self._sides(line.queue)
+            if self.shares.of(own) < self.shares.of(other) and self._take(
+                line, PreemptionReason.IN_COHORT_FAIR_SHARING
+            ):
+                return True
+            ordering.drop(line.queue)
+        return False
+
+    def _line(self, queue: QueueNode) -> _Line:
+        """The queue's candidates; none where it borrows nothing that is contested."""
+        is_source = queue is self.claim.queue or not queue.is_within_quota(self.claim.contested)
+        return _Line(queue, self.claim.candidates(queue) if is_source else ())
+
+    def _take_first_allowed(self, line: _Line, strategy: PreemptionStrategy) -> bool:
+        """Take the first candidate that the strategy allows. Whether the request fits then."""
+        own, other = self._sides(line.queue)
+        share, initial = self.shares.of(own), self.shares.of(other)
+        while line.head is not None:
+            if strategy is PreemptionStrategy.INITIAL_SHARE:
+                allowed = share < initial
+            else:
+                allowed = share <= _share_without(line.head[1], line.queue, other)
+            if allowed:
+                return self._take(line, PreemptionReason.IN_COHORT_FAIR_SHARING)
+            self._passed_over.setdefault(line.queue, []).append(line.pop())
+        return False
+
+    def _sides(self, queue: QueueNode) -> tuple[TreeNode, TreeNode]:
+        """Just below the lowest cohort that both queues are in: the preemptor's side and the candidates'."""
+        below: TreeNode = queue
+        for cohort in queue.ancestors():
+            if cohort in self.way:
+                return self.way[cohort], below
+            below = cohort
+        raise ValueError(f"ClusterQueues {queue.name} and {self.claim.queue.name} have no cohort in common")
+
+    def _take(self, line: _Line, reason: PreemptionReason) -> bool:
+        """Take the line's head out. Whether the request fits then."""
+        self.removal.take(line.pop()[1], reason)
+        self.shares.forget(line.queue)
+        queue, usage = self.claim.queue, self.claim.usage
+        queue.remove(usage)
+        fits = self.claim.fits()
+        queue.add(usage)
+        return fits
+
+
+def _share_without(candidate: QuotaWorkload, queue: QueueNode, node: TreeNode) -> Share:
+    """The node's share if the candidate's queue had not got it."""
+    usage = candidate.held.usage
+    queue.remove(usage)
+    share = dominant_resource_share(node)
+    queue.add(usage)
+    return share
+
+
+class _Ordering:
+    """The queues to take from, the one with the greatest share first, chosen anew after every step.
+
+    The caller takes a candidate off each line, or drops it: otherwise the same line comes again for ever.
+    """
+
+    def __init__(self, search: _Search, line_of: Callable[[QueueNode], _Line]) -> None:
+        self._search = search
+        self._line_of = line_of
+        self._lines: dict[QueueNode, _Line] = {}
+        self._pruned: set[TreeNode] = set()
+
+    def __iter__(self) -> Iterator[_Line]:
+        own = self._search.claim.queue
+        root = next(reversed(self._search.way), None)
+        if root is None:
+            line = self._line(own)
+            while own not in self._pruned and line.head is not None:
+                yield line
+            return
+        while root not in self._pruned:
+            found = self._next(root)
+            if found is not None:
+                yield found
+
+    def drop(self, queue: QueueNode) -> None:
+        """Take nothing more of it."""
+        self._pruned.add(queue)
+
+    def _line(self, queue: QueueNode) -> _Line:
+        line = self._lines.get(queue)
+        if line is None:
+            line = self._lines[queue] = self._line_of(queue)
+        return line
+
+    def _next(self, cohort: CohortNode) -> _Line | None:
+        """The line to take from; None where the step has only found nodes that nothing can be taken from any more."""
+        below, cohort_share = self._greatest_cohort(cohort)
+        line, queue_share = self._greatest_queue(cohort)
+        if below is not None and cohort_share >= queue_share:
+            return self._next(below)
+        if line is None:
+            self._pruned.add(cohort)
+        return line
+
+    def _greatest_queue(self, cohort: CohortNode) -> tuple[_Line | None, Share]:
+        best, greatest = None, LOWEST
+        for queue in cohort.queues:
+            if queue in self._pruned or not queue.spec.schedules:
+                continue
+            line, share = self._line(queue), self._search.shares.of(queue)
+            if line.head is None or not (share.borrows or queue is self._search.claim.queue):
+                self._pruned.add(queue)
+            elif share > greatest or (best is not None and share == greatest and self._precedes(line, best)):
+                best, greatest = line, share
+        return best, greatest
+
+    def _greatest_cohort(self, cohort: CohortNode) -> tuple[CohortNode | None, Share]:
+        best, greatest = None, LOWEST
+        for below in cohort.cohorts:
+            if below in self._pruned:
+                continue
+            share = self._search.shares.of(below)
+            if not share.borrows and below not in self._search.way:
+                self._pruned.add(below)
+            elif share >= greatest:
+                best, greatest = below, share
+        return best, greatest
+
+    def _precedes(self, line: _Line, other: _Line) -> bool:
+        """Whether the head of the one line is the better candidate."""
+        return self._place(line) < self._place(other)
+
+    def _place(self, line: _Line) -> tuple[bool, bool, Rank]:
+        if line.head is None:
+            raise ValueError(f"no candidate is left in ClusterQueue {line.queue.name}")
+        rank, _ = line.head
+        return rank[0], line.queue is self._search.claim.queue, rank

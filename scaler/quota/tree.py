@@ -1,0 +1,242 @@
+"""The quota tree: one root Cohort with all below it, or one ClusterQueue without a Cohort.
+
+Different trees share no quota, so each can be simulated alone. `clone` gives a simulation its own copy.
+
+`CohortTrees` keeps all trees while ClusterQueues and Cohorts change one at a time. Its laws:
+
+* Trees are built when they are asked for: a thousand objects that arrive one after the other cost one building.
+* A change of an object touches only the trees that it was in and is in now; all others stay the very same value.
+* Members of a cycle of cohorts are in no tree, until a change breaks the cycle.
+* `version` of a tree never comes back: results of a tree may be kept for as long as it stays the same.
+
+Why a set of touched names is enough: an edge that came or went has touched both of its ends, so from the touched names
+every object of every forgotten tree can be reached again, over the edges as they are now.
+
+Source: Kueue, pkg/cache/hierarchy, pkg/cache/scheduler/snapshot.go.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from scaler.quota.model import QuotaClusterQueue, QuotaCohort, QuotaWorkload
+from scaler.quota.node import CohortNode, QueueNode, TreeNode
+
+__all__ = ["CohortNode", "QueueNode", "Root", "Tree", "TreeNode", "build_trees"]
+
+Root = CohortNode | QueueNode
+
+
+class Tree:
+    """One root with everything below it."""
+
+    __slots__ = ("cohorts", "queues", "root")
+
+    def __init__(self, root: Root, cohorts: dict[str, CohortNode], queues: dict[str, QueueNode]) -> None:
+        self.root = root
+        self.cohorts = cohorts
+        self.queues = queues
+        """All ClusterQueues by name; those that do not schedule count in their cohorts and are otherwise invisible."""
+
+    @property
+    def scheduling(self) -> list[QueueNode]:
+        """The ClusterQueues that the scheduler sees."""
+        return [queue for queue in self.queues.values() if queue.spec.schedules]
+
+    def clone(self) -> "Tree":
+        """A copy whose usage and Workloads can change without this one noticing. Specifications are shared."""
+        queues: dict[str, QueueNode] = {}
+        cohorts: dict[str, CohortNode] = {}
+        root: Root
+        if isinstance(self.root, CohortNode):
+            root = _cloned_cohort(self.root, cohorts, queues)
+        else:
+            root = _cloned_queue(self.root, queues)
+        return Tree(root, cohorts, {name: queues[name] for name in self.queues})
+
+
+def _cloned_queue(node: QueueNode, queues: dict[str, QueueNode]) -> QueueNode:
+    queue = queues[node.name] = node.detached()
+    return queue
+
+
+def _cloned_cohort(node: CohortNode, cohorts: dict[str, CohortNode], queues: dict[str, QueueNode]) -> CohortNode:
+    cohort = cohorts[node.name] = node.detached()
+    for below in node.cohorts:
+        _adopt(cohort, _cloned_cohort(below, cohorts, queues))
+    for queue in node.queues:
+        _adopt(cohort, _cloned_queue(queue, queues))
+    return cohort
+
+
+def _adopt(parent: CohortNode, child: Root) -> None:
+    child.parent = parent
+    if isinstance(child, QueueNode):
+        parent.queues.append(child)
+    else:
+        parent.cohorts.append(child)
+
+
+def build_trees(
+    queues: Iterable[QuotaClusterQueue], cohorts: Iterable[QuotaCohort], reserved: Iterable[QuotaWorkload]
+) -> list[Tree]:
+    """The trees that the objects form, with the usage of the Workloads that hold reservations.
+
+    A cohort that is only named exists without quota of its own. Members of a cycle of cohorts are left out: Kueue does
+    not schedule them. A reservation in a ClusterQueue that does not exist is not counted.
+    """
+    nodes = {cohort.name: CohortNode(cohort) for cohort in cohorts}
+    leaves = {queue.name: QueueNode(queue) for queue in queues}
+    for workload in reserved:
+        if workload.reservation and (leaf := leaves.get(workload.reservation.cluster_queue)):
+            leaf.workloads[workload.key] = workload
+    named = {leaf.spec.cohort for leaf in leaves.values()} | {node.spec.parent for node in nodes.values()}
+    nodes |= {name: CohortNode(QuotaCohort(name=name)) for name in sorted(named - nodes.keys() - {""})}
+    for node in nodes.values():
+        if node.spec.parent:
+            _adopt(nodes[node.spec.parent], node)
+    for leaf in leaves.values():
+        if leaf.spec.cohort:
+            _adopt(nodes[leaf.spec.cohort], leaf)
+    roots: list[Root] = [*nodes.values(), *leaves.values()]
+    return [_tree(root) for root in roots if root.parent is None]
+
+
+def _tree(root: Root) -> Tree:
+    root.settle()
+    if isinstance(root, QueueNode):
+        return Tree(root, {}, {root.name: root})
+    cohorts = {node.name: node for node in _cohorts(root)}
+    return Tree(root, cohorts, {queue.name: queue for node in cohorts.values() for queue in node.queues})
+
+
+def _cohorts(node: CohortNode) -> Iterator[CohortNode]:
+    yield node
+    for below in node.cohorts:
+        yield from _cohorts(below)
+
+
+class CohortTrees:
+    """`holders` gives the Workloads that hold quota in a ClusterQueue, by its name."""
+
+    def __init__(self, holders: Callable[[str], Iterable[QuotaWorkload]]) -> None:
+        self._holders = holders
+        self._queues: dict[str, QuotaClusterQueue] = {}
+        self._cohorts: dict[str, QuotaCohort] = {}
+        self._queues_in: dict[str, set[str]] = {}
+        self._cohorts_in: dict[str, set[str]] = {}
+        self._of_queue: dict[str, Tree] = {}
+        self._of_cohort: dict[str, Tree] = {}
+        self._versions: dict[Tree, int] = {}
+        self._last_version = 0
+        self._touched_cohorts: set[str] = set()
+        self._touched_queues: set[str] = set()
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    @property
+    def trees(self) -> Sequence[Tree]:
+        """All trees, in no particular order."""
+        self._build()
+        return tuple(self._versions)
+
+    def tree_of(self, queue: str) -> Tree | None:
+        """The tree that the ClusterQueue is in; None for one that does not exist or is part of a cycle."""
+        self._build()
+        return self._of_queue.get(queue)
+
+    def version(self, tree: Tree) -> int:
+        """A number that another state of the tree never has; 0 for a tree that is no longer one."""
+        return self._versions.get(tree, 0)
+
+    # ------------------------------------------------------------------------------------------------------ changing
+
+    def put_queue(self, queue: QuotaClusterQueue) -> None:
+        self.drop_queue(queue.name)
+        self._queues[queue.name] = queue
+        self._touched_queues.add(queue.name)
+        if queue.cohort:
+            self._queues_in.setdefault(queue.cohort, set()).add(queue.name)
+            self._touch_cohort(queue.cohort)
+
+    def drop_queue(self, name: str) -> None:
+        old = self._queues.pop(name, None)
+        if old is None:
+            return
+        self._forget(self._of_queue.get(name))
+        self._touched_queues.discard(name)
+        if old.cohort:
+            self._queues_in[old.cohort].discard(name)
+            self._touch_cohort(old.cohort)
+
+    def put_cohort(self, cohort: QuotaCohort) -> None:
+        self.drop_cohort(cohort.name)
+        self._cohorts[cohort.name] = cohort
+        self._touch_cohort(cohort.name)
+        if cohort.parent:
+            self._cohorts_in.setdefault(cohort.parent, set()).add(cohort.name)
+            self._touch_cohort(cohort.parent)
+
+    def drop_cohort(self, name: str) -> None:
+        """Forget the object; the cohort goes on to exist while anything names it."""
+        old = self._cohorts.pop(name, None)
+        self._touch_cohort(name)
+        if old is not None and old.parent:
+            self._cohorts_in[old.parent].discard(name)
+            self._touch_cohort(old.parent)
+
+    def leaf(self, queue: str) -> QueueNode | None:
+        """The ClusterQueue in its tree as far as that is built: what is not will count all holders when it is."""
+        tree = self._of_queue.get(queue)
+        return tree.queues[queue] if tree is not None else None
+
+    def bump(self, queue: str) -> None:
+        """Something that matters to the ClusterQueue has changed."""
+        tree = self._of_queue.get(queue)
+        if tree is not None:
+            self._versions[tree] = self._next_version()
+
+    # ------------------------------------------------------------------------------------------------------ building
+
+    def _next_version(self) -> int:
+        self._last_version += 1
+        return self._last_version
+
+    def _touch_cohort(self, name: str) -> None:
+        self._touched_cohorts.add(name)
+        self._forget(self._of_cohort.get(name))
+
+    def _forget(self, tree: Tree | None) -> None:
+        if tree is None:
+            return
+        del self._versions[tree]
+        for queue in tree.queues:
+            del self._of_queue[queue]
+        for cohort in tree.cohorts:
+            del self._of_cohort[cohort]
+
+    def _build(self) -> None:
+        """Build what was touched since the last time."""
+        if not (self._touched_cohorts or self._touched_queues):
+            return
+        cohorts = self._connected(self._touched_cohorts)
+        names = self._touched_queues.union(*(self._queues_in.get(cohort, ()) for cohort in cohorts))
+        self._touched_cohorts, self._touched_queues = set(), set()
+        queues = sorted(names)
+        for tree in build_trees(
+            [self._queues[name] for name in queues],
+            [self._cohorts[name] for name in sorted(cohorts & self._cohorts.keys())],
+            [workload for name in queues for workload in self._holders(name)],
+        ):
+            self._versions[tree] = self._next_version()
+            self._of_queue |= dict.fromkeys(tree.queues, tree)
+            self._of_cohort |= dict.fromkeys(tree.cohorts, tree)
+
+    def _connected(self, cohorts: set[str]) -> set[str]:
+        """The cohorts and all that are above or below them, by whatever way."""
+        found, open_ends = set(cohorts), list(cohorts)
+        while open_ends:
+            name = open_ends.pop()
+            own = self._cohorts.get(name)
+            near = self._cohorts_in.get(name, set()) | ({own.parent} if own and own.parent else set())
+            open_ends.extend(near - found)
+            found |= near
+        return found

@@ -1,0 +1,157 @@
+"""Which Workloads take part in a simulation, in what order, and which are alike?
+
+Everything here depends on the objects alone and not on what has happened to them, so it is found once and shared by all
+simulations of the same tree. Workloads get numbers, those of one ClusterQueue in the order in which it takes them
+(priority, then age, then uid), so that its heap of Workloads is a heap of small whole numbers. Numbers of two
+ClusterQueues cannot be compared.
+
+Laws:
+
+* Two Workloads have the same shape exactly if Kueue's scheduling hash would be the same: priority and, of every PodSet,
+  what it asks for. The namespace is no part of it.
+* A Workload that loses its reservation comes back with the age that it had.
+
+Source: Kueue, pkg/cache/queue/cluster_queue.go (baseCompareFunc), pkg/workload/workload.go (computeSchedulingHash).
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from scaler.kube.scheduling import NodeSelection
+from scaler.quota.demands import FlavorOptions, QuotaDemand
+from scaler.quota.model import QuotaClusterQueue, QuotaLocalQueue, QuotaPodSet, QuotaWorkload, StopPolicy
+from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
+from scaler.quota.tree import Tree
+
+FindLocalQueue = Callable[[str, str], QuotaLocalQueue | None]
+"""By namespace and name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingContext:
+    """What decides on a Workload besides quota."""
+
+    flavor_options: FlavorOptions
+    namespaces: Mapping[str, Mapping[str, str]]
+    """Labels by namespace."""
+    local_queue: FindLocalQueue
+    strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES
+    """Of preemption, where Kueue shares fairly."""
+
+    def cluster_queue_of(self, workload: QuotaWorkload) -> str:
+        """The ClusterQueue where the Workload queues; empty where its LocalQueue is stopped or does not exist."""
+        found = self.local_queue(workload.namespace, workload.queue)
+        return found.cluster_queue if found and found.stop_policy is StopPolicy.NONE else ""
+
+    def admits_namespace(self, queue: QuotaClusterQueue, namespace: str) -> bool:
+        labels = self.namespaces.get(namespace)
+        return labels is not None and queue.namespace_selector is not None and queue.namespace_selector.matches(labels)
+
+
+class WorkloadIndex:
+    """The Workloads of one tree, waiting or not."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        pending: Mapping[str, Iterable[QuotaWorkload]],
+        world: SchedulingContext,
+        shapes: dict[Hashable, int] | None = None,
+    ) -> None:
+        """`shapes` keeps the numbers of shapes, for indexes that shall give equal shapes the same one."""
+        self.world = world
+        self._queues = {name: node.spec for name, node in tree.queues.items()}
+        self._workloads: list[QuotaWorkload] = []
+        self.cluster_queue_names: list[str] = []
+        """The ClusterQueue where each waits, or would wait without its reservation; empty for none."""
+        mismatches: list[int] = []
+        for name, workloads in self._by_cluster_queue(tree, pending).items():
+            workloads.sort(key=place)
+            mismatches += self._mismatches(name, workloads)
+            self._workloads += workloads
+            self.cluster_queue_names += [name] * len(workloads)
+        self.namespace_mismatches = frozenset(mismatches)
+        """Those whose namespace their ClusterQueue does not select."""
+        self.numbers = {each.key: number for number, each in enumerate(self._workloads)}
+        """Number by key."""
+        self._shapes = {} if shapes is None else shapes
+        self._shape_by_number: dict[int, int] = {}
+        self._pod_set_shapes: dict[int, Hashable] = {}
+        self._demands: dict[tuple[str, int], QuotaDemand] = {}
+        kinds: dict[Hashable, int] = {}
+        self.queue_kinds = {name: kinds.setdefault(_kind(each), len(kinds)) for name, each in self._queues.items()}
+        """A number by ClusterQueue: the same for those with the same quotas and policies."""
+
+    def _by_cluster_queue(
+        self, tree: Tree, pending: Mapping[str, Iterable[QuotaWorkload]]
+    ) -> dict[str, list[QuotaWorkload]]:
+        found = {name: list(workloads) for name, workloads in pending.items()}
+        for queue in tree.queues.values():
+            for each in queue.workloads.values():
+                found.setdefault(self.world.cluster_queue_of(each), []).append(each)
+        return found
+
+    def _mismatches(self, name: str, workloads: Sequence[QuotaWorkload]) -> Iterable[int]:
+        """Numbers of those in a namespace that the ClusterQueue does not select; they follow the ones given already."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return ()
+        namespaces = {each.namespace for each in workloads}
+        refused = {each for each in namespaces if not self.world.admits_namespace(queue, each)}
+        first = len(self._workloads)
+        return [number for number, each in enumerate(workloads, first) if each.namespace in refused] if refused else ()
+
+    def __len__(self) -> int:
+        return len(self._workloads)
+
+    def waiting(self, number: int) -> QuotaWorkload:
+        """The Workload as it is without a reservation."""
+        workload = self._workloads[number]
+        if workload.reservation is not None:
+            workload = replace(workload, reservation=None, admitted=False, evicted=False)
+            self._workloads[number] = workload
+        return workload
+
+    def shape(self, number: int) -> int:
+        """A number that Workloads of the same shape have in common. Most are never asked for."""
+        known = self._shape_by_number.get(number)
+        if known is None:
+            shape = _shape(self._workloads[number], self._pod_set_shapes)
+            known = self._shape_by_number[number] = self._shapes.setdefault(shape, len(self._shapes))
+        return known
+
+    def demand(self, number: int) -> QuotaDemand:
+        """What the Workload asks of the queue where it waits."""
+        key = self.cluster_queue_names[number], self.shape(number)
+        known = self._demands.get(key)
+        if known is None:
+            workload, queue = self._workloads[number], self._queues[key[0]]
+            known = self.world.flavor_options.demand(workload.pod_sets, queue, opaque=bool(workload.opaque_because))
+            self._demands[key] = known
+        return known
+
+
+def _kind(queue: QuotaClusterQueue) -> Hashable:
+    return queue.groups, tuple(queue.quotas.items()), queue.fungibility, queue.preemption
+
+
+def place(workload: QuotaWorkload) -> tuple[int, datetime, str]:
+    """The order in which queues take Workloads: priority, then age, then uid."""
+    return -workload.priority, workload.queued_at, workload.uid
+
+
+def _shape(workload: QuotaWorkload, pod_sets: dict[int, Hashable]) -> Hashable:
+    """`pod_sets` keeps what was found for PodSets that many Workloads share."""
+    known = pod_sets.get(id(workload.pod_sets))
+    if known is None:
+        known = pod_sets[id(workload.pod_sets)] = tuple(_shape_of_pods(each) for each in workload.pod_sets)
+    return workload.priority, bool(workload.opaque_because), workload.extra_shape, known
+
+
+def _shape_of_pods(pods: QuotaPodSet) -> Hashable:
+    return pods.name, pods.count, pods.min_count, tuple(sorted(pods.requests.items())), _shape_of_nodes(pods.nodes)
+
+
+def _shape_of_nodes(nodes: NodeSelection) -> Hashable:
+    return tuple(sorted(nodes.labels.items())), nodes.terms, nodes.tolerations

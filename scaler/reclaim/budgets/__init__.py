@@ -1,0 +1,1 @@
+"""How many workloads may be suspended, how often and when. Pure."""

@@ -1,0 +1,221 @@
+"""May these victims be suspended now? How many workloads at once, how many per period, and at which hours.
+
+Laws:
+
+* Every budget that covers a victim must have room for all victims that it covers: a plan is whole or nothing.
+* Budgets fail closed: if the population, ClusterQueue, namespace labels, selector or time zone is unknown, nothing is
+  suspended. What was suspended is counted on the strict side, see `history`.
+* A share is rounded down, to 0 if need be: 10 % of 9 workloads is none. A limit of "at least one" is no limit where it
+  matters most, in small namespaces; a count sets that.
+
+Worked example: at most 3 and at most 25 % an hour, of 10 GPU workloads, is min(3, ⌊2.5⌋) = 2 an hour. One was suspended
+50 minutes ago, another 20: a plan with one victim has to wait 10 minutes, one with two victims 40, and one with three
+is never admitted.
+
+The tempting alternative, to take as many victims as there is room for, suspends work for a gang that then does not fit.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from math import floor
+from typing import NamedTuple
+
+from scaler.idleness.durations import format_duration
+from scaler.reclaim.budgets.history import NEVER, GroupUsage, ScopeUsage, SuspensionHistory
+from scaler.reclaim.budgets.hours import Hours, is_open, next_change
+from scaler.reclaim.budgets.scopes import EVERYTHING, BudgetedWorkload, Key, Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A count, a share of the covered GPU workloads, or both: then the smaller one holds."""
+
+    count: int | None = None
+    share_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is None and self.share_ratio is None:
+            raise ValueError("a limit needs a count or a share")
+
+    def of(self, population: int | None) -> int | None:
+        """The most workloads; None where it is a share of an unknown number."""
+        if self.share_ratio is None:
+            return self.count
+        if population is None:
+            return None
+        # Rounded first: 0.29 × 100 is 28.999999999999996 in floating point, and 29 were allowed.
+        share = floor(round(population * self.share_ratio, 9))
+        return share if self.count is None else min(self.count, share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A limit on how many are suspended within any stretch of this length."""
+
+    limit: Limit
+    period: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """One limit on what reclaiming may do. All budgets must agree."""
+
+    name: str
+    scope: Scope = EVERYTHING
+    at_once: Limit | None = None
+    """How many may be suspended at the same time."""
+    rate: Rate | None = None
+    """How many may be suspended per period."""
+    applies_during: tuple[Hours, ...] = ()
+    """When the limits hold; empty: always."""
+    allowed_during: tuple[Hours, ...] = ()
+    """When anything that it covers may be suspended at all; empty: at any time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithinBudgets:
+    """Every budget has room for all of the victims."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetExhausted:
+    """A budget has no room for all of the victims, and so none of them may be suspended."""
+
+    budget: str
+    message: str
+    until: datetime | None
+    """Not before then will these victims be admitted, if nothing else happens; None where time alone does not help."""
+
+    @property
+    def words(self) -> str:
+        """`budget 'few': 2 of 2 are suspended; not before 2026-12-01T12:00:00+00:00`."""
+        return self.message + (f"; not before {self.until.isoformat(timespec='seconds')}" if self.until else "")
+
+
+def check_budgets(
+    budgets: Sequence[Budget], spending: SuspensionHistory, victims: Collection[BudgetedWorkload], now: datetime
+) -> WithinBudgets | BudgetExhausted:
+    """Whether all budgets have room for all victims. Of several that have not, the one that takes longest is named."""
+    return BudgetEvaluation(budgets, spending, now).admits(victims)
+
+
+class BudgetEvaluation:
+    """The budgets and what was spent at one instant, counted once, for a search that asks often."""
+
+    def __init__(self, budgets: Sequence[Budget], spending: SuspensionHistory, now: datetime) -> None:
+        self._books = [_Book(budget, spending, now) for budget in budgets]
+
+    def admits(self, victims: Collection[BudgetedWorkload]) -> WithinBudgets | BudgetExhausted:
+        """Whether all budgets have room for all victims; see the function of that name."""
+        refusals = [refusal for book in self._books if (refusal := book.refusal(victims))]
+        return max(refusals, key=lambda refusal: refusal.until or NEVER, default=WithinBudgets())
+
+
+class _Obstacle(NamedTuple):
+    message: str
+    until: datetime | None = None
+    """When it is gone, and not before; None where time alone does not remove it."""
+
+
+class _Book:
+    """One budget's."""
+
+    def __init__(self, budget: Budget, spending: SuspensionHistory, now: datetime) -> None:
+        self.budget = budget
+        self.now = now
+        self._doubt = spending.doubt
+        self._accounts = ScopeUsage(budget.scope, spending)
+
+    def refusal(self, victims: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
+        try:
+            obstacles = list(self._obstacles(victims))
+        except ValueError as unreadable:
+            obstacles = [_Obstacle(str(unreadable))]
+        if not obstacles:
+            return None
+        name, worst = self.budget.name, max(obstacles, key=lambda obstacle: obstacle.until or NEVER)
+        return BudgetExhausted(budget=name, message=f"budget {name!r}: {worst.message}", until=worst.until)
+
+    def _obstacles(self, victims: Collection[BudgetedWorkload]) -> Iterator[_Obstacle]:
+        """What stands against it. Raises: ValueError for a time zone or a selector that cannot be read."""
+        answers = {victim: self._accounts.covers(victim.place) for victim in victims}
+        covered = sorted((each for each, answer in answers.items() if answer is not False), key=lambda each: each.key)
+        unsure = [f"{each.namespace}/{each.name}" for each in covered if answers[each] is None]
+        if not covered:
+            return
+        if unsure:
+            yield _Obstacle(f"it is unknown whether {unsure[0]} is in {self.budget.scope}")
+        elif self._doubt:
+            yield _Obstacle(self._doubt)
+        else:
+            yield from self._hours
+            yield from self._overdrawn(covered)
+
+    @cached_property
+    def _hours(self) -> Sequence[_Obstacle]:
+        """That it is not allowed at this hour."""
+        allowed = self.budget.allowed_during
+        if not allowed or is_open(allowed, self.now):
+            return ()
+        message = f"in {self.budget.scope} it is allowed only {', '.join(map(str, allowed))}"
+        return (_Obstacle(message, next_change(allowed, self.now)),)
+
+    def _overdrawn(self, covered: Sequence[BudgetedWorkload]) -> Iterator[_Obstacle]:
+        """The limits that these would overdraw."""
+        if not self._applies:
+            return
+        for group, victims in self._by_group(covered).items():
+            account = self._accounts.of(group)
+            yield from self._too_many_at_once(account, victims)
+            yield from self._too_many_per_period(account, victims)
+
+    @cached_property
+    def _applies(self) -> bool:
+        return not self.budget.applies_during or is_open(self.budget.applies_during, self.now)
+
+    def _by_group(self, members: Sequence[BudgetedWorkload]) -> Mapping[str, set[Key]]:
+        groups: dict[str, set[Key]] = {}
+        for member in members:
+            groups.setdefault(self.budget.scope.group_of(member.place) or "", set()).add(member.key)
+        return groups
+
+    def _too_many_at_once(self, account: GroupUsage, victims: set[Key]) -> Iterator[_Obstacle]:
+        if limit := self.budget.at_once:
+            others = len(account.asleep) - len(account.asleep & victims)
+            if message := _excess(limit, account, others, victims, "suspended at once"):
+                yield _Obstacle(message, self._end)
+
+    def _too_many_per_period(self, account: GroupUsage, victims: set[Key]) -> Iterator[_Obstacle]:
+        if rate := self.budget.rate:
+            expiries = account.expiries(rate.period, self.now, but=victims)
+            when = f"suspended within {format_duration(rate.period)}"
+            if message := _excess(rate.limit, account, len(expiries), victims, when):
+                until = min(_room_at(expiries, len(victims), rate.limit.of(account.population)), self._end or NEVER)
+                yield _Obstacle(message, until if until < NEVER else None)
+
+    @cached_property
+    def _end(self) -> datetime | None:
+        """When the limits stop to hold for this time; None where they hold at all hours."""
+        return next_change(self.budget.applies_during, self.now) if self.budget.applies_during else None
+
+
+def _room_at(expiries: Sequence[datetime], victims: int, most: int | None) -> datetime:
+    """When so many of the others have stopped counting that there is room for the victims."""
+    if most is None or victims > most:
+        return NEVER
+    surplus = len(expiries) + victims - most
+    return expiries[surplus - 1]
+
+
+def _excess(limit: Limit, account: GroupUsage, others: int, victims: set[Key], when: str) -> str:
+    """What to tell of a limit that the victims and `others` overdraw together; empty where they do not."""
+    most, population, scope = limit.of(account.population), account.population, account.scope
+    share = "" if limit.share_ratio is None else f"{100 * limit.share_ratio:g} % of "
+    if most is None:
+        return f"at most {share}the GPU workloads {when} in {scope}; their number is unknown"
+    if others + len(victims) <= most:
+        return ""
+    shown = f"{most} ({share}{population})" if share else f"{most}"
+    return f"at most {shown} {when} in {scope}; {others} count already, and {len(victims)} would follow"

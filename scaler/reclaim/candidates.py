@@ -1,0 +1,271 @@
+"""What plans are made from, as observed: candidates, Workloads that are suspended anyway, what budgets have to count.
+
+Laws:
+
+* A candidate is a ScalableWorkload whose every decision says that its GPUs are idle and that only a plan may suspend
+  it. One whose ScaledObject is paused is none: KEDA would never act on its grant. Nor is one whose suspension has
+  effects in Kueue that cannot be predicted (topology, other clusters, slices).
+* A workload that is scaled to 0 by its own policy is counted on, and no other is suspended in its place, but only for
+  as long as KEDA may need: one that another trigger keeps running would have gangs wait for it for ever.
+* Budgets count from the status of all ScalableWorkloads, so that a restart forgets no suspension; a grant is one.
+* Terminating pods keep no others off their nodes: these are free once a plan has come to its end.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scaler.admission.terminating_pods import pods_of
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Active, Decision, Inactive, NoAnswer
+from scaler.decision.decision_cache import Evaluation
+from scaler.decision.scale_subresources import scalable_workload_ref
+from scaler.decision.target_state import ObservedTarget, Phase, state_of
+from scaler.decision.workloads import grant_of
+from scaler.idleness.reasons import DecisionReason
+from scaler.kube.object_cache import KubeObject
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
+from scaler.placement.node_watch import holds_no_node
+from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
+from scaler.quota.model import QuotaWorkload
+from scaler.quota.snapshot import Snapshot
+from scaler.reclaim.budgets.history import Suspension, SuspensionHistory
+from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation
+from scaler.reclaim.costs import CostWeights, SuspensionImpact, cost_of
+from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
+
+_IDLE = frozenset({DecisionReason.IDLE_NOT_NEEDED, DecisionReason.RECLAIMED})
+"""Answers that say: idle by its own verdict, and a plan's to take."""
+_GOING = frozenset({DecisionReason.GPUS_IDLE})
+
+_LEFT_ALONE = (
+    "autoscaling.keda.sh/paused",
+    "autoscaling.keda.sh/paused-replicas",
+    "autoscaling.keda.sh/paused-scale-in",
+)
+"""Annotations by which KEDA does not scale to 0, whatever the scaler answers. Source: KEDA, pause autoscaling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Idle workloads at one instant."""
+
+    candidates: tuple[Candidate, ...]
+    leaving: frozenset[str]
+    """Keys of Workloads that are suspended anyway: their time is up, or they are scaled to 0."""
+
+
+def is_idle(decisions: Sequence[Decision]) -> bool:
+    """Whether every trigger's decision says idle, and that a plan may take it."""
+    return bool(decisions) and all(_because(each) in _IDLE for each in decisions)
+
+
+def is_unknown(decisions: Sequence[Decision]) -> bool:
+    """Whether it is not known to be idle: some trigger's decision has no answer, and none speaks against it."""
+    unanswered = [each for each in decisions if isinstance(each.answer, NoAnswer)]
+    return bool(unanswered) and all(_because(each) in _IDLE for each in decisions if each not in unanswered)
+
+
+def _because(decision: Decision) -> DecisionReason | None:
+    answer = decision.answer
+    return answer.reason if isinstance(answer, Active | Inactive) else None
+
+
+def find_candidates(
+    evaluation: Evaluation,
+    cluster: ClusterState,
+    snapshot: Snapshot,
+    *,
+    weights: CostWeights,
+    patience: timedelta,
+    now: datetime,
+) -> Candidates:
+    """The candidates and those that leave. One that holds no quota by the snapshot is neither.
+
+    `patience` is how long KEDA may take to scale to 0 after an inactive answer.
+    """
+    candidates, leaving = [], set()
+    for scalable, situation, workload in _holders(cluster, snapshot):
+        decisions = evaluation.decisions_on(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))
+        if _is_leaving(scalable, situation, decisions, cluster, since=now - patience):
+            leaving.add(workload.key)
+        elif workload.opaque_because or scalable.status.grant is not None:
+            continue
+        elif is_idle(decisions) and not is_not_scaled(scalable, cluster):
+            candidates.append(_candidate(scalable, workload, decisions, cluster, weights=weights, now=now))
+    return Candidates(candidates=tuple(candidates), leaving=frozenset(leaving))
+
+
+def _holders(
+    cluster: ClusterState, snapshot: Snapshot
+) -> Iterator[tuple[ScalableWorkload, ObservedTarget, QuotaWorkload]]:
+    """Every ScalableWorkload that acts for a Workload which holds quota."""
+    for scalable in cluster.scalable_workloads.items():
+        if scalable.metadata.deletion_timestamp is not None:
+            continue
+        situation = cluster.situation(scalable)
+        observed = situation.workload
+        workload = snapshot.workload(f"{observed.namespace}/{observed.name}") if observed else None
+        if workload is not None and workload.reservation is not None and state_of(situation).phase is not Phase.REFUSED:
+            yield scalable, situation, workload
+
+
+def _is_leaving(
+    scalable: ScalableWorkload,
+    situation: ObservedTarget,
+    decisions: Sequence[Decision],
+    cluster: ClusterState,
+    *,
+    since: datetime,
+) -> bool:
+    """Whether it is suspended without any plan: it is at 0, or was first answered inactive not before `since`."""
+    if situation.is_held:
+        return False
+    if scalable.spec.replicas == 0:
+        return True
+    is_inactive = bool(decisions) and all(_because(each) in _GOING and _due(each) >= since for each in decisions)
+    return is_inactive and not is_not_scaled(scalable, cluster)
+
+
+def _due(decision: Decision) -> datetime:
+    """When its time was up."""
+    return (decision.idle_since or decision.decided_at) + decision.policy.window
+
+
+def is_not_scaled(scalable: ScalableWorkload, cluster: ClusterState) -> bool:
+    """Whether no ScaledObject scales it, or one of them is paused."""
+    target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
+    scaled_objects = cluster.scaled_objects.by_index("target", target)
+    return not scaled_objects or any(map(is_scaling_paused, scaled_objects))
+
+
+def is_scaling_paused(scaled_object: ScaledObject) -> bool:
+    """Whether KEDA does not scale its target, or not to 0, whatever the scaler answers."""
+    return any(scaled_object.metadata.annotations.get(key) for key in _LEFT_ALONE)
+
+
+def _candidate(
+    scalable: ScalableWorkload,
+    workload: QuotaWorkload,
+    decisions: Sequence[Decision],
+    cluster: ClusterState,
+    *,
+    weights: CostWeights,
+    now: datetime,
+) -> Candidate:
+    gpus = gpus_of(workload, cluster)
+    idle_since = max((each.idle_since for each in decisions if each.idle_since), default=now)
+    running_since = min((each.target.running_since for each in decisions if each.target.running_since), default=now)
+    stake = SuspensionImpact(
+        gpus=gpus,
+        worked=max(timedelta(0), idle_since - running_since),
+        idle=max(timedelta(0), now - idle_since),
+        priority=workload.priority,
+        times_reclaimed=times_reclaimed(scalable),
+        **_way_back(scalable, running_since),
+    )
+    return Candidate(
+        workload=workload.key,
+        name="/".join(scalable.metadata.key),
+        gpus=gpus,
+        cost=cost_of(stake, weights),
+        member=BudgetedWorkload(
+            namespace=scalable.metadata.namespace,
+            name=scalable.metadata.name,
+            cluster_queue=workload.held.cluster_queue,
+        ),
+    )
+
+
+def _way_back(scalable: ScalableWorkload, running_since: datetime) -> dict[str, timedelta]:
+    """How long it took to come back the last time, where it ever did."""
+    resumed_at = scalable.status.resumed_at
+    return {"resume": running_since - resumed_at} if resumed_at and running_since > resumed_at else {}
+
+
+def times_reclaimed(scalable: ScalableWorkload) -> int:
+    """How often plans have suspended the workload."""
+    return scalable.status.reallocation.times if scalable.status.reallocation else 0
+
+
+def gpus_of(workload: QuotaWorkload, cluster: ClusterState) -> int:
+    """GPUs that the Workload holds quota of, or asks for while it waits."""
+    if workload.reservation is not None:
+        return sum(n for key, n in workload.reservation.usage.items() if cluster.gpus.matches(key.resource))
+    return sum(n for each in workload.requests for resource, n in each.items() if cluster.gpus.matches(resource))
+
+
+def pending_gpu_workloads(workloads: Iterable[QuotaWorkload], cluster: ClusterState) -> list[QuotaWorkload]:
+    """The Workloads that wait for GPUs, in the order in which plans are made for them."""
+    waiting = [each for each in workloads if each.reservation is None and each.may_queue and gpus_of(each, cluster)]
+    return sorted(waiting, key=lambda each: (-each.priority, each.queued_at, each.uid))
+
+
+# ------------------------------------------------------------------------------------------ what budgets have to count
+
+
+def suspension_history_of(cluster: ClusterState, snapshot: Snapshot) -> SuspensionHistory:
+    """From the status of all ScalableWorkloads, so that a restart forgets nothing that was spent."""
+    members = [(each, _member(each, cluster, snapshot)) for each in cluster.scalable_workloads.items()]
+    suspensions = [found for scalable, member in members if (found := _suspension(scalable, member)) is not None]
+    return SuspensionHistory(
+        suspensions=tuple(suspensions),
+        population=Counter(BudgetLocation(member.namespace, member.cluster_queue) for _, member in members),
+        namespace_labels=snapshot.namespaces,
+    )
+
+
+def _member(scalable: ScalableWorkload, cluster: ClusterState, snapshot: Snapshot) -> BudgetedWorkload:
+    """A suspended one holds no quota; it is counted for the queue that its LocalQueue leads to."""
+    found = cluster.workload_of(scalable)
+    name = ""
+    if found is not None:
+        workload = snapshot.workload(_key(found))
+        local = snapshot.local_queue(found.metadata.namespace, found.spec.queue_name)
+        name = snapshot.cluster_queue_of(workload) if workload else local.cluster_queue if local else ""
+    return BudgetedWorkload(
+        namespace=scalable.metadata.namespace, name=scalable.metadata.name, cluster_queue=name or None
+    )
+
+
+def _key(obj: KubeObject) -> str:
+    return "/".join(obj.metadata.key)
+
+
+def _suspension(scalable: ScalableWorkload, member: BudgetedWorkload) -> Suspension | None:
+    grant, status = grant_of(scalable), scalable.status
+    if grant is not None:
+        return Suspension(member=member, at=grant.granted_at)
+    if status.suspended_at is None:
+        return None
+    is_over = status.resumed_at is not None and status.resumed_at >= status.suspended_at
+    return Suspension(member=member, at=status.suspended_at, is_over=is_over)
+
+
+# ------------------------------------------------------------------------------------------------- pod anti-affinity
+
+
+def anti_affinity_nodes(snapshot: Snapshot, cluster: ClusterState) -> AntiAffinityNodes:
+    """Of all Workloads that hold quota."""
+    found: dict[str, dict[str, frozenset[str]]] = {}
+    for each in snapshot.reserved:
+        if not any(pods.nodes.apart for pods in each.pod_sets):
+            continue
+        workload = cluster.workloads.get(each.namespace, each.name)
+        marks = marked_pod_sets(workload) if workload is not None else {}
+        staying = [pod for pod in pods_of(workload, cluster.pods) if _stays(pod)] if workload is not None else []
+        for mark, pod_sets in marks.items():
+            found.setdefault(mark, {})[each.key] = frozenset(_nodes(staying, pod_sets))
+    return found
+
+
+def _stays(pod: Pod) -> bool:
+    return not holds_no_node(pod) and pod.metadata.deletion_timestamp is None
+
+
+def _nodes(pods: Iterable[Pod], pod_sets: frozenset[str]) -> Iterable[str]:
+    """Those of the pods of these PodSets, and of pods that do not say of which they are."""
+    return (pod.spec.node_name for pod in pods if pod.metadata.labels.get(PODSET_LABEL) in (None, *pod_sets))

@@ -1,0 +1,200 @@
+"""Makes plans for gangs that wait, and sees them through. Leader only.
+
+Laws:
+
+* Read → plan (pure) → re-check → act → observe. Nothing is decided on copies that are behind what was written here.
+* One plan per quota tree at a time, and one for nodes: two would each count on what the other frees.
+* Where quota or verdicts cannot be seen nothing new is begun.
+* What fails for one plan does not keep the others from being followed.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+import structlog
+
+from scaler.admission.reclaim_answers import ReclaimAnswers
+from scaler.clock import SYSTEM_CLOCK, Clock, every
+from scaler.decision.decision_cache import DecisionCache
+from scaler.decision.grants import Seeks
+from scaler.errors import KubeError
+from scaler.quota.watch import NotSynced
+from scaler.reclaim.active_plans import ActivePlan
+from scaler.reclaim.backoff import PlanBackoff
+from scaler.reclaim.executor import PlanExecutor
+from scaler.reclaim.grant_writer import GrantCleanup
+from scaler.reclaim.planner import Planner, PlanningSnapshot
+from scaler.reclaim.search.values import NoPlan, ReclaimPlan
+from scaler.reclaim.targets import AdmissionStatus, NodeShortage, PlanTarget, QuotaShortage
+from scaler.reclaim.writer import PlanWriter, grant_by
+from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
+
+log = structlog.get_logger(__name__)
+
+_GANGS_AT_ONCE = 4
+"""Gangs that are planned for in one tick and one arena (a quota tree, or all nodes): those whose turn comes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimReport:
+    """What one tick found, for telemetry and the status pages."""
+
+    at: datetime
+    blind: str = ""
+    """Why nothing could be planned; empty where it could."""
+    standing: tuple[ActivePlan, ...] = ()
+    made: tuple[ReclaimPlan, ...] = ()
+    refused: tuple[NoPlan, ...] = ()
+    reclaimable_gpus: int = 0
+    """Of all candidates."""
+
+
+@dataclass
+class ReclaimController:
+    """The controller and its parts. `observe` is called with every tick's report."""
+
+    name: ClassVar[str] = "reclaim"
+    planning: Planner
+    board: DecisionCache
+    reconciler: SuspensionReconciler
+    reallocation: PlanWriter
+    admission: AdmissionStatus | None = None
+    """Tells which Workloads lack nodes."""
+    answers: ReclaimAnswers | None = None
+    """Where it is written that it is decided about such a Workload."""
+    interval: timedelta = timedelta(seconds=5)
+    observe: Callable[[ReclaimReport], None] = lambda _: None
+    clock: Clock = SYSTEM_CLOCK
+    outlook: ReclaimReport | None = field(default=None, init=False)
+    """Of the latest tick."""
+    targets: Mapping[Seeks, PlanTarget] = field(init=False)
+    nodes: NodeShortage = field(init=False)
+    backoff: PlanBackoff = field(init=False)
+    executor: PlanExecutor = field(init=False)
+    grant_cleanup: GrantCleanup = field(init=False)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.nodes = NodeShortage(planning=self.planning, admission=self.admission, answers=self.answers)
+        self.targets = {Seeks.QUOTA: QuotaShortage(planning=self.planning), Seeks.NODES: self.nodes}
+        self.backoff = PlanBackoff(self.planning.policy)
+        self.executor = PlanExecutor(
+            planning=self.planning,
+            targets=self.targets,
+            board=self.board,
+            reconciler=self.reconciler,
+            reallocation=self.reallocation,
+            backoff=self.backoff,
+        )
+        self.grant_cleanup = GrantCleanup(cluster=self.planning.cluster, writer=self.reallocation.writer)
+
+    async def run(self) -> None:
+        """Tick until cancelled: at every interval, and as soon as something is heard that a plan waits for."""
+        await every(self.interval, self.tick, self._wake, name=self.name, clock=self.clock)
+
+    def wake(self) -> None:
+        """Something has changed that a plan may wait for."""
+        self._wake.set()
+
+    async def tick(self, now: datetime) -> ReclaimReport:
+        """See the standing plans through, then make new ones."""
+        if not await self.reallocation.writer.catch_up():
+            return self._report(ReclaimReport(at=now, blind="what was written last is not seen yet"))
+        standing, sight = self.executor.standing(), self.planning.look(now)
+        due = self.grant_cleanup.due()
+        self.grant_cleanup.forget_others(due)
+        for scalable in due:
+            await self._try(self.grant_cleanup.settle(scalable, now), about=scalable.metadata.name)
+        for plan in standing:
+            await self._try(self.executor.follow(plan, standing, sight, now), about=plan.grant.plan)
+        found = await self._new_plans(sight, standing) if isinstance(sight, PlanningSnapshot) else []
+        return self._report(
+            ReclaimReport(
+                at=now,
+                blind=sight.reason if isinstance(sight, NotSynced) else "",
+                standing=tuple(standing),
+                made=tuple(each for each in found if isinstance(each, ReclaimPlan)),
+                refused=tuple(each for each in found if isinstance(each, NoPlan)),
+                reclaimable_gpus=sum(each.gpus for each in sight.candidates)
+                if isinstance(sight, PlanningSnapshot)
+                else 0,
+            )
+        )
+
+    def _report(self, outlook: ReclaimReport) -> ReclaimReport:
+        self.outlook = outlook
+        self.observe(outlook)
+        return outlook
+
+    async def _try(self, work: Awaitable[None], *, about: str) -> None:
+        """Do it, and go on with the next one where it fails: the next tick finds what is left to do."""
+        try:
+            await work
+        except KubeError as error:
+            tell = log.debug if is_conflict(error) else log.warning
+            tell("plan not executed; retried", about=about, error=str(error))
+        except Exception:
+            log.exception("plan execution failed", about=about)
+
+    # ------------------------------------------------------------------------------------------------------ new plans
+
+    async def _new_plans(self, sight: PlanningSnapshot, standing: Sequence[ActivePlan]) -> list[ReclaimPlan | NoPlan]:
+        """For gangs with quota that lack nodes first, as their quota is unused; then for those without quota."""
+        if not self.planning.policy.pressure:
+            return []
+        waiting = frozenset(gang.uid for target in self.targets.values() for gang in target.gangs(sight))
+        self.reallocation.events.forget_others(waiting)
+        self.backoff.forget_others(waiting | {plan.grant.gang_uid for plan in standing})
+        answers: list[ReclaimPlan | NoPlan] = []
+        for seeks in (Seeks.NODES, Seeks.QUOTA):
+            busy = {
+                self.targets[seeks].plan_scope(sight, each.grant.gang) for each in standing if each.grant.seeks is seeks
+            }
+            found, sight = await self._new_plans_for(seeks, busy, sight)
+            answers += found
+        return answers
+
+    async def _new_plans_for(
+        self, seeks: Seeks, busy: set[str], sight: PlanningSnapshot
+    ) -> tuple[list[ReclaimPlan | NoPlan], PlanningSnapshot]:
+        """In every arena without a plan, one for the first gang that has one; and what was found for those before."""
+        target = self.targets[seeks]
+        answers: list[ReclaimPlan | NoPlan] = []
+        looked_at: Counter[str] = Counter()
+        for gang in target.gangs(sight):
+            plan_scope = target.plan_scope(sight, gang.key)
+            if not self.backoff.may_plan_for(gang.uid, seeks, sight.now):
+                target.skip(gang)
+                continue
+            if plan_scope in busy or looked_at[plan_scope] >= _GANGS_AT_ONCE:
+                continue
+            looked_at[plan_scope] += 1
+            found = await self.backoff.propose(target, sight, gang, sight.candidates)
+            answers.append(found)
+            if isinstance(found, ReclaimPlan):
+                busy.add(plan_scope)
+                await self._try(self._grant(found, sight.now), about=found.id)
+                sight = _after(sight, found)
+            else:
+                self.reallocation.events.refused(gang, found)
+        return answers, sight
+
+    async def _grant(self, plan: ReclaimPlan, now: datetime) -> None:
+        """Offer the plan to its victims. Where one of them has changed meanwhile, the next tick calls it off."""
+        self.backoff.back_off(plan.gang_uid, plan.seeks, now)
+        await self.reallocation.grant(grant_by(plan, at=now, until=now + self.planning.policy.grant_for), plan)
+
+
+def _after(sight: PlanningSnapshot, plan: ReclaimPlan) -> PlanningSnapshot:
+    """The snapshot once the plan is granted: its victims are no candidates any more, and budgets count them as
+    suspended."""
+    victims = {victim.workload for victim in plan.victims}
+    return replace(
+        sight,
+        candidates=tuple(each for each in sight.candidates if each.workload not in victims),
+        spending=sight.spending.after([victim.member for victim in plan.victims], sight.now),
+    )

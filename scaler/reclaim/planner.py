@@ -1,0 +1,259 @@
+"""Which workloads would be suspended for which gang in the current state? Reads and computes, and writes nothing.
+
+The leader executes its plans; the CLI and the HTTP pages show them. Plans take up to a second of computing, so they are
+made on copies, in a thread, while KEDA goes on getting its answers.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision_cache import DecisionCache, Evaluation
+from scaler.placement.capacity import Capacity
+from scaler.quota.demands import FlavorOptions
+from scaler.quota.model import QuotaWorkload
+from scaler.quota.snapshot import Snapshot
+from scaler.quota.tree import Tree
+from scaler.quota.watch import NotSynced, QuotaWatch
+from scaler.quota.workload_index import SchedulingContext
+from scaler.reclaim.budgets.budget import BudgetEvaluation, BudgetExhausted
+from scaler.reclaim.budgets.history import SuspensionHistory
+from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.candidates import (
+    anti_affinity_nodes,
+    find_candidates,
+    gpus_of,
+    pending_gpu_workloads,
+    suspension_history_of,
+)
+from scaler.reclaim.config import ReclaimConfig
+from scaler.reclaim.costs import SuspensionImpact, cost_of
+from scaler.reclaim.search.quota_problem import plan_reclaim
+from scaler.reclaim.search.values import (
+    AntiAffinityNodes,
+    BudgetCheck,
+    Candidate,
+    NoPlan,
+    NoPlanReason,
+    PlanningTree,
+    PlanRequest,
+    ReclaimPlan,
+    no_budgets,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningSnapshot:
+    """Everything that plans are made from, at one instant."""
+
+    snapshot: Snapshot
+    evaluation: Evaluation
+    candidates: tuple[Candidate, ...]
+    leaving: frozenset[str]
+    """Keys of Workloads that are suspended anyway."""
+    spending: SuspensionHistory
+    capacity: Capacity | None
+    """What nodes have free; None where that is not seen, or does not matter."""
+    now: datetime
+    nodes_unseen: str = ""
+    """Why it is not known where pods fit, although plans depend on it; empty where it is."""
+    gangs: Sequence[QuotaWorkload] = ()
+    """All that wait for GPUs, in the order in which plans are made."""
+    marked: AntiAffinityNodes = field(default_factory=dict)
+    """Which nodes have pods that others keep away from, where it is known what nodes have free."""
+
+
+class Planner:
+    """Makes plans. `capacity` gives the nodes' free amounts, or why they are not known: then nothing is planned."""
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        board: DecisionCache,
+        view: QuotaWatch,
+        policy: ReclaimConfig,
+        *,
+        max_age: timedelta,
+        capacity: Callable[[], Capacity | NotSynced] = lambda: NotSynced("nodes are not watched"),
+        checks_with_provisioning: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        """`max_age` is how old verdicts may be on which workloads are suspended; `checks_with_provisioning` are the
+        AdmissionChecks that hold gangs back until they fit, and request the nodes that are missing."""
+        self._cluster = cluster
+        self._board = board
+        self._view = view
+        self._policy = policy
+        self._max_age = max_age
+        self._capacity = capacity
+        self._checks_with_provisioning = checks_with_provisioning
+        self._planning_trees: dict[tuple[str, bool], tuple[int, object, datetime, PlanningTree]] = {}
+        """By root of the tree, and whether nodes count."""
+
+    @property
+    def cluster(self) -> ClusterState:
+        return self._cluster
+
+    @property
+    def policy(self) -> ReclaimConfig:
+        return self._policy
+
+    def look(self, now: datetime, *, judged: bool = True) -> PlanningSnapshot | NotSynced:
+        """What there is to plan with, or why nothing can be planned.
+
+        Not `judged`: without verdicts no workload counts as idle. That is for questions which assume some to be.
+        """
+        snapshot, evaluation, doubt = self._view.look(), self._board.evaluation, self.unjudged
+        if isinstance(snapshot, NotSynced):
+            return snapshot
+        if evaluation is None or doubt:
+            if judged:
+                return NotSynced(doubt)
+            evaluation = Evaluation.of({}, at=now)
+        policy, free = self._policy, self._free()
+        found = find_candidates(
+            evaluation, self._cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now
+        )
+        return PlanningSnapshot(
+            snapshot=snapshot,
+            evaluation=evaluation,
+            candidates=found.candidates,
+            leaving=found.leaving,
+            spending=suspension_history_of(self._cluster, snapshot),
+            capacity=free if isinstance(free, Capacity) else None,
+            nodes_unseen=free.reason if isinstance(free, NotSynced) else "",
+            now=now,
+            gangs=pending_gpu_workloads(snapshot.workloads.values(), self._cluster),
+            marked=anti_affinity_nodes(snapshot, self._cluster) if isinstance(free, Capacity) else {},
+        )
+
+    def quota(self) -> Snapshot | NotSynced:
+        """Kueue's quota alone, whether or not there are verdicts."""
+        return self._view.look()
+
+    @property
+    def unjudged(self) -> str:
+        """Why it is not known which workloads are idle; empty where it is."""
+        if self._board.evaluation is None:
+            return f"no workload has been evaluated yet: {self._board.why_cold}"
+        age = self._board.age or timedelta(0)
+        return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self._max_age else ""
+
+    def _free(self) -> Capacity | NotSynced | None:
+        """What nodes have free, or why that is not seen; None where it does not matter."""
+        return self._capacity() if self._policy.consider_nodes else None
+
+    async def plan(
+        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
+    ) -> ReclaimPlan | NoPlan:
+        """The plan for the gang; of other candidates than all that are idle, where these are given."""
+        made = self.request(sight, gang, candidates)
+        return made if isinstance(made, NoPlan) else await asyncio.to_thread(plan_reclaim, made)
+
+    def request(
+        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
+    ) -> PlanRequest | NoPlan:
+        """What a plan for the gang is made from, independent of what changes afterwards."""
+        tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+        if tree is None:
+            message = f"LocalQueue {gang.namespace}/{gang.queue} leads to no ClusterQueue that can be scheduled"
+            return NoPlan(gang=gang.key, why=NoPlanReason.QUEUE_STOPPED, message=message)
+        is_provisioned = self._is_provisioned(gang, tree, sight)
+        if sight.nodes_unseen and not is_provisioned:
+            message = f"{sight.nodes_unseen}; with reclaim.considerNodes: false plans count quota alone"
+            return NoPlan(
+                gang=gang.key, why=NoPlanReason.UNFORESEEABLE, message=f"it is not known where its pods fit: {message}"
+            )
+        doubts = sight.snapshot.doubts(tree)
+        if doubts:
+            return NoPlan(gang=gang.key, why=NoPlanReason.UNFORESEEABLE, message=f"cannot be read: {'; '.join(doubts)}")
+        members = {key for queue in tree.queues.values() for key in queue.workloads}
+        given = sight.candidates if candidates is None else tuple(candidates)
+        return PlanRequest(
+            gang=gang,
+            planning_tree=self._planning_tree(sight, tree, with_nodes=not is_provisioned),
+            candidates=tuple(each for each in given if each.workload in members),
+            leaving=sight.leaving & members,
+            refuse=self.refusal(sight),
+            limits=self._policy.limits,
+        )
+
+    def _is_provisioned(self, gang: QuotaWorkload, tree: Tree, sight: PlanningSnapshot) -> bool:
+        """Whether nodes are asked for where the gang lacks some, on whatever flavor: then they stand in no plan's way.
+
+        The check does not release the gang before it fits, so that only the quota it holds meanwhile is at stake.
+        """
+        queue = tree.queues[sight.snapshot.cluster_queue_of(gang)].spec
+        checks = frozenset(self._checks_with_provisioning())
+        flavors = {flavor for group in queue.groups for flavor in group.flavors}
+        return bool(checks & queue.checks) and all(checks & queue.checks_on({flavor}) for flavor in flavors)
+
+    def _planning_tree(self, sight: PlanningSnapshot, tree: Tree, *, with_nodes: bool) -> PlanningTree:
+        """Made anew only when something in the tree has changed: most ticks look at the same thing again."""
+        version, capacity = sight.snapshot.version(tree), sight.capacity if with_nodes else None
+        known = self._planning_trees.get((tree.root.name, with_nodes))
+        if known is not None and known[:3] == (version, id(capacity), sight.now):
+            return known[3]
+        planning_tree = PlanningTree(
+            tree=tree.clone(),
+            pending=sight.snapshot.pending_in(tree),
+            world=SchedulingContext(
+                flavor_options=FlavorOptions(flavors=dict(sight.snapshot.flavors)),
+                namespaces=dict(sight.snapshot.namespaces),
+                local_queue=sight.snapshot.local_queue,
+                strategies=self._policy.strategies,
+            ),
+            fair_sharing=self._policy.fair_sharing,
+            now=sight.now,
+            capacity=capacity,
+            marked=sight.marked,
+        )
+        self._planning_trees[tree.root.name, with_nodes] = (version, id(capacity), sight.now, planning_tree)
+        return planning_tree
+
+    def refusal(self, sight: PlanningSnapshot) -> BudgetCheck:
+        """Which budget does not let these be suspended, as a question that is asked often."""
+        if not self._policy.budgets:
+            return no_budgets
+        books = BudgetEvaluation(self._policy.budgets, sight.spending, sight.now)
+
+        def refuse(victims: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
+            outcome = books.admits(victims)
+            return outcome if isinstance(outcome, BudgetExhausted) else None
+
+        return refuse
+
+    def victim(self, sight: PlanningSnapshot, workload_key: str, name: str) -> Candidate | None:
+        """A victim of a plan that stands, as a candidate again; None for one that holds no quota any more."""
+        workload = sight.snapshot.workload(workload_key)
+        if workload is None or workload.reservation is None:
+            return None
+        found = self._as_if_idle(workload)
+        return replace(found, name=name, member=replace(found.member, name=name.partition("/")[2]))
+
+    def everybody(self, sight: PlanningSnapshot, gang: QuotaWorkload) -> Sequence[Candidate]:
+        """Every Workload that holds GPUs which the gang could get, as if all of them were idle: for what-if questions.
+
+        Those of its tree while it waits for quota; of the whole cluster, itself excepted, once it has that.
+        """
+        tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+        known = {each.workload: each for each in sight.candidates}
+        if gang.reservation is not None:
+            holders = [each for each in sight.snapshot.reserved if each.key != gang.key]
+        else:
+            holders = [each for queue in tree.queues.values() for each in queue.workloads.values()] if tree else []
+        return [known.get(each.key) or self._as_if_idle(each) for each in holders if gpus_of(each, self._cluster)]
+
+    def _as_if_idle(self, workload: QuotaWorkload) -> Candidate:
+        gpus = gpus_of(workload, self._cluster)
+        stake = SuspensionImpact(gpus=gpus, worked=timedelta(0), idle=timedelta(0), priority=workload.priority)
+        return Candidate(
+            workload=workload.key,
+            name=workload.key,
+            gpus=gpus,
+            cost=cost_of(stake, self._policy.weights),
+            member=BudgetedWorkload(
+                namespace=workload.namespace, name=workload.name, cluster_queue=workload.held.cluster_queue
+            ),
+        )

@@ -1,0 +1,1 @@
+"""The least costly set of victims for one gang. Pure."""

@@ -1,0 +1,147 @@
+"""The cheapest set of items that is enough, or the proof that there is none. Branch and bound.
+
+What "enough" means is the `Problem`'s business: a gang that Kueue would admit and that fits the nodes. The answer costs
+much, so it is asked only for sets that could be enough by a quick count, cheapest first.
+
+Laws:
+
+* What is returned was accepted whole. Nothing in it can be left out, and where `is_exact` is true nothing is cheaper.
+* A branch is cut only where no set in it can be accepted (`permits`, `could_fit`), or none can be cheaper: what it
+  costs at least to cover each missing amount is looked up in a table (`lower_bound.py`).
+* Of equivalent items, which differ in nothing but their cost, the cheaper goes first; sets that prefer the dearer are
+  skipped.
+* Bounded by counts of steps and of costly questions, never by a clock, so that the same input has the same output.
+  When a bound is met, the best set found so far stands and is not called exact. Greedy sets are tried before anything
+  is searched, so there mostly is one.
+
+Worked example: 4 more GPUs are needed; items a (2 GPUs, cost 3), b (2, 3), c (8, 10). By cost per GPU that is of use
+a and b come first (1.5, c 2.5); greedy takes a and b for 6. Covering 4 GPUs costs 6 at least, so nothing is cheaper.
+Had a been refused: without a, 4 GPUs cost 10 at least.
+
+The tempting alternative, taking the longest idle until the sum is reached, overshoots by up to the size of the largest
+item, and never asks whether the rest of the cluster lets the gang have it.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+from scaler.reclaim.search.greedy import leave_out_needless, take_in_order
+from scaler.reclaim.search.lower_bound import LowerBound
+from scaler.reclaim.search.problem import Incumbent, Item, Problem, SearchLimitError, SearchLimits, SearchResult
+
+_INFINITE = float("inf")
+
+
+def cheapest(
+    items: Iterable[Item], missing: tuple[int, ...], problem: Problem, *, limits: SearchLimits
+) -> SearchResult:
+    """The cheapest accepted set. `missing` is what has to be gained at least, amount by amount."""
+    ranked = sorted(items, key=lambda each: _rank(each, missing))
+    incumbent = Incumbent(problem=problem, limits=limits)
+    is_exact = True
+    try:
+        take_in_order(ranked, missing, incumbent)
+        _Branches(ranked, missing, incumbent).search()
+    except SearchLimitError:
+        is_exact = False
+    is_exact = is_exact and not incumbent.is_cut
+    if incumbent.best is not None and not is_exact:
+        _make_necessary([item for item in ranked if item.key in incumbent.best], incumbent)
+    return SearchResult(
+        keys=incumbent.best,
+        cost=incumbent.best_cost,
+        is_exact=is_exact,
+        steps=incumbent.steps,
+        questions=len(incumbent.known),
+    )
+
+
+def _rank(item: Item, missing: tuple[int, ...]) -> tuple[float, int, str]:
+    """Cheapest per share of what is missing first. More than is missing of anything is of no use."""
+    share = sum(min(gain, amount) / amount for gain, amount in zip(item.gains, missing, strict=True) if amount > 0)
+    return (item.cost / share if share > 0 else _INFINITE), item.cost, item.key
+
+
+def _make_necessary(best: list[Item], incumbent: Incumbent) -> None:
+    """Leave out of the best set what it does without, however many questions that takes."""
+    for item in best:
+        incumbent.problem.choose(item)
+    leave_out_needless(best, incumbent, is_bounded=False)
+    for item in best:
+        incumbent.problem.unchoose(item)
+
+
+class _Branches:
+    """All sets, as a tree: every item is chosen, or it is not."""
+
+    def __init__(self, items: list[Item], missing: tuple[int, ...], incumbent: Incumbent) -> None:
+        self._items = items
+        self._incumbent = incumbent
+        self._problem = incumbent.problem
+        self._bounds = [
+            LowerBound(amount, [(each.gains[i], each.cost) for each in items]) for i, amount in enumerate(missing)
+        ]
+        self._chosen: list[Item] = []
+        self._passed: Counter[Hashable] = Counter()
+        """How many items of each equivalence are passed over."""
+
+    def search(self) -> None:
+        """Raises: SearchLimitError."""
+        self._descend(0, 0, tuple(bound.need for bound in self._bounds))
+
+    def _descend(self, start: int, cost: int, missing: tuple[int, ...]) -> None:
+        """Search every set that has the chosen items and otherwise only items from `start` on."""
+        if all(need <= 0 for need in missing) and self._problem.fits() and self._incumbent.ask_patiently(self._chosen):
+            self._incumbent.keep(self._chosen)
+            return
+        if len(self._chosen) >= self._incumbent.limits.members:
+            self._incumbent.is_cut = self._incumbent.is_cut or start < len(self._items)
+            return
+        passed: list[Item] = []
+        excluded: list[Item] = []
+        try:
+            self._branch(start, cost, missing, passed, excluded)
+        finally:
+            self._passed.subtract(item.equivalence for item in passed)
+            for item in reversed(excluded):
+                self._problem.readmit(item)
+
+    def _branch(
+        self, start: int, cost: int, missing: tuple[int, ...], passed: list[Item], excluded: list[Item]
+    ) -> None:
+        """Choose one item after the other. The problem hears of those passed over only when that matters to it."""
+        for place in range(start, len(self._items)):
+            if self._costs_too_much(place, cost, missing):
+                return
+            self._incumbent.step()
+            item = self._items[place]
+            rest = tuple(need - bound.gains[place] for need, bound in zip(missing, self._bounds, strict=True))
+            is_new = not self._passed[item.equivalence]
+            if is_new and not self._costs_too_much(place + 1, cost + item.cost, rest):
+                for each in passed[len(excluded) :]:
+                    self._problem.exclude(each)
+                    excluded.append(each)
+                if excluded and not self._problem.could_fit():
+                    return
+                self._choose(place, cost, rest)
+            self._passed[item.equivalence] += 1
+            passed.append(item)
+
+    def _choose(self, place: int, cost: int, rest: tuple[int, ...]) -> None:
+        item = self._items[place]
+        self._chosen.append(item)
+        self._problem.choose(item)
+        try:
+            if self._problem.permits():
+                self._descend(place + 1, cost + item.cost, rest)
+        finally:
+            self._problem.unchoose(item)
+            self._chosen.pop()
+
+    def _costs_too_much(self, start: int, cost: int, missing: tuple[int, ...]) -> bool:
+        """Whether covering what is missing with items from `start` on is impossible, or costs as much as the best."""
+        has_best = self._incumbent.best is not None
+        left = self._incumbent.best_cost - cost if has_best else _INFINITE
+        if left <= 0:
+            return True
+        return any(bound.least(start, need) >= left for bound, need in zip(self._bounds, missing, strict=True))

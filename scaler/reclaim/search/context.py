@@ -1,0 +1,246 @@
+"""Everything that a search for the victims of one gang starts from, found once and on demand."""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from scaler.placement.capacity import Capacity
+from scaler.placement.demand import NodeDemand
+from scaler.quota.forecast import Forecast
+from scaler.quota.model import QuotaWorkload, Reservation, Usage
+from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.search.branch_and_bound import cheapest
+from scaler.reclaim.search.cohort_requirement import CohortRequirement, cohort_requirement
+from scaler.reclaim.search.problem import Item, SearchLimits, SearchResult
+from scaler.reclaim.search.quota_requirement import QuotaRequirement, certainly_before
+from scaler.reclaim.search.shortfalls import MissingAmount, choices_of, quota_needs, slot_needs
+from scaler.reclaim.search.simulate import AdmissionSimulator, free_capacity
+from scaler.reclaim.search.state import BudgetAnswers, SearchState, VictimProblem
+from scaler.reclaim.search.values import Candidate, PlanRequest
+
+_FEW = 16
+"""Candidates that are all tried for themselves where Kueue preempts, so that age makes a difference."""
+_BY_SUMS = SearchLimits(steps=2_000, questions=2_000, members=64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EquivalenceClasses:
+    """Which candidates can replace each other in every set of victims, so that only the cheaper one is tried first.
+
+    Those that hold the same quota of the same queue on the same nodes, and that budgets do not tell apart. Where Kueue
+    preempts, age makes a difference too: which Workload it takes first depends on which are left. Of many, those that
+    differ in age only replace each other nevertheless, and the search is not exact.
+    """
+
+    by_workload: Mapping[str, Hashable]
+    """By key of the Workload."""
+    are_certain: bool
+    """Whether members of one class can replace each other for certain."""
+
+
+def equivalence_classes(
+    request: PlanRequest, forecast: Forecast, holders: Mapping[str, QuotaWorkload], capacity: Capacity | None
+) -> EquivalenceClasses:
+    """The classes of the request's candidates; `holders` has their Workloads, `capacity` what they have on nodes."""
+    if forecast.may_preempt and len(request.candidates) <= _FEW:
+        own = {each.workload: each.workload for each in request.candidates}
+        return EquivalenceClasses(by_workload=own, are_certain=True)
+    comes_back = forecast.preempted | forecast.ending
+    classes: dict[str, Hashable] = {}
+    for each in request.candidates:
+        if each.workload in comes_back:
+            # It may wait again, at a place of its own.
+            classes[each.workload] = each.workload
+            continue
+        placements = capacity.held_by_workload(each.workload) if capacity is not None else {}
+        on_nodes = tuple((node, tuple(sorted(amounts.items()))) for node, amounts in sorted(placements.items()))
+        classes[each.workload] = (
+            *_held(holders[each.workload]),
+            request.planning_tree.world.cluster_queue_of(holders[each.workload]),
+            on_nodes,
+            tuple(pods.nodes.apart for pods in holders[each.workload].pod_sets),
+            each.member.place,
+        )
+    are_certain = len(set(classes.values())) == len(classes) or not forecast.may_preempt
+    return EquivalenceClasses(by_workload=classes, are_certain=are_certain)
+
+
+def _held(workload: QuotaWorkload) -> tuple[Hashable, ...]:
+    held = workload.held
+    return held.cluster_queue, tuple(sorted(held.usage.items())), workload.priority
+
+
+class SearchContext:
+    """One request, with all that is found on the way."""
+
+    def __init__(self, request: PlanRequest) -> None:
+        planning_tree = request.planning_tree
+        self.forecast = planning_tree.forecast(request.leaving)
+        self.tree = self.forecast.start.tree
+        """Without those that are being suspended anyway."""
+        self.holders: Mapping[str, QuotaWorkload] = {
+            key: each for queue in self.tree.queues.values() for key, each in queue.workloads.items()
+        }
+        candidates = _distinct(each for each in request.candidates if each.workload in self.holders)
+        self.request = replace(request, candidates=candidates)
+        self.by_key: Mapping[str, Candidate] = {each.workload: each for each in candidates}
+        self.gang = request.gang
+        self.queue = self.tree.queues[planning_tree.world.cluster_queue_of(request.gang)]
+        self.count = QuotaRequirement.of(request.gang, self.queue, planning_tree.world.flavor_options)
+        """Of the gang alone."""
+        self.simulator = AdmissionSimulator(self.request)
+
+    @property
+    def all_keys(self) -> frozenset[str]:
+        return frozenset(self.by_key)
+
+    @cached_property
+    def wanted(self) -> QuotaRequirement:
+        """What the gang needs, and what those need that are certain to be before it."""
+        planning_tree = self.request.planning_tree
+        before = certainly_before(
+            self.gang, planning_tree.before(self.gang), self.queue.spec.strategy, self.forecast.preempted
+        )
+        return QuotaRequirement.of(self.gang, self.queue, planning_tree.world.flavor_options, list(before))
+
+    @cached_property
+    def in_cohort(self) -> CohortRequirement:
+        """What the cohort has to have for the gang and those of other queues that are certain to be before it."""
+        planning_tree, forecast = self.request.planning_tree, self.forecast
+        if planning_tree.fair_sharing or forecast.may_preempt or forecast.ending or not forecast.comes_to_rest:
+            return CohortRequirement(queue=self.queue.name, needs={})
+        return cohort_requirement(
+            self.wanted,
+            self.count,
+            forecast.most_available,
+            planning_tree.heads,
+            lambda other: other.key not in self.request.leaving and planning_tree.is_before(other, self.gang),
+            least_usage=self._least_usage,
+            flavor_options=planning_tree.world.flavor_options,
+        )
+
+    @property
+    def _least_usage(self) -> Usage:
+        """What is used in the gang's queue with all candidates gone."""
+        used = Counter(self.forecast.most_available.queues[self.queue.name].usage)
+        for held in self.held.values():
+            if held.cluster_queue == self.queue.name:
+                used.subtract(held.usage)
+        return used
+
+    @cached_property
+    def nodes(self) -> Capacity | None:
+        """The most that nodes may have free without a plan, as `forecast.most_available` is it of quota."""
+        capacity = free_capacity(self.request)
+        return capacity.without(self.forecast.preempted | self.forecast.ending) if capacity is not None else None
+
+    @cached_property
+    def choices(self) -> list[list[NodeDemand]]:
+        """The gang's pods with every combination of flavors; none where nodes are not known."""
+        if self.nodes is None:
+            return []
+        return choices_of(self.gang, self.queue, self.request.planning_tree.world.flavor_options)
+
+    @cached_property
+    def choices_with_earlier(self) -> list[list[NodeDemand]]:
+        """The same with the pods of those of `in_cohort` that are just like the gang.
+
+        Wherever the gang fits, each of them fits alone, and its pods are placed beside the gang's.
+        """
+        alike = sum(each.pod_sets == self.gang.pod_sets for each in self.in_cohort.earlier)
+        if not alike or any(each.min_count is not None for each in self.gang.pod_sets):
+            return self.choices
+        return [[replace(each, count=each.count * (1 + alike)) for each in demands] for demands in self.choices]
+
+    @cached_property
+    def quota_needs(self) -> list[MissingAmount]:
+        return quota_needs(self.wanted, self.forecast.most_available, self.held)
+
+    @cached_property
+    def needs(self) -> list[MissingAmount]:
+        in_cohort = quota_needs(self.in_cohort, self.forecast.most_available, self.held)
+        own = [each for each in self.quota_needs if not any(each.is_within(other) for other in in_cohort)]
+        if self.nodes is None:
+            return own + in_cohort
+        return own + in_cohort + slot_needs(self.choices_with_earlier, self.nodes, self.by_key)
+
+    @cached_property
+    def held(self) -> Mapping[str, Reservation]:
+        """What the candidates hold, but for those that may lose it in any case."""
+        uncounted = self.forecast.preempted | self.forecast.ending
+        return {key: self.holders[key].held for key in self.by_key if key not in uncounted}
+
+    @cached_property
+    def equivalence(self) -> EquivalenceClasses:
+        return equivalence_classes(self.request, self.forecast, self.holders, self.nodes)
+
+    @cached_property
+    def items(self) -> list[Item]:
+        """The candidates as the search sees them: what each can add to what is missing, and which are equivalent."""
+        return self._items(self.needs)
+
+    def _items(self, needs: Sequence[MissingAmount]) -> list[Item]:
+        classes = self.equivalence.by_workload
+        return [
+            Item(
+                key=key,
+                cost=each.cost.total,
+                gains=tuple([need.gains.get(key, 0) for need in needs]),
+                equivalence=classes[key],
+            )
+            for key, each in self.by_key.items()
+        ]
+
+    def state(self) -> SearchState:
+        """Of the most that may be available, to take candidates out of."""
+        requirements = (self.wanted, self.in_cohort)
+        return SearchState(self.forecast.most_available, self.held, requirements, self.nodes, self.choices_with_earlier)
+
+    @cached_property
+    def problem(self) -> VictimProblem:
+        """Of all searches of this context. Each leaves it as it was."""
+        return VictimProblem(self.state(), self.state(), list(self.by_key), self.simulator)
+
+    def cheapest(
+        self, budgets: BudgetAnswers | None, *, without: str = "", limits: SearchLimits | None = None
+    ) -> SearchResult:
+        """The cheapest set of candidates that does, or does without one of them; without `budgets` none is refused."""
+        left_out = [each for each in self.items if each.key == without]
+        self.problem.budgets = budgets
+        for each in left_out:
+            self.problem.exclude(each)
+        try:
+            return self._cheapest([each for each in self.items if each.key != without], limits or self.request.limits)
+        finally:
+            for each in left_out:
+                self.problem.readmit(each)
+
+    def _cheapest(self, items: Sequence[Item], limits: SearchLimits) -> SearchResult:
+        if not self.problem.could_fit():
+            return SearchResult(keys=None, cost=0, is_exact=True)
+        found = cheapest(items, tuple(need.amount for need in self.needs), self.problem, limits=limits)
+        return found if self.equivalence.are_certain and self.simulator.are_foreseen else replace(found, is_exact=False)
+
+    def cheapest_by_sums(self) -> frozenset[str] | None:
+        """The cheapest set by the quota of the gang's own queue, whatever nodes, budgets and other queues say."""
+        chosen, hopeful = (SearchState(self.forecast.most_available, self.held, (self.wanted,)) for _ in range(2))
+        problem = VictimProblem(chosen, hopeful, list(self.by_key))
+        missing = tuple(need.amount for need in self.quota_needs)
+        return cheapest(self._items(self.quota_needs), missing, problem, limits=_BY_SUMS).keys
+
+    def victims(self, keys: Collection[str]) -> tuple[Candidate, ...]:
+        """The candidates of these keys, in the order of their names."""
+        return tuple(sorted((self.by_key[key] for key in keys), key=lambda each: each.name))
+
+    def refusal(self, keys: Collection[str]) -> BudgetExhausted | None:
+        """The budget that does not let these be suspended; None where all do."""
+        return self.request.refuse([each.member for each in self.victims(keys)]) if keys else None
+
+
+def _distinct(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """In a stable order, and each Workload once, though two ScalableWorkloads may name it: the cheaper one of them."""
+    found: dict[str, Candidate] = {}
+    for each in sorted(candidates, key=lambda each: (each.workload, each.cost.total, each.name)):
+        found.setdefault(each.workload, each)
+    return tuple(found.values())

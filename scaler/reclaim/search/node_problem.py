@@ -1,0 +1,346 @@
+"""Which idle workloads to suspend so that a gang that has its quota fits on nodes: the least costly set, or none.
+
+Our AdmissionCheck is Pending, as not all of the gang's pods fit on nodes. Its quota is reserved: only nodes count, and
+the idle workloads on them may be of any ClusterQueue.
+
+Laws:
+
+* Sufficient: with the victims' pods gone the AdmissionCheck becomes Ready for the whole gang, after all that reserved
+  quota earlier (`placement/what_if.py`).
+* Necessary: no victim can be left out.
+* Whole or nothing. Only where nodes may be provisioned for the rest, and no set of candidates is enough, as many of its
+  pods as possible fit, and more than would without the plan: then nodes are requested for the rest only.
+* Idempotent; only candidates are suspended; budgets hold; what is terminating anyway is counted as gone.
+
+Worked example: a gang of three pods of 4 GPUs; node a has 4 free, and x (2, cost 3) and y (2, cost 3) hold the rest; z
+(8, cost 9) holds node b. One pod fits. With z gone all three do, for 9; with x and y two do. Were z busy, none would
+be suspended; or, with provisioning, x and y, so that nodes are requested for one pod and not for two.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from scaler.decision.grants import Seeks
+from scaler.placement.capacity import Capacity, PodPlacement
+from scaler.placement.demand import NodeDemand
+from scaler.placement.fit import Placement
+from scaler.placement.pod_slots import PodSlots
+from scaler.placement.requests import Blocked, Fits, Insufficient, PlacementResult
+from scaler.placement.reservations import missing_pods
+from scaler.placement.shortage import Misfit, Shortage
+from scaler.placement.what_if import WhatIf, is_placed
+from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.search.branch_and_bound import cheapest
+from scaler.reclaim.search.problem import Item, SearchLimits, SearchResult
+from scaler.reclaim.search.quota_problem import plan_id
+from scaler.reclaim.search.shortfalls import slot_needs
+from scaler.reclaim.search.state import BudgetAnswers, VictimProblem
+from scaler.reclaim.search.values import (
+    BudgetCheck,
+    Candidate,
+    Necessity,
+    NoPlan,
+    NoPlanReason,
+    PlanWarning,
+    ReclaimPlan,
+    no_budgets,
+)
+
+_PLACED = 5_000
+"""Gangs that are placed, in all the answers for one plan. Each answer places all that reserved quota earlier: on two
+thousand nodes some 10 ms for the first gang in line, and 200 ms for the thousandth."""
+_FEWEST = 100
+"""Gangs that an answer counts for at least."""
+_NO_SET = "the search reached its limit before it found a set of victims"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePlanRequest:
+    """One gang that lacks nodes, and the workloads that may be suspended for it."""
+
+    gang: str
+    """`namespace/name`."""
+    gang_uid: str
+    cluster_queue: str
+    """Where its quota is reserved."""
+    check: str
+    """Name of the AdmissionCheck that is Pending."""
+    what_if: WhatIf
+    may_provision: bool = False
+    """Whether nodes are provisioned for the pods that do not fit."""
+    candidates: Sequence[Candidate] = ()
+    leaving: frozenset[str] = frozenset()
+    """Keys of Workloads whose pods terminate anyway, or are about to."""
+    refuse: BudgetCheck = no_budgets
+    limits: SearchLimits = field(default_factory=lambda: SearchLimits(steps=20_000, questions=60, members=64))
+
+
+def plan_nodes(request: NodePlanRequest) -> ReclaimPlan | NoPlan:
+    """The plan for the gang, or why there is none."""
+    problem = NodeProblem(request)
+    if problem.is_placed(frozenset()):
+        message = "it fits on nodes, or will once current suspensions and evictions have ended"
+        return problem.no_plan(NoPlanReason.FITS_ALREADY, message)
+    whole = _WholeGang(problem)
+    found = problem.cheapest(whole)
+    if found.keys is not None:
+        return problem.plan(found, whole)
+    part = _plan_for_part(problem) if request.may_provision else None
+    return part or problem.refused(is_exact=found.is_exact)
+
+
+def revalidate_nodes(request: NodePlanRequest, victims: Sequence[Candidate]) -> str:
+    """Why these are not to be suspended any more; empty where they are. Budgets are not asked again."""
+    problem = NodeProblem(replace(request, candidates=tuple(victims)))
+    everything = problem.all_keys
+    if problem.is_placed(frozenset()):
+        return "the gang fits without suspending any workload"
+    goal: _Goal = _WholeGang(problem)
+    if not goal.accept(everything):
+        if not request.may_provision:
+            return f"the gang would lack nodes: {problem.result(everything).message}"
+        goal = _PartOfGang(problem, pods=problem.pods(everything))
+        if goal.pods <= problem.pods(frozenset()) or not goal.accept(everything):
+            return f"no more of its pods would fit on nodes: {problem.result(everything).message}"
+    needless = [each.name for each in victims if goal.accept(everything - {each.workload})]
+    return f"the gang does as well without {needless[0]}" if needless else ""
+
+
+# ---------------------------------------------------------------------------------------------------------- the problem
+
+
+class NodeProblem:
+    """One request, with all that is found on the way."""
+
+    def __init__(self, request: NodePlanRequest) -> None:
+        self.request = request
+        self.what_if = request.what_if
+        self.demands: Sequence[NodeDemand] = self.what_if.request.demands
+        self.capacity: Capacity = self.what_if.left.without(request.leaving)
+        """The most that is left for the gang."""
+        holders = [each for each in request.candidates if self.capacity.held_by_workload(each.workload)]
+        dearest_first = sorted(holders, key=lambda each: (each.cost.total, each.name), reverse=True)
+        self.candidates: Mapping[str, Candidate] = {each.workload: each for each in dearest_first}
+        """Those with pods on nodes, by key of their Workload; of two for one Workload the cheaper one."""
+        self._results: dict[frozenset[str], PlacementResult] = {}
+        self._placed: dict[frozenset[str], tuple[PodPlacement, ...]] = {}
+
+    @property
+    def all_keys(self) -> frozenset[str]:
+        return frozenset(self.candidates)
+
+    @property
+    def are_spent(self) -> bool:
+        """Whether its answers have taken as long as they may for one plan."""
+        return (len(self._results) + len(self._placed)) * max(self.what_if.turns, _FEWEST) >= _PLACED
+
+    def result(self, keys: frozenset[str]) -> PlacementResult:
+        """What the AdmissionCheck would find with these suspended."""
+        known = self._results.get(keys)
+        if known is None:
+            known = self._results[keys] = self.what_if.result(keys | self.request.leaving)
+        return known
+
+    def is_placed(self, keys: frozenset[str]) -> bool:
+        return is_placed(self.result(keys))
+
+    def placed(self, keys: frozenset[str]) -> tuple[PodPlacement, ...]:
+        """Where as many of its pods as possible would go with these suspended."""
+        known = self._placed.get(keys)
+        if known is None:
+            known = self._placed[keys] = self.what_if.most(keys | self.request.leaving)
+        return known
+
+    def pods(self, keys: frozenset[str]) -> int:
+        return sum(each.pods for each in self.placed(keys))
+
+    @property
+    def wanted(self) -> int:
+        """All pods that are not on nodes yet."""
+        return sum(each.count for each in self.demands)
+
+    def has_room(self, demands: Sequence[NodeDemand], keys: frozenset[str]) -> bool:
+        return self.what_if.has_room(demands, keys | self.request.leaving)
+
+    # ------------------------------------------------------------------------------------------------------ the search
+
+    @cached_property
+    def budgets(self) -> BudgetAnswers:
+        return BudgetAnswers(self.candidates.values(), self.request.refuse)
+
+    def cheapest(self, goal: "_Goal", *, is_bounded: bool = True) -> SearchResult:
+        """The cheapest set that is enough; where it is not bounded, whatever budgets say."""
+        keys = sorted(self.candidates)
+        needs = slot_needs([goal.demands], self.capacity, keys)
+        items = [
+            Item(
+                key=key,
+                cost=self.candidates[key].cost.total,
+                gains=tuple(need.gains.get(key, 0) for need in needs),
+                equivalence=(self.capacity.gain((key,)), self.candidates[key].member.place),
+            )
+            for key in keys
+        ]
+        chosen, hopeful = PodSlots(goal.demands, self.capacity), PodSlots(goal.demands, self.capacity)
+        problem = VictimProblem(chosen, hopeful, keys, goal, self.budgets if is_bounded else None)
+        if not problem.could_fit():
+            return SearchResult(keys=None, cost=0, is_exact=True)
+        return cheapest(items, tuple(need.amount for need in needs), problem, limits=self.request.limits)
+
+    # ---------------------------------------------------------------------------------------------------- the outcome
+
+    def plan(self, found: SearchResult, goal: "_Goal") -> ReclaimPlan:
+        keys = found.keys or frozenset()
+        victims = tuple(sorted((self.candidates[key] for key in keys), key=lambda each: each.name))
+        placements, missing = goal.outcome(keys)
+        return ReclaimPlan(
+            id=plan_id(f"{self.request.gang_uid}/{Seeks.NODES}", [each.name for each in victims]),
+            gang=self.request.gang,
+            gang_uid=self.request.gang_uid,
+            cluster_queue=self.request.cluster_queue,
+            victims=victims,
+            cost=found.cost,
+            free_before={},
+            free_after={},
+            takes={},
+            assignments=(),
+            placement=Placement(placements=tuple(sorted(placements, key=lambda each: (each.pod_set, each.node)))),
+            is_exact=found.is_exact,
+            cautions=tuple(_cautions(missing)),
+            necessities=tuple(_necessity(goal, keys, each) for each in victims),
+            seeks=Seeks.NODES,
+            check=self.request.check,
+            missing=missing,
+        )
+
+    def no_plan(self, why: NoPlanReason, message: str, *, budget: str = "", is_exact: bool = True) -> NoPlan:
+        return NoPlan(gang=self.request.gang, why=why, message=message, budget=budget, is_exact=is_exact)
+
+    def refused(self, *, is_exact: bool) -> NoPlan:
+        """Why no set of candidates is enough."""
+        now = self.result(frozenset())
+        if isinstance(now, Insufficient) and isinstance(now.because, Misfit) and now.because.never:
+            return self.no_plan(NoPlanReason.NEVER_FITS, now.message)
+        refusal = self._refusal() if self.budgets.have_refused else None
+        if refusal is not None:
+            return self.no_plan(NoPlanReason.BUDGET_EXHAUSTED, refusal.words, budget=refusal.budget, is_exact=is_exact)
+        if not self.candidates:
+            return self.no_plan(NoPlanReason.NOT_ENOUGH_IDLE, f"{now.message}; no idle workload is on nodes")
+        if self.is_placed(self.all_keys):
+            return self.no_plan(NoPlanReason.NOT_FOUND, _NO_SET, is_exact=False)
+        why, message = _explained(self.result(self.all_keys))
+        return self.no_plan(why, f"{now.message}; with every idle workload suspended: {message}", is_exact=is_exact)
+
+    def _refusal(self) -> BudgetExhausted | None:
+        """The budget that forbids the set which would be enough; None where none would, or none is forbidden."""
+        keys = self.cheapest(_WholeGang(self), is_bounded=False).keys
+        return self.request.refuse([self.candidates[key].member for key in sorted(keys)]) if keys is not None else None
+
+
+def _explained(result: PlacementResult) -> tuple[NoPlanReason, str]:
+    """The reason and the message of a result that is not enough."""
+    because = result.because if isinstance(result, Insufficient) else None
+    is_short = isinstance(because, Misfit) and because.why is Shortage.NOT_ENOUGH_FREE
+    return (NoPlanReason.NOT_ENOUGH_IDLE if is_short else NoPlanReason.PLACEMENT_IMPOSSIBLE), result.message
+
+
+def _cautions(missing: Mapping[str, int]) -> list[PlanWarning]:
+    lacking = ", ".join(f"{count} of PodSet {name}" for name, count in sorted(missing.items()))
+    message = f"nodes are requested for the pods that do not fit: {lacking}"
+    return [PlanWarning(reason="NodesMissing", message=message)] if lacking else []
+
+
+# ---------------------------------------------------------------------------------------------------- what is enough
+
+
+class _WholeGang:
+    """The AdmissionCheck becomes Ready for the whole gang."""
+
+    def __init__(self, problem: NodeProblem) -> None:
+        self._problem = problem
+        self.demands = problem.demands
+
+    @property
+    def are_spent(self) -> bool:
+        return self._problem.are_spent
+
+    def accept(self, keys: frozenset[str]) -> bool:
+        return self._problem.is_placed(keys)
+
+    def explain(self, keys: frozenset[str]) -> tuple[NoPlanReason, str]:
+        """Why these are not enough."""
+        return _explained(self._problem.result(keys))
+
+    def outcome(self, keys: frozenset[str]) -> tuple[tuple[PodPlacement, ...], Mapping[str, int]]:
+        """Where its pods go, and which do not fit."""
+        result = self._problem.result(keys)
+        return (result.placements if isinstance(result, Fits | Blocked) else ()), {}
+
+
+class _PartOfGang:
+    """So many of its pods fit, of those that would with all candidates suspended, and not the whole gang.
+
+    Where the whole gang fits and the AdmissionCheck stays Pending even so, nodes are not what is missing.
+    """
+
+    def __init__(self, problem: NodeProblem, *, pods: int) -> None:
+        self._problem = problem
+        self.pods = pods
+        self.demands: Sequence[NodeDemand] = _first(problem.demands, problem.placed(problem.all_keys), pods)
+
+    @property
+    def are_spent(self) -> bool:
+        return self._problem.are_spent
+
+    def accept(self, keys: frozenset[str]) -> bool:
+        problem = self._problem
+        return problem.has_room(self.demands, keys) and self.pods <= problem.pods(keys) < problem.wanted
+
+    def explain(self, keys: frozenset[str]) -> tuple[NoPlanReason, str]:
+        """Why these are not enough."""
+        return NoPlanReason.NOT_ENOUGH_IDLE, f"{self._problem.pods(keys)} pods would fit on nodes, not {self.pods}"
+
+    def outcome(self, keys: frozenset[str]) -> tuple[tuple[PodPlacement, ...], Mapping[str, int]]:
+        """Where its pods go, and which do not fit."""
+        placed = self._problem.placed(keys)
+        return placed, missing_pods(self._problem.demands, placed)
+
+
+_Goal = _WholeGang | _PartOfGang
+
+
+def _necessity(goal: _Goal, keys: frozenset[str], victim: Candidate) -> Necessity:
+    why, message = goal.explain(keys - {victim.workload})
+    return Necessity(victim=victim.name, why=why, message=f"without it {message}")
+
+
+def _first(demands: Sequence[NodeDemand], placed: Sequence[PodPlacement], pods: int) -> list[NodeDemand]:
+    """So many of the pods that fit, PodSet by PodSet."""
+    missing = missing_pods(demands, placed)
+    found = []
+    for each in demands:
+        count = min(each.count - missing.get(each.pod_set, 0), pods)
+        pods -= count
+        found.append(replace(each, count=count))
+    return found
+
+
+def _plan_for_part(problem: NodeProblem) -> ReclaimPlan | None:
+    """The cheapest plan by which as many of its pods as possible fit; None where no more fit than do now.
+
+    What is enough for a larger number of pods is enough for a smaller one. So the number is found by halving, where
+    budgets or the size of plans forbid the largest.
+    """
+    least, most = problem.pods(frozenset()) + 1, min(problem.pods(problem.all_keys), problem.wanted - 1)
+    best: tuple[SearchResult, _PartOfGang] | None = None
+    pods = most
+    while least <= pods:
+        goal = _PartOfGang(problem, pods=pods)
+        found = problem.cheapest(goal)
+        if found.keys is not None:
+            best, least = (found, goal), pods + 1
+        else:
+            most = pods - 1
+        pods = (least + most) // 2 if least < most else most
+    return problem.plan(*best) if best is not None else None

@@ -1,0 +1,144 @@
+"""What has to be gained at least so that a gang fits, and the most that each candidate can add to it.
+
+Needs are counted in quota, resource by resource, and in slots for pods on nodes. They bound the search for
+victims: a set that does not cover every need is never accepted.
+
+Laws:
+
+* What the members of an accepted set add to a need is, taken together, at least that need.
+* A candidate on a node where nothing could make room for a pod adds no slot, however many GPUs it holds.
+
+Slots: a node has f free GPUs and pods need g each, so it has ⌊f/g⌋ slots, and r = f − g·⌊f/g⌋ are left over. A
+candidate that frees d GPUs there adds at most d / (g − r) slots: k more slots take k·g − r GPUs, and
+(k·g − r) / (g − r) ≥ k.
+
+Worked example: pods of 8. Node n1 has 4 free, and x holds 4: x adds 4 / (8 − 4) = 1 slot. On n2 y and z hold 4 each:
+each adds half a slot. On n3 only v is idle, which holds 4 beside a busy workload: it adds none.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from scaler.placement.capacity import Capacity
+from scaler.placement.demand import NodeDemand, demand_of
+from scaler.placement.node_index import PodShape, members
+from scaler.quota.demands import FlavorOptions
+from scaler.quota.model import QuotaWorkload, Reservation
+from scaler.quota.tree import QueueNode, Tree
+from scaler.reclaim.search.quota_requirement import Requirement, fewest
+
+_COMBINATIONS = 16
+"""Ways to combine flavors beyond which nodes are looked at in simulations only."""
+_ROOM = 5040
+"""Units of a room: divisible by every number up to 10."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingAmount:
+    """One thing of which more is needed."""
+
+    amount: int
+    gains: Mapping[str, int]
+    """The most that candidates add, by key of their Workload; nothing where it is not named."""
+
+    def is_within(self, other: "MissingAmount") -> bool:
+        """Whether everything that covers the other covers this one too."""
+        return self.amount <= other.amount and self.gains == other.gains
+
+
+def quota_needs(requirement: Requirement, tree: Tree, held: Mapping[str, Reservation]) -> list[MissingAmount]:
+    """What is missing of every resource. `held` is what the candidates hold in the tree."""
+    return [
+        MissingAmount(
+            amount=lack,
+            gains={key: gain for key, each in held.items() if (gain := requirement.gain(each, tree, resource)) > 0},
+        )
+        for resource, lack in requirement.missing(tree).items()
+    ]
+
+
+def slot_needs(
+    choices: Sequence[Sequence[NodeDemand]], capacity: Capacity, candidates: Collection[str]
+) -> list[MissingAmount]:
+    """The slots that are missing; `choices` are the gang's pods with every combination of flavors.
+
+    Of several combinations any will do, so of each only the PodSet that lacks most counts, as a share of what it lacks.
+    """
+    lacking = [_lacking(demands, capacity, candidates) for demands in choices]
+    if not lacking or not all(lacking):
+        return []
+    if len(lacking) == 1:
+        return lacking[0]
+    worst = [max(needs, key=lambda need: need.amount) for needs in lacking]
+    shares: dict[str, int] = {}
+    for need in worst:
+        for key, gain in need.gains.items():
+            shares[key] = max(shares.get(key, 0), -(-gain * _ROOM // need.amount))
+    return [MissingAmount(amount=_ROOM, gains=shares)]
+
+
+def _lacking(demands: Sequence[NodeDemand], capacity: Capacity, candidates: Collection[str]) -> list[MissingAmount]:
+    """The slots that are missing for pods of every shape that needs devices."""
+    wanted: dict[PodShape, int] = {}
+    for demand in demands:
+        shape = capacity.index.shape(demand.requests, demand.nodes)
+        wanted[shape] = wanted.get(shape, 0) + demand.count
+    emptier = capacity.without(candidates)
+    found = []
+    for shape, count in wanted.items():
+        for resource, amount in shape.needs:
+            if resource in capacity.index.devices:
+                slots = _Slots(shape, resource, amount, capacity, emptier)
+                if slots.there < count:
+                    gains = {key: gain for key in candidates if (gain := slots.gain(key)) > 0}
+                    found.append(MissingAmount(amount=(count - slots.there) * _ROOM, gains=gains))
+    return found
+
+
+class _Slots:
+    """The slots for pods of one shape as far as one device decides about them, and which candidates could add more."""
+
+    def __init__(self, shape: PodShape, resource: int, amount: int, capacity: Capacity, emptier: Capacity) -> None:
+        """`emptier` is without all the candidates."""
+        self._resource = resource
+        self._capacity = capacity
+        self.there = 0
+        self._parts: dict[int, tuple[int, int]] = {}
+        """By node, where there could be more slots: the devices that one more takes, and how many more at most."""
+        for node in members(shape.eligible):
+            # A node that has lost devices which are in use has less than none free.
+            free, most = max(0, capacity.free[node][resource]), shape.slots_in(emptier.free[node])
+            slots = min(most, free // amount)
+            self.there += slots
+            if most > slots:
+                self._parts[node] = (amount - (free - slots * amount), most - slots)
+
+    def gain(self, key: str) -> int:
+        """The most that suspending the candidate adds."""
+        return sum(
+            min(-(-held[self._resource] * _ROOM // self._parts[node][0]), self._parts[node][1] * _ROOM)
+            for node, held in self._capacity.held_by_workload(key).items()
+            if node in self._parts and self._resource in held
+        )
+
+
+def choices_of(gang: QuotaWorkload, queue: QueueNode, flavor_options: FlavorOptions) -> list[list[NodeDemand]]:
+    """What the gang's pods need of the nodes, once for every combination of flavors that it might get.
+
+    None at all where there are too many: then nothing is ruled out by nodes before a simulation.
+    """
+    pod_sets = fewest(gang)
+    demand = flavor_options.demand(pod_sets, queue.spec)
+    combinations = []
+    for pods in demand.pod_sets:
+        open_to = [[option.flavor for option in step.options if not option.refusal] for step in pods.steps]
+        combinations.append(list(dict.fromkeys(tuple(sorted(set(each))) for each in product(*open_to))))
+    if prod(map(len, combinations)) > _COMBINATIONS:
+        return []
+    flavors = flavor_options.flavors
+    return [
+        [demand_of(pods, [flavors[name] for name in names]) for pods, names in zip(pod_sets, chosen, strict=True)]
+        for chosen in product(*combinations)
+    ]

@@ -1,0 +1,260 @@
+"""What a reclaim plan is made from, and what comes of it."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+
+from scaler.decision.grants import Seeks
+from scaler.placement.capacity import Capacity
+from scaler.placement.fit import Placement
+from scaler.quota.forecast import Forecast, forecast
+from scaler.quota.model import FlavorResource, QuotaPodSetAssignment, QuotaWorkload
+from scaler.quota.simulation import Simulation
+from scaler.quota.tree import Tree
+from scaler.quota.workload_index import SchedulingContext
+from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.costs import Cost
+from scaler.reclaim.search.problem import SearchLimits
+
+
+class NoPlanReason(StrEnum):
+    """Why there is no plan. The reason of Events, metrics and `pending`."""
+
+    FITS_ALREADY = "FitsAlready"
+    """Kueue will admit it without a plan, as soon as current suspensions and evictions have ended."""
+    NEVER_FITS = "NeverFits"
+    """No flavor that it may use could ever hold it."""
+    NOT_ENOUGH_IDLE = "NotEnoughIdle"
+    HEAD_OF_LINE_BLOCKED = "HeadOfLineBlocked"
+    """Its queue is StrictFIFO, and the Workload before it would not be admitted either."""
+    PLACEMENT_IMPOSSIBLE = "PlacementImpossible"
+    """The quota would do, but the free GPUs would not be where its pods need them."""
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    WOULD_BE_TAKEN_BY_OTHER = "WouldBeTakenByOther"
+    """What is freed goes to a Workload before it."""
+    WOULD_PREEMPT_OTHERS = "WouldPreemptOthers"
+    """Kueue would preempt Workloads that are not part of the plan."""
+    UNPROTECTED = "Unprotected"
+    """It would fit, but a Workload created meanwhile may be admitted first, and settings refuse that risk."""
+    QUEUE_STOPPED = "QueueStopped"
+    """Its queue admits nothing at all."""
+    UNFORESEEABLE = "Unforeseeable"
+    """Its scheduling cannot be foreseen, such as that of a Workload with a topology request."""
+    NOT_FOUND = "NotFound"
+    """The search reached its limit before it found a plan; there may be one."""
+
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+AntiAffinityNodes = Mapping[str, Mapping[str, frozenset[str]]]
+"""By mark of which a node takes one pod, and key of the Workload: the nodes that have such pods, and keep them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An idle Workload that may be suspended."""
+
+    workload: str
+    """Key of its Workload."""
+    name: str
+    """`namespace/name` of its ScalableWorkload."""
+    gpus: int
+    cost: Cost
+    member: BudgetedWorkload
+    """Itself, as budgets count it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningTree:
+    """The tree that the gang waits in, as it stands. Nothing here is changed by planning."""
+
+    tree: Tree
+    pending: Mapping[str, Sequence[QuotaWorkload]]
+    """By ClusterQueue, the gang included."""
+    world: SchedulingContext
+    fair_sharing: bool
+    now: datetime
+    capacity: Capacity | None = None
+    """Free amounts of the nodes; None where nodes are not known, and then only quota is planned for."""
+    marked: AntiAffinityNodes = field(default_factory=dict)
+    """Of all Workloads that hold quota, whatever their tree."""
+    _forecasts: dict[frozenset[str], Forecast] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """From here on, for all gangs of the tree. Fork it."""
+        return Simulation(
+            self.tree,
+            self.pending,
+            flavors=self.world.flavor_options.flavors,
+            ignore_undeclared=self.world.flavor_options.ignore_undeclared,
+            namespaces=self.world.namespaces,
+            local_queue=self.world.local_queue,
+            now=self.now,
+            fair_sharing=self.fair_sharing,
+            strategies=self.world.strategies,
+        )
+
+    def forecast(self, leaving: frozenset[str]) -> Forecast:
+        """What comes of it if only those are suspended that are leaving anyway."""
+        known = self._forecasts.get(leaving)
+        if known is None:
+            known = self._forecasts[leaving] = forecast(self.simulation, leaving)
+        return known
+
+    def closed_to(self, marks: Iterable[str], gone: Collection[str]) -> frozenset[str]:
+        """Nodes that take no pod with any of these marks, although those of these Workloads have gone."""
+        keepers = (nodes for mark in marks for key, nodes in self.marked.get(mark, {}).items() if key not in gone)
+        return frozenset().union(*keepers)
+
+    @cached_property
+    def heads(self) -> Mapping[str, QuotaWorkload]:
+        """By ClusterQueue, which Workload is first in line there."""
+        firsts = (
+            (name, self._first(name, waiting)) for name, waiting in self.pending.items() if name in self.tree.queues
+        )
+        return {name: first for name, first in firsts if first is not None}
+
+    def _first(self, queue: str, waiting: Iterable[QuotaWorkload]) -> QuotaWorkload | None:
+        spec = self.tree.queues[queue].spec
+        in_line = [each for each in waiting if each.may_queue]
+        first = min(in_line, key=_place, default=None)
+        if first is None or self.world.admits_namespace(spec, first.namespace):
+            return first
+        return min(
+            (each for each in in_line if self.world.admits_namespace(spec, each.namespace)), key=_place, default=None
+        )
+
+    def is_before(self, one: QuotaWorkload, other: QuotaWorkload) -> bool:
+        """Whether queues and cycles take the one first, if both borrow alike."""
+        return _place(one) < _place(other)
+
+    def before(self, gang: QuotaWorkload) -> list[QuotaWorkload]:
+        """Which Workloads are queued before the gang in its ClusterQueue, the first one first."""
+        queue = self.tree.queues[self.world.cluster_queue_of(gang)].spec
+        waiting = self.pending.get(queue.name, ())
+        ahead = (each for each in waiting if each.may_queue and _place(each) < _place(gang))
+        return sorted((each for each in ahead if self.world.admits_namespace(queue, each.namespace)), key=_place)
+
+
+def _place(workload: QuotaWorkload) -> tuple[object, ...]:
+    """Its place in the order of the queue."""
+    return -workload.priority, workload.queued_at, workload.uid
+
+
+def in_order(workloads: Iterable[QuotaWorkload]) -> tuple[str, ...]:
+    """Their keys in the order in which queues take them."""
+    return tuple(each.key for each in sorted(workloads, key=_place))
+
+
+BudgetCheck = Callable[[Collection[BudgetedWorkload]], BudgetExhausted | None]
+"""The budget that does not let all of these be suspended, and why; None where all do.
+
+A set that is refused is refused with more members, too, and members of one place can replace each other.
+"""
+
+
+def no_budgets(_: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
+    """Where there are no budgets."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """One gang that waits, and the workloads that may be suspended for it."""
+
+    gang: QuotaWorkload
+    planning_tree: PlanningTree
+    candidates: Sequence[Candidate] = ()
+    leaving: frozenset[str] = frozenset()
+    """Keys of Workloads that are being suspended anyway: what they hold counts as free soon."""
+    refuse: BudgetCheck = no_budgets
+    limits: SearchLimits = field(default_factory=lambda: SearchLimits(steps=20_000, questions=60, members=64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another set of victims, and why it was not chosen."""
+
+    victims: tuple[str, ...]
+    """Names, as in `Candidate.name`."""
+    cost: int
+    why_not: NoPlanReason | None
+    """None: it is enough, and costs more."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Necessity:
+    """Why one victim of a plan cannot be left out."""
+
+    victim: str
+    """Its name, as in `Candidate.name`."""
+    why: NoPlanReason
+    """What would be said of the plan without it."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanWarning:
+    """What may go wrong with a plan that is sound as things stand."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimPlan:
+    """Which workloads to suspend, all together, so that the gang is admitted."""
+
+    id: str
+    """Equal for equal victims of the same gang."""
+    gang: str
+    gang_uid: str
+    cluster_queue: str
+    victims: tuple[Candidate, ...]
+    cost: int
+    """In thousandths, as in `reclaim/costs.py`."""
+    free_before: Mapping[FlavorResource, int]
+    """What the gang's queue could get without the plan, of the flavor resources that it will use. None of a plan for
+    nodes: the gang has its quota."""
+    free_after: Mapping[FlavorResource, int]
+    takes: Mapping[FlavorResource, int]
+    """What the gang will take of them."""
+    assignments: tuple[QuotaPodSetAssignment, ...]
+    placement: Placement | None
+    """Where its pods fit; None where nodes are not known."""
+    others: tuple[str, ...] = ()
+    """Workloads that are admitted before it."""
+    is_exact: bool = True
+    """Whether no cheaper plan exists; else none was found before the search reached its limit."""
+    alternatives: tuple[Alternative, ...] = ()
+    cautions: tuple[PlanWarning, ...] = ()
+    necessities: tuple[Necessity, ...] = ()
+    """One for every victim."""
+    seeks: Seeks = Seeks.QUOTA
+    check: str = ""
+    """Name of the AdmissionCheck that is Pending, of a plan for nodes."""
+    missing: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    """By PodSet, the pods that lack nodes even so, and for which some are provisioned. None of a plan for quota."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the victims release."""
+        return sum(victim.gpus for victim in self.victims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan:
+    """No workload is suspended, and why."""
+
+    gang: str
+    why: NoPlanReason
+    message: str
+    budget: str = ""
+    """Name of the one that forbids it; empty where none does."""
+    alternatives: tuple[Alternative, ...] = ()
+    is_exact: bool = True

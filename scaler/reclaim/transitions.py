@@ -1,0 +1,198 @@
+"""A plan that was granted: what is to be done about it now, from what is observed of its victims and its gang?
+
+A plan becomes *grants*, one on each victim's ScalableWorkload. A grant suspends nothing by itself: the scaler answers
+inactive while the grant stands and its own verdict is still Idle, KEDA brings replicas to 0 at its own pace, and only
+when all victims of the plan are asked to be at 0 are they deactivated, back to back. Until then nothing has been lost,
+and a victim that is used again cancels the plan at no cost.
+
+Laws:
+
+* Whole or nothing: no victim is deactivated before every one of them is asked to be at 0 and idle by its own verdict.
+* Freed quota is not reserved. So nothing lies between the first deactivation and the last but the calls themselves.
+* After the first deactivation the plan goes on: pods are being killed already, and to turn back now loses both the
+  running jobs and the gang. But a workload that is not idle keeps running, even then.
+* What cannot be known changes nothing: a victim without a verdict is neither deactivated nor released.
+* A grant ends: by its gang being admitted, by being cancelled, or by expiring. The time counts anew from every
+  deactivation, so that the gang has its time, and no victim stays suspended for ever because another one cannot be.
+
+| gang     | victims                                          | course                               |
+|----------|--------------------------------------------------|--------------------------------------|
+| admitted | some were deactivated                            | finish, releasing the others         |
+| reserved | some were deactivated                            | watch, releasing the others          |
+| either   | none was deactivated                             | release (NotNeeded)                  |
+| gone     | –                                                | release (GangGone)                   |
+| waiting  | none deactivated, one is missing or busy         | release (VictimBusy)                 |
+| waiting  | none deactivated, its time is up                 | release (GrantExpired)               |
+| waiting  | none deactivated, one was set back to 1          | release (VictimWoke)                 |
+| waiting  | some deactivated, one is missing, busy or woken  | reconsider (VictimWoke)              |
+| waiting  | some deactivated, its time is up                 | reconsider (NotReserved)             |
+| waiting  | all that are not deactivated at 0 and idle       | commit these                         |
+| waiting  | all deactivated                                  | watch                                |
+| waiting  | otherwise                                        | wait                                 |
+
+To reconsider is to plan again with what is already suspended counting as free: if the gang fits without the victim that
+woke, the plan goes on without it; if others can give what is missing, it goes on with them; otherwise the rest is
+released.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from scaler.decision.grants import Grant
+
+
+class GangState(StrEnum):
+    """How far the gang is that a plan is for. One that seeks nodes holds its quota all the time: for it `Waiting` means
+    that our check holds it back, and `Admitted` that the check is Ready."""
+
+    WAITING = "Waiting"
+    RESERVED = "Reserved"
+    ADMITTED = "Admitted"
+    GONE = "Gone"
+    """Deleted, finished, deactivated, or without the quota that it had: it is not pending any more."""
+
+
+class PlanAction(StrEnum):
+    """What to do about a plan."""
+
+    WAIT = "Wait"
+    COMMIT = "Commit"
+    WATCH = "Watch"
+    RECONSIDER = "Reconsider"
+    RELEASE = "Release"
+    FINISH = "Finish"
+
+
+class PlanEndReason(StrEnum):
+    """Why a plan is cancelled or reconsidered."""
+
+    NONE = ""
+    GANG_GONE = "GangGone"
+    VICTIM_BUSY = "VictimBusy"
+    VICTIM_WOKE = "VictimWoke"
+    GRANT_EXPIRED = "GrantExpired"
+    NOT_RESERVED = "NotReserved"
+    NO_LONGER_HOLDS = "PlanNoLongerValid"
+    NOT_NEEDED = "NotNeeded"
+    """The gang got its quota without them."""
+    QUOTA_TAKEN = "FreedQuotaTaken"
+    NODES_TAKEN = "FreedNodesTaken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """One victim as observed."""
+
+    key: str
+    desired_replicas: int
+    is_idle: bool
+    """By its own verdict now; what cannot be known is not idle."""
+    is_deactivated: bool
+    """Its Workload is inactive, and by us."""
+    is_missing: bool = False
+    is_unknown: bool = False
+    """It is not known now whether it is idle."""
+    was_set_back: bool = False
+    """It was at 0 for the plan, and was scaled up again."""
+    was_deactivated: bool = False
+    """For this plan, whatever became of it since."""
+
+    holds_quota: bool = False
+    """By the condition QuotaReserved of its Workload, which Kueue may write late."""
+    pods_left: int = 0
+
+    @property
+    def is_wanted_at_zero(self) -> bool:
+        return not self.is_missing and self.desired_replicas == 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it may be deactivated as soon as all others may."""
+        return self.is_wanted_at_zero and self.is_idle and not self.was_set_back
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is deactivated, and its desired replicas are 0."""
+        return self.is_deactivated and self.is_wanted_at_zero
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the plan has to do without it: it has vanished, works, or is to run again."""
+        if self.is_missing or self.is_deactivated:
+            return not self.stays
+        return not (self.is_idle or self.is_unknown)
+
+    @property
+    def has_given(self) -> bool:
+        return self.is_deactivated or self.was_deactivated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTransition:
+    """The course, and why where it is not obvious."""
+
+    course: PlanAction
+    ending: PlanEndReason = PlanEndReason.NONE
+    about: tuple[str, ...] = ()
+    """On whose account: victims that are busy, woke, or were never brought to 0."""
+
+
+def next_transition(grant: Grant, gang: GangState, victims: Sequence[Victim], *, now: datetime) -> PlanTransition:
+    """What to do about the plan now."""
+    match gang:
+        case GangState.ADMITTED:
+            return _served(PlanAction.FINISH, victims)
+        case GangState.RESERVED:
+            return _served(PlanAction.WATCH, victims)
+        case GangState.GONE:
+            return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.GANG_GONE)
+        case GangState.WAITING:
+            is_begun = any(victim.is_deactivated for victim in victims)
+            return (_begun if is_begun else _not_begun)(grant, victims, now)
+
+
+def _served(course: PlanAction, victims: Sequence[Victim]) -> PlanTransition:
+    """The gang has its quota: victims that were not deactivated are not needed."""
+    spared = tuple(victim.key for victim in victims if not victim.has_given)
+    if len(spared) == len(victims):
+        return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.NOT_NEEDED)
+    return (
+        PlanTransition(course=course, ending=PlanEndReason.NOT_NEEDED, about=spared)
+        if spared
+        else PlanTransition(course=course)
+    )
+
+
+def _begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransition:
+    woken = tuple(victim.key for victim in victims if victim.is_lost or _is_set_back(victim, grant, now))
+    if woken:
+        return PlanTransition(course=PlanAction.RECONSIDER, ending=PlanEndReason.VICTIM_WOKE, about=woken)
+    others = [victim for victim in victims if not victim.is_deactivated]
+    if now >= grant.expires_at:
+        late = tuple(victim.key for victim in others)
+        return PlanTransition(course=PlanAction.RECONSIDER, ending=PlanEndReason.NOT_RESERVED, about=late)
+    if others and all(victim.is_ready for victim in others):
+        return PlanTransition(course=PlanAction.COMMIT)
+    return PlanTransition(course=PlanAction.WAIT if others else PlanAction.WATCH)
+
+
+def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransition:
+    busy = tuple(victim.key for victim in victims if victim.is_lost)
+    if busy:
+        return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_BUSY, about=busy)
+    if now >= grant.expires_at:
+        late = tuple(victim.key for victim in victims if not (victim.is_wanted_at_zero or victim.was_set_back))
+        return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.GRANT_EXPIRED, about=late)
+    woken = tuple(victim.key for victim in victims if victim.was_set_back)
+    if woken:
+        return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_WOKE, about=woken)
+    if all(victim.is_ready for victim in victims):
+        return PlanTransition(course=PlanAction.COMMIT)
+    return PlanTransition(course=PlanAction.WAIT)
+
+
+def _is_set_back(victim: Victim, grant: Grant, now: datetime) -> bool:
+    """Whether it was scaled up for another reason. Once a grant has expired the scaler itself answers active."""
+    return victim.was_set_back and not victim.is_deactivated and now < grant.expires_at

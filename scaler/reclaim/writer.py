@@ -1,0 +1,248 @@
+"""Writes what becomes of plans: grants and the ledger, in the status of victims.
+
+Laws:
+
+* Grants are written before anything is done about them, and removed after it.
+* A released victim keeps its grant for a moment, withdrawn (`GrantCleanup`): the answers turn active at once, and a 0
+  that KEDA still writes on account of an earlier answer does not suspend it.
+* The ledger moves by what is observed, one write per stage. What a plan asked for in vain is Cancelled.
+* `finished` is called once per ledger entry, when it ends.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from scaler.decision.describe import timestamp
+from scaler.decision.grants import Grant, Seeks
+from scaler.decision.workloads import grant_of
+from scaler.errors import KubeError
+from scaler.idleness.durations import format_duration
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.reclaim.active_plans import ActivePlan, VictimStatus, entry_status, split_key
+from scaler.reclaim.candidates import times_reclaimed
+from scaler.reclaim.events import PlanEvents
+from scaler.reclaim.grant_writer import FindScalable, GrantWriter
+from scaler.reclaim.ledger import LedgerEntry, LedgerStage, advance, closed, reopened
+from scaler.reclaim.search.values import Candidate, ReclaimPlan
+from scaler.reclaim.transitions import PlanAction, PlanEndReason, PlanTransition
+from scaler.suspension.leader_api import PatchApi
+from scaler.suspension.reconciler import EventSink
+
+log = structlog.get_logger(__name__)
+
+
+class PlanWriter:
+    """Everything that plans write. `finished` is called with every ledger entry that ends."""
+
+    def __init__(
+        self,
+        api: PatchApi,
+        find: FindScalable,
+        announcer: EventSink,
+        *,
+        finished: Callable[[LedgerEntry], None] = lambda _: None,
+        patience_seconds: float = 1.0,
+    ) -> None:
+        """`patience_seconds` is how long a tick waits to see what was written by the one before."""
+        self._find = find
+        self._finished = finished
+        self.writer = GrantWriter(api, find, patience_seconds=patience_seconds)
+        self.events = PlanEvents(announcer)
+
+    # --------------------------------------------------------------------------------------------------------- grants
+
+    async def grant(self, grant: Grant, plan: ReclaimPlan) -> None:
+        """Offer the plan to all its victims."""
+        for victim in plan.victims:
+            await self._offer(grant, victim)
+        self.events.planned(grant, plan)
+
+    async def _offer(self, grant: Grant, victim: Candidate) -> None:
+        scalable = self._find(*split_key(victim.name))
+        if scalable is None:
+            return  # its grant is missing, and the next look at the plan calls it off
+        entry = LedgerEntry(plan=grant.plan, gang=grant.gang, gpus=victim.gpus, reclaimable_at=grant.granted_at)
+        status = {
+            "grant": grant_status(grant),
+            "reallocation": entry_status(entry, times=times_reclaimed(scalable)),
+        }
+        if await self.writer.write(scalable, status):
+            self.events.granted(scalable, grant, victim.gpus)
+
+    async def extend(self, plan: ActivePlan, *, until: datetime) -> ActivePlan:
+        """The plan with more time."""
+        grant = replace(plan.grant, expires_at=until)
+        await self._rewrite(plan.holders, grant)
+        return replace(plan, grant=grant)
+
+    async def _rewrite(self, members: Sequence[VictimStatus], grant: Grant) -> None:
+        async def rewrite(_: VictimStatus, scalable: ScalableWorkload) -> None:
+            await self.writer.write(scalable, {"grant": grant_status(grant)})
+
+        await self._each(members, rewrite)
+
+    async def replace(
+        self, plan: ActivePlan, found: ReclaimPlan, step: PlanTransition, *, now: datetime, until: datetime
+    ) -> None:
+        """Go on with another plan: suspended victims stay suspended, and the new ones get grants."""
+        keeps = [member for member in plan.members if member.victim.stays]
+        victims = (*(member.name for member in keeps), *(victim.name for victim in found.victims))
+        grant = replace(grant_by(found, at=now, until=until), victims=tuple(dict.fromkeys(victims)))
+
+        await self._take_over(keeps, grant)
+        for victim in found.victims:
+            await self._offer(grant, victim)
+        self.events.replanned(grant, plan.grant, step)
+        await self._release_victims([member for member in plan.holders if member.name not in grant.victims], step, now)
+
+    async def hand_over(self, plan: ActivePlan, successor: Grant, now: datetime) -> None:
+        """End a plan that another one replaces: the victims which that one names stay as they are."""
+        await self._take_over([member for member in plan.holders if member.name in successor.victims], successor)
+        step = PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
+        await self._release_victims(
+            [member for member in plan.holders if member.name not in successor.victims], step, now
+        )
+
+    async def _take_over(self, members: Sequence[VictimStatus], grant: Grant) -> None:
+        async def take_over(member: VictimStatus, scalable: ScalableWorkload) -> None:
+            status: dict[str, Any] = {"grant": grant_status(grant)}
+            if member.entry is not None:
+                status["reallocation"] = entry_status(reopened(member.entry, plan=grant.plan), times=member.times)
+            await self.writer.write(scalable, status)
+
+        await self._each(members, take_over)
+
+    async def drop(self, plan: ActivePlan, names: Collection[str], step: PlanTransition, now: datetime) -> None:
+        """Go on without these victims: they are wanted again, or not needed."""
+        rest = [member for member in plan.holders if member.name not in names]
+        grant = replace(plan.grant, victims=tuple(member.name for member in rest))
+        await self._rewrite(rest, grant)
+        await self._release_victims([member for member in plan.holders if member.name in names], step, now)
+
+    async def release(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
+        """Call the plan off."""
+        log.info("plan cancelled", plan=plan.grant.plan, gang=plan.grant.gang, because=str(step.ending))
+        await self._release_victims(plan.holders, step, now)
+        self.events.called_off(plan.grant, step)
+
+    async def _release_victims(self, members: Sequence[VictimStatus], step: PlanTransition, now: datetime) -> None:
+        async def release_victim(member: VictimStatus, scalable: ScalableWorkload) -> None:
+            entry = member.entry
+            if entry is not None and not entry.stage.is_final:
+                entry = replace(entry, stage=LedgerStage.CANCELLED, ended_at=now)
+            if await self._withdraw(member, scalable, entry):
+                self.events.released(scalable, step)
+
+        await self._each(members, release_victim)
+
+    async def _withdraw(self, member: VictimStatus, scalable: ScalableWorkload, entry: LedgerEntry | None) -> bool:
+        """End the grant, and then ask for the workload where it was at 0. False for one that is gone."""
+        own = grant_of(scalable)
+        if own is None:
+            return False
+        status: dict[str, Any] = {"grant": grant_status(replace(own, expires_at=own.granted_at))}
+        version = await self._settle(member, scalable, entry, status)
+        if version and scalable.spec.replicas == 0:
+            await self.writer.scale_to_one(scalable, version)
+        return bool(version)
+
+    # --------------------------------------------------------------------------------------------------------- ledger
+
+    async def follow(self, plan: ActivePlan, *, now: datetime) -> ActivePlan:
+        """Write down where the GPUs are now; the plan with its ledger as it is then."""
+        members = [await self._advanced(plan, member, now=now) for member in plan.members]
+        return replace(plan, members=tuple(members))
+
+    async def _advanced(self, plan: ActivePlan, member: VictimStatus, *, now: datetime) -> VictimStatus:
+        entry, scalable = member.entry, member.scalable
+        if entry is None or scalable is None or not (member.has_grant and member.victim.has_given):
+            return member
+        moved = advance(entry, member.victim, plan.gang_state, now=now)
+        if moved == entry:
+            return member
+        is_first = entry.releasing_at is None and moved.releasing_at is not None
+        member = replace(member, times=member.times + is_first)
+        await self._settle(member, scalable, moved)
+        return replace(member, entry=moved)
+
+    async def finish(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
+        """The gang is admitted with what was freed for it: the grants end."""
+        await self._release_victims([member for member in plan.holders if member.name in step.about], step, now)
+        donors = [member for member in plan.holders if member.victim.has_given]
+        entries = {each.name: closed(each.entry, each.victim, now=now) if each.entry else None for each in donors}
+
+        async def end(member: VictimStatus, scalable: ScalableWorkload) -> None:
+            entry = entries[member.name]
+            if member.victim.stays:
+                await self._settle(member, scalable, entry, {"grant": None})
+            else:
+                await self._withdraw(member, scalable, entry)
+
+        await self._each(donors, end)
+        given = [entry for entry in entries.values() if entry is not None]
+        took = max((each.took for each in given if each.took), default=None)
+        after = format_duration(timedelta(seconds=round(took.total_seconds()))) if took else ""
+        self.events.admitted(plan.grant, list(entries), sum(each.gpus for each in given), after)
+
+    async def _settle(
+        self,
+        member: VictimStatus,
+        scalable: ScalableWorkload,
+        entry: LedgerEntry | None,
+        status: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """Write the member's status, with the entry where it is new; the version then, empty for one that is gone."""
+        if entry is None or entry == member.entry:
+            return await self.writer.write(scalable, status)
+        ledger = {"reallocation": entry_status(entry, times=member.times)}
+        version = await self.writer.write(scalable, {**status, **ledger})
+        if version and entry.stage.is_final:
+            self._finished(entry)
+        return version
+
+    async def _each(
+        self, members: Iterable[VictimStatus], act: Callable[[VictimStatus, ScalableWorkload], Awaitable[object]]
+    ) -> None:
+        """Do it for all of them, whether or not it fails for one. Raises: KubeError, the first one, in the end."""
+        failure: KubeError | None = None
+        for member in members:
+            try:
+                if member.scalable is not None:
+                    await act(member, member.scalable)
+            except KubeError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+def grant_by(plan: ReclaimPlan, *, at: datetime, until: datetime) -> Grant:
+    """The grant that offers the plan to its victims."""
+    return Grant(
+        plan=plan.id,
+        gang=plan.gang,
+        gang_uid=plan.gang_uid,
+        victims=tuple(victim.name for victim in plan.victims),
+        granted_at=at,
+        expires_at=until,
+        seeks=plan.seeks,
+        check=plan.check,
+    )
+
+
+def grant_status(grant: Grant) -> Mapping[str, Any]:
+    """The grant as it is written. An absent field is None, so that a merge patch removes it; absent means Quota."""
+    return {
+        "plan": grant.plan,
+        "workload": grant.gang,
+        "workloadUID": grant.gang_uid,
+        "victims": list(grant.victims),
+        "grantedAt": timestamp(grant.granted_at),
+        "expiresAt": timestamp(grant.expires_at),
+        "seeks": str(grant.seeks) if grant.seeks is not Seeks.QUOTA else None,
+        "check": grant.check or None,
+    }

@@ -1,0 +1,1 @@
+"""Metrics, logs, HTTP pages, answers to queries, and `doctor`."""

@@ -1,0 +1,237 @@
+"""What may our account do, of what it has to?
+
+`REQUIRED_RULES` is the one list: the README's table is made of it, `doctor` asks the API about it. Each new
+call to the API needs its line here.
+
+Pure: what was allowed in, findings out.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    COHORT,
+    EVENT,
+    LEASE,
+    LOCAL_QUEUE,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_TEMPLATE,
+    PROVISIONING_REQUEST,
+    RECLAIM_POLICY,
+    RESOURCE_FLAVOR,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+    WORKLOAD,
+    Resource,
+)
+from scaler.reporting.doctor.findings import Finding, Severity, Topic, Unread
+
+
+class RuleUser(StrEnum):
+    """What of the program needs it; what is not used needs nothing."""
+
+    SCALER = "the scaler"
+    RECONCILER = "the reconciler"
+    PLANS = "plans"
+    CHECKS = "AdmissionChecks"
+    PROVISIONING = "provisioning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleResource:
+    """Objects that a verb is needed on."""
+
+    resource: Resource
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        name = self.resource.plural + (f"/{self.subresource}" if self.subresource else "")
+        return f"{name}.{self.resource.group}" if self.resource.group else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequiredRule:
+    """One line of the table: every verb on all of these."""
+
+    part: RuleUser
+    verbs: tuple[str, ...]
+    on: tuple[RuleResource, ...] = ()
+    on_targets: bool = False
+    """Also on whatever other kinds ScaledObjects scale."""
+    subresource_of_targets: str = ""
+    in_lease_namespace: bool = False
+    """Only in the namespace that holds the Lease; all else in every namespace, or in each that is watched."""
+
+
+def _on(*resources: Resource, subresource: str = "") -> tuple[RuleResource, ...]:
+    return tuple(RuleResource(resource=each, subresource=subresource) for each in resources)
+
+
+REQUIRED_RULES: Sequence[RequiredRule] = (
+    RequiredRule(
+        part=RuleUser.SCALER,
+        verbs=("list", "watch"),
+        on=_on(POD, SCALED_OBJECT, WORKLOAD, SCALABLE_WORKLOAD),
+        on_targets=True,
+    ),
+    RequiredRule(part=RuleUser.SCALER, verbs=("get",), on_targets=True, subresource_of_targets="scale"),
+    RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "patch"), on=_on(WORKLOAD, SCALABLE_WORKLOAD)),
+    RequiredRule(
+        part=RuleUser.RECONCILER,
+        verbs=("patch",),
+        on=(*_on(SCALABLE_WORKLOAD, subresource="status"), *_on(SCALED_OBJECT)),
+    ),
+    # Also processes that only answer KEDA: one of them shows what is counted about the cluster.
+    RequiredRule(part=RuleUser.SCALER, verbs=("get", "create", "update"), on=_on(LEASE), in_lease_namespace=True),
+    RequiredRule(part=RuleUser.RECONCILER, verbs=("create", "patch"), on=_on(EVENT)),
+    RequiredRule(
+        part=RuleUser.PLANS,
+        verbs=("list", "watch"),
+        on=_on(NAMESPACE, NODE, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, RESOURCE_FLAVOR, ADMISSION_CHECK),
+    ),
+    RequiredRule(part=RuleUser.CHECKS, verbs=("list", "watch"), on=_on(RECLAIM_POLICY)),
+    RequiredRule(
+        part=RuleUser.CHECKS,
+        verbs=("patch",),
+        on=_on(WORKLOAD, ADMISSION_CHECK, RECLAIM_POLICY, subresource="status"),
+    ),
+    RequiredRule(part=RuleUser.CHECKS, verbs=("get",), on=_on(ADMISSION_CHECK, RECLAIM_POLICY)),
+    RequiredRule(
+        part=RuleUser.PROVISIONING,
+        verbs=("get", "list", "watch", "create", "delete"),
+        on=_on(PROVISIONING_REQUEST),
+    ),
+    RequiredRule(part=RuleUser.PROVISIONING, verbs=("get", "create", "delete"), on=_on(POD_TEMPLATE)),
+)
+
+
+CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER})
+"""Where only some namespaces are watched: quota and nodes are not known then."""
+
+
+def required_rules(*, reconciles: bool, is_confined: bool = False) -> Sequence[RequiredRule]:
+    """The lines that count: processes that only answer KEDA watch what the others watch, and write nothing."""
+    needs = [need for need in REQUIRED_RULES if need.part in CONFINED or not is_confined]
+    if reconciles:
+        return needs
+    watching = [replace(need, verbs=tuple(verb for verb in need.verbs if verb in ("list", "watch"))) for need in needs]
+    answering = (need if need.part is RuleUser.SCALER else seen for need, seen in zip(needs, watching, strict=True))
+    return [need for need in answering if need.verbs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceAttributes:
+    """One question to the API: may the account do this?"""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    """Empty: in all of them."""
+    name: str = ""
+    """Empty: on all objects."""
+
+    def __str__(self) -> str:
+        kind = self.resource + (f"/{self.subresource}" if self.subresource else "")
+        which = f" {self.name}" if self.name else ""
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {kind}{f'.{self.group}' if self.group else ''}{which}{where}"
+
+
+def attributes_of(
+    need: RequiredRule,
+    *,
+    targets: Set[Resource],
+    namespaces: Collection[str] = (),
+    lease_namespace: str,
+    lease_name: str = "",
+) -> list[ResourceAttributes]:
+    """The questions that the need comes to.
+
+    `targets` are the kinds that ScaledObjects scale; `namespaces` are the only ones that are watched; empty: all are.
+    With a `lease_name` no more is asked for than that Lease; `create` cannot be restricted by name.
+    """
+    things = [*need.on]
+    if need.on_targets:
+        scaled = sorted(targets, key=lambda each: each.qualified_name)
+        things += [RuleResource(resource=each, subresource=need.subresource_of_targets) for each in scaled]
+    places = (lease_namespace,) if need.in_lease_namespace else namespaces or ("",)
+    return [
+        ResourceAttributes(
+            verb=verb,
+            group=thing.resource.group,
+            resource=thing.resource.plural,
+            subresource=thing.subresource,
+            namespace=place,
+            name=lease_name if need.in_lease_namespace and verb != "create" else "",
+        )
+        for thing in things
+        for place in (places if thing.resource.namespaced else ("",))
+        for verb in need.verbs
+    ]
+
+
+def permission_findings(
+    asked: Sequence[tuple[RequiredRule, Sequence[ResourceAttributes]]],
+    allowed: Mapping[ResourceAttributes, bool | Unread],
+    used: Set[RuleUser],
+) -> Iterator[Finding]:
+    """One finding per need. `used` are the parts of the program that this cluster needs."""
+    for need, asks in asked:
+        if asks:
+            yield _finding(need, asks, allowed, is_used=need.part in used)
+
+
+def _finding(
+    need: RequiredRule,
+    asks: Sequence[ResourceAttributes],
+    allowed: Mapping[ResourceAttributes, bool | Unread],
+    *,
+    is_used: bool,
+) -> Finding:
+    unknown = [answer for ask in asks if isinstance(answer := allowed.get(ask, _NOT_ASKED), Unread)]
+    denied = [str(ask) for ask in asks if allowed.get(ask) is False]
+    finding = partial(Finding, topic=Topic.PERMISSIONS, where=str(need.part))
+    if denied:
+        severity = Severity.FAIL if is_used else Severity.WARN
+        role = "Role there" if all(ask.namespace for ask in asks) else "ClusterRole"
+        do = f"bind its account to a {role} that allows this; the README has the whole table"
+        return finding(severity=severity, check="Denied", what=f"it may not {'; '.join(denied)}", do=do)
+    if unknown:
+        return finding(severity=Severity.WARN, check="NotRead", what=unknown[0].reason)
+    return finding(severity=Severity.OK, check="Allowed", what=f"{', '.join(need.verbs)} {_objects_of(asks)}")
+
+
+_NOT_ASKED = Unread("it was not asked")
+
+
+def _objects_of(asks: Sequence[ResourceAttributes]) -> str:
+    names = dict.fromkeys(str(replace(ask, verb="", namespace="", name="")).strip() for ask in asks)
+    places = [*dict.fromkeys(ask.namespace for ask in asks if ask.namespace)]
+    where = f" in namespace{'s' if len(places) > 1 else ''} {', '.join(places)}" if places else ""
+    return ", ".join(names) + where
+
+
+# ------------------------------------------------------------------------------------------------------- the README's
+
+
+def table() -> str:
+    """The table as the README shows it."""
+    rows = [f"| {', '.join(need.verbs)} | {_objects(need)} | {need.part} |" for need in REQUIRED_RULES]
+    return "\n".join(["| its account needs to | | for |", "|---|---|---|", *rows, ""])
+
+
+def _objects(need: RequiredRule) -> str:
+    names = [str(each) for each in need.on]
+    if need.on_targets:
+        slash = f"`/{need.subresource_of_targets}` of " if need.subresource_of_targets else ""
+        names.append(f"{slash}the kinds that are scaled (deployments.apps, …)")
+    where = " in the Lease's namespace" if need.in_lease_namespace else ""
+    return f"{', '.join(names)}{where}"

@@ -1,0 +1,234 @@
+"""Do KEDA's calls get through to this scaler? Triggers and the results of calls → findings.
+
+| found                                 | which means                                                              |
+|---------------------------------------|--------------------------------------------------------------------------|
+| PEM keys in the trigger metadata      | KEDA reads them from a TriggerAuthentication only, and calls without TLS |
+| a missing Secret or key               | KEDA calls without it                                                    |
+| a failed call                         | as `keda.probe` tells                                                    |
+| different credentials for one address | KEDA before 2.20 keeps one connection per address: the first one decides |
+
+Pure.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from ipaddress import ip_address
+
+from scaler.keda.call_credentials import PARAMETERS, CallCredentials, split_address
+from scaler.keda.probe import CallFault, CallProblem, CallResult
+from scaler.reporting.doctor.findings import Finding, Severity, Topic, Unread
+from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger
+from scaler.tls.certificates import certificates_in, is_renewal_overdue
+from scaler.tls.material import second
+
+CallKey = tuple[str, CallCredentials]
+"""`scalerAddress`, and how it is called."""
+CallResults = Mapping[CallKey, CallResult | Unread]
+
+_IGNORED_KEYS = (*PARAMETERS, "tlsCertFile")
+_PAGE = "see docs/tls.md"
+
+
+def calls_of(triggers: Sequence[AuthenticatedTrigger]) -> dict[CallKey, list[AuthenticatedTrigger]]:
+    """Every different call, with the triggers that make it; without triggers whose credentials are not known."""
+    found = defaultdict[CallKey, list[AuthenticatedTrigger]](list)
+    for trigger in triggers:
+        if trigger.unread is None and _host(trigger.address):
+            found[trigger.address, trigger.credentials].append(trigger)
+    return dict(found)
+
+
+def _host(address: str) -> str:
+    """Empty for what is no address, which is a finding about the ScaledObject."""
+    try:
+        return split_address(address)[0]
+    except ValueError:
+        return ""
+
+
+def tls_findings(triggers: Sequence[AuthenticatedTrigger], results: CallResults, now: datetime) -> Iterator[Finding]:
+    """What there is to say about the calls that KEDA makes."""
+    for trigger in triggers:
+        yield from _of_trigger(trigger)
+    calls = calls_of(triggers)
+    for address in dict.fromkeys(address for address, _ in calls):
+        yield from _of_address(address, {how: found for (at, how), found in calls.items() if at == address})
+    for call in calls:
+        yield from _of_call(call, results.get(call, _NOT_CALLED), now)
+
+
+_NOT_CALLED = Unread("it was not called")
+
+
+# ------------------------------------------------------------------------------------------------------------- triggers
+
+
+def _of_trigger(trigger: AuthenticatedTrigger) -> Iterator[Finding]:
+    finding = partial(Finding, topic=Topic.TLS, where=f"ScaledObject {trigger.namespace}/{trigger.name}")
+    if trigger.unread:
+        what = f"how KEDA calls for it is not known: {trigger.unread.reason}"
+        do = "" if not trigger.unread.is_absent else "correct authenticationRef of the trigger: KEDA builds no scaler"
+        severity = Severity.FAIL if trigger.unread.is_absent else Severity.WARN
+        yield finding(severity=severity, check="NotRead", what=what, do=do)
+        return
+    yield from _of_metadata(finding, trigger)
+    if trigger.missing:
+        yield finding(
+            severity=Severity.FAIL,
+            check="Missing",
+            what=f"there is no {', nor '.join(trigger.missing)}: KEDA calls without it",
+            do="create it, or correct the TriggerAuthentication",
+        )
+    yield from _of_parameters(finding, trigger)
+
+
+def _of_metadata(finding: "partial[Finding]", trigger: AuthenticatedTrigger) -> Iterator[Finding]:
+    ignored = [key for key in _IGNORED_KEYS if key in trigger.metadata]
+    if ignored:
+        so = "" if trigger.credentials.encrypted else ", and so it calls without TLS"
+        yield finding(
+            severity=Severity.WARN if trigger.credentials.encrypted else Severity.FAIL,
+            check="IgnoredByKEDA",
+            what=f"{', '.join(ignored)} in the trigger's metadata: KEDA reads no such key there{so}",
+            do=f"put the PEM itself into a Secret, and name it in a TriggerAuthentication; {_PAGE}",
+        )
+    if not trigger.credentials.verifies:
+        what = (
+            "unsafeSsl lets KEDA accept any certificate: another server can answer, and suspend workloads"
+            if trigger.credentials.encrypted
+            else "unsafeSsl does not turn TLS on by itself: KEDA calls without TLS"
+        )
+        do = "remove unsafeSsl, and give the authority as caCert in a TriggerAuthentication"
+        yield finding(severity=Severity.WARN, check="CertificateNotVerified", what=what, do=do)
+
+
+def _of_parameters(finding: "partial[Finding]", trigger: AuthenticatedTrigger) -> Iterator[Finding]:
+    authorities, certificate, key = (trigger.parameters.get(name, b"") for name in PARAMETERS)
+    if bool(certificate) != bool(key):
+        has, lacks = PARAMETERS[1:] if certificate else PARAMETERS[:0:-1]
+        yield finding(
+            severity=Severity.FAIL,
+            check="IncompleteKeyPair",
+            what=f"there is {has} and no {lacks}: KEDA presents no certificate",
+            do=f"give {lacks}, too",
+        )
+    if authorities and not _is_pem(authorities):
+        yield finding(
+            severity=Severity.FAIL,
+            check="NotPem",
+            what="caCert holds no certificate in PEM (-----BEGIN CERTIFICATE-----): KEDA trusts no authority by it",
+            do="put the content of ca.crt there, neither a path nor base64 of it",
+        )
+
+
+def _is_pem(text: bytes) -> bool:
+    try:
+        return bool(certificates_in(text))
+    except ValueError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------------ addresses
+
+
+def _of_address(
+    address: str, by_credentials: Mapping[CallCredentials, Sequence[AuthenticatedTrigger]]
+) -> Iterator[Finding]:
+    finding = partial(Finding, topic=Topic.TLS, where=f"scalerAddress {address}")
+    if not all(each.encrypted for each in by_credentials) and not _is_local(_host(address)):
+        yield finding(
+            severity=Severity.WARN,
+            check="TLSOff",
+            what="KEDA calls it without TLS: traffic is neither encrypted nor authenticated",
+            do=f"set grpc.tls of the settings, and enableTLS in the triggers; {_PAGE}",
+        )
+    if len(by_credentials) > 1:
+        counts = Counter({_words(how): len(triggers) for how, triggers in by_credentials.items()})
+        yield finding(
+            severity=Severity.WARN,
+            check="DifferentCredentials",
+            what=f"ScaledObjects call it in {len(by_credentials)} ways "
+            f"({', '.join(f'{n} {how}' for how, n in counts.items())}); "
+            "KEDA before 2.20 keeps one connection per address, so that the first one decides for all",
+            do="give all of them the same enableTLS, unsafeSsl, caCert, tlsClientCert and tlsClientKey",
+        )
+
+
+def _words(credentials: CallCredentials) -> str:
+    if not credentials.encrypted:
+        return "without TLS"
+    certificate = " and a certificate" if credentials.has_certificate else ""
+    return f"with TLS{certificate}{'' if credentials.verifies else ', unverified'}"
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# ---------------------------------------------------------------------------------------------------------------- calls
+
+
+def _of_call(call: CallKey, result: CallResult | Unread, now: datetime) -> Iterator[Finding]:
+    address, credentials = call
+    finding = partial(Finding, topic=Topic.TLS, where=f"scalerAddress {address}")
+    if isinstance(result, Unread):
+        if credentials.encrypted:
+            yield finding(severity=Severity.WARN, check="NotTested", what=result.reason, do=_FROM_ELSEWHERE)
+        return
+    for fault in result.faults:
+        severity = Severity.WARN if fault.problem is CallProblem.NOT_REACHED else Severity.FAIL
+        do = _what_to_do(fault, _host(address), credentials, result)
+        yield finding(severity=severity, check=str(fault.problem), what=fault.what, do=do)
+    if result.faults:
+        return
+    certificate = result.certificate
+    until = f", by a certificate that is valid until {second(certificate.not_after)}" if certificate else ""
+    if certificate and is_renewal_overdue(certificate, now):
+        what = f"its certificate is valid until {second(certificate.not_after)} only, and was not renewed"
+        do = "see why its issuer does not renew it"
+        yield finding(severity=Severity.WARN, check="RenewalOverdue", what=what, do=do)
+    yield finding(severity=Severity.OK, check="Reached", what=f"KEDA gets through {_words(credentials)}{until}")
+
+
+_FROM_ELSEWHERE = (
+    "run doctor in the cluster, or: kubectl port-forward service/idle-gpu-scaler 9090 & "
+    "idle-gpu-scaler doctor --connect-to localhost:9090"
+)
+
+_TO_DO: Mapping[CallProblem, str] = {
+    CallProblem.NOT_REACHED: "see whether its pods are ready, and whether a NetworkPolicy is in the way",
+    CallProblem.NAME_MISMATCH: "issue one with {host} among its dnsNames (Go does not look at common names), or write "
+    "a scalerAddress that it is for",
+    CallProblem.EXPIRED: "renew it, and check the clocks; a running scaler takes new files by itself, and its log says "
+    "where it could not",
+    CallProblem.NOT_A_SCALER: "write the address of the scaler's gRPC port, past proxies that speak HTTP/1.1 only",
+    CallProblem.CLIENT_REFUSED: "give tlsClientCert and tlsClientKey in the trigger's TriggerAuthentication: a pair "
+    "that is valid now, of an authority in grpc.tls.clientCaFile, with a name in grpc.tls.clientNames if that is set",
+}
+
+
+def _what_to_do(fault: CallFault, host: str, credentials: CallCredentials, result: CallResult) -> str:
+    match fault.problem:
+        case CallProblem.TLS_MISMATCH if credentials.encrypted:
+            return "set grpc.tls of the scaler's settings, or call it without TLS: without enableTLS and caCert"
+        case CallProblem.TLS_MISMATCH:
+            return 'set enableTLS: "true" in the trigger, and caCert in its TriggerAuthentication'
+        case CallProblem.NOT_TRUSTED if result.certificate and not result.certificate.is_for_servers:
+            return "issue another one, for servers"
+        case CallProblem.NOT_TRUSTED:
+            return _which_authority(credentials, result)
+    return _TO_DO[fault.problem].format(host=host)
+
+
+def _which_authority(credentials: CallCredentials, result: CallResult) -> str:
+    has = (
+        "caCert has another one" if credentials.authorities_pem else "without caCert only those of the system are known"
+    )
+    itself = result.certificate is not None and result.certificate.is_self_issued
+    where = "the certificate itself" if itself else "its authority's, ca.crt"
+    return f"{has}: put {where} into caCert of the TriggerAuthentication; {_PAGE}"

@@ -1,0 +1,181 @@
+"""With which credentials does KEDA call this scaler? Reads what KEDA reads to build a trigger, once.
+
+KEDA takes what it cannot find for empty and goes on without it: a Secret without its key turns TLS off. So what does
+not exist is a finding, and what cannot be read leaves the credentials unknown.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from scaler.errors import KubeError
+from scaler.keda.call_credentials import PARAMETERS, CallCredentials, credentials_of
+from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.keda import (
+    CLUSTER_TRIGGER_AUTHENTICATION,
+    CONFIG_MAP,
+    SECRET,
+    TRIGGER_AUTHENTICATION,
+    AuthenticationRef,
+    ConfigMap,
+    ScaledObjectSettings,
+    Secret,
+    Trigger,
+    TriggerAuthentication,
+)
+from scaler.kube.objects.resources import Resource
+from scaler.kube.transport import KubeTransport
+from scaler.reporting.doctor.findings import Unread
+
+T = TypeVar("T")
+
+_KEDA_NAMESPACES = ("keda", "openshift-keda")
+"""Where the secrets of a ClusterTriggerAuthentication are: KEDA's own namespace, by its chart and by OpenShift."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticatedTrigger:
+    """A trigger of ours, and with which credentials KEDA calls for it."""
+
+    namespace: str
+    name: str
+    metadata: Mapping[str, str]
+    """Of its trigger."""
+    parameters: Mapping[str, bytes] = field(default_factory=dict)
+    """Of its authentication, as far as they are about TLS."""
+    missing: tuple[str, ...] = ()
+    """Sources of these that do not exist, so that KEDA calls without."""
+    unread: Unread | None = None
+    """Why it is not known how KEDA calls."""
+
+    @property
+    def address(self) -> str:
+        return self.metadata.get("scalerAddress", "")
+
+    @property
+    def credentials(self) -> CallCredentials:
+        return credentials_of(self.metadata, self.parameters)
+
+
+class TriggerAuthenticationReader:
+    """Reads how KEDA calls."""
+
+    def __init__(self, transport: KubeTransport) -> None:
+        self._transport = transport
+        self._read = dict[str, asyncio.Task[bytes | Unread]]()
+
+    async def take(self, triggers: Sequence[tuple[ScaledObjectSettings, Trigger]]) -> list[AuthenticatedTrigger]:
+        """One for each. Raises nothing that has to do with the cluster."""
+        return [await self._caller(scaled_object, trigger) for scaled_object, trigger in triggers]
+
+    async def _caller(self, scaled_object: ScaledObjectSettings, trigger: Trigger) -> AuthenticatedTrigger:
+        namespace, name = scaled_object.metadata.key
+        sources = await self._sources(trigger.authentication_ref, namespace)
+        unread = sources if isinstance(sources, Unread) else None
+        parameters, missing = dict[str, bytes](), list[str]()
+        if not isinstance(sources, Unread):
+            for source in sources:
+                value = await self._value(source)
+                if isinstance(value, bytes):
+                    parameters[source.parameter] = value
+                elif value.is_absent:
+                    missing.append(f"{source.parameter} from {source}")
+                else:
+                    unread = value
+        return AuthenticatedTrigger(
+            namespace=namespace,
+            name=name,
+            metadata=trigger.metadata,
+            parameters=parameters,
+            missing=tuple(missing),
+            unread=unread,
+        )
+
+    async def _sources(self, ref: AuthenticationRef | None, namespace: str) -> "list[_Source] | Unread":
+        if ref is None or not ref.name:
+            return []
+        is_cluster_wide = ref.kind == CLUSTER_TRIGGER_AUTHENTICATION.kind
+        resource = CLUSTER_TRIGGER_AUTHENTICATION if is_cluster_wide else TRIGGER_AUTHENTICATION
+        found = await self._object(resource, "" if is_cluster_wide else namespace, ref.name, TriggerAuthentication)
+        if isinstance(found, Unread):
+            return Unread(f"{resource.kind} {ref.name}: {found.reason}", is_absent=found.is_absent)
+        return [*_sources_in(found.spec, _KEDA_NAMESPACES if is_cluster_wide else (namespace,))]
+
+    async def _value(self, source: "_Source") -> bytes | Unread:
+        if source.kind not in (SECRET.kind, CONFIG_MAP.kind):
+            return Unread(f"{source.parameter} comes from {source.kind}, which only KEDA can read")
+        for namespace in source.namespaces:
+            value = await self._entry(source, namespace)
+            if not isinstance(value, Unread) or not value.is_absent:
+                return value
+        return Unread("it is not there", is_absent=True)
+
+    async def _entry(self, source: "_Source", namespace: str) -> bytes | Unread:
+        """An entry that is empty is none, as KEDA sees it."""
+        if source.kind == SECRET.kind:
+            secret = await self._object(SECRET, namespace, source.name, Secret)
+            value = secret if isinstance(secret, Unread) else secret.data.get(source.key, b"")
+        else:
+            config_map = await self._object(CONFIG_MAP, namespace, source.name, ConfigMap)
+            value = config_map if isinstance(config_map, Unread) else config_map.data.get(source.key, "").encode()
+        return value or Unread("it is empty", is_absent=True)
+
+    async def _object(self, resource: Resource, namespace: str, name: str, kind: type[T]) -> T | Unread:
+        """Each object is read once, however many triggers name it."""
+        try:
+            path = resource.path(namespace, name)
+            if path not in self._read:
+                self._read[path] = asyncio.ensure_future(self._get(path))
+            found = await self._read[path]
+            return found if isinstance(found, Unread) else decode(kind, found)
+        except KubeError as error:
+            return Unread(str(error))
+        except UNREADABLE as error:
+            return Unread(f"it cannot be read: {error}")
+
+    async def _get(self, path: str) -> bytes | Unread:
+        try:
+            return await self._transport.get(path)
+        except KubeError as error:
+            return Unread(str(error), is_absent=error.status == 404)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    parameter: str
+    kind: str
+    """Secret, ConfigMap, or what the TriggerAuthentication calls any other source."""
+    namespaces: tuple[str, ...]
+    name: str = ""
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"key {self.key!r} of {self.kind} {self.name}"
+
+
+_KINDS = {"secretTargetRef": SECRET.kind, "configMapTargetRef": CONFIG_MAP.kind}
+
+
+def _sources_in(spec: Mapping[str, Any], namespaces: tuple[str, ...]) -> Iterator[_Source]:
+    """Where the parameters come from that are about TLS."""
+    for origin, content in spec.items():
+        for given in _listed(content):
+            if given.get("parameter") in PARAMETERS:
+                yield _Source(
+                    parameter=given["parameter"],
+                    kind=_KINDS.get(origin, origin),
+                    namespaces=namespaces,
+                    name=str(given.get("name", "")),
+                    key=str(given.get("key", "")),
+                )
+
+
+def _listed(content: Any) -> Iterator[Mapping[str, Any]]:
+    """What a source gives: it is a list, or holds one as vaults do."""
+    if isinstance(content, Mapping):
+        for inner in content.values():
+            if isinstance(inner, list):
+                yield from _listed(inner)
+    elif isinstance(content, list):
+        yield from (each for each in content if isinstance(each, Mapping))

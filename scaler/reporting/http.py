@@ -1,0 +1,246 @@
+"""Pages over HTTP: metrics, liveness, readiness, every decision as JSON and as an HTML page, quota and plans.
+
+| path                              | answer                                                             |
+|-----------------------------------|--------------------------------------------------------------------|
+| `/metrics`                        | Prometheus exposition                                              |
+| `/healthz`                        | 200 while the loops run; says which one stopped otherwise (503)    |
+| `/readyz`                         | 200 after the first full evaluation; says what is missing (503)    |
+| `/api/v1/decisions`               | one line per ScaledObject, JSON                                    |
+| `/api/v1/decisions/{ns}/{name}`   | everything known about one ScaledObject, JSON                      |
+| `/api/v1/queues`                  | the quota trees, JSON; `?allResources=true` for more than GPUs     |
+| `/api/v1/pending`                 | every gang that waits and why, JSON; `?namespace=…&queue=…`        |
+| `/api/v1/gangs/{ns}/{name}`       | one Workload, its AdmissionChecks and ProvisioningRequests, JSON   |
+| `/api/v1/plans/{ns}/{name}`       | what would be suspended for a gang, JSON; `?whatIfIdle=NS/NAME`,   |
+|                                   | repeatable, or `*` for all                                         |
+| `/`                               | the decisions as a page                                            |
+
+With client certificates, the two probes are answered without one, because the kubelet has none; everything else is 401
+without one, and 403 with one that is not allowed.
+
+TLS follows a rotation of certificates: a listening socket keeps the context that it was opened with, so that one only
+begins each handshake and hands it over to the newest one, certificate and authorities of clients together. Open
+connections continue. Tempting: to load the new pair into the context that listens. That cannot remove an authority of
+clients, and a half-loaded context serves.
+
+An error is `{"error": …}`: 400 for an invalid query, 404 for what does not exist, 409 for what does not wait, 503 while
+not enough is known.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+
+from scaler import __version__
+from scaler.errors import ConfigurationError, QueryError
+from scaler.reporting.metrics import Metrics
+from scaler.tls.identity import AllowedClients, CertificateMissing, ClientCertificate
+from scaler.tls.rotation import Rotation
+
+_HIGHEST_PORT = 65535
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+_ALL = "*"
+_TRUTHS = {"": False, "true": True, "false": False}
+
+
+class Queries(Protocol):
+    """Queries that take a while. Each raises QueryError where there is no answer."""
+
+    async def queues(self, *, all_resources: bool) -> Mapping[str, Any]: ...
+
+    async def pending(self, *, namespace: str, queue: str) -> Mapping[str, Any]: ...
+
+    async def gang(self, namespace: str, name: str) -> Mapping[str, Any]: ...
+
+    async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None) -> Mapping[str, Any]:
+        """`idle`: the workloads that are assumed to be idle; None for none, empty for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """What the pages show, read at every request."""
+
+    unhealthy: Callable[[], Sequence[str]]
+    """What is wrong with the process; empty while it is healthy."""
+    unready: Callable[[], Sequence[str]]
+    """What is still missing before it is ready."""
+    overview: Callable[[], Sequence[Mapping[str, Any]]]
+    explain: Callable[[str, str], Mapping[str, Any] | None]
+    queries: Queries
+
+
+class HttpTls:
+    """What an HTTP server needs to speak TLS."""
+
+    def __init__(self, rotation: Rotation, clients: AllowedClients | None = None) -> None:
+        self._rotation = rotation
+        self.clients = clients if rotation.is_mutual else None
+        """None: no client certificate is needed."""
+
+    def context(self) -> ssl.SSLContext:
+        """For the socket that listens."""
+        first = self._rotation.material.context
+
+        def hand_over(handshake: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+            handshake.context = self._rotation.material.context
+
+        first.sni_callback = hand_over  # called for clients that send no server name, too
+        return first
+
+
+class HttpServer:
+    """The HTTP side of the process."""
+
+    def __init__(self, address: str, metrics: Metrics, views: Views, *, tls: HttpTls | None = None) -> None:
+        """`tls`: None turns TLS off."""
+        self._address = address
+        self._tls = tls
+        self._host, self._port = _split(address)
+        self._metrics = metrics
+        self._views = views
+        self._runner: web.AppRunner | None = None
+        environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=select_autoescape())
+        self._page = environment.get_template("decisions.html")
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises: ConfigurationError where the address cannot be bound."""
+        clients = self._tls.clients if self._tls else None
+        app = web.Application(middlewares=[] if clients is None else [_only_for(clients)])
+        app.add_routes(
+            [
+                web.get("/metrics", self._get_metrics),
+                web.get("/healthz", self._probe(self._views.unhealthy)),
+                web.get("/readyz", self._probe(self._views.unready)),
+                web.get("/api/v1/decisions", self._get_overview),
+                web.get("/api/v1/decisions/{namespace}/{name}", self._get_explanation),
+                web.get("/api/v1/queues", _answered(self._get_queues)),
+                web.get("/api/v1/pending", _answered(self._get_pending)),
+                web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(self._get_gang)),
+                web.get("/api/v1/plans/{namespace}/{name:.+}", _answered(self._get_plan)),
+                web.get("/", self._get_page),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        context = self._tls.context() if self._tls else None
+        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=context)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = error.strerror or str(error)
+            raise ConfigurationError(f"http.address {self._address} cannot be bound: {reason}") from None
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        body, content_type = self._metrics.exposition(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    def _probe(self, problems: Callable[[], Sequence[str]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            found = problems()
+            return web.Response(status=503 if found else 200, text="\n".join(found) + "\n" if found else "ok\n")
+
+        return answer
+
+    async def _get_overview(self, _: web.Request) -> web.Response:
+        return web.json_response({"decisions": list(self._views.overview())})
+
+    async def _get_explanation(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        explanation = self._views.explain(namespace, name)
+        if explanation is None:
+            problem = f"ScaledObject {namespace}/{name} is not on the board"
+            missing = "; ".join(self._views.unready())
+            return web.json_response({"error": f"{problem}: {missing}" if missing else problem}, status=404)
+        return web.json_response(explanation)
+
+    async def _get_queues(self, request: web.Request) -> Mapping[str, Any]:
+        given = request.query.get("allResources", "")
+        if given not in _TRUTHS:
+            raise QueryError(f"allResources={given!r} is neither true nor false", status=400)
+        return await self._views.queries.queues(all_resources=_TRUTHS[given])
+
+    async def _get_pending(self, request: web.Request) -> Mapping[str, Any]:
+        namespace, queue = (request.query.get(each, "") for each in ("namespace", "queue"))
+        return await self._views.queries.pending(namespace=namespace, queue=queue)
+
+    async def _get_gang(self, request: web.Request) -> Mapping[str, Any]:
+        return await self._views.queries.gang(request.match_info["namespace"], request.match_info["name"])
+
+    async def _get_plan(self, request: web.Request) -> Mapping[str, Any]:
+        names = request.query.getall("whatIfIdle", [])
+        idle = None if not names else [] if _ALL in names else names
+        return await self._views.queries.plan(request.match_info["namespace"], request.match_info["name"], idle=idle)
+
+    async def _get_page(self, _: web.Request) -> web.Response:
+        html = self._page.render(version=__version__, decisions=self._views.overview(), missing=self._views.unready())
+        return web.Response(text=html, content_type="text/html")
+
+
+_PROBES = frozenset({"/healthz", "/readyz"})
+
+
+def _only_for(clients: AllowedClients) -> Any:
+    """A middleware that answers other clients nothing but the probes."""
+
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if request.path not in _PROBES and (
+            refusal := clients.refusal(client_identity(request.get_extra_info("peercert")))
+        ):
+            return web.json_response(
+                {"error": refusal.reason}, status=401 if isinstance(refusal, CertificateMissing) else 403
+            )
+        return await handler(request)
+
+    return guard
+
+
+_NAMES = frozenset({"DNS", "IP Address", "URI", "email"})
+
+
+def client_identity(certificate: Mapping[str, Any] | None) -> ClientCertificate | None:
+    """Of the client's certificate as `getpeercert` returns it; None without one."""
+    if not certificate:
+        return None
+    names = [name for kind, name in certificate.get("subjectAltName", ()) if kind in _NAMES]
+    common = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+    end = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+    return ClientCertificate(names=[*names, *common], not_after=end)
+
+
+def _answered(
+    ask: Callable[[web.Request], Awaitable[Mapping[str, Any]]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A page of what `ask` returns, or of the error."""
+
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            return web.json_response(await ask(request))
+        except QueryError as error:
+            return web.json_response({"error": str(error)}, status=error.status)
+
+    return answer
+
+
+def _split(address: str) -> tuple[str | None, int]:
+    """Host and port of `host:port`, `[v6]:port` or `:port`, whose host is None: every interface of both families."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdecimal() and int(port) <= _HIGHEST_PORT) or (":" in host and not host.endswith("]")):
+        raise ConfigurationError(f"http.address {address!r} is not host:port; write for example '0.0.0.0:8080'")
+    return host.strip("[]") or None, int(port)

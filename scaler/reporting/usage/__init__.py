@@ -1,0 +1,1 @@
+"""GPUs that pods hold and what they do, as fleet metrics."""

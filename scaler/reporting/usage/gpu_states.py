@@ -1,0 +1,209 @@
+"""What do the GPUs that pods hold do? Each is in exactly one state at a time.
+
+| the GPU …                                                                     | state          |
+|-------------------------------------------------------------------------------|----------------|
+| its pod is terminating                                                        | Ending         |
+| its pod does not run yet                                                      | Starting       |
+| shows work within the window                                                  | Busy           |
+| has no metrics, and its pod runs for longer than metrics may take             | WithoutMetrics |
+| cannot be judged for want of samples, and its pod is younger than the window  | Starting       |
+| still reports for the pod that had it before, and its own has just begun      | Starting       |
+| cannot be judged for any other reason, or its workload cannot                 | Unknown        |
+| is idle, and only time keeps it                                               | Idle           |
+| is idle, and something else keeps it                                          | HeldIdle       |
+
+Laws:
+
+* Absence is not idleness, and so it is no cost: a quiet GPU of a workload of which not all is known is Unknown.
+* Work that was observed makes a GPU Busy, whatever is unknown beside it.
+* The states of a pod's GPUs add up to the GPUs that it requests.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from scaler.decision.decision import Decision, NoAnswer
+from scaler.decision.target_state import Phase
+from scaler.idleness.pods import GpuPod, PodPhase
+from scaler.idleness.reasons import DecisionReason, NotScaledReason, UnknownReason
+from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVerdict
+
+
+class GpuState(StrEnum):
+    """What is known of a GPU that a pod holds."""
+
+    BUSY = "Busy"
+    IDLE = "Idle"
+    HELD_IDLE = "HeldIdle"
+    UNKNOWN = "Unknown"
+    WITHOUT_METRICS = "WithoutMetrics"
+    STARTING = "Starting"
+    ENDING = "Ending"
+
+
+IDLE = frozenset({GpuState.IDLE, GpuState.HELD_IDLE})
+"""States of GPUs that cost money and do no work."""
+
+_ONLY_TIME = frozenset(
+    {DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED, DecisionReason.IDLE_NOT_LONG_ENOUGH, DecisionReason.WARMING_UP}
+)
+_NOTHING_YET = frozenset({UnknownReason.LOW_COVERAGE, UnknownReason.SAMPLE_GAP})
+_SILENT = frozenset({UnknownReason.NO_SAMPLES, UnknownReason.MISSING_GPUS})
+
+
+class GpuStatus(NamedTuple):
+    """The state of one GPU and why it is that."""
+
+    state: GpuState
+    reason: str = ""
+    is_its_own: bool = True
+    """Whether the reason lies with this GPU, and not with another one of its workload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleHold:
+    """What may keep a workload's idle GPUs."""
+
+    doubt: UnknownReason | None = None
+    """Why its quiet is not believed."""
+    held_by: DecisionReason | NotScaledReason = NotScaledReason.NO_SCALED_OBJECT
+
+    @classmethod
+    def of_decision(cls, decision: Decision, *, is_paused: bool = False) -> "IdleHold":
+        """`is_paused`: its ScaledObject is paused."""
+        answer, doubt = decision.answer, _doubt(decision.verdict)
+        if isinstance(answer, NoAnswer):
+            return cls(doubt=answer.reason)
+        if doubt is not None:  # one that is kept, or is young, has an answer whatever is known
+            return cls(doubt=doubt)
+        if decision.target.phase is Phase.HELD:
+            return cls(held_by=NotScaledReason.PLAN)
+        return cls(held_by=NotScaledReason.PAUSE if is_paused and answer.reason in _ONLY_TIME else answer.reason)
+
+    @classmethod
+    def of_unscaled(cls, verdict: WorkloadVerdict) -> "IdleHold":
+        """Of a pod without a ScaledObject, by the verdict that the defaults give."""
+        return cls(doubt=_doubt(verdict))
+
+
+def _doubt(verdict: WorkloadVerdict | None) -> UnknownReason | None:
+    return verdict.verdict.reason if verdict is not None and isinstance(verdict.verdict, Unknown) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupLimits:
+    """Up to which age of a pod missing samples are expected."""
+
+    ripe: timedelta
+    """As long as a window: from then on all of it must be covered."""
+    shown: timedelta
+    """How long the first sample may take, and samples of the pod that had the GPU before may count."""
+
+
+def states_of(
+    pod: GpuPod, gpus: Sequence[GpuEvidence], keeper: IdleHold, *, youth: StartupLimits, now: datetime
+) -> Iterator[GpuStatus]:
+    """One for each GPU that the pod holds; of a pod that requests none, one for each that reports for it."""
+    held = gpus[: pod.gpus] if pod.gpus else gpus
+    if pod.terminating:
+        yield from [GpuStatus(GpuState.ENDING)] * max(pod.gpus, len(held))
+    elif pod.phase is not PodPhase.RUNNING or (pod.gpus and pod.running_since is None):
+        yield from [GpuStatus(GpuState.STARTING)] * max(pod.gpus, len(held))
+    else:
+        # Of a pod that requests no GPU no container is known to hold one, nor since when: then its age excuses nothing.
+        age = now - pod.running_since if pod.running_since is not None else youth.ripe
+        yield from (_state(gpu, keeper, age, youth) for gpu in held)
+        yield from [_silent(UnknownReason.NO_SAMPLES, age, youth)] * (pod.gpus - len(held))
+
+
+def _state(gpu: GpuEvidence, keeper: IdleHold, age: timedelta, youth: StartupLimits) -> GpuStatus:
+    match gpu.verdict:
+        case Busy():
+            return GpuStatus(GpuState.BUSY)
+        case Unknown(reason=reason) if is_silent(gpu):
+            return _silent(reason, age, youth)
+        case Unknown(reason=reason) if reason in _NOTHING_YET and age < youth.ripe:
+            return GpuStatus(GpuState.STARTING, DecisionReason.IDLE_NOT_LONG_ENOUGH)
+        case Unknown(reason=UnknownReason.SHARED_GPU) if age < youth.shown:
+            return GpuStatus(GpuState.STARTING)  # the last samples of the pod that had it before
+        case Unknown(reason=reason):
+            return GpuStatus(GpuState.UNKNOWN, reason)
+        case Idle():
+            return _idle(keeper)
+
+
+def is_silent(gpu: GpuEvidence) -> bool:
+    """Whether nothing at all reports for it."""
+    return not gpu.windows and isinstance(gpu.verdict, Unknown) and gpu.verdict.reason in _SILENT
+
+
+def _silent(reason: UnknownReason, age: timedelta, youth: StartupLimits) -> GpuStatus:
+    return GpuStatus(GpuState.WITHOUT_METRICS, reason) if age >= youth.shown else GpuStatus(GpuState.STARTING)
+
+
+def _idle(keeper: IdleHold) -> GpuStatus:
+    if keeper.doubt is not None:
+        return GpuStatus(GpuState.UNKNOWN, keeper.doubt, is_its_own=False)
+    return GpuStatus(GpuState.IDLE if keeper.held_by in _ONLY_TIME else GpuState.HELD_IDLE, keeper.held_by)
+
+
+# ------------------------------------------------------------------------------------------------------------- nodes
+
+
+class NodeTrust(StrEnum):
+    """Whether the GPUs of a node that run pods can be judged."""
+
+    TRUSTED = "Trusted"
+    DISTRUSTED = "Distrusted"
+    """Some cannot."""
+    SILENT = "Silent"
+    """None reports anything."""
+
+
+_DISTRUSTED = frozenset({GpuState.UNKNOWN, GpuState.WITHOUT_METRICS})
+_JUDGED = _DISTRUSTED | {GpuState.BUSY, GpuState.IDLE, GpuState.HELD_IDLE}
+
+
+def trust_in(found: Counter[GpuStatus]) -> NodeTrust | None:
+    """How far a node is trusted by the states of its GPUs; None where none of them is to be judged yet."""
+    judged = sum(count for each, count in found.items() if each.state in _JUDGED)
+    silent = sum(count for each, count in found.items() if each.state is GpuState.WITHOUT_METRICS)
+    if not judged:
+        return None
+    if silent == judged:
+        return NodeTrust.SILENT
+    return NodeTrust.DISTRUSTED if distrusted(found) else NodeTrust.TRUSTED
+
+
+def distrusted(found: Counter[GpuStatus]) -> dict[str, int]:
+    """GPUs that cannot be judged, by reason."""
+    reasons: Counter[str] = Counter()
+    for each, count in found.items():
+        if each.state in _DISTRUSTED and each.is_its_own:
+            reasons[each.reason] += count
+    return dict(reasons)
+
+
+# ---------------------------------------------------------------------------------------------------------- coverage
+
+
+class Coverage:
+    """Share of covered intervals by signal, over the windows of all GPUs that were added."""
+
+    def __init__(self) -> None:
+        self._covered: Counter[str] = Counter()
+        self._slots: Counter[str] = Counter()
+
+    def add(self, gpus: Iterable[GpuEvidence]) -> None:
+        for gpu in gpus:
+            for signal, window in gpu.windows.items():
+                self._covered[signal] += min(window.covered, window.slots)
+                self._slots[signal] += window.slots
+
+    def ratios(self) -> Mapping[str, float]:
+        """Range: 0..1. Signals of which there is no window are left out."""
+        return {signal: self._covered[signal] / count for signal, count in self._slots.items() if count}

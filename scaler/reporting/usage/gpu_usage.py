@@ -1,0 +1,290 @@
+"""What does every GPU do that a pod holds, as of the latest evaluation? Writes nothing.
+
+Laws:
+
+* What a decision rests on is what is shown: a pod's GPUs are judged once, by the policy of its ScaledObject.
+* Pods without a ScaledObject are judged by the defaults of the settings, so that what is idle is shown before there is
+  a ScaledObject. Nothing is decided by that verdict.
+* It is done beside the event loop's other work, a few pods at a time: KEDA gets its answers meanwhile.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Decision
+from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.describe import prevailing
+from scaler.decision.evaluation import Evaluator
+from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.idleness.pods import GpuPod
+from scaler.idleness.policy import Policy, resolve
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.verdict import GpuEvidence, judged_length
+from scaler.kube.objects.core import is_true
+from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.reclaim.candidates import is_scaling_paused
+from scaler.reporting.pending_workloads import QueueNames
+from scaler.reporting.usage import gpu_states as core
+from scaler.reporting.usage.gpu_states import GpuState, GpuStatus, IdleHold, StartupLimits
+from scaler.reporting.usage.prices import normalized_model
+
+_YIELD_EVERY = 64
+"""Objects read before other tasks get the event loop again: about a millisecond."""
+
+
+class GpuOwner(NamedTuple):
+    """Where GPUs are held, and of which model."""
+
+    namespace: str
+    cluster_queue: str
+    model: str
+
+
+class TargetLabels(NamedTuple):
+    """A workload, as it is shown on its own."""
+
+    namespace: str
+    cluster_queue: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetUsage:
+    """One scale target and its GPUs."""
+
+    title: TargetLabels
+    decision: Decision
+    states: Mapping[GpuState, int]
+    peaks: Mapping[str, float]
+    """Highest sample in the window by signal; 0..1."""
+    is_paused: bool = False
+    """Whether KEDA does not scale it to 0, whatever the answer is."""
+
+    @property
+    def idle_seconds(self) -> float | None:
+        """Since when its GPUs are quiet."""
+        since = self.decision.idle_since
+        return None if since is None else (self.decision.decided_at - since).total_seconds()
+
+
+@dataclass(slots=True, kw_only=True)
+class FleetUsage:
+    """What all GPUs do at one instant."""
+
+    at: datetime
+    gpus: Counter[tuple[GpuOwner, GpuStatus]] = field(default_factory=Counter)
+    nodes: dict[str, Counter[GpuStatus]] = field(default_factory=dict)
+    """By node, as far as GPUs are judged on their own."""
+    workloads: list[TargetUsage] = field(default_factory=list)
+    paused_scaled_objects: int = 0
+    coverage: Mapping[str, float] = field(default_factory=dict)
+    """By signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    """What is known of a pod by its ScaledObject."""
+
+    pod: GpuPod
+    keeper: IdleHold
+    policy: Policy
+    gpus: Sequence[GpuEvidence]
+    is_judged: bool
+    """Whether the decision rests on its GPUs."""
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    """The usage while it is added up."""
+
+    usage: FleetUsage
+    queues: Mapping[Key, str]
+    models: dict[str, str]
+    """Of the GPUs of each node, as far as any has ever reported."""
+    by_pod: dict[Key, Counter[GpuState]] = field(default_factory=dict)
+    _coverage: core.Coverage = field(default_factory=core.Coverage)
+    _nameless: list[tuple[GpuOwner, GpuStatus, str]] = field(default_factory=list)
+    """GPUs that nothing reports for, with the node they are on."""
+
+    def add(self, claim: _Claim, youth: StartupLimits) -> None:
+        """Count the pod's GPUs."""
+        pod, at, gpus = claim.pod, self.usage.at, claim.gpus
+        queue = self.queues.get((pod.namespace, pod.name), "")
+        states = self.by_pod[pod.namespace, pod.name] = Counter()
+        for number, found in enumerate(core.states_of(pod, gpus, claim.keeper, youth=youth, now=at)):
+            gpu = gpus[number] if number < len(gpus) else None
+            node = pod.node or (gpu.node if gpu else "")
+            self._count(GpuOwner(pod.namespace, queue, normalized_model(gpu.model) if gpu else ""), found, node)
+            states[found.state] += 1
+        if pod.running_since is not None and at - pod.running_since >= youth.ripe:
+            self._coverage.add(gpus)
+
+    def _count(self, place: GpuOwner, found: GpuStatus, node: str) -> None:
+        if place.model:
+            self.models[node] = place.model
+            self.usage.gpus[place, found] += 1
+        else:
+            self._nameless.append((place, found, node))
+        self.usage.nodes.setdefault(node, Counter())[found] += 1
+
+    def settle(self) -> None:
+        """GPUs that do not report are of the model of their node."""
+        for place, found, node in self._nameless:
+            self.usage.gpus[place._replace(model=self.models.get(node, "")), found] += 1
+        self._nameless.clear()
+        self.usage.coverage = self._coverage.ratios()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuUsageReader:
+    """Reads decisions, pods and the history of samples."""
+
+    cluster: ClusterState
+    evaluator: Evaluator
+    queues: QueueNames
+    _models: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    """By node. Remembered while no pod reports there: the model of a node does not change."""
+
+    async def take(self, evaluation: Evaluation) -> FleetUsage:
+        """What the GPUs are doing as of the evaluation, with the pods that are there now."""
+        tally = _Tally(usage=FleetUsage(at=evaluation.at), queues=await self._queues(), models=self._models)
+        claims = await self._claims(evaluation)
+        for count, (key, pod) in enumerate(self._holders(claims)):
+            claim = self._judged(pod, claims.get(key), evaluation.at)
+            tally.add(claim, self._youth(claim.policy))
+            await yield_to_event_loop(count)
+        tally.settle()
+        tally.usage.workloads = await self._workloads(evaluation, tally.by_pod)
+        tally.usage.paused_scaled_objects = sum(self._is_paused(key) for key in evaluation.entries)
+        return tally.usage
+
+    def _holders(self, claims: Mapping[Key, _Claim]) -> Iterator[tuple[Key, GpuPod]]:
+        """All pods with GPUs, those included that request none: by a claim, or a resource that is not configured."""
+        for pod in self.cluster.gpu_pods():
+            yield (pod.namespace, pod.name), pod
+        for key, claim in claims.items():
+            if claim.gpus and not claim.pod.gpus:
+                yield key, claim.pod
+
+    # -------------------------------------------------------------------------------------------------- what is known
+
+    async def _queues(self) -> dict[Key, str]:
+        """The ClusterQueue of every pod of a Workload, also while it ends after Kueue has taken its quota back."""
+        found: dict[Key, str] = {}
+        for count, workload in enumerate(self.cluster.workloads.items()):
+            pods = () if is_true(workload.status.conditions, "Finished") else self.cluster.pods_of_workload(workload)
+            queue = self.queues.of(workload) if pods else ""
+            for pod in pods:
+                found[pod.namespace, pod.name] = queue
+            await yield_to_event_loop(count)
+        return found
+
+    async def _claims(self, evaluation: Evaluation) -> dict[Key, _Claim]:
+        """By pod. Of several ScaledObjects of one pod the one that judges its GPUs."""
+        found: dict[Key, _Claim] = {}
+        for count, (key, entry) in enumerate(evaluation.entries.items()):
+            for pod, claim in self._claims_of(key, entry):
+                if claim.is_judged or pod not in found:
+                    found[pod] = claim
+            await yield_to_event_loop(count)
+        return found
+
+    def _claims_of(self, key: Key, entry: EvaluatedScaledObject) -> Iterator[tuple[Key, _Claim]]:
+        decision = prevailing([trigger.decision for trigger in entry.triggers.values()])
+        by_pod: dict[str, list[GpuEvidence]] = {}
+        for gpu in decision.verdict.gpus if decision and decision.verdict else ():
+            by_pod.setdefault(gpu.pod, []).append(gpu)
+        keeper = self._keeper(key, decision)
+        policy = decision.policy if decision else self._default
+        for pod in entry.pods:
+            gpus = by_pod.get(pod.name, [])
+            claim = _Claim(pod=pod, keeper=keeper, policy=policy, gpus=gpus, is_judged=bool(gpus))
+            yield (pod.namespace, pod.name), claim
+
+    def _keeper(self, key: Key, decision: Decision | None) -> IdleHold:
+        if decision is None:
+            return IdleHold(doubt=UnknownReason.INVALID_POLICY)
+        return IdleHold.of_decision(decision, is_paused=self._is_paused(key))
+
+    def _is_paused(self, key: Key) -> bool:
+        scaled_object = self.cluster.scaled_objects.get(*key)
+        return scaled_object is not None and is_scaling_paused(scaled_object)
+
+    @property
+    def _default(self) -> Policy:
+        return resolve(("settings", self.evaluator.config.defaults)).policy
+
+    def _judged(self, pod: GpuPod, claim: _Claim | None, at: datetime) -> _Claim:
+        """The claim with the pod's GPUs, which are judged now where no decision has."""
+        if claim is not None and claim.is_judged:
+            return claim if claim.pod is pod else replace(claim, pod=pod)
+        if not pod.is_running:
+            gpus: Sequence[GpuEvidence] = ()
+            keeper = IdleHold()
+        else:
+            verdict = self.evaluator.judge_by_default(pod, at)
+            gpus, keeper = verdict.gpus, IdleHold.of_unscaled(verdict)
+        if claim is not None and keeper.doubt is None:
+            keeper = claim.keeper
+        return _Claim(pod=pod, keeper=keeper, policy=self._default, gpus=gpus, is_judged=False)
+
+    def _youth(self, policy: Policy) -> StartupLimits:
+        trust = self.evaluator.config.trust
+        late = 2 * trust.interval
+        return StartupLimits(ripe=judged_length(policy=policy, trust=trust) + late, shown=trust.max_age + late)
+
+    async def _workloads(self, evaluation: Evaluation, by_pod: Mapping[Key, Counter[GpuState]]) -> list[TargetUsage]:
+        """One for each scale target, whichever of its ScaledObjects prevails."""
+        found: dict[tuple[str, ScaleTargetRef], TargetUsage] = {}
+        for count, (key, entry) in enumerate(evaluation.entries.items()):
+            namespace = key[0]
+            decision = prevailing(evaluation.decisions_on(namespace, entry.target))
+            if decision is not None and (namespace, entry.target) not in found:
+                title = TargetLabels(
+                    namespace, self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name
+                )
+                found[namespace, entry.target] = TargetUsage(
+                    title=title,
+                    decision=decision,
+                    states=_sum(by_pod.get((pod.namespace, pod.name)) for pod in entry.pods),
+                    peaks=_peaks(decision.verdict.gpus if decision.verdict else ()),
+                    is_paused=self._is_paused(key),
+                )
+            await yield_to_event_loop(count)
+        return [*found.values()]
+
+    def _queue_of(self, namespace: str, target: ScaleTargetRef) -> str:
+        """Whether or not it runs; empty for what Kueue does not manage, or not as one Workload."""
+        scalable = self.cluster.scalable_workloads.get(namespace, target.name)
+        if not is_scalable_workload(target) or scalable is None:
+            return ""
+        workload = self.cluster.workload_of(scalable)
+        return self.queues.of(workload) if workload is not None else ""
+
+
+async def yield_to_event_loop(count: int) -> None:
+    """Let other tasks have the event loop now and then."""
+    if count % _YIELD_EVERY == _YIELD_EVERY - 1:
+        await asyncio.sleep(0)
+
+
+def _sum(counters: Iterable[Counter[GpuState] | None]) -> Counter[GpuState]:
+    found: Counter[GpuState] = Counter()
+    for each in counters:
+        found.update(each or {})
+    return found
+
+
+def _peaks(gpus: Sequence[GpuEvidence]) -> dict[str, float]:
+    peaks: dict[str, float] = {}
+    for gpu in gpus:
+        for signal, window in gpu.windows.items():
+            if window.peak_ratio is not None:
+                peaks[signal] = max(window.peak_ratio, peaks.get(signal, 0.0))
+    return peaks

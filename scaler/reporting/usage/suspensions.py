@@ -1,0 +1,257 @@
+"""Suspensions and returns of workloads, and the GPUs that plans gave to gangs, as observed.
+
+| of                                 | a suspension is                       | a return is                     |
+|------------------------------------|---------------------------------------|---------------------------------|
+| a ScalableWorkload                 | its Workload inactive, with our note  | that Workload active again      |
+| what KEDA scales itself            | desired replicas 0 at an evaluation   | desired replicas 1 again        |
+
+Laws:
+
+* Only what was observed counts, never what was decided.
+* One suspension counts once, however often Kueue recreates the Workload and it is deactivated again.
+* Which gang got the GPUs is known only of those that a plan took: its ledger says so. A gang that is admitted after a
+  suspension by policy may have got GPUs that were free anyway.
+* Nothing is written on Deployments, StatefulSets and the like, so what was at 0 when this process began is not known to
+  have been suspended by us.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Inactive
+from scaler.decision.target_state import Phase
+from scaler.decision.workloads import SuspendedAnnotation, suspended_annotation
+from scaler.idleness.reasons import DecisionReason, SuspensionEventReason
+from scaler.kube.object_cache import Change
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.reclaim.active_plans import entry_of
+from scaler.reclaim.ledger import LedgerEntry, LedgerStage
+from scaler.reporting.pending_workloads import QueueNames, is_admitted, requested_gpus
+from scaler.reporting.usage.gpu_usage import FleetUsage, TargetLabels, TargetUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspended:
+    """A workload was suspended."""
+
+    namespace: str
+    reason: str
+    gpus: int
+    idle_for: timedelta | None
+    """None where it was not found idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A workload was resumed."""
+
+    namespace: str
+    reason: str
+    """For which it had been suspended."""
+    after: timedelta | None
+    """None where it is not known since when it was suspended."""
+
+    @property
+    def was_found_idle(self) -> bool:
+        """Whether its GPUs were the reason, and not a replica count that a user has set."""
+        return self.reason in IDLE_REASONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """All GPU pods of a workload run again."""
+
+    after: timedelta
+    """Since it was resumed."""
+
+
+class QuotaTransfer(NamedTuple):
+    """GPUs that a plan took from a workload and gave to a gang."""
+
+    from_namespace: str
+    namespace: str
+    cluster_queue: str
+    gpus: int
+
+
+SuspensionEvent = Suspended | Resumed | Restarted | QuotaTransfer
+
+IDLE_REASONS = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED})
+"""Reasons of suspensions that rest on a verdict."""
+_REASONS = {str(each): str(each) for each in (*IDLE_REASONS, SuspensionEventReason.SCALED_TO_ZERO)}
+"""Our own. An annotation with any other one, which other writers may set, must not become a label."""
+
+
+@dataclass(kw_only=True)
+class SuspensionWatch:
+    """Of ScalableWorkloads, from the watches of them and of Workloads. Subscribe its methods."""
+
+    cluster: ClusterState
+    queues: QueueNames
+    observe: Callable[[SuspensionEvent], None] = lambda _: None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _resumed: dict[str, datetime] = field(default_factory=dict, init=False)
+    """When ScalableWorkloads were resumed that do not run yet, by uid."""
+
+    def transfers(self) -> Iterator[QuotaTransfer]:
+        """What gangs that run have now of workloads that are suspended."""
+        for scalable in self.cluster.scalable_workloads.items():
+            transfer = None if scalable.spec.replicas else self._transfer(scalable)
+            if transfer is not None:
+                yield transfer
+
+    def workload_heard(self, change: Change[Workload]) -> None:
+        """Never raises."""
+        old, new = change.old, change.new
+        if old is None or new is None or old.spec.active == new.spec.active:
+            return
+        if new.spec.active:
+            self._activated(old, new)
+        else:
+            self._deactivated(new)
+
+    def _deactivated(self, workload: Workload) -> None:
+        note, scalable = suspended_annotation(workload), self.cluster.scaler_of(workload)
+        if note is None or scalable is None or _was_suspended(scalable):
+            return
+        self.observe(
+            Suspended(
+                namespace=workload.metadata.namespace,
+                reason=_REASONS.get(note.reason, ""),
+                gpus=requested_gpus(workload, self.cluster.gpus),
+                idle_for=_idle_for(note, note.at or self.clock()),
+            )
+        )
+
+    def _activated(self, old: Workload, workload: Workload) -> None:
+        note, scalable = suspended_annotation(old), self.cluster.scaler_of(workload)
+        if note is None or scalable is None:
+            return
+        now = self.clock()
+        self._resumed[scalable.metadata.uid] = now
+        after = max(timedelta(0), now - note.at) if note.at is not None else None
+        self.observe(Resumed(namespace=workload.metadata.namespace, reason=_REASONS.get(note.reason, ""), after=after))
+
+    def scalable_heard(self, change: Change[ScalableWorkload]) -> None:
+        """Never raises."""
+        old, new = change.old, change.new
+        if new is None:
+            if old is not None:
+                self._resumed.pop(old.metadata.uid, None)
+            return
+        # What was there before this process began has been counted.
+        if old is not None and _is_given(entry_of(new)) and not _is_given(entry_of(old)):
+            self._count(self._transfer(new))
+        resumed_at = self._resumed.get(new.metadata.uid)
+        if resumed_at is not None and new.status.phase == Phase.RUNNING:
+            del self._resumed[new.metadata.uid]
+            self.observe(Restarted(after=max(timedelta(0), self.clock() - resumed_at)))
+
+    def _count(self, transfer: QuotaTransfer | None) -> None:
+        if transfer is not None:
+            self.observe(transfer)
+
+    def _transfer(self, scalable: ScalableWorkload) -> QuotaTransfer | None:
+        """What its ledger says was given; None where the gang does not run."""
+        entry = entry_of(scalable) if scalable.status.reallocation else None
+        if entry is None or not _is_given(entry):
+            return None
+        namespace, _, name = entry.gang.partition("/")
+        gang = self.cluster.workloads.get(namespace, name)
+        if gang is None or not is_admitted(gang):
+            return None
+        return QuotaTransfer(scalable.metadata.namespace, namespace, self.queues.of(gang), entry.gpus)
+
+
+def _is_given(entry: LedgerEntry | None) -> bool:
+    return entry is not None and entry.stage is LedgerStage.ADMITTED and entry.releasing_at is not None
+
+
+def _was_suspended(scalable: ScalableWorkload) -> bool:
+    """Whether its status has this suspension already, which has not ended."""
+    status = scalable.status
+    return status.suspended_at is not None and (status.resumed_at is None or status.resumed_at < status.suspended_at)
+
+
+def _idle_for(note: SuspendedAnnotation, at: datetime) -> timedelta | None:
+    if note.idle_since is None or note.reason not in IDLE_REASONS:
+        return None
+    return max(timedelta(0), at - note.idle_since)
+
+
+# ------------------------------------------------------------------------------------------ what KEDA scales itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    gpus: int
+    """That its pods held when they were last seen."""
+    idle_since: datetime | None
+    reason: str
+    """Of the verdict by which KEDA was answered 0; empty where it was not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AtZero:
+    gpus: int
+    since: datetime
+    reason: str
+
+
+@dataclass(kw_only=True)
+class ScaledDown:
+    """Suspensions and returns of what KEDA scales itself, from one evaluation to the next."""
+
+    _running: dict[TargetLabels, _Running] = field(default_factory=dict, init=False)
+    _at_zero: dict[TargetLabels, _AtZero] = field(default_factory=dict, init=False)
+
+    def forget(self) -> None:
+        """Another replica follows evaluations now."""
+        self._running, self._at_zero = {}, {}
+
+    def gpus(self) -> Mapping[tuple[str, str], int]:
+        """GPUs that those at 0 would hold, by namespace and ClusterQueue."""
+        found: Counter[tuple[str, str]] = Counter()
+        for title, at_zero in self._at_zero.items():
+            found[title.namespace, title.cluster_queue] += at_zero.gpus
+        return found
+
+    def follow(self, usage: FleetUsage) -> Sequence[SuspensionEvent]:
+        """What has happened since the usage before."""
+        scaled = [each for each in usage.workloads if each.title.kind != SCALABLE_WORKLOAD.kind]
+        there = {each.title for each in scaled}
+        self._running = {title: each for title, each in self._running.items() if title in there}
+        self._at_zero = {title: each for title, each in self._at_zero.items() if title in there}
+        return [event for each in scaled for event in self._follow(each, usage.at)]
+
+    def _follow(self, workload: TargetUsage, at: datetime) -> Iterator[SuspensionEvent]:
+        title = workload.title
+        running, at_zero = self._running.get(title), self._at_zero.get(title)
+        if workload.decision.target.desired_replicas:
+            self._running[title] = _seen(workload, running)
+            if self._at_zero.pop(title, None) is not None and at_zero is not None:
+                yield Resumed(namespace=title.namespace, reason=at_zero.reason, after=at - at_zero.since)
+        elif running is not None:
+            del self._running[title]
+            reason = running.reason or SuspensionEventReason.SCALED_TO_ZERO
+            self._at_zero[title] = _AtZero(gpus=running.gpus, since=at, reason=reason)
+            idle_for = at - running.idle_since if running.reason and running.idle_since is not None else None
+            yield Suspended(namespace=title.namespace, reason=reason, gpus=running.gpus, idle_for=idle_for)
+
+
+def _seen(workload: TargetUsage, before: _Running | None) -> _Running:
+    """One that runs. Where its GPUs are not known for a moment, they are those of before."""
+    answer = workload.decision.answer
+    is_idle = isinstance(answer, Inactive) and answer.reason in IDLE_REASONS
+    gpus = sum(workload.states.values())
+    return _Running(
+        gpus=gpus or (before.gpus if before is not None else 0),
+        idle_since=workload.decision.idle_since,
+        reason=str(answer.reason) if isinstance(answer, Inactive) and is_idle else "",
+    )

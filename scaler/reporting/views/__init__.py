@@ -1,0 +1,1 @@
+"""Quota, pending gangs and plans as JSON: `queues`, `pending`, `plan`."""

@@ -1,0 +1,181 @@
+"""The quota trees and their usage, as JSON. Pure.
+
+Per flavor resource of a ClusterQueue or Cohort:
+
+| field          | meaning                                                                                        |
+|----------------|------------------------------------------------------------------------------------------------|
+| `nominal`      | its own quota; of a Cohort, that of everything below it too                                    |
+| `used`         | what Workloads hold; of a Cohort, in all queues below it                                       |
+| `idle`         | of that, by Workloads that are idle by their verdict                                           |
+| `reclaimable`  | of that, by Workloads that a plan may take now                                                 |
+| `available`    | what a Workload could still get there now, borrowing included                                  |
+| `borrowed`     | used beyond its own quota (of a Cohort: beyond that of its subtree)                            |
+| `borrowingLimit`, `lendingLimit` | as specified; null is no limit                                               |
+
+A Workload may often choose among flavors, so `pending` is by resource: what the Workloads in the queue request.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scaler.decision.describe import timestamp
+from scaler.kube.quantity import as_number
+from scaler.quota.model import FlavorResource, QuotaWorkload
+from scaler.quota.tree import CohortNode, QueueNode, Tree
+from scaler.reporting.views.snapshot import ViewSnapshot
+
+Json = dict[str, Any]
+Wanted = Callable[[str], bool]
+"""Whether a resource is shown."""
+
+
+def queues_view(snapshot: ViewSnapshot, *, all_resources: bool = False) -> Json:
+    """All trees. Without `all_resources` only GPUs are counted."""
+
+    def is_wanted(resource: str) -> bool:
+        return all_resources or snapshot.gpus.matches(resource)
+
+    view = _View(snapshot, is_wanted)
+    trees = sorted(snapshot.trees, key=lambda tree: (isinstance(tree.root, QueueNode), tree.root.name))
+    return {
+        "at": timestamp(snapshot.at),
+        "unjudged": snapshot.unjudged or None,
+        "trees": [view.tree(tree) for tree in trees],
+    }
+
+
+@dataclass
+class _Sums:
+    """What a node and everything below it have together."""
+
+    nominal: Counter[FlavorResource] = field(default_factory=Counter)
+    used: Counter[FlavorResource] = field(default_factory=Counter)
+    idle: Counter[FlavorResource] = field(default_factory=Counter)
+    reclaimable: Counter[FlavorResource] = field(default_factory=Counter)
+    pending: Counter[str] = field(default_factory=Counter)
+    waiting: int = 0
+
+    def add(self, other: "_Sums") -> None:
+        for mine, theirs in (
+            (self.nominal, other.nominal),
+            (self.used, other.used),
+            (self.idle, other.idle),
+            (self.reclaimable, other.reclaimable),
+        ):
+            mine.update(theirs)
+        self.pending.update(other.pending)
+        self.waiting += other.waiting
+
+    @property
+    def keys(self) -> Iterator[FlavorResource]:
+        yield from self.nominal
+        yield from self.used
+
+
+class _View:
+    """One answer, with what all its nodes need."""
+
+    def __init__(self, snapshot: ViewSnapshot, is_wanted: Wanted) -> None:
+        self._snapshot = snapshot
+        self._is_wanted = is_wanted
+        self._candidates = {each.workload for each in snapshot.candidates}
+        self._waiting: dict[str, list[QuotaWorkload]] = {}
+        for workload, _ in snapshot.waiting:
+            if workload.reservation is None:
+                self._waiting.setdefault(snapshot.cluster_queue_of(workload), []).append(workload)
+
+    def tree(self, tree: Tree) -> Json:
+        shown, _ = self._cohort(tree.root) if isinstance(tree.root, CohortNode) else self._queue(tree.root)
+        return shown | {"doubts": list(self._snapshot.doubts.get(tree.root.name, ()))}
+
+    def _cohort(self, node: CohortNode) -> tuple[Json, _Sums]:
+        below = [self._cohort(each) for each in sorted(node.cohorts, key=_by_name)]
+        below += [self._queue(each) for each in sorted(node.queues, key=_by_name)]
+        sums = _Sums(nominal=Counter({key: quota.nominal for key, quota in node.quotas.items()}))
+        for _, each in below:
+            sums.add(each)
+        shown = {"kind": "Cohort", "name": node.name, "parent": node.spec.parent or None}
+        return self._node(node, shown, sums) | {"children": [each for each, _ in below]}, sums
+
+    def _queue(self, node: QueueNode) -> tuple[Json, _Sums]:
+        spec, waiting = node.spec, self._waiting.get(node.name, [])
+        sums = _Sums(
+            nominal=Counter({key: quota.nominal for key, quota in node.quotas.items()}),
+            used=Counter(node.usage),
+            idle=_held(node, self._snapshot.idle),
+            reclaimable=_held(node, self._candidates),
+            pending=_asked_for(waiting),
+            waiting=len(waiting),
+        )
+        shown = {
+            "kind": "ClusterQueue",
+            "name": node.name,
+            "parent": spec.cohort or None,
+            "queueingStrategy": str(spec.strategy),
+            "stopPolicy": str(spec.stop_policy),
+            "inactiveBecause": spec.inactive_because or None,
+        }
+        return self._node(node, shown, sums) | {"children": []}, sums
+
+    def _node(self, node: CohortNode | QueueNode, shown: Json, sums: _Sums) -> Json:
+        keys = [key for key in dict.fromkeys([*_declared(node), *sorted(sums.keys)]) if self._is_wanted(key.resource)]
+        return shown | {
+            "waitingGangs": sums.waiting,
+            "pending": {
+                resource: as_number(resource, amount)
+                for resource, amount in sorted(sums.pending.items())
+                if self._is_wanted(resource)
+            },
+            "flavors": [self._flavor(node, key, sums) for key in keys],
+        }
+
+    def _flavor(self, node: CohortNode | QueueNode, key: FlavorResource, sums: _Sums) -> Json:
+        quota, resource = node.quotas.get(key), key.resource
+        is_judged = not self._snapshot.unjudged
+        borrowed = max(0, node.usage.get(key, 0) - node.subtree.get(key, 0)) if node.parent is not None else 0
+        return {
+            "flavor": key.flavor,
+            "resource": resource,
+            "nominal": as_number(resource, sums.nominal[key]),
+            "used": as_number(resource, sums.used[key]),
+            "idle": as_number(resource, sums.idle[key]) if is_judged else None,
+            "reclaimable": as_number(resource, sums.reclaimable[key]) if is_judged else None,
+            "available": as_number(resource, node.available(key)),
+            "borrowed": as_number(resource, borrowed),
+            "borrowingLimit": _limit(resource, quota.borrowing_limit if quota else None),
+            "lendingLimit": _limit(resource, quota.lending_limit if quota else None),
+        }
+
+
+def _by_name(node: CohortNode | QueueNode) -> str:
+    return node.name
+
+
+def _declared(node: CohortNode | QueueNode) -> Sequence[FlavorResource]:
+    """The flavor resources of its own quota, those of a queue in the order in which they are tried."""
+    if isinstance(node, CohortNode):
+        return sorted(node.quotas)
+    order = {name: place for place, name in enumerate(name for group in node.spec.groups for name in group.flavors)}
+    return sorted(node.quotas, key=lambda key: (order.get(key.flavor, len(order)), key))
+
+
+def _held(node: QueueNode, keys: Iterable[str]) -> Counter[FlavorResource]:
+    """What these of its Workloads hold."""
+    held: Counter[FlavorResource] = Counter()
+    for key in node.workloads.keys() & set(keys):
+        held.update(node.workloads[key].held.usage)
+    return held
+
+
+def _asked_for(waiting: Iterable[QuotaWorkload]) -> Counter[str]:
+    asked: Counter[str] = Counter()
+    for workload in waiting:
+        for requests in workload.requests:
+            asked.update(requests)
+    return asked
+
+
+def _limit(resource: str, amount: int | None) -> int | float | None:
+    return None if amount is None else as_number(resource, amount)

@@ -1,0 +1,193 @@
+"""Everything that the pages about quota are made from, as it was at one instant.
+
+Pages are computed in a thread, while watches go on and KEDA gets its answers. So what changes is copied first: the
+trees, and of live stores what the pages will ask of them.
+
+Quota is shown even where it is not known which workloads are idle. What depends on that says then why.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Active, Decision
+from scaler.decision.decision_cache import DecisionCache, Evaluation
+from scaler.decision.grants import Seeks
+from scaler.idleness.reasons import DecisionReason
+from scaler.idleness.verdict import Idle
+from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.quota.demands import FlavorOptions
+from scaler.quota.model import QuotaWorkload
+from scaler.quota.snapshot import Snapshot
+from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.watch import NotSynced
+from scaler.quota.workload_index import SchedulingContext
+from scaler.reclaim.active_plans import ActivePlan, active_plans
+from scaler.reclaim.candidates import gpus_of
+from scaler.reclaim.planner import Planner, PlanningSnapshot
+from scaler.reclaim.search.values import Candidate
+from scaler.reporting.views.admission_checks import ChecksByWorkload
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSnapshot:
+    """Copies and values; but for `sight` nothing in it changes any more."""
+
+    at: datetime
+    trees: Sequence[Tree]
+    doubts: Mapping[str, Sequence[str]]
+    """What of a tree could not be read, by the name of its root."""
+    world: SchedulingContext
+    gpus: GpuResources
+    pending: Mapping[str, Sequence[QuotaWorkload]]
+    """All that queue, whatever they ask for, by ClusterQueue and in no particular order."""
+    waiting: Sequence[tuple[QuotaWorkload, KueueWorkload | None]]
+    """Workloads that wait for GPUs, with their objects in the API; highest priority first."""
+    sight: PlanningSnapshot | None = None
+    """What plans are made from, for one that is made at once: unlike all else it goes on to change. None where it is
+    not known which workloads are idle."""
+    candidates: Sequence[Candidate] = ()
+    idle: Collection[str] = frozenset()
+    """Keys of the Workloads that hold quota and are idle by their verdict, whether a plan may take them or not."""
+    leaving: frozenset[str] = frozenset()
+    """Keys of those that are being suspended anyway."""
+    unjudged: str = ""
+    """Why it is not known which workloads are idle; empty where it is."""
+    standing: Sequence[ActivePlan] = ()
+    evaluation: Evaluation | None = None
+    """The latest one, however old."""
+    cluster_queues: Collection[str] = frozenset()
+    local_queues: Collection[tuple[str, str]] = frozenset()
+    """(namespace, name)."""
+    gates: ChecksByWorkload = field(default_factory=dict)
+    """Of our AdmissionChecks, by key of the Workload; empty where they were not read."""
+
+    @cached_property
+    def tree_by_queue(self) -> Mapping[str, Tree]:
+        return {name: tree for tree in self.trees for name in tree.queues}
+
+    @cached_property
+    def lines(self) -> Mapping[str, Sequence[QuotaWorkload]]:
+        """The Workloads that wait in each ClusterQueue, in the queue's order."""
+        return {
+            name: sorted((each for each in waiting if each.may_queue), key=place_in_line)
+            for name, waiting in self.pending.items()
+        }
+
+    def cluster_queue_of(self, workload: QuotaWorkload) -> str:
+        """Where it holds quota or waits; empty where its LocalQueue leads nowhere or is not known."""
+        if workload.reservation is not None:
+            return workload.reservation.cluster_queue
+        local = self.world.local_queue(workload.namespace, workload.queue)
+        return local.cluster_queue if local else ""
+
+    def queue(self, name: str) -> QueueNode | None:
+        tree = self.tree_by_queue.get(name)
+        return tree.queues[name] if tree is not None else None
+
+    def root_of(self, workload: QuotaWorkload) -> str:
+        """Name of the root of the Workload's tree; empty where it is in none."""
+        tree = self.tree_by_queue.get(self.cluster_queue_of(workload))
+        return tree.root.name if tree is not None else ""
+
+    def plan_for(self, workload: QuotaWorkload) -> ActivePlan | None:
+        return next((each for each in self.standing if each.grant.gang_uid == workload.uid), None)
+
+    def plan_beside(self, workload: QuotaWorkload) -> ActivePlan | None:
+        """A plan for another gang that has to end first: one of the same tree for quota, and any for nodes."""
+        if workload.reservation is not None:
+            return next((each for each in self.standing if each.grant.seeks is Seeks.NODES), None)
+        root, roots = self.root_of(workload), self._roots_of_plans
+        return next((each for each in self.standing if root and roots.get(each.grant.plan) == root), None)
+
+    @cached_property
+    def _roots_of_plans(self) -> Mapping[str, str]:
+        roots = {each.key: self.root_of(each) for each, _ in self.waiting}
+        return {
+            each.grant.plan: roots.get(each.grant.gang, "") for each in self.standing if each.grant.seeks is Seeks.QUOTA
+        }
+
+
+def place_in_line(workload: QuotaWorkload) -> tuple[int, datetime, str]:
+    """Its place in the order of queues and of plans."""
+    return -workload.priority, workload.queued_at, workload.uid
+
+
+async def take_view_snapshot(planning: Planner, board: DecisionCache, now: datetime) -> ViewSnapshot | NotSynced:
+    """The snapshot at this instant, or why quota cannot be seen. KEDA gets its answers between the steps."""
+    quota, cluster, evaluation = planning.quota(), planning.cluster, board.evaluation
+    if isinstance(quota, NotSynced):
+        return quota
+    look = planning.look(now)
+    await asyncio.sleep(0)
+    sight = look if isinstance(look, PlanningSnapshot) else None
+    idle = _idle(sight.evaluation, cluster, quota) if sight is not None else frozenset()
+    standing = active_plans(cluster, evaluation if sight is not None else None)
+    await asyncio.sleep(0)
+    return ViewSnapshot(
+        at=now,
+        trees=[tree.clone() for tree in quota.trees],
+        doubts={tree.root.name: found for tree in quota.trees if (found := quota.doubts(tree))},
+        world=SchedulingContext(
+            flavor_options=FlavorOptions(flavors=dict(quota.flavors)),
+            namespaces=dict(quota.namespaces),
+            local_queue=quota.local_queue,
+        ),
+        gpus=cluster.gpus,
+        pending={name: found for tree in quota.trees for name, found in quota.pending_in(tree).items()},
+        waiting=_waiting(quota, cluster),
+        sight=sight,
+        candidates=sight.candidates if sight is not None else (),
+        idle=idle,
+        leaving=sight.leaving if sight is not None else frozenset(),
+        unjudged=look.reason if isinstance(look, NotSynced) else "",
+        standing=standing,
+        evaluation=evaluation,
+        cluster_queues=frozenset(quota.cluster_queues),
+        local_queues=frozenset(quota.local_queues),
+    )
+
+
+def _waiting(quota: Snapshot, cluster: ClusterState) -> list[tuple[QuotaWorkload, KueueWorkload | None]]:
+    found = [each for each in quota.workloads.values() if not each.admitted and gpus_of(each, cluster)]
+    return [(each, cluster.workloads.get(each.namespace, each.name)) for each in sorted(found, key=place_in_line)]
+
+
+def _idle(evaluation: Evaluation, cluster: ClusterState, quota: Snapshot) -> frozenset[str]:
+    """Keys of the Workloads that hold quota and whose every verdict is Idle."""
+    found = set()
+    for (namespace, target), decisions in evaluation.by_target.items():
+        if target.kind != SCALABLE_WORKLOAD.kind or not is_quiet(decisions):
+            continue
+        scalable = cluster.scalable_workloads.get(namespace, target.name)
+        workload = workload_holding_quota(scalable, cluster, quota) if scalable is not None else None
+        if workload is not None:
+            found.add(workload.key)
+    return frozenset(found)
+
+
+def is_quiet(decisions: Collection[Decision]) -> bool:
+    """Whether all of them found it idle for as long as its policy asks, whatever follows from that."""
+    return bool(decisions) and all(map(_is_quiet, decisions))
+
+
+def _is_quiet(decision: Decision) -> bool:
+    if decision.verdict is None or not isinstance(decision.verdict.verdict, Idle):
+        return False
+    return not isinstance(decision.answer, Active) or decision.answer.reason not in _TOO_EARLY
+
+
+_TOO_EARLY = frozenset({DecisionReason.STARTING, DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
+
+
+def workload_holding_quota(scalable: ScalableWorkload, cluster: ClusterState, quota: Snapshot) -> QuotaWorkload | None:
+    """The Workload that it acts for; None where that holds no quota."""
+    observed = cluster.workload_of(scalable)
+    workload = quota.workload("/".join(observed.metadata.key)) if observed is not None else None
+    return workload if workload is not None and workload.reservation is not None else None

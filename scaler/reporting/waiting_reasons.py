@@ -1,0 +1,349 @@
+"""Why does a gang wait? Every reason that holds, the first of them being the one that counts. Pure.
+
+| reason                     | when                                                                              |
+|----------------------------|-----------------------------------------------------------------------------------|
+| `PlanUnderWay`             | a plan frees GPUs for it                                                          |
+| `Evicted`                  | it holds quota that it is losing                                                  |
+| `WaitingForAdmissionChecks`| it holds quota, and its checks are not all ready                                  |
+| `NotQueued`                | Kueue keeps it out of its queue: a backoff, a hold, a gate                        |
+| `QueueStopped`             | its queue admits nothing, does not exist, or does not select its namespace        |
+| `NeverFits`                | no flavor that it may use could ever hold it                                      |
+| `HeadOfLineBlocked`        | its queue is StrictFIFO, and it is not its head                                    |
+| `WaitingForQuota`          | not enough of any flavor that it may use is left                                  |
+| `QuotaReservedForOther`    | its quota is there, and Kueue keeps it for heads that come before it |
+| of the planner             | its quota is there, and still it does not get in: `PlacementImpossible`, …        |
+| `Queued`                   | what it needs is there; Kueue has not come to it, or waits for those before it    |
+
+Quota is counted as in `reclaim.search.quota_requirement`: by the sums, with the fewest pods that it starts with.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from scaler.admission.controller import AdmissionReport
+from scaler.decision.describe import timestamp
+from scaler.kube.objects.core import condition
+from scaler.kube.objects.kueue_workloads import AdmissionCheckState
+from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
+from scaler.kube.quantity import UNLIMITED, as_text
+from scaler.quota.cycle import Considered
+from scaler.quota.from_objects.workloads import ADMISSION_GATED_BY_ANNOTATION, requeue_at_of
+from scaler.quota.model import FlavorResource, QueueingStrategy, QuotaWorkload, StopPolicy
+from scaler.quota.queues import CycleOutcome
+from scaler.quota.tree import QueueNode
+from scaler.reclaim.controller import ReclaimReport
+from scaler.reclaim.search.quota_requirement import QuotaRequirement
+from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
+from scaler.reporting.views.snapshot import ViewSnapshot
+
+
+class WaitingReason(StrEnum):
+    """Reasons of its own; those about plans and queues are `NoPlanReason`."""
+
+    PLAN_UNDER_WAY = "PlanUnderWay"
+    EVICTED = "Evicted"
+    CHECKS = "WaitingForAdmissionChecks"
+    NOT_QUEUED = "NotQueued"
+    QUOTA = "WaitingForQuota"
+    KEPT = "QuotaReservedForOther"
+    QUEUED = "Queued"
+
+
+class ReportedReasons:
+    """Why each Workload waits, as the controllers of this replica have reported last, by `namespace/name`.
+
+    `diagnose` finds the same more precisely, for one Workload; this costs nothing for thousands.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[str, str] = {}
+        """Not every report of plans is about every Workload, so that earlier ones hold."""
+        self._checks: dict[str, str] = {}
+
+    def planned(self, report: ReclaimReport) -> None:
+        under_way = WaitingReason.PLAN_UNDER_WAY
+        self._plans = {key: reason for key, reason in self._plans.items() if reason != under_way}
+        self._plans |= {each.gang: str(each.why) for each in report.refused}
+        self._plans |= {plan.grant.gang: under_way for plan in report.standing}
+        self._plans |= {plan.gang: under_way for plan in report.made}
+
+    def checked(self, report: AdmissionReport) -> None:
+        self._checks = {each.key: str(change.because) for each, change in report.plan.changes if each.is_pending}
+
+    def forget(self) -> None:
+        """Another replica leads now."""
+        self._plans, self._checks = {}, {}
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Only these wait still."""
+        self._plans = {key: reason for key, reason in self._plans.items() if key in keys}
+
+    def of(self, key: str, *, has_quota: bool) -> str:
+        if has_quota:
+            return self._checks.get(key, WaitingReason.CHECKS)
+        return self._plans.get(key, WaitingReason.QUOTA)
+
+
+class ReasonMessage(NamedTuple):
+    reason: WaitingReason | NoPlanReason
+    message: str
+
+
+class FlavorShortage(NamedTuple):
+    """What one flavor has of what the gang needs."""
+
+    key: FlavorResource
+    wanted: int
+    """Of all its pods that may use the flavor."""
+    available: int
+    most: int
+    """That its queue could ever get, borrowing included."""
+    refusal: str
+    """Why its pods may not use the flavor; empty where they may."""
+
+    @property
+    def lacking(self) -> int:
+        return max(0, self.wanted - self.available)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One gang that waits."""
+
+    reasons: Sequence[ReasonMessage]
+    """The first one is the one that counts."""
+    lines: Sequence[FlavorShortage] = ()
+    position: int | None = None
+    """In its ClusterQueue, from 1; None where it is not queued."""
+    before: Sequence[QuotaWorkload] = ()
+    """The Workloads before it there, in order."""
+    queue: QueueNode | None = None
+
+
+def diagnose(
+    snapshot: ViewSnapshot,
+    gang: QuotaWorkload,
+    observed: KueueWorkload | None,
+    found: ReclaimPlan | NoPlan | None = None,
+    heads: Sequence[Considered] = (),
+) -> Diagnosis:
+    """`found` is what the planner says of it, where it was asked; `heads` what Kueue's next cycle does in its tree."""
+    if gang.reservation is not None:
+        return Diagnosis(reasons=_held_up(snapshot, gang, observed), queue=snapshot.queue(gang.held.cluster_queue))
+    queue = snapshot.queue(snapshot.cluster_queue_of(gang))
+    stopped = _stopped(snapshot, gang, queue)
+    if queue is None:
+        return Diagnosis(reasons=[*_planned(snapshot, gang), *stopped])
+    line = list(snapshot.lines.get(queue.name, ()))
+    position = next((place for place, each in enumerate(line, start=1) if each.key == gang.key), None)
+    before = line[: position - 1] if position else []
+    count, tree = QuotaRequirement.of(gang, queue, snapshot.world.flavor_options), snapshot.tree_by_queue[queue.name]
+    lines = flavor_shortages(snapshot, gang, queue)
+    reasons = [*_planned(snapshot, gang), *_not_queued(gang, observed), *stopped]
+    if not count.could_ever_fit(tree):
+        reasons.append(ReasonMessage(NoPlanReason.NEVER_FITS, _why_never(snapshot, gang, queue, lines)))
+    else:
+        reasons += [*_blocked(queue, before), *_short_of_quota(count.fits(tree), lines)]
+    if not reasons:
+        reasons = [_though_it_fits(gang, queue, found, position, heads)]
+    return Diagnosis(reasons=reasons, lines=lines, position=position, before=before, queue=queue)
+
+
+def _planned(snapshot: ViewSnapshot, gang: QuotaWorkload) -> list[ReasonMessage]:
+    plan = snapshot.plan_for(gang)
+    if plan is None:
+        return []
+    return [
+        ReasonMessage(WaitingReason.PLAN_UNDER_WAY, f"plan {plan.grant.plan} suspends {', '.join(plan.grant.victims)}")
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ while it holds quota
+
+
+def _held_up(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload | None) -> list[ReasonMessage]:
+    if gang.evicted:
+        return [
+            *_planned(snapshot, gang),
+            ReasonMessage(WaitingReason.EVICTED, _words_of(observed, "Evicted") or "it loses its quota"),
+        ]
+    checks = observed.status.admission_checks if observed is not None else ()
+    ours = {each.check: each.reason for each in snapshot.gates.get(gang.key, ())}
+    open_checks = [
+        f"{each.name} is {each.state or 'Pending'}{_why_open(each, ours)}" for each in checks if each.state != "Ready"
+    ]
+    since = f"quota of {gang.held.cluster_queue} is reserved since {timestamp(gang.held.at)}"
+    waits = f"check {'; check '.join(open_checks)}" if open_checks else _words_of(observed, "Admitted")
+    return [
+        *_planned(snapshot, gang),
+        ReasonMessage(WaitingReason.CHECKS, f"{since}; {waits or 'Kueue has not admitted it yet'}"),
+    ]
+
+
+def _why_open(check: AdmissionCheckState, ours: Mapping[str, str]) -> str:
+    """Of one of ours the reason; the words stand beside it, with all else that there is to be said."""
+    why = ours.get(check.name) or check.message
+    return f": {why}" if why else ""
+
+
+def _words_of(observed: KueueWorkload | None, kind: str) -> str:
+    found = condition(observed.status.conditions, kind) if observed is not None else None
+    return found.message if found is not None else ""
+
+
+# ------------------------------------------------------------------------------------------------ before it is queued-
+
+
+def _not_queued(gang: QuotaWorkload, observed: KueueWorkload | None) -> list[ReasonMessage]:
+    if gang.may_queue:
+        return []
+    return [ReasonMessage(WaitingReason.NOT_QUEUED, f"Kueue keeps it out of its queue: {_why_out(observed)}")]
+
+
+def _why_out(observed: KueueWorkload | None) -> str:
+    if observed is None:
+        return "for a reason that is not known"
+    gate, until = observed.metadata.annotations.get(ADMISSION_GATED_BY_ANNOTATION), requeue_at_of(observed)
+    if gate:
+        return f"annotation {ADMISSION_GATED_BY_ANNOTATION}: {gate}"
+    requeued = condition(observed.status.conditions, "Requeued")
+    if requeued is not None and requeued.status == "False":
+        return f"Requeued is False ({requeued.reason}): {requeued.message}"
+    if until is not None:
+        return f"it backs off until {timestamp(until)}"
+    return _words_of(observed, "QuotaReserved") or _words_of(observed, "WaitingForReplacementPods") or "it is on hold"
+
+
+def _stopped(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNode | None) -> list[ReasonMessage]:
+    message = _why_stopped(snapshot, gang, queue)
+    return [ReasonMessage(NoPlanReason.QUEUE_STOPPED, message)] if message else []
+
+
+def _why_stopped(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNode | None) -> str:
+    local = snapshot.world.local_queue(gang.namespace, gang.queue)
+    if local is None:
+        return f"there is no LocalQueue {gang.namespace}/{gang.queue}" if gang.queue else "it names no LocalQueue"
+    if queue is None:
+        return f"LocalQueue {local.name} leads to ClusterQueue {local.cluster_queue}, which cannot be scheduled"
+    if local.stop_policy is not StopPolicy.NONE:
+        return f"LocalQueue {local.name} is stopped ({local.stop_policy})"
+    if not queue.spec.schedules:
+        why = queue.spec.inactive_because or f"stopPolicy is {queue.spec.stop_policy}"
+        return f"ClusterQueue {queue.name} admits nothing: {why}"
+    if not snapshot.world.admits_namespace(queue.spec, gang.namespace):
+        return f"ClusterQueue {queue.name} does not select namespace {gang.namespace}"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------------ while queued-
+
+
+def _blocked(queue: QueueNode, before: Sequence[QuotaWorkload]) -> list[ReasonMessage]:
+    if queue.spec.strategy is not QueueingStrategy.STRICT_FIFO or not before:
+        return []
+    others = f", and {len(before) - 1} more are before it" if len(before) > 1 else ""
+    head = f"Workload {before[0].key} (priority {before[0].priority}) is its head{others}"
+    return [ReasonMessage(NoPlanReason.HEAD_OF_LINE_BLOCKED, f"ClusterQueue {queue.name} is StrictFIFO; {head}")]
+
+
+def _why_never(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNode, lines: Sequence[FlavorShortage]) -> str:
+    demand = snapshot.world.flavor_options.demand(gang.pod_sets, queue.spec)
+    undeclared = sorted({step.undeclared for pods in demand.pod_sets for step in pods.steps if step.undeclared})
+    without = [f"ClusterQueue {queue.name} has no quota for {resource}" for resource in undeclared]
+    short = [_never_in_words(line) for line in lines if line.refusal or line.wanted > line.most]
+    return "; ".join([*without, *short, *_apart([(line, line.most) for line in lines])])
+
+
+def _never_in_words(line: FlavorShortage) -> str:
+    most, wanted = (as_text(line.key.resource, each) for each in (line.most, line.wanted))
+    needs = f"flavor {line.key.flavor} could give {most} of {wanted} {line.key.resource} at most, borrowing included"
+    return line.refusal or needs
+
+
+def _apart(amounts: Iterable[tuple[FlavorShortage, int]]) -> list[str]:
+    """What is to be said where all flavors together have as much of everything as is needed."""
+    wanted: dict[str, int] = {}
+    had: dict[str, int] = {}
+    for line, amount in amounts:
+        resource = line.key.resource
+        wanted[resource] = max(wanted.get(resource, 0), line.wanted)
+        had[resource] = had.get(resource, 0) + (0 if line.refusal else amount)
+    return [_FROM_ONE] if all(had[resource] >= amount for resource, amount in wanted.items()) else []
+
+
+_FROM_ONE = "together they have enough, but a PodSet takes each resource from one flavor"
+
+
+def _short_of_quota(fits: bool, lines: Sequence[FlavorShortage]) -> list[ReasonMessage]:
+    if fits:
+        return []
+    short = [_in_words(line) for line in lines if line.refusal or line.lacking]
+    return [
+        ReasonMessage(WaitingReason.QUOTA, "; ".join([*short, *_apart([(line, line.available) for line in lines])]))
+    ]
+
+
+def _in_words(line: FlavorShortage) -> str:
+    if line.refusal:
+        return line.refusal
+    wanted, available, lacking = (
+        as_text(line.key.resource, each) for each in (line.wanted, line.available, line.lacking)
+    )
+    return f"flavor {line.key.flavor} lacks {lacking} of {wanted} {line.key.resource} ({available} available)"
+
+
+def _though_it_fits(
+    gang: QuotaWorkload,
+    queue: QueueNode,
+    found: ReclaimPlan | NoPlan | None,
+    position: int | None,
+    heads: Sequence[Considered],
+) -> ReasonMessage:
+    """Why it is not in although the sums say that it could be."""
+    keepers = _keepers(gang, heads)
+    if keepers:
+        return ReasonMessage(
+            WaitingReason.KEPT, f"what it needs is available, but Kueue keeps it for {', '.join(keepers)}"
+        )
+    if isinstance(found, NoPlan) and found.why is not NoPlanReason.FITS_ALREADY:
+        return ReasonMessage(found.why, found.message)
+    place = f"it is number {position} in {queue.name}" if position else f"Kueue has not taken it into {queue.name} yet"
+    return ReasonMessage(WaitingReason.QUEUED, f"what it needs is available; {place}")
+
+
+def _keepers(gang: QuotaWorkload, heads: Sequence[Considered]) -> list[str]:
+    """The heads that have their turn before it, and for which Kueue keeps quota that they do not get yet."""
+    place = next((place for place, each in enumerate(heads) if each.workload == gang.key), 0)
+    if not heads or heads[place].workload != gang.key or heads[place].outcome is not CycleOutcome.SKIPPED:
+        return []
+    return [each.workload for each in heads[:place] if each.outcome in _KEEPING]
+
+
+_KEEPING = frozenset({CycleOutcome.NO_CANDIDATES, CycleOutcome.PENDING_PREEMPTION, CycleOutcome.ADMITTED})
+
+
+def flavor_shortages(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNode) -> list[FlavorShortage]:
+    """GPUs by flavor, and of other resources those that lack something."""
+    fewest = [replace(each, count=each.min_count or each.count) for each in gang.pod_sets]
+    wanted: dict[FlavorResource, int] = {}
+    refusals: dict[FlavorResource, str] = {}
+    for pods in snapshot.world.flavor_options.demand(fewest, queue.spec).pod_sets:
+        for option in (option for step in pods.steps for option in step.options):
+            for key, amount in option.amounts:
+                wanted[key] = wanted.get(key, 0) + (0 if option.refusal else amount)
+                refusals.setdefault(key, option.refusal)
+                if not option.refusal:
+                    refusals[key] = ""
+    found = [
+        FlavorShortage(key, amount, queue.available(key), min(max(0, queue.potential(key)), UNLIMITED), refusals[key])
+        for key, amount in wanted.items()
+    ]
+    return [line for line in found if snapshot.gpus.matches(line.key.resource) or line.lacking]
+
+
+def pending_since(gang: QuotaWorkload) -> datetime:
+    """For quota since it was queued, for checks since it holds quota."""
+    return gang.queued_at if gang.reservation is None else gang.held.at

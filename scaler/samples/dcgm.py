@@ -1,0 +1,283 @@
+"""Samples straight from dcgm-exporter: each tick scrapes every endpoint once, for all signals together.
+
+Laws of this file:
+
+* One endpoint that fails is no failure of the source: its GPUs have no new sample, their windows go stale, and stale is
+  Unknown. It is reported by `observe`. Only when no endpoint answers is there nothing to judge by.
+* A sample's time is when its scrape began, as in Prometheus: the value is at least that old, never younger. It may be
+  later than the `end` of the tick that asked, by the time that has passed since; it is not dated back.
+* Nothing is remembered from one tick to the next. History lives in the rings, and after a restart it has to grow anew,
+  because an exporter knows only the present.
+
+What cannot be seen here: an exporter that goes on serving the same page although its collection hangs. Prometheus does
+not see it either. Signals that disagree show it once work starts, and only then.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import aiohttp
+
+from scaler.errors import ConfigurationError, SourceError
+from scaler.idleness.durations import format_duration
+from scaler.idleness.gpu import Signal
+from scaler.samples.dcgm_endpoints import Endpoint, addresses, parse_endpoint
+from scaler.samples.exposition import ExpositionSeries, parse_exposition
+from scaler.samples.source import SignalReading
+
+Resolver = Callable[[], Awaitable[Sequence[str]]]
+"""Gives the endpoints as they are now."""
+
+_HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity", "User-Agent": "idle-gpu-scaler"}
+_CHUNK = 64 * 1024
+_PAST_S = 300.0
+"""Ticks ask for what is some seconds old at most."""
+_FUTURE_TOLERANCE_S = 15.0
+"""By which an exporter's own timestamps may be ahead of our clock: half of the default collection interval."""
+
+
+class ScrapeOutcome(StrEnum):
+    """How the scrape of one endpoint ended. Metric labels use these words."""
+
+    OK = "ok"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    UNAVAILABLE = "unavailable"
+    TOO_LARGE = "too_large"
+    PROTOCOL = "protocol"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeRecord:
+    """How the scrape of one endpoint went, for telemetry."""
+
+    endpoint: str
+    outcome: ScrapeOutcome
+    reason: str = ""
+    """What went wrong, for an operator's eyes; empty where nothing did."""
+    seconds: float
+    size_bytes: int = 0
+    series: int = 0
+
+
+class _ScrapeError(Exception):
+    def __init__(self, outcome: ScrapeOutcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    body: bytes
+    scraped_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scrape:
+    """All pages of one tick."""
+
+    metrics: frozenset[str]
+    """The metrics that were looked for."""
+    series: Sequence[ExpositionSeries]
+
+
+class ExpositionSource:
+    """Implements ports.SignalSource. Use it within one event loop, and close it.
+
+    `timeout` is for one endpoint from connecting to the last byte; all of them together have twice as long, and those
+    that were not reached by then have failed. `max_bytes` is for one page: 8 GPUs with 7 MIG instances each show half
+    a megabyte. Raises: ConfigurationError for a fixed endpoint that is no URL.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str] | Resolver,
+        *,
+        timeout: timedelta = timedelta(seconds=5),
+        max_bytes: int = 16 * 2**20,
+        concurrency: int = 64,
+        observe: Callable[[ScrapeRecord], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._resolve: Resolver | None = endpoints if callable(endpoints) else None
+        self._fixed = () if callable(endpoints) else tuple(parse_endpoint(text) for text in endpoints)
+        self._timeout = timeout
+        self._max_bytes = max_bytes
+        self._concurrency = concurrency
+        self._observe = observe
+        self._clock = clock
+        self._slots = asyncio.Semaphore(concurrency)
+        self._session: aiohttp.ClientSession | None = None
+        self._metrics = frozenset[str]()
+        self._tick: tuple[datetime, asyncio.Task[_Scrape]] | None = None
+        self.scrapes = 0
+        """Pages requested so far."""
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
+        """The signal's samples later than `start` on every page, of the scrape that is shared by all reads up to `end`.
+
+        Raises: SourceError where no endpoint could be scraped.
+        """
+        if self._clock() - end.timestamp() > _PAST_S:
+            # Exporters know only the present; to scrape them for a part of the past would not change that.
+            return SignalReading([], server_time=None)
+        wanted, start_s = frozenset(signal.metrics), start.timestamp()
+        self._metrics |= wanted
+        scrape = await self._scraped_for(end)
+        if not wanted <= scrape.metrics:
+            # The first time that this signal is requested, and the pages of this tick are already gone.
+            self._tick = None
+            scrape = await self._scraped_for(end)
+        series = [each for each in scrape.series if each.metric in wanted and each.at_s > start_s]
+        # Sample times are this process's clock's, so there is no other clock to compare it with.
+        return SignalReading(series, server_time=None)
+
+    async def close(self) -> None:
+        """Cancel the requests under way and close the connections."""
+        if self._tick:
+            self._tick[1].cancel()
+            await asyncio.gather(self._tick[1], return_exceptions=True)
+        if self._session:
+            await self._session.close()
+
+    async def _scraped_for(self, end: datetime) -> _Scrape:
+        if self._tick is None or self._tick[0] != end:
+            task = asyncio.create_task(self._scrape_all())
+            # A failure after the last reader has gone is not reported as unhandled.
+            task.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
+            self._tick = (end, task)
+        # A reader that is cancelled takes nothing away from the others.
+        return await asyncio.shield(self._tick[1])
+
+    # ---- all endpoints
+
+    async def _scrape_all(self) -> _Scrape:
+        metrics = self._metrics
+        deadline = asyncio.get_running_loop().time() + 2 * self._timeout.total_seconds()
+        endpoints = await self._endpoints(deadline)
+        pages = await asyncio.gather(*(self._scrape(endpoint, metrics, deadline) for endpoint in endpoints))
+        failures = [page for page in pages if isinstance(page, _ScrapeError)]
+        if len(failures) == len(pages):
+            raise SourceError(
+                f"none of {len(pages)} dcgm-exporter endpoints could be scraped; {endpoints[0].url}: {failures[0]}",
+                transient=True,
+            )
+        series = [each for page in pages if not isinstance(page, _ScrapeError) for each in page]
+        return _Scrape(metrics=metrics, series=series)
+
+    async def _endpoints(self, deadline: float) -> list[Endpoint]:
+        """Every address to scrape, each once. Raises: SourceError where none is known."""
+        configured = list(self._fixed)
+        try:
+            async with asyncio.timeout_at(deadline):
+                if self._resolve:
+                    configured = [parse_endpoint(text) for text in await self._resolve()]
+                found = await asyncio.gather(*(self._addresses(endpoint) for endpoint in configured))
+        except ConfigurationError as error:
+            raise SourceError(str(error), transient=False) from None
+        except TimeoutError:
+            limit = format_duration(2 * self._timeout)
+            raise SourceError(f"the dcgm-exporter endpoints were not found within {limit}", transient=True) from None
+        known = dict.fromkeys(endpoint for several in found if isinstance(several, list) for endpoint in several)
+        if not known:
+            reasons = [f" ({reason})" for reason in found if isinstance(reason, _ScrapeError)]
+            what = f"no dcgm-exporter endpoint is known{''.join(reasons[:1])}"
+            raise SourceError(f"{what}; check dcgm.endpoints and that exporters run", transient=True)
+        return list(known)
+
+    async def _addresses(self, endpoint: Endpoint) -> list[Endpoint] | _ScrapeError:
+        started = time.monotonic()
+        try:
+            return await addresses(endpoint)
+        except OSError as error:
+            failure = _ScrapeError(ScrapeOutcome.UNREACHABLE, f"{endpoint.url}: {error.strerror or error}")
+        self._report(endpoint, started, failure=failure)
+        return failure
+
+    # ---- one endpoint
+
+    async def _scrape(
+        self, endpoint: Endpoint, metrics: frozenset[str], deadline: float
+    ) -> list[ExpositionSeries] | _ScrapeError:
+        """What the endpoint shows, or why nothing can be used of it; reported either way."""
+        started = time.monotonic()
+        try:
+            page = await self._fetched(endpoint, deadline)
+            series = self._parsed(endpoint, page, metrics)
+        except _ScrapeError as failure:
+            self._report(endpoint, started, failure=failure)
+            return failure
+        self._report(endpoint, started, size_bytes=len(page.body), series=len(series))
+        return series
+
+    def _report(
+        self,
+        endpoint: Endpoint,
+        started: float,
+        *,
+        failure: _ScrapeError | None = None,
+        size_bytes: int = 0,
+        series: int = 0,
+    ) -> None:
+        record = ScrapeRecord(
+            endpoint=endpoint.url,
+            outcome=failure.outcome if failure else ScrapeOutcome.OK,
+            reason=str(failure or ""),
+            seconds=time.monotonic() - started,
+            size_bytes=size_bytes,
+            series=series,
+        )
+        self._observe(record)
+
+    async def _fetched(self, endpoint: Endpoint, deadline: float) -> _Page:
+        try:
+            async with asyncio.timeout_at(deadline), self._slots:
+                async with asyncio.timeout(self._timeout.total_seconds()):
+                    return await self._get(endpoint.url)
+        except TimeoutError:
+            raise _ScrapeError(ScrapeOutcome.TIMEOUT, "no complete page in time") from None
+        except aiohttp.ClientPayloadError:
+            raise _ScrapeError(ScrapeOutcome.PROTOCOL, "the page breaks off") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise _ScrapeError(ScrapeOutcome.UNREACHABLE, str(error) or type(error).__name__) from None
+
+    async def _get(self, url: str) -> _Page:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=self._concurrency)
+            self._session = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+            )
+        self.scrapes += 1
+        scraped_at_s = self._clock()
+        async with self._session.get(url, headers=_HEADERS, allow_redirects=False) as response:
+            if response.status != 200:
+                raise _ScrapeError(ScrapeOutcome.UNAVAILABLE, f"HTTP status {response.status}")
+            kind = response.headers.get("Content-Encoding") or response.headers.get("Content-Type") or "text/plain"
+            if not kind.startswith("text/plain"):
+                raise _ScrapeError(ScrapeOutcome.PROTOCOL, f"the page is {kind}, not the plain text of an exporter")
+            return _Page(body=await self._body(response), scraped_at_s=scraped_at_s)
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for chunk in response.content.iter_chunked(_CHUNK):
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise _ScrapeError(ScrapeOutcome.TOO_LARGE, f"the page is larger than {self._max_bytes} bytes")
+        return bytes(body)
+
+    def _parsed(self, endpoint: Endpoint, page: _Page, metrics: frozenset[str]) -> list[ExpositionSeries]:
+        try:
+            found = parse_exposition(
+                page.body, metrics=metrics, instance=endpoint.instance, scraped_at_s=page.scraped_at_s
+            )
+        except ValueError as error:
+            raise _ScrapeError(ScrapeOutcome.PROTOCOL, str(error)) from None
+        ahead_s = max((series.at_s for series in found), default=0.0) - self._clock()
+        if ahead_s > _FUTURE_TOLERANCE_S:
+            # A ring that takes such a sample has no room left for the present.
+            raise _ScrapeError(ScrapeOutcome.PROTOCOL, f"its timestamps are {ahead_s:.0f} s ahead; check its clock")
+        return found

@@ -1,0 +1,207 @@
+"""Samples and demand from Prometheus: one POST per signal and tick, whatever the number of workloads.
+
+Laws of this file:
+
+* A call ends within `timeout`: with everything that was requested, or with a SourceError that says what to do.
+* Only what may pass is tried again, and only while there is time; a server that asks for a pause gets it, or is left
+  alone when the pause is longer than the time that remains.
+* The event loop never waits for a socket: each request has a thread, answers are decoded there too.
+
+prometheus-api-client builds the requests; `transport` says what is changed beneath it and why.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Generic, Literal, TypeVar
+
+import urllib3
+from prometheus_api_client import PrometheusConnect
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_random_exponential,
+)
+
+from scaler.idleness.durations import format_duration
+from scaler.idleness.gpu import Signal
+from scaler.samples.abortable import AbortableRequest
+from scaler.samples.config import PrometheusConfig
+from scaler.samples.credentials import credentials
+from scaler.samples.failures import PrometheusError, QueryOutcome, QueryTimeoutError
+from scaler.samples.queries import signal_query
+from scaler.samples.responses import QueryResult, matrix, vector
+from scaler.samples.source import SignalReading, VectorSample
+from scaler.samples.transport import BoundedSession
+
+_backoff = wait_random_exponential(multiplier=0.2, max=2)
+"""Up to 0.2, 0.4, 0.8 … s: a restarting server needs about a second, a KEDA poll must not notice."""
+_SOCKET_GRACE_S = 0.5
+"""By which the socket's own timeout is later than the caller's, so that the caller's says what happened."""
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRecord:
+    """How one HTTP request went, for telemetry."""
+
+    kind: Literal["signal", "demand"]
+    name: str
+    """The signal's name; empty for a demand query."""
+    outcome: QueryOutcome
+    seconds: float
+    size_bytes: int
+    """Decompressed size of the answer; 0 where there is none to use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Query(Generic[_T]):
+    kind: Literal["signal", "demand"]
+    name: str
+    promql: str
+    at_ms: int
+    decode: Callable[[QueryResult], _T]
+
+
+class PrometheusSource:
+    """Implements ports.SignalSource and ports.DemandSource.
+
+    `observe` is called for every HTTP request, on the event loop. Raises: ConfigurationError where a file is unusable.
+    """
+
+    def __init__(self, config: PrometheusConfig, *, observe: Callable[[QueryRecord], None] = lambda _: None) -> None:
+        config.check_files()
+        self._config = config
+        self._observe = observe
+        self._session = BoundedSession(connections=config.concurrency, max_bytes=config.max_bytes, thanos=config.thanos)
+        if config.insecure_skip_verify:
+            # Known and wanted; urllib3 would say so on stderr.
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        self._session.verify = not config.insecure_skip_verify if config.ca_file is None else str(config.ca_file)
+        if config.cert_file:
+            self._session.cert = (str(config.cert_file), str(config.key_file or config.cert_file))
+        self._connect = PrometheusConnect(
+            config.base_url,
+            headers=dict(config.headers),
+            auth=credentials(config),
+            session=self._session,
+            method="POST",
+        )
+        self._threads = ThreadPoolExecutor(config.concurrency, thread_name_prefix="prometheus")
+        self._attempts: set[AbortableRequest] = set()
+        self.requests = 0
+        """HTTP requests sent so far."""
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
+        """Every raw sample of the signal in (start, end]. Raises: PrometheusError."""
+        start_ms, end_ms = _unix_ms(start), _unix_ms(end)
+        span = timedelta(milliseconds=end_ms - start_ms)
+        query = _Query(
+            kind="signal",
+            name=signal.name,
+            promql=signal_query(signal, matchers=self._config.matchers, span=span),
+            at_ms=end_ms,
+            decode=lambda answer: SignalReading(matrix(answer, after_s=start_ms / 1000), answer.server_time),
+        )
+        return await self._ask(query)
+
+    async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
+        """The instant vector of the operator's query. Raises: PrometheusError."""
+        return await self._ask(_Query(kind="demand", name="", promql=promql, at_ms=_unix_ms(at), decode=vector))
+
+    async def close(self) -> None:
+        """Cancel the requests under way and close the connections. Later calls raise RuntimeError."""
+        for attempt in list(self._attempts):
+            attempt.abort()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._connect.close()
+
+    # ---- retrying
+
+    async def _ask(self, query: _Query[_T]) -> _T:
+        budget_s = self._config.timeout.total_seconds()
+        deadline = time.monotonic() + budget_s
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(_may_pass),
+            wait=_pause_s,
+            stop=stop_after_attempt(self._config.attempts) | stop_before_delay(budget_s),
+            reraise=True,
+        )
+        try:
+            return await retrying(self._observed, query, deadline)
+        except PrometheusError as error:
+            error.args = (f"Prometheus at {self._config.base_url}: {error}",)
+            raise
+
+    async def _observed(self, query: _Query[_T], deadline: float) -> _T:
+        started = time.monotonic()
+        self.requests += 1
+        try:
+            value, size_bytes = await self._send(query, deadline)
+        except PrometheusError as error:
+            self._record(query, error.outcome, started)
+            raise
+        self._record(query, QueryOutcome.OK, started, size_bytes)
+        return value
+
+    def _record(self, query: _Query[_T], outcome: QueryOutcome, started: float, size_bytes: int = 0) -> None:
+        seconds = time.monotonic() - started
+        record = QueryRecord(kind=query.kind, name=query.name, outcome=outcome, seconds=seconds, size_bytes=size_bytes)
+        self._observe(record)
+
+    # ---- one request
+
+    async def _send(self, query: _Query[_T], deadline: float) -> tuple[_T, int]:
+        """What the answer says, and its size. The thread is freed when the time is up or the caller gives up."""
+        attempt = AbortableRequest()
+        self._attempts.add(attempt)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await loop.run_in_executor(self._threads, self._request, query, attempt, deadline)
+        except TimeoutError:
+            limit = format_duration(self._config.timeout)
+            raise QueryTimeoutError(f"no complete answer within {limit}; raise timeout or narrow the query") from None
+        finally:
+            attempt.abort()
+            self._attempts.discard(attempt)
+
+    def _request(self, query: _Query[_T], attempt: AbortableRequest, deadline: float) -> tuple[_T, int]:
+        """Runs in a thread. The server gets the timeout; the socket waits slightly longer than the caller."""
+        remaining_s = max(0.001, deadline - time.monotonic())
+        parameters = {
+            **self._config.fixed_parameters,
+            "time": f"{query.at_ms / 1000:.3f}",
+            "timeout": f"{max(1, int(remaining_s * 1000))}ms",
+        }
+        with attempt.running():
+            answer: QueryResult = self._connect.custom_query(
+                query.promql, params=parameters, timeout=remaining_s + _SOCKET_GRACE_S
+            )
+        return query.decode(answer), answer.size_bytes
+
+
+def _unix_ms(instant: datetime) -> int:
+    """Prometheus' time. Rounded down: what is not over yet at `instant` belongs to the next read."""
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether to try again. After a timeout there is no time left to do so."""
+    return isinstance(error, PrometheusError) and error.transient and not isinstance(error, QueryTimeoutError)
+
+
+def _pause_s(state: RetryCallState) -> float:
+    """Random, so that replicas of the scaler do not come back together, and never shorter than the server asks."""
+    error = state.outcome.exception() if state.outcome else None
+    asked_s = error.retry_after_s if isinstance(error, PrometheusError) else 0.0
+    return max(_backoff(state), asked_s)

@@ -1,0 +1,199 @@
+"""What does the body of an answer say? Bytes in, series or a typed failure out; no I/O.
+
+Laws of this file:
+
+* An answer with warnings is partial and is not an answer: what is missing would look like idleness. `infos` say
+  nothing about completeness and are ignored.
+* A series keeps its samples as the bytes they came in until they are read, and its labels only as the key that tells
+  it from others. 10,000 series of 60 samples are then one body of text and 10,000 slices of it.
+* The samples of a range selector are in (start, end], whichever generation of Prometheus answered.
+* A native histogram is no measure of utilisation: a signal that names one is an error with the metric's name, not
+  a series without samples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+from msgspec import Raw, Struct
+
+from scaler.samples.failures import (
+    AccessDeniedError,
+    PartialAnswerError,
+    PrometheusError,
+    ProtocolError,
+    QueryRefusedError,
+    UnavailableError,
+)
+from scaler.samples.source import VectorSample
+
+_TEXT_LIMIT = 500
+"""Characters of a server's own words that an error carries: enough for Prometheus' longest, too few for a page."""
+_TIMESTAMP_RESOLUTION_S = 0.001
+_SERVER_FAULTS = frozenset({"timeout", "canceled", "internal", "unavailable"})
+"""`errorType`s that may be gone a moment later."""
+
+
+class _Envelope(Struct, rename="camel"):
+    status: str
+    data: Raw = Raw(b"null")
+    error_type: str | None = None
+    error: str | None = None
+    warnings: list[str] | None = None
+
+
+class _Data(Struct, rename="camel"):
+    result_type: str
+    result: Raw
+
+
+class _Series(Struct, gc=False):
+    metric: Raw
+    values: Raw = Raw(b"[]")
+    histograms: Raw = Raw(b"[]")
+
+
+class _Element(Struct):
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None
+
+
+_ENVELOPE = msgspec.json.Decoder(_Envelope)
+_DATA = msgspec.json.Decoder(_Data)
+_MATRIX = msgspec.json.Decoder(list[_Series])
+_VECTOR = msgspec.json.Decoder(list[_Element])
+_LABELS = msgspec.json.Decoder(dict[str, str])
+_SAMPLES = msgspec.json.Decoder(list[tuple[float, str]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryResult:
+    """A complete, successful answer whose result is still text."""
+
+    result_type: str
+    result: Raw
+    size_bytes: int
+    server_time: datetime | None = None
+
+
+class MatrixSeries:
+    """One series of a range selector. Implements ports.RawSeries."""
+
+    __slots__ = ("_after_s", "_values", "key")
+
+    def __init__(self, metric: Raw, values: Raw, after_s: float) -> None:
+        self.key = bytes(metric)
+        """The label set as the server wrote it. A copy: a key that is remembered must not keep the whole body."""
+        self._values = values
+        self._after_s = after_s
+
+    def labels(self) -> dict[str, str]:
+        try:
+            return _LABELS.decode(self.key)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"the labels {_clipped(self.key)} cannot be read: {error}") from None
+
+    def samples(self) -> Sequence[tuple[float, float]]:
+        try:
+            return [(at, float(value)) for at, value in _SAMPLES.decode(self._values) if at > self._after_s]
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"the samples of {_clipped(self.key)} cannot be read: {error}") from None
+
+
+def read_answer(body: bytes | bytearray, *, server_time: datetime | None = None) -> QueryResult:
+    """The answer in the body of a response with status 200.
+
+    Raises: PartialAnswerError, ProtocolError, or what an error in the envelope means.
+    """
+    envelope = _envelope(body)
+    if envelope is None:
+        raise ProtocolError(f"the answer is not Prometheus' JSON but {_clipped(body)}; check the URL and its path")
+    if envelope.status != "success":
+        raise _refusal(envelope, http_status=200)
+    if envelope.warnings:
+        words = _clipped("; ".join(envelope.warnings).encode())
+        raise PartialAnswerError(f"the answer came with warnings, so it may be incomplete: {words}")
+    try:
+        data = _DATA.decode(envelope.data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"the answer holds no result: {error}") from None
+    return QueryResult(result_type=data.result_type, result=data.result, size_bytes=len(body), server_time=server_time)
+
+
+def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = False) -> PrometheusError:
+    """What a response with another status than 200 means.
+
+    Thanos answers 422 where one of its stores cannot be reached, which passes; for Prometheus 422 is the query's fault.
+    """
+    envelope = _envelope(body) or _Envelope(status="error", error=_clipped(body) if body else "no explanation")
+    return _refusal(envelope, http_status=http_status, thanos=thanos)
+
+
+def matrix(answer: QueryResult, *, after_s: float) -> list[MatrixSeries]:
+    """The series of a range selector, with their samples later than `after_s` (Unix seconds).
+
+    Raises: ProtocolError where the result is no matrix of plain samples.
+    """
+    _expect(answer, "matrix")
+    try:
+        found = _MATRIX.decode(answer.result)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"the matrix cannot be read: {error}") from None
+    for series in found:
+        if len(series.histograms) > len(b"[]"):
+            raise ProtocolError(
+                f"{_clipped(bytes(series.metric))} is a native histogram, which is no measure of utilisation; "
+                "take its metric out of the signal"
+            )
+    # Half of the finest step decides at the left edge, so that no rounding of floats does.
+    after_s += _TIMESTAMP_RESOLUTION_S / 2
+    return [MatrixSeries(series.metric, series.values, after_s) for series in found]
+
+
+def vector(answer: QueryResult) -> list[VectorSample]:
+    """The elements of an instant vector. Raises: ProtocolError where the result is another type."""
+    _expect(answer, "vector")
+    try:
+        return [_demand(element) for element in _VECTOR.decode(answer.result)]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"the vector cannot be read: {error}") from None
+
+
+def _demand(element: _Element) -> VectorSample:
+    if element.value is None:
+        raise ValueError(f"{element.metric} has no plain value; a demand query may not return histograms")
+    return VectorSample(labels=element.metric, value=float(element.value[1]))
+
+
+def _expect(answer: QueryResult, result_type: str) -> None:
+    if answer.result_type != result_type:
+        advice = "; wrap the query in vector(…)" if answer.result_type == "scalar" else ""
+        raise ProtocolError(f"the query gives a {answer.result_type} where a {result_type} is needed{advice}")
+
+
+def _envelope(body: bytes | bytearray) -> _Envelope | None:
+    try:
+        return _ENVELOPE.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _refusal(envelope: _Envelope, *, http_status: int, thanos: bool = False) -> PrometheusError:
+    kind = envelope.error_type or ""
+    status = f"{http_status} {kind}".strip()
+    words = f"{status}: {_clipped((envelope.error or 'no explanation').encode())}"
+    if http_status in (401, 403):
+        return AccessDeniedError(f"access denied ({words}); check the credentials and the permission to query")
+    if http_status == 404:
+        return ProtocolError(f"no query API there ({words}); check the URL and its path")
+    if http_status in (408, 429) or http_status >= 500 or kind in _SERVER_FAULTS:
+        return UnavailableError(f"the server is not able to answer ({words})")
+    return QueryRefusedError(f"the query was refused ({words})", transient=thanos and http_status == 422)
+
+
+def _clipped(text: bytes | bytearray) -> str:
+    """The beginning of the text on one line."""
+    words = " ".join(bytes(text[: 4 * _TEXT_LIMIT]).decode(errors="replace").split())
+    printable = "".join(char if char.isprintable() else "?" for char in words)
+    return printable if len(printable) <= _TEXT_LIMIT else f"{printable[:_TEXT_LIMIT]}…"

@@ -1,1 +1,0 @@
-"""Settings of the operator: one YAML file, environment variables and flags, validated all at once."""

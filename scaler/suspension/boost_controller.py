@@ -1,0 +1,320 @@
+"""Keeps the priority boosts of idle workloads whose policy is `reclaim: PriorityBoost`, so that Kueue preempts them
+before others. Leader only.
+
+Laws:
+
+* Read → desire (pure, `priority_boost`) → act → observe. A tick reads every ScalableWorkload and every Workload
+  with a boost of this scaler; whatever was missed is seen at the next one. A boost whose ScaledObject or
+  ScalableWorkload is gone is found by its annotation and removed.
+* Where Kueue does not read boosts none is written, and those that are there are removed: if the feature
+  gate is switched on later, Kueue must not find boosts on workloads that have long been busy. Where that is unknown,
+  nothing new is written.
+* Nothing is announced that did not happen, and a problem that persists is one Event.
+
+What Kueue needs, apart from its feature gate: a ClusterQueue that may preempt lower priorities (`withinClusterQueue` or
+`reclaimWithinCohort`), and a boost large enough to get below the priority of the Workloads that wait.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from scaler.clock import SYSTEM_CLOCK, Clock, every
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Decision
+from scaler.decision.decision_cache import DecisionCache, Evaluation, Key
+from scaler.decision.describe import timestamp
+from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
+from scaler.decision.target_state import ObservedWorkload
+from scaler.decision.workloads import observe
+from scaler.errors import KubeError
+from scaler.idleness.reasons import SuspensionEventReason
+from scaler.kube.api_requests import NO_ANSWER
+from scaler.kube.events import ObjectReference
+from scaler.kube.objects import kueue_workloads as kube
+from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
+from scaler.suspension.boost_annotations import BOOSTED, boost_of, is_reconsidered, note, patch
+from scaler.suspension.boost_gate import FeatureGateProbe
+from scaler.suspension.leader_api import PatchApi
+from scaler.suspension.priority_boost import (
+    Boost,
+    BoostIntent,
+    BoostOwner,
+    BoostStep,
+    DesiredBoost,
+    FeatureGate,
+    FeatureGateStatus,
+    PriorityBoost,
+    any_uses_priority_boost,
+    cannot_be_boosted,
+    desire,
+    is_unknown,
+    step,
+    uses_priority_boost,
+)
+from scaler.suspension.reconciler import EventSink, is_conflict
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoostCandidate:
+    """A Workload that is to be boosted or has a boost of this scaler."""
+
+    workload: ObservedWorkload
+    boost: Boost
+    desire: DesiredBoost
+    scalable: ScalableWorkload | None = None
+    """None where its ScalableWorkload is gone."""
+    idle_since: datetime | None = None
+    hint: str = ""
+    """What else has to happen before Kueue acts on the boost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoostTick:
+    """What one tick found and did, for telemetry."""
+
+    at: datetime
+    gate: FeatureGateStatus | None = None
+    """None where it was not probed."""
+    standing: int = 0
+    """Workloads that had a boost of this scaler when the tick began."""
+    steps: tuple[BoostStep, ...] = ()
+    """What was done then."""
+
+
+class PriorityBoostController:
+    """`max_age` is how old the verdicts may be for which a Workload is boosted."""
+
+    name = "priority boost"
+
+    def __init__(
+        self,
+        api: PatchApi,
+        cluster: ClusterState,
+        board: DecisionCache,
+        announcer: EventSink,
+        policy: PriorityBoost,
+        *,
+        max_age: timedelta,
+        interval: timedelta = timedelta(seconds=15),
+        observe: Callable[[BoostTick], None] = lambda _: None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._board = board
+        self._announcer = announcer
+        self._policy = policy
+        self._max_age = max_age
+        self._interval = interval
+        self._observe = observe
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._gate = FeatureGateProbe(api, policy)
+        self._warnings = _Warnings(announcer)
+        self._unknown_since: dict[str, datetime] = {}
+        """By uid of the Workload."""
+
+    async def run(self) -> None:
+        """Tick until cancelled: at every interval, and after every evaluation."""
+        self._unknown_since = {}
+        await every(self._interval, self.tick, self._wake, name=self.name, clock=self._clock)
+
+    def wake(self) -> None:
+        """There is a new evaluation."""
+        self._wake.set()
+
+    async def tick(self, now: datetime) -> BoostTick:
+        """One look at everything. Raises: KubeError where the API does not answer; try again later."""
+        evaluation = self._board.evaluation
+        if evaluation is None:
+            return BoostTick(at=now)
+        self._warnings.begin()
+        self._tell_unboostable(evaluation)
+        cases = self._cases(evaluation, now)
+        idle = next((case.workload for case in cases if case.desire.intent is BoostIntent.SET), None)
+        gate = await self._gate.find(idle, now)
+        steps = [taken for case in cases if (taken := await self._act(self._judged(case, gate), now))]
+        standing = sum(case.boost.holder is BoostOwner.US for case in cases)
+        boosts = BoostTick(at=now, gate=gate, standing=standing, steps=tuple(steps))
+        self._observe(boosts)
+        return boosts
+
+    # -------------------------------------------------------------------------------------------------------- looking
+
+    def _cases(self, evaluation: Evaluation, now: datetime) -> list[BoostCandidate]:
+        """Every Workload that is left to Kueue, and every other one with this scaler's boost annotation."""
+        doubt = self._doubt()
+        claimed: dict[Key, BoostCandidate] = {}
+        for scalable, decisions in self._left_to_kueue(evaluation):
+            if case := self._case(scalable, decisions, doubt, now):
+                claimed[case.workload.namespace, case.workload.name] = case
+        left_behind = (
+            BoostCandidate(workload=observe(each, self._cluster.gpus), boost=boost_of(each), desire=_LEFT_BEHIND)
+            for each in self._cluster.workloads.by_index("boost", BOOSTED)
+            if each.metadata.key not in claimed
+        )
+        cases = [*claimed.values(), *left_behind]
+        seen = {case.workload.uid for case in cases}
+        self._unknown_since = {uid: since for uid, since in self._unknown_since.items() if uid in seen}
+        return cases
+
+    def _left_to_kueue(self, evaluation: Evaluation) -> Iterator[tuple[ScalableWorkload, Sequence[Decision]]]:
+        for scalable in self._cluster.scalable_workloads.items():
+            decisions = evaluation.decisions_on(
+                scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
+            )
+            if scalable.metadata.deletion_timestamp is None and uses_priority_boost(decisions):
+                yield scalable, decisions
+
+    def _case(
+        self, scalable: ScalableWorkload, decisions: Sequence[Decision], doubt: str, now: datetime
+    ) -> BoostCandidate | None:
+        """None where it has no Workload, or another ScalableWorkload acts for that."""
+        found, situation = self._cluster.workload_of(scalable), self._cluster.situation(scalable)
+        workload = situation.workload
+        if found is None or workload is None or situation.taken_by:
+            return None
+        unknown_for = self._unknown_for(workload.uid, is_in_doubt=bool(doubt) or is_unknown(decisions), now=now)
+        return BoostCandidate(
+            workload=workload,
+            boost=boost_of(found),
+            desire=desire(workload, decisions, doubt=doubt, unknown_for=unknown_for),
+            scalable=scalable,
+            idle_since=max((each.idle_since for each in decisions if each.idle_since), default=None),
+            hint=_hint(found),
+        )
+
+    def _unknown_for(self, uid: str, *, is_in_doubt: bool, now: datetime) -> timedelta:
+        if is_in_doubt:
+            return now - self._unknown_since.setdefault(uid, now)
+        self._unknown_since.pop(uid, None)
+        return timedelta(0)
+
+    def _doubt(self) -> str:
+        age = self._board.age or timedelta(0)
+        return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self._max_age else ""
+
+    def _judged(self, case: BoostCandidate, gate: FeatureGateStatus) -> BoostCandidate:
+        """The case, with what is wanted where Kueue does (not) read boosts. Records why an idle one is not boosted."""
+        is_idle = case.desire.intent is BoostIntent.SET
+        if is_idle and case.scalable is not None:
+            self._tell_obstacle(case, ObjectReference.of(SCALABLE_WORKLOAD, case.scalable.metadata), gate)
+        if gate.gate is FeatureGate.OFF and case.desire.intent is not BoostIntent.CLEAR:
+            return replace(case, desire=DesiredBoost(intent=BoostIntent.CLEAR, why=gate.message))
+        if gate.gate is FeatureGate.UNKNOWN and is_idle:
+            return replace(case, desire=DesiredBoost(intent=BoostIntent.LEAVE, why=gate.message))
+        return case
+
+    def _tell_obstacle(self, case: BoostCandidate, about: ObjectReference, gate: FeatureGateStatus) -> None:
+        if case.boost.holder is BoostOwner.OTHER:
+            theirs = f"another client has given Workload {case.workload.name} the priority boost {case.boost.value}"
+            self._warnings.tell(about, SuspensionEventReason.BOOSTED_BY_OTHER, f"idle, but {theirs}; it is not changed")
+        if gate.gate is not FeatureGate.ON:
+            self._warnings.tell(about, _NOT_BOOSTED[gate.gate], f"idle, but not boosted: {gate.message}")
+
+    # --------------------------------------------------------------------------------------------------------- acting
+
+    async def _act(self, case: BoostCandidate, now: datetime) -> BoostStep | None:
+        """The step that was taken; None where there is none, or the API refuses it.
+
+        Raises: KubeError where the API does not answer.
+        """
+        workload, taken = case.workload, step(case.boost, case.desire.intent, value=self._policy.value)
+        if taken is None:
+            return None
+        body = patch(taken, workload, value=self._policy.value, cause=self._cause(case, now))
+        try:
+            await self._api.patch(WORKLOAD.path(workload.namespace, workload.name), body)
+        except KubeError as error:
+            if error.status == NO_ANSWER:
+                raise
+            tell = log.debug if is_conflict(error) else log.warning
+            tell("a priority boost was not changed", step=str(taken), workload=workload.name, error=str(error))
+            return None
+        self._announce(taken, case)
+        return taken
+
+    def _cause(self, case: BoostCandidate, now: datetime) -> str:
+        by = f"ScalableWorkload/{case.scalable.metadata.name}" if case.scalable else ""
+        since = timestamp(case.idle_since)
+        return note(value=self._policy.value, at=timestamp(now), by=by, message=case.desire.why, idleSince=since)
+
+    def _announce(self, taken: BoostStep, case: BoostCandidate) -> None:
+        reason, message = {
+            BoostStep.WRITE: (
+                SuspensionEventReason.PRIORITY_BOOSTED,
+                f"priority boost {self._policy.value}: {case.desire.why}{case.hint}",
+            ),
+            BoostStep.REMOVE: (
+                SuspensionEventReason.PRIORITY_BOOST_REMOVED,
+                f"its priority boost is removed because {case.desire.why}",
+            ),
+            BoostStep.RELEASE_OWNERSHIP: (
+                SuspensionEventReason.PRIORITY_BOOST_RELEASED,
+                "another client has changed its priority boost; it is not changed back",
+            ),
+        }[taken]
+        workload = case.workload
+        observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
+        self._announcer.record(ObjectReference.of(WORKLOAD, observed), reason, message)
+        if case.scalable is not None:
+            self._announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, case.scalable.metadata), reason, message)
+
+    def _tell_unboostable(self, evaluation: Evaluation) -> None:
+        for key, entry in evaluation.entries.items():
+            decisions = (each.decision for each in entry.triggers.values())
+            if is_scalable_workload(entry.target) or not any_uses_priority_boost(decisions):
+                continue
+            scaled_object = self._cluster.scaled_objects.get(*key)
+            if scaled_object is not None:
+                about = ObjectReference.of(SCALED_OBJECT, scaled_object.metadata)
+                self._warnings.tell(
+                    about, SuspensionEventReason.CANNOT_BE_BOOSTED, cannot_be_boosted(str(entry.target))
+                )
+
+
+class _Warnings:
+    """Records a warning Event once for as long as its problem persists."""
+
+    def __init__(self, announcer: EventSink) -> None:
+        self._announcer = announcer
+        self._recorded: dict[tuple[str, str], str] = {}
+        """By uid and reason."""
+        self._previous: dict[tuple[str, str], str] = {}
+
+    def begin(self) -> None:
+        """A new tick begins. A warning that is not repeated in it does not hold any more."""
+        self._recorded, self._previous = {}, self._recorded
+
+    def tell(self, about: ObjectReference, reason: str, message: str) -> None:
+        self._recorded[about.uid, reason] = message
+        if self._previous.get((about.uid, reason)) != message:
+            self._announcer.record(about, reason, message, warning=True)
+
+
+_NOT_BOOSTED = {
+    FeatureGate.OFF: SuspensionEventReason.PRIORITY_BOOST_OFF,
+    FeatureGate.UNKNOWN: SuspensionEventReason.PRIORITY_BOOST_UNKNOWN,
+}
+"""The reason of the Event by what is known of Kueue's feature gate."""
+
+_LEFT_BEHIND = DesiredBoost(
+    intent=BoostIntent.CLEAR, why="no ScaledObject has the policy reclaim: PriorityBoost for it any more"
+)
+
+
+def _hint(workload: kube.Workload) -> str:
+    if is_reconsidered(workload):
+        return ""
+    return (
+        "; it has no WorkloadPriorityClass, so that Kueue looks at gangs that wait in a BestEffortFIFO queue already "
+        "only when something else changes there"
+    )

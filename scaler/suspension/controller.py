@@ -1,0 +1,224 @@
+"""What the leader does while it leads: reconcile every ScalableWorkload that may have changed, and remove wake
+annotations that have taken effect.
+
+Laws:
+
+* Watches and evaluations only say where to look; what is done follows from what is found there.
+* Everything that writes goes through one queue: a failure backs off by object, and when leadership ends all of it ends.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from operator import is_
+from typing import ClassVar, NamedTuple
+
+import structlog
+
+from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
+from scaler.decision.decision import Decision
+from scaler.decision.decision_cache import DecisionCache, Evaluation, Key
+from scaler.decision.describe import prevailing
+from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.decision.target_state import Phase
+from scaler.decision.workloads import owner_key
+from scaler.errors import KubeError
+from scaler.kube.object_cache import Change
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
+from scaler.kube.reflector import Reflector
+from scaler.kube.workqueue import QueueClosed, WorkQueue
+from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
+from scaler.suspension.status import status_digest
+from scaler.suspension.wake_annotations import WakeAnnotationReconciler, has_wake_annotation
+
+log = structlog.get_logger(__name__)
+
+_WORKERS = 4
+_RESYNC = timedelta(minutes=5)
+"""Everything is looked at this often even if nothing seems to have changed."""
+
+_IN_MOTION = frozenset({Phase.SUSPENDING, Phase.RESUMING, Phase.STARTING})
+"""Phases that end with pods. Not every pod names its Workload, so its watch alone would miss some ends."""
+
+
+class ReconcileRequest(NamedTuple):
+    """What is to be looked at: a ScalableWorkload, or a ScaledObject with a wake annotation."""
+
+    resource: Resource
+    key: Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileResult:
+    """One look at one subject, for telemetry."""
+
+    subject: ReconcileRequest
+    seconds: float
+    error: Exception | None
+
+
+@dataclass(kw_only=True)
+class SuspensionController:
+    """The leader's loop over the reflectors that every replica runs."""
+
+    name: ClassVar[str] = "suspension"
+    reconciler: SuspensionReconciler
+    wake_annotations: WakeAnnotationReconciler
+    scaled_objects: Reflector[ScaledObject]
+    scalable_workloads: Reflector[ScalableWorkload]
+    workloads: Reflector[Workload]
+    pods: Reflector[Pod]
+    board: DecisionCache
+    observe: Callable[[ReconcileResult], None] = lambda _: None
+    look_again: timedelta = timedelta(seconds=5)
+    """How soon something in motion is looked at again, whether or not anything was heard of it."""
+    clock: Clock = SYSTEM_CLOCK
+    _queue: WorkQueue[ReconcileRequest] = field(default_factory=WorkQueue[ReconcileRequest], init=False)
+    _decided: Mapping[tuple[str, ScaleTargetRef], tuple[Decision, ...]] = field(default_factory=dict, init=False)
+    """What the evaluation before has decided."""
+    _is_leading: bool = field(default=False, init=False)
+
+    async def run(self) -> None:
+        """Lead until cancelled. What was in work is cancelled too; every write is guarded by what it was based on."""
+        self._queue, self._is_leading = WorkQueue[ReconcileRequest](clock=self.clock), True
+        self._decided = {}
+        with ExitStack() as following:
+            following.callback(self._queue.close)
+            following.callback(self._end)
+            for stop in self._follow():
+                following.callback(stop)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._resync())
+                for _ in range(_WORKERS):
+                    tasks.create_task(self._work())
+
+    def _end(self) -> None:
+        self._is_leading = False
+
+    @property
+    def waiting(self) -> int:
+        """How many subjects wait to be looked at."""
+        return len(self._queue)
+
+    @property
+    def failing(self) -> int:
+        """How many could not be looked after at the last look."""
+        return self._queue.failing
+
+    # ------------------------------------------------------------------------------------------------- where to look
+
+    def _follow(self) -> Iterable[Callable[[], None]]:
+        yield self.scalable_workloads.subscribe(lambda change: self._look_at(change.key))
+        yield self.workloads.subscribe(self._workload_changed)
+        yield self.pods.subscribe(self._pod_changed)
+
+    def _look_at(self, key: Key) -> None:
+        self._queue.add(ReconcileRequest(SCALABLE_WORKLOAD, key))
+
+    def _workload_changed(self, change: Change[Workload]) -> None:
+        workload = change.new or change.old
+        if workload is None:
+            return
+        self._look_at_scaler_of(workload.metadata.key)
+        if owner := owner_key(workload):
+            self._look_at_scaler_of(owner)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        pod = change.new or change.old
+        name = pod.metadata.annotations.get(WORKLOAD_ANNOTATION) if pod else None
+        workload = self.workloads.get(change.key[0], name) if name else None
+        if workload is not None:
+            self._workload_changed(Change(workload.metadata.key, None, workload))
+
+    def _look_at_scaler_of(self, subject: tuple[str, ...]) -> None:
+        for scalable in self.scalable_workloads.by_index("subject", subject):
+            self._look_at(scalable.metadata.key)
+
+    async def _resync(self) -> None:
+        while True:
+            for scalable in self.scalable_workloads.items():
+                self._look_at(scalable.metadata.key)
+            await self.clock.sleep(_RESYNC.total_seconds())
+
+    def wake(self) -> None:
+        """There is a new evaluation: reconcile ScalableWorkloads whose decision has changed, and wake annotations."""
+        evaluation = self.board.evaluation
+        if not self._is_leading or evaluation is None:
+            return
+        for key in self._changed_by(evaluation):
+            self._look_at(key)
+        for scaled_object in filter(has_wake_annotation, self.scaled_objects.items()):
+            self._enqueue_wake(scaled_object)
+
+    def _changed_by(self, evaluation: Evaluation) -> Iterable[Key]:
+        """The ScalableWorkloads of whose decision something is worth a write that was not there before.
+
+        Between ticks single decisions are replaced, and all others are the very same objects.
+        """
+        before, self._decided = self._decided, evaluation.by_target
+        for (namespace, target), decisions in evaluation.by_target.items():
+            known = before.get((namespace, target), ())
+            if not is_scalable_workload(target) or (len(known) == len(decisions) and all(map(is_, known, decisions))):
+                continue
+            if status_digest(prevailing(known)) != status_digest(prevailing(decisions)):
+                yield namespace, target.name
+        for namespace, target in before.keys() - evaluation.by_target.keys():
+            if is_scalable_workload(target):
+                yield namespace, target.name
+
+    def _enqueue_wake(self, scaled_object: ScaledObject) -> None:
+        """Nothing may have changed but the evaluation, so what is backing off goes on doing so."""
+        target, subjects = (
+            scaled_object.spec.scale_target_ref,
+            [ReconcileRequest(SCALED_OBJECT, scaled_object.metadata.key)],
+        )
+        if is_scalable_workload(target):
+            subjects.append(ReconcileRequest(SCALABLE_WORKLOAD, (scaled_object.metadata.namespace, target.name)))
+        for subject in subjects:
+            if not self._queue.failures(subject):
+                self._queue.add(subject)
+
+    # ------------------------------------------------------------------------------------------------------- looking
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                subject = await self._queue.get()
+            except QueueClosed:
+                return
+            try:
+                await self._handle(subject)
+            finally:
+                self._queue.done(subject)
+            await asyncio.sleep(0)
+
+    async def _handle(self, subject: ReconcileRequest) -> None:
+        started = self.clock.monotonic()
+        failure: Exception | None = None
+        about = {"kind": subject.resource.kind, "object": "/".join(subject.key)}
+        try:
+            await self._look(subject)
+            self._queue.forget(subject)
+        except KubeError as error:
+            failure = error
+            wait = self._queue.retry(subject)
+            tell = log.debug if is_conflict(error) else log.warning
+            tell("reconciliation failed", **about, error=str(error), retry_in_seconds=round(wait, 1))
+        except Exception as error:
+            failure = error
+            self._queue.retry(subject)
+            log.exception("reconciliation broke", **about)
+        self.observe(ReconcileResult(subject=subject, seconds=self.clock.monotonic() - started, error=failure))
+
+    async def _look(self, subject: ReconcileRequest) -> None:
+        if subject.resource == SCALED_OBJECT:
+            await self.wake_annotations.reconcile(subject.key)
+        elif await self.reconciler.reconcile(subject.key) in _IN_MOTION:
+            self._queue.add_after(subject, self.look_again.total_seconds())

@@ -1,0 +1,166 @@
+"""The status of a ScalableWorkload: what it shall be, and whether that is worth a write. Pure."""
+
+from collections.abc import Hashable, Mapping
+from datetime import datetime
+from typing import Any
+
+from scaler.decision.decision import Decision, NoAnswer
+from scaler.decision.describe import decision_status, is_warning_due, timestamp
+from scaler.decision.target_state import ObservedWorkload, Phase, TargetState
+from scaler.idleness.verdict import Unknown
+from scaler.kube.objects.core import condition
+from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
+
+_SETTLED = {Phase.RUNNING: 1, Phase.SUSPENDED: 0}
+"""Phases in which a ScalableWorkload is where it was asked to be, if it was asked to be at that number."""
+
+_WORTH_A_WRITE = (
+    "observedGeneration",
+    "replicas",
+    "selector",
+    "workloadName",
+    "workloadUID",
+    "phase",
+    "verdict",
+    "reason",
+    "idleSince",
+    "suspendAt",
+    "warnedAt",
+    "suspendedAt",
+    "resumedAt",
+    "keepUntil",
+)
+"""Fields whose change is written at once. Message and evidence change with every tick and travel along."""
+
+
+_NOTICEABLE = 10
+"""Quiet is shown when it has lasted for this part of `idleAfter`: three minutes of thirty. Work comes in bursts, and a
+status that followed every pause between two samples would be written at every tick, for every busy workload."""
+
+
+def selector_without_pods(scalable: ScalableWorkload) -> str:
+    """A label selector that is not empty and matches no pod.
+
+    The HorizontalPodAutoscaler that KEDA creates refuses an empty one, and refuses the pods' own one where another
+    autoscaler already selects them.
+    """
+    return f"idlegpu.io/scalable-workload={scalable.metadata.uid}"
+
+
+def desired_status(
+    scalable: ScalableWorkload,
+    state: TargetState,
+    workload: ObservedWorkload | None,
+    decision: Decision | None,
+    *,
+    is_evaluated: bool = True,
+    now: datetime,
+) -> dict[str, Any]:
+    """The whole status. An absent field is None, so that a merge patch removes it.
+
+    Before the first evaluation of this process nothing is said about a decision, so that the one in the status stays:
+    it is the last of the process before, which KEDA may be acting on.
+    """
+    return {
+        "observedGeneration": scalable.metadata.generation,
+        "replicas": state.admitted_replicas,
+        "selector": selector_without_pods(scalable),
+        "phase": str(state.phase),
+        **_binding(scalable.status, workload),
+        **(_decided(decision) if is_evaluated else {}),
+        **_times(scalable, workload, decision, now=now),
+        "conditions": [_ready(scalable, state, now=now)],
+    }
+
+
+def _decided(decision: Decision | None) -> dict[str, Any]:
+    idle_since, suspend_at = _quiet_times(decision)
+    return decision_status(decision) | {"idleSince": timestamp(idle_since), "suspendAt": timestamp(suspend_at)}
+
+
+def _quiet_times(decision: Decision | None) -> tuple[datetime | None, datetime | None]:
+    """Since when its GPUs are quiet and until when they may be; both None before that is noticeable."""
+    if decision is None or decision.idle_since is None:
+        return None, None
+    is_noticeable = decision.decided_at - decision.idle_since >= decision.policy.window / _NOTICEABLE
+    return (decision.idle_since, decision.suspend_at) if is_noticeable else (None, None)
+
+
+def status_digest(decision: Decision | None) -> Hashable:
+    """What of a decision is worth a write as soon as it changes; the rest travels along."""
+    if decision is None:
+        return None
+    reason, keep_until = str(decision.answer.reason), decision.policy.keep_until
+    return reason, _quiet_times(decision), is_warning_due(decision), keep_until
+
+
+def _binding(status: ScalableWorkloadStatus, workload: ObservedWorkload | None) -> dict[str, Any]:
+    """The Workload it is bound to; the last one stays named when it vanished, so that its absence means something."""
+    if workload is None:
+        return {"workloadName": status.workload_name or None, "workloadUID": status.workload_uid or None}
+    return {"workloadName": workload.name, "workloadUID": workload.uid}
+
+
+def _times(
+    scalable: ScalableWorkload, workload: ObservedWorkload | None, decision: Decision | None, *, now: datetime
+) -> dict[str, str | None]:
+    status = scalable.status
+    suspended_at = (workload.suspended_at if workload else None) or status.suspended_at
+    resumed_at = status.resumed_at
+    # At 0 an active Workload is one that Kueue has recreated, and that is about to be deactivated again.
+    is_active = workload is not None and workload.active and scalable.spec.replicas > 0
+    if is_active and suspended_at and (resumed_at is None or resumed_at < suspended_at):
+        resumed_at = now
+    return {
+        "suspendedAt": timestamp(suspended_at),
+        "resumedAt": timestamp(resumed_at),
+        "warnedAt": timestamp(_warned_at(status, decision, now=now)),
+    }
+
+
+def _warned_at(status: ScalableWorkloadStatus, decision: Decision | None, *, now: datetime) -> datetime | None:
+    """When its owner was warned of the suspension that is near; forgotten as soon as work is seen."""
+    if decision is None or (decision.idle_since is None and _is_unknown(decision)):
+        return status.warned_at
+    if decision.idle_since is None:
+        return None
+    if status.warned_at and status.warned_at >= decision.idle_since:
+        return status.warned_at
+    return now if is_warning_due(decision) else None
+
+
+def _is_unknown(decision: Decision) -> bool:
+    """Whether it is unknown what the GPUs do: Unknown is not Busy."""
+    is_doubted = decision.verdict is not None and isinstance(decision.verdict.verdict, Unknown)
+    return is_doubted or isinstance(decision.answer, NoAnswer)
+
+
+def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:
+    settled = _SETTLED.get(state.phase) == scalable.spec.replicas
+    word = "True" if settled else "False"
+    before = condition(scalable.status.conditions, "Ready")
+    since = before.last_transition_time if before and before.status == word else None
+    return {
+        "type": "Ready",
+        "status": word,
+        "reason": str(state.phase),
+        "message": state.message,
+        "observedGeneration": scalable.metadata.generation,
+        "lastTransitionTime": timestamp(since or now),
+    }
+
+
+def is_worth_writing(current: ScalableWorkloadStatus, desired: Mapping[str, Any]) -> bool:
+    """Whether a field changed that is written without delay."""
+    return any(_written(current, name) != (desired[name] or None) for name in _WORTH_A_WRITE if name in desired)
+
+
+def _written(status: ScalableWorkloadStatus, name: str) -> Any:
+    value = getattr(status, _ATTRIBUTES[name])
+    return timestamp(value) if isinstance(value, datetime) else value or None
+
+
+_ATTRIBUTES = {
+    name: "workload_uid" if name == "workloadUID" else "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+    for name in _WORTH_A_WRITE
+}

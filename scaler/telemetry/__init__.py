@@ -1,1 +1,0 @@
-"""What this program tells about itself: metrics, logs, and pages over HTTP."""

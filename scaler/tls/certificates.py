@@ -1,0 +1,138 @@
+"""What does a certificate say: for which names, from when and until when? X.509 in PEM or DER → a value.
+
+Laws of this file:
+
+* It reads and does not verify: signatures and chains are left to the TLS libraries. What it says decides about messages
+  and metrics, never about trust.
+* Names are compared as Go does, because KEDA is written in Go: an address only with addresses, a wildcard for the
+  whole first label and only for one, and never the common name, however well it fits.
+
+`idle-gpu-scaler.gpus.svc` and a certificate for `*.gpus.svc` fit; `a.idle-gpu-scaler.gpus.svc` does not, and neither
+does `gpus.svc`. The common name alone fits nothing, so such a certificate has no names at all.
+
+Source: Go, crypto/x509/verify.go.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_PEM = b"-----BEGIN CERTIFICATE-----"
+_FOR_SERVERS = frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
+_MALFORMED = (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What one certificate says of itself."""
+
+    not_before: datetime
+    not_after: datetime
+    common_name: str = ""
+    dns_names: tuple[str, ...] = ()
+    addresses: tuple[IPv4Address | IPv6Address, ...] = ()
+    other_names: tuple[str, ...] = ()
+    """URIs and mail addresses."""
+    is_self_issued: bool = False
+    is_for_servers: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All alternative names, as they are written in settings and messages."""
+        return (*self.dns_names, *map(str, self.addresses), *self.other_names)
+
+    def is_for(self, host: str) -> bool:
+        """Whether Go would accept it from a server of that name."""
+        try:
+            return ip_address(host.strip("[]")) in self.addresses
+        except ValueError:
+            return any(_fits(pattern, host) for pattern in self.dns_names)
+
+
+def _fits(pattern: str, host: str) -> bool:
+    expected, given = pattern.lower().split("."), host.lower().removesuffix(".").split(".")
+    if len(expected) != len(given) or not all(given):
+        return False
+    return expected == given or (expected[0] == "*" and len(expected) > 1 and expected[1:] == given[1:])
+
+
+def certificates_in(pem: bytes) -> tuple[Certificate, ...]:
+    """Every certificate in the text, in its order; what is between them, such as a key, is skipped.
+
+    Raises: ValueError where one of them cannot be read.
+    """
+    return tuple(map(parse, ders_in(pem)))
+
+
+def ders_in(pem: bytes) -> list[bytes]:
+    """Every certificate in the text as DER. Raises: ValueError where one of them cannot be read."""
+    if _PEM not in pem:
+        return []
+    try:
+        return [each.public_bytes(Encoding.DER) for each in x509.load_pem_x509_certificates(pem)]
+    except _MALFORMED:
+        raise _UNREADABLE from None
+
+
+_UNREADABLE = ValueError("a certificate in it cannot be read; was it cut off?")
+
+
+def parse(der: bytes) -> Certificate:
+    """Raises: ValueError for what is not a certificate."""
+    try:
+        found = x509.load_der_x509_certificate(der)
+        names, usage = _alternative_names(found.extensions), _extended_key_usage(found.extensions)
+        common_names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        others = (x509.UniformResourceIdentifier, x509.RFC822Name)
+        return Certificate(
+            not_before=found.not_valid_before_utc,
+            not_after=found.not_valid_after_utc,
+            common_name=str(common_names[-1].value) if common_names else "",  # the last one is the most specific
+            dns_names=tuple(names.get_values_for_type(x509.DNSName)),
+            addresses=tuple(
+                each
+                for each in names.get_values_for_type(x509.IPAddress)
+                if isinstance(each, IPv4Address | IPv6Address)
+            ),
+            other_names=tuple(name for kind in others for name in names.get_values_for_type(kind)),
+            is_self_issued=found.issuer == found.subject,
+            is_for_servers=usage is None or not _FOR_SERVERS.isdisjoint(usage),
+        )
+    except _MALFORMED:
+        raise _UNREADABLE from None
+
+
+def _alternative_names(extensions: x509.Extensions) -> x509.SubjectAlternativeName:
+    try:
+        return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return x509.SubjectAlternativeName([])
+
+
+def _extended_key_usage(extensions: x509.Extensions) -> x509.ExtendedKeyUsage | None:
+    try:
+        return extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def is_expired(certificate: Certificate, now: datetime) -> bool:
+    return now > certificate.not_after
+
+
+def is_not_yet_valid(certificate: Certificate, now: datetime) -> bool:
+    return now < certificate.not_before
+
+
+def is_renewal_overdue(certificate: Certificate, now: datetime) -> bool:
+    """Whether less than a sixth of its lifetime is left, or a week of a longer one.
+
+    cert-manager renews after two thirds of the lifetime, OpenShift a year before the end. A sixth of 90 days would be
+    15 days, too early a warning for a renewal by hand, so it is 7 days from 42 days of lifetime on.
+    """
+    lifetime = certificate.not_after - certificate.not_before
+    return certificate.not_after - now < min(lifetime / 6, timedelta(days=7))

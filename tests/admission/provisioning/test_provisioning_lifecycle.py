@@ -1,0 +1,422 @@
+"""ProvisioningRequests of one gang: the table cell by cell, and its laws in random lives."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from builders import NOON, at, minutes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.admission.policy import Amount, AtLimit, OnCapacityRevoked, ProvisioningPolicy, Retry, Withdraw
+from scaler.admission.provisioning.lifecycle import (
+    LOST,
+    ObservedRequest,
+    ProvisioningInputs,
+    ProvisioningStep,
+    RequestSpec,
+    RequestState,
+    ReservationStage,
+    StepKind,
+    next_step,
+)
+
+CLASS = "check-capacity.autoscaling.x-k8s.io"
+POLICY = ProvisioningPolicy(provisioning_class=CLASS, retry=Retry(limit=2))
+ASK = RequestSpec(reserved_at=NOON, provisioning_class=CLASS)
+
+FITS = ProvisioningInputs(stage=ReservationStage.WAITING, spec=ASK)
+LACKS = replace(FITS, missing=8)
+SERVED = replace(LACKS, reuse="plan p frees 8 GPUs")
+STARTED = ProvisioningInputs(stage=ReservationStage.STARTED, spec=ASK, consumes="r-1")
+GONE = ProvisioningInputs(stage=ReservationStage.GONE)
+
+
+def request(attempt: int = 1, state: RequestState = RequestState.NEW, **fields: Any) -> ObservedRequest:
+    """A request made for this gang, in that state since noon."""
+    filled: dict[str, Any] = {"name": f"r-{attempt}", "uid": f"u-{attempt}", "spec": ASK, "since": NOON} | fields
+    return ObservedRequest(attempt=attempt, state=state, **filled)
+
+
+def step(
+    gang: ProvisioningInputs,
+    *requests: ObservedRequest,
+    policy: ProvisioningPolicy | None = POLICY,
+    now: datetime = NOON,
+) -> ProvisioningStep:
+    return next_step(gang, requests, policy, now)
+
+
+MISSING_ONLY = replace(POLICY, amount=Amount.MISSING)
+OTHER_ASK = replace(ASK, reserved_at=at(-60))
+
+TABLE: dict[str, tuple[list[ObservedRequest], tuple[StepKind, StepKind, StepKind], ProvisioningPolicy, datetime]] = {
+    "one is being deleted": ([request(is_ending=True)], (StepKind.WAIT,) * 3, POLICY, NOON),
+    "one was made for another reservation": ([request(spec=OTHER_ASK)], (StepKind.REMOVE,) * 3, POLICY, NOON),
+    "one was made for another class": (
+        [request(spec=replace(ASK, provisioning_class="other"))],
+        (StepKind.REMOVE,) * 3,
+        POLICY,
+        NOON,
+    ),
+    "one was made with other parameters": (
+        [request(state=RequestState.PROVISIONED, spec=replace(ASK, parameters={"a": "1"}))],
+        (StepKind.REMOVE,) * 3,
+        POLICY,
+        NOON,
+    ),
+    "nobody can read which attempt it was": ([request(attempt=0)], (StepKind.REMOVE,) * 3, POLICY, NOON),
+    "none": ([], (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE), POLICY, NOON),
+    "new": ([request()], (StepKind.WAIT,) * 3, POLICY, NOON),
+    "accepted": ([request(state=RequestState.ACCEPTED)], (StepKind.WAIT,) * 3, POLICY, NOON),
+    "provisioned for the gang": ([request(state=RequestState.PROVISIONED)], (StepKind.PROVISIONED,) * 3, POLICY, NOON),
+    "provisioned for what was missing": (
+        [request(state=RequestState.PROVISIONED)],
+        (StepKind.PROVISIONED, StepKind.WAIT, StepKind.WAIT),
+        MISSING_ONLY,
+        NOON,
+    ),
+    "provisioned for the gang, and late": (
+        [request(state=RequestState.PROVISIONED)],
+        (StepKind.PROVISIONED, StepKind.PROVISIONED, StepKind.BACK_OFF),
+        POLICY,
+        at(659),
+    ),
+    "provisioned for the gang, late, and the pause is over": (
+        [request(state=RequestState.PROVISIONED)],
+        (StepKind.PROVISIONED, StepKind.PROVISIONED, StepKind.CREATE),
+        POLICY,
+        at(660),
+    ),
+    "failed a moment ago": (
+        [request(state=RequestState.FAILED)],
+        (StepKind.NOTHING, StepKind.BACK_OFF, StepKind.BACK_OFF),
+        POLICY,
+        at(59),
+    ),
+    "failed a minute ago": (
+        [request(state=RequestState.FAILED)],
+        (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
+        POLICY,
+        at(60),
+    ),
+    "booking expired a moment ago": (
+        [request(state=RequestState.BOOKING_EXPIRED)],
+        (StepKind.NOTHING, StepKind.BACK_OFF, StepKind.BACK_OFF),
+        POLICY,
+        at(59),
+    ),
+    "booking expired a minute ago": (
+        [request(state=RequestState.BOOKING_EXPIRED)],
+        (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
+        POLICY,
+        at(60),
+    ),
+    "capacity revoked a minute ago": (
+        [request(state=RequestState.CAPACITY_REVOKED)],
+        (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
+        POLICY,
+        at(60),
+    ),
+    "the last one failed": (
+        [request(state=RequestState.FAILED), request(2, RequestState.FAILED), request(3, RequestState.FAILED)],
+        (StepKind.NOTHING, StepKind.WAIT, StepKind.AT_LIMIT),
+        POLICY,
+        NOON,
+    ),
+    "the last one failed a moment ago, and the gang shall yield": (
+        [request(3, RequestState.FAILED)],
+        (StepKind.NOTHING, StepKind.BACK_OFF, StepKind.BACK_OFF),
+        replace(POLICY, at_limit=AtLimit.YIELD),
+        at(4 * 60 - 1),
+    ),
+    "the last one failed some time ago, and the gang shall yield": (
+        [request(3, RequestState.FAILED)],
+        (StepKind.NOTHING, StepKind.WAIT, StepKind.AT_LIMIT),
+        replace(POLICY, at_limit=AtLimit.YIELD),
+        at(4 * 60),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_a_gang_that_waits_does_as_the_table_says(row: str) -> None:
+    requests, expected, policy, now = TABLE[row]
+    found = tuple(step(gang, *requests, policy=policy, now=now).kind for gang in (FITS, SERVED, LACKS))
+    assert found == expected
+
+
+def test_the_first_request_is_attempt_1_and_each_further_one_the_next() -> None:
+    assert step(LACKS).attempt == 1
+    lost = [request(state=RequestState.FAILED), request(2, RequestState.BOOKING_EXPIRED)]
+    assert step(LACKS, *lost, now=at(120)).attempt == 3
+
+
+def test_the_worked_example_of_the_table() -> None:
+    """Limit 2, base 60 s: pauses of 60 s and 120 s, and after the third failure none."""
+    first = request(1, RequestState.FAILED, since=at(0))
+    assert (step(LACKS, first, now=at(1)).kind, step(LACKS, first, now=at(1)).until) == (StepKind.BACK_OFF, at(60))
+    assert step(LACKS, first, now=at(60)).kind is StepKind.CREATE
+    second = request(2, RequestState.FAILED, since=at(300))
+    assert step(LACKS, first, second, now=at(301)).until == at(420)
+    assert step(LACKS, first, second, now=at(420)).attempt == 3
+    third = request(3, RequestState.FAILED, since=at(500), message="no capacity in zone")
+    held = step(LACKS, first, second, third, now=at(501))
+    assert (held.kind, held.is_yielding) == (StepKind.AT_LIMIT, False)
+    assert "no capacity in zone" in held.message
+
+
+def test_a_gang_at_the_limit_yields_where_the_policy_says_so() -> None:
+    yielding = replace(POLICY, at_limit=AtLimit.YIELD, retry=Retry(limit=0))
+    assert step(LACKS, request(state=RequestState.FAILED), policy=yielding, now=at(60)).is_yielding
+
+
+def test_nodes_are_not_asked_for_before_reuse_has_had_its_time() -> None:
+    patient = replace(POLICY, after=minutes(2))
+    waiting = step(LACKS, policy=patient, now=at(119))
+    assert (waiting.kind, waiting.until) == (StepKind.WAIT, at(120))
+    assert step(LACKS, policy=patient, now=at(120)).kind is StepKind.CREATE
+
+
+def test_an_accepted_request_tells_when_nodes_are_expected() -> None:
+    accepted = request(state=RequestState.ACCEPTED, message="ETA: 12:30", eta=at(1800))
+    assert (step(LACKS, accepted).message, step(LACKS, accepted).until) == ("ETA: 12:30", at(1800))
+
+
+def test_an_autoscaler_that_never_answers_is_named() -> None:
+    silent = step(LACKS, request(), now=at(300))
+    assert silent.kind is StepKind.WAIT
+    assert CLASS in silent.message
+    assert CLASS not in step(LACKS, request(), now=at(299)).message
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_while_nothing_happens_the_words_stay_the_same(row: str) -> None:
+    """Else the gang's status would be written at every look."""
+    requests, _, policy, now = TABLE[row]
+    patient = replace(policy, after=minutes(60))
+    for gang in (FITS, SERVED, LACKS):
+        for follows in (policy, patient):
+            found, later = (step(gang, *requests, policy=follows, now=now + timedelta(seconds=s)) for s in (600, 601))
+            assert found == later
+
+
+@pytest.mark.parametrize("state", [state for state in RequestState if state is not RequestState.CAPACITY_REVOKED])
+def test_nothing_but_revoked_capacity_matters_to_a_gang_that_has_started(state: RequestState) -> None:
+    assert step(STARTED, request(state=state)).kind is StepKind.NOTHING
+    assert step(STARTED).kind is StepKind.NOTHING
+
+
+def test_revoked_capacity_evicts_unless_the_policy_ignores_it() -> None:
+    revoked = request(state=RequestState.CAPACITY_REVOKED, message="maintenance")
+    found = step(STARTED, revoked)
+    assert (found.kind, found.message) == (StepKind.REVOKED, "its nodes are revoked: CapacityRevoked: maintenance")
+    ignoring = replace(POLICY, on_capacity_revoked=OnCapacityRevoked.IGNORE)
+    assert step(STARTED, revoked, policy=ignoring).kind is StepKind.NOTHING
+    assert step(STARTED, revoked, policy=None).kind is StepKind.REVOKED
+
+
+def test_revoked_capacity_of_a_request_that_is_not_consumed_evicts_nobody() -> None:
+    assert step(replace(STARTED, consumes=""), request(state=RequestState.CAPACITY_REVOKED)).kind is StepKind.REMOVE
+
+
+def names(found: ProvisioningStep) -> list[str]:
+    assert found.kind is StepKind.REMOVE
+    return [each.name for each in found.remove]
+
+
+def test_a_gang_that_has_started_keeps_only_what_it_consumes() -> None:
+    requests = [request(1, RequestState.PROVISIONED), request(2, RequestState.FAILED), request(3)]
+    assert names(step(STARTED, *requests)) == ["r-2", "r-3"]
+
+
+def test_an_open_request_is_withdrawn_once_the_gang_has_started_without_it() -> None:
+    without = replace(STARTED, consumes="")
+    assert names(step(without, request(state=RequestState.ACCEPTED))) == ["r-1"]
+    never = replace(POLICY, withdraw=Withdraw.NEVER)
+    assert step(without, request(state=RequestState.ACCEPTED), policy=never).kind is StepKind.NOTHING
+    assert names(step(without, request(state=RequestState.FAILED), policy=never)) == ["r-1"]
+
+
+@pytest.mark.parametrize("state", RequestState)
+def test_a_gang_that_is_gone_keeps_no_request(state: RequestState) -> None:
+    assert names(step(GONE, request(state=state), request(2, is_ending=True))) == ["r-1"]
+    assert step(GONE, request(is_ending=True)).kind is StepKind.NOTHING
+
+
+def test_what_was_asked_for_is_withdrawn_when_the_policy_asks_nobody_any_more() -> None:
+    assert names(step(replace(LACKS, spec=None), request(), policy=None)) == ["r-1"]
+    assert step(replace(LACKS, spec=None), policy=None).kind is StepKind.NOTHING
+
+
+def test_of_two_open_requests_the_older_one_goes() -> None:
+    assert names(step(LACKS, request(1), request(2))) == ["r-1"]
+
+
+# ----------------------------------------------------------------------------------------------------------- its laws
+
+
+@dataclass
+class Life:
+    """A gang, an autoscaler and us, in a world in which the API does at once what is asked."""
+
+    policy: ProvisioningPolicy
+    gang: ProvisioningInputs = LACKS
+    now: datetime = NOON
+    requests: dict[str, ObservedRequest] = field(default_factory=dict)
+    made: int = 0
+
+    def look(self) -> ProvisioningStep:
+        """One look of ours, held to the laws."""
+        requests = list(self.requests.values())
+        found = next_step(self.gang, requests, self.policy, self.now)
+        shuffled = random.Random(len(requests)).sample(requests, len(requests))
+        assert next_step(self.gang, shuffled, self.policy, self.now) == found, "order is not meaningful"
+        if found.kind is StepKind.CREATE:
+            self._create(found)
+        for each in found.remove:
+            assert each.name != self.gang.consumes or self.gang.stage is not ReservationStage.STARTED, (
+                "consumed ones stay"
+            )
+            del self.requests[each.name]
+        self._check()
+        return found
+
+    def _create(self, found: ProvisioningStep) -> None:
+        gang, mine = self.gang, [each for each in self.requests.values() if each.spec == self.gang.spec]
+        assert gang.stage is ReservationStage.WAITING, "nothing is asked for a gang without reservation"
+        assert gang.missing, "nothing is asked for a gang that fits"
+        assert not gang.reuse, "nothing is asked for while GPUs are being freed"
+        assert gang.spec is not None
+        assert gang.spec.reserved_at is not None
+        assert self.now >= gang.spec.reserved_at + self.policy.after, "reuse comes first"
+        newest = max(mine, key=lambda each: each.attempt, default=None)
+        assert found.attempt == (newest.attempt if newest else 0) + 1, "attempts have no gaps"
+        if newest:
+            assert self.now >= newest.since + self.policy.retry.pause_after(newest.attempt), "pauses are kept"
+        self.made += 1
+        name = f"r-{self.made}"
+        self.requests[name] = ObservedRequest(
+            name=name, uid=name, attempt=found.attempt, spec=gang.spec, state=RequestState.NEW, since=self.now
+        )
+
+    def _check(self) -> None:
+        mine = [each for each in self.requests.values() if each.spec == self.gang.spec]
+        if self.gang.stage is ReservationStage.WAITING:
+            is_open = [each.state not in LOST and not each.is_late(self.now) for each in mine]
+            assert sum(is_open) <= 1, "one is open at a time"
+        assert all(each.attempt <= self.policy.retry.limit + 1 for each in mine), "attempts are bounded"
+
+    # ------------------------------------------------------------------------------------------------- what happens
+
+    def wait(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def answer(self, state: RequestState) -> None:
+        """The autoscaler says something about the request that is open."""
+        for name, each in self.requests.items():
+            if each.state not in LOST:
+                self.requests[name] = replace(each, state=state, since=self.now)
+
+    def settle(self) -> None:
+        found = self.look()
+        looks = 1
+        while found.kind in (StepKind.CREATE, StepKind.REMOVE):
+            found, looks = self.look(), looks + 1
+            assert looks <= 4, "nothing is done and undone for ever"
+        if found.kind is StepKind.PROVISIONED and found.request:
+            self.gang = replace(self.gang, stage=ReservationStage.STARTED, consumes=found.request.name)
+        if found.kind is StepKind.REVOKED or found.is_yielding:
+            self.evict()
+
+    def start(self) -> None:
+        """It starts on what is free."""
+        if self.gang.stage is ReservationStage.WAITING and not self.gang.missing:
+            self.gang = replace(self.gang, stage=ReservationStage.STARTED, consumes="")
+
+    def evict(self) -> None:
+        self.gang = ProvisioningInputs(stage=ReservationStage.GONE)
+
+    def reserve(self) -> None:
+        if self.gang.stage is ReservationStage.GONE:
+            self.wait(1)
+            ask = RequestSpec(reserved_at=self.now, provisioning_class=self.policy.provisioning_class)
+            self.gang = ProvisioningInputs(stage=ReservationStage.WAITING, spec=ask, missing=8)
+
+    def delete_by_hand(self) -> None:
+        if self.requests:
+            self.requests.pop(max(self.requests))
+
+    def lack(self, missing: int, reuse: str) -> None:
+        if self.gang.stage is ReservationStage.WAITING:
+            self.gang = replace(self.gang, missing=missing, reuse=reuse)
+
+
+Event = Callable[[Life], None]
+events: st.SearchStrategy[Event] = st.one_of(
+    st.integers(1, 4000).map(lambda seconds: lambda life: life.wait(seconds)),
+    st.sampled_from([state for state in RequestState if state is not RequestState.NEW]).map(
+        lambda state: lambda life: life.answer(state)
+    ),
+    st.sampled_from([(0, ""), (8, ""), (8, "a plan")]).map(lambda lack: lambda life: life.lack(*lack)),
+    st.sampled_from([Life.start, Life.evict, Life.reserve, Life.delete_by_hand]),
+)
+policies = st.builds(
+    ProvisioningPolicy,
+    provisioning_class=st.just(CLASS),
+    amount=st.sampled_from(Amount),
+    withdraw=st.sampled_from(Withdraw),
+    at_limit=st.sampled_from(AtLimit),
+    on_capacity_revoked=st.sampled_from(OnCapacityRevoked),
+    after=st.sampled_from([timedelta(0), minutes(1)]),
+    retry=st.builds(Retry, limit=st.integers(0, 3)),
+)
+
+
+@given(policies, st.lists(events, max_size=25))
+@settings(max_examples=300, deadline=None)
+def test_whatever_happens_the_laws_hold(policy: ProvisioningPolicy, happens: list[Event]) -> None:
+    life = Life(policy=policy)
+    life.settle()
+    for event in happens:
+        event(life)
+        life.settle()
+
+
+@given(policies, st.lists(events, max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_a_gang_that_lacks_nodes_gets_them_from_an_autoscaler_that_has_them(
+    policy: ProvisioningPolicy, happens: list[Event]
+) -> None:
+    """Whatever was before: once requests are granted, the gang starts, unless it has used up its attempts."""
+    life = Life(policy=replace(policy, amount=Amount.GANG))
+    for event in happens:
+        event(life)
+        life.settle()
+    life.reserve()
+    life.lack(8, "")
+    for _ in range(6):
+        life.settle()
+        life.answer(RequestState.PROVISIONED)
+        life.settle()
+        life.wait(1800)
+        life.reserve()
+    is_spent = life.look().kind is StepKind.AT_LIMIT
+    assert life.gang.stage is ReservationStage.STARTED or is_spent
+
+
+@pytest.mark.parametrize(
+    ("eta", "late_after"),
+    [(None, 10), (at(5 * 60), 10), (at(25 * 60), 25), (at(48 * 3600), 60)],
+    ids=["no time was named", "one that is near", "one that is further off", "one in two days"],
+)
+def test_nodes_are_counted_on_for_a_while_and_not_for_ever(eta, late_after):
+    """Ten minutes after the last sign of the autoscaler, or at the time that it has named, within an hour."""
+    accepted = request(state=RequestState.ACCEPTED, eta=eta)
+    assert not step(LACKS, accepted, now=NOON + minutes(late_after) - timedelta(seconds=1)).is_late
+    late = step(LACKS, accepted, now=NOON + minutes(late_after))
+    assert late.is_late
+    assert late.kind is StepKind.WAIT

@@ -1,0 +1,804 @@
+"""The gate in virtual time: who is held, for what, who is let go, and what a restart at any moment changes."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from scaler_sandbox.conditions import timestamp
+from scaler_sandbox.kinds import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    JOB,
+    LOCAL_QUEUE,
+    NODE,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+    WORKLOAD_PRIORITY_CLASS,
+)
+from sim.cluster import CHECK, GPU, HOST, SimCluster
+from sim.provisioning_cluster import ProvisioningCluster, failing
+
+from scaler.admission.workload import YIELDED_ANNOTATION
+from scaler.errors import KubeError
+from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
+from scaler.kube.reflector import Absent, Disconnected
+from scaler.suspension.leader_api import NOT_LEADING
+
+PROVISIONS = {"provisioning": {"className": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}}
+
+
+async def test_a_gang_that_fits_starts_at_once():
+    town = SimCluster({"a": 8, "b": 8})
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    assert town.is_running("gang")
+    assert town.says("gang") == "Ready: fits whole: 2 pods on 2 nodes (a, b)"
+    assert town.told.reasons("gang") == ["AdmissionCheckReady"]
+
+
+async def test_what_was_written_counts_until_the_copy_shows_it_or_something_newer():
+    town = SimCluster({"a": 4})
+    town.submit("gang", gpus=8)
+    await town.passes(1)
+    name = town.workload("gang")["metadata"]["name"]
+    before = town.view.workload(f"ns/{name}")
+    assert before is not None
+    town.change(WORKLOAD, name, {"spec": {"active": False}})
+    town.view.remember(decode(Workload, await town.api.get(WORKLOAD.path("ns", name))))
+    assert is_active(town, name) is False
+    town.follow()
+    town.view.remember(before)
+    assert is_active(town, name) is False, "an answer that is heard late"
+    town.change(WORKLOAD, name, {"spec": {"active": True}})
+    town.follow()
+    assert is_active(town, name) is True
+
+
+def is_active(town: SimCluster, name: str) -> bool | None:
+    found = town.view.workload(f"ns/{name}")
+    return found.spec.active if found is not None else None
+
+
+RESERVED_ANEW: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a moment later": lambda status: status["conditions"][0].update(lastTransitionTime="2026-11-20T12:09:00Z"),
+    "within the same second, on another flavor": lambda status: status["admission"]["podSetAssignments"][0].update(
+        flavors={GPU: "other"}
+    ),
+}
+
+
+@pytest.mark.parametrize("happens", RESERVED_ANEW.values(), ids=RESERVED_ANEW)
+async def test_who_has_lost_its_quota_and_got_other_quota_is_not_let_go_by_the_places_that_it_had_before(happens):
+    """The copy does not show it yet. What was found for the earlier reservation says nothing of this one."""
+    town = SimCluster({"a": 8})
+    await town.passes(1)
+    town.submit("gang", gpus=8)
+    await town.passes(0, gate=False)
+    workload = town.workload("gang")
+    status = json.loads(json.dumps(workload["status"]))
+    assert status["conditions"][0]["type"] == "QuotaReserved"
+    happens(status)
+    town.change(WORKLOAD, workload["metadata"]["name"], {"status": status}, "status")
+    await town.gate.tick(town.client.now)
+    assert town.says("gang") == "Pending: "
+    town.follow()
+    await town.gate.tick(town.client.now)
+    assert town.says("gang") != "Pending: "
+
+
+# -------------------------------------------------------------------------------------------------------- pods that end
+
+
+async def test_a_gang_stays_out_until_the_last_pod_of_its_plans_victims_has_ended():
+    town = SimCluster({"a": 8, "b": 8, "c": 8}, quota=16)
+    town.termination["victim"] = 90.0
+    town.submit("victim", pods=2, gpus=8)
+    await town.passes(2)
+    assert town.is_running("victim")
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    assert not town.holds_quota("gang")
+    town.deactivate("victim", for_gang="gang")
+    await town.passes(5)
+    assert town.holds_quota("gang"), "Kueue gives the quota away at once"
+    victim = town.workload("victim")["metadata"]["name"]
+    assert town.says("gang") == f"Pending: waits for 2 pods of ns/{victim} (terminating since 12:00:03 UTC)"
+    await town.passes(80)
+    assert not town.is_admitted("gang")
+    await town.passes(10)
+    assert town.is_running("gang")
+    assert town.half_started() == []
+
+
+async def test_pods_are_waited_for_although_the_gang_would_fit_elsewhere_unless_the_policy_says_so():
+    for waits, admitted in ((True, False), (False, True)):
+        town = SimCluster({"a": 8, "b": 8}, quota=8, policy={"waitForPodsGone": waits})
+        town.termination["victim"] = 90.0
+        town.submit("victim", pods=1, gpus=8)
+        await town.passes(2)
+        town.submit("gang", pods=1, gpus=8)
+        await town.passes(1)
+        town.deactivate("victim", for_gang="gang")
+        await town.passes(5)
+        assert town.is_admitted("gang") is admitted
+
+
+async def test_pods_are_waited_for_also_when_the_plan_is_over():
+    """The grant is gone; the ledger still says who gave."""
+    town = SimCluster({"a": 8, "b": 8}, quota=8)
+    town.termination["victim"] = 90.0
+    town.submit("victim", pods=1, gpus=8)
+    await town.passes(2)
+    town.submit("gang", pods=1, gpus=8)
+    await town.passes(1)
+    town.deactivate("victim", for_gang="gang", is_granted=False)
+    await town.passes(5)
+    assert town.says("gang").startswith("Pending: waits for 1 pod of ns/")
+
+
+async def test_one_that_runs_again_is_not_waited_for():
+    town = SimCluster({"a": 8, "b": 8}, quota=16)
+    town.submit("victim", pods=1, gpus=8)
+    await town.passes(2)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    town.deactivate("victim", for_gang="gang")
+    victim = town.workload("victim")["metadata"]["name"]
+    town.change(
+        WORKLOAD, victim, {"spec": {"active": True}, "metadata": {"annotations": {"idlegpu.io/suspended": None}}}
+    )
+    town.change(CLUSTER_QUEUE, "cq", {"spec": town.queue_spec(24)})
+    await town.passes(5)
+    assert "waits for" not in town.says("gang")
+
+
+async def test_preempted_victims_are_waited_for_like_suspended_ones():
+    town = SimCluster({"a": 8, "b": 8}, quota=8, preemption={"withinClusterQueue": "LowerPriority"})
+    town.add(WORKLOAD_PRIORITY_CLASS, "high")
+    town.client.change(WORKLOAD_PRIORITY_CLASS, "", "high", {"value": 1000})
+    town.termination["victim"] = 30.0
+    town.submit("victim", pods=1, gpus=8)
+    await town.passes(2)
+    town.submit("gang", pods=1, gpus=8, **{"kueue.x-k8s.io/priority-class": "high"})
+    await town.passes(10)
+    victim = town.workload("victim")["metadata"]["name"]
+    assert town.holds_quota("gang")
+    assert town.says("gang").startswith(f"Pending: waits for 1 pod of ns/{victim} (terminating since 12:00:0")
+    await town.passes(30)
+    assert town.is_running("gang")
+
+
+async def test_pods_that_end_on_its_nodes_occupy_them_whoevers_they_are():
+    town = SimCluster({"a": 8})
+    town.termination["other"] = 20.0
+    town.submit("other", pods=1, gpus=8)
+    await town.passes(2)
+    town.submit("gang", pods=1, gpus=8)
+    await town.passes(1)
+    assert town.says("gang").startswith("Pending: PodSet main: 1 of 1 pods does not fit")
+    town.deactivate("other")
+    await town.passes(5)
+    other = town.workload("other")["metadata"]["name"]
+    assert town.says("gang").startswith(
+        f"Pending: fits once pods have terminated on a: 1 pod of ns/{other} (terminating since"
+    )
+    assert not town.is_admitted("gang")
+    await town.passes(20)
+    assert town.is_running("gang")
+
+
+# ------------------------------------------------------------------------------------------------------- all or nothing
+
+
+async def test_of_a_gang_that_fits_in_part_nothing_starts():
+    town = SimCluster({"a": 8, "b": 4})
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(10)
+    assert town.pods("gang") == []
+    assert town.says("gang") == (
+        "Pending: PodSet main: 1 of 2 pods does not fit: each needs 8 nvidia.com/gpu, and 12 are free on 2 nodes open "
+        "to them; the gang would not fit on empty nodes either"
+    )
+    town.add_node("c", 8)
+    await town.passes(2)
+    assert town.is_running("gang")
+
+
+async def test_of_two_gangs_that_race_for_the_same_gpus_one_wins_whole_and_the_other_waits():
+    town = SimCluster({"a": 8, "b": 8})
+    town.submit("one", pods=2, gpus=8)
+    town.submit("two", pods=2, gpus=8)
+    await town.passes(10)
+    running = [name for name in ("one", "two") if town.is_running(name)]
+    assert len(running) == 1
+    assert town.half_started() == []
+    loser = "two" if running == ["one"] else "one"
+    assert town.pods(loser) == []
+    town.finish(running[0])
+    await town.passes(3)
+    assert town.is_running(loser)
+
+
+async def test_places_of_one_that_was_let_go_are_kept_until_its_pods_are_on_nodes():
+    """The scheduler is slow: its pods wait, and nobody else is let go onto their GPUs."""
+    town = SimCluster({"a": 8})
+    town.schedule = lambda: None  # type: ignore[method-assign]
+    town.submit("one", gpus=8)
+    await town.passes(3)
+    assert town.is_admitted("one")
+    town.submit("two", gpus=8)
+    await town.passes(3)
+    assert town.holds_quota("two")
+    assert not town.is_admitted("two")
+
+
+async def test_pods_of_queues_without_the_check_count_as_well():
+    town = SimCluster({"a": 8})
+    town.add(CLUSTER_QUEUE, "free", spec=town.queue_spec(8, checks=()))
+    town.client.add(
+        LOCAL_QUEUE,
+        {"metadata": {"name": "free", "namespace": "ns"}, "spec": {"clusterQueue": "free"}},
+    )
+    town.schedule = lambda: None  # type: ignore[method-assign]
+    town.submit("ungated", gpus=8, queue="free")
+    await town.passes(2)
+    assert town.is_admitted("ungated")
+    town.submit("gang", gpus=8)
+    await town.passes(3)
+    assert town.says("gang").startswith("Pending: PodSet main: 1 of 1 pods does not fit")
+
+
+async def test_a_gang_whose_pods_the_scheduler_could_scatter_waits_unless_they_can_be_tied():
+    """Head of 1 GPU and worker of 4 on nodes with 4 and 1 free: the head may take the worker's place."""
+    for policy, admitted in (({"waitForPodsGone": True}, False), ({"pin": {"enabled": True}}, True)):
+        town = SimCluster({"a": 4, "b": 8}, policy=policy)
+        town.submit("filler", gpus=7)
+        await town.passes(2)
+        town.submit_ray("ray", head=1, workers=1, gpus=4)
+        await town.passes(3)
+        assert town.is_admitted("ray") is admitted, town.says("ray")
+        if admitted:
+            updates = {each["name"]: each["nodeSelector"] for each in town.entry("ray")["podSetUpdates"]}
+            assert updates == {"head": {HOST: "b"}, "workers": {HOST: "a"}}
+            assert town.is_running("ray")
+
+
+async def test_pods_are_not_tied_by_a_label_that_their_flavor_uses():
+    town = SimCluster({"a": 8}, policy={"pin": {"enabled": True}})
+    town.change(RESOURCE_FLAVOR, "flavor", {"spec": {"nodeLabels": {HOST: "a"}}})
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.is_running("gang")
+    assert "podSetUpdates" not in town.entry("gang")
+
+
+# ----------------------------------------------------------------------------------------------------- what is not seen
+
+
+async def test_where_nodes_are_not_seen_nobody_is_let_go_unless_none_has_to_fit():
+    for policy, admitted in (({}, False), ({"requireFit": False}, True)):
+        town = SimCluster({"a": 8}, policy=policy or {"requireFit": True})
+        town.blind = "not synced: Nodes (403)"
+        town.submit("gang", gpus=8)
+        await town.passes(3)
+        assert town.is_admitted("gang") is admitted
+        if not admitted:
+            assert town.says("gang") == "Pending: node capacity not available: not synced: Nodes (403)"
+            town.blind = ""
+            await town.passes(1)
+            assert town.is_admitted("gang")
+
+
+async def test_where_workloads_are_not_followed_nobody_is_let_go():
+    town = SimCluster({"a": 8})
+    town.copies[WORKLOAD].state = Disconnected("the watch broke")
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.says("gang").endswith("Workloads are not followed: the watch broke")
+
+
+async def test_a_new_leader_says_nothing_before_everything_was_listed_and_then_what_is_missing():
+    town = SimCluster({"a": 8})
+    town.copies[NODE].age, town.copies[NODE].state = float("inf"), Disconnected("403")
+    town.gate._patient_until = town.client.now + timedelta(seconds=30)
+    town.submit("gang", gpus=8)
+    await town.passes(10)
+    assert town.says("gang") == "Pending: "
+    assert town.report.plan.unknown == "not listed yet: Nodes"
+    assert town.active() == "True", "checks are looked after all the same"
+    await town.passes(25)
+    assert town.says("gang").startswith("Pending: node capacity not available: not synced: Nodes (403)")
+
+
+async def test_a_gang_whose_flavor_is_not_seen_waits():
+    town = SimCluster({"a": 8})
+    flavors = town.copies[RESOURCE_FLAVOR]
+    town.submit("gang", gpus=8)
+    flavors.follow([])
+    town.copies.pop(RESOURCE_FLAVOR)
+    await town.passes(3)
+    assert town.says("gang").endswith("ResourceFlavor flavor, which PodSet main was given, is not seen")
+
+
+# -------------------------------------------------------------------------------------------------- checks and policies
+
+
+async def test_the_check_is_active_at_once_and_stays_so_over_restarts():
+    town = SimCluster({"a": 8})
+    assert town.active() == "unset"
+    await town.passes(1)
+    assert town.active() == "True"
+    written = len(town.api.patches)
+    for _ in range(3):
+        town.restart()
+        await town.passes(1)
+    assert len(town.api.patches) == written
+
+
+async def test_a_check_whose_policy_is_missing_is_inactive_until_there_is_one():
+    town = SimCluster({"a": 8}, policy={})
+    await town.passes(1)
+    assert town.active() == (
+        "False: AdmissionCheck gate: spec.parameters: there is no ReclaimPolicy 'policy'; "
+        "create it, or name another one"
+    )
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert not town.holds_quota("gang")
+    town.add(RECLAIM_POLICY, "policy", spec={"requireFit": True})
+    await town.passes(3)
+    assert town.active() == "True"
+    assert town.is_running("gang")
+    assert [event for event in town.told.reasons() if event.startswith("Check")] == ["CheckInactive", "CheckActive"]
+
+
+async def test_a_gang_waits_while_its_policy_cannot_be_followed_and_who_runs_goes_on():
+    town = SimCluster({"a": 8, "b": 8}, policy={"requireFit": True})
+    town.submit("runs", gpus=8)
+    await town.passes(2)
+    assert town.is_running("runs")
+    town.api.before_patch = lambda path: None
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    town.change(RECLAIM_POLICY, "policy", {"spec": {"requireFit": False, "pin": {"enabled": True}}})
+    await town.passes(2)
+    assert town.active().startswith("False: ReclaimPolicy 'policy': spec.requireFit: is false")
+    assert town.says("gang").startswith("Pending: ReclaimPolicy 'policy': spec.requireFit: is false")
+    assert town.is_running("runs")
+    town.change(RECLAIM_POLICY, "policy", {"spec": {"requireFit": True, "pin": {"enabled": False}}})
+    town.finish("runs")
+    await town.passes(3)
+    assert town.is_running("gang")
+
+
+async def test_parameters_of_another_kind_are_refused():
+    town = SimCluster({"a": 8})
+    parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "x"}
+    town.change(ADMISSION_CHECK, CHECK, {"spec": {"parameters": parameters}})
+    await town.passes(1)
+    assert town.active() == (
+        "False: AdmissionCheck gate: spec.parameters: names ProvisioningRequestConfig of kueue.x-k8s.io; name a "
+        "ReclaimPolicy of idlegpu.io"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        pytest.param(Disconnected("not listed yet"), "True", id="policies are not listed yet"),
+        pytest.param(
+            Absent("404"), "False: AdmissionCheck gate: spec.parameters: the API knows no", id="no definition"
+        ),
+    ],
+)
+async def test_only_what_is_known_makes_a_check_inactive(state, says):
+    town = SimCluster({"a": 8}, policy={"requireFit": True})
+    await town.passes(1)
+    town.restart()
+    town.copies[RECLAIM_POLICY].follow([])
+    town.copies[RECLAIM_POLICY].state = state
+    town.copies.pop(RECLAIM_POLICY)
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.active().startswith(says)
+    assert not town.is_admitted("gang")
+
+
+async def test_checks_of_other_controllers_are_left_alone():
+    town = SimCluster({"a": 8}, checks=(CHECK, "foreign"))
+    town.add_check("foreign", "example.com/other")
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.entry("gang")["state"] == "Ready"
+    assert town.entry("gang", "foreign") == {
+        "name": "foreign",
+        "state": "Pending",
+        "message": "",
+        "lastTransitionTime": "2026-11-20T12:00:00Z",
+    }
+    assert not town.is_admitted("gang")
+
+
+async def test_a_check_that_is_added_to_a_live_queue_lets_go_who_runs_already():
+    """Although nobody could say that they fit: they are on the nodes."""
+    town = SimCluster({"a": 8}, checks=())
+    town.submit("runs", gpus=8)
+    await town.passes(2)
+    assert town.is_running("runs")
+    town.add(ADMISSION_CHECK, CHECK, spec={"controllerName": "idlegpu.io/reclaim"})
+    town.change(CLUSTER_QUEUE, "cq", {"spec": town.queue_spec(1000)})
+    await town.passes(2)
+    assert town.says("runs") == "Ready: was admitted before the check was added"
+    assert town.is_running("runs")
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.says("gang").startswith("Pending: PodSet main")
+    assert town.told.reasons("runs") == []
+
+
+async def test_with_two_checks_of_ours_a_gang_has_its_places_once():
+    town = SimCluster({"a": 8}, checks=("gate", "gate-2"))
+    town.submit("gang", gpus=8)
+    await town.passes(3)
+    assert [town.entry("gang", name)["state"] for name in ("gate", "gate-2")] == ["Ready", "Ready"]
+    assert town.is_running("gang")
+
+
+async def test_a_gang_that_runs_on_another_cluster_needs_no_nodes_here():
+    town = SimCluster({}, checks=(CHECK, "multikueue"))
+    town.add_check("multikueue", "kueue.x-k8s.io/multikueue")
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.says("gang") == "Ready: no pod terminates for it here, and it runs on another cluster"
+
+
+# --------------------------------------------------------------------------------------------------- comings and goings
+
+
+async def test_an_entry_that_is_not_there_yet_is_waited_for():
+    town = SimCluster({"a": 8})
+    town.submit("gang", gpus=8)
+    await town.passes(0, gate=False)
+    workload = town.workload("gang")["metadata"]["name"]
+    town.change(WORKLOAD, workload, {"status": {"admissionChecks": None}}, "status")
+    town.follow()
+    await town.gate.tick(town.client.now)
+    assert town.entry("gang") == {}
+
+
+async def test_an_evicted_gang_is_judged_anew_and_gets_nothing_of_what_it_was_given_before():
+    town = SimCluster({"a": 8, "b": 8}, policy={"pin": {"enabled": True}})
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
+    town.termination["gang"] = 10.0
+    workload = town.workload("gang")["metadata"]["name"]
+    town.change(WORKLOAD, workload, {"spec": {"active": False}})
+    await town.passes(1)
+    assert town.says("gang") == "Pending: Reset to Pending after eviction. Previously: Ready"
+    town.submit("other", gpus=8)
+    await town.passes(1)
+    town.change(WORKLOAD, workload, {"spec": {"active": True}})
+    await town.passes(1)
+    assert "podSetUpdates" not in town.entry("gang")
+    assert town.says("gang").startswith("Pending: fits once pods have terminated on a")
+    await town.passes(10)
+    assert town.is_running("gang")
+    assert town.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
+
+
+@pytest.mark.parametrize("ending", ["finished", "deleted", "deactivated"])
+async def test_a_gang_that_goes_while_it_waits_frees_its_turn(ending):
+    town = SimCluster({"a": 8})
+    town.submit("runs", gpus=8)
+    await town.passes(2)
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    town.submit("next", gpus=8)
+    await town.passes(2)
+    workload = town.workload("gang")["metadata"]["name"]
+    if ending == "deactivated":
+        town.change(WORKLOAD, workload, {"spec": {"active": False}})
+    elif ending == "finished":
+        done = [{"type": "Finished", "status": "True", "reason": "Succeeded", "message": ""}]
+        before = town.workload("gang")["status"]["conditions"]
+        town.change(WORKLOAD, workload, {"status": {"conditions": before + done}}, "status")
+    else:
+        town.client.remove(WORKLOAD, "ns", workload)
+        town.client.remove(JOB, "ns", "gang")
+    town.finish("runs")
+    await town.passes(3)
+    assert town.is_running("next")
+
+
+# ---------------------------------------------------------------------------------------------------------- at restarts
+
+
+async def test_a_restart_at_every_moment_changes_nothing():
+    """The same story is told with a restart after every second of it, and ends the same."""
+
+    async def story(restart_at: int) -> tuple[list[str], str]:
+        town = SimCluster({"a": 8, "b": 8}, quota=16)
+        town.termination["victim"] = 4.0
+        town.submit("victim", pods=2, gpus=8)
+        for second in range(16):
+            if second == restart_at:
+                town.restart()
+            if second == 2:
+                town.submit("gang", pods=2, gpus=8)
+            if second == 4:
+                town.deactivate("victim", for_gang="gang")
+            await town.passes(1)
+            assert town.half_started() == []
+        return [town.says("gang"), town.active()], town.told.events[-1][1]
+
+    expected = await story(-1)
+    assert expected[0] == ["Ready: fits whole: 2 pods on 2 nodes (a, b)", "True"]
+    for second in range(16):
+        assert await story(second) == expected
+
+
+async def test_a_write_that_dies_on_the_way_is_done_by_the_next_process():
+    """The API goes away at every single write in turn."""
+    for number in range(6):
+        town = SimCluster({"a": 8}, quota=8)
+        town.termination["victim"] = 2.0
+        town.api.before_patch = _dies_at(number)
+        await _told_whatever_happens(town)
+        town.restart()
+        town.api.before_patch = lambda _: None
+        await town.passes(5)
+        assert town.is_running("gang"), number
+
+
+def _dies_at(number: int) -> Callable[[str], None]:
+    left = [number]
+
+    def die(path: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KubeError("the process is dead", reason=NOT_LEADING)
+
+    return die
+
+
+async def _told_whatever_happens(town: SimCluster) -> None:
+    town.submit("victim", gpus=8)
+    for second in range(8):
+        if second == 2:
+            town.submit("gang", gpus=8)
+        if second == 4 and town.is_running("victim"):
+            town.deactivate("victim", for_gang="gang")
+        try:
+            await town.passes(1)
+        except KubeError:
+            town.follow()
+    if not town.client.find(SCALABLE_WORKLOAD, "ns", "victim"):
+        town.deactivate("victim", for_gang="gang")
+
+
+async def test_who_does_not_lead_any_more_stops():
+    town = SimCluster({"a": 8})
+    await town.passes(1)
+    town.api.before_patch = _dies_at(0)
+    town.submit("gang", gpus=8)
+    with pytest.raises(KubeError, match="dead"):
+        await town.passes(1)
+
+
+# -------------------------------------------------------------------------------------------------------- looking again
+
+
+async def test_what_was_written_counts_before_the_copy_shows_it():
+    """The copy of Workloads hangs: it shows one as waiting that was let go. Nobody else gets its GPUs."""
+    town = SimCluster({"a": 8})
+    town.submit("one", gpus=8)
+    town.submit("two", gpus=8)
+    await town.passes(0, gate=False)
+    assert town.active() == "unset"
+    await town.gate.tick(town.client.now)
+    town.follow()
+    await town.client.settle(*town.controllers)
+    town.follow()
+    copy = town.copies.pop(WORKLOAD)
+    await town.gate.tick(town.client.now)
+    await town.gate.tick(town.client.now)
+    assert sorted(town.entry(name)["state"] for name in ("one", "two")) == ["Pending", "Ready"]
+    town.copies[WORKLOAD] = copy
+    await town.passes(2)
+    assert sorted([town.is_running("one"), town.is_running("two")]) == [False, True]
+
+
+async def test_a_gang_that_was_evicted_a_moment_ago_is_not_let_go():
+    """The copy does not show it yet; the API does."""
+    town = SimCluster({"a": 8})
+    await town.passes(1)
+    town.submit("gang", gpus=8)
+    await town.passes(0, gate=False)
+    town.follow()
+    workload = town.workload("gang")["metadata"]["name"]
+    conditions = town.workload("gang")["status"]["conditions"]
+    evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": ""}
+    town.change(WORKLOAD, workload, {"status": {"conditions": [*conditions, evicted]}}, "status")
+    report = await town.gate.tick(town.client.now)
+    assert town.entry("gang")["state"] == "Pending"
+    assert report.released == ()
+
+
+async def test_a_conflict_is_answered_by_looking_again():
+    town = SimCluster({"a": 8})
+    await town.passes(1)
+    changes = [1]
+
+    def change_it(path: str) -> None:
+        if changes and "workloads" in path:
+            changes.pop()
+            name = path.removesuffix("/status").rpartition("/")[2]
+            town.change(WORKLOAD, name, {"metadata": {"labels": {"touched": "yes"}}})
+
+    town.api.before_patch = change_it
+    town.submit("gang", gpus=8)
+    await town.passes(1)
+    assert town.is_running("gang")
+    assert not changes
+
+
+async def test_entries_of_others_are_copied_letter_by_letter():
+    town = SimCluster({"a": 8}, checks=(CHECK, "foreign"))
+    town.add_check("foreign", "example.com/other")
+    town.submit("gang", gpus=8)
+    await town.passes(0, gate=False)
+    await town.gate.tick(town.client.now)
+    town.follow()
+    await town.client.settle(*town.controllers)
+    strange = {
+        "name": "foreign",
+        "state": "Pending",
+        "message": "ä — “odd”",
+        "lastTransitionTime": "2026-11-20T11:00:00.123456Z",
+        "retryCount": 3,
+        "requeueAfterSeconds": 7,
+        "unknownField": {"deep": [1, None, {"x": 1.5}]},
+    }
+    entries = [
+        strange if each["name"] == "foreign" else each for each in town.workload("gang")["status"]["admissionChecks"]
+    ]
+    workload = town.workload("gang")["metadata"]["name"]
+    town.change(WORKLOAD, workload, {"status": {"admissionChecks": entries}}, "status")
+    await town.passes(1)
+    assert town.entry("gang")["state"] == "Ready"
+    assert town.entry("gang", "foreign") == strange
+
+
+# ------------------------------------------------------------------------------------------------------ what is written
+
+
+async def test_messages_of_the_same_reason_are_not_written_at_every_change():
+    """Free GPUs change every second; the message counts them, and is written twice a minute."""
+    town = SimCluster({"a": 4})
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    written = len(town.api.patches)
+    for second in range(60):
+        town.add_node(f"small-{second}", 1)
+        await town.passes(1)
+    assert len(town.api.patches) - written == 2
+    assert town.told.reasons("gang") == ["AdmissionCheckPending"]
+
+
+async def test_times_of_transitions_change_with_the_state_only():
+    town = SimCluster({"a": 4})
+    town.submit("gang", gpus=8)
+    await town.passes(40)
+    waiting = town.entry("gang")
+    assert waiting["lastTransitionTime"] == "2026-11-20T12:00:00Z"
+    town.add_node("b", 8)
+    await town.passes(0)
+    assert town.entry("gang")["lastTransitionTime"] == "2026-11-20T12:00:40Z"
+
+
+async def test_the_report_tells_how_long_gangs_waited_and_on_which_gpus_they_start():
+    """16 GPUs: 8 on a node that was there, 8 on one that has come since."""
+    town = SimCluster({"old": 8})
+    await town.passes(1)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(20)
+    [standing] = town.report.plan.pending
+    assert (standing.key, standing.check, standing.lacks_nodes) == (
+        f"ns/{town.workload('gang')['metadata']['name']}",
+        CHECK,
+        True,
+    )
+    assert town.reports[-1].reasons == {"NodesLacking": 1}
+    town.add_node("new", 8)
+    await town.passes(1)
+    [opened] = [opened for report in town.reports for opened in report.released]
+    assert (opened.reused_gpus, opened.provisioned_gpus) == (8, 8)
+    assert opened.waited == timedelta(seconds=20)
+    message = next(message for _, reason, message in town.told.events if reason == "AdmissionCheckReady")
+    assert message == "fits whole: 2 pods on 2 nodes (new, old); 20s after its quota was reserved"
+
+
+# --------------------------------------------------------------------------------------------------------- provisioning
+
+
+async def test_the_minute_in_which_new_nodes_may_be_booked_begins_when_they_are_ready():
+    """They register long before that: drivers are installed in between."""
+    town = SimCluster({"a": 8}, policy=PROVISIONS)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(5)
+    town.add_node("new", 8)
+    set_ready(town, "new", status="False")
+    await town.passes(300)
+    set_ready(town, "new", status="True")
+    await town.passes(59)
+    assert town.report.reasons == {"NodesComing": 1}
+    await town.passes(1)
+    assert town.is_running("gang")
+
+
+def set_ready(town: SimCluster, node: str, *, status: str) -> None:
+    ready = {"type": "Ready", "status": status, "lastTransitionTime": timestamp(town.client.now)}
+    town.change(NODE, node, {"status": {"conditions": [ready]}}, "status")
+
+
+async def test_at_the_limit_a_gang_yields_to_one_that_waits_for_quota_and_ever_more_rarely():
+    """It comes back each time, since the other one is quick; 1 and 2 minutes lie between."""
+    asks = {"atLimit": "Yield", "retry": {"limit": 0, "base": "1s", "max": "1s"}}
+    town = ProvisioningCluster({"small": 4}, quota=8, scenarios=[failing(99)], provisioning=asks)
+    town.submit("gang", gpus=8)
+    await town.passes(30)
+    assert town.holds_quota("gang"), "no other can use it"
+    yields: list[dict[str, Any]] = []
+    for second in range(400):
+        quick = f"quick-{len(yields)}"
+        if town.exists(quick) and town.is_running(quick):
+            town.finish(quick)
+        elif not town.exists(quick) and second % 10 == 0:
+            town.submit(quick, gpus=4)
+        await town.passes(1)
+        note = town.workload("gang")["metadata"].get("annotations", {}).get(YIELDED_ANNOTATION)
+        if note and json.loads(note) not in yields:
+            yields.append(json.loads(note))
+    assert [each["times"] for each in yields] == [1, 2, 3]
+    times = [datetime.fromisoformat(each["at"]) for each in yields]
+    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
+    assert 60 <= gaps[0] < 90
+    assert 120 <= gaps[1] < 150
+    assert yields[0]["to"].startswith("ns/job-quick-0")
+
+
+# ----------------------------------------------------------------------------------------------------------------- laws
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_happens_no_gang_starts_in_part_and_everybody_starts(seed):
+    """Jobs come and go, pods end late, the process restarts, and the scheduler puts pods anywhere."""
+    chance = Random(seed)
+    town = SimCluster({f"node-{n}": chance.choice([4, 8, 8]) for n in range(3)}, chance=chance)
+    jobs: list[str] = []
+    for second in range(60):
+        if second < 30 and chance.random() < 0.4:
+            jobs.append(f"job-{second}")
+            town.submit(jobs[-1], pods=chance.choice([1, 2, 3]), gpus=chance.choice([1, 2, 4]))
+            town.termination[jobs[-1]] = chance.choice([1.0, 5.0])
+        running = [job for job in jobs if town.exists(job) and town.is_running(job)]
+        if running and chance.random() < 0.4:
+            town.finish(chance.choice(running))
+        if chance.random() < 0.1:
+            town.restart()
+        await town.passes(1)
+        assert town.half_started() == [], (seed, second)
+    for _ in range(60):
+        left = [job for job in jobs if not town.is_done(job)]
+        for job in left:
+            if town.is_running(job):
+                town.finish(job)
+        await town.passes(1)
+    assert [job for job in jobs if not town.is_done(job)] == []

@@ -1,0 +1,93 @@
+"""What metrics tell of the gate and of asking for nodes: reports of real ticks, in the exposition."""
+
+from datetime import timedelta
+
+from prometheus_client.parser import text_string_to_metric_families
+from sim.provisioning_cluster import QUICK, ProvisioningCluster, failing
+
+from scaler.app.metrics_sink import MetricsSink
+from scaler.reporting.metrics import Metrics
+
+PREFIX = "idle_gpu_scaler_"
+CLASS = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+
+
+class Observed:
+    """A town whose gate and provisioning report to the program's observers."""
+
+    def __init__(self, town: ProvisioningCluster) -> None:
+        self.town = town
+        self.metrics = Metrics()
+        self._observers = MetricsSink(self.metrics)
+
+    def value(self, name: str, **labels: str) -> float:
+        """0 for a sample that is not there."""
+        reports, self.town.reports[:] = list(self.town.reports), []
+        happened, self.town.counted[:] = list(self.town.counted), []
+        for report in reports:
+            self._observers.gated(report)
+        for each in happened:
+            self._observers.provisioned(each)
+        text = self.metrics.exposition("")[0].decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == PREFIX + name and labels.items() <= sample.labels.items()
+        )
+
+
+async def test_reused_and_provisioned_gpus_and_the_time_until_ready_are_counted() -> None:
+    """A gang of 16 takes the 8 of `victim`, which end after 5 s, and 8 of a new node, which is there 4 s later."""
+    town = ProvisioningCluster({"a": 8}, scenarios=[QUICK], provisioning={"amount": "Missing"})
+    seen = Observed(town)
+    town.submit("victim", gpus=8)
+    await town.passes(1)
+    assert seen.value("gate_seconds_count", reason="Fits") == 1
+    assert seen.value("gate_gpus_total", origin="reused") == 8
+    town.termination["victim"] = 5.0
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(0)
+    began = town.client.now
+    town.deactivate("victim", for_gang="gang")
+    await town.passes(1)
+    assert seen.value("gated_gangs", reason="PodsEnding") == 1
+    while not town.is_admitted("gang"):
+        assert town.client.now < began + timedelta(minutes=1)
+        await town.passes(1)
+    waited = (town.client.now - began).total_seconds()
+    assert seen.value("gated_gangs") == 0
+    # The first 8 were those of `victim` itself.
+    assert seen.value("gate_gpus_total", origin="reused") == 8 + 8
+    assert seen.value("gate_gpus_total", origin="provisioned") == 8
+    assert seen.value("gate_seconds_count") == 2
+    # `victim` did not wait, and the gang from its reservation, one tick after it came, until now.
+    assert waited - 1 <= seen.value("gate_seconds_sum") <= waited + 1
+
+
+async def test_attempts_and_failures_are_counted_by_class_and_reason() -> None:
+    town = ProvisioningCluster({"a": 8}, scenarios=[failing(2)])
+    seen = Observed(town)
+    town.submit("gang", pods=2, gpus=8)
+    for _ in range(60):
+        await town.passes(1)
+        if town.is_admitted("gang"):
+            break
+    requests = "provisioning_requests_total"
+    assert seen.value(requests, event="Created", provisioning_class=CLASS) == 3
+    assert seen.value(requests, event="Failed", provisioning_class=CLASS, reason="OutOfResources") == 2
+    assert seen.value(requests, event="Provisioned", provisioning_class=CLASS) == 1
+    assert seen.value("provisioning_failures_total") == 2
+    assert seen.value("gate_seconds_count", reason="Provisioned") == 1
+
+
+async def test_what_becomes_of_requests_after_they_were_provisioned_is_counted_by_reason() -> None:
+    town = ProvisioningCluster({"a": 8}, scenarios=())
+    seen = Observed(town)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    for kind in ("BookingExpired", "CapacityRevoked"):
+        town.answer(town.newest("gang"), kind, "it is so")
+        await town.passes(1)
+        assert seen.value("provisioning_requests_total", event=kind, reason=kind) == 1
+        await town.passes(25)

@@ -1,0 +1,144 @@
+"""Places of pods that may still come although their gang has to go: for how long they stay taken."""
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from builders import NOON, WorkloadJson
+from provisioning_builders import flavors, gang
+
+from scaler.admission.evicted_reservations import RELEASE_DELAY, EvictedReservations
+from scaler.admission.workload import PodDemands, pod_demands_of
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.placement.requests import PlacementRequest
+
+FLAVORS = flavors()
+UID = "7e6b1a34"
+
+
+class Place:
+    """A gang of two pods that was let go, with one of them on a node."""
+
+    def __init__(self) -> None:
+        self.let_go = _made(_admitted())
+        self.now = NOON
+        self.current: Workload | None = self.let_go
+        self.waiting: Counter[str] = Counter()
+        """Its pods that wait for a node."""
+        self.flavors = FLAVORS
+        self.leaving = EvictedReservations(needs=self._needs, waiting=lambda _: self.waiting)
+
+    def _needs(self, workload: Workload) -> PodDemands | str:
+        try:
+            return pod_demands_of(workload, self.flavors.get)
+        except ValueError as error:
+            return str(error)
+
+    def goes(self, *, bound: int = 1) -> None:
+        """It has to go, with so many pods on nodes."""
+        owed = pod_demands_of(self.let_go, FLAVORS.get).without({"main": bound})
+        self.leaving.note(self.let_go, owed if bound < 2 else ())
+
+    def later(self, seconds: float) -> int:
+        """Places that are taken after so many seconds more."""
+        self.now += timedelta(seconds=seconds)
+        claims: list[PlacementRequest] = list(self.leaving.claims(self.now, lambda _: self.current))
+        return sum(demand.count for claim in claims for demand in claim.demands)
+
+    def unread(self, seconds: float) -> bool:
+        """Whether after so many seconds more nobody knows what its pods will take."""
+        self.now += timedelta(seconds=seconds)
+        return self.leaving.unread(self.now, lambda _: self.current) != ""
+
+
+def _admitted() -> WorkloadJson:
+    return gang(state="Ready").condition("Admitted", True)
+
+
+def _evicted() -> WorkloadJson:
+    """Kueue has told it to go, and holds its quota until its job has stopped."""
+    return _admitted().condition("Evicted", True, "Deactivated").deactivated()
+
+
+def _released() -> WorkloadJson:
+    return _evicted().condition("QuotaReserved", False, "Pending").condition("Admitted", False, "NoReservation")
+
+
+def _made(workload: WorkloadJson) -> Workload:
+    return workload.decoded()
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def test_the_place_of_a_pod_that_is_on_no_node_stays_taken_until_the_job_has_stopped(place: Place) -> None:
+    place.goes()
+    place.current = _made(_evicted())
+    assert [place.later(seconds) for seconds in (0, 1, 60)] == [1, 1, 1]
+
+
+def test_and_for_a_moment_after_the_quota_was_released(place: Place) -> None:
+    """Copies of Workloads and of pods are never quite in step: 3 s."""
+    place.goes()
+    place.current = _made(_released())
+    assert [place.later(seconds) for seconds in (0, 2.9, 0.1, 60)] == [1, 1, 0, 0]
+    assert timedelta(seconds=3) == RELEASE_DELAY
+
+
+def test_one_that_has_vanished_is_like_one_whose_quota_was_released(place: Place) -> None:
+    place.goes()
+    place.current = None
+    assert [place.later(seconds) for seconds in (0, 2.9, 0.1)] == [1, 1, 0]
+
+
+def test_a_pod_that_waits_for_a_node_keeps_its_place_for_as_long_as_it_is_there(place: Place) -> None:
+    place.goes()
+    place.current, place.waiting = None, Counter(main=1)
+    assert [place.later(seconds) for seconds in (0, 4, 600)] == [1, 1, 1]
+    place.waiting = Counter()
+    assert place.later(1) == 0
+
+
+def test_what_cannot_be_read_is_unread_for_as_long_as_pods_may_come(place: Place) -> None:
+    """Told once its quota was released: for 3 s longer. A pod that waits for a node, for as long as it is there."""
+    place.leaving.note(place.let_go, "ResourceFlavor a100 is not seen")
+    place.current = _made(_evicted())
+    assert [place.unread(seconds) for seconds in (0, 60)] == [True, True]
+    place.current = _made(_released())
+    assert [place.unread(seconds) for seconds in (0, 2.9, 0.1)] == [True, True, False]
+    place.leaving.note(place.let_go)
+    place.waiting, place.flavors = Counter(main=1), {}
+    assert [place.unread(seconds) for seconds in (0, 600)] == [True, True]
+    assert place.later(0) == 0
+    place.flavors = FLAVORS
+    assert not place.unread(0)
+    assert place.later(0) == 1
+
+
+def test_pods_that_a_restart_finds_waiting_keep_their_places(place: Place) -> None:
+    """Nothing is known of the time before. What is there is counted."""
+    place.leaving.note(_made(_released()))
+    place.current, place.waiting = _made(_released()), Counter(main=2)
+    assert [place.later(seconds) for seconds in (0, 60)] == [2, 2]
+
+
+def test_a_gang_whose_pods_were_all_on_nodes_leaves_nothing_taken(place: Place) -> None:
+    place.goes(bound=2)
+    place.current = _made(_evicted())
+    assert place.later(0) == 0
+
+
+def test_one_that_has_stopped_and_waits_once_more_leaves_nothing_taken(place: Place) -> None:
+    """Its job has no pods any more that could come: Kueue has reserved its quota anew."""
+    place.goes()
+    place.current = _made(gang(state="Pending").condition("Evicted", False, "QuotaReserved"))
+    assert place.later(0) == 0
+
+
+def test_one_that_was_let_go_again_has_its_places_as_its_own(place: Place) -> None:
+    place.goes()
+    place.leaving.stays(UID)
+    place.current = _made(_evicted())
+    assert place.later(0) == 0

@@ -1,0 +1,212 @@
+"""What ReclaimPolicies say of themselves, and how little is written for it."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sim.cluster import SimCluster
+from small_cluster import until
+
+from scaler.admission.checks import ReclaimPolicyStatusController, usable_patch
+from scaler.admission.policy import CheckPolicy, ProvisioningPolicy
+from scaler.errors import KubeError
+from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.suspension.leader_api import NOT_LEADING
+
+PROVISIONING = {"className": "check-capacity.autoscaling.x-k8s.io"}
+PLAIN = {"waitForPodsGone": True}
+NOON = "2026-12-01T12:00:00Z"
+BROKEN = {"provisioning": {**PROVISIONING, "retry": {"base": "2h", "max": "1h"}}}
+
+
+class Author:
+    """Writes ReclaimPolicies, and looks what their status says."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.town = SimCluster({}, policy=spec)
+        self.status = ReclaimPolicyStatusController(self.town.api, self.town.copies[RECLAIM_POLICY])
+        self.town.follow()
+
+    async def looks(self) -> None:
+        await self.status.tick(self.town.client.now)
+        self.town.follow()
+
+    def writes(self, spec: dict[str, Any]) -> None:
+        self.town.change(RECLAIM_POLICY, "policy", {"spec": spec})
+        self.town.follow()
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        found = self.town.client.find(RECLAIM_POLICY, "", "policy")
+        assert found is not None
+        return {each["type"]: each for each in (found.get("status") or {}).get("conditions") or []}
+
+    @property
+    def generation(self) -> int:
+        found = self.town.client.find(RECLAIM_POLICY, "", "policy")
+        assert found is not None
+        return int(found["metadata"]["generation"])
+
+    @property
+    def usable(self) -> tuple[str, str]:
+        return self.conditions["Usable"]["status"], self.conditions["Usable"]["message"]
+
+    @property
+    def written(self) -> int:
+        return len(self.town.api.patches)
+
+
+async def test_what_can_be_followed_says_what_it_does() -> None:
+    author = Author({"provisioning": PROVISIONING})
+    await author.looks()
+    status, message = author.usable
+    assert status == "True"
+    assert message.endswith("reclaims idle GPUs; requests nodes of class check-capacity.autoscaling.x-k8s.io")
+    condition = author.conditions["Usable"]
+    assert condition["lastTransitionTime"] == f"{author.town.client.now:%Y-%m-%dT%H:%M:%SZ}"
+    assert condition["observedGeneration"] == author.generation
+    assert condition["reason"] == "Usable"
+
+
+async def test_what_nobody_can_follow_says_why_and_what_to_do() -> None:
+    author = Author(BROKEN)
+    await author.looks()
+    status, message = author.usable
+    assert (status, author.conditions["Usable"]["reason"]) == ("False", "Unusable")
+    assert "spec.provisioning.retry.base: the first pause, 2h, is longer than the longest, 1h" in message
+
+
+async def test_what_stands_there_is_not_written_again() -> None:
+    author = Author(PLAIN)
+    for _ in range(3):
+        await author.looks()
+        author.town.client.now += timedelta(minutes=5)
+    assert author.written == 1
+
+
+async def test_a_copy_that_lags_causes_no_second_write() -> None:
+    author = Author(PLAIN)
+    for _ in range(3):
+        await author.status.tick(author.town.client.now)
+    assert author.written == 1
+
+
+async def test_the_time_changes_with_the_status_only_and_the_generation_with_the_spec() -> None:
+    author = Author({"provisioning": PROVISIONING})
+    await author.looks()
+    began = author.conditions["Usable"]["lastTransitionTime"]
+    author.town.client.now += timedelta(minutes=1)
+    author.writes({"provisioning": PROVISIONING, "reuse": {"enabled": False}})
+    await author.looks()
+    assert author.conditions["Usable"]["lastTransitionTime"] == began
+    assert author.conditions["Usable"]["observedGeneration"] == author.generation
+    assert "reclaims idle GPUs" not in author.usable[1]
+    author.writes(BROKEN)
+    await author.looks()
+    assert author.usable[0] == "False"
+    assert author.conditions["Usable"]["lastTransitionTime"] != began
+
+
+async def test_a_spec_that_does_the_same_in_words_is_seen_to_have_been_read() -> None:
+    author = Author({"provisioning": PROVISIONING})
+    await author.looks()
+    before = author.generation, author.usable
+    author.writes({"provisioning": {**PROVISIONING, "withdraw": "Never"}})
+    await author.looks()
+    assert author.generation > before[0]
+    assert author.usable == before[1]
+    assert author.conditions["Usable"]["observedGeneration"] == author.generation
+
+
+async def test_conditions_of_others_are_kept() -> None:
+    author = Author(PLAIN)
+    other = {"type": "Approved", "status": "True", "reason": "ByHand", "message": "", "lastTransitionTime": NOON}
+    author.town.change(RECLAIM_POLICY, "policy", {"status": {"conditions": [other]}}, "status")
+    await author.looks()
+    assert author.conditions["Approved"] == other
+    assert author.usable[0] == "True"
+
+
+async def test_one_that_cannot_be_read_says_so() -> None:
+    author = Author(PLAIN)
+    author.writes({"waitForPodsGone": "perhaps"})
+    await author.looks()
+    assert author.usable[0] == "False"
+    assert "ReclaimPolicy 'policy' cannot be read" in author.usable[1]
+    await author.looks()
+    assert author.written == 1
+
+
+async def test_what_somebody_writes_meanwhile_wins_and_is_looked_at_next() -> None:
+    author = Author(PLAIN)
+
+    def interfere(_: str) -> None:
+        author.town.api.before_patch = lambda _: None
+        author.town.change(RECLAIM_POLICY, "policy", {"spec": BROKEN})
+
+    author.town.api.before_patch = interfere
+    await author.looks()
+    assert author.conditions == {}
+    await author.looks()
+    assert author.usable[0] == "False"
+
+
+async def test_one_that_is_gone_troubles_nobody() -> None:
+    author = Author(PLAIN)
+    author.town.client.remove(RECLAIM_POLICY, "", "policy")
+    await author.looks()
+    assert author.written == 0
+
+
+async def test_whoever_leads_no_more_writes_no_more() -> None:
+    author = Author(PLAIN)
+
+    def lost(path: str) -> None:
+        raise KubeError(f"patch {path}: not sent", reason=NOT_LEADING)
+
+    author.town.api.before_patch = lost
+    with pytest.raises(KubeError, match="not sent"):
+        await author.looks()
+
+
+async def test_the_loop_looks_as_soon_as_a_policy_changes() -> None:
+    author = Author(PLAIN)
+    author.status._interval, author.status._rest = timedelta(hours=1), timedelta(0)
+    running = asyncio.create_task(author.status.run())
+    try:
+        await until(lambda: author.conditions.get("Usable", {}).get("status") == "True")
+        author.town.follow()
+        author.writes(BROKEN)
+        await until(lambda: author.usable[0] == "False")
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (
+            CheckPolicy(),
+            "waits for victims' pods to terminate and free capacity for the whole gang; reclaims idle GPUs",
+        ),
+        (CheckPolicy(require_fit=False), "waits for victims' pods to terminate"),
+        (CheckPolicy(wait_for_pods_gone=False, require_fit=False), "waits for nothing"),
+        (
+            CheckPolicy(wait_for_pods_gone=False, reuse=False, provisioning=ProvisioningPolicy(provisioning_class="c")),
+            "waits for free capacity for the whole gang; requests nodes of class c",
+        ),
+    ],
+)
+def test_a_policy_in_words(policy: CheckPolicy, words: str) -> None:
+    assert policy.words == words
+
+
+def test_a_patch_is_guarded_by_what_was_judged() -> None:
+    found = {"metadata": {"uid": "u", "resourceVersion": "7", "generation": 3}}
+    patch = usable_patch(found, CheckPolicy(), SimCluster({}).client.now)
+    assert patch is not None
+    assert patch["metadata"] == {"uid": "u", "resourceVersion": "7"}

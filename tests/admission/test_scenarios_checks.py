@@ -1,0 +1,419 @@
+"""Checks that are for some flavors only, parameters that are missing or wrong, and queues with several checks.
+
+| what issue writers ask for                     | played by                                                     |
+|------------------------------------------------|---------------------------------------------------------------|
+| the check's parameters missing or wrong        | test_a_check_whose_parameters_… (PARAMETERS), and back again  |
+| … while gangs wait, run, have open requests    | test_while_nobody_can_follow_the_policy_…                     |
+| `onFlavors`                                    | test_only_gangs_on_the_flavors_of_the_check_are_held, …       |
+| ours beside Kueue's own provisioning check     | test_beside_kueues_own_check_…, test_kueue_asks_for_nodes_…,  |
+|                                                | test_a_request_of_kueues_…, test_each_check_asks_…            |
+| ours beside MultiKueue                         | test_beside_multikueue_…, test_one_that_runs_on_another_…     |
+
+What doctor says of such queues is in test_diagnosis.
+"""
+
+from typing import Any
+
+import pytest
+from scaler_sandbox.autoscaler import Scenario
+from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, LOCAL_QUEUE, RESOURCE_FLAVOR, WORKLOAD, Json
+from sim.cluster import CHECK, GPU
+from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
+
+from scaler.kube.objects.resources import RECLAIM_POLICY
+
+# --------------------------------------------------------------------------------------------------------- parameters
+
+POLICY = {"apiGroup": "idlegpu.io", "kind": "ReclaimPolicy", "name": "policy"}
+PARAMETERS: dict[str, tuple[Json | None, Json | None, str]] = {
+    # parameters of the check; spec of the policy, where there is one; what the check says
+    "none: all defaults": (None, None, "True"),
+    "a policy": (POLICY, {"requireFit": True}, "True"),
+    "a policy that is not there": (POLICY, None, "False: AdmissionCheck gate: spec.parameters: there is no Reclaim"),
+    "another name": (
+        POLICY | {"name": "other"},
+        {},
+        "False: AdmissionCheck gate: spec.parameters: there is no ReclaimPolicy 'other'",
+    ),
+    "another kind": (
+        POLICY | {"kind": "IdlePolicy"},
+        {},
+        "False: AdmissionCheck gate: spec.parameters: names IdlePolicy of idlegpu.io",
+    ),
+    "another group": (
+        POLICY | {"apiGroup": "kueue.x-k8s.io"},
+        {},
+        "False: AdmissionCheck gate: spec.parameters: names ReclaimPolicy of kueue.x-k8s.io",
+    ),
+    "a policy that contradicts itself": (
+        POLICY,
+        {"requireFit": False, "pin": {"enabled": True}},
+        "False: ReclaimPolicy 'policy': spec.requireFit",
+    ),
+    "a policy without a class": (
+        POLICY,
+        {"provisioning": {"className": ""}},
+        "False: ReclaimPolicy 'policy': spec.provisioning.className",
+    ),
+    "a policy with a time that is none": (
+        POLICY,
+        {"provisioning": {"className": "x", "after": "soon"}},
+        "False: ReclaimPolicy 'policy': spec.provisioning.after",
+    ),
+    "a policy that cannot be read": (POLICY, {"provisioning": "yes"}, "False: AdmissionCheck gate: spec.parameters: R"),
+}
+
+
+@pytest.mark.parametrize(("parameters", "policy", "says"), PARAMETERS.values(), ids=PARAMETERS)
+async def test_a_check_whose_parameters_are_not_in_order_says_so_and_admits_nobody_until_they_are(
+    parameters: Json | None, policy: Json | None, says: str
+) -> None:
+    town = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
+    town.client.remove(RECLAIM_POLICY, "", "policy")
+    if policy is not None:
+        town.add(RECLAIM_POLICY, "policy", spec=policy or {"requireFit": True})
+    town.change(ADMISSION_CHECK, CHECK, {"spec": {"parameters": parameters}})
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    assert town.active().startswith(says)
+    assert town.is_running("gang") is (says == "True")
+    assert town.holds_quota("gang") is (says == "True"), "Kueue gives none in a queue whose check is not Active"
+    if town.client.find(RECLAIM_POLICY, "", "policy"):
+        town.client.remove(RECLAIM_POLICY, "", "policy")
+    town.add(RECLAIM_POLICY, "policy", spec={"requireFit": True})
+    town.change(ADMISSION_CHECK, CHECK, {"spec": {"parameters": POLICY}})
+    await town.passes(3)
+    assert town.active() == "True"
+    assert town.is_running("gang")
+
+
+async def test_while_nobody_can_follow_the_policy_what_waits_waits_and_what_was_asked_for_stays() -> None:
+    """One gang runs, one has an open request, one is Ready and held by another check."""
+    town = ProvisioningCluster({"a": 8, "b": 8}, checks=(CHECK, "foreign"), scenarios=NOBODY)
+    town.add_check("foreign", "example.com/other")
+    for name, pods in (("runs", 1), ("held", 1), ("waits", 1)):
+        town.submit(name, pods=pods, gpus=8)
+        await town.passes(1)
+    set_ready(town, "runs", "foreign")
+    await town.passes(1)
+    assert (town.is_running("runs"), town.entry("held")["state"]) == (True, "Ready")
+    assert town.requests("waits") == ["1: New"]
+    writes = len(town.api.writes)
+    town.client.remove(RECLAIM_POLICY, "", "policy")
+    await town.passes(40)
+    assert town.says("waits").startswith("Pending: AdmissionCheck gate: spec.parameters: there is no ReclaimPolicy")
+    assert town.requests("waits") == ["1: New"]
+    assert town.is_running("runs")
+    assert town.entry("held")["state"] == "Ready"
+    name = town.workload("waits")["metadata"]["name"]
+    assert set(town.api.writes[writes:]) == {"patch admissionchecks/gate", f"patch workloads/{name}"}
+    assert len(town.api.writes[writes:]) == 2, "once each"
+
+
+def set_ready(town: ProvisioningCluster, job: str, check: str) -> None:
+    """The controller of another check lets the job go."""
+    workload = town.workload(job)
+    entries = [
+        {**each, "state": "Ready", "message": "go"} if each["name"] == check else each
+        for each in workload["status"]["admissionChecks"]
+    ]
+    town.change(WORKLOAD, workload["metadata"]["name"], {"status": {"admissionChecks": entries}}, "status")
+
+
+# -------------------------------------------------------------------------------------------------- on certain flavors
+
+
+async def on_flavors(*, spot: int = 16, fixed: int = 16, **more: Any) -> ProvisioningCluster:
+    """Our check is for Workloads on flavor spot; nodes a, b are spot, and c is not."""
+    town = ProvisioningCluster({}, scenarios=NOBODY, **more)
+    for flavor in ("spot", "fixed"):
+        town.add(RESOURCE_FLAVOR, flavor, spec={"nodeLabels": {"kind": flavor}})
+    for name, kind in (("a", "spot"), ("b", "spot"), ("c", "fixed")):
+        town.add_node(name, 8, kind=kind)
+    town.change(CLUSTER_QUEUE, "cq", {"spec": flavored(spot, fixed)})
+    await town.passes(1)
+    return town
+
+
+def flavored(spot: int, fixed: int) -> Json:
+    flavors = [
+        {"name": name, "resources": [{"name": GPU, "nominalQuota": gpus}]}
+        for name, gpus in (("spot", spot), ("fixed", fixed))
+    ]
+    return {
+        "resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}],
+        "admissionChecksStrategy": {"admissionChecks": [{"name": CHECK, "onFlavors": ["spot"]}]},
+    }
+
+
+async def test_only_gangs_on_the_flavors_of_the_check_are_held() -> None:
+    """The first takes all 16 GPUs of spot quota, so that the second is given the other flavor."""
+    town = await on_flavors(spot=16, fixed=8)
+    town.submit("first", pods=2, gpus=8)
+    await town.passes(2)
+    assert town.is_running("first")
+    assert town.says("first").startswith("Ready: fits whole: 2 pods on 2 nodes (a, b)")
+    town.submit("second", gpus=8)
+    await town.passes(2)
+    assert town.entry("second") == {}
+    assert town.is_running("second"), "on the other flavor, for which the check is not"
+    assert town.pods("second")[0]["spec"]["nodeName"] == "c"
+
+
+async def test_a_gang_on_a_flavor_of_the_check_that_lacks_a_node_waits_and_asks() -> None:
+    town = await on_flavors(spot=24)
+    town.submit("gang", pods=3, gpus=8)
+    await town.passes(2)
+    assert town.says("gang").startswith("Pending: PodSet main: 1 of 3 pods does not fit")
+    assert town.requests("gang") == ["1: New"]
+    assert town.pods("gang") == []
+
+
+async def test_pods_on_their_way_of_a_gang_without_the_check_keep_their_places() -> None:
+    """It was never held, and its pods go to the same nodes: here both flavors have no labels of their own."""
+    town = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
+    for flavor in ("spot", "fixed"):
+        town.add(RESOURCE_FLAVOR, flavor, spec={})
+    town.change(CLUSTER_QUEUE, "cq", {"spec": flavored(4, 8)})
+    town.hold_pods()
+    town.submit("free", gpus=8)
+    await town.passes(2)
+    assert town.is_admitted("free")
+    town.submit("gang", gpus=4)
+    await town.passes(2)
+    assert town.says("gang").startswith("Pending: PodSet main: 1 of 1 pods does not fit")
+
+
+async def test_a_gang_that_comes_back_on_another_flavor_leaves_nothing_behind() -> None:
+    """It has asked for nodes of spot, is evicted while that quota is taken away, and starts on the other flavor."""
+    town = await on_flavors(spot=24, fixed=24)
+    town.submit("gang", pods=3, gpus=8)
+    await town.passes(2)
+    assert town.requests("gang") == ["1: New"]
+    name = town.workload("gang")["metadata"]["name"]
+    town.change(CLUSTER_QUEUE, "cq", {"spec": flavored(0, 24)})
+    town.change(WORKLOAD, name, {"spec": {"active": False}})
+    await town.passes(2)
+    town.change(WORKLOAD, name, {"spec": {"active": True}})
+    await town.passes(2)
+    assert town.entry("gang") == {}
+    assert town.is_admitted("gang"), "nobody holds it on that flavor"
+    assert (town.requests(), town.templates()) == ([], [])
+
+
+async def test_a_request_goes_when_the_check_is_no_more_for_the_flavor_of_its_gang() -> None:
+    town = await on_flavors(spot=24)
+    town.submit("gang", pods=3, gpus=8)
+    await town.passes(2)
+    assert town.requests("gang") == ["1: New"]
+    rules = {"admissionChecks": [{"name": CHECK, "onFlavors": ["fixed"]}]}
+    town.change(CLUSTER_QUEUE, "cq", {"spec": {"admissionChecksStrategy": rules}})
+    await town.passes(2)
+    assert town.is_admitted("gang")
+    await town.passes(31)
+    assert (town.requests(), town.templates()) == ([], [])
+
+
+# ------------------------------------------------------------------------------------------------- beside other checks
+
+PODS_ONLY: Json = {"requireFit": False, "reuse": {"enabled": False}, "provisioning": None}
+KUEUES = "nodes-by-kueue"
+
+
+async def beside_kueue(nodes: dict[str, int], **policy: Any) -> ProvisioningCluster:
+    town = ProvisioningCluster(nodes, policy=policy or PODS_ONLY, checks=(CHECK, KUEUES), quota=16, scenarios=NOBODY)
+    town.add_check(KUEUES, "kueue.x-k8s.io/provisioning-request")
+    await town.passes(1)
+    return town
+
+
+async def test_beside_kueues_own_check_ours_waits_for_pods_only_and_asks_nobody() -> None:
+    """Kueue's request is made while ours is Pending (K7b), and its answer alone lets nobody go."""
+    town = await beside_kueue({"a": 8, "b": 8})
+    town.termination["victim"] = 10.0
+    town.submit("victim", pods=2, gpus=8)
+    await town.passes(1)
+    set_ready(town, "victim", KUEUES)
+    await town.passes(1)
+    assert town.is_running("victim")
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    town.deactivate("victim", for_gang="gang")
+    await town.passes(3)
+    set_ready(town, "gang", KUEUES)
+    await town.passes(3)
+    assert town.says("gang").startswith("Pending: waits for 2 pods of ns/job-victim")
+    assert not town.is_admitted("gang")
+    await town.passes(8)
+    assert town.is_running("gang")
+    assert town.requests() == []
+    assert town.entry("gang", KUEUES)["message"] == "go", "left as it was"
+
+
+async def test_beside_kueues_own_check_ours_is_ready_first_and_kueue_alone_is_waited_for() -> None:
+    town = await beside_kueue({})
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    assert town.says("gang") == "Ready: all pods of Workloads that released quota for it have terminated"
+    assert not town.is_admitted("gang")
+    set_ready(town, "gang", KUEUES)
+    await town.passes(1)
+    assert town.is_admitted("gang")
+
+
+async def beside_running_kueue(*scenarios: Scenario, nodes: int = 1, **policy: Any) -> ProvisioningCluster:
+    """With the controller of Kueue's check, and an autoscaler that answers it."""
+    names = dict.fromkeys(("a", "b", "c")[:nodes], 8)
+    town = ProvisioningCluster(names, policy=policy or PODS_ONLY, checks=(CHECK, KUEUES), quota=16, scenarios=scenarios)
+    town.run_kueues_check(KUEUES, retryStrategy={"backoffLimitCount": 3, "backoffBaseSeconds": 6})
+    await town.passes(1)
+    return town
+
+
+async def test_kueue_asks_for_nodes_while_ours_waits_for_pods_and_the_gang_starts_when_both_are_ready() -> None:
+    """K7b. Nodes were there after 4 s; pods end after 10."""
+    town = await beside_running_kueue(QUICK, nodes=2)
+    town.termination["victim"] = 10.0
+    town.submit("victim", pods=2, gpus=8)
+    await town.passes(6)
+    assert town.is_running("victim")
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    town.deactivate("victim", for_gang="gang")
+    await town.passes(3)
+    assert town.says("gang").startswith("Pending: waits for 2 pods of ns/job-victim")
+    assert [each.startswith("job-gang") for each in town.requests_of_kueue()] == [True], "asked for at once"
+    await town.passes(4)
+    assert town.entry("gang", KUEUES)["state"] == "Ready"
+    assert not town.is_admitted("gang")
+    await town.passes(5)
+    assert town.is_running("gang")
+    assert town.requests() == [], "ours never asks"
+    [update] = town.entry("gang", KUEUES)["podSetUpdates"]
+    assert update["annotations"].keys() >= {"autoscaling.x-k8s.io/consume-provisioning-request"}
+
+
+async def test_a_request_of_kueues_that_fails_evicts_the_gang_that_ours_holds_and_both_start_over() -> None:
+    """K7b: after its delay of 6 s the quota is gone. Ours says nothing meanwhile, and the second attempt succeeds."""
+    town = await beside_running_kueue(failing(1), requireFit=True, provisioning=None)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(4)
+    assert town.entry("gang", KUEUES)["state"] == "Retry"
+    assert town.says("gang").startswith("Pending: PodSet main")
+    before = len(town.api.patches)
+    town.add_node("b", 8)
+    await town.passes(1)
+    assert town.api.patches[before:] == [], "it would fit, and is sent back all the same"
+    assert town.holds_quota("gang")
+    await town.passes(6)
+    assert town.entry("gang", KUEUES)["retryCount"] == 1
+    assert "retryCount" not in town.entry("gang")
+    await town.passes(6)
+    assert town.is_running("gang")
+    assert town.requests_of_kueue() == [f"{town.workload('gang')['metadata']['name']}-{KUEUES}-2"]
+
+
+async def test_places_are_not_kept_for_a_gang_that_kueues_check_sends_back() -> None:
+    """It keeps its quota until its delay is over, and GPUs that it cannot use go to another one."""
+    town = await beside_running_kueue(failing(1), requireFit=True, provisioning=None)
+    town.add(CLUSTER_QUEUE, "ours", spec=town.queue_spec(8))
+    town.add(LOCAL_QUEUE, "ours", namespace="ns", spec={"clusterQueue": "ours"})
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(4)
+    town.add_node("b", 8)
+    town.submit("other", gpus=8, queue="ours")
+    await town.passes(1)
+    assert town.is_running("other")
+    assert town.holds_quota("gang")
+
+
+async def test_kueues_controller_leaves_our_requests_alone() -> None:
+    """It runs wherever ProvisioningRequests are served, and deletes what names a Workload as owner and is not its."""
+    town = ProvisioningCluster({"a": 8}, scenarios=[failing(1)], provisioning={"retry": {"limit": 1, "base": "5s"}})
+    town.run_kueues_check("unused")
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(6)
+    assert town.requests("gang") == ["1: Failed"]
+    await town.passes(10)
+    assert town.is_running("gang")
+    assert len(town.written("create", "provisioningrequests")) == 2
+    assert town.requests_of_kueue() == []
+
+
+async def test_each_check_asks_for_the_nodes_of_its_own_flavor() -> None:
+    """Ours for spot, Kueue's for the other one: each gang has one request, of the one or of the other."""
+    town = ProvisioningCluster({}, scenarios=[QUICK])
+    town.run_kueues_check(KUEUES)
+    for flavor in ("spot", "fixed"):
+        town.add(RESOURCE_FLAVOR, flavor, spec={})
+    rules = [{"name": CHECK, "onFlavors": ["spot"]}, {"name": KUEUES, "onFlavors": ["fixed"]}]
+    spec = flavored(8, 8) | {"admissionChecksStrategy": {"admissionChecks": rules}}
+    town.change(CLUSTER_QUEUE, "cq", {"spec": spec})
+    await town.passes(1)
+    town.submit("one", gpus=8)
+    town.submit("two", gpus=8)
+    await town.passes(1)
+    assert town.requests("one") == ["1: Accepted"]
+    assert town.requests("two") == []
+    assert town.requests_of_kueue() == [f"{town.workload('two')['metadata']['name']}-{KUEUES}-1"]
+    await town.passes(6)
+    assert town.is_running("one")
+    assert town.is_running("two")
+
+
+async def test_what_kueues_check_gives_to_pods_counts_for_where_they_fit() -> None:
+    """Its node selector ties pods to nodes that it has provisioned: only these are room for the gang."""
+    town = await beside_kueue({"a": 8}, requireFit=True, provisioning=None)
+    town.submit("gang", gpus=8)
+    await town.client.settle(*town.controllers)
+    workload = town.workload("gang")
+    update = {"name": "main", "nodeSelector": {"pool": "new"}}
+    entries = [
+        {**each, "state": "Ready", "message": "provisioned", "podSetUpdates": [update]}
+        if each["name"] == KUEUES
+        else each
+        for each in workload["status"]["admissionChecks"]
+    ]
+    town.change(WORKLOAD, workload["metadata"]["name"], {"status": {"admissionChecks": entries}}, "status")
+    await town.passes(2)
+    assert town.says("gang").startswith("Pending: PodSet main: 1 of 1 pods does not fit")
+    town.add_node("new", 8, pool="new")
+    await town.passes(2)
+    assert town.is_running("gang")
+
+
+async def test_beside_multikueue_ours_waits_for_pods_that_end_here_and_then_lets_it_be_dispatched() -> None:
+    """Then Kueue's dispatcher, which waits for all other checks, goes on. Nothing is asked of the nodes here."""
+    town = ProvisioningCluster({"a": 8}, checks=(CHECK, "elsewhere"), quota=8, scenarios=NOBODY)
+    town.add_check("elsewhere", "kueue.x-k8s.io/multikueue")
+    town.termination["victim"] = 10.0
+    town.submit("victim", gpus=8)
+    await town.passes(1)
+    set_ready(town, "victim", "elsewhere")
+    await town.passes(1)
+    town.submit("gang", gpus=8)
+    await town.passes(1)
+    town.deactivate("victim", for_gang="gang")
+    await town.passes(3)
+    assert town.says("gang").startswith("Pending: waits for 1 pod of ns/job-victim")
+    await town.passes(9)
+    assert town.says("gang") == "Ready: no pod terminates for it here, and it runs on another cluster"
+    assert town.entry("gang", "elsewhere")["state"] == "Pending"
+    assert not town.is_admitted("gang")
+    assert town.requests() == []
+
+
+async def test_one_that_runs_on_another_cluster_keeps_no_places_here() -> None:
+    town = ProvisioningCluster({"a": 8}, checks=(CHECK, "elsewhere"), scenarios=NOBODY)
+    town.add_check("elsewhere", "kueue.x-k8s.io/multikueue")
+    town.add(CLUSTER_QUEUE, "here", spec=town.queue_spec(8))
+    town.add(LOCAL_QUEUE, "here", namespace="ns", spec={"clusterQueue": "here"})
+    town.hold_pods()
+    town.submit("away", gpus=8)
+    await town.passes(1)
+    set_ready(town, "away", "elsewhere")
+    await town.passes(1)
+    assert town.is_admitted("away")
+    town.submit("gang", gpus=8, queue="here")
+    await town.passes(2)
+    assert town.entry("gang")["state"] == "Ready"

@@ -1,0 +1,275 @@
+"""What people are told: every turn that a gang takes at the gate is an Event on its Workload, once.
+
+The Events of whole stories, in order. Between turns nothing is told, however long a gang waits and however often the
+numbers in its message change, and a process that comes after one that died does not tell everything again.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, LOCAL_QUEUE, WORKLOAD
+from sim.provisioning_cluster import NOBODY, ProvisioningCluster, failing
+
+from scaler.kube.objects.resources import RECLAIM_POLICY
+
+Story = Callable[[ProvisioningCluster], Awaitable[None]]
+_DEFAULTS: dict[str, Any] = {"nodes": {"a": 8}, "scenarios": NOBODY}
+
+
+async def it_fits(town: ProvisioningCluster) -> None:
+    town.submit("gang", gpus=8)
+    await town.passes(5)
+
+
+async def its_victims_end_late(town: ProvisioningCluster) -> None:
+    town.termination["victim"] = 30.0
+    town.submit("victim", gpus=8)
+    await town.passes(2)
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    town.deactivate("victim", for_gang="gang")
+    await town.passes(40)
+
+
+async def others_end_on_its_node_and_then_a_node_is_missing_and_then_it_is_there(town: ProvisioningCluster) -> None:
+    town.termination["other"] = 20.0
+    town.submit("other", gpus=8)
+    await town.passes(2)
+    town.change(WORKLOAD, town.workload("other")["metadata"]["name"], {"spec": {"active": False}})
+    await town.passes(1)
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    town.fleet.remove("a")
+    await town.passes(5)
+    town.add_node("b", 8)
+    await town.passes(5)
+
+
+async def nodes_are_asked_for_twice_and_come(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(30)
+
+
+async def nodes_are_asked_for_and_something_gets_free(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    town.answer(town.newest("gang"), "Accepted")
+    await town.passes(1)
+    town.add_node("b", 8)
+    await town.passes(65)
+
+
+async def its_booking_expires_and_then_it_is_at_its_limit(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    town.answer(town.newest("gang"), "Provisioned")
+    await town.passes(1)
+    town.answer(town.newest("gang"), "BookingExpired")
+    await town.passes(12)
+    town.answer(town.newest("gang"), "Failed")
+    await town.passes(60)
+
+
+async def it_yields_at_its_limit(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(6)
+    town.submit("other", gpus=8)
+    await town.passes(12)
+
+
+async def its_nodes_are_taken_away(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    town.answer(town.newest("gang"), "Provisioned")
+    town.add_node("b", 8)
+    await town.passes(2)
+    town.answer(town.newest("gang"), "CapacityRevoked")
+    town.fleet.remove("b")
+    await town.passes(3)
+
+
+async def it_is_evicted_while_it_asks(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    town.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "Hold"}})
+    await town.passes(5)
+
+
+async def nobody_can_follow_its_policy_for_a_while(town: ProvisioningCluster) -> None:
+    await town.passes(1)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    found = town.client.find(RECLAIM_POLICY, "", "policy")
+    assert found is not None
+    town.client.remove(RECLAIM_POLICY, "", "policy")
+    await town.passes(5)
+    town.add(RECLAIM_POLICY, "policy", spec=found["spec"])
+    town.add_node("b", 8)
+    await town.passes(63)
+
+
+async def nodes_are_not_seen_for_a_while(town: ProvisioningCluster) -> None:
+    town.blind = "Nodes (403)"
+    town.submit("gang", gpus=8)
+    await town.passes(5)
+    town.blind = ""
+    await town.passes(2)
+
+
+async def its_pods_contradict_its_flavor(town: ProvisioningCluster) -> None:
+    """Nobody could ask for nodes for them."""
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(0, gate=False)
+    name = town.workload("gang")["metadata"]["name"]
+    pod_sets = town.workload("gang")["spec"]["podSets"]
+    consumes = {"autoscaling.x-k8s.io/consume-provisioning-request": "own"}
+    pod_sets[0]["template"]["metadata"] = {"annotations": consumes}
+    town.change(WORKLOAD, name, {"spec": {"podSets": pod_sets}})
+    await town.passes(60)
+
+
+async def the_check_is_added_while_it_runs(town: ProvisioningCluster) -> None:
+    town.submit("gang", gpus=8)
+    await town.passes(2)
+    town.add(ADMISSION_CHECK, "gate", spec={"controllerName": "idlegpu.io/reclaim"})
+    town.change(CLUSTER_QUEUE, "cq", {"spec": town.queue_spec(1000)})
+    await town.passes(2)
+
+
+ASKS = ["ProvisioningRequestCreated", "AdmissionCheckPending: NodesComing"]
+LIMITED = {"retry": {"limit": 1, "base": "10s"}}
+STORIES: dict[Story, tuple[Mapping[str, Any], list[str]]] = {
+    it_fits: ({}, ["AdmissionCheckReady"]),
+    its_victims_end_late: ({"quota": 8}, ["AdmissionCheckPending: PodsEnding", "AdmissionCheckReady"]),
+    others_end_on_its_node_and_then_a_node_is_missing_and_then_it_is_there: (
+        {"policy": {"provisioning": None, "requireFit": True}},
+        ["AdmissionCheckPending: PodsEnding", "AdmissionCheckPending: NodesLacking", "AdmissionCheckReady"],
+    ),
+    nodes_are_asked_for_twice_and_come: (
+        {"scenarios": [failing(1)]},
+        [
+            *ASKS,
+            "NodesAccepted",
+            "NodesFailed",
+            "AdmissionCheckPending: NodesLacking",
+            *ASKS,
+            "NodesAccepted",
+            "NodesProvisioned",
+            "AdmissionCheckReady",
+            "ProvisioningRequestRemoved",
+        ],
+    ),
+    nodes_are_asked_for_and_something_gets_free: (
+        {},
+        [*ASKS, "NodesAccepted", "AdmissionCheckReady", "ProvisioningRequestRemoved"],
+    ),
+    its_booking_expires_and_then_it_is_at_its_limit: (
+        {"provisioning": LIMITED},
+        [
+            *ASKS,
+            "NodesProvisioned",
+            "NodesBookingExpired",
+            "AdmissionCheckPending: NodesLacking",
+            *ASKS,
+            "NodesFailed",
+            "NodesLimitReached",
+            "AdmissionCheckPending: NodesLimitReached",
+        ],
+    ),
+    it_yields_at_its_limit: (
+        {
+            "quota": 16,
+            "scenarios": [failing(9)],
+            "queueingStrategy": "StrictFIFO",
+            "provisioning": {"retry": {"limit": 0, "base": "10s"}, "atLimit": "Yield"},
+        },
+        [
+            *ASKS,
+            "NodesAccepted",
+            "NodesFailed",
+            "AdmissionCheckPending: NodesLacking",
+            "NodesLimitReached",
+            "AdmissionCheckRetry",
+            "ProvisioningRequestRemoved",
+        ],
+    ),
+    its_nodes_are_taken_away: (
+        {},
+        [
+            *ASKS,
+            "NodesProvisioned",
+            "AdmissionCheckReady",
+            "NodesCapacityRevoked",
+            "NodesRevoked",
+            "ProvisioningRequestRemoved",
+            "AdmissionCheckPending: NodesLacking",
+            *ASKS,
+        ],
+    ),
+    it_is_evicted_while_it_asks: ({}, [*ASKS, "ProvisioningRequestRemoved"]),
+    nobody_can_follow_its_policy_for_a_while: (
+        {},
+        [
+            *ASKS,
+            "AdmissionCheckPending: PolicyUnusable",
+            "AdmissionCheckPending: NodesComing",
+            "AdmissionCheckReady",
+            "ProvisioningRequestRemoved",
+        ],
+    ),
+    nodes_are_not_seen_for_a_while: ({}, ["AdmissionCheckPending: NodeCapacityUnknown", "AdmissionCheckReady"]),
+    its_pods_contradict_its_flavor: ({}, ["NodesNotAsked", "AdmissionCheckPending: NodesLacking"]),
+    the_check_is_added_while_it_runs: ({"checks": ()}, []),
+}
+
+
+def town_of(options: Mapping[str, Any]) -> ProvisioningCluster:
+    given = {**_DEFAULTS, **options}
+    return ProvisioningCluster(given.pop("nodes"), **given)
+
+
+def told(town: ProvisioningCluster) -> list[str]:
+    """The reasons of the gang's Events; with what it waits for where it waits."""
+    return [
+        f"{reason}: {message.partition(':')[0]}" if reason == "AdmissionCheckPending" else reason
+        for about, reason, message in town.told.events
+        if about.startswith("job-gang")
+    ]
+
+
+@pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
+async def test_every_turn_of_a_gang_is_told_once(story: Story) -> None:
+    options, expected = STORIES[story]
+    town = town_of(options)
+    await story(town)
+    assert told(town) == expected
+
+
+@pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
+async def test_a_new_process_tells_nothing_that_was_told_long_ago(story: Story) -> None:
+    """But for refusals, of which the API knows nothing."""
+    options, _ = STORIES[story]
+    town = town_of(options)
+    await story(town)
+    town.client.now += timedelta(minutes=6)
+    await town.passes(1)
+    before = told(town)
+    town.restart()
+    await town.passes(1)
+    assert [each for each in told(town)[len(before) :] if each != "NodesNotAsked"] == []
+
+
+async def test_while_nothing_but_numbers_changes_nothing_is_told() -> None:
+    """A gang at its limit for ten minutes, while small nodes come."""
+    town = town_of({"provisioning": {"retry": {"limit": 0}}})
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    town.answer(town.newest("gang"), "Failed")
+    await town.passes(1)
+    before = told(town)
+    for number in range(20):
+        town.add_node(f"small-{number}", 1)
+        await town.passes(30)
+    assert told(town) == before

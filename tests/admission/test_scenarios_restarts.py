@@ -1,0 +1,207 @@
+"""Our process dies after each of its writes in turn, and everything ends as if it had not.
+
+Every story is told once without a death. It is told again for every write of it: right after that write (it is in the
+API, and nobody has told of it) the process dies, and one that knows nothing goes on. The end is the same: who runs on
+which nodes, what entries say, which requests and templates there are, and how often nodes were asked for.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from scaler_sandbox.kinds import LOCAL_QUEUE, PROVISIONING_REQUEST, WORKLOAD
+from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
+
+from scaler.admission.workload import YIELDED_ANNOTATION
+from scaler.errors import KubeError
+from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.suspension.leader_api import NOT_LEADING
+
+Story = Callable[[ProvisioningCluster], Awaitable[None]]
+
+
+async def victims_end_slowly(town: ProvisioningCluster) -> None:
+    town.termination["victim"] = 6.0
+    town.submit("victim", pods=2, gpus=8)
+    await town.passes(2)
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    town.deactivate("victim", for_gang="gang")
+    await town.passes(12)
+
+
+async def failed_twice_then_provisioned(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(30)
+
+
+async def asked_and_then_got_for_free(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    town.add_node("free", 8)
+    await town.passes(64)
+
+
+async def booking_expired_and_somebody_deleted_the_next_one(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    town.answer(town.newest("gang"), "BookingExpired")
+    await town.passes(4)
+    town.client.remove(PROVISIONING_REQUEST, "ns", town.newest("gang"))
+    await town.passes(2)
+    town.answer(town.newest("gang"), "Provisioned")
+    town.add_node("new", 8)
+    await town.passes(3)
+
+
+async def nodes_taken_away_while_it_runs(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(1)
+    town.answer(town.newest("gang"), "Provisioned")
+    town.add_node("new", 8)
+    await town.passes(2)
+    town.answer(town.newest("gang"), "CapacityRevoked")
+    town.fleet.remove("new")
+    await town.passes(2)
+    town.answer(town.newest("gang"), "Provisioned")
+    town.add_node("newer", 8)
+    await town.passes(2)
+
+
+async def yielded_at_its_limit(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    town.submit("other", gpus=8)
+    await town.passes(20)
+
+
+async def evicted_while_a_request_is_open(town: ProvisioningCluster) -> None:
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    town.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "Hold"}})
+    await town.passes(3)
+    town.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "None"}})
+    await town.passes(10)
+
+
+async def its_policy_comes_late_and_changes(town: ProvisioningCluster) -> None:
+    spec = town.client.find(RECLAIM_POLICY, "", "policy")
+    assert spec is not None
+    town.client.remove(RECLAIM_POLICY, "", "policy")
+    town.submit("gang", pods=2, gpus=8)
+    await town.passes(2)
+    town.add(RECLAIM_POLICY, "policy", spec=spec["spec"])
+    await town.passes(2)
+    town.set_policy(parameters={"key": "value"})
+    await town.passes(8)
+
+
+async def two_race_and_the_first_finishes(town: ProvisioningCluster) -> None:
+    town.submit("gang", gpus=8)
+    town.submit("other", gpus=8)
+    await town.passes(3)
+    town.finish("gang" if town.is_running("gang") else "other")
+    await town.passes(10)
+
+
+STORIES: dict[Story, Mapping[str, Any]] = {
+    victims_end_slowly: {"nodes": {"a": 8, "b": 8}, "quota": 16},
+    failed_twice_then_provisioned: {"scenarios": [failing(2)], "provisioning": {"retry": {"limit": 3, "base": "4s"}}},
+    asked_and_then_got_for_free: {"scenarios": NOBODY},
+    booking_expired_and_somebody_deleted_the_next_one: {
+        "scenarios": NOBODY,
+        "provisioning": {"retry": {"limit": 3, "base": "2s"}},
+    },
+    nodes_taken_away_while_it_runs: {"scenarios": NOBODY},
+    yielded_at_its_limit: {
+        "scenarios": [failing(9)],
+        "quota": 16,
+        "queueingStrategy": "StrictFIFO",
+        "provisioning": {"retry": {"limit": 0, "base": "2s"}, "atLimit": "Yield"},
+    },
+    evicted_while_a_request_is_open: {"scenarios": [QUICK]},
+    its_policy_comes_late_and_changes: {"scenarios": [QUICK]},
+    two_race_and_the_first_finishes: {"scenarios": NOBODY, "policy": {"provisioning": None, "requireFit": True}},
+}
+
+
+async def told(story: Story, *, dies_after: int = -1) -> ProvisioningCluster:
+    """The story, with a process that dies right after that write; counted from 0, and never where it is negative."""
+    options = dict(STORIES[story])
+    town = ProvisioningCluster(options.pop("nodes", {"a": 8}), **options)
+    left = [dies_after]
+
+    def die(write: str) -> None:
+        left[0] -= 1
+        if left[0] == -1 and dies_after >= 0:
+            raise KubeError(f"dead after {write}", reason=NOT_LEADING)
+
+    town.api.after_write = die
+    await story(town)
+    assert town.half_started() == []
+    assert town.deaths == (dies_after >= 0)
+    return town
+
+
+def outcome(town: ProvisioningCluster) -> dict[str, Any]:
+    """What is to be the same. Names of nodes that were added hold a part of a uid."""
+    workloads = town.client.all(WORKLOAD)
+    jobs = [each["metadata"]["ownerReferences"][0]["name"] for each in workloads]
+    found = {
+        "states": {job: town.state(job) for job in jobs},
+        "entries": {job: town.entry(job) for job in jobs},
+        "places": {job: sorted(pod["spec"].get("nodeName", "") for pod in town.pods(job)) for job in jobs},
+        "yields": [(each["metadata"].get("annotations") or {}).get(YIELDED_ANNOTATION) for each in workloads],
+        "requests": town.requests(),
+        "templates": town.templates(),
+        "nodes": sorted(town.fleet.machines),
+        "check": town.active(),
+        "asked": Counter(each for each in town.api.writes if each.startswith("create provisioningrequests")),
+    }
+    return {name: re.sub(r"new-[0-9a-f]{5}-", "new-", str(each)) for name, each in found.items()}
+
+
+async def test_every_story_is_one_in_which_something_is_written() -> None:
+    for story in STORIES:
+        town = await told(story)
+        assert len(town.api.writes) >= 4, story.__name__
+
+
+@pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
+async def test_a_process_that_dies_after_any_of_its_writes_changes_nothing(story: Story) -> None:
+    expected = await told(story)
+    for number, write in enumerate(expected.api.writes):
+        died = await told(story, dies_after=number)
+        assert outcome(died) == outcome(expected), f"{story.__name__}: died after write {number}: {write}"
+
+
+@pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
+async def test_a_process_that_is_started_anew_at_every_look_changes_nothing(story: Story) -> None:
+    """Nothing that matters is in memory: not even from one look to the next."""
+    expected = await told(story)
+    town = await told_by_forgetful(story)
+    found, wanted = outcome(town), outcome(expected)
+    assert found == wanted
+
+
+async def told_by_forgetful(story: Story) -> ProvisioningCluster:
+    options = dict(STORIES[story])
+    town = Forgetful(options.pop("nodes", {"a": 8}), **options)
+    await story(town)
+    assert town.half_started() == []
+    return town
+
+
+class Forgetful(ProvisioningCluster):
+    """Its process is another one at every look."""
+
+    def follow(self) -> None:
+        super().follow()
+        if hasattr(self, "kubelets") and not self._restarts:
+            self._restarts = True
+            self.restart()
+            self._restarts = False
+
+    _restarts = False

@@ -1,0 +1,198 @@
+"""`doctor` against an embedded world: what it finds, what it says, and how it ends."""
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from rich.console import Console
+from scaler_sandbox.conditions import has
+from scaler_sandbox.config import Component, SandboxConfig
+from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, WORKLOAD
+from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.manifests import objects_in
+from scaler_sandbox.sandbox import Sandbox
+
+from scaler.app.cli.doctor import answer_of, render
+from scaler.app.packaged import crds, packaged
+from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.reporting.doctor.cluster_reader import ReviewedUser
+from scaler.reporting.doctor.findings import Finding, Severity, Topic
+from scaler.reporting.doctor.permissions import ResourceAttributes
+
+COLLECT = timedelta(milliseconds=200)
+SETTINGS = "trust: {collectionInterval: 200ms, maxAgeIntervals: 20}\n"
+
+
+@asynccontextmanager
+async def a_town(folder):
+    """The cohort of the example, with its five notebooks, and nobody who looks after the check."""
+    parts = frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS})
+    config = replace(SandboxConfig.fast({"n1": 8, "n2": 8}, collect=COLLECT), parts=parts)
+    async with Sandbox(config) as world:
+        await world.apply(crds())
+        for file in ("queues.yaml", "notebooks.yaml"):
+            await world.apply([*objects_in((packaged("examples") / "teams-in-a-cohort" / file).read_text())])
+        await world.apply(service())
+        world.write_kubeconfig(folder / "kubeconfig")
+        (folder / "settings.yaml").write_text(SETTINGS)
+        yield world
+
+
+def service():
+    metadata = {"name": "idle-gpu-scaler", "namespace": "idle-gpu-scaler"}
+    spec = {"clusterIP": "None", "ports": [{"port": 9090}]}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": metadata["namespace"]}}
+    return [namespace, {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}]
+
+
+async def look_after_the_check(world):
+    """As the leader does it."""
+    condition = {"type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": NOW}
+    await world.patch(ADMISSION_CHECK, "", "whole-or-not-at-all", {"status": {"conditions": [condition]}}, "status")
+
+
+NOW = "2026-11-20T12:00:00Z"
+
+
+async def doctor(folder, *arguments):
+    """As a process of its own, because it sets up logging: its status, what it prints, and its complaints."""
+    where = ("--kubeconfig", str(folder / "kubeconfig"), "--config", str(folder / "settings.yaml"))
+    ran = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "scaler", "doctor", *where, *arguments),
+        env=os.environ | {"COLUMNS": "120"},
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    out, err = await ran.communicate()
+    return ran.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.timeout(300)
+async def test_a_cluster_is_looked_at_check_by_check(tmp_path):
+    async with a_town(tmp_path) as world:
+        exporter = ("--dcgm-endpoint", world.exporter_url)
+        status, out, _ = await doctor(tmp_path, *exporter)
+        assert status == 1, "nobody looks after the check, so it must fail"
+        said = " ".join(out.split())
+        for words in (
+            "Kubernetes API ok http://127.0.0.1:",
+            "fail AdmissionCheck whole-or-not-at-all NotActive: it is not Active yet",
+            "→ start a replica with --components reconciler",
+            "fail ClusterQueue gangs, ClusterQueue",
+            "16 GPUs are shown, nodes offer 16",
+        ):
+            assert words in said
+        assert all(line == line.rstrip() for line in out.splitlines())
+
+        await look_after_the_check(world)
+        await world.wait_for(lambda: are_active(world) and are_let_go(world), "the queues to be active")
+        status, out, err = await doctor(tmp_path, *exporter, "--json")
+        told = json.loads(out)
+        [clear] = [each for each in told["findings"] if each["severity"] != "ok"]
+        assert (clear["topic"], clear["check"]) == ("TLS", "TLSOff")
+        assert (status, err) == (0, "")
+        await hold_to_what_is_spoilt(tmp_path, world)
+
+
+def are_active(world):
+    return all(world.condition(CLUSTER_QUEUE, "", name, "Active") for name in ("vision", "speech", "gangs"))
+
+
+def are_let_go(world):
+    """That Kueue has reserved quota for all notebooks; there is no gate here to let them go."""
+    return all(has(each, "QuotaReserved") for each in world.all(WORKLOAD)) and len(world.all(WORKLOAD)) == 5
+
+
+def all_granted_to(namespace, name):
+    """What lets the ServiceAccount do everything."""
+    rbac, subject = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "namespace": namespace, "name": name}
+    head = {"apiVersion": f"{rbac}/v1", "metadata": {"name": "everything"}}
+    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": "everything"}
+    return [
+        {**head, "kind": "ClusterRole", "rules": [rule]},
+        {**head, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]},
+    ]
+
+
+async def hold_to_what_is_spoilt(folder, world):
+    await world.patch(SCALED_OBJECT, "vision", "ana", {"spec": {"fallback": {"failureThreshold": 3, "replicas": 0}}})
+    await world.apply(all_granted_to("gpus", "scaler"))
+    world.api.permissions.deny("patch", "workloads/status.kueue.x-k8s.io")
+    world.api.permissions.deny("list", "clusterqueues.kueue.x-k8s.io")
+    status, out, err = await doctor(folder, "--as", "system:serviceaccount:gpus:scaler", "--json")
+    assert (status, err) == (1, "")
+    told = json.loads(out)
+    found = {(each["severity"], each["topic"], each["check"], each["where"]) for each in told["findings"]}
+    assert found >= {
+        ("fail", "ScaledObjects", "Fallback", "ScaledObject vision/ana"),
+        ("fail", "Permissions", "Denied", "AdmissionChecks"),
+        ("fail", "Permissions", "Denied", "plans"),
+        ("fail", "ClusterQueues", "NotRead", "all of ClusterQueue"),
+        ("warn", "Metrics", "NotAsked", ""),
+    }
+    assert told["counts"]["fail"] == sum(each["severity"] == "fail" for each in told["findings"]) == 4
+    [denied] = [each for each in told["findings"] if each["where"] == "AdmissionChecks" and each["severity"] == "fail"]
+    assert denied["what"] == "it may not patch workloads/status.kueue.x-k8s.io"
+    [unread] = [each for each in told["findings"] if each["check"] == "NotRead"]
+    assert "grant verb 'list' on 'clusterqueues'" in unread["what"]
+    leases = [each["what"] for each in told["findings"] if "leases" in each["what"]]
+    assert leases == ["get, create, update leases.coordination.k8s.io in namespace gpus"]
+
+
+async def test_an_api_that_is_away_is_a_finding_and_not_a_traceback(tmp_path):
+    api = KubeApi()
+    await api.start()
+    api.write_kubeconfig(tmp_path / "kubeconfig")
+    await api.stop()
+    (tmp_path / "settings.yaml").write_text("kubernetes: {timeout: 200ms}\n")
+    status, out, err = await doctor(tmp_path)
+    assert (status, err) == (1, "")
+    assert "Unreachable" in out
+
+
+def test_an_account_is_asked_about_with_the_groups_that_it_has():
+    ask = ResourceAttributes(verb="patch", group="kueue.x-k8s.io", resource="workloads", subresource="status")
+    path, body = ReviewedUser(user="system:serviceaccount:gpus:scaler").review(ask)
+    assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    assert body["spec"]["groups"] == ["system:serviceaccounts", "system:serviceaccounts:gpus", "system:authenticated"]
+    own_path, own = ReviewedUser().review(ask)
+    assert own_path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    attributes = {"verb": "patch", "group": "kueue.x-k8s.io", "resource": "workloads", "subresource": "status"}
+    assert own["spec"] == {"resourceAttributes": attributes}
+
+
+@pytest.mark.parametrize("number", [1, 3, 4, 50])
+def test_what_differs_in_nothing_but_the_object_is_told_once(number):
+    findings = [
+        Finding(
+            severity=Severity.FAIL,
+            topic=Topic.SCALED_OBJECTS,
+            check="Fallback",
+            what="a fallback is set",
+            where=f"ScaledObject team/{index:02}",
+            do="remove it",
+        )
+        for index in range(number)
+    ]
+    told = answer_of(findings)
+    assert len(told["findings"]) == number
+    assert told["counts"] == {"ok": 0, "warn": 0, "fail": number}
+    shown = printed(render(told, 120))
+    assert shown.count("Fallback: a fallback is set") == 1
+    assert shown.count("→ remove it") == 1
+    assert shown.count("team/") == min(number, 3)
+    assert (f"and {number - 3} more" in " ".join(shown.split())) == (number > 3)
+
+
+def printed(renderable):
+    console = Console(width=120, markup=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()

@@ -1,0 +1,173 @@
+"""`explain`: against a running scaler and by itself."""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from email.utils import formatdate
+from urllib.parse import unquote_plus
+
+import pytest
+import yaml
+from app.cli.command import command
+from http_stub import HttpStub, Received, Reply
+from running_scaler import fetch, gpus, process, run_gang, runtime, settings_document
+from small_cluster import NAME, PODS, small_cluster, until
+
+EXPLANATION = {
+    "scaledObject": {"namespace": "demo", "name": "notebook"},
+    "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "notebook"},
+    "evaluatedAt": "2026-12-01T12:00:00+00:00",
+    "evaluationAgeSeconds": 1.0,
+    "triggers": [
+        {
+            "answer": "error",
+            "reason": "TargetNotFound",
+            "message": "selector of Deployment/notebook: 'a in (b' [/red] :warning:",
+            "desiredReplicas": 1,
+            "phase": "Starting",
+            "runningSince": None,
+            "verdict": None,
+            "idleSince": None,
+            "suspendAt": None,
+            "next": "KEDA gets an error and leaves the replicas as they are, until this is known again.",
+            "settings": [{"name": "gpus", "value": "[bold]", "source": "trigger metadata"}],
+            "gpus": [],
+        }
+    ],
+    "problems": ["trigger metadata 'x[0]'"],
+}
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with small_cluster(tmp_path) as started:
+        await run_gang(started)
+        yield started
+
+
+async def explain(*arguments: str):
+    """In a thread, since what it asks runs in this event loop."""
+    return await asyncio.to_thread(command, "explain", *arguments)
+
+
+async def is_decided(port: int) -> bool:
+    status, _, body = await fetch(port, f"/api/v1/decisions/demo/{NAME}")
+    return status == 200 and json.loads(body)["triggers"][0]["reason"] == "GPUsBusy"
+
+
+async def test_a_running_scaler_is_asked(cluster):
+    async with (
+        gpus(busy=0.9) as (_, exporter),
+        runtime(settings_document(cluster.kubeconfig, exporter.node_urls["node-a"])) as running,
+    ):
+        await until(lambda: is_decided(running.http_port))
+        server = f"http://127.0.0.1:{running.http_port}"
+        told = await explain(f"demo/{NAME}", "--server", server)
+        as_json = await explain(f"demo/{NAME}", "--server", f"{server}/", "--json")
+        nobody = await explain("demo/nobody", "--server", server)
+    assert told.status == 0
+    words = " ".join(told.out.split())
+    for text in (
+        f"demo/{NAME} scales ScalableWorkload {NAME}",
+        "answer active GPUsBusy",
+        "verdict Busy",
+        "replicas 1 asked for, Running",
+        "idleAfter 1s trigger metadata",
+        "activeAbove 1 % built-in default",
+        "pod worker-0",
+        "gr_engine_active",
+    ):
+        assert text in words
+    assert json.loads(as_json.out)["triggers"][0]["reason"] == "GPUsBusy"
+    assert nobody.status == 2
+    assert nobody.out == ""
+    assert "error: ScaledObject demo/nobody is not on the board" in nobody.err
+
+
+def prometheus(request: Received) -> Reply:
+    """Two busy GPUs since ten seconds ago, for every metric."""
+    metric = re.search(r"DCGM_\w+", unquote_plus(request.body.decode())).group()
+    level, now = ("90" if metric.startswith("DCGM_FI_DEV") else "0.9"), time.time()
+    series = [
+        {
+            "metric": {"__name__": metric, "namespace": "demo", "pod": pod, "UUID": f"GPU-{pod}", "Hostname": "node-a"},
+            "values": [[now - 10 + tick / 5, level] for tick in range(50)],
+        }
+        for pod in PODS
+    ]
+    body = {"status": "success", "data": {"resultType": "matrix", "result": series}}
+    return Reply(json.dumps(body).encode(), headers={"Content-Type": "application/json", "Date": formatdate(now)})
+
+
+async def test_without_a_running_scaler_it_evaluates_by_itself(cluster, tmp_path):
+    """Read-only: not even the Lease is asked for."""
+    config = tmp_path / "settings.yaml"
+    with HttpStub(prometheus) as stub:
+        document = settings_document(cluster.kubeconfig, "") | {"prometheus": {"url": stub.url}, "dcgm": {}}
+        config.write_text(yaml.safe_dump(document))
+        arguments = ["explain", f"demo/{NAME}", "--local", "--config", str(config)]
+        before = await cluster.scalable()
+        told = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "scaler", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await told.communicate()
+        assert (told.returncode, err.decode()) == (0, "")
+        assert "active  GPUsBusy" in out.decode()
+        assert await cluster.scalable() == before
+        assert await leases(cluster) == []
+        async with process(["explain", "demo/nobody", "--local", "--config", str(config)]) as nobody:
+            assert await nobody.ended() == 2
+        [said] = nobody.log
+        assert "ScaledObject demo/nobody: there is no such ScaledObject with an external trigger" in said
+
+
+async def leases(cluster):
+    return json.loads(await cluster.kube.get("/apis/coordination.k8s.io/v1/leases"))["items"]
+
+
+@pytest.mark.parametrize("name", ["notebook", "/notebook", "team-a/"])
+def test_a_name_without_a_namespace_is_refused(name):
+    done = command("explain", name)
+    assert done.status == 2
+    assert f"{name!r} is not NAMESPACE/NAME; write for example 'team-a/notebook'" in done.err
+
+
+def test_brackets_in_an_error_are_shown_as_they_are():
+    assert "'[red]' is not NAMESPACE/NAME" in command("explain", "[red]").err
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(b"<html>hello</html>", headers={"Content-Type": "text/html"}),
+        Reply(b'["something else"]', headers={"Content-Type": "application/json"}),
+        Reply(b'{"status": "up"}', headers={"Content-Type": "application/json"}),
+        Reply(b'"no"', status=500, headers={"Content-Type": "application/json"}),
+        Reply(b"bad gateway", status=502),
+    ],
+)
+def test_what_is_no_scaler_is_not_taken_for_one(reply):
+    with HttpStub(lambda _request: reply) as stub:
+        done = command("explain", "demo/notebook", "--server", stub.url)
+    assert done.status == 2
+    assert f"no scaler answers at {stub.url}" in done.err
+    assert "--local" in done.err
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:1", "127.0.0.1:8080", "nonsense"])
+def test_where_nobody_answers_it_says_what_to_do(server):
+    done = command("explain", "demo/notebook", "--server", server)
+    assert done.status == 2
+    assert f"no scaler answers at {server}" in done.err
+
+
+def test_words_of_others_are_shown_as_they_are():
+    """What looks like markup or an emoji is a selector, a pattern, or a label."""
+    body = json.dumps(EXPLANATION).encode()
+    with HttpStub(lambda _request: Reply(body, headers={"Content-Type": "application/json"})) as stub:
+        done = command("explain", "demo/notebook", "--server", stub.url)
+    assert done.status == 0
+    for text in ("[/red] :warning:", "[bold]", "x[0]"):
+        assert text in done.out

@@ -1,0 +1,201 @@
+"""`run`: what it refuses, in words that help, and that nothing else is needed to run it."""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+
+import pytest
+from app.cli.command import command
+from running_scaler import fetch, gpus, metric, process, run_gang, runtime, settings_document
+from small_cluster import small_cluster, until
+
+from scaler.errors import ConfigurationError
+
+
+def refused(*arguments: str) -> str:
+    """What it says, all in one line per problem, when it ends because of its settings."""
+    done = command("run", *arguments)
+    assert done.status == 2
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    return done.err
+
+
+def test_every_bad_setting_is_named_at_once_with_where_it_was_set(tmp_path, monkeypatch):
+    file = tmp_path / "settings.yaml"
+    file.write_text("evaluation: {intervall: 15s}\ntrust: {minCoverage: 0.8}\ndefaults: {idleAfter: 5 minutes}\n")
+    monkeypatch.setenv("IDLE_GPU_SCALER__KUBERNETES__TIMEOUT", "10")
+    said = refused("--config", str(file), "--log-level", "loud")
+    for problem in (
+        f"{file}: evaluation.intervall: unknown setting; did you mean 'interval'?",
+        f"{file}: trust.minCoverage: 0.8 has no unit; write it in percent, such as '0.8 %'",
+        f"{file}: defaults.idleAfter: '5 minutes' is not a duration; write '5m'",
+        "environment variable IDLE_GPU_SCALER__KUBERNETES__TIMEOUT: kubernetes.timeout: '10' is not a duration",
+        "flag: log.level: Input should be 'debug', 'info', 'warning' or 'error'",
+    ):
+        assert problem in said
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("relabel: [{action: labelkeep, regex: a}, {action: labeldropp, regex: a}]", "relabel rule [1]"),
+        ("signals: []", "signals"),
+        ("kubernetes: {lease: {duration: 5s}}", "retryPeriod < renewDeadline < duration"),
+        ("[not, a, mapping]", "must hold a mapping"),
+        ("a: b: c", "is not YAML"),
+        ("prometheus: {url: 'http://a', matchers: 7}", "prometheus.matchers"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path, content, problem):
+    file = tmp_path / "settings.yaml"
+    file.write_text(content)
+    said = refused("--config", str(file))
+    assert problem in said
+    assert str(file) in said
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    assert "No such file or directory; check --config" in refused("--config", str(tmp_path / "nowhere.yaml"))
+
+
+def test_what_is_said_is_shown_as_it_is(tmp_path):
+    """Square brackets are how terminals are told about colours, and how regular expressions are written."""
+    said = refused("--components", "[/red]", "--log-format", "[bold]")
+    assert "components.0" in said
+    file = tmp_path / "settings[bold].yaml"
+    assert str(file) in refused("--config", str(file))
+
+
+async def test_without_a_source_it_says_how_to_name_one(tmp_path):
+    async with process(["run"]) as started:
+        assert await started.ended() == 2
+    [said] = started.log
+    assert "no metrics source" in said
+    assert "--prometheus-url" in said
+    assert "--dcgm-endpoint" in said
+
+
+async def test_a_kubeconfig_that_is_not_there_is_refused(tmp_path):
+    document = settings_document(tmp_path / "nowhere", "http://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        async with runtime(document):
+            pass
+
+
+@pytest.mark.parametrize("part", ["http", "grpc"])
+async def test_an_address_in_use_is_refused(tmp_path, part):
+    async with small_cluster(tmp_path) as cluster:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            document = settings_document(cluster.kubeconfig, "http://127.0.0.1:1", **{part: {"address": address}})
+            with pytest.raises(ConfigurationError, match=f"{address}.* cannot be bound"):
+                async with runtime(document):
+                    pass
+
+
+@pytest.mark.parametrize("address", ["8080", "localhost", ":http", "127.0.0.1:65536", "[::1]"])
+async def test_an_address_that_is_none_is_refused(tmp_path, address):
+    async with small_cluster(tmp_path) as cluster:
+        document = settings_document(cluster.kubeconfig, "http://127.0.0.1:1", http={"address": address})
+        with pytest.raises(ConfigurationError, match="is not host:port"):
+            async with runtime(document):
+                pass
+
+
+async def test_one_replica_of_each_component_can_run_alone(tmp_path):
+    async with small_cluster(tmp_path) as cluster, gpus() as (_, exporter):
+        await run_gang(cluster)
+        document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"])
+        async with runtime(document, components=["scaler"]) as scaler:
+            await until(lambda: is_ready(scaler.http_port))
+            assert scaler.leadership.controllers is None
+        async with runtime(document, components=["reconciler"]) as reconciler:
+            await until(lambda: has_phase(cluster, "Running"))
+            assert reconciler.grpc_port == 0
+
+
+async def is_ready(port: int) -> bool:
+    status, *_ = await fetch(port, "/readyz")
+    return status == 200
+
+
+async def is_leader(port: int) -> bool:
+    return await metric(port, "idle_gpu_scaler_leader") == 1
+
+
+async def has_phase(cluster, phase: str) -> bool:
+    return (await cluster.status()).get("phase") == phase
+
+
+async def test_it_runs_by_its_flags_alone_and_ends_in_order(tmp_path):
+    async with small_cluster(tmp_path) as cluster, gpus() as (_, exporter):
+        flags = {
+            "--kubeconfig": str(cluster.kubeconfig),
+            "--dcgm-endpoint": exporter.node_urls["node-a"],
+            "--grpc-address": "127.0.0.1:0",
+            "--http-address": "127.0.0.1:0",
+        }
+        async with process(["run", *(word for flag in flags.items() for word in flag)]) as started:
+            await started.listens()
+            await until(lambda: is_ready(started.http_port))
+            await until(lambda: is_leader(started.http_port))
+            started.send(signal.SIGINT)
+            assert await started.ended() == 0
+        said = [json.loads(line) for line in started.log]
+        assert {line["event"] for line in said} >= {
+            "listening",
+            "KubeLeadershipGained",
+            "stopping",
+            "KubeLeaseReleased",
+        }
+        assert [line for line in said if line["level"] != "info"] == []
+
+
+async def test_what_libraries_log_is_json_as_well():
+    """One line that is not, such as a traceback, and whatever reads the log stops or skips."""
+    script = (
+        "import logging; from scaler.reporting import logs; logs.configure(level='info', style='json')\n"
+        "import structlog; log = structlog.get_logger('x')\n"
+        "log.info('ours', number=1)\n"
+        "logging.getLogger('grpc').warning('theirs %s', 2)\n"
+        "logging.getLogger('asyncio').info('too quiet to be shown')\n"
+        "try:\n    1 / 0\n"
+        "except ZeroDivisionError:\n    log.exception('ours broke')\n"
+        "    logging.getLogger('asyncio').exception('theirs broke')\n"
+    )
+    lines = [json.loads(line) for line in await run_python(script)]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("ours", "info"),
+        ("theirs 2", "warning"),
+        ("ours broke", "error"),
+        ("theirs broke", "error"),
+    ]
+    assert "ZeroDivisionError" in lines[2]["exception"]
+    assert "ZeroDivisionError" in lines[3]["exception"]
+    assert all(line["timestamp"].endswith("Z") for line in lines)
+
+
+async def test_logs_for_a_terminal_show_no_values_of_variables():
+    """A traceback that shows local variables shows credentials."""
+    script = (
+        "import logging; from scaler.reporting import logs; logs.configure(level='info', style='text')\n"
+        "import structlog; log = structlog.get_logger('x')\n"
+        "def break_down():\n    password = 'hunter' + str(2)\n    1 / 0\n"
+        "try:\n    break_down()\n"
+        "except ZeroDivisionError:\n    log.exception('broke'); logging.getLogger('x').exception('broke')\n"
+    )
+    text = "".join(await run_python(script))
+    assert text.count("ZeroDivisionError") == 2
+    assert "hunter2" not in text
+    assert "UserWarning" not in text
+
+
+async def run_python(script: str) -> list[str]:
+    """The lines that the script writes to standard error."""
+    started = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stderr=asyncio.subprocess.PIPE)
+    _, said = await started.communicate()
+    assert started.returncode == 0, said.decode()
+    return said.decode().splitlines(keepends=True)

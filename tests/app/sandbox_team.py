@@ -1,0 +1,201 @@
+"""A team with a queue of GPUs in a hurried embedded world, and the whole program that looks after it.
+
+Everybody's GPUs are quiet from the beginning. Idle is who was quiet for a second.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from running_scaler import runtime, settings_document
+from scaler_sandbox.conditions import has
+from scaler_sandbox.config import Component, SandboxConfig
+from scaler_sandbox.keda import KedaTiming
+from scaler_sandbox.kinds import EVENT, JOB, WORKLOAD, Json
+from scaler_sandbox.kubelet import KubeletTiming
+from scaler_sandbox.sandbox import Sandbox
+from small_cluster import until
+
+from scaler.admission.workload import CONTROLLER
+from scaler.app.packaged import crds
+from scaler.app.process import Runtime
+from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, SCALABLE_WORKLOAD
+
+TEAM, CHECK = "team", "gate"
+GPU = "nvidia.com/gpu"
+SECONDS = 60.0
+"""Everything that is waited for takes one to four on an idle machine."""
+HURRIED = replace(
+    SandboxConfig.fast({"node-a": 4, "node-b": 4, "node-c": 4}, collect=timedelta(seconds=0.2)),
+    parts=frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS, Component.KEDA}),
+    kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=0.3)),
+    keda=KedaTiming(polling=timedelta(seconds=0.2), push_backoff=timedelta(seconds=0.2)),
+    follows=(SCALABLE_WORKLOAD,),
+)
+
+
+@dataclass
+class Team:
+    """A namespace with one queue, and what is to be seen of it."""
+
+    world: Sandbox
+    document: Mapping[str, Any]
+    port: int = 0
+    """Where KEDA finds the scaler, whichever process that is."""
+
+    @asynccontextmanager
+    async def scaler(self) -> AsyncIterator[Runtime]:
+        grpc = {**self.document["grpc"], "address": f"127.0.0.1:{self.port}"}
+        async with runtime({**self.document, "grpc": grpc}) as started:
+            self.port = started.grpc_port
+            yield started
+
+    # ---- what its members do
+
+    async def has_queue(self, gpus: int, strategy: str = "StrictFIFO", *, gate: Json | None = None) -> None:
+        """One ClusterQueue. With `gate`, the spec of a ReclaimPolicy, our AdmissionCheck holds gangs back there."""
+        kueue = "kueue.x-k8s.io/v1beta2"
+        flavor = {"name": "gpus", "resources": [{"name": GPU, "nominalQuota": str(gpus)}]}
+        spec = {"namespaceSelector": {}, "queueingStrategy": strategy}
+        spec |= {"resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}]}
+        if gate is not None:
+            spec |= {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}}
+        await self.world.apply(
+            [
+                *(_checks(gate) if gate is not None else ()),
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}},
+                {"apiVersion": kueue, "kind": "ResourceFlavor", "metadata": {"name": "gpus"}, "spec": {}},
+                {"apiVersion": kueue, "kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": spec},
+                {
+                    "apiVersion": kueue,
+                    "kind": "LocalQueue",
+                    "metadata": {"name": "lq", "namespace": TEAM},
+                    "spec": {"clusterQueue": "cq"},
+                },
+            ]
+        )
+
+    async def submits(self, name: str, *, gpus: int, pods: int = 1) -> None:
+        """A Job whose pods need so many GPUs each."""
+        amounts = {GPU: str(gpus)}
+        container = {"name": "main", "image": "train:1", "resources": {"requests": amounts, "limits": amounts}}
+        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+        spec = {"parallelism": pods, "completions": pods, "suspend": True, "template": template}
+        labels = {"kueue.x-k8s.io/queue-name": "lq"}
+        metadata = {"name": name, "namespace": TEAM, "labels": labels}
+        await self.world.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+        await self.sees(lambda: self.workload(name), "its Workload")
+
+    async def runs(self, *names: str, cooldowns: Mapping[str, int] | None = None) -> None:
+        """Jobs with 2 GPUs each that are admitted, run, and may be taken by plans."""
+        for name in names:
+            metadata = {"name": name, "namespace": TEAM}
+            job = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
+            target = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
+            trigger = {"scalerAddress": f"127.0.0.1:{self.port}", "reclaim": "OnPressure", "warmUp": "0s"}
+            trigger |= {"idleAfter": "1h", "idleAfterUnderPressure": "1s"}
+            spec = {
+                "scaleTargetRef": {**target, "name": name},
+                "minReplicaCount": 0,
+                "maxReplicaCount": 1,
+                "cooldownPeriod": (cooldowns or {}).get(name, 0),
+                "triggers": [{"type": "external-push", "metadata": trigger}],
+            }
+            await self.submits(name, gpus=2)
+            await self.world.apply(
+                [
+                    {**target, "metadata": metadata, "spec": {"replicas": 1, "jobRef": job}},
+                    {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": metadata, "spec": spec},
+                ]
+            )
+        await self.sees(lambda: all(self.status(name).get("phase") == "Running" for name in names), "running")
+
+    def works(self, name: str) -> None:
+        self.world.fleet.set_activity(TEAM, f"{name}-*", 0.9)
+
+    # ---- what is seen
+
+    async def sees(self, condition: Any, what: str) -> None:
+        await self.world.wait_for(condition, what, within=SECONDS)
+
+    def status(self, name: str) -> Json:
+        """Of the ScalableWorkload."""
+        return (self.world.find(SCALABLE_WORKLOAD, TEAM, name) or {}).get("status") or {}
+
+    def replicas(self, *names: str) -> list[int]:
+        found = [self.world.find(SCALABLE_WORKLOAD, TEAM, name) for name in names]
+        return [each["spec"]["replicas"] for each in found if each]
+
+    def has_grants(self, *names: str) -> bool:
+        return all("grant" in self.status(name) for name in names)
+
+    def has_no_grants(self, *names: str) -> bool:
+        return not any("grant" in self.status(name) for name in names)
+
+    def workload(self, name: str) -> Json:
+        return self.world.workload_of(JOB, TEAM, name) or {}
+
+    def is_admitted(self, name: str) -> bool:
+        return has(self.workload(name), "Admitted")
+
+    def are_active(self, *names: str) -> list[bool]:
+        return [self.workload(name)["spec"]["active"] for name in names]
+
+    async def told(self, name: str, reason: str) -> list[str]:
+        """The messages of such Events on the ScalableWorkload or on the Job's Workload."""
+        about = {(SCALABLE_WORKLOAD.kind, name), (WORKLOAD.kind, self.workload(name)["metadata"]["name"])}
+        return [
+            each["message"]
+            for each in await self.world.read_all(EVENT, TEAM)
+            if each["reason"] == reason and (each["involvedObject"]["kind"], each["involvedObject"]["name"]) in about
+        ]
+
+    async def hears(self, name: str, reason: str) -> str:
+        """The message of the first such Event."""
+        await until(lambda: self.told(name, reason), seconds=SECONDS)
+        return (await self.told(name, reason))[0]
+
+
+@asynccontextmanager
+async def team(
+    folder: Path,
+    gpus: int,
+    *,
+    strategy: str = "StrictFIFO",
+    gate: Json | None = None,
+    config: SandboxConfig = HURRIED,
+    **reclaim: Any,
+) -> AsyncIterator[Team]:
+    """A team with so many GPUs, and the scaler that looks after it is still to be started."""
+    world = Sandbox(config)
+    world.api.install_crds(crds())
+    async with world:
+        world.write_kubeconfig(folder / "kubeconfig")
+        document = settings_document(
+            folder / "kubeconfig", world.exporter_url, reclaim={"replanBackoff": "1s", **reclaim}
+        )
+        made = Team(world, document)
+        await made.has_queue(gpus, strategy, gate=gate)
+        yield made
+
+
+def _checks(policy: Json) -> list[Json]:
+    parameters = {"apiGroup": RECLAIM_POLICY.group, "kind": RECLAIM_POLICY.kind, "name": "policy"}
+    check = {"controllerName": CONTROLLER, "parameters": parameters}
+    return [
+        {
+            "apiVersion": RECLAIM_POLICY.api_version,
+            "kind": RECLAIM_POLICY.kind,
+            "metadata": {"name": "policy"},
+            "spec": policy,
+        },
+        {
+            "apiVersion": ADMISSION_CHECK.api_version,
+            "kind": ADMISSION_CHECK.kind,
+            "metadata": {"name": CHECK},
+            "spec": check,
+        },
+    ]

@@ -1,0 +1,92 @@
+"""What the loops report, as metrics."""
+
+from typing import Any
+
+import pytest
+from admission.checked_workloads import pending
+from builders import NOON, at
+
+from scaler.admission.check import CheckReason
+from scaler.admission.controller import AdmissionReport
+from scaler.admission.plan import AdmissionPlan
+from scaler.app.metrics_sink import MetricsSink
+from scaler.reclaim.controller import ReclaimReport
+from scaler.reclaim.ledger import LedgerEntry, LedgerStage
+from scaler.reclaim.search.values import NoPlan, NoPlanReason
+from scaler.reporting.metrics import Metrics
+from scaler.suspension.boost_controller import BoostTick
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+def values(metrics: Metrics, name: str, *of: str) -> dict[tuple[str, ...], float]:
+    return {
+        tuple(sample.labels[label] for label in of): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == f"idle_gpu_scaler_{name}"
+    }
+
+
+def entry(**times: Any) -> LedgerEntry:
+    return LedgerEntry(plan="p", gang="team/gang", gpus=4, reclaimable_at=NOON, **times)
+
+
+def test_the_stages_of_a_hand_over_are_timed_as_far_as_it_came(metrics: Metrics) -> None:
+    observers = MetricsSink(metrics)
+    whole = entry(stage=LedgerStage.ADMITTED, releasing_at=at(5), available_at=at(35), admitted_at=at(95))
+    observers.reallocated(whole)
+    observers.reallocated(entry(stage=LedgerStage.CANCELLED, releasing_at=at(15), ended_at=at(20)))
+    # Until deactivated 5 s and 15 s; then 30 s until the pods were gone, and 60 s until the gang was admitted.
+    assert values(metrics, "reallocation_stage_seconds_sum", "stage") == {
+        ("Suspending",): 20,
+        ("Releasing",): 30,
+        ("Admitting",): 60,
+    }
+    assert values(metrics, "reallocated_gpus_total", "outcome") == {("Admitted",): 4, ("Cancelled",): 4}
+    assert values(metrics, "reallocation_seconds_sum") == {(): 95}
+    assert values(metrics, "wasted_gpu_seconds_total") == {(): 4 * 90 + 4 * 5}
+
+
+def test_a_gang_that_is_admitted_while_pods_still_end_has_taken_no_time_less_than_none(metrics: Metrics) -> None:
+    late = entry(stage=LedgerStage.ADMITTED, releasing_at=at(5), available_at=at(35), admitted_at=at(30))
+    MetricsSink(metrics).reallocated(late)
+    assert values(metrics, "reallocation_stage_seconds_sum", "stage")["Admitting",] == 0
+
+
+def test_reasons_of_pending_workloads_are_those_that_both_controllers_report(metrics: Metrics) -> None:
+    sink = MetricsSink(metrics)
+    refused = NoPlan(gang="demo/quota", why=NoPlanReason.NOT_ENOUGH_IDLE, message="")
+    sink.planned(ReclaimReport(at=NOON, refused=(refused,)))
+    sink.gated(
+        AdmissionReport(plan=AdmissionPlan(at=NOON, workloads=(pending("demo/check", CheckReason.PODS_ENDING),)))
+    )
+    assert sink.reasons.of("demo/quota", has_quota=False) == "NotEnoughIdle"
+    assert sink.reasons.of("demo/check", has_quota=True) == "PodsEnding"
+
+
+def test_what_keeps_plans_from_being_made_is_shown(metrics: Metrics) -> None:
+    observers = MetricsSink(metrics)
+    refused = tuple(
+        NoPlan(
+            gang=f"team/{n}",
+            why=NoPlanReason.BUDGET_EXHAUSTED if budget else NoPlanReason.NOT_ENOUGH_IDLE,
+            message="",
+            budget=budget,
+        )
+        for n, budget in enumerate(("few", "night", "few", ""))
+    )
+    observers.planned(ReclaimReport(at=NOON, refused=refused, reclaimable_gpus=6))
+    assert values(metrics, "budget_refusals_total", "budget") == {("few",): 2, ("night",): 1}
+    assert values(metrics, "reclaimable_gpus") == {(): 6}
+    assert values(metrics, "planning_blind") == {(): 0}
+    observers.planned(ReclaimReport(at=NOON, blind="quota is not seen"))
+    assert values(metrics, "planning_blind") == {(): 1}
+
+
+def test_who_is_left_to_kueue_is_counted(metrics: Metrics) -> None:
+    MetricsSink(metrics).boosted(BoostTick(at=NOON, standing=3))
+    assert values(metrics, "boosted_workloads") == {(): 3}

@@ -1,0 +1,325 @@
+"""The pages of a running scaler: probes, metrics, decisions as JSON and as a page in a real browser."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_server import free_port
+from running_scaler import TRIGGER, fetch, gpus, keda, metric, run_gang, runtime, settings_document
+from small_cluster import NAME, small_cluster, until
+
+from scaler.reporting.http import HttpServer, Views
+from scaler.reporting.metrics import Metrics
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with small_cluster(tmp_path) as started:
+        yield started
+
+
+@asynccontextmanager
+async def scaler(cluster, exporter):
+    async with runtime(settings_document(cluster.kubeconfig, exporter.node_urls["node-a"])) as started:
+        yield started
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    status, _, body = await fetch(port, path)
+    return status, body
+
+
+async def is_ready(port: int) -> bool:
+    return (await get(port, "/readyz"))[0] == 200
+
+
+# ------------------------------------------------------------------------------------------------------------- probes
+
+
+async def test_it_is_alive_at_once_and_ready_after_the_first_full_evaluation(cluster):
+    async with gpus() as (fleet, exporter):
+        fleet.faults.exporter_down("node-a")
+        async with scaler(cluster, exporter) as one:
+            await until(lambda: says_why(one.http_port))
+            assert await get(one.http_port, "/healthz") == (200, "ok\n")
+            fleet.faults.clear()
+            await until(lambda: is_ready(one.http_port))
+            assert await get(one.http_port, "/readyz") == (200, "ok\n")
+            fleet.faults.exporter_down("node-a")
+            await asyncio.sleep(0.5)
+            # Nobody is served better by a restart, or by being cut off, when the source is down.
+            assert await get(one.http_port, "/healthz") == (200, "ok\n")
+            assert await get(one.http_port, "/readyz") == (200, "ok\n")
+
+
+async def says_why(port: int) -> bool:
+    status, text = await get(port, "/readyz")
+    return status == 503 and "none of 1 dcgm-exporter endpoints could be scraped" in text
+
+
+async def test_an_api_that_is_slower_than_the_source_costs_no_whole_interval(cluster):
+    cluster.api.faults.latency_seconds = 0.2
+    async with gpus() as (_, exporter):
+        document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"], evaluation={"interval": "15s"})
+        async with runtime(document) as one:
+            await until(lambda: is_ready(one.http_port), seconds=10)
+
+
+async def test_it_is_not_ready_any_more_while_it_stops(cluster):
+    async with gpus() as (_, exporter), scaler(cluster, exporter) as one:
+        await until(lambda: is_ready(one.http_port))
+        one.stop()
+        assert await get(one.http_port, "/readyz") == (503, "this process is stopping\n")
+
+
+async def test_it_is_not_ready_while_the_api_refuses_to_list(cluster):
+    async with gpus() as (_, exporter):
+        with cluster.refusing("GET", "/workloads", status=403):
+            async with scaler(cluster, exporter) as one:
+                await until(lambda: names_what_is_missing(one.http_port))
+
+
+async def names_what_is_missing(port: int) -> bool:
+    status, text = await get(port, "/readyz")
+    return status == 503 and "Workloads" in text and "Pods" not in text
+
+
+# ------------------------------------------------------------------------------------------------------------ metrics
+
+
+async def test_metrics_can_be_read_by_whoever_scrapes_them(cluster):
+    async with gpus() as (_, exporter), scaler(cluster, exporter) as one:
+        await run_gang(cluster)
+        async with keda(one.grpc_port) as client:
+            await until(lambda: hears(client))
+        await until(lambda: is_running(cluster))
+        await until(lambda: metric(one.http_port, "idle_gpu_scaler_decisions"))
+        await until(lambda: metric(one.http_port, "idle_gpu_scaler_gpus"))
+        _, content_type, text = await fetch(one.http_port, "/metrics")
+        assert content_type.startswith("text/plain; version=")
+        samples = [sample for family in parse_text(text) for sample in family.samples]
+        _, content_type, openmetrics = await fetch(one.http_port, "/metrics", Accept="application/openmetrics-text")
+    for name in (
+        "idle_gpu_scaler_build_info",
+        "idle_gpu_scaler_decisions",
+        "idle_gpu_scaler_evaluation_timestamp_seconds",
+        "idle_gpu_scaler_gpus",
+        "idle_gpu_scaler_kube_call_seconds_count",
+        "idle_gpu_scaler_leader",
+        "idle_gpu_scaler_reconcile_seconds_count",
+        "idle_gpu_scaler_rpc_seconds_count",
+        "idle_gpu_scaler_samples_total",
+        "idle_gpu_scaler_series",
+        "idle_gpu_scaler_source_read_seconds_count",
+        "idle_gpu_scaler_tick_seconds_count",
+    ):
+        values = [sample.value for sample in samples if sample.name == name]
+        assert sum(values) > 0 or (values and name == "idle_gpu_scaler_series"), name
+    assert content_type.startswith("application/openmetrics-text")
+    assert list(parse_openmetrics(openmetrics))
+    # Workloads are named only where their number is bounded.
+    naming = {sample.name for sample in samples if NAME in str(sample.labels)}
+    assert {name for name in naming if not name.startswith("idle_gpu_scaler_workload_")} == set()
+    if shutil.which("promtool"):
+        assert promtool("check", "metrics", given=text) == (0, "")
+
+
+def promtool(*arguments: str, given: str) -> tuple[int, str]:
+    done = subprocess.run(["promtool", *arguments], input=given, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+async def hears(client) -> bool:
+    return isinstance(await client.is_active(), bool)
+
+
+async def is_running(cluster) -> bool:
+    return (await cluster.status()).get("phase") == "Running"
+
+
+# ---------------------------------------------------------------------------------------------------------- decisions
+
+
+async def test_decisions_are_told_as_json(cluster):
+    async with gpus(busy=0.9) as (_, exporter), scaler(cluster, exporter) as one:
+        await run_gang(cluster)
+        await until(lambda: is_decided(one.http_port, "GPUsBusy"))
+        [line] = (await fetch_json(one.http_port, "/api/v1/decisions"))["decisions"]
+        assert {
+            name: line[name] for name in ("namespace", "name", "target", "answer", "verdict", "gpus", "problems")
+        } == {
+            "namespace": "demo",
+            "name": NAME,
+            "target": f"ScalableWorkload/{NAME}",
+            "answer": "active",
+            "verdict": "Busy",
+            "gpus": 2,
+            "problems": [],
+        }
+        whole = await fetch_json(one.http_port, f"/api/v1/decisions/demo/{NAME}")
+        [trigger] = whole["triggers"]
+        assert (whole["target"]["kind"], trigger["answer"], trigger["reason"]) == (
+            "ScalableWorkload",
+            "active",
+            "GPUsBusy",
+        )
+        assert {setting["name"]: (setting["value"], setting["source"]) for setting in trigger["settings"]}[
+            "idleAfter"
+        ] == (
+            TRIGGER["idleAfter"],
+            "trigger metadata",
+        )
+        assert [gpu["pod"] for gpu in trigger["gpus"]] == ["worker-0", "worker-1"]
+
+
+async def is_decided(port: int, reason: str) -> bool:
+    decisions = (await fetch_json(port, "/api/v1/decisions"))["decisions"]
+    return bool(decisions) and decisions[0].get("reason") == reason
+
+
+async def fetch_json(port: int, path: str):
+    status, content_type, body = await fetch(port, path)
+    assert (status, content_type) == (200, "application/json; charset=utf-8")
+    return json.loads(body)
+
+
+async def test_what_is_not_there_is_said_to_be_missing(cluster):
+    async with gpus() as (fleet, exporter):
+        fleet.faults.exporter_down("node-a")
+        async with scaler(cluster, exporter) as one:
+            status, _, body = await fetch(one.http_port, "/api/v1/decisions/demo/nobody")
+            assert status == 404
+            assert "ScaledObject demo/nobody is not on the board: the first evaluation is not complete" in body
+            fleet.faults.clear()
+            await until(lambda: is_ready(one.http_port))
+            status, _, body = await fetch(one.http_port, "/api/v1/decisions/demo/nobody")
+            assert (status, body) == (404, '{"error": "ScaledObject demo/nobody is not on the board"}')
+            status, body = await get(one.http_port, "/api/v1/nothing")
+            assert (status, body) == (404, "404: Not Found")
+
+
+# --------------------------------------------------------------------------------------------------------------- page
+
+
+@asynccontextmanager
+async def page(*decisions, missing=()):
+    """A server with these decisions."""
+    server = HttpServer(
+        "127.0.0.1:0",
+        Metrics(),
+        Views(
+            unhealthy=lambda: ["the evaluation loop has not ended a tick for 99 s"] if missing else [],
+            unready=lambda: missing,
+            overview=lambda: decisions,
+            explain=lambda _namespace, _name: None,
+            queries=None,
+        ),
+    )
+    port = await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop()
+
+
+LINE = {
+    "namespace": "team-a",
+    "name": "notebook",
+    "target": "Deployment/notebook",
+    "problems": [],
+    "answer": "inactive",
+    "reason": "GPUsIdle",
+    "message": "every required GPU stayed below 1 % for 30m",
+    "stage": "Running",
+    "gpus": 2,
+    "verdict": "Idle",
+    "idleSince": "2026-12-01T11:30:00+00:00",
+    "suspendAt": None,
+}
+
+
+async def test_a_loop_that_stands_still_is_unhealthy():
+    async with page(missing=("the first evaluation is not complete",)) as port:
+        assert await get(port, "/healthz") == (503, "the evaluation loop has not ended a tick for 99 s\n")
+        assert await get(port, "/readyz") == (503, "the first evaluation is not complete\n")
+        _, html = await get(port, "/")
+        assert "Not ready: the first evaluation is not complete" in html
+        assert "No ScaledObject with an external trigger is known yet." in html
+
+
+async def test_the_page_shows_every_decision():
+    broken = {"namespace": "team-b", "name": "typo", "target": "Job/x", "problems": ["unknown key 'idelAfter'"]}
+    async with page(LINE, broken) as port:
+        _, content_type, html = await fetch(port, "/")
+    assert content_type == "text/html; charset=utf-8"
+    for text in ("team-a/notebook", "inactive", "GPUsIdle", "2026-12-01 11:30:00", "team-b/typo", "idelAfter"):
+        assert text in html
+    assert 'href="/api/v1/decisions/team-a/notebook"' in html
+
+
+async def test_what_tenants_write_is_text_on_the_page():
+    async with page({**LINE, "message": "<script>alert(1)</script>"}) as port:
+        _, html = await get(port, "/")
+    assert "<script>" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("address", "reachable"), [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "[::1]"), (":{port}", "127.0.0.1")]
+)
+async def test_it_listens_where_it_is_told_to(address, reachable):
+    views = Views(unhealthy=list, unready=list, overview=list, explain=lambda _namespace, _name: None, queries=None)
+    server = HttpServer(address.format(port=free_port()), Metrics(), views)
+    port = await server.start()
+    async with aiohttp.ClientSession() as session, session.get(f"http://{reachable}:{port}/healthz") as answer:
+        assert answer.status == 200
+    await server.stop()
+
+
+def chromium() -> str:
+    """The browser. Skips where there is none; in CI that fails."""
+    found = shutil.which("chromium")
+    if found is None:
+        reason = "the program 'chromium' is not installed (Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.mark.chromium
+async def test_a_browser_shows_the_decisions(cluster, tmp_path):
+    browser = chromium()
+    async with gpus(busy=0.9) as (_, exporter), scaler(cluster, exporter) as one:
+        await run_gang(cluster)
+        await until(lambda: is_decided(one.http_port, "GPUsBusy"))
+        browsing = await asyncio.create_subprocess_exec(
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--dump-dom",
+            f"http://127.0.0.1:{one.http_port}/",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        async with asyncio.timeout(60):
+            shown, _ = await browsing.communicate()
+    dom = shown.decode()
+    row = dom[dom.index('<tr class="active">') :]
+    assert f">demo/{NAME}</a>" in row
+    assert '<td class="answer">active</td>' in row
+    assert "GPUsBusy" in row

@@ -1,0 +1,122 @@
+"""The whole program where a gang has its quota and lacks nodes: our check, plans for nodes, KEDA, Kueue, slow pods."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from app.sandbox_team import CHECK, HURRIED, TEAM, Team, team
+from running_scaler import fetch
+from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, AutoscalerConfig, Scenario, Shape
+from scaler_sandbox.config import Component
+from scaler_sandbox.kinds import POD, PROVISIONING_REQUEST, Json
+from scaler_sandbox.kubelet import KubeletTiming
+
+from scaler.kube.objects.resources import SCALED_OBJECT
+
+SLOW = replace(HURRIED, kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=1)))
+"""Pods take a second to end."""
+PLENTY = 100
+"""Quota that nobody ever lacks. There are nodes for 12 GPUs: three of 4."""
+
+
+def says(ours: Team, name: str) -> str:
+    """What our entry of the Job's Workload says: `Pending: why`."""
+    entries = (ours.workload(name).get("status") or {}).get("admissionChecks") or ()
+    return next((f"{each['state']}: {each.get('message', '')}" for each in entries if each["name"] == CHECK), "")
+
+
+def pods_of(ours: Team, name: str) -> list[Json]:
+    return [
+        pod
+        for pod in ours.world.all(POD, TEAM)
+        if pod["metadata"]["ownerReferences"][0]["name"] == name and pod["spec"].get("nodeName")
+    ]
+
+
+async def are_gone(ours: Team, *names: str) -> bool:
+    """Whether no pod of these is left on a node, by the API itself: copies of several kinds are not quite in step."""
+    pods = await ours.world.read_all(POD, TEAM)
+    return not any(pod["metadata"]["ownerReferences"][0]["name"] in names for pod in pods)
+
+
+async def fill(ours: Team, *, busy: int) -> None:
+    """Two idle Jobs of 2 GPUs, and one that works."""
+    await ours.submits("busy", gpus=busy)
+    await ours.sees(lambda: pods_of(ours, "busy"), "it to run")
+    ours.works("busy")
+    await ours.runs("a", "b")
+
+
+async def test_a_gang_with_quota_gets_the_node_that_idle_workloads_hold_when_their_pods_have_ended(
+    tmp_path: Path,
+) -> None:
+    """Three nodes of 4: one is busy, a and b hold 2 each, so that 4 are free. The gang wants two pods of 4."""
+    async with team(tmp_path, PLENTY, gate={}, config=SLOW) as ours, ours.scaler() as scaler:
+        await fill(ours, busy=4)
+        await asyncio.sleep(0.5)
+        assert ours.has_no_grants("a", "b")
+
+        await ours.submits("gang", gpus=4, pods=2)
+        await ours.sees(lambda: ours.has_grants("a", "b") or ours.replicas("a", "b") == [0, 0], "a plan")
+        grant = ours.status("a").get("grant") or {}
+        if "seeks" in grant:  # where Kueue takes its time the plan is made before the gang has its quota
+            assert (grant["seeks"], grant["check"]) == ("Nodes", CHECK)
+            assert sorted(grant["victims"]) == [f"{TEAM}/a", f"{TEAM}/b"]
+        _, _, page = await fetch(scaler.http_port, f"/api/v1/plans/{TEAM}/gang")
+        assert "standing" in page
+        await ours.sees(lambda: says(ours, "gang").startswith("Ready"), "the gang to be let go")
+        assert await are_gone(ours, "a", "b")
+        await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
+        assert ours.are_active("a", "b", "busy") == [False, False, True]
+        await ours.sees(lambda: len(pods_of(ours, "gang")) == 2, "its pods on nodes")
+        await ours.sees(lambda: ours.has_no_grants("a", "b"), "the end of the plan")
+        assert ours.replicas("a", "b") == [0, 0]
+        assert {ours.status(name)["reallocation"]["stage"] for name in ("a", "b")} == {"Admitted"}
+        assert f"{TEAM}/a (2 GPUs), {TEAM}/b (2 GPUs)" in await ours.hears("gang", "ReclaimPlanned")
+
+
+async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_asked_for(tmp_path: Path) -> None:
+    async with team(tmp_path, PLENTY, gate={}) as ours, ours.scaler() as scaler:
+        await fill(ours, busy=4)
+        await ours.world.patch(SCALED_OBJECT, TEAM, "b", {"spec": {"cooldownPeriod": 300}})
+        await ours.submits("gang", gpus=4, pods=2)
+        await ours.sees(lambda: ours.replicas("a") == [0] and ours.status("a")["phase"] == "HeldForPlan", "a at 0")
+        assert scaler.leadership.controllers is not None
+        scaler.leadership.controllers.reclaim.grant_cleanup.after = timedelta(seconds=1)
+        ours.works("b")
+        await ours.sees(lambda: ours.replicas("a", "b") == [1, 1] and ours.has_no_grants("a", "b"), "both as before")
+        assert ours.are_active("a", "b") == [True, True]
+        assert says(ours, "gang").startswith("Pending")
+        assert f"VictimBusy: {TEAM}/b" in await ours.hears("gang", "ReclaimCancelled")
+        assert not pods_of(ours, "gang")
+
+
+async def test_idle_gpus_are_taken_before_nodes_are_asked_for_and_then_only_for_what_is_missing(tmp_path: Path) -> None:
+    """One node of 4 is busy, a and b hold a second one, 4 are free. The gang wants three pods of 4: one is missing."""
+    scenario = Scenario(
+        provisioning_class=BEST_EFFORT_ATOMIC,
+        provisioned_after=timedelta(seconds=0.5),
+        shape=Shape(gpus=4),
+        counts_free=False,
+    )
+    growing = replace(
+        SLOW,
+        autoscaler=AutoscalerConfig(scenarios=(scenario,)),
+        parts=HURRIED.parts | {Component.AUTOSCALER},
+        follows=(*HURRIED.follows, PROVISIONING_REQUEST),
+    )
+    policy = {"provisioning": {"className": BEST_EFFORT_ATOMIC, "amount": "Missing"}}
+    async with team(tmp_path, PLENTY, gate=policy, config=growing) as ours, ours.scaler():
+        await fill(ours, busy=4)
+        idle = "IdleNotNeeded"
+        await ours.sees(lambda: {ours.status(each).get("reason") for each in ("a", "b")} == {idle}, "both to be idle")
+        await ours.submits("gang", gpus=4, pods=3)
+        await ours.sees(lambda: ours.world.all(PROVISIONING_REQUEST, TEAM), "nodes to be asked for")
+        assert await are_gone(ours, "a", "b")
+        [request] = ours.world.all(PROVISIONING_REQUEST, TEAM)
+        assert [each["count"] for each in request["spec"]["podSets"]] == [1]
+        await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
+        assert ours.are_active("a", "b", "busy") == [False, False, True]
+        await ours.sees(lambda: len(pods_of(ours, "gang")) == 3, "its pods on nodes")
+        assert len({pod["spec"]["nodeName"] for pod in pods_of(ours, "gang")}) == 3

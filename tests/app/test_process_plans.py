@@ -1,0 +1,107 @@
+"""The whole program where a gang waits: plans, grants, KEDA, Kueue and the ledger, in a hurried embedded world."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from app.sandbox_team import TEAM, team
+from running_scaler import metric
+from small_cluster import until
+
+from scaler.kube.objects.resources import SCALED_OBJECT
+
+
+async def test_four_free_and_four_idle_serve_a_gang_of_eight(tmp_path: Path) -> None:
+    async with team(tmp_path, 8) as ours, ours.scaler() as scaler:
+        await ours.runs("a", "b")
+        await ours.sees(lambda: ours.status("a").get("reason") == "IdleNotNeeded", "an idle workload that nobody needs")
+        await asyncio.sleep(0.5)
+        assert ours.replicas("a", "b") == [1, 1]
+        assert ours.has_no_grants("a", "b")
+
+        await ours.submits("gang", gpus=4, pods=2)
+        await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
+        await ours.sees(lambda: ours.status("a") and ours.has_no_grants("a", "b"), "the end of the plan")
+        assert ours.replicas("a", "b") == [0, 0]
+        assert ours.are_active("a", "b") == [False, False]
+        for name in ("a", "b"):
+            entry = ours.status(name)["reallocation"]
+            assert (entry["stage"], entry["gpus"], entry["times"]) == ("Admitted", 2, 1)
+            assert entry["workload"] == f"{TEAM}/{ours.workload('gang')['metadata']['name']}"
+            assert entry["reclaimableAt"] <= entry["releasingAt"] <= entry["availableAt"] <= entry["admittedAt"]
+        assert f"4 GPUs of {TEAM}/a, {TEAM}/b" in await ours.hears("gang", "ReclaimAdmitted")
+        assert f"{TEAM}/a (2 GPUs), {TEAM}/b (2 GPUs)" in await ours.hears("gang", "ReclaimPlanned")
+        assert await ours.hears("a", "ReclaimGranted")
+        assert await ours.hears("a", "Reclaimed")
+        port = scaler.http_port
+        assert await metric(port, "idle_gpu_scaler_reallocated_gpus_total", outcome="Admitted") == 4
+        assert await metric(port, "idle_gpu_scaler_reallocated_gpus_total", outcome="Cancelled") == 0
+
+
+async def test_a_victim_that_works_half_way_ends_the_plan_at_no_cost(tmp_path: Path) -> None:
+    async with team(tmp_path, 8) as ours, ours.scaler() as scaler:
+        await ours.runs("a", "b", cooldowns={"b": 300})
+        await until(lambda: scaler.leadership.controllers is not None)
+        assert scaler.leadership.controllers is not None
+        scaler.leadership.controllers.reclaim.grant_cleanup.after = timedelta(seconds=1)
+        await ours.submits("gang", gpus=4, pods=2)
+        await ours.sees(lambda: ours.replicas("a") == [0] and ours.status("a")["phase"] == "HeldForPlan", "a at 0")
+        assert ours.replicas("b") == [1]
+
+        ours.works("b")
+        await ours.sees(lambda: ours.replicas("a", "b") == [1, 1] and ours.has_no_grants("a", "b"), "both as before")
+        assert ours.are_active("a", "b") == [True, True]
+        assert ours.status("a")["reallocation"]["stage"] == "Cancelled"
+        assert [ours.is_admitted(name) for name in ("a", "b", "gang")] == [True, True, False]
+        assert f"VictimBusy: {TEAM}/b" in await ours.hears("gang", "ReclaimCancelled")
+        assert not await ours.told("a", "EvictedDueToDeactivated")
+
+
+async def test_a_plan_whose_freed_quota_another_workload_got_is_made_anew(tmp_path: Path) -> None:
+    async with team(tmp_path, 10, strategy="BestEffortFIFO") as ours, ours.scaler():
+        await ours.runs("a", "b", "c")
+        await ours.submits("gang", gpus=1, pods=8)
+        await ours.sees(lambda: ours.are_active("a", "b", "c").count(False) == 2, "two victims deactivated")
+        await ours.submits("thief", gpus=1)
+        await ours.sees(lambda: ours.is_admitted("thief"), "the thief's admission")
+        await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
+        await ours.sees(lambda: ours.has_no_grants("a", "b", "c"), "the end of the plan")
+        assert ours.are_active("a", "b", "c") == [False, False, False]
+        assert {ours.status(name)["reallocation"]["stage"] for name in ("a", "b", "c")} == {"Admitted"}
+        assert "FreedQuotaTaken" in await ours.hears("gang", "ReclaimReplanned")
+
+
+async def test_another_process_goes_on_with_the_plan(tmp_path: Path) -> None:
+    async with team(tmp_path, 8) as ours:
+        async with ours.scaler():
+            await ours.runs("a", "b", cooldowns={"b": 300})
+            await ours.submits("gang", gpus=4, pods=2)
+            await ours.sees(lambda: ours.replicas("a", "b") == [0, 1] and ours.has_grants("a", "b"), "a at 0")
+            plan = ours.status("a")["grant"]["plan"]
+        assert ours.are_active("a", "b") == [True, True]
+        await ours.world.patch(SCALED_OBJECT, TEAM, "b", {"spec": {"cooldownPeriod": 0}})
+        async with ours.scaler():
+            await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
+            await ours.sees(lambda: ours.has_no_grants("a", "b"), "the end of the plan")
+        assert ours.are_active("a", "b") == [False, False]
+        assert {ours.status(name)["reallocation"]["plan"] for name in ("a", "b")} == {plan}
+
+
+async def counts_the_refusal(port: int) -> bool:
+    held_up = {"cluster_queue": "cq", "stage": "Quota", "reason": "BudgetExhausted"}
+    refusals = await metric(port, "idle_gpu_scaler_budget_refusals_total", budget="few")
+    return bool(refusals) and await metric(port, "idle_gpu_scaler_pending_gangs", **held_up) == 1
+
+
+async def test_a_budget_without_room_lets_nobody_go_and_says_so(tmp_path: Path) -> None:
+    budgets: Sequence[Mapping[str, Any]] = [{"name": "few", "atOnce": {"count": 1}}]
+    async with team(tmp_path, 8, budgets=budgets) as ours, ours.scaler() as scaler:
+        await ours.runs("a", "b")
+        await ours.submits("gang", gpus=4, pods=2)
+        assert "budget 'few': " in await ours.hears("gang", "BudgetExhausted")
+        await asyncio.sleep(0.5)
+        assert ours.replicas("a", "b") == [1, 1]
+        assert ours.has_no_grants("a", "b")
+        await until(lambda: counts_the_refusal(scaler.http_port))

@@ -1,0 +1,468 @@
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from builders import (
+    BUSY,
+    IDLE,
+    NOON,
+    UNKNOWN,
+    a_target,
+    at,
+    gpu_evidence,
+    minutes,
+    policy,
+    unknown,
+    verdict,
+    window,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.decision.decision import Active, Answer, Decision, Inactive, NoAnswer, decide, needs_verdict
+from scaler.decision.target_state import Phase, TargetState
+from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim
+from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Idle, Verdict, WorkloadVerdict
+
+DOUBT = unknown(UnknownReason.WORKLOAD_MISSING, "its Kueue Workload has vanished")
+
+
+def running_for(duration: timedelta) -> TargetState:
+    return a_target(running_since=NOON - duration)
+
+
+def decided(target: TargetState, of: Verdict | WorkloadVerdict | None = None, **changes: Any) -> Decision:
+    judged = of if isinstance(of, WorkloadVerdict | None) else verdict(of)
+    return decide(target, judged, policy=policy(**changes), now=NOON)
+
+
+def shown(answer: Answer) -> tuple[type, str]:
+    return type(answer), str(answer.reason)
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
+
+TABLE = [
+    pytest.param(a_target(doubt=DOUBT), IDLE, {}, (NoAnswer, "WorkloadMissing"), id="vanished"),
+    pytest.param(
+        a_target(desired_replicas=0, doubt=DOUBT), None, {}, (NoAnswer, "WorkloadMissing"), id="vanished at 0"
+    ),
+    pytest.param(a_target(phase=Phase.FINISHED), IDLE, {}, (Active, "Finished"), id="finished at 1 stays at 1"),
+    pytest.param(
+        a_target(phase=Phase.FINISHED, desired_replicas=0),
+        None,
+        {},
+        (Inactive, "Finished"),
+        id="finished at 0 stays at 0",
+    ),
+    pytest.param(
+        a_target(phase=Phase.FINISHED, desired_replicas=0, wake_request="annotation"),
+        None,
+        {},
+        (Inactive, "Finished"),
+        id="finished is not woken",
+    ),
+    pytest.param(
+        a_target(desired_replicas=0, phase=Phase.SUSPENDED),
+        None,
+        {},
+        (Inactive, "Suspended"),
+        id="at 0, nobody asks",
+    ),
+    pytest.param(
+        a_target(desired_replicas=0, phase=Phase.SUSPENDED, wake_request="demand query 'inbox'"),
+        None,
+        {},
+        (Active, "Waking"),
+        id="at 0, somebody asks",
+    ),
+    pytest.param(
+        a_target(desired_replicas=0, phase=Phase.SUSPENDED),
+        None,
+        {"keep_until": at(3600)},
+        (Inactive, "Suspended"),
+        id="at 0, keeping does not wake",
+    ),
+    pytest.param(a_target(phase=Phase.NO_WORKLOAD), None, {}, (Active, "WaitingForWorkload"), id="no Workload yet"),
+    pytest.param(a_target(phase=Phase.WAITING_FOR_QUOTA), None, {}, (Active, "WaitingForQuota"), id="no quota yet"),
+    pytest.param(
+        a_target(phase=Phase.WAITING_FOR_QUOTA),
+        IDLE,
+        {},
+        (Active, "WaitingForQuota"),
+        id="no quota yet, whatever GPUs say",
+    ),
+    pytest.param(
+        a_target(phase=Phase.WAITING_FOR_CHECKS),
+        None,
+        {},
+        (Active, "WaitingForAdmissionChecks"),
+        id="checks not ready",
+    ),
+    pytest.param(a_target(phase=Phase.STARTING), IDLE, {}, (Active, "Starting"), id="pods starting"),
+    pytest.param(a_target(), None, {}, (Active, "Starting"), id="running, GPUs not looked at"),
+    pytest.param(
+        a_target(running_since=None), IDLE, {}, (Active, "Starting"), id="no container said since when it runs"
+    ),
+    pytest.param(a_target(), IDLE, {"keep_until": at(1)}, (Active, "Kept"), id="kept for another second"),
+    pytest.param(a_target(), UNKNOWN, {"keep_until": at(1)}, (Active, "Kept"), id="kept, whatever is unknown"),
+    pytest.param(a_target(), IDLE, {"keep_until": NOON}, (Inactive, "GPUsIdle"), id="no longer kept"),
+    pytest.param(running_for(minutes(9)), IDLE, {}, (Active, "WarmingUp"), id="9 of 10 min warm-up"),
+    pytest.param(running_for(minutes(9)), UNKNOWN, {}, (Active, "WarmingUp"), id="unknown during warm-up"),
+    pytest.param(
+        running_for(minutes(-1)), IDLE, {"warm_up": timedelta(0)}, (Active, "WarmingUp"), id="started in future"
+    ),
+    pytest.param(running_for(minutes(10)), BUSY, {}, (Active, "GPUsBusy"), id="busy after warm-up"),
+    pytest.param(a_target(), BUSY, {}, (Active, "GPUsBusy"), id="busy"),
+    pytest.param(running_for(minutes(39)), IDLE, {}, (Active, "IdleNotLongEnough"), id="39 of 10 + 30 min"),
+    pytest.param(running_for(minutes(39)), UNKNOWN, {}, (Active, "IdleNotLongEnough"), id="young and unknown"),
+    pytest.param(running_for(minutes(40)), IDLE, {}, (Inactive, "GPUsIdle"), id="40 of 10 + 30 min"),
+    pytest.param(running_for(minutes(40)), UNKNOWN, {}, (NoAnswer, "StaleSamples"), id="old enough and unknown"),
+    pytest.param(a_target(), IDLE, {"mode": EnforcementMode.OBSERVE}, (Active, "ObserveOnly"), id="idle, mode observe"),
+    pytest.param(
+        a_target(),
+        UNKNOWN,
+        {"mode": EnforcementMode.OBSERVE},
+        (NoAnswer, "StaleSamples"),
+        id="unknown, mode observe",
+    ),
+    pytest.param(a_target(), IDLE, {}, (Inactive, "GPUsIdle"), id="idle, mode enforce"),
+    pytest.param(a_target(wake_request="annotation"), IDLE, {}, (Inactive, "GPUsIdle"), id="a wish that was granted"),
+    pytest.param(a_target(demand="query"), IDLE, {}, (Active, "Kept"), id="idle, and in demand"),
+    pytest.param(a_target(demand="query"), UNKNOWN, {}, (Active, "Kept"), id="unknown, and in demand"),
+]
+
+
+@pytest.mark.parametrize(("target", "of", "given_policy", "expected"), TABLE)
+def test_a_target_is_answered_by_the_first_row_that_applies(
+    target: TargetState, of: Verdict | None, given_policy: dict[str, Any], expected: tuple[type, str]
+) -> None:
+    assert shown(decided(target, of, **given_policy).answer) == expected
+
+
+def test_every_stage_of_a_target_at_one_but_running_is_active_whatever_is_measured() -> None:
+    for phase in Phase:
+        for of in (None, IDLE, BUSY, UNKNOWN):
+            answer = decided(a_target(phase=phase, running_since=None), of).answer
+            assert isinstance(answer, Active), (phase, of)
+
+
+def test_a_woken_workload_is_not_put_to_sleep_before_it_ran_warm_up_and_idle_after_again() -> None:
+    """Asked to run, admitted, started, and quiet all the time, as it was when it was suspended."""
+    steps = [
+        a_target(phase=Phase.WAITING_FOR_QUOTA, running_since=None),
+        a_target(phase=Phase.STARTING, running_since=None),
+        running_for(timedelta(0)),
+        running_for(minutes(39.9)),
+        running_for(minutes(40)),
+    ]
+    assert [type(decided(step, IDLE).answer) for step in steps] == [Active, Active, Active, Active, Inactive]
+
+
+def test_durations_work_down_to_seconds() -> None:
+    quick = {"idle_after": timedelta(seconds=3), "warm_up": timedelta(seconds=1)}
+    assert shown(decided(running_for(timedelta(seconds=3.9)), IDLE, **quick).answer) == (Active, "IdleNotLongEnough")
+    assert shown(decided(running_for(timedelta(seconds=4)), IDLE, **quick).answer) == (Inactive, "GPUsIdle")
+
+
+@pytest.mark.parametrize(
+    ("target", "of", "given_policy", "message"),
+    [
+        (
+            a_target(phase=Phase.WAITING_FOR_QUOTA, message="2 more needed"),
+            None,
+            {},
+            "spec.replicas is 1; not admitted yet: 2 more needed",
+        ),
+        (a_target(phase=Phase.STARTING), None, {}, "not all of its GPU pods run yet"),
+        (running_for(timedelta(seconds=61.7)), IDLE, {}, "running for 1m1s of 10m warm-up"),
+        (running_for(minutes(20)), IDLE, {}, "running for 20m: not yet 30m past its warm-up of 10m"),
+        (a_target(), IDLE, {"active_above_ratio": 0.05}, "every required GPU stayed below 5 % for 30m"),
+        (a_target(), BUSY, {}, "work seen within the last 30m"),
+        (a_target(), UNKNOWN, {}, "newest sample is 5m old"),
+        (
+            a_target(desired_replicas=0, phase=Phase.SUSPENDED, wake_request="demand query 'inbox'"),
+            None,
+            {},
+            "wake-up requested: demand query 'inbox'",
+        ),
+    ],
+)
+def test_an_answer_says_why_in_words(
+    target: TargetState, of: Verdict | None, given_policy: dict[str, Any], message: str
+) -> None:
+    assert decided(target, of, **given_policy).answer.message == message
+
+
+# ------------------------------------------------------------------------------------------------------------ the laws
+
+phases = st.sampled_from(Phase)
+instants = st.one_of(st.none(), st.integers(-7200, 600).map(at))
+wholes = st.integers(0, 3600).map(lambda s: timedelta(seconds=s))
+policies = st.builds(
+    policy,
+    idle_after=st.integers(1, 3600).map(lambda s: timedelta(seconds=s)),
+    warm_up=wholes,
+    mode=st.sampled_from(EnforcementMode),
+    reclaim=st.sampled_from(Reclaim),
+    idle_after_under_pressure=st.one_of(st.none(), wholes),
+    keep_until=instants,
+    gpus=st.sampled_from([0.0, 0.5, 1.0]).map(lambda share: GpuRule(share=share)),
+)
+gpus = st.builds(
+    gpu_evidence,
+    st.sampled_from([IDLE, BUSY, UNKNOWN]),
+    last_active_at=st.one_of(st.none(), st.integers(-7200, 60).map(at)),
+)
+verdicts = st.one_of(
+    st.none(),
+    st.builds(
+        lambda of, evidence: WorkloadVerdict(verdict=of, gpus=tuple(evidence)),
+        st.sampled_from([IDLE, BUSY, UNKNOWN]),
+        st.lists(gpus, max_size=3),
+    ),
+)
+standings = st.builds(
+    TargetState,
+    desired_replicas=st.integers(0, 2),
+    phase=phases,
+    running_since=instants,
+    wake_request=st.sampled_from(["", "annotation idlegpu.io/wake"]),
+    demand=st.sampled_from(["", "demand query 'inbox'"]),
+    grant=st.sampled_from(["", "plan p1 for Workload team/gang"]),
+    doubt=st.sampled_from([None, None, None, DOUBT]),
+)
+
+
+@given(target=standings, of=verdicts, given_policy=policies)
+def test_a_target_at_one_shrinks_only_on_an_idle_verdict_enforced_unkept_and_long_enough(
+    target: TargetState, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    answer = decide(target, of, policy=given_policy, now=NOON).answer
+    if target.desired_replicas > 0 and isinstance(answer, Inactive):
+        takers = {Reclaim.ALWAYS: DecisionReason.GPUS_IDLE, Reclaim.ON_PRESSURE: DecisionReason.RECLAIMED}
+        assert answer.reason is takers[given_policy.reclaim]
+        assert answer.reason is not DecisionReason.RECLAIMED or target.grant
+        assert of is not None
+        assert isinstance(of.verdict, Idle)
+        assert given_policy.mode is EnforcementMode.ENFORCE
+        assert given_policy.keep_until is None or given_policy.keep_until <= NOON
+        assert target.doubt is None
+        assert not target.demand
+        assert target.running_since is not None
+        assert NOON - target.running_since >= given_policy.warm_up + given_policy.window
+
+
+@given(target=standings, of=verdicts, given_policy=policies)
+def test_a_target_at_zero_is_woken_only_by_a_wish(
+    target: TargetState, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    answer = decide(target, of, policy=given_policy, now=NOON).answer
+    if target.desired_replicas == 0 and target.phase is not Phase.HELD and isinstance(answer, Active):
+        assert answer.reason is DecisionReason.WAKING
+        assert target.wake_request
+
+
+ON_PRESSURE = {"reclaim": Reclaim.ON_PRESSURE}
+GRANTED = a_target(grant="plan p1 for Workload team/gang")
+HELD = a_target(desired_replicas=0, phase=Phase.HELD, grant="plan p1 for Workload team/gang")
+
+
+@pytest.mark.parametrize(
+    ("target", "of", "changes", "expected"),
+    [
+        pytest.param(a_target(), IDLE, ON_PRESSURE, (Active, "IdleNotNeeded"), id="idle, and no plan takes it"),
+        pytest.param(GRANTED, IDLE, ON_PRESSURE, (Inactive, "Reclaimed"), id="idle, and a plan takes it"),
+        pytest.param(GRANTED, BUSY, ON_PRESSURE, (Active, "GPUsBusy"), id="a plan takes nothing that works"),
+        pytest.param(GRANTED, UNKNOWN, ON_PRESSURE, (NoAnswer, UNKNOWN.reason), id="nor what is not known"),
+        pytest.param(GRANTED, IDLE, {}, (Inactive, "GPUsIdle"), id="what time takes needs no plan"),
+        pytest.param(
+            GRANTED,
+            IDLE,
+            {"reclaim": Reclaim.PRIORITY_BOOST},
+            (Active, "PriorityLowered"),
+            id="left to Kueue, plan or not",
+        ),
+        pytest.param(
+            GRANTED,
+            IDLE,
+            ON_PRESSURE | {"mode": EnforcementMode.OBSERVE},
+            (Active, "ObserveOnly"),
+            id="observed, plan or not",
+        ),
+        pytest.param(
+            a_target(grant="plan", demand="demand query"),
+            IDLE,
+            ON_PRESSURE,
+            (Active, "Kept"),
+            id="in demand, plan or not",
+        ),
+        pytest.param(HELD, IDLE, ON_PRESSURE, (Inactive, "Reclaimed"), id="at 0 and still idle: its plan goes on"),
+        pytest.param(HELD, BUSY, ON_PRESSURE, (Active, "GPUsBusy"), id="at 0 and working again: back to 1"),
+        pytest.param(HELD, UNKNOWN, ON_PRESSURE, (NoAnswer, UNKNOWN.reason), id="at 0 and unknown: nothing moves"),
+        pytest.param(
+            a_target(desired_replicas=0, phase=Phase.HELD),
+            IDLE,
+            ON_PRESSURE,
+            (Active, "IdleNotNeeded"),
+            id="its plan ended",
+        ),
+        pytest.param(
+            a_target(desired_replicas=0, phase=Phase.HELD, grant="plan", wake_request="annotation"),
+            IDLE,
+            ON_PRESSURE,
+            (Active, "Waking"),
+            id="at 0 and asked for",
+        ),
+    ],
+)
+def test_on_pressure_only_a_plan_takes_what_is_idle(
+    target: TargetState, of: Verdict, changes: dict[str, Any], expected: tuple[type, str]
+) -> None:
+    assert shown(decided(target, of, **changes).answer) == expected
+
+
+def test_a_target_without_a_workload_is_never_taken_by_a_plan_and_says_so() -> None:
+    answer = decided(a_target(is_plannable=False, grant="plan"), IDLE, **ON_PRESSURE).answer
+    assert shown(answer) == (Active, "IdleNotNeeded")
+    assert "for ScalableWorkloads" in answer.message
+
+
+def test_under_pressure_the_shorter_window_counts() -> None:
+    ran = running_for(minutes(16))  # 10 of warm-up, 6 since
+    short = {"idle_after_under_pressure": minutes(5), **ON_PRESSURE}
+    assert shown(decided(replace(ran, grant="plan"), IDLE, **short).answer) == (Inactive, "Reclaimed")
+    assert shown(decided(ran, IDLE).answer) == (Active, "IdleNotLongEnough")
+
+
+@given(target=standings, of=verdicts, given_policy=policies)
+def test_a_doubt_about_the_target_is_never_an_answer(
+    target: TargetState, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    answer = decide(target, of, policy=given_policy, now=NOON).answer
+    assert target.doubt is None or isinstance(answer, NoAnswer)
+
+
+@given(target=standings, of=verdicts, given_policy=policies)
+def test_a_foreseen_suspension_lies_after_everything_that_forbids_it(
+    target: TargetState, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    made = decide(target, of, policy=given_policy, now=NOON)
+    if made.suspend_at is not None:
+        assert isinstance(made.answer, Active)
+        assert made.idle_since is not None
+        assert target.running_since is not None
+        assert made.suspend_at >= target.running_since + given_policy.warm_up + given_policy.idle_after
+        assert made.suspend_at >= made.idle_since + given_policy.idle_after
+        assert given_policy.keep_until is None or made.suspend_at >= given_policy.keep_until
+        assert given_policy.mode is EnforcementMode.ENFORCE
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        pytest.param(a_target(), True, id="running"),
+        pytest.param(a_target(phase=Phase.STARTING), False, id="starting"),
+        pytest.param(a_target(doubt=DOUBT), False, id="doubted"),
+        pytest.param(a_target(desired_replicas=0), False, id="at 0"),
+    ],
+)
+def test_only_a_running_target_has_gpus_to_look_at(target: TargetState, expected: bool) -> None:
+    assert needs_verdict(target) is expected
+
+
+# ---------------------------------------------------------------------------------------------- since when, until when
+
+
+def evidence(*last_active_s: float | None, of: Verdict = BUSY, newest_s: float = 0) -> WorkloadVerdict:
+    """GPUs that worked last so many seconds from noon, and whose newest samples were taken at `newest_s`."""
+    windows = {"gr_engine_active": window(last=at(newest_s)), "gpu_util": window(last=at(newest_s))}
+    made = [
+        gpu_evidence(of, gpu=f"GPU-{n}", last_active_at=None if s is None else at(s), windows=windows)
+        for n, s in enumerate(last_active_s)
+    ]
+    return WorkloadVerdict(verdict=of, gpus=tuple(made))
+
+
+@pytest.mark.parametrize(
+    ("ran", "of", "given_policy", "expected"),
+    [
+        pytest.param(minutes(120), evidence(-600), {}, at(-600), id="since its last work"),
+        pytest.param(minutes(120), evidence(-600, -300), {}, at(-300), id="since the last work of any GPU"),
+        pytest.param(minutes(120), evidence(None), {}, at(-110 * 60), id="never worked: since its warm-up ended"),
+        pytest.param(minutes(15), evidence(-600), {}, at(-300), id="work during warm-up: since warm-up ended"),
+        pytest.param(minutes(5), evidence(None), {}, None, id="still warming up"),
+        pytest.param(minutes(10), evidence(None), {}, None, id="warmed up this instant"),
+        pytest.param(minutes(120), evidence(0, newest_s=-1), {}, None, id="work in the interval in progress"),
+        pytest.param(minutes(120), evidence(-600, of=UNKNOWN), {}, None, id="unknown"),
+        pytest.param(minutes(120), WorkloadVerdict(verdict=UNKNOWN), {}, None, id="no GPU"),
+        pytest.param(
+            minutes(120), evidence(-600, -20, newest_s=-30), {"share": 0.5}, at(-600), id="half of 2 suffices"
+        ),
+        pytest.param(minutes(120), evidence(-20, -20, newest_s=-30), {"share": 0.5}, None, id="half of 2 is not quiet"),
+        pytest.param(minutes(120), evidence(-900, -600, -300), {"share": 0.6}, at(-600), id="0.6 × 3 = 1.8, so 2 of 3"),
+        pytest.param(minutes(120), evidence(-900, -600, -300), {"share": 0.0}, at(-900), id="any one"),
+    ],
+)
+def test_quiet_counts_from_the_last_work_of_the_gpus_that_are_needed(
+    ran: timedelta, of: WorkloadVerdict, given_policy: dict[str, Any], expected: datetime | None
+) -> None:
+    assert decided(running_for(ran), of, **given_policy).idle_since == expected
+
+
+@pytest.mark.parametrize("newest_s", [-1, -10, -29])
+def test_a_working_gpu_is_not_quiet_between_two_of_its_samples(newest_s: float) -> None:
+    """The interval of 11:59:30 saw work and is over at noon; no sample of the next one is there yet."""
+    working = decided(a_target(), evidence(0, newest_s=newest_s)).idle_since
+    later = decide(a_target(), evidence(0, newest_s=newest_s), policy=policy(), now=at(15))
+    assert (working, later.idle_since, later.suspend_at) == (None, None, None)
+
+
+def test_one_quiet_signal_is_not_enough_to_call_a_gpu_quiet() -> None:
+    windows = {"gr_engine_active": window(last=at(10)), "gpu_util": window(last=at(-20))}
+    half = gpu_evidence(BUSY, last_active_at=NOON, windows=windows)
+    both = gpu_evidence(BUSY, last_active_at=NOON, windows={**windows, "gpu_util": window(last=at(1))})
+    at_once = gpu_evidence(BUSY, last_active_at=NOON, windows={"gr_engine_active": window(last=NOON)})
+    assert (half.is_quiet, both.is_quiet, at_once.is_quiet) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("ran", "of", "given_policy", "expected"),
+    [
+        pytest.param(minutes(120), evidence(-600), {}, at(1200), id="30 min after the work of 10 min ago"),
+        pytest.param(minutes(20), evidence(None, of=IDLE), {}, at(1200), id="ran 20 of 10 + 30 min"),
+        pytest.param(minutes(120), evidence(-600), {"keep_until": at(7200)}, at(7200), id="kept beyond that"),
+        pytest.param(minutes(120), evidence(-600), {"keep_until": at(60)}, at(1200), id="kept, but not as long"),
+        pytest.param(minutes(120), evidence(None, of=IDLE), {"keep_until": at(60)}, at(60), id="only kept"),
+        pytest.param(
+            minutes(120), evidence(-600), {"mode": EnforcementMode.OBSERVE}, None, id="never, when only observed"
+        ),
+        pytest.param(minutes(120), evidence(None, of=IDLE), {}, None, id="it has come: the answer is 0"),
+        pytest.param(minutes(120), evidence(-600, of=UNKNOWN), {}, None, id="nobody knows"),
+    ],
+)
+def test_the_suspension_is_foreseen_where_it_can_be(
+    ran: timedelta, of: WorkloadVerdict, given_policy: dict[str, Any], expected: datetime | None
+) -> None:
+    assert decided(running_for(ran), of, **given_policy).suspend_at == expected
+
+
+def test_a_foreseen_suspension_happens_at_that_very_instant() -> None:
+    """So that a warning tells the truth: one second before it the answer is 1, at it it is 0."""
+    foreseen = decided(running_for(minutes(20)), evidence(None, of=IDLE)).suspend_at
+    assert foreseen == at(1200)
+    before, then = (
+        decide(running_for(minutes(20)), evidence(None, of=IDLE), policy=policy(), now=at(seconds)).answer
+        for seconds in (1199, 1200)
+    )
+    assert (type(before), type(then)) == (Active, Inactive)
+
+
+def test_while_it_is_in_demand_no_suspension_is_foreseen_and_so_nobody_is_warned() -> None:
+    wanted, unwanted = (
+        decide(a_target(demand=d), verdict(IDLE), policy=policy(keep_until=at(3600)), now=NOON) for d in ("q", "")
+    )
+    assert unwanted.suspend_at is not None
+    assert wanted.suspend_at is None

@@ -1,0 +1,315 @@
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from builders import ACTIVE, INACTIVE, NO_ANSWER, NOON, SCALED_OBJECT, TARGET, entry, evaluation, minutes
+
+from scaler.decision.decision import Answer, Inactive, NoAnswer
+from scaler.decision.decision_cache import DecisionCache, Evaluation
+from scaler.idleness.policy import Overrides
+from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.kube.objects.keda import ScaleTargetRef
+
+MAX_AGE = timedelta(seconds=45)
+ANY = Overrides()
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def board(clock: Clock) -> DecisionCache:
+    return DecisionCache(max_age=MAX_AGE, clock=clock)
+
+
+def ask(board: DecisionCache, trigger: Overrides = ANY) -> Answer:
+    return board.answer(*SCALED_OBJECT, trigger)
+
+
+def reason(answer: Answer) -> UnknownReason:
+    assert isinstance(answer, NoAnswer)
+    return answer.reason
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+def test_the_answer_is_that_of_the_latest_evaluation(board: DecisionCache) -> None:
+    board.publish(evaluation(ACTIVE))
+    assert ask(board) == ACTIVE
+    board.publish(evaluation(INACTIVE))
+    assert ask(board) == INACTIVE
+
+
+def test_before_the_first_evaluation_nobody_is_answered_and_is_told_why(board: DecisionCache) -> None:
+    assert not board.is_ready
+    assert reason(ask(board)) is UnknownReason.COLD_START
+    board.explain_cold_start("gpu_util: connection refused")
+    assert ask(board).message == "the first evaluation is not complete: gpu_util: connection refused"
+
+
+def test_a_stale_board_answers_nobody(board: DecisionCache, clock: Clock) -> None:
+    board.publish(evaluation(INACTIVE))
+    clock.advance(45)
+    assert ask(board) == INACTIVE
+    clock.advance(0.5)
+    assert reason(ask(board)) is UnknownReason.COLD_START
+    assert ask(board).message == "the last evaluation is 45s old; the next one is due"
+    board.publish(evaluation(ACTIVE))
+    assert ask(board) == ACTIVE, "and recovers by itself"
+
+
+def test_a_stale_board_still_tells_its_age_and_what_it_knew(board: DecisionCache, clock: Clock) -> None:
+    assert (board.evaluation, board.age) == (None, None)
+    board.publish(evaluation(INACTIVE))
+    clock.advance(600)
+    assert board.age == timedelta(minutes=10)
+    assert board.evaluation is not None
+    assert board.is_ready, "it was complete once; that it is stale is another matter"
+
+
+def test_a_scaled_object_that_was_not_evaluated_has_no_answer(board: DecisionCache) -> None:
+    board.publish(evaluation(ACTIVE))
+    answer = board.answer("demo", "third", ANY)
+    assert reason(answer) is UnknownReason.TARGET_NOT_FOUND
+    assert "demo/third" in answer.message
+    assert "scalerAddress" in answer.message
+    assert reason(board.answer("prod", SCALED_OBJECT[1], ANY)) is UnknownReason.TARGET_NOT_FOUND
+
+
+def test_each_trigger_has_the_answer_of_its_own_metadata(board: DecisionCache) -> None:
+    other = Overrides(idle_after=minutes(1))
+    board.publish(evaluation(ACTIVE, INACTIVE))
+    assert (ask(board), ask(board, other)) == (ACTIVE, INACTIVE)
+
+
+def test_metadata_that_is_not_on_the_board_has_no_answer(board: DecisionCache) -> None:
+    changed = Overrides(idle_after=minutes(7))
+    board.publish(evaluation(ACTIVE))
+    assert reason(ask(board, changed)) is UnknownReason.INVALID_POLICY
+    assert ask(board, changed).message == "the trigger's metadata changed since the last evaluation"
+    board.publish(evaluation(ACTIVE, problems=("idleAfter: too long", "gpus: what?")))
+    assert ask(board, changed).message == "idleAfter: too long; gpus: what?"
+
+
+def test_an_evaluation_replaces_the_one_before_whole(board: DecisionCache) -> None:
+    board.publish(evaluation(ACTIVE))
+    board.publish(Evaluation.of({("demo", "other"): entry(ACTIVE)}, at=NOON))
+    assert reason(ask(board)) is UnknownReason.TARGET_NOT_FOUND
+
+
+# ---------------------------------------------------------------------------------------------- answers of 0 age sooner
+
+
+@pytest.fixture
+def strict(clock: Clock) -> DecisionCache:
+    return DecisionCache(max_age=MAX_AGE, max_zero_age=timedelta(seconds=20), clock=clock)
+
+
+def test_an_answer_of_0_expires_before_the_others(strict: DecisionCache, clock: Clock) -> None:
+    """Work, or a wish, may have come since; nobody loses anything by an error."""
+    suspended = Inactive(reason=DecisionReason.SUSPENDED, message="suspended")
+    for answer, after_s, expected in (
+        (INACTIVE, 20, INACTIVE),
+        (INACTIVE, 21, UnknownReason.SOURCE_UNAVAILABLE),
+        (ACTIVE, 21, ACTIVE),
+        (suspended, 20, suspended),
+        (suspended, 21, UnknownReason.SOURCE_UNAVAILABLE),
+        (NO_ANSWER, 21, NO_ANSWER),
+        (ACTIVE, 46, UnknownReason.COLD_START),
+    ):
+        strict.publish(evaluation(answer))
+        clock.advance(after_s)
+        found = ask(strict)
+        assert found == expected if not isinstance(expected, UnknownReason) else reason(found) is expected
+
+
+def test_without_an_age_of_their_own_answers_of_0_last_as_long_as_the_board(board: DecisionCache, clock: Clock) -> None:
+    board.publish(evaluation(INACTIVE))
+    clock.advance(45)
+    assert ask(board) == INACTIVE
+
+
+# ------------------------------------------------------------------------------------------- amending single entries
+
+
+def test_an_entry_can_be_replaced_between_evaluations_and_the_others_stay(board: DecisionCache) -> None:
+    board.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(ACTIVE)}, at=NOON))
+    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    assert ask(board) == ACTIVE
+    assert board.answer("demo", "other", ANY) == ACTIVE
+    assert board.evaluation is not None
+    assert [each.answer for each in board.evaluation.decisions_on("demo", TARGET)] == [ACTIVE, ACTIVE]
+
+
+def test_an_amended_board_is_no_younger(board: DecisionCache, clock: Clock) -> None:
+    board.publish(evaluation(ACTIVE))
+    clock.advance(40)
+    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    clock.advance(6)
+    assert reason(ask(board)) is UnknownReason.COLD_START
+
+
+def test_there_is_nothing_to_amend_before_the_first_evaluation(board: DecisionCache) -> None:
+    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    assert reason(ask(board)) is UnknownReason.COLD_START
+    assert not board.is_ready
+
+
+async def test_an_amended_entry_is_told_to_its_own_streams_only(board: DecisionCache) -> None:
+    board.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(INACTIVE)}, at=NOON))
+    own, other = stream(board), Stream(board.activations("demo", "other", ANY))
+    await asyncio.gather(own.settled(), other.settled())
+    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    assert (await own.settled(), await other.settled()) == ([INACTIVE, ACTIVE], [INACTIVE])
+
+
+def test_all_decisions_on_one_target_are_found_by_it() -> None:
+    made = Evaluation.of({("demo", "a"): entry(ACTIVE, INACTIVE), ("demo", "b"): entry(NO_ANSWER)}, at=NOON)
+    assert [each.answer for each in made.decisions_on("demo", TARGET)] == [ACTIVE, INACTIVE, NO_ANSWER]
+    assert made.decisions_on("prod", TARGET) == ()
+    assert made.decisions_on("demo", ScaleTargetRef(api_version="apps/v1", kind="Deployment", name="x")) == ()
+
+
+# ------------------------------------------------------------------------------------------------------------- streams
+
+
+class Stream:
+    """Collects what a stream of activations yields, without waiting for time."""
+
+    def __init__(self, activations: AsyncIterator[Answer]) -> None:
+        self.received: list[Answer] = []
+        self.has_ended = False
+        self._task = asyncio.create_task(self._collect(activations))
+
+    async def _collect(self, activations: AsyncIterator[Answer]) -> None:
+        async for answer in activations:
+            self.received.append(answer)
+        self.has_ended = True
+
+    async def settled(self) -> list[Answer]:
+        """What was received once everything that can happen now has happened."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return self.received
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def stream(board: DecisionCache, trigger: Overrides = ANY) -> Stream:
+    return Stream(board.activations(*SCALED_OBJECT, trigger))
+
+
+@pytest.mark.parametrize("first", [ACTIVE, INACTIVE])
+async def test_a_stream_opens_with_the_current_answer(board: DecisionCache, first: Answer) -> None:
+    board.publish(evaluation(first))
+    assert await stream(board).settled() == [first]
+
+
+async def test_a_stream_opened_before_there_is_an_answer_waits_for_the_first(board: DecisionCache) -> None:
+    opened = stream(board)
+    assert await opened.settled() == []
+    board.publish(evaluation(NO_ANSWER))
+    assert await opened.settled() == []
+    board.publish(evaluation(INACTIVE))
+    assert await opened.settled() == [INACTIVE]
+
+
+@pytest.mark.parametrize(
+    ("published", "expected"),
+    [
+        pytest.param([INACTIVE, ACTIVE], [INACTIVE, ACTIVE], id="a change to active is told"),
+        pytest.param([ACTIVE, INACTIVE], [ACTIVE], id="a change to inactive is not: KEDA learns it by polling"),
+        pytest.param([ACTIVE, ACTIVE, ACTIVE], [ACTIVE], id="no change, nothing told"),
+        pytest.param([ACTIVE, INACTIVE, ACTIVE], [ACTIVE, ACTIVE], id="each change to active is told"),
+        pytest.param([ACTIVE, NO_ANSWER, ACTIVE], [ACTIVE], id="no answer in between repeats nothing"),
+        pytest.param([INACTIVE, NO_ANSWER, ACTIVE], [INACTIVE, ACTIVE], id="no answer in between hides no change"),
+        pytest.param([ACTIVE, NO_ANSWER, INACTIVE, ACTIVE], [ACTIVE, ACTIVE], id="nor one from inactive"),
+        pytest.param([NO_ANSWER, NO_ANSWER], [], id="nothing usable, nothing told"),
+    ],
+)
+async def test_a_stream_tells_the_first_usable_answer_and_then_only_changes_to_active(
+    board: DecisionCache, published: list[Answer], expected: list[Answer]
+) -> None:
+    opened = stream(board)
+    await opened.settled()
+    for answer in published:
+        board.publish(evaluation(answer))
+        await opened.settled()
+    assert opened.received == expected
+
+
+async def test_a_slow_reader_misses_no_change(board: DecisionCache) -> None:
+    opened = stream(board)
+    await opened.settled()
+    for answer in (INACTIVE, ACTIVE, INACTIVE, ACTIVE):
+        board.publish(evaluation(answer))
+    assert await opened.settled() == [INACTIVE, ACTIVE, ACTIVE]
+
+
+async def test_a_stream_on_a_stale_board_waits_for_the_next_evaluation(board: DecisionCache, clock: Clock) -> None:
+    board.publish(evaluation(ACTIVE))
+    clock.advance(3600)
+    opened = stream(board)
+    assert await opened.settled() == []
+    board.publish(evaluation(ACTIVE))
+    assert await opened.settled() == [ACTIVE]
+
+
+async def test_streams_of_one_trigger_are_told_alike_and_of_others_nothing(board: DecisionCache) -> None:
+    one, two, other = stream(board), stream(board), stream(board, Overrides(idle_after=minutes(9)))
+    await asyncio.gather(one.settled(), two.settled(), other.settled())
+    board.publish(evaluation(ACTIVE))
+    assert await one.settled() == await two.settled() == [ACTIVE]
+    assert await other.settled() == []
+
+
+async def test_closing_ends_every_stream_and_those_that_are_opened_after_it(board: DecisionCache) -> None:
+    board.publish(evaluation(ACTIVE))
+    opened = stream(board)
+    await opened.settled()
+    board.close()
+    late = stream(board)
+    assert (await opened.settled(), await late.settled()) == ([ACTIVE], [])
+    assert opened.has_ended
+    assert late.has_ended
+    assert ask(board) == ACTIVE, "calls in flight are answered to the end"
+
+
+async def test_what_was_queued_before_closing_is_told_before_the_end(board: DecisionCache) -> None:
+    board.publish(evaluation(INACTIVE))
+    opened = stream(board)
+    await opened.settled()
+    board.publish(evaluation(ACTIVE))
+    board.close()
+    assert await opened.settled() == [INACTIVE, ACTIVE]
+    assert opened.has_ended
+
+
+async def test_a_stream_that_was_hung_up_on_is_told_no_more_and_disturbs_no_other(board: DecisionCache) -> None:
+    board.publish(evaluation(ACTIVE))
+    gone, stays = stream(board), stream(board)
+    await asyncio.gather(gone.settled(), stays.settled())
+    await gone.cancel()
+    board.publish(evaluation(INACTIVE))
+    board.publish(evaluation(ACTIVE))
+    assert await stays.settled() == [ACTIVE, ACTIVE]
+    assert gone.received == [ACTIVE]

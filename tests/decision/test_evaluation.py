@@ -1,0 +1,706 @@
+"""What a tick decides about every ScaledObject, from the objects and samples of a small cluster in virtual time."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from builders import LONG_AGO, NOON, WorkloadJson, at, minutes
+from loops_builders import (
+    DEPLOYMENT_KIND,
+    NAMESPACE,
+    QUICK,
+    TICK,
+    Inhabitant,
+    MemoryCluster,
+    World,
+    deployment,
+    gang,
+    pod,
+    scalable_workload,
+    scaled_object,
+    stamp,
+)
+from scripted_metrics import Metrics, ScriptedSource, gpu
+from structlog.testing import capture_logs
+
+from scaler.decision.decision import Active, Answer, Inactive, NoAnswer
+from scaler.decision.decision_cache import Evaluation
+from scaler.decision.evaluation import aligned
+from scaler.decision.wake_queries import WakeQuery
+from scaler.errors import SourceError
+from scaler.idleness.gpu import Signal
+from scaler.idleness.policy import EnforcementMode, Overrides
+from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Unknown
+from scaler.kube.discovery import Scale
+from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.reflector import Disconnected, NotWatched
+from scaler.samples.source import SignalReading, VectorSample
+
+BUSY = 0.9
+
+
+def cluster_of(
+    *inhabitants: Inhabitant, busy: Mapping[str, Callable[[float], float]] | None = None, **config: Any
+) -> World:
+    """A world with a GPU for the pod of each inhabitant that a test may name, quiet where `busy` says nothing."""
+
+    def source(world: World) -> ScriptedSource:
+        pods = [(each.metadata.name, n) for each in world.cluster.pods.items() for n in range(2)]
+        quiet: Callable[[float], float] = lambda _: 0.0  # noqa: E731
+        series = [s for name, n in pods for s in gpu(f"GPU-{name}-{n}", pod=name, ratio=(busy or {}).get(name, quiet))]
+        return ScriptedSource(metrics=Metrics(series=series), clock=lambda: world.now)
+
+    return World(inhabitants, source, **config)
+
+
+def scripted(world: World) -> ScriptedSource:
+    assert isinstance(world.source, ScriptedSource)
+    return world.source
+
+
+def word(answer: Answer) -> str:
+    """The answer and its reason: `Inactive GPUsIdle`, `NoAnswer StaleSamples`."""
+    reason = answer.reason
+    return f"{type(answer).__name__} {reason}"
+
+
+IDLE = f"{Inactive.__name__} {DecisionReason.GPUS_IDLE}"
+SUSPENDED = f"{Inactive.__name__} {DecisionReason.SUSPENDED}"
+WAKING = f"{Active.__name__} {DecisionReason.WAKING}"
+KEPT = f"{Active.__name__} {DecisionReason.KEPT}"
+INVALID = f"{NoAnswer.__name__} {UnknownReason.INVALID_POLICY}"
+
+
+async def decided(world: World, name: str, now: datetime = NOON, metadata: Mapping[str, str] | None = None) -> str:
+    await world.tick(now)
+    return word(world.answer(name, metadata))
+
+
+# ---- when
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "now", "expected"),
+    [(15, at(0), at(0)), (15, at(14.999), at(0)), (15, at(15), at(15)), (30, at(-0.001), at(-30)), (7, at(3), None)],
+)
+def test_ticks_fall_on_multiples_of_the_interval(interval_s: int, now: datetime, expected: datetime | None) -> None:
+    found = aligned(now, timedelta(seconds=interval_s))
+    assert found.timestamp() % interval_s == 0
+    assert timedelta(0) <= now - found < timedelta(seconds=interval_s)
+    assert expected in (None, found)
+
+
+async def test_replicas_whose_clocks_differ_within_an_interval_decide_the_same() -> None:
+    """Two processes with their own history, one of which looks 29 s later than the other."""
+
+    def work(at_s: float) -> float:
+        return BUSY if at_s < at(-400).timestamp() else 0.0
+
+    def replica() -> World:
+        return cluster_of(gang("train"), deployment("serve", gpus=2), busy={"train-pod": work, "serve-pod": work})
+
+    early, late = replica(), replica()
+    evaluations = 0
+    for seconds in range(-120, 330, 30):
+        one, other = await early.tick(at(seconds)), await late.tick(at(seconds + 29))
+        assert one == other
+        assert one is not None
+        assert one.at == at(seconds)
+        evaluations += 1
+    assert evaluations == 15
+    assert word(early.answer("train")) == IDLE
+
+
+# ---- settings: whose, and from where
+
+
+async def test_the_nearest_source_of_a_setting_wins_field_by_field() -> None:
+    defaults = Overrides(idle_after=minutes(20), warm_up=minutes(2), mode=EnforcementMode.OBSERVE)
+    metadata = {"idleAfter": "10m", "keepUntil": stamp(NOON - minutes(1))}
+    world = cluster_of(
+        gang("train", metadata=metadata, annotations={"idlegpu.io/keep-until": stamp(NOON - minutes(2))}),
+        gang("other", metadata=metadata),
+        gang("third", metadata={}),
+        defaults=defaults,
+    )
+    world.cluster.scalable_workloads.put(
+        scalable_workload(
+            "train", workload="train-workload", annotations={"idlegpu.io/keep-until": stamp(NOON + minutes(1))}
+        )
+    )
+    await world.tick(NOON)
+    shown = {name: _sources(world, name) for name in ("train", "other", "third")}
+    assert shown["train"] == {
+        "idle_after": ("trigger metadata", minutes(10)),
+        "warm_up": ("settings", minutes(2)),
+        "mode": ("settings", EnforcementMode.OBSERVE),
+        "active_above_ratio": ("built-in default", 0.01),
+        "keep_until": ("ScalableWorkload train", NOON + minutes(1)),
+    }
+    assert shown["other"]["keep_until"] == ("trigger metadata", NOON - minutes(1))
+    assert shown["third"]["idle_after"] == ("settings", minutes(20))
+    assert word(world.answer("train")) == KEPT
+    assert word(world.answer("other")) == f"Active {DecisionReason.OBSERVE_ONLY}"
+
+
+def _sources(world: World, name: str) -> dict[str, tuple[str, Any]]:
+    ((_, trigger),) = world.entry(name).triggers.items()
+    fields = ("idle_after", "warm_up", "mode", "active_above_ratio", "keep_until")
+    return {each: (trigger.policy.source_of(each), getattr(trigger.policy.policy, each)) for each in fields}
+
+
+async def test_triggers_of_one_scaled_object_are_decided_each_by_its_own_metadata() -> None:
+    triggers = [{"idleAfter": "5m"}, {"idleAfter": "5m", "mode": "observe"}, {"idleAfter": "20m"}]
+
+    def work(at_s: float) -> float:
+        return BUSY if at_s < at(-600).timestamp() else 0.0
+
+    world = cluster_of(gang("train"), busy={"train-pod": work})
+    world.cluster.scaled_objects.put(scaled_object("train", triggers=triggers))
+    await world.tick(NOON)
+    answers = [word(world.answer("train", metadata)) for metadata in triggers]
+    assert answers == [IDLE, f"Active {DecisionReason.OBSERVE_ONLY}", f"Active {DecisionReason.GPUS_BUSY}"]
+    assert world.sampler.history.span == minutes(30)  # of the settings, which is longer than any of them
+
+
+async def test_what_keda_and_others_write_into_the_metadata_changes_nothing() -> None:
+    metadata = {**QUICK, "scalerAddress": "scaler:9090", "team": "vision"}
+    world = cluster_of(gang("train", metadata=metadata))
+    assert await decided(world, "train") == IDLE
+    assert word(world.answer("train", QUICK)) == IDLE
+
+
+async def test_only_external_triggers_are_ours() -> None:
+    world = cluster_of(gang("train"), gang("cron"))
+    (trigger,) = scaled_object("cron", triggers=[QUICK]).spec.triggers
+    foreign = scaled_object("cron", triggers=[])
+    foreign = type(foreign)(
+        metadata=foreign.metadata,
+        spec=type(foreign.spec)(
+            scale_target_ref=foreign.spec.scale_target_ref,
+            triggers=(type(trigger)(type="cron", metadata={"timezone": "UTC"}),),
+        ),
+    )
+    world.cluster.scaled_objects.put(foreign)
+    evaluation = await world.tick(NOON)
+    assert evaluation is not None
+    assert list(evaluation.entries) == [(NAMESPACE, "train")]
+    assert word(world.answer("cron")) == f"NoAnswer {UnknownReason.TARGET_NOT_FOUND}"
+
+
+async def test_triggers_that_name_another_scaler_are_not_ours() -> None:
+    ours, theirs = {**QUICK, "scalerAddress": "ours:9090"}, {**QUICK, "scalerAddress": "theirs:9090"}
+    world = cluster_of(
+        gang("a", metadata=ours),
+        gang("b", metadata=theirs),
+        gang("c", metadata=QUICK),
+        gang("d"),
+        scaler_addresses=frozenset({"ours:9090", "ours.gpu.svc:9090"}),
+    )
+    long_and_theirs = {**theirs, "idleAfter": "5h"}
+    world.cluster.scaled_objects.put(scaled_object("d", triggers=[ours, long_and_theirs]))
+    evaluation = await world.tick(NOON)
+    assert evaluation is not None
+    assert sorted(name for _, name in evaluation.entries) == ["a", "d"]
+    assert len(world.entry("d").triggers) == 1
+    assert world.sampler.history.span == minutes(30)
+
+
+# ---- one bad ScaledObject harms no other
+
+
+INVALID_METADATA = {
+    "a misspelt key": ({"idleAftr": "10m"}, "did you mean 'idleAfter'?"),
+    "no duration": ({"idleAfter": "5 minutes"}, "'5 minutes' is not a duration"),
+    "no share": ({"gpus": "quorum:2"}, "is not a GPU rule"),
+}
+
+
+@pytest.mark.parametrize("what", INVALID_METADATA)
+async def test_invalid_metadata_of_one_harms_no_other(what: str) -> None:
+    metadata, problem = INVALID_METADATA[what]
+    world = cluster_of(gang("good"), gang("bad", metadata=metadata), deployment("zoo", gpus=2))
+    await world.tick(NOON)
+    assert [word(world.answer(name)) for name in ("good", "bad", "zoo")] == [IDLE, INVALID, IDLE]
+    (told,) = world.entry("bad").problems
+    assert problem in told
+    assert problem in world.answer("bad").message
+
+
+async def test_a_valid_trigger_beside_an_invalid_one_is_decided() -> None:
+    world = cluster_of(gang("train"))
+    world.cluster.scaled_objects.put(scaled_object("train", triggers=[{"mode": "enforec"}, QUICK]))
+    assert await decided(world, "train", metadata=QUICK) == IDLE
+    assert len(world.entry("train").problems) == 1
+
+
+async def test_a_window_longer_than_the_operator_allows_is_refused_and_not_kept_in_memory() -> None:
+    world = cluster_of(
+        gang("long", metadata={"idleAfter": "3h"}),
+        gang("longest", metadata={"idleAfter": "2h"}),
+        max_window=minutes(120),
+    )
+    await world.tick(NOON)
+    assert word(world.answer("long")) == INVALID
+    assert "'idleAfter': 3h is longer than the operator allows (2h" in world.answer("long").message
+    assert word(world.answer("longest")) == f"Active {DecisionReason.IDLE_NOT_LONG_ENOUGH}"
+    assert world.sampler.history.span == minutes(120)
+
+
+async def test_a_bug_that_one_object_provokes_harms_no_other() -> None:
+    world = cluster_of(gang("good"), deployment("odd"), deployment("zoo", gpus=2))
+    plain = world.cluster.scales.of
+
+    def of(namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
+        if target.name == "odd":
+            raise TypeError("can't compare offset-naive and offset-aware datetimes")
+        return plain(namespace, target)
+
+    world.evaluator.scales.of = of  # type: ignore[method-assign]
+    with capture_logs() as logged:
+        await world.tick(NOON)
+    assert [(each["log_level"], each["scaled_object"]) for each in logged] == [("error", "demo/odd")]
+    assert [word(world.answer(name)) for name in ("good", "zoo")] == [IDLE, IDLE]
+    answer = world.answer("odd")
+    assert isinstance(answer, NoAnswer)
+    assert "offset-naive" in answer.message
+
+
+# ---- keep
+
+
+@pytest.mark.parametrize("on", ["ScaledObject", "ScalableWorkload", "trigger"])
+async def test_a_kept_workload_is_up_until_then_and_not_longer(on: str) -> None:
+    until = {"idlegpu.io/keep-until": stamp(at(60))}
+    metadata = {**QUICK, "keepUntil": stamp(at(60))} if on == "trigger" else QUICK
+    world = cluster_of(gang("train", metadata=metadata, annotations=until if on == "ScaledObject" else None))
+    if on == "ScalableWorkload":
+        world.cluster.scalable_workloads.put(scalable_workload("train", workload="train-workload", annotations=until))
+    answers = [await decided(world, "train", at(seconds)) for seconds in (0, 30, 60, 90)]
+    assert answers == [KEPT, KEPT, IDLE, IDLE]
+
+
+async def test_a_deployment_is_kept_by_its_scaled_object() -> None:
+    world = cluster_of(deployment("serve", gpus=2, annotations={"idlegpu.io/keep-until": stamp(at(30))}))
+    assert [await decided(world, "serve", at(seconds)) for seconds in (0, 30)] == [KEPT, IDLE]
+
+
+@pytest.mark.parametrize("on", ["ScaledObject", "ScalableWorkload"])
+@pytest.mark.parametrize("written", ["tomorrow", "2026-12-01T18:00:00", "18:00"])
+async def test_a_garbled_wish_to_keep_is_no_permission_to_suspend(on: str, written: str) -> None:
+    garbled = {"idlegpu.io/keep-until": written}
+    world = cluster_of(gang("train", annotations=garbled if on == "ScaledObject" else None), gang("other"))
+    if on == "ScalableWorkload":
+        world.cluster.scalable_workloads.put(scalable_workload("train", workload="train-workload", annotations=garbled))
+    assert await decided(world, "train") == INVALID
+    assert f"on {on} train: {written!r} is not a time" in world.answer("train").message
+    assert word(world.answer("other")) == IDLE
+
+
+async def test_a_wish_to_keep_does_not_wake() -> None:
+    kept = {"idlegpu.io/keep-until": stamp(at(3600))}
+    assert await decided(cluster_of(deployment("serve", replicas=0, annotations=kept)), "serve") == SUSPENDED
+
+
+# ---- wake
+
+
+WISHES = {
+    "true": WAKING,
+    "false": SUSPENDED,
+    "": SUSPENDED,
+    stamp(NOON - minutes(1)): WAKING,
+}
+
+
+@pytest.mark.parametrize("written", WISHES)
+async def test_an_annotation_on_the_scaled_object_wakes(written: str) -> None:
+    wish = {"idlegpu.io/wake": written}
+    world = cluster_of(deployment("serve", replicas=0, annotations=wish), deployment("other", replicas=0))
+    assert await decided(world, "serve") == WISHES[written]
+    assert word(world.answer("other")) == SUSPENDED
+
+
+async def test_an_annotation_on_either_object_wakes_a_suspended_gang() -> None:
+    wish = {"idlegpu.io/wake": "true"}
+    world = cluster_of(sleeping("a", annotations=wish), sleeping("b"), sleeping("c"))
+    world.cluster.scalable_workloads.put(
+        scalable_workload("b", workload="b-workload", replicas=0, annotations=wish, workloadUID="7e6b1a34")
+    )
+    await world.tick(NOON)
+    assert [word(world.answer(name)) for name in "abc"] == [WAKING, WAKING, SUSPENDED]
+
+
+def sleeping(name: str, **more: Any) -> Inhabitant:
+    """A gang that we have suspended an hour ago."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        gang(name, **more)(cluster)
+        cause = {"idlegpu.io/suspended": '{"at":"2026-12-01T11:00:00Z"}'}
+        json = WorkloadJson(f"{name}-workload", pods=1).deactivated().with_annotations(cause)
+        cluster.workloads.put(json.condition("QuotaReserved", False).decoded())
+        cluster.pods.drop(f"{name}-pod")
+        suspended_at = stamp(NOON - minutes(60))
+        cluster.scalable_workloads.put(
+            scalable_workload(
+                name, workload=f"{name}-workload", replicas=0, workloadUID="7e6b1a34", suspendedAt=suspended_at
+            )
+        )
+
+    return settle
+
+
+async def test_a_wish_from_before_the_suspension_is_a_wish_no_more() -> None:
+    def wished(ago: timedelta) -> dict[str, str]:
+        return {"idlegpu.io/wake": stamp(NOON - ago)}
+
+    world = cluster_of(
+        sleeping("old", annotations=wished(minutes(61))), sleeping("new", annotations=wished(minutes(59)))
+    )
+    await world.tick(NOON)
+    assert [word(world.answer(name)) for name in ("old", "new")] == [SUSPENDED, WAKING]
+
+
+QUEUED = WakeQuery(name="queued", promql="sum by (namespace, scaledobject) (queued_jobs)")
+
+
+def demanded(name: str, value: float, *, namespace: str = NAMESPACE) -> VectorSample:
+    return VectorSample({"namespace": namespace, "scaledobject": name}, value)
+
+
+async def test_a_demand_query_wakes_what_it_names() -> None:
+    sleepers = [sleeping("asked"), sleeping("zero"), sleeping("nan"), deployment("serve", replicas=0)]
+    world = cluster_of(*sleepers, sleeping("unasked"), gang("running"), wake_queries=(QUEUED,))
+    scripted(world).metrics.demands[QUEUED.promql] = [
+        demanded("asked", 1),
+        demanded("serve", 0.5),
+        demanded("zero", 0),
+        demanded("nan", math.nan),
+        demanded("unasked", 3, namespace="another"),
+        demanded("running", 1),
+        VectorSample({}, 7),
+    ]
+    await world.tick(NOON)
+    expected = {"asked": WAKING, "serve": WAKING, "zero": SUSPENDED, "nan": SUSPENDED, "unasked": SUSPENDED}
+    assert {name: word(world.answer(name)) for name in expected} == expected
+    assert world.answer("asked").message == "wake-up requested: demand query 'queued'"
+    # Suspending what is asked for would only wake it again.
+    assert word(world.answer("running")) == f"Active {DecisionReason.KEPT}"
+
+
+async def test_a_demand_query_wakes_only_in_its_namespaces_and_by_its_own_labels() -> None:
+    by_team = WakeQuery(name="by-team", promql="teams", namespaces=frozenset({"other"}))
+    by_app = WakeQuery(name="by-app", promql="apps", namespace_label="ns", name_label="app")
+    world = cluster_of(sleeping("a"), sleeping("b"), wake_queries=(by_team, by_app))
+    scripted(world).metrics.demands = {
+        "teams": [demanded("a", 1)],
+        "apps": [VectorSample({"ns": NAMESPACE, "app": "b"}, 1), demanded("a", 1)],
+    }
+    await world.tick(NOON)
+    assert [word(world.answer(name)) for name in "ab"] == [SUSPENDED, WAKING]
+
+
+async def test_a_demand_query_that_fails_wakes_nobody_and_puts_nobody_to_sleep() -> None:
+    """What it would have asked for is not known: an idle workload that is in demand would be suspended."""
+    broken = WakeQuery(name="broken", promql="oops(", namespaces=frozenset({NAMESPACE}))
+    elsewhere = WakeQuery(name="elsewhere", promql="down", namespaces=frozenset({"another"}))
+
+    def work(at_s: float) -> float:
+        return BUSY
+
+    world = cluster_of(
+        sleeping("a"), gang("idle"), gang("busy"), busy={"busy-pod": work}, wake_queries=(broken, elsewhere, QUEUED)
+    )
+    source, refused = scripted(world), SourceError("parse error", transient=False)
+    source.metrics.demands = {QUEUED.promql: [demanded("a", 1)], broken.promql: []}
+    source.failing = {broken.promql: refused, elsewhere.promql: refused}
+    await world.tick(NOON)
+    unavailable = f"NoAnswer {UnknownReason.SOURCE_UNAVAILABLE}"
+    assert [word(world.answer(name)) for name in ("a", "idle")] == [WAKING, unavailable]
+    assert world.answer("idle").message == "demand query 'broken': parse error"
+    assert word(world.answer("busy")) == f"Active {DecisionReason.GPUS_BUSY}"
+
+    source.failing = {QUEUED.promql: refused, elsewhere.promql: refused}
+    await world.tick(at(30))
+    assert [word(world.answer(name)) for name in ("a", "idle")] == [SUSPENDED, unavailable]
+    source.failing = {elsewhere.promql: refused}
+    await world.tick(at(60))
+    assert [word(world.answer(name)) for name in ("a", "idle")] == [WAKING, IDLE]
+
+
+async def test_demand_queries_are_asked_side_by_side() -> None:
+    """Each may take the whole timeout; one after the other they would let all answers expire."""
+    together = asyncio.Barrier(3)
+
+    class Meeting(ScriptedSource):
+        async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
+            await asyncio.wait_for(together.wait(), 30)
+            return await super().demand(promql, at=at)
+
+    queries = tuple(WakeQuery(name=name, promql=name) for name in ("a", "b", "c"))
+    metrics = Metrics(series=[], demands={"a": [], "b": [demanded("serve", 1)], "c": []})
+    world = World(
+        [deployment("serve", replicas=0)], lambda w: Meeting(metrics=metrics, clock=lambda: w.now), wake_queries=queries
+    )
+    assert await decided(world, "serve") == WAKING
+
+
+async def test_of_two_queries_that_ask_for_the_same_the_first_is_named() -> None:
+    queries = (WakeQuery(name="first", promql="a"), WakeQuery(name="second", promql="b"))
+    world = cluster_of(sleeping("train"), wake_queries=queries)
+    scripted(world).metrics.demands = {"a": [demanded("train", 1)], "b": [demanded("train", 1)]}
+    await world.tick(NOON)
+    assert world.answer("train").message == "wake-up requested: demand query 'first'"
+
+
+# ---- targets
+
+
+async def test_a_scalable_workload_that_does_not_exist_is_named() -> None:
+    world = cluster_of(gang("train"))
+    world.cluster.scalable_workloads.drop("train")
+    assert await decided(world, "train") == f"NoAnswer {UnknownReason.TARGET_NOT_FOUND}"
+    assert world.answer("train").message.startswith("ScalableWorkload demo/train does not exist")
+
+
+async def test_a_scale_that_is_not_known_is_passed_on() -> None:
+    world = cluster_of(deployment("serve"))
+    world.cluster.scales.scales["serve"] = Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message="not heard of")
+    assert await decided(world, "serve") == f"NoAnswer {UnknownReason.STALE_CLUSTER_VIEW}"
+
+
+async def test_a_selector_that_cannot_be_read_is_an_error_of_its_target_only() -> None:
+    world = cluster_of(deployment("serve"), deployment("other", gpus=2))
+    world.cluster.scales.scales["serve"] = Scale(replicas=1, observed_replicas=1, selector="a b")
+    assert await decided(world, "serve") == f"NoAnswer {UnknownReason.TARGET_NOT_FOUND}"
+    assert "selector of Deployment/serve" in world.answer("serve").message
+    assert word(world.answer("other")) == IDLE
+
+
+async def test_a_target_without_gpus_is_held() -> None:
+    world = cluster_of(deployment("serve", gpus=0))
+    assert await decided(world, "serve") == f"Active {DecisionReason.STARTING}"
+    assert world.answer("serve").message == "not all of its GPU pods run yet: it has no pod that requests a GPU"
+
+
+async def test_a_workload_that_has_vanished_is_not_answered_for() -> None:
+    world = cluster_of(gang("train"))
+    world.cluster.workloads.drop("train-workload")
+    assert await decided(world, "train") == f"Active {DecisionReason.WAITING_FOR_WORKLOAD}"
+    world.cluster.scalable_workloads.put(scalable_workload("train", workload="train-workload", workloadUID="7e6b1a34"))
+    assert await decided(world, "train", at(30)) == f"NoAnswer {UnknownReason.WORKLOAD_MISSING}"
+
+
+async def test_a_plain_pods_workload_is_refused() -> None:
+    world = cluster_of(gang("train"))
+    world.cluster.workloads.put(WorkloadJson("train-workload").owned_by("v1", "Pod", "train-pod").admitted().decoded())
+    assert await decided(world, "train") == f"NoAnswer {UnknownReason.UNSUPPORTED_WORKLOAD}"
+
+
+async def test_two_scaled_objects_over_one_target_are_decided_each_for_itself() -> None:
+    world = cluster_of(gang("train"))
+    world.cluster.scaled_objects.put(scaled_object("second", target="train", triggers=[{**QUICK, "mode": "observe"}]))
+    evaluation = await world.tick(NOON)
+    assert evaluation is not None
+    found = evaluation.decisions_on(NAMESPACE, world.entry("train").target)
+    assert sorted(word(decision.answer) for decision in found) == [f"Active {DecisionReason.OBSERVE_ONLY}", IDLE]
+
+
+# ---- the way of one target
+
+
+def until(instant: datetime) -> Callable[[float], float]:
+    return lambda at_s: BUSY if at_s < instant.timestamp() else 0.0
+
+
+async def test_a_deployment_goes_from_1_to_0_and_back() -> None:
+    world = cluster_of(deployment("serve", gpus=2), busy={"serve-pod": until(at(0))})
+    scales, pods = world.cluster.scales.scales, world.cluster.pods
+
+    async def says(seconds: float, expected: str) -> None:
+        assert await decided(world, "serve", at(seconds)) == expected
+
+    await says(0, f"Active {DecisionReason.GPUS_BUSY}")
+    await says(570, f"Active {DecisionReason.GPUS_BUSY}")
+    await says(600, IDLE)  # the last work was measured at −23 s, in the interval that left the window just now
+    scales["serve"] = Scale(replicas=0, observed_replicas=1, selector="app=serve")
+    await says(630, SUSPENDED)
+    pods.drop("serve-pod")
+    await says(660, SUSPENDED)
+
+    world.cluster.scaled_objects.put(
+        scaled_object("serve", kind=DEPLOYMENT_KIND, triggers=[QUICK], annotations={"idlegpu.io/wake": "true"})
+    )
+    await says(690, WAKING)
+    scales["serve"] = Scale(replicas=1, observed_replicas=0, selector="app=serve")
+    await says(720, f"Active {DecisionReason.STARTING}")
+    pods.put(pod("serve-pod", gpus=2, started=None, phase="Pending", labels={"app": "serve"}))
+    await says(750, f"Active {DecisionReason.STARTING}")
+    pods.put(pod("serve-pod", gpus=2, started=at(775), labels={"app": "serve"}))
+    await says(780, f"Active {DecisionReason.WARMING_UP}")
+    world.cluster.scaled_objects.put(scaled_object("serve", kind=DEPLOYMENT_KIND, triggers=[QUICK]))
+    await says(810, f"Active {DecisionReason.WARMING_UP}")
+    await says(835, f"Active {DecisionReason.WARMING_UP}")
+    await says(840, f"Active {DecisionReason.IDLE_NOT_LONG_ENOUGH}")
+    await says(1430, f"Active {DecisionReason.IDLE_NOT_LONG_ENOUGH}")
+    await says(1440, IDLE)  # the first tick after 775 + 1 min warm-up + 10 min idleAfter
+
+
+async def test_a_gang_that_was_woken_is_not_put_to_sleep_while_it_waits() -> None:
+    world = cluster_of(sleeping("train"))
+    workload = WorkloadJson("train-workload", pods=1)
+
+    async def says(seconds: float, expected: str) -> None:
+        assert await decided(world, "train", at(seconds)) == expected
+
+    await says(0, SUSPENDED)
+    world.cluster.scalable_workloads.put(scalable_workload("train", workload="train-workload"))
+    await says(30, f"Active {DecisionReason.WAITING_FOR_QUOTA}")
+    world.cluster.workloads.put(workload.waiting("insufficient quota").decoded())
+    await says(60, f"Active {DecisionReason.WAITING_FOR_QUOTA}")
+    assert world.answer("train").message == "spec.replicas is 1; not admitted yet: insufficient quota"
+    world.cluster.workloads.put(workload.reserved().decoded())
+    await says(86_400, f"Active {DecisionReason.WAITING_FOR_CHECKS}")
+    world.cluster.workloads.put(workload.admitted().decoded())
+    await says(86_430, f"Active {DecisionReason.STARTING}")
+    world.cluster.pods.put(pod("train-pod", started=at(86_450), workload="train-workload"))
+    await says(86_460, f"Active {DecisionReason.WARMING_UP}")
+    world.cluster.workloads.put(workload.condition("Finished", True).decoded())
+    await says(86_490, f"Active {DecisionReason.FINISHED}")
+
+
+# ---- not yet, and not any more
+
+
+async def test_nothing_is_published_before_both_the_api_and_the_window_were_read() -> None:
+    world = cluster_of(gang("train"))
+    world.cluster.pods.age, world.cluster.pods.state = math.inf, Disconnected("connection refused")
+    scripted(world).failing = {"gpu_util": SourceError("500: head block is broken", transient=True)}
+    assert await world.tick(NOON) is None
+    assert word(world.answer("train")) == f"NoAnswer {UnknownReason.COLD_START}"
+    assert "Pods: connection refused" in world.answer("train").message
+
+    world.cluster.pods.age = 1
+    assert await world.tick(at(30)) is None
+    assert "gpu_util: 500: head block is broken" in world.answer("train").message
+    assert not world.board.is_ready
+
+    scripted(world).failing = {}
+    assert await world.tick(at(60)) is not None
+    assert word(world.answer("train")) == IDLE
+
+
+@pytest.mark.parametrize(("silent_s", "expected"), [(180, IDLE), (181, f"NoAnswer {UnknownReason.STALE_CLUSTER_VIEW}")])
+async def test_an_old_view_of_the_cluster_decides_nothing(silent_s: float, expected: str) -> None:
+    world = cluster_of(gang("train"), deployment("serve", replicas=0))
+    world.cluster.workloads.age = silent_s
+    assert await decided(world, "train") == expected
+    assert word(world.answer("serve")) == (SUSPENDED if expected == IDLE else expected)
+
+
+async def test_a_namespace_that_cannot_be_seen_whole_decides_nothing_and_leaves_the_others_their_answers() -> None:
+    """Its ScaledObjects are listed and its pods are not: whatever runs there would look as if nothing did."""
+    world = cluster_of(gang("train"), deployment("serve", replicas=0))
+    assert await decided(world, "train") == IDLE
+    world.cluster.pods.hidden[NAMESPACE] = NotWatched(NAMESPACE)
+    assert await decided(world, "train") == f"NoAnswer {UnknownReason.STALE_CLUSTER_VIEW}"
+    assert "cannot be seen whole (Pods: " in world.answer("train").message
+    world.cluster.pods.hidden = {"other": NotWatched("other")}
+    assert await decided(world, "train") == IDLE
+
+
+async def test_a_longer_window_of_a_new_target_leaves_the_others_their_verdicts() -> None:
+    """It is read an hour a tick. What others are judged by comes with the first of them; the newcomer waits."""
+    world = cluster_of(gang("train"), deployment("patient", gpus=2, started=LONG_AGO - minutes(600)))
+    assert await decided(world, "train") == IDLE
+    patient = {"idleAfter": "5h", "warmUp": "0s"}
+    world.cluster.scaled_objects.put(scaled_object("patient", kind=DEPLOYMENT_KIND, triggers=[patient]))
+    answers = []
+    for tick in range(1, 8):
+        scripted(world).asked.clear()
+        await world.tick(NOON + tick * TICK)
+        answers.append((word(world.answer("train")), word(world.answer("patient")), len(scripted(world).asked)))
+    unread = f"NoAnswer {UnknownReason.COLD_START}"
+    assert answers == [(IDLE, unread, 2), *[(IDLE, unread, 4)] * 3, (IDLE, IDLE, 4), *[(IDLE, IDLE, 2)] * 2]
+
+
+async def test_ticks_are_observed_with_what_they_took_in() -> None:
+    world = cluster_of(gang("train"))
+    published = await world.tick(at(3))
+    (tick,) = world.ticks
+    assert (tick.at, tick.evaluation, tick.intake.series) == (NOON, published, 4)
+    assert 0 < tick.seconds < 5
+
+
+# ---- between ticks, and for ever
+
+
+async def test_a_change_between_ticks_is_decided_at_once_from_the_same_samples() -> None:
+    world = cluster_of(gang("train"), gang("other"))
+    await world.tick(NOON)
+    published: asyncio.Queue[Evaluation] = asyncio.Queue()
+    world.evaluator.published = published.put_nowait
+    sleeping("train")(world.cluster)
+    following = asyncio.create_task(world.evaluator.follow())
+    world.evaluator.changed.add((NAMESPACE, "train"))
+    world.evaluator.changed.add((NAMESPACE, "nobody"))
+    evaluation = await asyncio.wait_for(published.get(), 30)
+    following.cancel()
+    assert [word(world.answer(name)) for name in ("train", "other")] == [SUSPENDED, IDLE]
+    assert evaluation.at == NOON
+    assert len(scripted(world).asked) == 2
+
+
+async def test_a_change_before_the_first_tick_decides_nothing() -> None:
+    world = cluster_of(gang("train"))
+    await world.evaluator.redecide([(NAMESPACE, "train")])
+    assert not world.board.is_ready
+
+
+async def test_the_loop_survives_what_a_tick_raises() -> None:
+    """Its answers expire, and the heartbeat goes on: the fault may be gone at the next tick."""
+
+    third = asyncio.Event()
+
+    class Odd(ScriptedSource):
+        async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
+            self.asked.append((signal.name, start, end))
+            if len(self.asked) >= 3 * 2:
+                third.set()
+            raise RuntimeError("a bug")
+
+    world = World(
+        [gang("train")],
+        lambda w: Odd(metrics=Metrics(series=[]), clock=lambda: w.now),
+        interval=timedelta(milliseconds=20),
+    )
+    world.evaluator.clock = lambda: datetime.now(UTC)
+    with capture_logs() as logged:
+        running = asyncio.create_task(world.evaluator.run())
+        await asyncio.wait_for(third.wait(), 30)
+        running.cancel()
+    assert {each["event"] for each in logged} == {"evaluation failed; its answers expire"}
+    assert world.evaluator.last_tick_at > 0
+    assert not world.board.is_ready
+
+
+async def test_an_idle_after_that_no_sample_could_show_is_refused_in_words() -> None:
+    world = cluster_of(deployment("hasty"))
+    world.cluster.scaled_objects.put(scaled_object("hasty", kind=DEPLOYMENT_KIND, triggers=[{"idleAfter": "10s"}]))
+    await world.tick(NOON)
+    answer = world.answer("hasty", {"idleAfter": "10s"})
+    assert word(answer) == f"NoAnswer {UnknownReason.INVALID_POLICY}"
+    assert "10s is shorter than the time between two samples (30s" in answer.message
+
+
+async def test_metadata_that_is_nobodys_is_named_and_does_no_harm() -> None:
+    world = cluster_of(deployment("serve"))
+    world.cluster.scaled_objects.put(
+        scaled_object("serve", kind=DEPLOYMENT_KIND, triggers=[{**QUICK, "team": "vision"}])
+    )
+    await world.tick(NOON)
+    assert world.entry("serve").ignored == ("team",)

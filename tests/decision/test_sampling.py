@@ -1,0 +1,499 @@
+"""The sampler's windows are those of the source, however and whenever it was read."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import pytest
+from builders import NOON, TRUST, at, minutes
+from scripted_metrics import GPU_UTIL, Metrics, ScriptedSource, during, gpu, of_metric, reads
+
+from scaler.decision.sampling import RefreshResult, Sampler
+from scaler.errors import SourceError
+from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, Signal
+from scaler.idleness.history import History
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.relabel import DEFAULT_RULES, RelabelRules, parse_rules
+from scaler.idleness.window import Window
+from scaler.samples.source import RawSeries, SignalReading
+
+SPAN = minutes(10)
+OVERLAP = minutes(2)
+EDGE = 2 * TRUST.interval
+"""By which a backfill is longer than the span: the slot in which it begins, and one for rounding."""
+DOWN = SourceError("connection refused", transient=True)
+
+
+@dataclass
+class Clock:
+    now: datetime = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@dataclass
+class Bench:
+    """A sampler on a scripted source."""
+
+    metrics: Metrics
+    rules: RelabelRules = DEFAULT_RULES
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.source = ScriptedSource(metrics=self.metrics, clock=self.clock)
+        self.sampler = self.another()
+
+    def another(self) -> Sampler:
+        return Sampler(
+            self.source, signals=DEFAULT_SIGNALS, rules=self.rules, trust=TRUST, overlap=OVERLAP, clock=self.clock
+        )
+
+    async def refresh(self, end: datetime, *, span: timedelta = SPAN, sampler: Sampler | None = None) -> RefreshResult:
+        self.clock.now = end
+        self.source.asked.clear()
+        return await (sampler or self.sampler).refresh(end=end, span=span)
+
+    def starts(self) -> set[datetime]:
+        """Where the reads of the last refresh began."""
+        return {start for _, start, _ in self.source.asked}
+
+
+def busy_in(begin: datetime, end: datetime) -> Callable[[float], float]:
+    return lambda at_s: 0.9 if begin.timestamp() <= at_s < end.timestamp() else 0.0
+
+
+def windows(history: History, end: datetime, length: timedelta = SPAN) -> dict[tuple[str, str, str], Window]:
+    """Everything that a verdict could rest on: by pod, device and signal."""
+    return {
+        (device.series.pod, str(device.series.gpu), signal.name): device.window(signal.name, end=end, length=length)
+        for device in history
+        for signal in history.signals
+    }
+
+
+def peak(sampler: Sampler, end: datetime, length: timedelta = SPAN) -> float | None:
+    """The highest sample of all GPUs and signals in the window."""
+    peaks = [window.peak_ratio for window in windows(sampler.history, end, length).values()]
+    return max((each for each in peaks if each is not None), default=None)
+
+
+# ---- what is read
+
+
+async def test_the_first_read_is_the_whole_window_and_the_next_only_what_is_new_with_overlap() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    assert not bench.sampler.is_backfilled
+    first = await bench.refresh(NOON)
+    assert bench.starts() == {NOON - SPAN - EDGE}
+    assert bench.sampler.is_backfilled
+    assert (first.doubt, first.series, first.samples) == (None, 2, 2 * 22)
+
+    second = await bench.refresh(at(30))
+    newest = at(-23)  # the exporter collects 7 s after each half minute
+    assert bench.starts() == {newest - OVERLAP}
+    assert second.samples == 2 * 5
+    assert [name for name, _, _ in bench.source.asked] == [signal.name for signal in DEFAULT_SIGNALS]
+
+
+async def test_every_window_is_the_same_as_one_read_at_once() -> None:
+    series = [*gpu("GPU-0", pod="train", ratio=busy_in(at(-300), at(-200))), *gpu("GPU-1", pod="serve", phase_s=29.9)]
+    incremental, at_once = Bench(Metrics(series=series)), Bench(Metrics(series=series))
+    for tick in range(21):
+        await incremental.refresh(at(15 * tick))
+    await at_once.refresh(at(300))
+    found = windows(incremental.sampler.history, at(300))
+    assert found == windows(at_once.sampler.history, at(300))
+    assert {window.coverage_ratio for window in found.values()} == {1.0}
+
+
+async def test_two_replicas_that_read_at_different_times_end_with_the_same_windows() -> None:
+    """One was started an hour ago, reads every 15 s and had an outage; the other was started a minute ago."""
+    series = gpu("GPU-0", pod="train", ratio=busy_in(at(-500), at(-450)))
+    old, new = Bench(Metrics(series=series)), Bench(Metrics(series=series))
+    for tick in range(-240, 1):
+        old.source.failing = {signal.name: DOWN for signal in DEFAULT_SIGNALS} if -40 < tick < -10 else {}
+        await old.refresh(at(15 * tick))
+    for seconds in (-60, -45, 0):
+        await new.refresh(at(seconds))
+    assert windows(old.sampler.history, NOON) == windows(new.sampler.history, NOON)
+    assert peak(new.sampler, NOON) == pytest.approx(0.9)
+
+
+async def test_samples_that_arrive_late_are_taken_up_within_the_overlap() -> None:
+    """Sent on by remote write, the work at −60 s can be read a minute and a half after it was measured."""
+    metrics = Metrics(series=gpu("GPU-0", pod="train", ratio=busy_in(at(-60), at(-30))))
+    metrics.arrives_at_s = lambda point: point.at_s + (90 if at(-60).timestamp() <= point.at_s else 0)
+    bench = Bench(metrics)
+    await bench.refresh(NOON)
+    assert peak(bench.sampler, NOON) == 0.0
+    await bench.refresh(at(30))
+    assert peak(bench.sampler, at(30)) == 0.0
+    await bench.refresh(at(60))
+    assert peak(bench.sampler, at(60)) == pytest.approx(0.9)
+
+
+async def test_a_read_after_failed_ones_reaches_back_to_what_was_read_before() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train", ratio=busy_in(at(100), at(130)))))
+    await bench.refresh(NOON)
+    bench.source.failing = {"gpu_util": DOWN}
+    for seconds in (30, 60, 90, 120, 150, 180, 210, 240):
+        intake = await bench.refresh(at(seconds))
+        assert intake.doubt
+        assert intake.doubt.reason is UnknownReason.SOURCE_UNAVAILABLE
+        assert intake.doubt.message == "gpu_util: connection refused"
+    bench.source.failing = {}
+    intake = await bench.refresh(at(270))
+    assert intake.doubt is None
+    # The signal whose reads went well goes on from its newest sample, the other from the outage's begin.
+    assert bench.starts() == {at(217) - OVERLAP, at(-23) - OVERLAP}
+    for window in windows(bench.sampler.history, at(270)).values():
+        assert window.peak_ratio == pytest.approx(0.9)
+        assert window.coverage_ratio == 1.0
+
+
+async def test_a_read_after_empty_ones_reaches_back_too() -> None:
+    """Success without a series, as from a Thanos that has lost its stores: the samples come back with them."""
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    await bench.refresh(NOON)
+    series, bench.metrics.series = bench.metrics.series, []
+    for tick in range(1, 14):
+        assert (await bench.refresh(at(30 * tick))).series == 0
+    bench.metrics.series = series
+    await bench.refresh(at(420))
+    assert bench.starts() == {at(-23) - OVERLAP}
+    assert {window.coverage_ratio for window in windows(bench.sampler.history, at(420)).values()} == {1.0}
+
+
+async def test_an_outage_longer_than_the_window_reads_one_window() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    await bench.refresh(NOON)
+    await bench.refresh(at(3600))
+    assert bench.starts() == {at(3600) - SPAN - EDGE}
+
+
+async def test_gpus_that_no_pod_holds_are_not_read_from_the_beginning_again_and_again() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="")))
+    bench.metrics.distortions.append(lambda point: point.labelled(exported_pod="", pod=""))
+    intake = await bench.refresh(NOON)
+    assert (intake.series, intake.unattributed, len(bench.sampler.history)) == (2, 2, 0)
+    await bench.refresh(at(30))
+    assert bench.starts() == {NOON - OVERLAP}
+
+
+async def test_a_cluster_without_gpus_counts_as_read() -> None:
+    bench = Bench(Metrics(series=[]))
+    intake = await bench.refresh(NOON)
+    assert bench.sampler.is_backfilled
+    assert (intake.doubt, intake.series) == (None, 0)
+
+
+async def test_a_longer_window_is_read_as_a_whole_and_a_shorter_one_not_at_all() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train", ratio=busy_in(at(-1200), at(-1100)))))
+    await bench.refresh(NOON)
+    assert peak(bench.sampler, NOON) == 0.0
+    await bench.refresh(at(30), span=minutes(30))
+    assert bench.starts() == {at(30) - minutes(30) - EDGE}
+    assert peak(bench.sampler, at(30), minutes(30)) == pytest.approx(0.9)
+    await bench.refresh(at(60), span=SPAN)
+    assert bench.starts() == {at(7) - OVERLAP}
+    assert bench.sampler.history.span == minutes(30)
+
+
+async def test_a_longer_window_that_cannot_be_read_is_a_doubt_and_no_shorter_one_in_its_place() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    await bench.refresh(NOON)
+    bench.source.failing = {"gpu_util": DOWN}
+    assert (await bench.refresh(at(30), span=minutes(30))).doubt
+    assert not bench.sampler.is_backfilled
+    bench.source.failing = {}
+    assert (await bench.refresh(at(60), span=minutes(30))).doubt is None
+    assert bench.starts() == {at(60) - minutes(30) - EDGE, at(7) - OVERLAP}
+    assert {w.coverage_ratio for w in windows(bench.sampler.history, at(60), minutes(30)).values()} == {1.0}
+
+
+async def test_a_clock_that_is_set_back_begins_anew() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    await bench.refresh(at(3600))
+    intake = await bench.refresh(NOON)
+    assert intake.doubt is None
+    assert bench.starts() == {NOON - SPAN - EDGE}
+    assert {window.coverage_ratio for window in windows(bench.sampler.history, NOON).values()} == {1.0}
+
+
+# ---- windows longer than one read
+
+HOUR = minutes(60)
+
+
+async def test_no_read_is_longer_than_an_hour_whatever_the_window() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train", ratio=busy_in(at(-9000), at(-8900)))))
+    asked = []
+    for tick in range(5):
+        await bench.refresh(at(30 * tick), span=minutes(150))
+        asked.append([(start, end) for name, start, end in bench.source.asked if name == "gpu_util"])
+    begin = at(60) - minutes(150) - EDGE  # of the window, at the third tick
+    assert asked == [
+        [(NOON - HOUR, NOON)],
+        [(at(-23) - OVERLAP, at(30)), (NOON - 2 * HOUR, NOON - HOUR)],
+        [(at(7) - OVERLAP, at(60)), (begin, NOON - 2 * HOUR)],
+        [(at(37) - OVERLAP, at(90))],
+        [(at(67) - OVERLAP, at(120))],
+    ]
+    assert {w.coverage_ratio for w in windows(bench.sampler.history, at(120), minutes(150)).values()} == {1.0}
+
+
+async def test_a_long_window_that_was_read_in_parts_is_the_same_as_ever() -> None:
+    series = gpu("GPU-0", pod="train", ratio=busy_in(at(-8000), at(-7900)))
+    bench = Bench(Metrics(series=series))
+    for tick in range(4):
+        await bench.refresh(at(30 * tick), span=minutes(150))
+    (device,) = bench.sampler.history
+    whole = History(signals=DEFAULT_SIGNALS, interval=TRUST.interval, span=minutes(150))
+    for signal in DEFAULT_SIGNALS:
+        (each,) = (await bench.source.read(signal, start=at(-20_000), end=at(90))).series
+        whole.record(signal, device.series, each.samples())
+    assert windows(bench.sampler.history, at(90), minutes(150)) == windows(whole, at(90), minutes(150))
+    assert peak(bench.sampler, at(90), minutes(150)) == pytest.approx(0.9)
+
+
+async def test_an_older_part_that_cannot_be_read_is_tried_again_and_doubts_nothing_newer() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    await bench.refresh(NOON, span=minutes(90))
+
+    class OldIsGone(ScriptedSource):
+        async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
+            if end < NOON:
+                raise DOWN
+            return await super().read(signal, start=start, end=end)
+
+    plain, bench.sampler._source = bench.source, OldIsGone(metrics=bench.metrics, clock=bench.clock)
+    assert (await bench.refresh(at(30), span=minutes(90))).doubt is None
+    (device,) = bench.sampler.history
+    assert device.window("gpu_util", end=at(30), length=minutes(90)).longest_gap == 59
+    bench.sampler._source = plain
+    assert (await bench.refresh(at(60), span=minutes(90))).doubt is None
+    assert device.window("gpu_util", end=at(60), length=minutes(90)).coverage_ratio == 1.0
+
+
+async def test_after_an_outage_of_hours_a_long_window_is_read_anew_in_parts() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    for tick in range(3):
+        await bench.refresh(at(30 * tick), span=minutes(120))
+    later = at(3 * 3600)
+    await bench.refresh(later, span=minutes(120))
+    assert bench.starts() == {later - HOUR}
+    for tick in range(1, 3):
+        await bench.refresh(later + tick * minutes(0.5), span=minutes(120))
+    found = windows(bench.sampler.history, later + minutes(1), minutes(120))
+    assert {window.coverage_ratio for window in found.values()} == {1.0}
+
+
+async def test_a_cluster_whose_gpus_come_later_has_its_long_window_too() -> None:
+    bench = Bench(Metrics(series=[]))
+    for tick in range(4):
+        await bench.refresh(at(30 * tick), span=minutes(120))
+    assert bench.sampler.is_backfilled
+    bench.metrics.series = gpu("GPU-0", pod="train")
+    await bench.refresh(at(120), span=minutes(120))
+    (device,) = bench.sampler.history
+    assert device.window("gpu_util", end=at(120), length=minutes(60)).coverage_ratio == 1.0
+
+
+# ---- what is made of it
+
+
+@dataclass(frozen=True)
+class GarbledSeries:
+    """Its samples turn out to be no samples when they are looked at."""
+
+    key: bytes = b"garbled"
+
+    def labels(self) -> dict[str, str]:
+        return {"UUID": "GPU-9", "namespace": "demo", "pod": "garbled"}
+
+    def samples(self) -> Sequence[tuple[float, float]]:
+        raise SourceError("the samples cannot be read", transient=False)
+
+
+class AndOneMore:
+    """A source that adds one series to each reading of a signal."""
+
+    def __init__(self, source: ScriptedSource, *, signal: str, series: RawSeries) -> None:
+        self.source, self.signal, self.series = source, signal, series
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
+        reading = await self.source.read(signal, start=start, end=end)
+        return reading._replace(series=[*reading.series, self.series]) if signal.name == self.signal else reading
+
+
+async def test_a_series_that_cannot_be_read_is_a_doubt_and_not_a_crash() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    garbled = AndOneMore(bench.source, signal="gpu_util", series=GarbledSeries())
+    sampler = Sampler(garbled, signals=DEFAULT_SIGNALS, rules=DEFAULT_RULES, trust=TRUST, overlap=OVERLAP)
+    for seconds in (0, 30):
+        intake = await bench.refresh(at(seconds), sampler=sampler)
+        assert intake.doubt
+        assert intake.doubt.reason is UnknownReason.SOURCE_UNAVAILABLE
+        assert intake.doubt.message == "gpu_util: the samples cannot be read"
+        assert not sampler.is_backfilled
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "is_trusted"), [(0, True), (15, True), (16, True), (17, False), (-16, True), (-17, False), (60, False)]
+)
+async def test_a_source_whose_clock_differs_is_not_trusted(skew_s: int, is_trusted: bool) -> None:
+    """15 s are tolerated, and one more for the Date header's whole seconds."""
+
+    class Dated(ScriptedSource):
+        async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
+            reading = await super().read(signal, start=start, end=end)
+            return reading._replace(server_time=self.clock() + timedelta(seconds=skew_s))
+
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    source = Dated(metrics=bench.metrics, clock=bench.clock)
+    sampler = Sampler(
+        source, signals=DEFAULT_SIGNALS, rules=DEFAULT_RULES, trust=TRUST, overlap=OVERLAP, clock=bench.clock
+    )
+    intake = await bench.refresh(NOON, sampler=sampler)
+    assert (intake.doubt is None) is is_trusted
+    assert len(sampler.history) == int(is_trusted)
+    if intake.doubt:
+        assert intake.doubt.reason is UnknownReason.CLOCK_SKEW
+
+
+async def test_blanks_are_counted_and_cover_nothing() -> None:
+    blank = during(at(-300), at(-240), reads(float("nan")), of=of_metric(GPU_UTIL))
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train"), distortions=[blank]))
+    intake = await bench.refresh(NOON)
+    assert (intake.samples, intake.blanks) == (2 * 22, 2)
+    found = windows(bench.sampler.history, NOON)
+    assert [found["train", "GPU-0", name].covered for name in ("gr_engine_active", "gpu_util")] == [20, 18]
+
+
+async def test_series_of_one_gpu_and_pod_from_two_exporters_are_merged_by_the_highest() -> None:
+    series = [
+        *gpu("GPU-0", pod="train", ratio=lambda _: 0.2, phase_s=3),
+        *(each for each in gpu("GPU-0", pod="train", node="node-b", ratio=lambda _: 0.7, phase_s=20)),
+    ]
+    bench = Bench(Metrics(series=series))
+    await bench.refresh(NOON)
+    assert len(bench.sampler.history) == 1
+    assert peak(bench.sampler, NOON) == pytest.approx(0.7)
+
+
+# ---- identities
+
+
+@dataclass(frozen=True)
+class CountedSeries:
+    """Counts how often its labels are looked at."""
+
+    inner: RawSeries
+    looks: dict[bytes, int]
+
+    @property
+    def key(self) -> bytes:
+        return self.inner.key
+
+    def labels(self) -> dict[str, str]:
+        self.looks[self.key] = self.looks.get(self.key, 0) + 1
+        return self.inner.labels()
+
+    def samples(self) -> Sequence[tuple[float, float]]:
+        return self.inner.samples()
+
+
+@dataclass
+class Counting:
+    """A source whose series count."""
+
+    source: ScriptedSource
+    looks: dict[bytes, int] = field(default_factory=dict)
+
+    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
+        reading = await self.source.read(signal, start=start, end=end)
+        series: list[RawSeries] = [CountedSeries(each, self.looks) for each in reading.series]
+        return SignalReading(series, None)
+
+
+def counting(bench: Bench) -> tuple[Counting, Sampler]:
+    source = Counting(bench.source)
+    return source, Sampler(source, signals=DEFAULT_SIGNALS, rules=bench.rules, trust=TRUST, overlap=OVERLAP)
+
+
+async def test_a_series_is_relabelled_once_however_often_it_is_read() -> None:
+    bench = Bench(Metrics(series=[*gpu("GPU-0", pod="train"), *gpu("GPU-1", pod="serve")]))
+    source, sampler = counting(bench)
+    for tick in range(10):
+        await bench.refresh(at(30 * tick), sampler=sampler)
+    assert list(source.looks.values()) == [1] * 4
+
+
+async def test_a_series_that_rules_drop_is_dropped_once_too() -> None:
+    rules = parse_rules([{"source_labels": ["UUID"], "regex": "GPU-0", "action": "drop"}])
+    bench = Bench(Metrics(series=[*gpu("GPU-0", pod="train"), *gpu("GPU-1", pod="serve")]), rules=rules)
+    source, sampler = counting(bench)
+    for tick in range(3):
+        intake = await bench.refresh(at(30 * tick), sampler=sampler)
+        assert (intake.series, intake.unattributed) == (4, 2)
+    assert [str(device.series.gpu) for device in sampler.history] == ["GPU-1"]
+    assert list(source.looks.values()) == [1] * 4
+
+
+async def test_a_gpu_that_changes_hands_has_a_history_for_each_pod() -> None:
+    handover = during(NOON, at(86_400), lambda point: point.labelled(exported_pod="serve"))
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train", ratio=lambda s: 0.9 if s < NOON.timestamp() else 0.0)))
+    bench.metrics.distortions.append(handover)
+    for tick in range(0, 10):
+        await bench.refresh(at(30 * tick))
+    found = windows(bench.sampler.history, at(270))
+    assert found["train", "GPU-0", "gpu_util"].peak_ratio == pytest.approx(0.9)
+    assert found["serve", "GPU-0", "gpu_util"].peak_ratio == 0.0
+    assert bench.sampler.history.devices_of("demo", "serve")[GpuId(device="GPU-0")].series.pod == "serve"
+
+
+async def test_pods_that_come_and_go_leave_nothing_behind() -> None:
+    """Every minute another pod holds the GPU. What is held is one window of them, at any time."""
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    bench.metrics.distortions.append(lambda point: point.labelled(exported_pod=f"pod-{int(point.at_s // 60)}"))
+    held = []
+    with traced_memory() as bytes_held:
+        for tick in range(240):
+            await bench.refresh(at(30 * tick))
+            assert len(bench.sampler.history) <= SPAN / minutes(1) + 2
+            if tick in (59, 239):
+                held.append(bytes_held())
+    # Nothing but noise; the identities of what 90 pods showed would be 30 KB.
+    assert held[1] - held[0] < 4096
+
+
+async def test_a_gpu_takes_less_than_4_kib() -> None:
+    """30 min of two signals are 2 × 62 slots of 5 bytes; the rest is labels and dictionaries."""
+    gpus = 200
+    series = [each for n in range(gpus) for each in gpu(f"GPU-{n:08}-0000-0000-0000-000000000000", pod=f"train-{n}")]
+    bench = Bench(Metrics(series=series))
+    with traced_memory() as bytes_held:
+        await bench.refresh(NOON, span=minutes(30))
+        per_gpu = bytes_held() / gpus
+    assert len(bench.sampler.history) == gpus
+    assert 2 * 62 * 5 < per_gpu < 4096
+
+
+@contextmanager
+def traced_memory() -> Iterator[Callable[[], int]]:
+    """Gives the bytes that the program, not its tests, has allocated in the block and still holds."""
+    ours = tracemalloc.Filter(inclusive=True, filename_pattern="*/scaler/*")
+
+    def held() -> int:
+        gc.collect()
+        return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([ours]).traces)
+
+    tracemalloc.start()
+    try:
+        yield held
+    finally:
+        tracemalloc.stop()

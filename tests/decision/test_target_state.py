@@ -1,0 +1,407 @@
+from typing import Any
+
+import pytest
+from builders import IDLE, LONG_AGO, NOON, at, gang, observed, pending_pod, pod, policy, situation, suspended, verdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.decision.decision import Active, Inactive, NoAnswer, decide
+from scaler.decision.target_state import (
+    ObservedTarget,
+    ObservedWorkload,
+    Phase,
+    TargetState,
+    running_since,
+    state_of,
+    state_of_scale,
+)
+from scaler.idleness.pods import GpuPod, PodPhase
+from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.suspension.transitions import SuspensionStep, next_step
+
+ENDING = pod("worker-0", terminating=True)
+ENDED = pod("worker-0", phase=PodPhase.FAILED, terminating=True)
+
+EVICTED = {"eviction_reason": "Deactivated"}
+
+AT_ZERO = [
+    pytest.param(None, {}, Phase.NO_WORKLOAD, None, id="none"),
+    pytest.param(observed(finished=True), {}, Phase.FINISHED, None, id="finished"),
+    pytest.param(observed(finished=True, active=False), {}, Phase.FINISHED, None, id="finished and inactive"),
+    pytest.param(observed(is_plain_pod=True), {}, Phase.REFUSED, None, id="a plain Pod's"),
+    pytest.param(observed(), {}, Phase.SUSPENDING, SuspensionStep.DEACTIVATE, id="active and admitted"),
+    pytest.param(
+        observed(quota_reserved=False, admitted=False),
+        {},
+        Phase.SUSPENDING,
+        SuspensionStep.DEACTIVATE,
+        id="active and waiting",
+    ),
+    pytest.param(
+        observed(suspended_by_us=True),
+        {},
+        Phase.SUSPENDING,
+        SuspensionStep.DEACTIVATE,
+        id="active again, recreated by Kueue",
+    ),
+    pytest.param(
+        suspended(suspended_by_us=False), {}, Phase.SUSPENDING, SuspensionStep.ADOPT, id="inactive, not by us"
+    ),
+    pytest.param(
+        suspended(quota_reserved=True, admitted=True), {}, Phase.SUSPENDING, None, id="inactive, quota still reserved"
+    ),
+    pytest.param(suspended(), {"pods": [ENDING]}, Phase.SUSPENDING, None, id="inactive, pods still there"),
+    pytest.param(suspended(), {"pods": [ENDED]}, Phase.SUSPENDED, None, id="inactive, pods ended, held by a finalizer"),
+    pytest.param(suspended(), {"pods": []}, Phase.SUSPENDED, None, id="inactive, no pods"),
+]
+
+AT_ONE = [
+    pytest.param(None, {}, Phase.NO_WORKLOAD, None, id="none"),
+    pytest.param(observed(finished=True), {}, Phase.FINISHED, None, id="finished"),
+    pytest.param(observed(is_plain_pod=True), {}, Phase.REFUSED, None, id="a plain Pod's"),
+    pytest.param(suspended(quota_reserved=True), {}, Phase.SUSPENDING, None, id="inactive by us, quota reserved"),
+    pytest.param(
+        suspended(), {"pods": []}, Phase.RESUMING, SuspensionStep.ACTIVATE, id="inactive by us, quota released"
+    ),
+    pytest.param(
+        suspended(), {"pods": [ENDING]}, Phase.RESUMING, SuspensionStep.ACTIVATE, id="inactive by us, pods still end"
+    ),
+    pytest.param(
+        suspended(suspended_by_us=False), {}, Phase.DEACTIVATED_BY_OTHER, None, id="inactive by somebody else"
+    ),
+    pytest.param(
+        suspended(suspended_by_us=False),
+        {"wake_request": "demand query 'inbox'"},
+        Phase.DEACTIVATED_BY_OTHER,
+        None,
+        id="inactive by somebody else, demand does not undo it",
+    ),
+    pytest.param(
+        suspended(suspended_by_us=False),
+        {"wakes_foreign": True},
+        Phase.RESUMING,
+        SuspensionStep.ACTIVATE,
+        id="inactive by somebody else, its owner wakes it",
+    ),
+    pytest.param(
+        suspended(suspended_by_us=False, quota_reserved=True),
+        {"wakes_foreign": True},
+        Phase.SUSPENDING,
+        None,
+        id="its owner wakes it before Kueue has released its quota",
+    ),
+    pytest.param(
+        observed(quota_reserved=False, admitted=False), {"pods": []}, Phase.WAITING_FOR_QUOTA, None, id="no quota"
+    ),
+    pytest.param(observed(admitted=False), {"pods": []}, Phase.WAITING_FOR_CHECKS, None, id="quota, not admitted"),
+    pytest.param(observed(), {"pods": []}, Phase.STARTING, None, id="admitted, no pod yet"),
+    pytest.param(observed(), {"pods": gang(running=1)}, Phase.STARTING, None, id="admitted, one of two pods runs"),
+    pytest.param(
+        observed(), {"pods": gang(running=1, of=1)}, Phase.STARTING, None, id="one of two expected pods exists"
+    ),
+    pytest.param(observed(), {"pods": [*gang(), pending_pod("extra")]}, Phase.STARTING, None, id="one more is pending"),
+    pytest.param(observed(), {"pods": gang()}, Phase.RUNNING, None, id="admitted, all GPU pods run"),
+    pytest.param(
+        observed(), {"pods": [*gang(), pending_pod("head", gpus=0)]}, Phase.RUNNING, None, id="a pod without GPUs waits"
+    ),
+    pytest.param(
+        observed(suspended_by_us=True),
+        {"pods": gang()},
+        Phase.RUNNING,
+        SuspensionStep.RELEASE_OWNERSHIP,
+        id="activated by hand after our suspension",
+    ),
+]
+
+
+def looked_at(target: ObservedTarget) -> tuple[Phase, SuspensionStep | None]:
+    state = state_of(target)
+    return state.phase, next_step(target, state)
+
+
+def step_of(target: ObservedTarget) -> SuspensionStep | None:
+    return looked_at(target)[1]
+
+
+@pytest.mark.parametrize(("workload", "changes", "phase", "step"), AT_ZERO)
+def test_asked_to_be_at_zero(
+    workload: ObservedWorkload | None, changes: dict[str, Any], phase: Phase, step: SuspensionStep | None
+) -> None:
+    assert looked_at(situation(workload, desired=0, **changes)) == (phase, step)
+
+
+@pytest.mark.parametrize(("workload", "changes", "phase", "step"), AT_ONE)
+def test_asked_to_be_at_one(
+    workload: ObservedWorkload | None, changes: dict[str, Any], phase: Phase, step: SuspensionStep | None
+) -> None:
+    assert looked_at(situation(workload, desired=1, **changes)) == (phase, step)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_replicas_is_one_only_in_the_phases_of_an_admitted_workload(phase: Phase) -> None:
+    state = TargetState(desired_replicas=1, phase=phase)
+    assert state.admitted_replicas == (1 if phase in {Phase.STARTING, Phase.RUNNING, Phase.HELD} else 0)
+
+
+def test_a_workload_of_a_plan_is_not_deactivated_before_its_plan_is_carried_out() -> None:
+    held = situation(observed(), desired=0, pods=gang(), is_held=True)
+    assert looked_at(held) == (Phase.HELD, None)
+    assert step_of(situation(observed(), desired=0, pods=gang())) is SuspensionStep.DEACTIVATE
+
+
+def test_nor_is_one_that_kueue_has_preempted_meanwhile() -> None:
+    """It waits for its quota like any other, and must not be taken out of its queue for a plan that has lost it."""
+    preempted = observed(quota_reserved=False, admitted=False, eviction_reason="Preempted")
+    held = situation(preempted, desired=0, pods=[], is_held=True)
+    assert looked_at(held) == (Phase.WAITING_FOR_QUOTA, None)
+    assert state_of(held).admitted_replicas == 0
+
+
+@pytest.mark.parametrize(
+    ("given_situation", "message"),
+    [
+        (situation(None, was_bound=False), "its Kueue Workload does not exist (yet)"),
+        (situation(None, was_bound=True), "its Kueue Workload has vanished"),
+        (situation(suspended(quota_reserved=True), desired=0), "deactivated; Kueue still holds its quota"),
+        (situation(suspended(), desired=0, pods=[ENDING]), "quota released; 1 pod(s) still end"),
+        (situation(suspended(), desired=0, pods=[]), "deactivated, quota released, no pod left"),
+        (situation(observed(quota_reserved=False, admitted=False)), "waiting for quota"),
+        (situation(observed(quota_reserved=False, admitted=False, status_message="2 more needed")), "2 more needed"),
+        (situation(observed(admitted=False, status_message="reclaim: waits")), "reclaim: waits"),
+        (situation(observed(), pods=gang(running=1)), "1 of 2 GPU pods run"),
+        (situation(observed()), "admitted by cluster-queue; all GPU pods run"),
+        (
+            situation(suspended(suspended_by_us=False, eviction_reason="DeactivatedDueToAdmissionCheck")),
+            "another client set spec.active to false (DeactivatedDueToAdmissionCheck); "
+            "set annotation idlegpu.io/wake to run it again",
+        ),
+    ],
+)
+def test_where_it_stands_is_said_in_words(given_situation: ObservedTarget, message: str) -> None:
+    assert state_of(given_situation).message == message
+
+
+# ------------------------------------------------------------------------------------------------------------ the laws
+
+pods = st.builds(
+    pod,
+    st.sampled_from(["worker-0", "worker-1", "head"]),
+    gpus=st.integers(0, 2),
+    phase=st.sampled_from(PodPhase),
+    running_since=st.sampled_from([None, LONG_AGO, NOON]),
+    terminating=st.booleans(),
+)
+flags = {
+    name: st.booleans()
+    for name in ("active", "finished", "quota_reserved", "admitted", "suspended_by_us", "is_plain_pod")
+}
+workloads = st.one_of(st.none(), st.builds(observed, expected_gpu_pods=st.integers(0, 3), **flags))
+situations = st.builds(
+    lambda workload, **changes: situation(workload, **changes),
+    workloads,
+    desired=st.integers(0, 1),
+    pods=st.lists(pods, max_size=4),
+    was_bound=st.booleans(),
+    wake_request=st.sampled_from(["", "annotation"]),
+    wakes_foreign=st.booleans(),
+)
+
+
+@given(given_situation=situations)
+def test_a_workload_is_never_activated_while_kueue_counts_its_quota(given_situation: ObservedTarget) -> None:
+    if step_of(given_situation) is SuspensionStep.ACTIVATE:
+        assert given_situation.workload is not None
+        assert not given_situation.workload.quota_reserved
+        assert not given_situation.workload.active
+        assert given_situation.desired_replicas == 1
+        assert given_situation.workload.suspended_by_us or given_situation.wakes_foreign
+
+
+@given(given_situation=situations)
+def test_only_an_active_workload_that_is_wanted_at_zero_is_deactivated(given_situation: ObservedTarget) -> None:
+    if step_of(given_situation) is SuspensionStep.DEACTIVATE:
+        assert given_situation.workload is not None
+        assert given_situation.workload.active
+        assert given_situation.desired_replicas == 0
+
+
+@given(given_situation=situations)
+def test_ownership_is_released_only_of_an_active_workload_wanted_active(given_situation: ObservedTarget) -> None:
+    if step_of(given_situation) is SuspensionStep.RELEASE_OWNERSHIP:
+        assert given_situation.workload is not None
+        assert (given_situation.workload.active, given_situation.desired_replicas) == (True, 1)
+
+
+def test_a_second_scalable_workload_of_a_workload_is_refused_and_gets_no_answer() -> None:
+    for desired in (0, 1):
+        found = situation(observed(), desired=desired, pods=gang(), taken_by="older")
+        assert looked_at(found) == (Phase.REFUSED, None)
+        doubt = state_of(found).doubt
+        assert doubt is not None
+        assert doubt.reason is UnknownReason.UNSUPPORTED_WORKLOAD
+        assert "ScalableWorkload older scales Workload" in doubt.message
+
+
+@given(given_situation=situations)
+def test_what_finished_vanished_or_is_refused_is_never_touched(given_situation: ObservedTarget) -> None:
+    workload = given_situation.workload
+    if workload is None or workload.finished or workload.is_plain_pod:
+        assert step_of(given_situation) is None
+
+
+@given(given_situation=situations)
+def test_taking_a_step_makes_it_unnecessary(given_situation: ObservedTarget) -> None:
+    """A plan that is carried out is not planned again: no writing in circles."""
+    workload, step = given_situation.workload, step_of(given_situation)
+    if workload is None or step is None:
+        return
+    wanted_active = step in {SuspensionStep.ACTIVATE, SuspensionStep.RELEASE_OWNERSHIP}
+    flags = {name: getattr(workload, name) for name in ("finished", "quota_reserved", "admitted", "is_plain_pod")}
+    after = observed(active=wanted_active, suspended_by_us=not wanted_active, **flags)
+    again = situation(after, desired=given_situation.desired_replicas, pods=given_situation.pods)
+    assert step_of(again) is None
+
+
+@given(given_situation=situations)
+def test_at_one_nothing_but_an_idle_verdict_makes_the_answer_zero(given_situation: ObservedTarget) -> None:
+    found = state_of(given_situation)
+    for of in (None, verdict(IDLE)):
+        answer = decide(found, of, policy=policy(), now=NOON).answer
+        if isinstance(answer, Inactive) and given_situation.desired_replicas == 1:
+            assert answer.reason is DecisionReason.GPUS_IDLE
+            assert of is not None
+            assert found.phase is Phase.RUNNING
+            assert given_situation.workload is not None
+            assert given_situation.workload.admitted
+            assert given_situation.workload.active
+
+
+# ---------------------------------------------------------------------------------------------- what phases lead to
+
+
+@pytest.mark.parametrize(
+    ("given_situation", "phase", "answer"),
+    [
+        pytest.param(situation(None, was_bound=False), Phase.NO_WORKLOAD, Active, id="1, no Workload yet"),
+        pytest.param(situation(None), Phase.NO_WORKLOAD, NoAnswer, id="1, Workload vanished"),
+        pytest.param(situation(observed(finished=True)), Phase.FINISHED, Active, id="1, finished"),
+        pytest.param(situation(observed(is_plain_pod=True)), Phase.REFUSED, NoAnswer, id="1, refused"),
+        pytest.param(situation(suspended(quota_reserved=True)), Phase.SUSPENDING, Active, id="1, still releasing"),
+        pytest.param(situation(suspended()), Phase.RESUMING, Active, id="1, to be activated"),
+        pytest.param(
+            situation(suspended(suspended_by_us=False)),
+            Phase.DEACTIVATED_BY_OTHER,
+            Active,
+            id="1, by others",
+        ),
+        pytest.param(
+            situation(observed(quota_reserved=False, admitted=False)), Phase.WAITING_FOR_QUOTA, Active, id="1, no quota"
+        ),
+        pytest.param(situation(observed(admitted=False)), Phase.WAITING_FOR_CHECKS, Active, id="1, checks"),
+        pytest.param(situation(observed(), pods=gang(running=1)), Phase.STARTING, Active, id="1, starting"),
+        pytest.param(situation(observed()), Phase.RUNNING, Inactive, id="1, running and judged idle"),
+        pytest.param(situation(None, desired=0, was_bound=False), Phase.NO_WORKLOAD, Inactive, id="0, none yet"),
+        pytest.param(situation(None, desired=0), Phase.NO_WORKLOAD, NoAnswer, id="0, vanished"),
+        pytest.param(situation(observed(finished=True), desired=0), Phase.FINISHED, Inactive, id="0, finished"),
+        pytest.param(situation(observed(is_plain_pod=True), desired=0), Phase.REFUSED, NoAnswer, id="0, refused"),
+        pytest.param(situation(observed(), desired=0), Phase.SUSPENDING, NoAnswer, id="0, to be deactivated"),
+        pytest.param(situation(suspended(), desired=0), Phase.SUSPENDING, Inactive, id="0, pods still end"),
+        pytest.param(situation(suspended(), desired=0, pods=[]), Phase.SUSPENDED, Inactive, id="0, suspended"),
+        pytest.param(
+            situation(suspended(), desired=0, wake_request="annotation"),
+            Phase.SUSPENDING,
+            Active,
+            id="0, woken while it ends",
+        ),
+        pytest.param(
+            situation(suspended(), desired=0, pods=[], wake_request="annotation"),
+            Phase.SUSPENDED,
+            Active,
+            id="0, woken",
+        ),
+    ],
+)
+def test_a_phase_leads_to_an_answer(given_situation: ObservedTarget, phase: Phase, answer: type) -> None:
+    found = state_of(given_situation)
+    assert found.phase is phase
+    assert isinstance(decide(found, verdict(IDLE), policy=policy(), now=NOON).answer, answer)
+
+
+@pytest.mark.parametrize(
+    ("given_situation", "reason"),
+    [
+        (situation(None), UnknownReason.WORKLOAD_MISSING),
+        (situation(observed(is_plain_pod=True)), UnknownReason.UNSUPPORTED_WORKLOAD),
+        (situation(observed(expected_gpu_pods=0), pods=[pod(gpus=0)]), UnknownReason.NO_GPU_PODS),
+        (situation(observed()), None),
+        (situation(suspended(), desired=0), None),
+    ],
+)
+def test_what_cannot_be_known_of_a_target_is_a_doubt(
+    given_situation: ObservedTarget, reason: UnknownReason | None
+) -> None:
+    doubt = state_of(given_situation).doubt
+    assert (doubt.reason if doubt else None) == reason
+
+
+def test_a_state_carries_the_wake_request_and_kueues_words() -> None:
+    waiting = observed(quota_reserved=False, admitted=False, status_message="2 more needed")
+    found = state_of(situation(waiting, wake_request="annotation idlegpu.io/wake"))
+    assert (found.wake_request, found.message) == ("annotation idlegpu.io/wake", "2 more needed")
+
+
+# ------------------------------------------------------------------------------------------------------------- warm-up
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        pytest.param([pod("a", running_since=at(-60)), pod("b", running_since=at(-30))], at(-30), id="the newest"),
+        pytest.param([pod("a", running_since=at(-60)), pending_pod("b")], None, id="one does not run"),
+        pytest.param([pod("a", running_since=at(-60)), pending_pod("b", gpus=0)], at(-60), id="GPUs only"),
+        pytest.param([pod("a", running_since=at(-60)), pod("b", running_since=None)], None, id="one did not say"),
+        pytest.param([pod("a", running_since=at(-60)), pod("b", terminating=True)], at(-60), id="one ends"),
+        pytest.param([pod("a", running_since=at(-60)), pod("b", phase=PodPhase.SUCCEEDED)], at(-60), id="one is done"),
+        pytest.param([], None, id="none"),
+    ],
+)
+def test_warm_up_counts_from_the_newest_of_the_gpu_containers(members: list[GpuPod], expected: Any) -> None:
+    assert running_since(members) == expected
+
+
+# ------------------------------------------------------------------------------------------- targets of any other kind
+
+
+@pytest.mark.parametrize(
+    ("replicas", "members", "phase"),
+    [
+        pytest.param(0, [], Phase.SUSPENDED, id="at 0"),
+        pytest.param(0, [ENDING], Phase.SUSPENDED, id="at 0, a pod still ends"),
+        pytest.param(1, [], Phase.STARTING, id="no pod yet"),
+        pytest.param(1, [pod(gpus=0)], Phase.STARTING, id="no pod with GPUs: held for ever"),
+        pytest.param(1, [pending_pod()], Phase.STARTING, id="its pod is pending"),
+        pytest.param(2, [pod()], Phase.STARTING, id="one of two pods"),
+        pytest.param(1, [pod("old"), pending_pod("new")], Phase.STARTING, id="a rolling update"),
+        pytest.param(1, [pod()], Phase.RUNNING, id="its pod runs"),
+        pytest.param(1, gang(of=4, running=4), Phase.RUNNING, id="a group of four pods per replica"),
+    ],
+)
+def test_a_deployment_runs_when_all_of_its_gpu_pods_do(replicas: int, members: list[GpuPod], phase: Phase) -> None:
+    assert state_of_scale(replicas=replicas, pods=members).phase is phase
+
+
+def test_a_deployment_says_how_many_of_its_pods_run() -> None:
+    assert state_of_scale(replicas=2, pods=[pod()]).message == "1 of 2 GPU pods run"
+    assert state_of_scale(replicas=1, pods=[]).message == "it has no pod that requests a GPU"
+
+
+@given(replicas=st.integers(0, 3), members=st.lists(pods, max_size=4), wish=st.sampled_from(["", "annotation"]))
+def test_a_deployment_at_one_or_more_is_never_answered_zero_without_an_idle_verdict(
+    replicas: int, members: list[GpuPod], wish: str
+) -> None:
+    found = state_of_scale(replicas=replicas, pods=members, wake_request=wish)
+    answer = decide(found, None, policy=policy(), now=NOON).answer
+    if replicas:
+        assert isinstance(answer, Active)
+    else:
+        assert isinstance(answer, Active if wish else Inactive)

@@ -1,0 +1,233 @@
+import json
+from typing import Any
+
+import pytest
+from builders import GPUS, WorkloadJson, at, observed
+
+from scaler.decision.target_state import ObservedWorkload
+from scaler.decision.workloads import SUSPENDED_ANNOTATION, expected_gpu_pods, group_of, observe, owner_key
+from scaler.suspension.patches import activate, deactivate
+
+CAUSE = json.dumps({"at": "2026-12-01T12:00:00Z", "by": "ScalableWorkload/first-raycluster", "reason": "GPUsIdle"})
+MORE_NEEDED = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu, 2 more needed"
+
+
+def seen(workload: WorkloadJson) -> ObservedWorkload:
+    return observe(workload.decoded(), GPUS)
+
+
+def flags(workload: WorkloadJson) -> dict[str, bool]:
+    found = seen(workload)
+    names = ("active", "finished", "quota_reserved", "admitted", "suspended_by_us")
+    return {name: getattr(found, name) for name in names if getattr(found, name)}
+
+
+@pytest.mark.parametrize(
+    ("workload", "expected"),
+    [
+        pytest.param(WorkloadJson(), ["active"], id="just created, no status"),
+        pytest.param(WorkloadJson().waiting(MORE_NEEDED), ["active"], id="pending"),
+        pytest.param(WorkloadJson().reserved(), ["active", "quota_reserved"], id="quota reserved"),
+        pytest.param(WorkloadJson().admitted(), ["active", "quota_reserved", "admitted"], id="admitted"),
+        pytest.param(
+            WorkloadJson().admitted().condition("Finished", True, "Succeeded"),
+            ["active", "finished", "quota_reserved", "admitted"],
+            id="finished",
+        ),
+        pytest.param(
+            WorkloadJson().admitted().deactivated().with_annotations({SUSPENDED_ANNOTATION: CAUSE}),
+            ["quota_reserved", "admitted", "suspended_by_us"],
+            id="deactivated by us a moment ago: its status lags",
+        ),
+        pytest.param(
+            WorkloadJson()
+            .condition("QuotaReserved", False, "PendingEvaluation")
+            .condition("Admitted", False, "NoReservation")
+            .condition("Evicted", True, "Deactivated")
+            .deactivated(),
+            [],
+            id="deactivated by somebody else",
+        ),
+        pytest.param(WorkloadJson().condition("Finished", False), ["active"], id="a condition that is False"),
+    ],
+)
+def test_a_workload_is_what_its_spec_and_conditions_say(workload: WorkloadJson, expected: list[str]) -> None:
+    assert list(flags(workload)) == expected
+
+
+def test_spec_active_is_true_where_it_is_left_out() -> None:
+    workload = WorkloadJson()
+    del workload.json["spec"]["active"]
+    assert seen(workload).active
+
+
+def test_what_identifies_it_travels_along() -> None:
+    found = seen(WorkloadJson().admitted())
+    assert (found.namespace, found.name) == ("demo", "raycluster-first-raycluster-6cd3b")
+    assert (found.uid, found.resource_version) == ("7e6b1a34", "4711")
+    assert (found.queue, found.cluster_queue) == ("user-queue", "cluster-queue")
+
+
+def test_an_eviction_is_named_while_it_stands() -> None:
+    assert seen(WorkloadJson().condition("Evicted", True, "Preempted")).eviction_reason == "Preempted"
+    assert seen(WorkloadJson().condition("Evicted", False, "Preempted")).eviction_reason == ""
+
+
+# ------------------------------------------------------------------------------------------------------ Kueue's words
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        pytest.param(WorkloadJson(), "", id="nothing said yet"),
+        pytest.param(WorkloadJson().waiting(MORE_NEEDED), MORE_NEEDED, id="why there is no quota"),
+        pytest.param(
+            WorkloadJson()
+            .reserved()
+            .with_status(
+                admissionChecks=[
+                    {"name": "reclaim", "state": "Pending", "message": "waiting for 2 pod(s)"},
+                    {"name": "provision", "state": "Pending", "message": ""},
+                    {"name": "topology", "state": "Ready", "message": "fits"},
+                ]
+            ),
+            "reclaim: waiting for 2 pod(s); provision: Pending",
+            id="which admission checks are not ready",
+        ),
+        pytest.param(WorkloadJson().admitted(), "", id="admitted"),
+    ],
+)
+def test_why_it_is_not_admitted_is_said_in_kueues_words(workload: WorkloadJson, message: str) -> None:
+    assert seen(workload).status_message == message
+
+
+# ------------------------------------------------------------------------------------------------------ our annotation
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(CAUSE, at(0), id="as we write it"),
+        pytest.param('{"reason": "GPUsIdle"}', None, id="without a time"),
+        pytest.param("", None, id="empty"),
+        pytest.param("true", None, id="no object"),
+        pytest.param("{", None, id="no JSON"),
+        pytest.param('{"at": "yesterday"}', None, id="no time"),
+        pytest.param('{"at": "2026-12-01T12:00:00"}', None, id="a time without a zone"),
+        pytest.param('{"at": 17}', None, id="a number"),
+        pytest.param('{"at": "2026-12-01T14:00:00+02:00"}', at(0), id="in another zone"),
+        pytest.param('{"at": "9999-12-31T23:59:59-05:00"}', None, id="beyond the calendar in UTC"),
+        pytest.param('{"x": ' + "[" * 100_000, None, id="nested without end"),
+    ],
+)
+def test_our_annotation_is_ours_however_it_was_garbled(text: str, expected: Any) -> None:
+    found = seen(WorkloadJson().deactivated().with_annotations({SUSPENDED_ANNOTATION: text}))
+    assert found.suspended_by_us
+    assert found.suspended_at == expected
+
+
+# --------------------------------------------------------------------------------------------------------- plain pods
+
+GROUP = {"kueue.x-k8s.io/is-group-workload": "true"}
+
+
+@pytest.mark.parametrize(
+    ("workload", "is_plain"),
+    [
+        pytest.param(WorkloadJson("pod-solo-35f00", pods=1).owned_by("v1", "Pod", "solo"), True, id="a plain Pod"),
+        pytest.param(
+            WorkloadJson("grp").owned_by("v1", "Pod", "g0", "g1", controller=False).with_annotations(GROUP),
+            False,
+            id="a group of two",
+        ),
+        pytest.param(
+            WorkloadJson("grp", pods=1).owned_by("v1", "Pod", "g0", controller=False).with_annotations(GROUP),
+            False,
+            id="a group of one, such as a StatefulSet with one replica",
+        ),
+        pytest.param(
+            WorkloadJson("grp").owned_by("v1", "Pod", "g0", controller=False).with_annotations(GROUP),
+            False,
+            id="a group of two of which one pod exists",
+        ),
+        pytest.param(WorkloadJson().owned_by("batch/v1", "Job", "train"), False, id="a Job"),
+        pytest.param(WorkloadJson().owned_by("example.com/v1", "Pod", "odd"), False, id="a Pod of somebody else's API"),
+        pytest.param(WorkloadJson().owned_by("v1", "Pod"), False, id="owned by nobody"),
+    ],
+)
+def test_a_plain_pod_is_told_from_a_group_of_pods(workload: WorkloadJson, is_plain: bool) -> None:
+    assert seen(workload).is_plain_pod is is_plain
+
+
+# ------------------------------------------------------------------------------------------------------- expected pods
+
+
+def pod_set(name: str, count: int, gpus: str | None) -> dict[str, Any]:
+    resources = {"requests": {"nvidia.com/gpu": gpus}} if gpus else {}
+    return {
+        "name": name,
+        "count": count,
+        "template": {"spec": {"containers": [{"name": "main", "resources": resources}]}},
+    }
+
+
+RAY = WorkloadJson().with_pod_sets(pod_set("head", 1, None), pod_set("small", 4, "1"), pod_set("large", 2, "8"))
+
+
+def test_only_pods_with_gpus_are_expected_to_show_any() -> None:
+    assert expected_gpu_pods(RAY.decoded(), GPUS) == 4 + 2
+
+
+def test_as_many_pods_are_expected_as_were_admitted() -> None:
+    counts = [{"name": "head", "count": 1}, {"name": "small", "count": 3}, {"name": "large", "count": 2}]
+    partly = (
+        WorkloadJson()
+        .with_pod_sets(*RAY.json["spec"]["podSets"])
+        .with_status(admission={"clusterQueue": "cluster-queue", "podSetAssignments": counts})
+    )
+    assert expected_gpu_pods(partly.decoded(), GPUS) == 3 + 2
+
+
+def test_pods_that_kueue_knows_to_be_done_are_not_expected() -> None:
+    job = WorkloadJson(pods=4).admitted().with_status(reclaimablePods=[{"name": "main", "count": 3}])
+    assert expected_gpu_pods(job.decoded(), GPUS) == 1
+    over = WorkloadJson(pods=2).admitted().with_status(reclaimablePods=[{"name": "main", "count": 3}])
+    assert expected_gpu_pods(over.decoded(), GPUS) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------- ownership
+
+
+def test_a_workload_is_found_by_the_job_that_controls_it() -> None:
+    assert owner_key(WorkloadJson().decoded()) == ("demo", "ray.io", "RayCluster", "first-raycluster")
+    group = WorkloadJson().owned_by("v1", "Pod", "g0", controller=False)
+    assert owner_key(group.decoded()) is None
+
+
+@pytest.mark.parametrize(("version", "group"), [("ray.io/v1", "ray.io"), ("v1", ""), ("batch/v1", "batch"), ("", "")])
+def test_versions_of_one_group_serve_the_same_objects(version: str, group: str) -> None:
+    assert group_of(version) == group
+
+
+# ------------------------------------------------------------------------------------------------------------- patches
+
+
+def test_deactivating_says_so_in_the_same_patch_guarded_by_what_was_decided_upon() -> None:
+    assert deactivate(observed(), cause=CAUSE) == {
+        "metadata": {"uid": "7e6b1a34", "resourceVersion": "4711", "annotations": {"idlegpu.io/suspended": CAUSE}},
+        "spec": {"active": False},
+    }
+
+
+def test_activating_takes_the_annotation_back_in_the_same_patch() -> None:
+    assert activate(observed()) == {
+        "metadata": {"uid": "7e6b1a34", "resourceVersion": "4711", "annotations": {"idlegpu.io/suspended": None}},
+        "spec": {"active": True},
+    }
+
+
+@pytest.mark.parametrize("body", [deactivate(observed(), cause=CAUSE), activate(observed())])
+def test_no_patch_touches_anything_else(body: dict[str, Any]) -> None:
+    assert set(body) == {"metadata", "spec"}
+    assert set(body["spec"]) == {"active"}
+    assert set(body["metadata"]["annotations"]) == {SUSPENDED_ANNOTATION}

@@ -1,0 +1,63 @@
+"""What pages show of the program itself: the folders of its code, what `--help` prints, and its permissions.
+
+`uv run python tests/generated_pages.py` writes all of it anew.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from marked_page import MarkedPage
+
+from scaler.reporting.doctor import permissions
+
+ROOT = Path(__file__).parent.parent
+VERBS = ("", "run", "explain", "plan", "pending", "queues", "doctor", "version", "demo")
+ROOMS = (
+    "samples", "idleness", "decision", "keda", "suspension", "quota", "placement", "reclaim", "admission", "reporting",
+    "kube", "tls", "app",
+)  # fmt: skip
+"""In the order of a decision; below it what all of them stand on, and the process that they make."""
+
+
+def map_of_rooms() -> str:
+    """A row for each folder of the program, with the first line of its docstring, and one for the sandbox."""
+    folders = [ROOT / "scaler" / room for room in ROOMS] + [ROOT / "sandbox" / "scaler_sandbox"]
+    rows = (
+        f"| [`{shown}`]({shown}) | {first_line(each)} |\n" for each in folders for shown in [each.relative_to(ROOT)]
+    )
+    return "| folder | |\n|---|---|\n" + "".join(rows)
+
+
+def first_line(package: Path) -> str:
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
+    assert docstring, f"{package} does not say what it is"
+    return docstring.splitlines()[0]
+
+
+def help_of(verb: str) -> str:
+    """What `idle-gpu-scaler VERB --help` prints on a terminal of 100 columns."""
+    command = [sys.executable, "-m", "scaler", *([verb] if verb else []), "--help"]
+    environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    shown = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    return shown.replace("python -m scaler", "idle-gpu-scaler")
+
+
+def help_of_all() -> str:
+    blocks = (f"```\n$ idle-gpu-scaler {verb + ' ' if verb else ''}--help\n{help_of(verb)}\n```\n" for verb in VERBS)
+    return "\n".join(blocks)
+
+
+PAGES = (
+    MarkedPage(path=ROOT / "README.md", sections={"map": map_of_rooms}),
+    MarkedPage(path=ROOT / "docs" / "command-line.md", sections={"help": help_of_all}),
+    MarkedPage(path=ROOT / "docs" / "install.md", sections={"permissions": permissions.table}),
+)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.rewrite()

@@ -1,0 +1,167 @@
+from datetime import timedelta
+from math import nan
+
+import pytest
+from builders import GPU_UTIL, GR_ENGINE, INTERVAL, NOON, at, every, history, minutes, record, series
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.idleness.gpu import GpuId
+from scaler.idleness.history import History
+from scaler.idleness.window import NO_WINDOW
+
+BLANK = 9223372036854775794.0
+GPU = GpuId(device="GPU-0")
+
+
+def seconds(offset_s: float) -> float:
+    return NOON.timestamp() + offset_s
+
+
+def test_samples_are_found_by_the_pod_that_the_labels_name() -> None:
+    made = history()
+    record(made, series("GPU-0", pod="worker-0"), every(30, start=-60, end=0))
+    record(made, series("GPU-1", pod="worker-1"), every(30, start=-60, end=0))
+    assert set(made.devices_of("demo", "worker-0")) == {GpuId(device="GPU-0")}
+    assert set(made.devices_of("demo", "worker-1")) == {GpuId(device="GPU-1")}
+    assert made.devices_of("prod", "worker-0") == {}
+    assert len(made) == len(list(made)) == 2
+
+
+def test_a_gpu_that_changed_hands_has_a_history_per_pod() -> None:
+    made = history()
+    record(made, series(pod="yesterdays"), every(30, start=-600, end=-300, ratio=1.0))
+    record(made, series(pod="todays"), every(30, start=-270, end=0))
+    device = made.devices_of("demo", "todays")[GPU]
+    assert device.window("gpu_util", end=NOON, length=minutes(4)).peak_ratio == 0.0
+    assert device.last_active_at(0.01) is None, "one pod's work is never another's"
+
+
+def test_each_signal_has_its_own_window_and_one_that_never_reported_has_none() -> None:
+    made = history()
+    record(made, series(), every(30, start=-120, end=0), signals=[GPU_UTIL])
+    device = made.devices_of("demo", "worker-0")[GPU]
+    assert device.window("gpu_util", end=NOON, length=minutes(2)).covered == 5
+    assert device.window("gr_engine_active", end=NOON, length=minutes(2)) == NO_WINDOW
+
+
+def test_units_become_ratios_once() -> None:
+    made = history()
+    assert made.record(GPU_UTIL, series(), [(seconds(0), 40.0)]) == 0
+    assert made.record(GR_ENGINE, series(), [(seconds(0), 0.4)]) == 0
+    device = made.devices_of("demo", "worker-0")[GPU]
+    peaks = {name: device.window(name, end=at(5), length=INTERVAL).peak_ratio for name in device.rings}
+    assert peaks == {"gpu_util": pytest.approx(0.4), "gr_engine_active": pytest.approx(0.4)}
+
+
+def test_blanks_are_counted_and_leave_their_interval_empty() -> None:
+    made = history()
+    given_samples = [
+        (seconds(0), 0.0),
+        (seconds(30), BLANK),
+        (seconds(60), nan),
+        (seconds(90), -1.0),
+        (seconds(120), 0.0),
+    ]
+    assert made.record(GR_ENGINE, series(), given_samples) == 3
+    shown = made.devices_of("demo", "worker-0")[GPU].window(
+        "gr_engine_active", end=at(149), length=timedelta(seconds=149)
+    )
+    assert (shown.covered, shown.slots, shown.longest_gap) == (2, 5, 3)
+
+
+def test_a_device_that_only_ever_reported_blanks_has_no_sample() -> None:
+    made = history()
+    made.record(GR_ENGINE, series(), [(seconds(0), BLANK)])
+    assert made.devices_of("demo", "worker-0")[GPU].last_sample_s == float("-inf")
+
+
+def test_what_two_exporters_say_of_one_gpu_is_merged_by_the_highest() -> None:
+    """Two Prometheus replicas, or an exporter of each generation beside the other."""
+    made = history()
+    record(made, series(), every(30, start=-120, end=0, ratio=0.0))
+    record(made, series(), every(30, start=-115, end=0, ratio=0.2))
+    shown = made.devices_of("demo", "worker-0")[GPU].window("gr_engine_active", end=NOON, length=minutes(2))
+    assert shown.peak_ratio == pytest.approx(0.2)
+    assert (shown.covered, shown.slots) == (5, 5), "and is no more coverage"
+
+
+def test_the_last_work_is_that_of_the_signal_that_saw_it_last() -> None:
+    made = history()
+    record(made, series(), every(30, start=-120, end=0))
+    made.record(GPU_UTIL, series(), [(seconds(-95), 100.0)])
+    made.record(GR_ENGINE, series(), [(seconds(-65), 1.0)])
+    assert made.devices_of("demo", "worker-0")[GPU].last_active_at(0.01) == at(-60)
+
+
+def test_other_holders_are_those_that_reported_lately() -> None:
+    made = history()
+    record(made, series(pod="a"), every(30, start=-120, end=0))
+    record(made, series(pod="b"), every(30, start=-300, end=-60))
+    assert made.other_holders(GPU, ("demo", "a"), since_s=seconds(-90)) == [("demo", "b")]
+    assert made.other_holders(GPU, ("demo", "a"), since_s=seconds(-60)) == [("demo", "b")]
+    assert made.other_holders(GPU, ("demo", "a"), since_s=seconds(-59)) == []
+    assert made.other_holders(GPU, ("demo", "b"), since_s=seconds(-30)) == [("demo", "a")]
+    assert made.other_holders(GpuId(device="GPU-9"), ("demo", "a"), since_s=0) == []
+
+
+def test_a_device_is_heard_of_as_long_as_one_of_its_signals_is() -> None:
+    made = history()
+    record(made, series(), every(30, start=-600, end=-300), signals=[GR_ENGINE])
+    record(made, series(), every(30, start=-600, end=0), signals=[GPU_UTIL])
+    made.forget_before(at(-60))
+    assert made.devices_of("demo", "worker-0")[GPU].last_sample_s == seconds(0)
+
+
+def test_what_fell_silent_is_forgotten_whole() -> None:
+    made = history()
+    record(made, series(pod="a"), every(30, start=-120, end=0))
+    record(made, series(pod="b"), every(30, start=-600, end=-300))
+    made.forget_before(at(-300))
+    assert made.devices_of("demo", "b"), "not before its time"
+    made.forget_before(at(-299))
+    assert made.devices_of("demo", "b") == {}
+    assert made.other_holders(GPU, ("demo", "a"), since_s=0) == []
+    made.forget_before(at(600))
+    assert len(made) == 0
+
+
+@pytest.mark.parametrize(
+    ("span", "slots"),
+    [
+        pytest.param(minutes(30), 62, id="60 intervals, one in progress, one for rounding down"),
+        pytest.param(timedelta(seconds=45), 4, id="1.5 intervals, rounded up to 2"),
+        pytest.param(INTERVAL, 3, id="one"),
+    ],
+)
+def test_a_ring_holds_the_span_and_two_intervals(span: timedelta, slots: int) -> None:
+    assert history(span=span).slots == slots
+
+
+SPAN = minutes(5)
+taken = st.lists(st.tuples(st.floats(0, 1200), st.sampled_from([0.0, 0.0, 0.3, 1.0])), min_size=1, max_size=60)
+
+
+@given(taken=taken, end_s=st.floats(1170, 1230), length_s=st.floats(30, 300), data=st.data())
+def test_scalers_that_read_the_same_samples_in_other_batches_see_the_same_windows(
+    taken: list[tuple[float, float]], end_s: float, length_s: float, data: st.DataObject
+) -> None:
+    """One read tick by tick, each read reaching back behind the one before; the other started just now, by backfill."""
+    samples = sorted((seconds(offset_s), ratio) for offset_s, ratio in taken)
+    watching, started = (History(signals=[GR_ENGINE], interval=INTERVAL, span=SPAN) for _ in range(2))
+    begin = 0
+    while begin < len(samples):
+        upto = data.draw(st.integers(begin + 1, len(samples)))
+        watching.record(GR_ENGINE, series(), samples[max(0, begin - 3) : upto])
+        begin = upto
+    oldest_s = seconds(end_s) - (SPAN + 2 * INTERVAL).total_seconds()
+    started.record(GR_ENGINE, series(), [sample for sample in samples if sample[0] > oldest_s])
+    windows = [
+        made.devices_of("demo", "worker-0")[GPU].window(
+            "gr_engine_active", end=at(end_s), length=timedelta(seconds=length_s)
+        )
+        for made in (watching, started)
+    ]
+    assert windows[0].covered == windows[1].covered
+    if samples[-1][0] > oldest_s:
+        assert windows[0] == windows[1]

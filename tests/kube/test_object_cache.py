@@ -1,0 +1,185 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kube.faulty_api import pod
+
+from scaler.errors import KubeError
+from scaler.kube.object_cache import Change, Indexer, ObjectCache
+from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, Pod
+from scaler.kube.objects.decoding import ListPage
+
+
+def by_label(obj):
+    return obj.metadata.labels.values()
+
+
+def raw(value):
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+async def pages(*objects, version="100"):
+    yield ListPage(items=[raw(obj) for obj in objects], metadata=ListPage.ListMeta(resource_version=version))
+
+
+@pytest.fixture
+def copy():
+    return ObjectCache(Pod, {"label": by_label})
+
+
+@pytest.fixture
+def changes(copy):
+    seen = []
+    copy.subscribe(lambda change: seen.append((change.key[1], change.old is not None, change.new is not None)))
+    return seen
+
+
+def names(objects):
+    return sorted(obj.metadata.name for obj in objects)
+
+
+# ------------------------------------------------------------------------------------------------------------ store
+
+OBJECTS = st.builds(
+    lambda name, labels: PartialObjectMetadata(
+        metadata=ObjectMeta(name=name, labels={str(i): v for i, v in enumerate(labels)})
+    ),
+    st.sampled_from("abc"),
+    st.lists(st.sampled_from("xyz"), max_size=3),
+)
+
+
+@given(st.lists(st.one_of(OBJECTS, st.sampled_from("abc"))))
+def test_indexes_are_always_in_step_with_the_objects(steps):
+    store, model = Indexer({"label": by_label}), {}
+    for step in steps:
+        if isinstance(step, str):
+            assert store.drop(("", step)) == model.pop(("", step), None)
+        else:
+            assert store.put(step) == model.get(step.metadata.key)
+            model[step.metadata.key] = step
+        assert names(store.items()) == sorted(name for _, name in model)
+        for label in "xyz":
+            expected = [obj.metadata.name for obj in model.values() if label in by_label(obj)]
+            assert names(store.by_index("label", label)) == sorted(expected)
+
+
+# ------------------------------------------------------------------------------------------------------------- copy
+
+
+async def test_a_list_becomes_the_copy(copy):
+    assert await copy.replace(pages(pod("a"), pod("b"), version="7")) == "7"
+    assert names(copy.items()) == ["a", "b"]
+    assert copy.get("ns", "a").metadata.name == "a"
+    assert copy.get("other", "a") is None
+
+
+async def test_a_list_is_seen_all_at_once(copy):
+    await copy.replace(pages(pod("a")))
+
+    async def slowly():
+        yield ListPage(items=[raw(pod("b"))])
+        assert names(copy.items()) == ["a"]
+        yield ListPage(items=[raw(pod("c"))])
+
+    await copy.replace(slowly())
+    assert names(copy.items()) == ["b", "c"]
+
+
+async def test_a_list_that_breaks_off_leaves_the_copy_as_it_was(copy):
+    await copy.replace(pages(pod("a")))
+
+    async def broken():
+        yield ListPage(items=[raw(pod("b"))])
+        raise KubeError("broken")
+
+    with pytest.raises(KubeError):
+        await copy.replace(broken())
+    assert names(copy.items()) == ["a"]
+
+
+async def test_subscribers_hear_of_differences_only(copy, changes):
+    await copy.replace(pages(pod("same", 1), pod("changed", 1), pod("gone", 1)))
+    changes.clear()
+    await copy.replace(pages(pod("same", 1), pod("changed", 2), pod("new", 2)))
+    assert sorted(changes) == [("changed", True, True), ("gone", True, False), ("new", False, True)]
+
+
+def test_an_event_that_is_sent_twice_is_reported_once(copy, changes):
+    copy.put(raw(pod("a", 1)))
+    copy.put(raw(pod("a", 1)))
+    copy.remove(raw(pod("a", 2)))
+    copy.remove(raw(pod("a", 2)))
+    assert changes == [("a", False, True), ("a", True, False)]
+
+
+def test_a_subscription_ends(copy):
+    seen: list[Change] = []
+    end = copy.subscribe(seen.append)
+    end()
+    copy.put(raw(pod("a")))
+    assert seen == []
+
+
+def test_an_index_follows_its_object(copy):
+    copy.put(raw(pod("a", 1, labels={"k": "x"})))
+    copy.put(raw(pod("a", 2, labels={"k": "y"})))
+    assert (names(copy.by_index("label", "x")), names(copy.by_index("label", "y"))) == ([], ["a"])
+    copy.remove(raw(pod("a", 3)))
+    assert names(copy.by_index("label", "y")) == []
+
+
+# ------------------------------------------------------------------------------------------------------ undecodable
+
+
+def broken(name, version=2):
+    return {**pod(name, version), "spec": {"containers": "none"}}
+
+
+async def test_an_undecodable_object_does_not_hide_the_others(copy):
+    await copy.replace(pages(pod("a"), broken("b"), pod("c")))
+    assert names(copy.items()) == ["a", "c"]
+    assert list(copy.undecodable) == [("ns", "b")]
+    assert "$.spec.containers" in copy.undecodable["ns", "b"]
+
+
+def test_an_object_that_becomes_undecodable_does_not_look_deleted(copy, changes):
+    copy.put(raw(pod("a", 1)))
+    changes.clear()
+    assert copy.put(raw(broken("a", 2))) == "2"
+    assert names(copy.items()) == ["a"]
+    assert ("ns", "a") in copy.undecodable
+    assert changes == []
+
+
+async def test_an_undecodable_object_keeps_its_last_readable_version_over_a_new_list(copy, changes):
+    copy.put(raw(pod("a", 1)))
+    await copy.replace(pages(broken("a", 5)))
+    assert names(copy.items()) == ["a"]
+    assert ("ns", "a") in copy.undecodable
+    assert ("a", True, False) not in changes
+
+
+def test_a_readable_version_ends_the_doubt(copy):
+    copy.put(raw(broken("a", 1)))
+    copy.put(raw(pod("a", 2)))
+    assert names(copy.items()) == ["a"]
+    assert copy.undecodable == {}
+
+
+def test_a_deletion_ends_the_doubt(copy):
+    copy.put(raw(broken("a", 1)))
+    copy.remove(raw(broken("a", 2)))
+    assert copy.undecodable == {}
+    assert copy.items() == []
+
+
+async def test_a_new_list_without_the_object_ends_the_doubt(copy):
+    await copy.replace(pages(broken("a")))
+    await copy.replace(pages())
+    assert copy.undecodable == {}
+
+
+async def test_an_object_without_even_a_name_is_in_doubt_as_well(copy):
+    await copy.replace(pages({"metadata": 5}))
+    assert list(copy.undecodable) == [("", "")]

@@ -1,0 +1,88 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placement.placement_builders import GPU, amounts, clusters, demand, node, occupant, occupants_of
+
+from scaler.placement.allocations import BoundPod
+from scaler.placement.capacity import Capacity, capacity_of
+from scaler.placement.fit import Placement, place
+from scaler.placement.node_index import NodeInfo
+
+SITUATIONS = clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), occupants_of(nodes)))
+WORKLOADS = st.sets(st.sampled_from(["x", "y", "z", "unheard-of"]))
+
+
+def same(one: Capacity, other: Capacity) -> bool:
+    """Whether the free amounts are equal, and what is found by level is what is free."""
+    for capacity in (one, other):
+        for resource, levels in capacity.levels.items():
+            for place_, vector in enumerate(capacity.free):
+                assert [level for level, nodes in levels.items() if nodes >> place_ & 1] == [
+                    capacity.index.level(resource, vector[resource])
+                ]
+    return one.free == other.free
+
+
+@settings(max_examples=100, deadline=None)
+@given(SITUATIONS, WORKLOADS)
+def test_without_is_as_if_the_pods_had_never_been(
+    situation: tuple[list[NodeInfo], list[BoundPod]], gone: set[str]
+) -> None:
+    nodes, occupants = situation
+    rest = [pod for pod in occupants if pod.workload not in gone]
+    assert same(capacity_of(nodes, occupants).without(gone), capacity_of(nodes, rest))
+
+
+@settings(max_examples=100, deadline=None)
+@given(SITUATIONS, WORKLOADS, WORKLOADS)
+def test_what_is_gone_is_freed_once_in_whatever_order(
+    situation: tuple[list[NodeInfo], list[BoundPod]], first: set[str], second: set[str]
+) -> None:
+    nodes, occupants = situation
+    capacity = capacity_of(nodes, occupants)
+    rest = [pod for pod in occupants if pod.workload not in first | second and not pod.terminating]
+    expected = capacity_of(nodes, rest)
+    assert same(capacity.without(first).once_ended().without(second), expected)
+    assert same(capacity.without(second).without(first | second).once_ended().once_ended(), expected)
+
+
+def test_a_capacity_does_not_change_when_another_is_derived_from_it() -> None:
+    capacity = capacity_of([node("a")], [occupant("a", 4, workload="x")])
+    before = list(capacity.free), {resource: dict(levels) for resource, levels in capacity.levels.items()}
+    capacity.without(["x"]).once_ended()
+    assert (capacity.free, capacity.levels) == before
+
+
+def test_what_is_placed_is_taken() -> None:
+    capacity = capacity_of([node("a"), node("b")], [])
+    found = place([demand(3, 4)], capacity)
+    assert isinstance(found, Placement)
+    after = capacity.after(found.placements)
+    assert [(hole.free, hole.nodes) for hole in after.by_free_amount(GPU)] == [(4, ("b",))]
+    assert same(after, capacity_of([node("a"), node("b")], [occupant(name, 4) for name in "aab"]))
+
+
+def test_holes_are_listed_largest_first_and_closed_nodes_are_no_holes() -> None:
+    nodes = [node("a"), node("b"), node("c"), node("d", ready=False), node("e", 0)]
+    by_free_amount = capacity_of(nodes, [occupant("b", 6), occupant("c", 6)]).by_free_amount(GPU)
+    assert by_free_amount == ((8, ("a",)), (2, ("b", "c")))
+    assert capacity_of(nodes, []).by_free_amount("amd.com/gpu") == ()
+
+
+def test_a_gain_is_what_each_node_gets_back() -> None:
+    pods = [
+        occupant("a", pod="x-0", workload="x", requests=amounts(2, cores=4)),
+        occupant("a", pod="x-1", workload="x", requests=amounts(2, cores=4)),
+        occupant("b", 1, workload="x"),
+        occupant("b", 1, workload="y"),
+    ]
+    gain = capacity_of([node("a"), node("b")], pods).gain(["x"])
+    assert gain == (("a", (("cpu", 8000), (GPU, 4), ("pods", 2))), ("b", ((GPU, 1), ("pods", 1))))
+
+
+def test_workloads_that_can_replace_another_gain_the_same() -> None:
+    pods = [occupant(name, 2, workload=workload) for workload in "xy" for name in "ab"]
+    capacity = capacity_of([node("a"), node("b")], [*pods, occupant("a", 4, workload="z")])
+    assert capacity.gain(["x"]) == capacity.gain(["y"])
+    assert hash(capacity.gain(["x"])) == hash(capacity.gain(["y"]))
+    assert capacity.gain(["x"]) != capacity.gain(["z"])
+    assert capacity.without(["x"]).gain(["x"]) == ()

@@ -1,0 +1,325 @@
+"""The free amounts of nodes, seen through the embedded API by the reflectors that follow it."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from builders import GPUS, WorkloadJson
+from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
+
+from scaler.decision.cluster_state import WORKLOAD_ANNOTATION, pod_indexes, workload_indexes
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import NODE, POD, WORKLOAD
+from scaler.kube.reflector import Reflector
+from scaler.placement.capacity import Capacity, capacity_of
+from scaler.placement.node_watch import NodeWatch, node_of, node_reflector
+from scaler.quota.watch import NotSynced
+
+GPU = "nvidia.com/gpu"
+KEY = f"{NAMESPACE_NAME}/{WORKLOAD_NAME}"
+MINUTE = timedelta(minutes=1)
+
+
+class Sight:
+    """A view of a small cluster, and the copies that feed it."""
+
+    def __init__(self, cluster: SmallCluster, **options: Any) -> None:
+        self.cluster = cluster
+        self.nodes = node_reflector(cluster.kube)
+        self.pods = Reflector(cluster.kube, POD, Pod, indexes=pod_indexes(GPUS))
+        self.workloads = Reflector(cluster.kube, WORKLOAD, Workload, indexes=workload_indexes())
+        self.view = NodeWatch(self.nodes, self.pods, self.workloads, **({"max_age": MINUTE} | options))
+
+    @property
+    def capacity(self) -> Capacity:
+        found = self.view.capacity()
+        assert isinstance(found, Capacity), found.reason
+        return found
+
+    def free(self, resource: str = GPU, *, node: str = "node-a", without: str = "", ended: bool = False) -> int:
+        """What is free on the node, were the pods of that Workload gone or were all ended that are about to."""
+        capacity = self.capacity.without([without]) if without else self.capacity
+        capacity = capacity.once_ended() if ended else capacity
+        return capacity.free[capacity.index.position[node]][capacity.index.resource_position[resource]]
+
+    async def becomes(self, gpus: int, **what: Any) -> None:
+        """Waits until so many GPUs are free."""
+        await until(self._is_current)
+        assert self.free(**what) == gpus
+
+    async def _is_current(self) -> bool:
+        for copy in (self.nodes, self.pods, self.workloads):
+            there = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in await self._all(copy)}
+            if there != {each.metadata.name: each.metadata.resource_version for each in copy.items()}:
+                return False
+        return True
+
+    async def _all(self, copy: Reflector[Any]) -> list[Any]:
+        return await self.cluster.all(copy.resource)
+
+
+@asynccontextmanager
+async def seen(cluster: SmallCluster, **options: Any) -> AsyncIterator[Sight]:
+    sight = Sight(cluster, **options)
+    tasks = [asyncio.create_task(copy.run()) for copy in (sight.nodes, sight.pods, sight.workloads)]
+    try:
+        yield sight
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with small_cluster(tmp_path) as started:
+        await started.create(NODE, node_json("node-a"))
+        yield started
+
+
+@pytest.fixture
+async def sight(cluster):
+    async with seen(cluster) as started:
+        await until(lambda: isinstance(started.view.capacity(), Capacity))
+        yield started
+
+
+def node_json(name: str, *, gpus: int = 8, ready: bool = True) -> dict[str, Any]:
+    amounts = {"cpu": "32", "memory": "512Gi", "pods": "110", GPU: str(gpus)}
+    return {
+        "metadata": {"name": name, "labels": {"zone": "a"}},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": str(ready), "reason": "KubeletReady"}],
+        },
+    }
+
+
+def container(gpus: int = 0, name: str = "main", *, cpu: str = "", **more: Any) -> dict[str, Any]:
+    amounts = {**({GPU: str(gpus)} if gpus else {}), **({"cpu": cpu} if cpu else {})}
+    return {"name": name, "image": "train:1", "resources": {"requests": amounts, "limits": amounts}, **more}
+
+
+def pod_json(
+    name: str,
+    gpus: int = 1,
+    *,
+    node: str = "node-a",
+    workload: str = "",
+    labels: Mapping[str, str] | None = None,
+    phase: str = "Running",
+    **spec: Any,
+) -> dict[str, Any]:
+    annotations = {WORKLOAD_ANNOTATION: workload} if workload else {}
+    return {
+        "metadata": {"name": name, "annotations": annotations, "labels": dict(labels or {})},
+        "spec": {"containers": [container(gpus)], **({"nodeName": node} if node else {}), **spec},
+        "status": {"phase": phase},
+    }
+
+
+# -------------------------------------------------------------------------------------------------------- what is free
+
+
+async def test_pods_take_from_their_node_and_their_workload_would_give_it_back(cluster, sight):
+    await cluster.create(POD, pod_json("worker-0", 2, workload=WORKLOAD_NAME))
+    await cluster.create(POD, pod_json("worker-1", 1, workload=WORKLOAD_NAME))
+    await cluster.create(POD, pod_json("of-nobody", 1))
+    await sight.becomes(8 - 2 - 1 - 1)
+    assert sight.free(without=KEY) == 8 - 1
+
+
+async def test_what_was_there_before_the_view_counts_as_well(cluster):
+    await cluster.create(POD, pod_json("worker-0", 2))
+    async with seen(cluster) as started:
+        await until(lambda: isinstance(started.view.capacity(), Capacity))
+        assert started.free() == 8 - 2
+        late = NodeWatch(started.nodes, started.pods, started.workloads, max_age=MINUTE).capacity()
+        assert isinstance(late, Capacity)
+        assert late.free == started.capacity.free
+
+
+async def test_a_pod_counts_as_the_scheduler_adds_it_up(cluster, sight):
+    """While `load` runs: 1 (sidecar) + 4 = 5 GPUs, more than 1 + 2 afterwards; 500m + 250m + 100m overhead of CPU."""
+    inits = [container(1, "log", cpu="250m", restartPolicy="Always"), container(4, "load")]
+    spec = {"initContainers": inits, "overhead": {"cpu": "100m"}, "containers": [container(2, cpu="500m")]}
+    await cluster.create(POD, pod_json("worker-0", **spec))
+    await sight.becomes(8 - 5)
+    assert sight.free("cpu") == 32_000 - 500 - 250 - 100
+    assert sight.free("pods") == 110 - 1
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(pod_json("worker-0", node=""), id="no node was found for it"),
+        pytest.param(pod_json("worker-0", phase="Succeeded"), id="it has succeeded"),
+        pytest.param(pod_json("worker-0", phase="Failed"), id="it has failed"),
+        pytest.param(pod_json("worker-0", node="elsewhere"), id="its node is not there"),
+    ],
+)
+async def test_a_pod_holds_nothing_where(cluster, sight, pod):
+    await cluster.create(POD, pod)
+    await sight.becomes(8)
+
+
+async def test_a_terminating_pod_holds_until_it_has_ended(cluster, sight):
+    body = pod_json("worker-0", 3)
+    body["metadata"]["finalizers"] = ["kueue.x-k8s.io/managed"]
+    await cluster.create(POD, body)
+    await sight.becomes(8 - 3)
+    await cluster.delete(POD, "worker-0")
+    await sight.becomes(8 - 3)
+    assert sight.free(ended=True) == 8
+    await cluster.change(POD, "worker-0", {"status": {"phase": "Failed"}}, "status")
+    await sight.becomes(8)
+    await cluster.change(POD, "worker-0", {"metadata": {"finalizers": None}})
+    await sight.becomes(8)
+
+
+async def test_nodes_come_change_and_go(cluster, sight):
+    await cluster.create(POD, pod_json("worker-0", 3, node="node-b"))
+    await cluster.create(NODE, node_json("node-b", gpus=4))
+    await sight.becomes(4 - 3, node="node-b")
+    await cluster.change(NODE, "node-b", {"status": {"allocatable": {GPU: "2"}}}, "status")
+    await sight.becomes(2 - 3, node="node-b")
+    await cluster.delete(NODE, "node-b")
+    await until(lambda: "node-b" not in sight.capacity.index.position)
+    assert sight.free() == 8
+
+
+async def test_nothing_is_put_on_a_node_that_is_cordoned_silent_or_being_deleted(cluster, sight):
+    await cluster.create(NODE, node_json("cordoned") | {"spec": {"unschedulable": True}})
+    await cluster.create(NODE, node_json("silent", ready=False))
+    leaving = node_json("leaving")
+    leaving["metadata"]["finalizers"] = ["example.com/drain"]
+    await cluster.create(NODE, leaving)
+    await cluster.delete(NODE, "leaving")
+    await sight.becomes(8)
+    assert [hole.nodes for hole in sight.capacity.by_free_amount(GPU)] == [("node-a",)]
+
+
+async def test_what_changes_nothing_gives_the_very_same_capacity(cluster, sight):
+    await cluster.create(POD, pod_json("worker-0"))
+    await sight.becomes(8 - 1)
+    before = sight.capacity
+    await cluster.change(POD, "worker-0", {"status": {"message": "still at it"}}, "status")
+    await cluster.change(NODE, "node-a", {"metadata": {"annotations": {"heartbeat": "2"}}})
+    await sight.becomes(8 - 1)
+    assert sight.capacity is before
+
+
+# ------------------------------------------------------------------------------------------------------- whose pods
+
+
+async def test_pods_without_annotation_are_those_of_the_job_that_owns_the_workload(cluster, sight):
+    """As where Kueue's gate TopologyAwareScheduling is off. The pods are seen before their Workload."""
+    await cluster.run_pods(annotated=False)
+    await sight.becomes(8 - 2, without=KEY)
+    await cluster.submit()
+    await sight.becomes(8, without=KEY)
+    await cluster.delete(WORKLOAD, WORKLOAD_NAME)
+    await sight.becomes(8 - 2, without=KEY)
+
+
+async def test_pods_that_only_name_their_job_are_its_workloads(cluster, sight):
+    await cluster.submit()
+    await cluster.create(POD, pod_json("worker-0", 3, labels={"ray.io/cluster": NAME}))
+    await sight.becomes(8 - 3)
+    assert sight.free(without=KEY) == 8
+
+
+async def test_a_workload_that_has_finished_has_no_pods_but_those_that_name_it(cluster, sight):
+    await cluster.submit()
+    await cluster.run_pods("worker-0", annotated=False)
+    await cluster.run_pods("worker-1")
+    await sight.becomes(8, without=KEY)
+    await cluster.finish()
+    await sight.becomes(8 - 1, without=KEY)
+
+
+async def test_pods_of_a_job_with_two_workloads_are_freed_by_neither(cluster, sight):
+    """Nobody is suspended for GPUs that may not become free."""
+    await cluster.submit()
+    await cluster.submit(WorkloadJson("second"))
+    await cluster.run_pods(annotated=False)
+    for name in (WORKLOAD_NAME, "second"):
+        await sight.becomes(8 - 2, without=f"{NAMESPACE_NAME}/{name}")
+
+
+async def test_pods_of_another_job_of_that_name_are_not_the_workloads(cluster, sight):
+    """A job that was deleted and made anew: the old one's pods still end."""
+    await cluster.submit()
+    old = pod_json("worker-0", 2)
+    old["metadata"]["ownerReferences"] = [
+        {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": NAME, "uid": "another", "controller": True}
+    ]
+    old["metadata"]["finalizers"] = ["example.com/keep"]
+    await cluster.create(POD, old)
+    await until(lambda: len(sight.pods) == 1 and len(sight.workloads) == 1)
+    assert sight.free(without=KEY) == 8 - 2
+
+
+# ------------------------------------------------------------------------------------------------------ why it is blind
+
+
+def reason(sight: Sight) -> str:
+    found = sight.view.capacity()
+    assert isinstance(found, NotSynced)
+    return found.reason
+
+
+async def test_nothing_is_said_before_everything_is_listed(cluster):
+    assert reason(Sight(cluster)) == "not synced: Nodes (not listed yet), Pods (not listed yet)"
+
+
+@pytest.mark.parametrize(
+    ("status", "part", "words"),
+    [
+        pytest.param(403, "/nodes", "grant verb 'list' on 'nodes' in API group ''", id="no right to read nodes"),
+        pytest.param(404, "/nodes", "Nodes (list /api/v1/nodes", id="an API without nodes"),
+        pytest.param(500, "/pods", "Pods (list /api/v1/pods", id="pods cannot be listed"),
+    ],
+)
+async def test_it_says_why_it_cannot_see(cluster, status, part, words):
+    with cluster.refusing("GET", part, status=status):
+        async with seen(cluster) as blind:
+            await until(lambda: blind.pods.is_synced or blind.nodes.is_synced)
+            await until(lambda: words in reason(blind))
+
+
+async def test_one_namespace_is_not_enough(cluster):
+    async with seen(cluster, confined_to=["demo"]) as confined:
+        await until(lambda: confined.nodes.is_synced and confined.pods.is_synced)
+        assert reason(confined) == "only namespace demo is watched, but nodes are shared by all; watch all of them"
+
+
+async def test_old_news_are_no_news(cluster):
+    async with seen(cluster, max_age=timedelta(0)) as impatient:
+        assert impatient.view.age_s == math.inf
+        await until(lambda: impatient.nodes.is_synced and impatient.pods.is_synced)
+        assert reason(impatient).endswith(" s ago; the limit is 0 s")
+
+
+async def test_what_cannot_be_read_is_not_guessed(sight):
+    """No API server lets such a quantity in; one that did must not end the watch."""
+    sight.pods.within("demo").put(
+        b'{"metadata": {"namespace": "demo", "name": "odd", "resourceVersion": "1"}, "spec": {"nodeName": "node-a",'
+        b'"containers": [{"name": "main", "resources": {"requests": {"cpu": "many"}}}]}}'
+    )
+    assert reason(sight).startswith("cannot be read: Pod demo/odd: 'many' is not a resource quantity")
+    sight.pods.within("demo").remove(b'{"metadata": {"namespace": "demo", "name": "odd"}}')
+    assert sight.free() == 8
+
+
+async def test_a_node_is_found_by_its_name(cluster, sight):
+    """Node affinity by field, such as a DaemonSet's, is one by a label of that name."""
+    [node] = map(node_of, sight.nodes.items())
+    assert node.labels == {"zone": "a", "metadata.name": "node-a"}
+    assert capacity_of([node], ()).by_free_amount(GPU)[0].free == 8

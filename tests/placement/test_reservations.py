@@ -1,0 +1,401 @@
+"""Who is promised which GPUs: never the same twice, never a part, and nobody starves, whatever schedulers do."""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from random import Random
+
+import pytest
+from builders import NOON
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from placement.placement_builders import amounts, clusters, demand, gangs, node, occupant, occupants_of, on
+
+from scaler.placement.capacity import Capacity, PodPlacement, capacity_of
+from scaler.placement.demand import NodeDemand
+from scaler.placement.fit import place
+from scaler.placement.requests import (
+    Blocked,
+    BlockedReason,
+    Fits,
+    Insufficient,
+    NodePin,
+    PlacementRequest,
+    PlacementResult,
+    ReservationQueue,
+)
+from scaler.placement.reservations import MAX_RELEASES, place_in_order
+from scaler.placement.shortage import Shortage
+from scaler.placement.worst_case import fits_in_any_order, pod_counts
+
+HOST = "kubernetes.io/hostname"
+
+
+def claim(name: str, *demands: NodeDemand, after: int = 0, **more: object) -> PlacementRequest:
+    """A gang that got its quota so many seconds after noon."""
+    at = NOON + timedelta(seconds=after)
+    return PlacementRequest(key=f"team/{name}", uid=f"uid-{name}", demands=demands, at=at, **more)  # type: ignore[arg-type]
+
+
+def placed(
+    capacity: Capacity,
+    held: Iterable[PlacementRequest],
+    waiting: Iterable[PlacementRequest],
+    *,
+    overdue: Iterable[PodPlacement] = (),
+    most: int = MAX_RELEASES,
+) -> dict[str, PlacementResult]:
+    queue = ReservationQueue(capacity=capacity, held=tuple(held), waiting=tuple(waiting), overdue=tuple(overdue))
+    return place_in_order(queue, most=most)
+
+
+def told(verdicts: dict[str, PlacementResult]) -> dict[str, str]:
+    """`Fits`, `Insufficient`, or what is waited for."""
+    return {
+        key.removeprefix("team/"): str(each.why) if isinstance(each, Blocked) else type(each).__name__
+        for key, each in verdicts.items()
+    }
+
+
+# -------------------------------------------------------------------------------------------------- one after the other
+
+
+def test_the_first_that_fits_is_seated_and_the_next_lacks_what_it_took():
+    free = capacity_of([node("a")], [])
+    verdicts = placed(free, [], [claim("late", demand(1, 8), after=1), claim("early", demand(1, 8))])
+    assert told(verdicts) == {"early": "Fits", "late": "Insufficient"}
+    assert verdicts["team/early"].message == "fits whole: 1 pod on 1 node (a)"
+    lacking = verdicts["team/late"]
+    assert isinstance(lacking, Insufficient)
+    assert lacking.because.why is Shortage.NOT_ENOUGH_FREE  # type: ignore[union-attr]
+
+
+def test_of_two_with_the_same_second_the_uid_decides():
+    free = capacity_of([node("a")], [])
+    gangs_ = [claim("b", demand(1, 8)), claim("a", demand(1, 8))]
+    assert told(placed(free, [], gangs_)) == {"a": "Fits", "b": "Insufficient"}
+
+
+def test_a_gang_is_seated_whole_or_not_at_all():
+    free = capacity_of([node("a", 8), node("b", 4)], [])
+    assert told(placed(free, [], [claim("gang", demand(2, 8))])) == {"gang": "Insufficient"}
+
+
+def test_what_was_let_go_keeps_its_places_until_its_pods_are_on_nodes():
+    free = capacity_of([node("a"), node("b")], [])
+    let_go = claim("before", demand(1, 8), after=5)
+    verdicts = placed(free, [let_go], [claim("gang", demand(2, 8)), claim("small", demand(1, 8), after=9)])
+    assert told(verdicts) == {"gang": "Insufficient", "small": "Fits"}
+
+
+def test_one_that_was_let_go_and_does_not_fit_any_more_keeps_what_its_pods_can_take():
+    """One of its two nodes is gone: its one pod still goes to the other, and nobody else is let go onto that."""
+    free = capacity_of([node("a")], [])
+    assert told(placed(free, [claim("before", demand(2, 8))], [claim("gang", demand(1, 8))])) == {
+        "gang": "Insufficient"
+    }
+
+
+def test_pods_that_no_node_can_take_stand_in_nobodys_way():
+    free = capacity_of([node("a")], [])
+    stranded = claim("before", demand(1, 16))
+    assert told(placed(free, [stranded], [claim("gang", demand(1, 8))])) == {"gang": "Fits"}
+
+
+# -------------------------------------------------------------------------------------------------------- pods that end
+
+
+def test_a_gang_waits_for_pods_that_end_and_says_where():
+    ending = capacity_of([node("a"), node("b")], [occupant("b", 8, terminating=True)])
+    verdicts = placed(ending, [], [claim("gang", demand(2, 8))])
+    assert verdicts["team/gang"].message == "fits once pods have terminated on a, b"
+
+
+def test_a_later_gang_does_not_take_what_an_earlier_one_waits_for():
+    """The worked example: x needs a (free) and b (ending); y would fit a."""
+    ending = capacity_of([node("a"), node("b")], [occupant("b", 8, terminating=True)])
+    x, y = claim("x", demand(2, 8)), claim("y", demand(1, 8), after=1)
+    verdicts = placed(ending, [], [x, y])
+    assert (
+        told(verdicts) == {"x": "PodsEnding", "y": "ReservedForEarlierWorkload"}
+        or told(verdicts)["y"] == "Insufficient"
+    )
+
+
+def test_a_later_gang_takes_what_the_earlier_one_does_not_need():
+    """8 end on b, 8 and 4 are free on a and c: x takes a and b, and y's pod of 4 fits no hole of x's but c."""
+    ending = capacity_of([node("a"), node("b"), node("c", 4)], [occupant("b", 8, terminating=True)])
+    x = claim("x", demand(2, 8))
+    y = claim("y", demand(1, 4, nodes=on({})), after=1)
+    assert told(placed(ending, [], [x, y])) == {"x": "PodsEnding", "y": "ReservedForEarlierWorkload"}
+    tied = claim("y", demand(1, 4), after=1, pin_label=HOST)
+    hosts = [node(name, gpus, labels={HOST: name}) for name, gpus in (("a", 8), ("b", 8), ("c", 4))]
+    ending = capacity_of(hosts, [occupant("b", 8, terminating=True)])
+    verdicts = placed(ending, [], [x, tied])
+    assert told(verdicts) == {"x": "PodsEnding", "y": "Fits"}
+    assert verdicts["team/y"].pins == {"workers": NodePin(HOST, "c")}  # type: ignore[union-attr]
+
+
+def test_one_that_fits_nowhere_keeps_nothing_from_those_behind_it():
+    free = capacity_of([node("a")], [occupant("a", 4, terminating=True)])
+    verdicts = placed(free, [], [claim("huge", demand(1, 16)), claim("small", demand(1, 4), after=1)])
+    assert told(verdicts) == {"huge": "Insufficient", "small": "Fits"}
+
+
+def test_pods_that_should_have_ended_long_ago_are_not_waited_for():
+    stuck = occupant("b", 8, terminating=True)
+    ending = capacity_of([node("a"), node("b")], [stuck])
+    x, y = claim("x", demand(2, 8)), claim("y", demand(1, 8), after=1)
+    overdue = [PodPlacement("", "b", 1, stuck.requests)]
+    assert told(placed(ending, [], [x, y], overdue=overdue)) == {"x": "Insufficient", "y": "Fits"}
+
+
+# ---------------------------------------------------------------------------------------------------- provisioned nodes
+
+
+def test_a_booking_goes_first():
+    free = capacity_of([node("a")], [])
+    booked = claim("booked", demand(1, 8), after=9, is_booked=True)
+    assert told(placed(free, [], [claim("early", demand(1, 8)), booked])) == {
+        "booked": "Fits",
+        "early": "Insufficient",
+    }
+
+
+def test_pods_that_keep_apart_lack_a_node_each_of_whatever_pod_set_they_are():
+    """Two nodes, and a head and two workers that share none: a third node is asked for, however much is free on two."""
+    free = capacity_of([node("a"), node("b")], [])
+    apart = on(apart=("apart ns app=ray",))
+    ray = claim(
+        "ray", demand(1, 1, pod_set="head", nodes=apart), demand(2, 2, pod_set="workers", nodes=apart), may_ask=True
+    )
+    lacking = placed(free, [], [ray])["team/ray"]
+    assert isinstance(lacking, Insufficient)
+    assert lacking.missing == {"workers": 1}
+
+
+def test_what_is_missing_is_counted_by_pod_set_and_what_is_there_is_kept_for_it():
+    """16 GPUs wanted, 8 free: 1 of 2 pods is missing. While its node comes, the 8 are nobody else's."""
+    free = capacity_of([node("a")], [])
+    small = claim("small", demand(1, 8), after=1)
+    asks = claim("gang", demand(2, 8), may_ask=True)
+    verdicts = placed(free, [], [asks, small])
+    assert told(verdicts) == {"gang": "Insufficient", "small": "Fits"}
+    assert verdicts["team/gang"].missing == {"workers": 1}  # type: ignore[union-attr]
+    awaits = claim("gang", demand(2, 8), awaits_nodes=True)
+    assert told(placed(free, [], [awaits, small])) == {"gang": "Insufficient", "small": "Insufficient"}
+
+
+# --------------------------------------------------------------------------------------- wherever the scheduler puts it
+
+
+def test_a_gang_that_fits_only_one_way_waits_for_more_room_without_keeping_any():
+    """A pod of 4 and one of 1 onto nodes with 4 and 1 free: the scheduler may put the small one onto the large."""
+    tight = capacity_of([node("a", 4), node("b", 8)], [occupant("b", 7)])
+    two_sizes = claim("gang", demand(1, 1, pod_set="head"), demand(1, 4))
+    verdicts = placed(tight, [], [two_sizes, claim("small", demand(1, 4), after=1)])
+    assert told(verdicts) == {"gang": "PlacementNotGuaranteed", "small": "Fits"}
+    roomy = capacity_of([node("a", 5), node("b", 8)], [occupant("b", 7)])
+    assert told(placed(roomy, [], [two_sizes])) == {"gang": "Fits"}
+
+
+def test_a_gang_that_fits_only_one_way_is_let_go_where_pods_can_be_tied_to_nodes():
+    hosts = [node("a", 4, labels={HOST: "host-a"}), node("b", 8, labels={HOST: "host-b"})]
+    tight = capacity_of(hosts, [occupant("b", 7)])
+    gang = claim("gang", demand(1, 1, pod_set="head"), demand(1, 4), pin_label=HOST)
+    seated = placed(tight, [], [gang])["team/gang"]
+    assert isinstance(seated, Fits)
+    assert seated.pins == {"head": NodePin(HOST, "host-b"), "workers": NodePin(HOST, "host-a")}
+
+
+def test_one_that_empty_nodes_could_not_assure_either_is_let_go_rather_than_never():
+    whole = capacity_of([node("a", 4), node("b", 1)], [])
+    gang = claim("gang", demand(1, 1, pod_set="head"), demand(1, 4))
+    assert told(placed(whole, [], [gang])) == {"gang": "Fits"}
+
+
+def test_a_risk_is_taken_untied():
+    """Two workers may take all the room on the node that the head would be tied to; the other one has some then."""
+    hosts = [node(name, 8, cores=50, labels={HOST: name}) for name in ("a", "b")]
+    gang = claim("gang", demand(1, 2, pod_set="head", cores=20), demand(3, 4, cores=20), pin_label=HOST)
+    seated = placed(capacity_of(hosts, []), [], [gang])["team/gang"]
+    assert isinstance(seated, Fits)
+    assert seated.pins == {}
+
+
+def test_pods_that_are_on_their_way_may_go_anywhere():
+    """One of 4 was let go and may take a or b. Only on the other there is room for 8 then, and nobody knows which."""
+    free = capacity_of([node("a"), node("b", 8)], [occupant("b", 4)])
+    before = claim("before", demand(1, 4))
+    verdicts = placed(free, [before], [claim("gang", demand(1, 8), after=1)])
+    assert told(verdicts) == {"gang": "PodsComing"}
+    assert (
+        verdicts["team/gang"].message
+        == "fits, but pods of team/before are not scheduled yet and may take the same nodes"
+    )
+    bound = capacity_of([node("a"), node("b", 8)], [occupant("b", 4), occupant("b", 4, pod="before-0")])
+    assert told(placed(bound, [], [claim("gang", demand(1, 8), after=1)])) == {"gang": "Fits"}
+
+
+def test_only_so_many_are_let_go_at_once_and_the_others_keep_their_places():
+    free = capacity_of([node(f"node-{n}") for n in range(4)], [])
+    waiting = [claim(f"gang-{n}", demand(1, 8), after=n) for n in range(4)]
+    verdicts = placed(free, [], waiting, most=2)
+    assert told(verdicts) == {
+        "gang-0": "Fits",
+        "gang-1": "Fits",
+        "gang-2": "PodsComing",
+        "gang-3": "PodsComing",
+    }
+
+
+def test_a_label_that_not_all_places_share_ties_nothing():
+    hosts = [node(name, labels={HOST: name}) for name in ("a", "b")]
+    seated = placed(capacity_of(hosts, []), [], [claim("gang", demand(2, 8), pin_label=HOST)])["team/gang"]
+    assert isinstance(seated, Fits)
+    assert seated.pins == {}
+
+
+# ----------------------------------------------------------------------------------------------------------------- laws
+
+
+@st.composite
+def towns(draw: st.DrawFn) -> tuple[Capacity, list[PlacementRequest], list[PlacementRequest]]:
+    """Nodes with pods on them, gangs that were let go, and gangs that wait."""
+    nodes = draw(clusters())
+    capacity = capacity_of(nodes, draw(occupants_of(nodes)))
+    claims = [
+        claim(f"gang-{n}", *draw(gangs()), after=draw(st.integers(0, 2)), awaits_nodes=draw(st.booleans()))
+        for n in range(draw(st.integers(1, 4)))
+    ]
+    held = draw(st.integers(0, 1))
+    return capacity, claims[:held], claims[held:]
+
+
+LAWS = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+
+
+@given(towns())
+@LAWS
+def test_places_are_never_promised_twice_and_always_for_whole_gangs(town):
+    capacity, held, waiting = town
+    verdicts = placed(capacity, held, waiting)
+    seated = {key: each for key, each in verdicts.items() if isinstance(each, Fits)}
+    after = capacity.after(seat for each in seated.values() for seat in each.placements)
+    for before, now in zip(capacity.free, after.free, strict=True):
+        assert all(left >= min(0, had) for had, left in zip(before, now, strict=True)), "more than is free"
+    for each in waiting:
+        if each.key in seated:
+            placements = seated[each.key].placements
+            got = {d.pod_set: sum(s.pods for s in placements if s.pod_set == d.pod_set) for d in each.demands}
+            assert got == {d.pod_set: d.count for d in each.demands}
+
+
+@given(towns(), st.randoms(use_true_random=False))
+@LAWS
+def test_every_pod_that_was_let_go_finds_a_node_whatever_the_scheduler_does(town, chance):
+    capacity, held, waiting = town
+    verdicts = placed(capacity, held, waiting)
+    if _was_risked(capacity, verdicts, waiting):
+        return
+    promised = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
+    left_over, _ = _scheduled(capacity, [*held, *promised], chance)
+    assert not {each.key for each in promised} & left_over
+
+
+@given(towns(), st.randoms(use_true_random=False))
+@LAWS
+def test_nobody_who_fits_once_pods_have_ended_is_delayed_by_one_that_came_later(town, chance):
+    capacity, held, waiting = town
+    waiting = [each for each in waiting if not each.awaits_nodes]
+    verdicts = placed(capacity, held, waiting)
+    if _was_risked(capacity, verdicts, waiting):
+        return
+    keeping = [each for each in waiting if _keeps(verdicts[each.key])]
+    later = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
+    for one in keeping:
+        before = [each for each in later if each.turn < one.turn]
+        behind = [each for each in later if each.turn > one.turn]
+        rest_before, after_before = _scheduled(capacity, [*held, *before], chance)
+        if rest_before or not _fits(one, after_before.once_ended()):
+            continue  # Those before it have delayed it, which they may.
+        rest, after = _scheduled(after_before, behind, chance)
+        assert not rest
+        assert _fits(one, after.once_ended()), (one, behind)
+
+
+@given(towns(), st.randoms(use_true_random=False))
+@LAWS
+def test_the_order_in_which_gangs_are_listed_changes_nothing(town, chance):
+    capacity, held, waiting = town
+    shuffled = list(waiting)
+    chance.shuffle(shuffled)
+    assert placed(capacity, held, shuffled) == placed(capacity, held, waiting)
+
+
+@given(towns())
+@LAWS
+def test_one_gang_alone_that_fits_for_sure_is_let_go(town):
+    capacity, _, waiting = town
+    alone = waiting[:1]
+    for each in alone:
+        is_plain = len([d for d in each.demands if d.count]) == 1
+        if is_plain and _fits(each, capacity):
+            assert told(placed(capacity, [], alone)) == {each.key.removeprefix("team/"): "Fits"}
+
+
+def _keeps(verdict: PlacementResult) -> bool:
+    return isinstance(verdict, Blocked) and verdict.why is not BlockedReason.NOT_GUARANTEED
+
+
+def _fits(one: PlacementRequest, capacity: Capacity) -> bool:
+    return type(place(one.demands, capacity)).__name__ == "Placement"
+
+
+def _was_risked(capacity: Capacity, verdicts: dict[str, PlacementResult], waiting: Sequence[PlacementRequest]) -> bool:
+    """Whether one was let go that not even empty nodes could assure."""
+    seated = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
+    return not all(fits_in_any_order(pod_counts(each.demands, capacity.index), capacity) for each in seated)
+
+
+def _scheduled(capacity: Capacity, claims: Sequence[PlacementRequest], chance: Random) -> tuple[set[str], Capacity]:
+    """Whose pods found no node, and what is left, when a scheduler takes pods in any order to any node with room."""
+    pods = [(each.key, d) for each in claims for d in each.demands for _ in range(d.count)]
+    chance.shuffle(pods)
+    left_over = set()
+    for key, each in pods:
+        shape = capacity.index.shape(each.requests, each.nodes)
+        slots = [position for position, _ in capacity.slots(shape)]
+        if not slots:
+            left_over.add(key)
+            continue
+        name = capacity.index.nodes[chance.choice(slots)].name
+        capacity = capacity.after([PodPlacement(each.pod_set, name, 1, each.requests)])
+    return left_over, capacity
+
+
+def test_amounts_are_compared_in_every_resource():
+    """Two pods of 1 GPU, one of which needs all cores of a node: with it the other has to go elsewhere."""
+    nodes = capacity_of([node("a", 8, cores=8)], [])
+    gang = claim("gang", demand(1, 1, pod_set="driver", cores=8), demand(1, 1, cores=1))
+    assert told(placed(nodes, [], [gang])) == {"gang": "Insufficient"}
+    assert amounts(1, cores=1) == {"nvidia.com/gpu": 1, "cpu": 1000}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_rounds_let_everybody_go_who_can(seed):
+    """Nodes are taken and freed, round by round, until nobody waits: gangs run for one round each."""
+    chance = Random(seed)
+    nodes = [node(f"node-{n}", 8) for n in range(4)]
+    waiting = [
+        claim(f"gang-{n}", demand(chance.choice([1, 2, 3]), chance.choice([1, 2, 4, 8])), after=n) for n in range(30)
+    ]
+    rounds = 0
+    while waiting:
+        rounds += 1
+        verdicts = placed(capacity_of(nodes, []), [], waiting)
+        promised = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
+        assert promised, "somebody fits empty nodes"
+        left_over, _ = _scheduled(capacity_of(nodes, []), promised, chance)
+        assert not left_over
+        waiting = [each for each in waiting if each not in promised]
+    assert rounds < 30

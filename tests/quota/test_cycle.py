@@ -1,0 +1,357 @@
+from collections.abc import Iterable
+
+import pytest
+from quota_builders import (
+    NOW,
+    cluster_queue,
+    cohort,
+    gpu,
+    holding,
+    pod_set,
+    preempting,
+    quota,
+    selecting,
+    simulation,
+    workload,
+)
+
+from scaler.kube.scheduling import parse_selector
+from scaler.quota.cycle import SchedulingCycle
+from scaler.quota.flavors import PendingReason
+from scaler.quota.model import (
+    Fungibility,
+    FungibilityPolicy,
+    PreemptionPolicy,
+    QueueingStrategy,
+    QuotaClusterQueue,
+    QuotaWorkload,
+)
+from scaler.quota.preemption.targets import PreemptionReason
+from scaler.quota.queues import CycleOutcome
+from scaler.quota.simulation import Simulation
+
+NEVER, LOWER, LOWER_OR_NEWER, ANY = PreemptionPolicy
+
+
+def outcomes(cycle: SchedulingCycle) -> dict[str, CycleOutcome]:
+    return {each.workload.partition("/")[2]: each.outcome for each in cycle.considered}
+
+
+def first_cycle(
+    queues: Iterable[QuotaClusterQueue], *workloads: QuotaWorkload, fair_sharing: bool = False
+) -> SchedulingCycle:
+    return simulation(queues, workloads, fair_sharing=fair_sharing).step()
+
+
+def usages(run: Simulation) -> dict[str, dict[str, int]]:
+    nodes = [*run.tree.queues.values(), *run.tree.cohorts.values()]
+    return {node.name: {str(key): amount for key, amount in node.usage.items() if amount} for node in nodes}
+
+
+# -------------------------------------------------------------------------------------------------------------- order
+
+
+def test_one_head_of_every_queue_has_its_turn() -> None:
+    queues = [cluster_queue("a", cohort="co"), cluster_queue("b", cohort="co")]
+    cycle = first_cycle(queues, workload("a1"), workload("a2"), workload("b1", queue="b"))
+    assert [each.name for each in cycle.admitted] == ["a1", "b1"]
+
+
+def test_one_that_stays_within_its_own_quota_goes_first() -> None:
+    """a owns 1 and its head, though older and more important, wants 2; b owns 3 and wants 3; 4 are there in all."""
+    queues = [cluster_queue("a", gpus=1, cohort="co"), cluster_queue("b", gpus=3, cohort="co")]
+    cycle = first_cycle(queues, workload("borrows", gpus=2, priority=9), workload("owns", queue="b", gpus=3))
+    assert list(outcomes(cycle).items()) == [("owns", CycleOutcome.ADMITTED), ("borrows", CycleOutcome.SKIPPED)]
+
+
+def test_of_equal_borrowers_priority_and_then_age_decide() -> None:
+    queues = [cluster_queue(name, cohort="co") for name in "abc"]
+    old, young, important = workload("old"), workload("young", queue="b"), workload("new", queue="c", priority=1)
+    assert list(outcomes(first_cycle(queues, old, young, important))) == ["new", "old", "young"]
+
+
+def test_with_fair_sharing_the_smaller_share_goes_first() -> None:
+    """a uses 3 of the 8 that c lends, b uses 1; both ask for one more, a's is older."""
+    queues = [
+        cluster_queue("a", gpus=0, cohort="co"),
+        cluster_queue("b", gpus=0, cohort="co"),
+        cluster_queue("c", gpus=8, cohort="co"),
+    ]
+    holders = holding("a-runs", gpus=3), holding("b-runs", queue="b")
+    heads = workload("a-wants"), workload("b-wants", queue="b")
+    assert list(outcomes(first_cycle(queues, *holders, *heads))) == ["a-wants", "b-wants"]
+    assert list(outcomes(first_cycle(queues, *holders, *heads, fair_sharing=True))) == ["b-wants", "a-wants"]
+
+
+# ---------------------------------------------------------------------------------------------------------- admission
+
+
+def test_an_admitted_workload_holds_what_it_was_assigned() -> None:
+    run = simulation([cluster_queue()], [workload("gang", pod_sets=(pod_set(pods=2, gpus=2),))])
+    (admitted,) = run.step().admitted
+    assert (admitted.held.cluster_queue, admitted.held.at, admitted.held.usage) == ("a", NOW, {gpu(): 4})
+    assert [(each.name, each.count, each.flavors) for each in admitted.held.assignments] == [
+        ("main", 2, {"nvidia.com/gpu": "default"})
+    ]
+    assert run.holder("team/gang") is admitted
+    assert usages(run) == {"a": {"default/nvidia.com/gpu": 4}}
+
+
+def test_a_queue_with_checks_reserves_and_does_not_admit_yet() -> None:
+    (reserved,) = first_cycle([cluster_queue(checks=frozenset({"prov"}))], workload()).admitted
+    assert reserved.reservation
+    assert not reserved.admitted
+
+
+def test_with_fewer_pods_a_gang_starts_small() -> None:
+    """6 pods of 1 GPU wanted, 2 are enough, 4 GPUs there: 4 pods."""
+    (admitted,) = first_cycle([cluster_queue()], workload(pod_sets=(pod_set(pods=6, min_count=2),))).admitted
+    assert [each.count for each in admitted.held.assignments] == [4]
+    assert admitted.held.usage == {gpu(): 4}
+
+
+def test_a_gang_that_may_start_small_rather_does_than_waits_for_nothing() -> None:
+    """5 of 6 pods fit beside `runs`, and it cannot be preempted: its priority is higher."""
+    runs = holding(gpus=1, priority=9)
+    queue = cluster_queue(gpus=6, preemption=preempting(within=LOWER))
+    (admitted,) = first_cycle([queue], runs, workload(pod_sets=(pod_set(pods=6, min_count=1),))).admitted
+    assert admitted.held.usage == {gpu(): 5}
+
+
+def test_a_gang_that_may_start_small_rather_preempts() -> None:
+    """The whole gang is tried first: with a victim it fits, so it is not reduced."""
+    queue = cluster_queue(gpus=6, preemption=preempting(within=LOWER))
+    cycle = first_cycle([queue], holding(gpus=1), workload(priority=1, pod_sets=(pod_set(pods=6, min_count=1),)))
+    assert not cycle.admitted
+    assert [each.workload.name for each in cycle.preempted] == ["runs"]
+
+
+def test_a_gang_that_is_too_big_in_any_case_preempts_for_what_is_possible() -> None:
+    """30 pods wanted, 10 are enough; quota 20, of which a Workload of lower priority uses 10: 20 pods lack 10."""
+    queue = cluster_queue(gpus=20, preemption=preempting(within=LOWER))
+    gang = workload(priority=4, pod_sets=(pod_set(pods=30, min_count=10),))
+    cycle = first_cycle([queue], holding("old", gpus=10, priority=-4), gang)
+    assert [each.workload.name for each in cycle.preempted] == ["old"]
+    (head,) = cycle.considered
+    assert head.assignment is not None
+    assert [choice.pods.count for choice in head.assignment.choices] == [20]
+    assert [each.lacking for each in head.assignment.shortfalls] == [10]
+
+
+def test_pod_sets_are_reduced_evenly() -> None:
+    """Of 20 + 30 + 15 pods, 20 and 10 may be missing; a quota of 50 makes 15 of these 30 go: 10 and 5."""
+    pods = pod_set("one", pods=20), pod_set("two", pods=30, min_count=10), pod_set("three", pods=15, min_count=5)
+    (admitted,) = first_cycle([cluster_queue(gpus=50)], workload(pod_sets=pods)).admitted
+    assert [each.count for each in admitted.held.assignments] == [20, 20, 10]
+
+
+def test_a_stopped_queue_has_no_head() -> None:
+    stopped = cluster_queue("a", inactive_because="FlavorNotFound")
+    assert not first_cycle([stopped], workload()).considered
+
+
+def test_a_namespace_that_is_not_selected_is_a_mismatch() -> None:
+    queue = cluster_queue(namespace_selector=parse_selector("team=x"))
+    (head,) = first_cycle([queue], workload()).considered
+    assert (head.outcome, head.obstacle) == (CycleOutcome.NAMESPACE_MISMATCH, PendingReason.MISCONFIGURED)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        pytest.param(QueueingStrategy.BEST_EFFORT_FIFO, ["next"], id="it is set aside"),
+        pytest.param(QueueingStrategy.STRICT_FIFO, [], id="it blocks its queue"),
+    ],
+)
+def test_one_that_is_refused_as_invalid_is_never_nominated(strategy: QueueingStrategy, expected: list[str]) -> None:
+    refused = workload("refused", invalid_because="container main requests more cpu than its limit of 1")
+    run = simulation([cluster_queue(strategy=strategy)], [refused, workload("next")])
+    (head,) = run.step().considered
+    assert (head.outcome, head.obstacle, head.assignment) == (CycleOutcome.INVALID, PendingReason.MISCONFIGURED, None)
+    run.run()
+    assert [each.name for each in run.holders] == expected
+
+
+# --------------------------------------------------------------------------------------------------------- preemption
+
+
+def test_victims_hold_their_quota_until_they_are_evicted() -> None:
+    run = simulation(
+        [cluster_queue(preemption=preempting(within=LOWER))], [holding("low", gpus=4), workload("high", priority=1)]
+    )
+    (preempted,) = run.step().preempted
+    assert (preempted.workload.name, preempted.reason, preempted.by) == (
+        "low",
+        PreemptionReason.IN_CLUSTER_QUEUE,
+        "team/high",
+    )
+    assert run.holder("team/high") is None
+
+
+@pytest.mark.parametrize(
+    ("reclaim", "outcome"),
+    [
+        pytest.param(NEVER, CycleOutcome.SKIPPED, id="kept for a, which could not get it back"),
+        pytest.param(ANY, CycleOutcome.ADMITTED, id="lent, since a can always reclaim it"),
+    ],
+)
+def test_quota_is_kept_for_a_head_that_waits(reclaim: PreemptionPolicy, outcome: CycleOutcome) -> None:
+    """a owns 4, uses 2 and its head wants 4: the 2 that are left are kept, or borrowed by b."""
+    queues = [
+        cluster_queue("a", cohort="co", preemption=preempting(reclaim=reclaim)),
+        cluster_queue("b", gpus=0, cohort="co"),
+    ]
+    cycle = first_cycle(
+        queues, holding("own", gpus=2), workload("waits", gpus=4, priority=1), workload("borrows", queue="b", gpus=2)
+    )
+    assert outcomes(cycle) == {"waits": CycleOutcome.NO_CANDIDATES, "borrows": outcome}
+
+
+def test_what_was_kept_is_forgotten_at_the_end_of_the_cycle() -> None:
+    queues = [cluster_queue("a", cohort="co"), cluster_queue("b", gpus=0, cohort="co")]
+    run = simulation(queues, [holding("own", gpus=2), workload("waits", gpus=4)])
+    before = usages(run)
+    run.step()
+    assert usages(run) == before
+
+
+def preemptors(*, first: int, second: int) -> list[QuotaWorkload]:
+    return [
+        workload("first", queue="a", gpus=first, priority=2),
+        workload("second", queue="b", gpus=second, priority=1),
+    ]
+
+
+def reclaiming(**gpus: int) -> list[QuotaClusterQueue]:
+    """Queues that own so much and may reclaim it from any."""
+    return [
+        cluster_queue(name, gpus=nominal, cohort="co", preemption=preempting(reclaim=ANY))
+        for name, nominal in gpus.items()
+    ]
+
+
+def test_a_head_whose_victim_is_taken_finds_another() -> None:
+    """c borrows 2 of a's and 2 of b's quota with two Workloads. Both heads would take the newer one."""
+    holders = holding("older", queue="c", gpus=2), holding("newer", queue="c", gpus=2)
+    cycle = first_cycle(reclaiming(a=2, b=2, c=0), *holders, *preemptors(first=2, second=2))
+    assert [(each.workload.name, each.by) for each in cycle.preempted] == [
+        ("newer", "team/first"),
+        ("older", "team/second"),
+    ]
+
+
+def test_a_head_for_which_the_victims_of_others_are_enough_waits_with_them() -> None:
+    """c's one Workload holds 4 of a's 2 and b's 2: once it is gone, both fit."""
+    holder = holding("both", queue="c", gpus=4)
+    cycle = first_cycle(reclaiming(a=2, b=2, c=0), holder, *preemptors(first=2, second=2))
+    assert outcomes(cycle) == {"first": CycleOutcome.PENDING_PREEMPTION, "second": CycleOutcome.PENDING_PREEMPTION}
+    assert [(each.workload.name, each.by) for each in cycle.preempted] == [("both", "team/first")]
+    assert not any(each.assignment and each.assignment.tried for each in cycle.considered)
+
+
+def test_one_that_was_passed_over_for_the_moment_is_counted_again() -> None:
+    """The victim is taken out of the tree while the second head is assigned anew; it still has to be evicted."""
+    holder = holding("both", queue="c", gpus=4)
+    run = simulation(reclaiming(a=2, b=2, c=0), [holder, *preemptors(first=2, second=2)])
+    run.step()
+    assert run.holder("team/both") is None
+    run.run()
+    assert usages(run)["co"] == {"default/nvidia.com/gpu": 4}
+    assert run.reason("team/both") is PendingReason.WAITING_FOR_QUOTA
+
+
+def test_a_head_that_is_assigned_anew_keeps_to_its_flavors() -> None:
+    """c's `both` has borrowed a's 2 a100, b's own 2 are used. Both heads would take a100 from it.
+
+    The first gets it; for the second a100 then has no candidates, and its own free h100 is not looked at.
+    """
+    policies = preempting(reclaim=ANY, borrowing=LOWER)
+    stops = Fungibility(when_can_preempt=FungibilityPolicy.MAY_STOP)
+    queues = [
+        cluster_queue(name, gpus={"a100": own, "h100": own}, cohort="co", preemption=policies, fungibility=stops)
+        for name, own in (("a", 2), ("b", 2), ("c", 0))
+    ]
+    holders = (
+        holding("own", queue="b", gpus=2, flavor="a100", priority=9),
+        holding("both", queue="c", gpus=2, flavor="a100"),
+    )
+    cycle = first_cycle(queues, *holders, *preemptors(first=2, second=2))
+    assert outcomes(cycle) == {"first": CycleOutcome.PENDING_PREEMPTION, "second": CycleOutcome.NO_CANDIDATES}
+
+
+def test_after_a_preemption_all_flavors_are_looked_at_again() -> None:
+    """The search stopped at a100, before h100; it gets the a100 that its victim left."""
+    queue = cluster_queue(
+        gpus={"a100": 2, "h100": 2},
+        preemption=preempting(within=LOWER),
+        fungibility=Fungibility(when_can_preempt=FungibilityPolicy.MAY_STOP),
+    )
+    run = simulation([queue], [holding("low", gpus=2, flavor="a100"), workload("high", gpus=2, priority=1)])
+    assert run.step().preempted
+    (admitted,) = run.step().admitted
+    assert admitted.held.usage == {gpu("a100"): 2}
+
+
+def test_a_victim_that_ends_already_is_not_preempted_again() -> None:
+    queue = cluster_queue(preemption=preempting(within=LOWER))
+    cycle = first_cycle([queue], holding("ending", gpus=4, evicted=True), workload("high", priority=1))
+    assert outcomes(cycle) == {"high": CycleOutcome.PENDING_PREEMPTION}
+    assert not cycle.preempted
+
+
+def test_one_that_lost_its_flavor_goes_on_with_the_next() -> None:
+    """Both want the 2 a100 of the cohort, the first gets them; the second gets h100 a cycle later."""
+    queues = [
+        cluster_queue("a", gpus={"a100": 0, "h100": 0}, cohort="co"),
+        cluster_queue("b", gpus={"a100": 0, "h100": 0}, cohort="co"),
+        cluster_queue("c", gpus={"a100": 2, "h100": 2}, cohort="co"),
+    ]
+    run = simulation(queues, [workload("first", gpus=2), workload("second", queue="b", gpus=2)])
+    assert outcomes(run.step()) == {"first": CycleOutcome.ADMITTED, "second": CycleOutcome.SKIPPED}
+    (admitted,) = run.step().admitted
+    assert (admitted.name, admitted.held.usage) == ("second", {gpu("h100"): 2})
+
+
+def test_one_that_was_skipped_for_quota_that_is_only_kept_goes_on_too() -> None:
+    """Nothing changes in the tree: a's head waits for a100 that `own` uses, and b's finds h100 a cycle later."""
+    queues = [
+        cluster_queue("a", gpus={"a100": 4, "h100": 0}, cohort="co", strategy=QueueingStrategy.STRICT_FIFO),
+        cluster_queue("b", gpus={"a100": 0, "h100": 2}, cohort="co"),
+    ]
+    waits = workload("waits", priority=1, pod_sets=(pod_set(gpus=4, nodes=selecting(flavor="a100")),))
+    run = simulation(queues, [holding("own", gpus=2, flavor="a100"), waits, workload("goes-on", queue="b", gpus=2)])
+    run.run()
+    holder = run.holder("team/goes-on")
+    assert holder is not None
+    assert holder.held.usage == {gpu("h100"): 2}
+
+
+def test_quota_kept_beyond_the_own_ends_at_the_borrowing_limit() -> None:
+    """a may use 2 + 3 and uses 1, so 4 are kept for its head that wants 5. Of 2 + 6 in all, 3 are left for b."""
+    policies = preempting(within=LOWER, reclaim=LOWER, borrowing=LOWER)
+    queues = [
+        cluster_queue("a", gpus=quota(2, borrowing=3), cohort="co", preemption=policies),
+        cluster_queue("b", gpus=0, cohort="co"),
+    ]
+    for wanted, outcome in ((3, CycleOutcome.ADMITTED), (4, CycleOutcome.SKIPPED)):
+        workloads = [
+            holding("runs", gpus=1, priority=5),
+            workload("waits", gpus=5, priority=1),
+            workload("borrows", queue="b", gpus=wanted),
+        ]
+        run = simulation(queues, workloads, [cohort("co", gpus=6)])
+        assert outcomes(run.step())["borrows"] is outcome, wanted
+
+
+def test_one_that_finds_no_candidates_in_any_flavor_is_inadmissible() -> None:
+    """Although the search may stop at preemption: a flavor without candidates does not stop it."""
+    queue = cluster_queue(
+        gpus={"a100": 2, "h100": 2},
+        preemption=preempting(within=LOWER),
+        fungibility=Fungibility(when_can_preempt=FungibilityPolicy.MAY_STOP),
+    )
+    cycle = first_cycle(
+        [queue], holding("x", gpus=2, flavor="a100"), holding("y", gpus=2, flavor="h100"), workload(gpus=2)
+    )
+    assert outcomes(cycle) == {"gang": CycleOutcome.NO_CANDIDATES}
+    assert cycle.moved

@@ -1,0 +1,449 @@
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from quota_builders import (
+    GPU,
+    NAMESPACE,
+    NOW,
+    cluster_queue,
+    cohort,
+    flavor,
+    holding,
+    local_queue,
+    pod_set,
+    preempting,
+    quota,
+    quotas,
+    selecting,
+    simulation,
+    taint,
+    tolerating,
+    workload,
+)
+
+from scaler.quota.flavors import PendingReason
+from scaler.quota.model import (
+    PreemptionPolicy,
+    QueueingStrategy,
+    QuotaClusterQueue,
+    QuotaPodSet,
+    QuotaResourceGroup,
+    StopPolicy,
+)
+from scaler.quota.preemption.fair_sharing import PreemptionStrategy as FairStrategy
+from scaler.quota.simulation import Drained, Simulation, SimulationEnd, SimulationLimits, SimulationRun
+
+NEVER, LOWER, LOWER_OR_NEWER, ANY = PreemptionPolicy
+
+
+def admitted(run: Simulation, *, deactivated: str = "") -> dict[str, int]:
+    """Names of those that hold quota at the end, and the cycle that admitted them; -1 for those that always did."""
+    if deactivated:
+        run.deactivate([f"{NAMESPACE}/{deactivated}"])
+    cycles = {each.name: cycle.number for cycle in run.run().cycles for each in cycle.admitted}
+    return {each.name: cycles.get(each.name, -1) for each in run.holders}
+
+
+def flavors_of(run: Simulation) -> dict[str, list[str]]:
+    run.run()
+    return {each.name: sorted(key.flavor for key in each.held.usage) for each in run.holders}
+
+
+# ---------------------------------------------------- verified by hand against Kueue\'s scheduler
+
+
+def full() -> Simulation:
+    return simulation([cluster_queue(gpus=2)], [holding("first", gpus=2), workload("second", gpus=2)])
+
+
+def test_01_a_deactivated_workload_makes_room_in_the_first_cycle() -> None:
+    assert admitted(full(), deactivated="first") == {"second": 0}
+
+
+def test_02_nothing_happens_by_itself() -> None:
+    run = full()
+    assert admitted(run) == {"first": -1}
+    assert run.reason("team/second") is PendingReason.WAITING_FOR_QUOTA
+
+
+def test_03_only_what_is_lent_can_be_borrowed() -> None:
+    """a: 4, and b lends 1 of its 4: 5 fit in a, 6 never will."""
+    queues = [cluster_queue("a", cohort="co"), cluster_queue("b", gpus=quota(4, lending=1), cohort="co")]
+    run = simulation(queues, [workload("five", gpus=5)])
+    assert admitted(run) == {"five": 0}
+    run = simulation(queues, [workload("six", gpus=6)])
+    assert admitted(run) == {}
+    assert run.reason("team/six") is PendingReason.EXCEEDS_MAX_QUOTA
+
+
+def test_04_none_borrows_beyond_the_limit() -> None:
+    """a: 4 and at most 2 borrowed, so 6 are admitted and one more waits; the cohort has 8."""
+    queues = [cluster_queue("a", gpus=quota(4, borrowing=2), cohort="co"), cluster_queue("b", cohort="co")]
+    assert admitted(simulation(queues, [workload("six", gpus=6), workload("one")])) == {"six": 0}
+
+
+def test_05_a_strict_queue_is_blocked_by_its_head() -> None:
+    queue = cluster_queue(strategy=QueueingStrategy.STRICT_FIFO)
+    run = simulation([queue], [holding(gpus=2), workload("head", gpus=4), workload("next", gpus=2)])
+    assert admitted(run) == {"runs": -1}
+    assert run.reason("team/next") is None, "never looked at"
+
+
+def test_06_a_best_effort_queue_goes_on_without_its_head() -> None:
+    run = simulation([cluster_queue()], [holding(gpus=2), workload("head", gpus=4), workload("next", gpus=2)])
+    assert admitted(run) == {"runs": -1, "next": 1}
+
+
+def borrowed(reclaim: PreemptionPolicy) -> Simulation:
+    """b uses 8 with priorities 0 and 100, of which it owns 4; a owns the other 4 and wants them."""
+    queues = [
+        cluster_queue("a", cohort="co", preemption=preempting(reclaim=reclaim)),
+        cluster_queue("b", cohort="co"),
+    ]
+    holders = holding("low", queue="b", gpus=4), holding("high", queue="b", gpus=4, priority=100)
+    return simulation(queues, [*holders, workload("gang", gpus=4)])
+
+
+def test_07_lent_quota_is_reclaimed_from_the_lowest_priority() -> None:
+    assert admitted(borrowed(ANY)) == {"high": -1, "gang": 1}
+
+
+def test_08_one_that_may_not_reclaim_waits() -> None:
+    assert admitted(borrowed(NEVER)) == {"low": -1, "high": -1}
+
+
+def test_09_one_that_finds_no_room_in_one_flavor_gets_the_next() -> None:
+    """a100: 4, of which 3 are used; h100: 8. The gang of 2 goes to h100, the one of 1 still to a100."""
+    queue = cluster_queue(gpus={"a100": 4, "h100": 8})
+    run = simulation([queue], [holding(gpus=3, flavor="a100"), workload("two", gpus=2), workload("one")])
+    assert flavors_of(run) == {"runs": ["a100"], "two": ["h100"], "one": ["a100"]}
+
+
+def test_10_of_equal_victims_the_later_reservation_goes() -> None:
+    queue = cluster_queue(preemption=preempting(within=LOWER))
+    old, new = holding("old", gpus=2), holding("new", gpus=2)
+    assert admitted(simulation([queue], [old, new, workload("high", gpus=2, priority=1)])) == {"old": -1, "high": 1}
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param(pod_set(gpus=2), {"gang": ["on-demand"]}, id="no toleration"),
+        pytest.param(pod_set(gpus=2, nodes=tolerating(taint())), {"gang": ["spot"]}, id="toleration"),
+        pytest.param(pod_set(gpus=3, nodes=selecting(flavor="on-demand")), {}, id="3 of 2 on-demand"),
+    ],
+)
+def test_11_a_flavor_takes_whom_its_nodes_would_take(pods: QuotaPodSet, expected: dict[str, list[str]]) -> None:
+    known = {"spot": flavor("spot", taints=(taint(),)), "on-demand": flavor("on-demand")}
+    queue = cluster_queue(gpus={"spot": 4, "on-demand": 2})
+    assert flavors_of(simulation([queue], [workload(pod_sets=(pods,))], given_flavors=known)) == expected
+
+
+def test_12_a_cohort_shares_its_own_quota_within_the_limits_of_its_children() -> None:
+    """root owns 4; left: a 2; right (borrows at most 2, lends nothing): b 2. b gets 4, then a gets 2 + 2."""
+    cohorts = [
+        cohort("root", gpus=4),
+        cohort("left", parent="root"),
+        cohort("right", parent="root", gpus=quota(0, borrowing=2, lending=0)),
+    ]
+    queues = [cluster_queue("a", gpus=2, cohort="left"), cluster_queue("b", gpus=2, cohort="right")]
+    run = simulation(
+        queues,
+        [
+            *(workload(f"b{index}", queue="b", gpus=2) for index in range(3)),
+            *(workload(f"a{index}", gpus=2) for index in range(3)),
+        ],
+        cohorts,
+    )
+    assert sorted(admitted(run)) == ["a0", "a1", "b0", "b1"]
+
+
+def test_13_fair_sharing_evens_out_and_then_stops() -> None:
+    """c lends 8, b uses all of them (4 × 2), a wants 3 × 2: the newest two of b go, and then it is 4 : 4."""
+    queues = [
+        *(cluster_queue(name, gpus=0, cohort="co", preemption=preempting(within=NEVER, reclaim=ANY)) for name in "ab"),
+        cluster_queue("c", gpus=8, cohort="co"),
+    ]
+    holders = [holding(f"b{index}", queue="b", gpus=2) for index in range(4)]
+    wanting = [workload(f"a{index}", gpus=2) for index in range(3)]
+    run = simulation(queues, [*holders, *wanting], fair_sharing=True)
+    assert sorted(admitted(run)) == ["a0", "a1", "b0", "b1"]
+
+
+def test_14_the_higher_priority_goes_first_although_younger() -> None:
+    run = simulation([cluster_queue()], [workload("old", gpus=4), workload("young", gpus=4, priority=1)])
+    assert admitted(run) == {"young": 0}
+
+
+def test_15_a_gang_is_whole_or_not_at_all() -> None:
+    """Of 6: 1 × 1 + 3 × 2 = 7 waits, 1 × 1 + 2 × 2 = 5 gets in with both PodSets."""
+    head = pod_set("head")
+    big = workload("big", pod_sets=(head, pod_set("workers", pods=3, gpus=2)))
+    small = workload("small", pod_sets=(head, pod_set("workers", pods=2, gpus=2)))
+    run = simulation([cluster_queue(gpus=6)], [big, small])
+    assert admitted(run) == {"small": 1}
+    (gang,) = run.holders
+    assert [each.name for each in gang.held.assignments] == ["head", "workers"]
+
+
+# --------------------------------------------------------------------------------------------------- between cycles
+
+
+def test_one_that_is_evicted_waits_again_at_the_place_of_its_age() -> None:
+    """`old` is evicted, and still gets in before `young` when `high` is gone."""
+    queue = cluster_queue(preemption=preempting(within=LOWER))
+    old, young = holding("old", gpus=4), workload("young", gpus=4)
+    run = simulation([queue], [old, young, workload("high", gpus=4, priority=1)])
+    assert admitted(run) == {"high": 1}
+    run.deactivate(["team/high"])
+    assert admitted(run) == {"old": 3}
+
+
+def test_an_eviction_retries_the_whole_tree() -> None:
+    """b's `aside` was set aside. a takes back its own 4 from `eight`, so 4 are left.
+
+    `eight`, being older, still loses the one cycle in which it would have fitted alone, and one in which it does not.
+    """
+    queues = [cluster_queue("a", cohort="co", preemption=preempting(reclaim=ANY)), cluster_queue("b", cohort="co")]
+    holder = holding("eight", queue="b", gpus=8)
+    run = simulation(queues, [holder, workload("gang", gpus=4), workload("aside", queue="b", gpus=4)])
+    assert admitted(run) == {"gang": 1, "aside": 3}
+
+
+def test_with_late_retries_an_inadmissible_one_waits_for_a_quiet_cycle() -> None:
+    """So `next`, younger and smaller, comes before `aside` in the cycle after the eviction."""
+    queues = [cluster_queue("a", cohort="co", preemption=preempting(reclaim=ANY)), cluster_queue("b", cohort="co")]
+    waiting = [workload("gang", gpus=4), workload("aside", queue="b", gpus=4), workload("next", queue="b", gpus=3)]
+    soon, late = (simulation(queues, [*waiting, holding("eight", queue="b", gpus=8)]) for _ in range(2))
+    soon.run()
+    late.run(late=True)
+    assert {each.name for each in soon.holders} == {"gang", "aside"}
+    assert {each.name for each in late.holders} == {"gang", "next"}
+
+
+def test_one_that_is_being_evicted_releases_quota_after_the_first_cycle() -> None:
+    run = simulation([cluster_queue()], [holding("ending", gpus=4, evicted=True), workload("gang", gpus=4, priority=1)])
+    assert admitted(run) == {"gang": 1}
+
+
+def test_a_cycle_in_which_one_still_ends_settles_nothing() -> None:
+    """Even where nothing asks for a retry, because the LocalQueue is stopped, and the head would be active anyway."""
+    ending = holding("ending", queue="held", cluster_queue="a", gpus=4, evicted=True)
+    gang = workload("gang", gpus=4, priority=1)
+    queue = cluster_queue(strategy=QueueingStrategy.STRICT_FIFO, preemption=preempting(within=LOWER))
+    queues = [local_queue("a"), local_queue("held", "a", StopPolicy.HOLD)]
+    assert admitted(simulation([queue], [ending, gang], local_queues=queues)) == {"gang": 1}
+
+
+def test_one_that_may_not_queue_after_its_eviction_does_not_come_back() -> None:
+    ending = holding("ending", gpus=4, evicted=True, may_queue=False)
+    assert admitted(simulation([cluster_queue()], [ending])) == {}
+
+
+def test_an_admission_ends_the_eviction_that_made_a_workload_young() -> None:
+    """Of 2 GPUs one is used, so `wide` (2) is set aside, and `back` (1) gets in, which was evicted after `wide` came.
+
+    With `runs` gone `wide` lacks 1 GPU. `back` would be newer by its eviction, but is older again: it stays.
+    """
+    queue = cluster_queue(gpus=2, preemption=preempting(within=LOWER_OR_NEWER))
+    runs, wide = holding("runs", priority=5), workload("wide", gpus=2)
+    back = workload("back", created_at=wide.queued_at - timedelta(hours=1))
+    run = simulation([queue], [runs, wide, back])
+    assert admitted(run) == {"runs": -1, "back": 1}
+    assert admitted(run, deactivated="runs") == {"back": -1}
+
+
+def test_one_that_may_not_queue_waits_for_ever() -> None:
+    run = simulation([cluster_queue()], [workload("backs-off", may_queue=False)])
+    assert admitted(run) == {}
+
+
+def test_one_that_is_evicted_from_a_stopped_local_queue_neither_returns_nor_asks_for_retries() -> None:
+    queues = [cluster_queue("a", cohort="co", preemption=preempting(reclaim=ANY)), cluster_queue("b", cohort="co")]
+    workloads = [
+        holding("eight", queue="held", cluster_queue="b", gpus=8),
+        workload("gang", gpus=4),
+        workload("aside", queue="b", gpus=4),
+    ]
+    held = local_queue("held", "b", StopPolicy.HOLD)
+    run = simulation(queues, workloads, local_queues=[local_queue("a"), local_queue("b"), held])
+    assert admitted(run) == {"gang": 1}
+    assert run.reason("team/eight") is PendingReason.PENDING_EVALUATION
+
+
+# ------------------------------------------------------------------------------------------------------------ endings
+
+
+def test_a_circle_of_preemptions_is_noticed() -> None:
+    """The owner takes its 2 GPUs back, but borrows all CPU, so the shares of both would be 1000. The evicted borrower
+    is older: it goes first and takes the GPUs again, and so on. Three rounds are proof enough.
+    """
+    groups = (
+        QuotaResourceGroup(resources=frozenset({GPU}), flavors=("x",)),
+        QuotaResourceGroup(resources=frozenset({"cpu"}), flavors=("y",)),
+    )
+
+    def queue(name: str, *, gpus: int = 0, cpu: int = 0) -> QuotaClusterQueue:
+        own = quotas({"x": gpus}) | quotas({"y": cpu}, "cpu")
+        return cluster_queue(name, groups=groups, quotas=own, cohort="co", preemption=preempting(reclaim=ANY))
+
+    queues = [queue("a", gpus=2), queue("b"), queue("c", cpu=1000)]
+    borrower = holding("borrower", queue="b", gpus=2, flavor="x")
+    owner = workload("owner", pod_sets=(pod_set(requests={GPU: 2, "cpu": 1000}),))
+    run = simulation(queues, [borrower, owner], fair_sharing=True).run()
+    assert run.ending is SimulationEnd.CIRCLING
+    assert [[each.workload.name for each in cycle.preempted] for cycle in run.cycles] == 3 * [["borrower"], []] + [
+        ["borrower"]
+    ]
+
+
+def test_a_simulation_ends_at_its_limits() -> None:
+    run = simulation([cluster_queue()], [workload(f"w{index}") for index in range(4)])
+    assert run.run(limits=SimulationLimits(preemptions=9, cycles=2)).ending is SimulationEnd.CAPPED
+
+
+def test_a_simulation_ends_when_enough_was_seen() -> None:
+    run = simulation([cluster_queue()], [workload(f"w{index}") for index in range(4)])
+    outcome = run.run(until=lambda cycle: any(each.name == "w1" for each in cycle.admitted))
+    assert (outcome.ending, len(outcome.cycles)) == (SimulationEnd.REACHED, 2)
+    assert len(list(run.holders)) == 2
+
+
+def test_cycles_are_a_second_apart() -> None:
+    run = simulation([cluster_queue()], [workload("first"), workload("second")])
+    run.run()
+    assert {each.name: each.held.at for each in run.holders} == {"first": NOW, "second": NOW + timedelta(seconds=1)}
+
+
+# ---------------------------------------------------------------------------------------------- drained, deactivated
+
+
+@pytest.mark.parametrize(
+    ("local", "queue", "drained"),
+    [
+        (StopPolicy.NONE, StopPolicy.NONE, ""),
+        (StopPolicy.NONE, StopPolicy.HOLD, ""),
+        (StopPolicy.NONE, StopPolicy.HOLD_AND_DRAIN, "ClusterQueueStopped"),
+        (StopPolicy.HOLD, StopPolicy.NONE, ""),
+        (StopPolicy.HOLD_AND_DRAIN, StopPolicy.NONE, "LocalQueueStopped"),
+        (StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN, ""),
+    ],
+)
+def test_one_that_is_drained(local: StopPolicy, queue: StopPolicy, drained: str) -> None:
+    run = simulation([cluster_queue(stop_policy=queue)], [holding()], local_queues=[local_queue("a", "a", local)])
+    assert run.drain() == ([Drained("team/runs", drained)] if drained else [])
+    assert bool(list(run.holders)) is not bool(drained)
+
+
+def test_one_that_is_drained_does_not_come_back() -> None:
+    run = simulation([cluster_queue("a", stop_policy=StopPolicy.HOLD_AND_DRAIN)], [holding()])
+    run.drain()
+    assert admitted(run) == {}
+    assert run.reason("team/runs") is PendingReason.PENDING_EVALUATION
+
+
+def test_one_that_is_on_the_way_out_is_not_drained_again() -> None:
+    """It goes after the first cycle, for the reason for which it was evicted."""
+    ending = holding("ending", gpus=1, evicted=True)
+    run = simulation([cluster_queue(stop_policy=StopPolicy.HOLD_AND_DRAIN)], [ending, holding("runs")])
+    assert [each.workload for each in run.drain()] == ["team/runs"]
+    assert [each.name for each in run.holders] == ["ending"]
+
+
+def test_one_that_waits_can_be_deactivated_too() -> None:
+    run = simulation([cluster_queue()], [workload("first", gpus=4), workload("second", gpus=4)])
+    assert admitted(run, deactivated="first") == {"second": 0}
+
+
+def test_an_unknown_workload_cannot_be_deactivated() -> None:
+    with pytest.raises(ValueError, match="team/missing is not in the tree of a"):
+        full().deactivate(["team/missing"])
+
+
+# --------------------------------------------------------------------------------------------------------------- laws
+
+
+def test_a_fork_leaves_its_origin_as_it_was() -> None:
+    base = full()
+    assert admitted(base.fork(), deactivated="first") == {"second": 0}
+    assert admitted(base.fork()) == {"first": -1}
+    assert admitted(base, deactivated="first") == {"second": 0}
+
+
+def test_a_fork_goes_on_from_where_its_origin_stands() -> None:
+    base = simulation([cluster_queue(gpus=2)], [workload(f"w{index}") for index in range(3)])
+    base.step()
+    other = base.fork()
+    assert admitted(base) == admitted(other) == {"w0": -1, "w1": 1}
+
+
+sizes = st.lists(st.tuples(st.integers(1, 4), st.sampled_from("ab"), st.integers(0, 2)), max_size=8)
+
+
+def crowd(wanted: list[tuple[int, str, int]], policy: PreemptionPolicy, *, fair_sharing: bool) -> Simulation:
+    queues = [
+        cluster_queue(name, gpus=3, cohort="co", preemption=preempting(within=LOWER, reclaim=policy)) for name in "ab"
+    ]
+    waiting = [
+        workload(f"w{index}", gpus=gpus, queue=queue, priority=priority)
+        for index, (gpus, queue, priority) in enumerate(wanted)
+    ]
+    return simulation(queues, waiting, fair_sharing=fair_sharing)
+
+
+crowds = st.builds(crowd, sizes, st.sampled_from([NEVER, LOWER, ANY]), fair_sharing=st.booleans())
+
+
+@given(crowds)
+def test_quota_is_never_exceeded_and_gangs_are_whole(run: Simulation) -> None:
+    run.run()
+    assert sum(run.tree.root.usage.values()) <= 6
+    for each in run.holders:
+        assert [pods.count for pods in each.held.assignments] == [pods.count for pods in each.pod_sets]
+
+
+@given(crowds)
+def test_the_tree_counts_exactly_what_holds_quota(run: Simulation) -> None:
+    run.run()
+    for queue in run.tree.queues.values():
+        held = [each.held.usage for each in queue.workloads.values()]
+        assert sum(queue.usage.values()) == sum(sum(usage.values()) for usage in held)
+
+
+@given(crowds)
+def test_what_has_settled_stays(run: Simulation) -> None:
+    if run.run().ending is SimulationEnd.SETTLED:
+        before = {each.key for each in run.holders}
+        assert not any(cycle.decided for cycle in run.run().cycles)
+        assert {each.key for each in run.holders} == before
+
+
+@given(crowds)
+def test_simulating_twice_is_simulating_once(run: Simulation) -> None:
+    other = run.fork()
+    one, two = run.run(), other.run()
+    assert decided(one) == decided(two)
+
+
+def decided(run: SimulationRun) -> list[tuple[int, str, str]]:
+    return [(cycle.number, each.workload, each.outcome) for cycle in run.cycles for each in cycle.considered]
+
+
+def test_the_strategies_of_fair_sharing_decide_which_is_preempted() -> None:
+    # c lends 8, b uses all in one Workload, a wants 5. With them a has the share 625, and b 1000, or 0 without its 8.
+    # 625 <= 0 is false, so by the final share none goes; 625 < 1000 is true, so by the initial share b's goes.
+    queues = [
+        cluster_queue("a", gpus=0, cohort="co", preemption=preempting(reclaim=ANY)),
+        cluster_queue("b", gpus=0, cohort="co"),
+        cluster_queue("c", gpus=8, cohort="co"),
+    ]
+    workloads = [holding("large", gpus=8, queue="b"), workload("wants", gpus=5)]
+
+    def preempted(*strategies: FairStrategy) -> list[str]:
+        found = simulation(queues, workloads, fair_sharing=True, strategies=strategies).run()
+        return [each.workload.name for cycle in found.cycles for each in cycle.preempted]
+
+    assert preempted(FairStrategy.FINAL_SHARE) == []
+    assert preempted(FairStrategy.INITIAL_SHARE) == ["large"]

@@ -1,0 +1,262 @@
+"""Kueue's objects, filed one by one: into a snapshot with the numbers that a real Kueue has, whatever is written."""
+
+import gzip
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pytest
+from builders import WorkloadJson, at
+from recordings import FOLDER
+
+from scaler.quota.from_objects.snapshot_updater import KINDS, QuotaObject, SnapshotUpdater, snapshot_of
+from scaler.quota.model import FlavorResource
+from scaler.quota.snapshot import Snapshot
+from scaler.quota.tree import Tree, TreeNode
+
+GPU = "nvidia.com/gpu"
+ORACLE = FOLDER.parent / "oracle" / "oracle-public.jsonl.gz"
+EVERY = 10
+"""Of the scenarios, every tenth is looked at, so that the test takes no time; a run over all found no difference."""
+
+
+def manifest(kind: str, name: str, /, namespace: str = "", **fields: Any) -> dict[str, Any]:
+    return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, **fields}
+
+
+def cluster_queue(name: str = "cluster-queue", *, gpus: Any = 4, **spec: Any) -> dict[str, Any]:
+    quota = {"name": GPU, "nominalQuota": gpus}
+    group = {"coveredResources": [GPU], "flavors": [{"name": "a100", "resources": [quota]}]}
+    return manifest("ClusterQueue", name, spec={"resourceGroups": [group], "namespaceSelector": {}, **spec})
+
+
+def waiting(name: str = "gang") -> WorkloadJson:
+    workload = WorkloadJson(name)
+    workload.json["metadata"]["name"] = name
+    return workload
+
+
+def holding(name: str, gpus: Any) -> WorkloadJson:
+    assignment = {"name": "main", "count": 2, "flavors": {GPU: "a100"}, "resourceUsage": {GPU: gpus}}
+    return (
+        waiting(name)
+        .admitted()
+        .with_status(admission={"clusterQueue": "cluster-queue", "podSetAssignments": [assignment]})
+    )
+
+
+WORLD = (
+    manifest("ResourceFlavor", "a100"),
+    cluster_queue(cohortName="team"),
+    cluster_queue("other", cohortName="team"),
+    manifest("LocalQueue", "user-queue", "demo", spec={"clusterQueue": "cluster-queue"}),
+    manifest("Namespace", "demo"),
+)
+
+
+def typed(document: Mapping[str, Any]) -> QuotaObject:
+    (kind,) = (kind for kind in KINDS if kind.__name__ == document["kind"])
+    return msgspec.convert(document, kind)
+
+
+@pytest.fixture
+def filing() -> SnapshotUpdater:
+    found = SnapshotUpdater(Snapshot())
+    for each in WORLD:
+        found.put(typed(each))
+    return found
+
+
+def tree_of(snapshot: Snapshot, queue: str = "cluster-queue") -> Tree:
+    tree = snapshot.tree_of(queue)
+    assert tree is not None
+    return tree
+
+
+def used(filing: SnapshotUpdater) -> int:
+    return tree_of(filing.snapshot).queues["cluster-queue"].usage.get(FlavorResource("a100", GPU), 0)
+
+
+def pending(filing: SnapshotUpdater) -> list[str]:
+    return [each.name for each in filing.snapshot.pending_in(tree_of(filing.snapshot)).get("cluster-queue", ())]
+
+
+# ---------------------------------------------------------------------------------------------------------- filing
+
+
+def test_manifests_become_a_snapshot() -> None:
+    documents = [
+        *WORLD,
+        holding("runs", 3).json,
+        waiting().json,
+        waiting("off").deactivated().json,
+        manifest("ConfigMap", "not-read"),
+    ]
+    snapshot = snapshot_of(documents, fair_sharing=True)
+    tree = tree_of(snapshot)
+    assert tree.queues["cluster-queue"].usage == {FlavorResource("a100", GPU): 3}
+    assert [each.key for each in snapshot.pending_in(tree)["cluster-queue"]] == ["demo/gang"]
+    assert (snapshot.fair_sharing, snapshot.namespaces, sorted(snapshot.flavors)) == (True, {"demo": {}}, ["a100"])
+    assert sorted(snapshot.workloads) == ["demo/gang", "demo/runs"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(cluster_queue(gpus="lots"), id="a quantity that is none"),
+        pytest.param(manifest("ClusterQueue", "cluster-queue", spec={"resourceGroups": 7}), id="another type"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_named(document: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="ClusterQueue cluster-queue"):
+        snapshot_of([*WORLD, document])
+
+
+def test_a_deactivated_workload_holds_nothing_from_that_moment_on(filing: SnapshotUpdater) -> None:
+    filing.put(typed(holding("runs", 3).json))
+    assert used(filing) == 3
+    filing.put(typed(holding("runs", 3).deactivated().json))
+    assert (used(filing), filing.snapshot.workload("demo/runs")) == (0, None)
+
+
+def test_every_kind_can_go_again(filing: SnapshotUpdater) -> None:
+    objects = [*WORLD, manifest("Cohort", "team"), manifest("AdmissionCheck", "x"), waiting().json]
+    for each in objects:
+        filing.put(typed(each))
+    for each in objects:
+        filing.drop(typed(each))
+    snapshot = filing.snapshot
+    left = (snapshot.trees, snapshot.flavors, snapshot.namespaces, snapshot.workloads, snapshot.cohort("team"))
+    assert [bool(each) for each in left] == [False] * 5
+    assert snapshot.local_queue("demo", "user-queue") is None
+
+
+def test_a_workload_whose_backoff_runs_returns_to_its_queue_when_it_is_over(filing: SnapshotUpdater) -> None:
+    workload = waiting().with_status(requeueState={"requeueAt": at(60).isoformat()})
+    filing.put(typed(workload.json), now=at(0))
+    found = []
+    for seconds in (0, 59, 60, 61):
+        filing.wake(at(seconds))
+        found.append(filing.snapshot.workloads["demo/gang"].may_queue)
+    assert found == [False, False, True, True]
+
+
+def test_a_workload_that_goes_while_its_backoff_runs_does_not_come_back(filing: SnapshotUpdater) -> None:
+    workload = waiting().with_status(requeueState={"requeueAt": at(60).isoformat()})
+    filing.put(typed(workload.json), now=at(0))
+    filing.drop(typed(workload.json))
+    filing.wake(at(61))
+    assert filing.snapshot.workload("demo/gang") is None
+
+
+# ------------------------------------------------------------------------------------------------- what is unreadable
+
+
+def test_a_queue_that_cannot_be_read_stays_as_it_was_and_its_tree_has_a_doubt(filing: SnapshotUpdater) -> None:
+    filing.put(typed(cluster_queue(gpus="lots", cohortName="team")))
+    tree = tree_of(filing.snapshot, "other")
+    assert tree.queues["cluster-queue"].subtree == {FlavorResource("a100", GPU): 4}
+    (doubt,) = filing.snapshot.doubts(tree)
+    assert "ClusterQueue cluster-queue" in doubt
+    assert "'lots' is not a resource quantity" in doubt
+    assert ("ClusterQueue", "cluster-queue") in filing.unreadable
+    filing.put(typed(cluster_queue(gpus=8, cohortName="team")))
+    assert (filing.snapshot.doubts(tree_of(filing.snapshot)), filing.unreadable) == ([], {})
+
+
+def test_a_queue_that_cannot_be_read_is_inactive_no_longer_than_its_flavor_is_missing(filing: SnapshotUpdater) -> None:
+    flavor = typed(manifest("ResourceFlavor", "a100"))
+    filing.drop(flavor)
+    filing.put(typed(cluster_queue(gpus="lots", cohortName="team")))
+    assert tree_of(filing.snapshot).queues["cluster-queue"].spec.inactive_because == "FlavorNotFound"
+    filing.put(flavor)
+    assert tree_of(filing.snapshot).queues["cluster-queue"].spec.inactive_because == ""
+
+
+def test_a_queue_that_never_could_be_read_has_no_quota_and_its_tree_a_doubt(filing: SnapshotUpdater) -> None:
+    filing.put(typed(cluster_queue("new", gpus="lots", cohortName="team")))
+    tree = tree_of(filing.snapshot, "new")
+    assert (tree.queues["new"].spec.schedules, tree.queues["new"].subtree) == (False, {})
+    assert len(filing.snapshot.doubts(tree_of(filing.snapshot))) == 1, "all of the tree are concerned"
+    filing.drop(typed(cluster_queue("new", gpus="lots")))
+    assert (filing.snapshot.doubts(tree_of(filing.snapshot)), filing.unreadable) == ([], {})
+
+
+def test_a_cohort_that_cannot_be_read_is_a_doubt_about_its_tree(filing: SnapshotUpdater) -> None:
+    filing.put(typed(manifest("Cohort", "team", spec={"parentName": "root", "fairSharing": {"weight": "heavy"}})))
+    tree = tree_of(filing.snapshot)
+    assert tree.root.name == "root"
+    assert filing.snapshot.doubts(tree) == [
+        "Cohort team: fairSharing.weight: 'heavy' is not a resource quantity; write for example '8', '500m' or '64Gi'"
+    ]
+
+
+def test_a_local_queue_that_cannot_be_read_stays_as_it_was(filing: SnapshotUpdater) -> None:
+    filing.put(typed(waiting().json))
+    odd = {"clusterQueue": "other", "stopPolicy": "Pause"}
+    filing.put(typed(manifest("LocalQueue", "user-queue", "demo", spec=odd)))
+    assert pending(filing) == ["gang"]
+    assert list(filing.unreadable) == [("LocalQueue", "demo/user-queue")]
+
+
+def test_a_workload_that_cannot_be_read_is_opaque_and_disturbs_no_other(filing: SnapshotUpdater) -> None:
+    filing.put(typed(holding("odd", "lots").json))
+    filing.put(typed(holding("runs", 2).json))
+    assert used(filing) == 2
+    assert "'lots'" in filing.snapshot.workloads["demo/odd"].opaque_because
+
+
+# --------------------------------------------------------------------------------------------------------- the oracle
+
+
+def scenarios() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    with gzip.open(ORACLE) as lines:
+        for line in islice(lines, 0, None, EVERY):
+            pair = msgspec.json.decode(line)
+            yield pair["scenario"], pair["result"]
+
+
+def is_as_filed(scenario: dict[str, Any], result: dict[str, Any]) -> bool:
+    """Whether Kueue's numbers are those of the objects: nothing was deactivated or drained before they were taken."""
+    return not scenario.get("deactivate") and not result.get("drained")
+
+
+Read = Mapping[str, Any]
+
+
+def differences(node: TreeNode, numbers: Mapping[str, Mapping[str, str]]) -> list[str]:
+    reads: Read = {
+        "usage": lambda key: node.usage.get(key, 0),
+        "subtreeQuota": lambda key: node.subtree.get(key, 0),
+        "available": getattr(node, "available", None),
+        "potentialAvailable": node.potential,
+    }
+    return [
+        f"{node.name} {what} of {key}: {found}, and with Kueue {expected}"
+        for what in reads.keys() & numbers.keys()
+        for key, expected in numbers[what].items()
+        if (found := reads[what](FlavorResource(*key.split("/", 1)))) != int(expected)
+    ]
+
+
+@pytest.mark.skipif(not ORACLE.is_file(), reason="no scenarios of a real Kueue: set SCALER_SHARED_DATA")
+def test_quota_is_counted_as_a_real_kueue_counted_it() -> None:
+    compared = 0
+    for scenario, result in scenarios():
+        now = datetime.fromisoformat(scenario["now"])
+        snapshot = snapshot_of(scenario["objects"], fair_sharing=scenario["fairSharing"], now=now)
+        queues = {name: node for tree in snapshot.trees for name, node in tree.queues.items()}
+        cohorts = {name: node for tree in snapshot.trees for name, node in tree.cohorts.items()}
+        if not is_as_filed(scenario, result):
+            continue
+        initial = result["quotaInitial"]
+        for name, numbers in initial.get("clusterQueues", {}).items():
+            assert differences(queues[name], numbers) == [], scenario["id"]
+            compared += 1
+        for name, numbers in initial.get("cohorts", {}).items():
+            assert differences(cohorts[name], numbers) == [], scenario["id"]
+        seen = {name for name, node in queues.items() if node.spec.schedules}
+        assert seen == initial.get("clusterQueues", {}).keys(), scenario["id"]
+    assert compared > 100

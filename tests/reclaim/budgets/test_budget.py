@@ -1,0 +1,471 @@
+from collections.abc import Mapping, Sequence
+from datetime import datetime, time, timedelta
+
+import pytest
+from builders import NOON, minutes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.reclaim.budgets.budget import (
+    Budget,
+    BudgetEvaluation,
+    BudgetExhausted,
+    Limit,
+    Rate,
+    WithinBudgets,
+    check_budgets,
+)
+from scaler.reclaim.budgets.history import Suspension, SuspensionHistory
+from scaler.reclaim.budgets.hours import Hours, is_open
+from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Each, Scope
+
+HOUR = timedelta(hours=1)
+TEAM_A, TEAM_B = frozenset({"team-a"}), frozenset({"team-b"})
+POPULATION = {BudgetLocation("team-a", "gpus"): 8, BudgetLocation("team-b", "gpus"): 4}
+
+
+def member(name: str, namespace: str = "team-a", cluster_queue: str | None = "gpus") -> BudgetedWorkload:
+    return BudgetedWorkload(namespace=namespace, name=name, cluster_queue=cluster_queue)
+
+
+A, B, C = member("a"), member("b"), member("c")
+OTHER = member("other", "team-b")
+
+
+def gone(*members: BudgetedWorkload, minutes_ago: float | None = 30, over: bool = False) -> tuple[Suspension, ...]:
+    """Suspended that long before noon; None: nobody knows when."""
+    at = None if minutes_ago is None else NOON - minutes(minutes_ago)
+    return tuple(Suspension(member=each, at=at, is_over=over) for each in members)
+
+
+def spending(
+    *suspensions: Suspension, population: Mapping[BudgetLocation, int] | None = POPULATION, doubt: str = ""
+) -> SuspensionHistory:
+    labels = {"team-a": {"team": "a"}, "team-b": {"team": "b"}}
+    return SuspensionHistory(suspensions=suspensions, population=population, namespace_labels=labels, doubt=doubt)
+
+
+def at_once(count: int | None = None, share: float | None = None, **more: object) -> Budget:
+    return Budget(name="at-once", at_once=Limit(count=count, share_ratio=share), **more)  # type: ignore[arg-type]
+
+
+def hourly(count: int | None = None, share: float | None = None, **more: object) -> Budget:
+    rate = Rate(limit=Limit(count=count, share_ratio=share), period=HOUR)
+    return Budget(name="hourly", rate=rate, **more)  # type: ignore[arg-type]
+
+
+def refused(budget: Budget, spent: SuspensionHistory, *victims: BudgetedWorkload) -> BudgetExhausted:
+    answer = check_budgets([budget], spent, victims, NOON)
+    assert isinstance(answer, BudgetExhausted)
+    return answer
+
+
+def granted(budget: Budget, spent: SuspensionHistory, *victims: BudgetedWorkload) -> bool:
+    return check_budgets([budget], spent, victims, NOON) == WithinBudgets()
+
+
+# ------------------------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize(
+    ("limit", "population", "most"),
+    [
+        pytest.param(Limit(count=3), None, 3, id="a count needs no population"),
+        pytest.param(Limit(share_ratio=0.25), 10, 2, id="25 % of 10 = 2.5, rounded down"),
+        pytest.param(Limit(share_ratio=0.1), 9, 0, id="10 % of 9 is nobody"),
+        pytest.param(Limit(share_ratio=0.29), 100, 29, id="29, though floating point makes 28.999999999999996"),
+        pytest.param(Limit(share_ratio=1.0), 7, 7, id="all"),
+        pytest.param(Limit(count=3, share_ratio=0.5), 4, 2, id="of both the smaller: the share"),
+        pytest.param(Limit(count=3, share_ratio=0.5), 40, 3, id="of both the smaller: the count"),
+        pytest.param(Limit(count=3, share_ratio=0.5), None, None, id="a share of nobody knows how many"),
+    ],
+)
+def test_a_limit_is_a_count_or_a_share_rounded_down(limit: Limit, population: int | None, most: int | None) -> None:
+    assert limit.of(population) == most
+
+
+def test_a_limit_of_nothing_is_none() -> None:
+    with pytest.raises(ValueError, match="needs a count or a share"):
+        Limit()
+
+
+def test_the_worked_example_holds() -> None:
+    budget = hourly(3, 0.25)
+    spent = spending(
+        *gone(member("x"), minutes_ago=50),
+        *gone(member("y"), minutes_ago=20),
+        population={BudgetLocation("team-a", "gpus"): 10},
+    )
+    assert refused(budget, spent, A).until == NOON + minutes(10)
+    assert refused(budget, spent, A, B).until == NOON + minutes(40)
+    assert refused(budget, spent, A, B, C).until is None
+    assert refused(budget, spent, A).words.endswith("; not before 2026-12-01T12:10:00+00:00")
+    assert refused(budget, spent, A, B, C).words == refused(budget, spent, A, B, C).message
+
+
+# ---------------------------------------------------------------------------------------------------- at once, hourly
+
+
+@pytest.mark.parametrize(
+    ("budget", "suspensions", "victims"),
+    [
+        pytest.param(at_once(2), gone(OTHER), [A], id="room for one more"),
+        pytest.param(at_once(1), gone(OTHER, over=True), [A], id="who is back does not count at once"),
+        pytest.param(at_once(1), gone(A), [A], id="who is suspended already takes no more room"),
+        pytest.param(hourly(1), gone(OTHER, minutes_ago=60), [A], id="an hour ago to the second is over"),
+        pytest.param(hourly(1), gone(A, minutes_ago=5, over=True), [A], id="the same workload twice is one"),
+        pytest.param(at_once(0, scope=Scope(namespaces=TEAM_B)), gone(), [A], id="not the victim's namespace"),
+        pytest.param(at_once(1, scope=Scope(namespaces=TEAM_A)), gone(OTHER), [A], id="another namespace's spending"),
+        pytest.param(at_once(1, scope=Scope(each=Each.NAMESPACE)), gone(), [A, OTHER], id="each namespace one"),
+        pytest.param(at_once(0), gone(), [], id="no victims cost nothing"),
+        pytest.param(at_once(share=0.25), gone(OTHER), [A, B], id="3 of 25 % of 12 = 3"),
+        pytest.param(Budget(name="nothing"), gone(OTHER), [A, B, C], id="a budget without a limit"),
+    ],
+)
+def test_victims_for_whom_there_is_room_are_granted(
+    budget: Budget, suspensions: Sequence[Suspension], victims: Sequence[BudgetedWorkload]
+) -> None:
+    assert granted(budget, spending(*suspensions), *victims)
+
+
+@pytest.mark.parametrize(
+    ("budget", "suspensions", "victims", "message"),
+    [
+        pytest.param(
+            at_once(2),
+            gone(OTHER),
+            [A, B],
+            "budget 'at-once': at most 2 suspended at once in the cluster; 1 count already, and 2 would follow",
+            id="one of two would have room: none is granted",
+        ),
+        pytest.param(
+            at_once(share=0.25, scope=Scope(each=Each.NAMESPACE)),
+            gone(B, C),
+            [A, OTHER],
+            "budget 'at-once': at most 2 (25 % of 8) suspended at once in namespace team-a; "
+            "2 count already, and 1 would follow",
+            id="the one namespace has room, the other has not",
+        ),
+        pytest.param(
+            hourly(1),
+            gone(OTHER, over=True),
+            [A],
+            "budget 'hourly': at most 1 suspended within 1h in the cluster; 1 count already, and 1 would follow",
+            id="who came back still counts in its hour",
+        ),
+        pytest.param(
+            hourly(1),
+            gone(OTHER, minutes_ago=-5),
+            [A],
+            "budget 'hourly': at most 1 suspended within 1h in the cluster; 1 count already, and 1 would follow",
+            id="a clock that is ahead of ours gives no room",
+        ),
+        pytest.param(
+            at_once(0, scope=Scope(namespace_selector="team=a")),
+            gone(),
+            [A],
+            "budget 'at-once': at most 0 suspended at once in namespaces with team=a; "
+            "0 count already, and 1 would follow",
+            id="none at all",
+        ),
+    ],
+)
+def test_victims_for_whom_there_is_no_room_are_refused_with_the_numbers(
+    budget: Budget, suspensions: Sequence[Suspension], victims: Sequence[BudgetedWorkload], message: str
+) -> None:
+    assert refused(budget, spending(*suspensions), *victims).message == message
+
+
+def test_of_several_budgets_the_one_that_takes_longest_is_named() -> None:
+    spent = spending(*gone(OTHER))
+    answer = check_budgets([hourly(1), at_once(1), at_once(0)], spent, [A], NOON)
+    assert isinstance(answer, BudgetExhausted)
+    assert (answer.budget, answer.until) == ("at-once", None)
+    assert "at most 1 " in answer.message, "the first of those that time does not help"
+    assert check_budgets([hourly(5), at_once(5)], spent, [A], NOON) == WithinBudgets()
+
+
+def test_of_several_suspensions_of_one_workload_the_last_counts() -> None:
+    for ages in ([50, 20], [20, 50]):
+        twice = [each for age in ages for each in gone(OTHER, minutes_ago=age)]
+        assert refused(hourly(1), spending(*twice), A).until == NOON + minutes(40), "an hour after the one 20 min ago"
+
+
+def test_the_plans_of_one_tick_see_each_other() -> None:
+    spent = spending()
+    assert granted(at_once(1), spent, A)
+    assert not granted(at_once(1), spent.after([A], NOON), B)
+    assert not granted(hourly(1), spent.after([A], NOON), B)
+
+
+# ------------------------------------------------------------------------------------------------------------- hours
+
+OFFICE = Hours(begin=time(9), end=time(17))
+NIGHT = Hours(begin=time(22), end=time(6))
+
+
+def test_outside_of_its_hours_a_limit_does_not_hold() -> None:
+    assert granted(at_once(0, applies_during=(NIGHT,)), spending(), A)
+    limited = refused(at_once(0, applies_during=(OFFICE,)), spending(), A)
+    assert limited.until == NOON + timedelta(hours=5), "17:00: the limit itself would never let it pass"
+    lunch = Hours(begin=time(11, 50), end=time(12, 10))
+    limited = refused(hourly(1, applies_during=(lunch,)), spending(*gone(OTHER)), A)
+    assert limited.until == NOON + minutes(10), "12:10: the limit itself would let it pass at 12:30"
+
+
+def test_outside_of_the_hours_in_which_it_is_allowed_nothing_is_suspended() -> None:
+    nightly = Budget(name="nights", allowed_during=(NIGHT,))
+    closed = refused(nightly, spending(), A)
+    assert closed.message == "budget 'nights': in the cluster it is allowed only 22:00-06:00 UTC"
+    assert closed.until == NOON + timedelta(hours=10), "22:00"
+    assert check_budgets([nightly], spending(), [A], NOON + timedelta(hours=10)) == WithinBudgets()
+
+
+def test_an_hour_and_a_limit_must_both_allow_it() -> None:
+    budget = hourly(1, allowed_during=(Hours(begin=time(12, 15), end=time(13)),))
+    assert refused(budget, spending(*gone(OTHER, minutes_ago=30)), A).until == NOON + minutes(30), "the limit"
+    assert refused(budget, spending(*gone(OTHER, minutes_ago=55)), A).until == NOON + minutes(15), "the hours"
+
+
+# ------------------------------------------------------------------------------------------------------------ in doubt
+
+TYPO = Hours(zone="Europe/Berln")
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "victims", "message"),
+    [
+        pytest.param(
+            at_once(9, applies_during=(TYPO,)),
+            spending(),
+            [A],
+            "time zone 'Europe/Berln' cannot be read; write an IANA name such as 'Europe/Berlin'",
+            id="a time zone of the hours in which it applies",
+        ),
+        pytest.param(
+            Budget(name="at-once", allowed_during=(Hours(), TYPO)),
+            spending(),
+            [A],
+            "time zone 'Europe/Berln' cannot be read; write an IANA name such as 'Europe/Berlin'",
+            id="a time zone of the hours in which it is allowed",
+        ),
+        pytest.param(
+            at_once(9, scope=Scope(namespace_selector="team in a")),
+            spending(),
+            [A],
+            "'team in a' is not a label requirement; write 'key=value', 'key in (a,b)', 'key' or '!key'",
+            id="a selector",
+        ),
+        pytest.param(
+            at_once(share=1.0),
+            spending(population=None),
+            [A],
+            "at most 100 % of the GPU workloads suspended at once in the cluster; their number is unknown",
+            id="a share of nobody knows how many",
+        ),
+        pytest.param(
+            at_once(9, scope=Scope(cluster_queues=frozenset({"gpus"}))),
+            spending(),
+            [A, member("b", cluster_queue=None)],
+            "it is unknown whether team-a/b is in ClusterQueue gpus",
+            id="the ClusterQueue of a victim",
+        ),
+        pytest.param(
+            at_once(9, scope=Scope(namespace_selector="team")),
+            spending(),
+            [member("a", "new")],
+            "it is unknown whether new/a is in namespaces with team",
+            id="the labels of a victim's namespace",
+        ),
+        pytest.param(
+            at_once(9),
+            spending(doubt="ScalableWorkloads have not been listed yet"),
+            [A],
+            "ScalableWorkloads have not been listed yet",
+            id="what was suspended",
+        ),
+    ],
+)
+def test_what_is_not_known_refuses(
+    budget: Budget, spent: SuspensionHistory, victims: list[BudgetedWorkload], message: str
+) -> None:
+    answer = refused(budget, spent, *victims)
+    assert (answer.message, answer.until) == (f"budget 'at-once': {message}", None)
+
+
+def test_what_might_be_covered_counts_and_what_might_be_there_does_not() -> None:
+    queue = Scope(cluster_queues=frozenset({"gpus"}))
+    lost = gone(member("lost", cluster_queue=None))
+    assert not granted(at_once(1, scope=queue), spending(*lost), A)
+    each = Scope(each=Each.CLUSTER_QUEUE)
+    assert not granted(at_once(1, scope=each), spending(*lost), A), "it may be any queue's"
+    assert granted(at_once(1, scope=queue), spending(*gone(member("deployment", cluster_queue=""))), A)
+    unsure = spending(population={BudgetLocation("team-a", "gpus"): 2, BudgetLocation("team-a"): 8})
+    assert not granted(at_once(share=0.25, scope=queue), unsure, A), "25 % of the 2 that are sure is nobody"
+
+
+def test_a_suspension_of_nobody_knows_when_is_recent_for_good() -> None:
+    spent = spending(*gone(OTHER, minutes_ago=None, over=True))
+    assert refused(hourly(1), spent, A).until is None
+    assert granted(at_once(1), spent, A), "it has come back"
+
+
+# ---------------------------------------------------------------------------------------------------------------- laws
+
+MEMBERS = [member(f"w{n}", f"team-{n % 2}", f"queue-{n % 3}") for n in range(8)]
+ALL = {each.place: sum(other.place == each.place for other in MEMBERS) for each in MEMBERS}
+WINDOWS = st.just(()) | st.tuples(
+    st.builds(Hours, begin=st.integers(0, 23).map(time), end=st.integers(0, 23).map(time))
+)
+LIMITS = st.builds(Limit, count=st.integers(0, 5)) | st.builds(
+    Limit, count=st.none() | st.integers(0, 5), share_ratio=st.floats(0.05, 1)
+)
+SCOPES = st.builds(
+    Scope,
+    namespaces=st.sampled_from([frozenset(), frozenset({"team-0"})]),
+    cluster_queues=st.sampled_from([frozenset(), frozenset({"queue-0", "queue-1"})]),
+    each=st.none() | st.sampled_from(Each),
+)
+BUDGETS = st.lists(
+    st.builds(
+        Budget,
+        name=st.just("any"),
+        scope=SCOPES,
+        at_once=st.none() | LIMITS,
+        rate=st.none() | st.builds(Rate, limit=LIMITS, period=st.integers(1, 12).map(lambda n: n * HOUR)),
+        applies_during=WINDOWS,
+        allowed_during=WINDOWS,
+    ),
+    max_size=3,
+)
+VICTIMS = st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=4, unique=True)
+SUSPENSIONS = st.lists(
+    st.builds(
+        Suspension,
+        member=st.sampled_from(MEMBERS),
+        at=st.none() | st.integers(-12, 1).map(lambda n: NOON + n * HOUR),
+        is_over=st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+def spent_of(suspensions: Sequence[Suspension]) -> SuspensionHistory:
+    return SuspensionHistory(suspensions=tuple(suspensions), population=ALL)
+
+
+@given(budgets=BUDGETS, suspensions=SUSPENSIONS, victims=VICTIMS, data=st.data())
+def test_the_order_of_victims_and_of_what_was_spent_is_irrelevant(
+    budgets: list[Budget], suspensions: list[Suspension], victims: list[BudgetedWorkload], data: st.DataObject
+) -> None:
+    other_victims, other_suspensions = data.draw(st.permutations(victims)), data.draw(st.permutations(suspensions))
+    answer = check_budgets(budgets, spent_of(suspensions), victims, NOON)
+    assert check_budgets(budgets, spent_of(other_suspensions), other_victims, NOON) == answer
+
+
+@given(budgets=BUDGETS, suspensions=SUSPENSIONS, questions=st.lists(VICTIMS, max_size=3))
+@settings(max_examples=50)
+def test_what_was_asked_before_changes_no_answer(
+    budgets: list[Budget], suspensions: list[Suspension], questions: list[list[BudgetedWorkload]]
+) -> None:
+    books = BudgetEvaluation(budgets, spent_of(suspensions), NOON)
+    for victims in questions:
+        assert books.admits(victims) == check_budgets(budgets, spent_of(suspensions), victims, NOON)
+
+
+@given(budgets=BUDGETS, suspensions=SUSPENSIONS, more=SUSPENSIONS, victims=VICTIMS)
+def test_more_spending_never_admits_more(
+    budgets: list[Budget], suspensions: list[Suspension], more: list[Suspension], victims: list[BudgetedWorkload]
+) -> None:
+    if check_budgets(budgets, spent_of([*suspensions, *more]), victims, NOON) == WithinBudgets():
+        assert check_budgets(budgets, spent_of(suspensions), victims, NOON) == WithinBudgets()
+
+
+@given(budgets=BUDGETS, suspensions=SUSPENSIONS, victims=VICTIMS)
+def test_fewer_victims_are_never_admitted_less(
+    budgets: list[Budget], suspensions: list[Suspension], victims: list[BudgetedWorkload]
+) -> None:
+    if check_budgets(budgets, spent_of(suspensions), victims, NOON) == WithinBudgets():
+        assert check_budgets(budgets, spent_of(suspensions), victims[1:], NOON) == WithinBudgets()
+
+
+@given(budgets=BUDGETS, suspensions=SUSPENSIONS, victims=VICTIMS)
+def test_before_the_time_that_is_named_nothing_is_admitted(
+    budgets: list[Budget], suspensions: list[Suspension], victims: list[BudgetedWorkload]
+) -> None:
+    answer = check_budgets(budgets, spent_of(suspensions), victims, NOON)
+    until = answer.until if isinstance(answer, BudgetExhausted) else NOON
+    assert until is None or until > NOON or answer == WithinBudgets()
+    for hours in range(48):
+        then = NOON + hours * HOUR / 2
+        if isinstance(answer, BudgetExhausted) and (until is None or then < until):
+            assert check_budgets(budgets, spent_of(suspensions), victims, then) != WithinBudgets()
+
+
+# A history: plans that are carried out if they are admitted, workloads that come back, and time that passes.
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["plan", "plan", "wake"]), VICTIMS, st.integers(0, 90).map(minutes)), max_size=25
+)
+
+
+@given(budgets=BUDGETS, steps=STEPS)
+@settings(max_examples=150)
+def test_whatever_happens_no_budget_is_ever_exceeded(
+    budgets: list[Budget], steps: list[tuple[str, list[BudgetedWorkload], timedelta]]
+) -> None:
+    """Counted anew from everything that ever happened, though `check_budgets` sees no more than each one's last
+    suspension."""
+    now, log, asleep = NOON, list[tuple[BudgetedWorkload, datetime]](), set[BudgetedWorkload]()
+    for verb, members, pause in steps:
+        now += pause
+        if verb == "wake":
+            asleep -= set(members)
+            continue
+        last = dict(log)
+        seen = [Suspension(member=each, at=at, is_over=each not in asleep) for each, at in last.items()]
+        if check_budgets(budgets, spent_of(seen), members, now) == WithinBudgets():
+            log += [(each, now) for each in members]
+            asleep |= set(members)
+            for budget in budgets:
+                assert_kept(budget, log, asleep, members, now)
+
+
+def assert_kept(
+    budget: Budget,
+    log: list[tuple[BudgetedWorkload, datetime]],
+    asleep: set[BudgetedWorkload],
+    victims: list[BudgetedWorkload],
+    now: datetime,
+) -> None:
+    for group in groups(budget.scope):
+        if not group.intersection(victims):
+            continue
+        assert not budget.allowed_during or is_open(budget.allowed_during, now)
+        if budget.applies_during and not is_open(budget.applies_during, now):
+            continue
+        if budget.at_once:
+            assert len(asleep & group) <= most(budget.at_once, group)
+        if budget.rate:
+            recent = {each for each, at in log if now - at < budget.rate.period}
+            assert len(recent & group) <= most(budget.rate.limit, group)
+
+
+def groups(scope: Scope) -> list[set[BudgetedWorkload]]:
+    covered = {
+        each
+        for each in MEMBERS
+        if each.namespace in (scope.namespaces or {each.namespace})
+        and each.cluster_queue in (scope.cluster_queues or {each.cluster_queue})
+    }
+    match scope.each:
+        case None:
+            return [covered]
+        case Each.NAMESPACE:
+            return [{m for m in covered if m.namespace == name} for name in ("team-0", "team-1")]
+        case Each.CLUSTER_QUEUE:
+            return [{m for m in covered if m.cluster_queue == f"queue-{n}"} for n in range(3)]
+
+
+def most(limit: Limit, group: set[BudgetedWorkload]) -> float:
+    share = float("inf") if limit.share_ratio is None else limit.share_ratio * len(group) + 1e-9
+    return share if limit.count is None else min(share, limit.count)

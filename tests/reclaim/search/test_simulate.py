@@ -1,0 +1,245 @@
+"""When a set of victims is accepted: the gang gets in, stays, fits the nodes, and nobody else pays for it."""
+
+from dataclasses import replace
+
+import pytest
+from quota_builders import cluster_queue, cohort, holding, pod_set, preempting, workload
+from reclaim_builders import candidate, nodes_with, request
+
+from scaler.kube.scheduling import ANYWHERE
+from scaler.placement.allocations import BoundPod
+from scaler.placement.capacity import capacity_of
+from scaler.placement.node_index import NodeInfo
+from scaler.quota.model import PreemptionPolicy, QueueingStrategy
+from scaler.reclaim.search.quota_problem import plan_reclaim, revalidate
+from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanRequest, ReclaimPlan
+
+LOWER = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
+
+
+def planned(given: PlanRequest) -> ReclaimPlan:
+    found = plan_reclaim(given)
+    assert isinstance(found, ReclaimPlan), found
+    return found
+
+
+def names(plan: ReclaimPlan) -> set[str]:
+    return {each.workload.removeprefix("team/") for each in plan.victims}
+
+
+# --------------------------------------------------------------------------------------------- what happens in any case
+
+
+def test_what_kueue_frees_in_any_case_counts_for_the_gang() -> None:
+    """In any case Kueue preempts low (6) for high (4), and 2 are left over; with the idle 2 the gang (4) fits."""
+    low, idle = holding("low", gpus=6, queue="b", priority=-5), holding("idle", gpus=2, queue="b")
+    high, large = workload("high", gpus=4, queue="b", priority=5), workload("large", gpus=9, queue="b", priority=9)
+    queues = [
+        cluster_queue("a", gpus=0, cohort="co"),
+        cluster_queue("b", gpus=8, cohort="co", preemption=LOWER),
+    ]
+    gang = workload(gpus=4)
+    plan = planned(request(gang, queues, [low, idle, high, large], [candidate(idle)]))
+    # The first head of b does not fit, and the gang is set aside in the same cycle: it comes back when low is gone.
+    assert names(plan) == {"idle"}
+    assert plan.others == (high.key,)
+
+
+def test_what_kueue_frees_in_any_case_is_free_on_its_nodes_too() -> None:
+    low, idle = holding("low", gpus=6, priority=-5), holding("idle", gpus=2)
+    high, gang = workload("high", gpus=4, priority=5), workload(gpus=4)
+    queue = cluster_queue("a", gpus=8, preemption=LOWER)
+    nodes = nodes_with({"n1": 8}, {"n1": {low: 6, idle: 2}})
+    assert names(planned(request(gang, [queue], [low, idle, high], [candidate(idle)], capacity=nodes))) == {"idle"}
+
+
+def test_quota_whose_eviction_is_under_way_counts_as_free() -> None:
+    evicted, idle = holding("evicted", gpus=2, evicted=True, priority=-1), holding("idle", gpus=2)
+    nodes = nodes_with({"n1": 4}, {"n1": {evicted: 2, idle: 2}})
+    given = request(workload(gpus=4), [cluster_queue("a", gpus=4)], [evicted, idle], [candidate(idle)], capacity=nodes)
+    assert names(planned(given)) == {"idle"}
+
+
+def test_pods_that_are_ending_leave_room() -> None:
+    idle = holding("idle", gpus=4)
+    node = NodeInfo(name="n1", labels={"flavor": "default"}, allocatable={"nvidia.com/gpu": 8, "pods": 110})
+    requests = {"nvidia.com/gpu": 4, "pods": 1}
+    pods = [
+        BoundPod(pod="a", node="n1", workload=idle.key, requests=requests),
+        BoundPod(pod="b", node="n1", workload="team/gone", requests=requests, terminating=True),
+    ]
+    given = request(
+        workload(gpus=8), [cluster_queue("a", gpus=8)], [idle], [candidate(idle)], capacity=capacity_of([node], pods)
+    )
+    assert names(planned(given)) == {"idle"}
+
+
+# --------------------------------------------------------------------------------------------------------- who is first
+
+
+def test_all_before_the_gang_in_a_strict_queue_are_served_too() -> None:
+    idle = [holding(f"idle-{i}", gpus=2) for i in range(4)]
+    ahead = [workload(f"ahead-{i}", gpus=2) for i in range(2)]
+    strict = cluster_queue("a", gpus=8, strategy=QueueingStrategy.STRICT_FIFO)
+    given = request(workload(gpus=2), [strict], [*idle, *ahead], [candidate(each) for each in idle])
+    plan = planned(given)
+    # 2 for the gang and 2 for each of those before it: three of the four, whatever they cost.
+    assert len(plan.victims) == 3
+    assert plan.is_exact
+    assert set(plan.others) == {each.key for each in ahead}
+
+
+def test_one_that_gets_in_first_and_has_no_room_itself_takes_none_from_the_gang() -> None:
+    idle, busy = [holding(f"idle-{i}", gpus=2) for i in range(2)], [holding(f"busy-{i}", gpus=2) for i in range(2)]
+    nodes = nodes_with({"n0": 4, "n1": 4}, {f"n{i}": {idle[i]: 2, busy[i]: 2} for i in range(2)})
+    # A pod of 4 has no room on two nodes with 2 free each, but Kueue admits it.
+    first = workload("first", pod_sets=(pod_set(gpus=4),), priority=5)
+    queue = cluster_queue("a", gpus=10)
+    given = request(
+        workload(gpus=2), [queue], [*idle, *busy, first], [candidate(each) for each in idle], capacity=nodes
+    )
+    # 2 free + 2 + 2 idle are just enough quota for both.
+    plan = planned(given)
+    assert names(plan) == {"idle-0", "idle-1"}
+    assert plan.placement is not None
+    assert plan.others == (first.key,)
+
+
+def test_one_that_gets_in_first_and_takes_the_nodes_is_seen() -> None:
+    idle = holding("idle", gpus=4)
+    first, gang = workload("first", gpus=4, priority=5), workload(gpus=4)
+    nodes = nodes_with({"n0": 4}, {"n0": {idle: 4}})
+    found = plan_reclaim(request(gang, [cluster_queue("a", gpus=8)], [idle, first], [candidate(idle)], capacity=nodes))
+    assert isinstance(found, NoPlan)
+    assert found.why is NoPlanReason.PLACEMENT_IMPOSSIBLE
+    assert "beside team/first, which are admitted first" in found.message
+
+
+# ------------------------------------------------------------------------------------------------- pods that keep apart
+
+APART = replace(ANYWHERE, apart=("port TCP/29500",))
+
+
+def test_pods_that_keep_apart_need_a_node_each() -> None:
+    """With big gone quota and n0 have room for both pods of 2, but not for one beside the other."""
+    big, small = holding("big", gpus=4), holding("small", gpus=2)
+    nodes = nodes_with({"n0": 4, "n1": 2}, {"n0": {big: 4}, "n1": {small: 2}})
+    queue, idle = cluster_queue("a", gpus=6), [candidate(big, cost=1), candidate(small, cost=5)]
+    together = workload(pod_sets=(pod_set(pods=2, gpus=2),))
+    assert names(planned(request(together, [queue], [big, small], idle, capacity=nodes))) == {"big"}
+    apart = workload(pod_sets=(pod_set(pods=2, gpus=2, nodes=APART),))
+    assert names(planned(request(apart, [queue], [big, small], idle, capacity=nodes))) == {"big", "small"}
+
+
+@pytest.mark.parametrize(
+    ("keeper", "victims"),
+    [("busy", None), ("idle", {"idle"}), ("leaving", {"idle"})],
+    ids=["of one that stays", "of the victim", "of one that goes anyway"],
+)
+def test_a_pod_that_keeps_others_away_does_so_until_it_is_gone(keeper: str, victims: set[str] | None) -> None:
+    """idle holds 2 of the node's 6 GPUs, busy 2 and leaving 2; the gang needs 4, and is kept away by one of them."""
+    held = {name: holding(name, gpus=2) for name in ("busy", "idle", "leaving")}
+    found = plan_reclaim(
+        request(
+            workload(pod_sets=(pod_set(gpus=4, nodes=APART),)),
+            [cluster_queue("a", gpus=6)],
+            held.values(),
+            [candidate(held["idle"])],
+            leaving=[held["leaving"].key],
+            capacity=nodes_with({"n0": 6}, {"n0": dict.fromkeys(held.values(), 2)}),
+            marked={"port TCP/29500": {held[keeper].key: frozenset({"n0"})}},
+        )
+    )
+    if victims is not None:
+        assert isinstance(found, ReclaimPlan)
+        assert names(found) == victims
+    else:
+        assert isinstance(found, NoPlan)
+        assert found.why is NoPlanReason.PLACEMENT_IMPOSSIBLE
+
+
+# ------------------------------------------------------------------------------------------------------ the candidates
+
+
+def test_two_names_of_one_workload_are_one_candidate() -> None:
+    idle = holding("idle", gpus=4)
+    cheap, dear = candidate(idle, cost=1), replace(candidate(idle, cost=9), name="team/another-name")
+    plan = planned(request(workload(gpus=4), [cluster_queue("a", gpus=4)], [idle], [dear, cheap]))
+    assert plan.victims == (cheap,)
+
+
+def test_a_candidate_that_holds_nothing_here_any_more_is_passed_over() -> None:
+    idle, gone = holding("idle", gpus=4), holding("gone", gpus=4)
+    given = request(workload(gpus=4), [cluster_queue("a", gpus=4)], [idle], [candidate(gone, cost=1), candidate(idle)])
+    assert names(planned(given)) == {"idle"}
+
+
+# -------------------------------------------------------------------------------------------------- does it still hold?
+
+
+def test_a_plan_holds_until_something_has_changed() -> None:
+    idle, other = holding("idle", gpus=4), holding("other", gpus=4)
+    queue, gang = cluster_queue("a", gpus=8), workload(gpus=6)
+    given = request(gang, [queue], [idle, other], [candidate(idle), candidate(other)])
+    victims = planned(given).victims
+    assert len(victims) == 2
+    assert revalidate(request(gang, [queue], [idle, other]), victims) == ""
+    thief = workload("thief", gpus=4, priority=7)
+    assert "what is freed would go to team/thief first" in revalidate(
+        request(gang, [queue], [idle, other, thief]), victims
+    )
+
+
+@pytest.mark.parametrize(
+    ("quota", "left", "why"),
+    [
+        (16, ("idle", "other"), "the gang fits without suspending any workload"),
+        (12, ("idle", "other"), "the gang fits without team/scale-idle, too"),
+        (8, ("idle",), ""),
+        (6, (), "the gang fits without suspending any workload"),
+        (5, (), "NotEnoughIdle"),
+    ],
+)
+def test_a_plan_that_takes_more_than_is_needed_by_now_does_not_hold(
+    quota: int, left: tuple[str, ...], why: str
+) -> None:
+    """The gang needs 6, each victim holds 4; `left` are those of them that still hold quota."""
+    victims = [holding(name, gpus=4) for name in ("idle", "other")]
+    there = [each for each in victims if each.name in left]
+    now = request(workload(gpus=6), [cluster_queue("a", gpus=quota)], there)
+    found = revalidate(now, [candidate(each) for each in victims])
+    assert found.startswith(why) if why else not found
+
+
+def test_a_plan_for_a_gang_that_cannot_get_in_any_more_does_not_hold() -> None:
+    idle = holding("idle", gpus=4)
+    now = request(workload(gpus=4), [cluster_queue("a", gpus=4, inactive_because="FlavorNotFound")], [idle])
+    assert revalidate(now, [candidate(idle)]) == "QueueStopped: ClusterQueue a admits nothing: FlavorNotFound"
+
+
+# ------------------------------------------------------------------------------------------------------------- cautions
+
+
+def test_a_plan_that_kueue_is_about_to_make_void_says_so() -> None:
+    """4 are free, and small is about to take them; from then on 4 idle ones are too few for the gang (8)."""
+    idle, small = holding("idle", gpus=4), workload("small", gpus=4, priority=-1)
+    plan = planned(request(workload(gpus=8), [cluster_queue("a", gpus=8)], [idle, small], [candidate(idle)]))
+    (caution,) = (each for each in plan.cautions if each.reason == "Unsettled")
+    assert "admit team/small" in caution.message
+
+
+def test_a_plan_that_will_do_later_too_needs_no_such_caution() -> None:
+    idle, small = holding("idle", gpus=4, queue="b"), workload("small", gpus=1, priority=-1)
+    queues = [cluster_queue("a", gpus=5, cohort="co"), cluster_queue("b", gpus=4, cohort="co")]
+    plan = planned(request(workload(gpus=8), queues, [idle, small], [candidate(idle)], cohorts=[cohort("co")]))
+    assert "Unsettled" not in [each.reason for each in plan.cautions]
+
+
+def test_a_gang_that_would_start_with_fewer_pods_says_with_how_many() -> None:
+    """Of 8 GPUs 3 are free, and 5 when idle is gone: two pods of 2, of three, and two are enough to start."""
+    idle, busy = holding("idle", gpus=2), holding("busy", gpus=3)
+    gang = workload(pod_sets=(pod_set("workers", pods=3, gpus=2, min_count=2),))
+    plan = planned(request(gang, [cluster_queue("a", gpus=8)], [idle, busy], [candidate(idle)]))
+    assert [each.count for each in plan.assignments] == [2]
+    (caution,) = (each for each in plan.cautions if each.reason == "PartialAdmission")
+    assert caution.message == "it starts with 2 of 3 pods of PodSet workers"

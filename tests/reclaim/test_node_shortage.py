@@ -1,0 +1,296 @@
+"""Gangs that have quota and lack nodes: who is suspended for them, when, and when nobody is."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from reclaim.node_shortage_world import CHECK, NodesWorld
+from reclaim.reclaim_world import PressureWorld
+
+from scaler.decision.grants import Seeks
+from scaler.quota.model import QuotaWorkload
+from scaler.reclaim.controller import ReclaimReport
+from scaler.reclaim.planner import PlanningSnapshot
+from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
+
+
+def town(**options: Any) -> NodesWorld:
+    """n1 is held by two idle halves, n2 by somebody who works. A gang of two pods of 4 fits neither; n3 takes one."""
+    world = NodesWorld({"n1": 4, "n2": 4, "n3": 4}, **options)
+    world.runs("a", gpus=2, on="n1")
+    world.runs("b", gpus=2, on="n1")
+    world.runs("busy", gpus=4, on="n2")
+    world.works("busy")
+    return world
+
+
+async def test_idle_workloads_go_together_for_a_gang_that_has_quota_and_lacks_a_node() -> None:
+    world = town()
+    await world.passes(minutes=4)
+    assert all(world.is_untouched(name) for name in ("a", "b"))
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=5, until=lambda: world.has_grant("a"))
+    grant = world.scalable("a").status.grant
+    assert grant is not None
+    assert (grant.seeks, grant.check, sorted(grant.victims)) == ("Nodes", CHECK, ["demo/a", "demo/b"])
+    assert world.is_held_back("gang")
+    await world.passes(minutes=10, until=lambda: world.is_admitted("gang"))
+    await world.passes(minutes=2)
+    assert world.is_admitted("gang")
+    assert all(world.is_suspended(name) and not world.has_grant(name) for name in ("a", "b"))
+    assert sorted(world.deactivated) == ["a", "b"]
+    assert {world.stage(name) for name in ("a", "b")} == {"Admitted"}
+    assert world.is_untouched("busy")
+
+
+async def test_a_gate_that_has_said_nothing_for_long_is_not_believed() -> None:
+    world = town()
+    world.waits("gang", pods=2, gpus=4)
+    await world.kueue()
+    nodes = world.pressure.nodes
+    assert nodes.lacking(world.now + timedelta(seconds=60))
+    assert not nodes.lacking(world.now + timedelta(seconds=61))
+
+
+async def looked(world: NodesWorld, name: str = "gang") -> tuple[PlanningSnapshot, QuotaWorkload]:
+    await world.judged()
+    await world.kueue()
+    sight = world.pressure.planning.look(world.now)
+    assert isinstance(sight, PlanningSnapshot)
+    gang = sight.snapshot.workload(f"demo/{name}")
+    assert gang is not None
+    return sight, gang
+
+
+async def test_what_is_known_of_a_gang_is_asked_anew_when_it_lacks_nodes_another_time() -> None:
+    world = town()
+    world.waits("gang", pods=2, gpus=4)
+    sight, gang = await looked(world)
+    nodes = world.pressure.nodes
+    assert world.reclaim_answers.is_pending(gang.uid, world.now)
+    assert isinstance(await nodes.plan(sight, gang, ()), NoPlan)
+    assert not world.reclaim_answers.is_pending(gang.uid, world.now), "no idle workload serves it"
+    world.nodes["n4"] = 4
+    await looked(world)
+    assert not nodes.lacking(world.now)
+    assert world.reclaim_answers.is_pending(gang.uid, world.now)
+
+
+async def test_for_a_gang_that_cannot_be_foreseen_nobody_is_suspended() -> None:
+    world = town()
+    world.waits("gang", pods=2, gpus=4)
+    sight, gang = await looked(world)
+    found = await world.pressure.nodes.plan(sight, replace(gang, opaque_because="topology"), sight.candidates)
+    assert isinstance(found, NoPlan)
+    assert (found.why, found.message) == (NoPlanReason.UNFORESEEABLE, "cannot be foreseen: topology")
+    assert isinstance(await world.pressure.nodes.plan(sight, gang, sight.candidates), ReclaimPlan)
+
+
+async def test_who_has_quota_comes_first_and_nobody_is_taken_for_two() -> None:
+    """All quota is held, of 16 GPUs. With a and b gone `gang` has its node, or `poor` its quota: one plan is made."""
+    world = town(quota=16)
+    world.waits("gang", pods=2, gpus=4)
+    await world.kueue()
+    world.waits("poor", gpus=4)
+    seen: list[ReclaimReport] = []
+    world.pressure.observe = seen.append
+    await world.passes(minutes=5, until=lambda: world.has_grant("a"))
+    first = next(each for each in seen if each.made)
+    assert [(each.gang, each.seeks) for each in first.made] == [("demo/gang", Seeks.NODES)]
+    assert [each.gang for each in first.refused] == ["demo/poor"]
+
+
+async def test_a_victim_that_works_before_all_are_at_zero_costs_nobody_anything() -> None:
+    world = town()
+    world.slow.add("b")
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=8, until=lambda: world.replicas("a") == 0)
+    world.works("b")
+    await world.passes(minutes=5)
+    assert world.deactivated == []
+    assert all(world.replicas(name) == 1 and not world.has_grant(name) for name in ("a", "b"))
+    assert world.is_held_back("gang")
+
+
+async def test_room_that_comes_before_the_commit_spares_the_victims() -> None:
+    world = town()
+    world.slow.add("b")
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=8, until=lambda: world.replicas("a") == 0)
+    world.nodes["n4"] = 4
+    world.slow.clear()
+    await world.passes(minutes=5)
+    assert world.is_admitted("gang")
+    assert world.deactivated == []
+
+
+async def test_nobody_goes_for_a_gang_that_awaits_nodes_or_whose_policy_spares_the_idle() -> None:
+    for mark in ("coming", "spared"):
+        world = town()
+        getattr(world, mark).add("gang")
+        world.waits("gang", pods=2, gpus=4)
+        await world.passes(minutes=5)
+        assert all(world.is_untouched(name) for name in ("a", "b"))
+        getattr(world, mark).clear()
+        await world.passes(minutes=10)
+        assert world.is_admitted("gang")
+
+
+async def test_where_nodes_are_not_seen_nothing_is_planned_and_nothing_that_was_begun_is_carried_out() -> None:
+    world = town()
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=5, until=lambda: world.has_grant("a"))
+    world.gate.blind = "nodes are hidden"
+    await world.passes(minutes=5)
+    assert world.deactivated == []
+    await world.passes(minutes=15)
+    assert all(world.replicas(name) == 1 and not world.has_grant(name) for name in ("a", "b"))
+    await world.passes(minutes=5)
+    assert not world.has_grant("a")
+    world.gate.blind = ""
+    await world.passes(minutes=10)
+    assert world.is_admitted("gang")
+
+
+async def test_a_gang_that_loses_its_quota_gets_nobody_suspended() -> None:
+    world = town()
+    world.slow |= {"a", "b"}
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=5, until=lambda: world.has_grant("a"))
+    world.has_quota(1)
+    world.preempts("gang")
+    await world.passes(minutes=2)
+    assert not world.has_grant("a")
+    assert world.deactivated == []
+
+
+async def test_whoever_takes_the_node_meanwhile_leaves_nobody_suspended_for_nothing() -> None:
+    """A pod that Kueue does not know of takes a part of n1 when a and b end. They come back at once."""
+    world = town()
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=10, until=lambda: len(world.deactivated) == 2)
+    world.starts("stranger", "n1", 2)
+    await world.passes(minutes=2)
+    assert world.is_held_back("gang")
+    assert all(world.is_active(name) and not world.has_grant(name) for name in ("a", "b"))
+    assert "FreedNodesTaken" in next(text for *_, reason, text in world.events.told if reason == "ReclaimCancelled")
+
+
+@pytest.mark.parametrize("with_other", [True, False])
+async def test_a_victim_that_is_woken_after_the_commit_is_replaced_or_ends_the_plan(with_other: bool) -> None:
+    """The other one is dearer by a GPU, and would do alone."""
+    world = town()
+    if with_other:
+        world.nodes["n4"] = 5
+        world.runs("c", gpus=5, on="n4")
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=10, until=lambda: len(world.deactivated) == 2)
+    assert sorted(world.deactivated) == ["a", "b"]
+    world.scales("a", 1)
+    await world.passes(minutes=2)
+    assert world.is_active("a")
+    assert world.is_active("b") != with_other
+    await world.passes(minutes=1 if with_other else 0)
+    assert world.is_admitted("gang") == with_other
+    assert world.deactivated == ["a", "b", *(["c"] if with_other else [])]
+
+
+@pytest.mark.parametrize("is_coming", [True, False])
+async def test_with_provisioning_a_part_is_kept_only_while_nodes_come_for_the_rest(is_coming: bool) -> None:
+    """Three pods of 4 where one fits: a and b make place for one more, and a node comes for the third, half an hour
+    later. Without word of that node they come back after their time, and are left alone for ever longer."""
+    world = town(provisions=True, grant_for=timedelta(minutes=5))
+    world.waits("gang", pods=3, gpus=4)
+    await world.passes(minutes=10, until=lambda: len(world.deactivated) == 2)
+    world.coming |= {"gang"} if is_coming else set()
+    await world.passes(minutes=7)
+    assert [world.is_suspended(name) for name in ("a", "b")] == [is_coming, is_coming]
+    await world.passes(minutes=53)
+    assert len(world.deactivated) == (2 if is_coming else 8)  # again 5, 10 and 20 minutes after their return
+    world.nodes["n4"] = 4
+    world.coming.clear()
+    await world.passes(minutes=1, until=lambda: world.is_admitted("gang"))
+    assert world.is_admitted("gang") or not is_coming
+
+
+async def test_without_provisioning_nobody_goes_for_a_part() -> None:
+    world = town()
+    world.waits("gang", pods=3, gpus=4)
+    await world.passes(minutes=5)
+    assert all(world.is_untouched(name) for name in ("a", "b"))
+    assert world.events.reasons("gang") == ["NotEnoughIdle"]
+
+
+async def test_another_leader_goes_on_with_a_plan_for_nodes() -> None:
+    world = town()
+    world.slow.add("b")
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=8, until=lambda: world.replicas("a") == 0)
+    world.another_leads()
+    world.slow.clear()
+    await world.passes(minutes=5)
+    assert world.is_admitted("gang")
+    assert sorted(world.deactivated) == ["a", "b"]
+
+
+async def test_one_plan_for_nodes_at_a_time_and_no_candidate_in_two() -> None:
+    """Two gangs lack a node each, and a third one lacks quota; x and y hold a node each. x is taken for the first gang,
+    y for the second one after that, and for quota neither of them meanwhile."""
+    world = NodesWorld({"n1": 8, "n2": 8}, quota=32)
+    world.runs("x", gpus=8, on="n1")
+    world.runs("y", gpus=8, on="n2")
+    world.slow |= {"x", "y"}
+    world.waits("first", pods=1, gpus=8)
+    await world.passes(minutes=0.5)
+    world.waits("second", pods=1, gpus=8)
+    await world.passes(minutes=5)
+    granted = [name for name in ("x", "y") if world.has_grant(name)]
+    assert len(granted) == 1
+    world.waits("third", gpus=8)
+    await world.passes(minutes=2)
+    plans = {name: world.scalable(name).status.grant for name in ("x", "y")}
+    assert [grant and (grant.seeks, grant.workload) for grant in plans.values()].count(("Nodes", "demo/first")) == 1
+    world.slow.clear()
+    await world.passes(minutes=10)
+    assert world.is_admitted("first")
+
+
+# ------------------------------------------------------------------------------------------- before nodes are asked for
+
+
+async def test_nodes_are_asked_for_once_it_is_known_that_idle_gpus_do_not_serve() -> None:
+    world = NodesWorld({"n1": 4}, provisions=True)
+    world.runs("busy", gpus=4, on="n1")
+    world.works("busy")
+    world.waits("gang", pods=1, gpus=4)
+    await world.judged()
+    await world.kueue()
+    uid = world.view.filing.snapshot.workload("demo/gang").uid  # type: ignore[union-attr]
+    woken: list[str] = []
+    world.reclaim_answers.subscribe(lambda: woken.append("woken"))
+    assert world.reclaim_answers.is_pending(uid, world.now)
+    outlook = await world.planned()
+    [found] = [each for each in outlook.refused if each.gang == "demo/gang"]
+    assert found.why is NoPlanReason.NOT_ENOUGH_IDLE
+    assert not world.reclaim_answers.is_pending(uid, world.now)
+    assert woken == ["woken"]
+
+
+async def test_a_gang_that_backs_off_after_a_plan_that_failed_does_not_keep_nodes_from_being_requested() -> None:
+    world = town(provisions=True)
+    world.waits("gang", pods=2, gpus=4)
+    _, gang = await looked(world)
+    world.pressure.backoff.back_off(gang.uid, Seeks.NODES, world.now)
+    assert world.reclaim_answers.is_pending(gang.uid, world.now)
+    await world.planned()
+    assert not world.reclaim_answers.is_pending(gang.uid, world.now)
+
+
+async def test_without_a_gate_no_plans_for_nodes_are_made() -> None:
+    world = PressureWorld(8)
+    world.runs("a")
+    await world.passes(minutes=4)
+    outlook = await world.planned()
+    assert not [each for each in (*outlook.made, *outlook.refused) if isinstance(each, ReclaimPlan | NoPlan)]
+    assert world.is_untouched("a")

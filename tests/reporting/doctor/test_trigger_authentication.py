@@ -1,0 +1,189 @@
+"""How KEDA calls, read from what it reads itself in the embedded Kubernetes API."""
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.manifests import Applier, objects_in
+
+from scaler.app.packaged import packaged
+from scaler.keda.call_credentials import CallCredentials
+from scaler.kube.api_requests import ApiCall
+from scaler.kube.objects.keda import ScaledObjectSettings
+from scaler.kube.transport import KubeTransport
+from scaler.reporting.doctor.tls_findings import tls_findings
+from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger, TriggerAuthenticationReader
+
+Json = dict[str, Any]
+
+CRDS = Path(__file__).parent.parent.parent / "example_crds.yaml"
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+PEM = {"ca.crt": b"authority", "tls.crt": b"certificate", "tls.key": b"key"}
+PARAMETERS = {"caCert": "ca.crt", "tlsClientCert": "tls.crt", "tlsClientKey": "tls.key"}
+WHOLE = CallCredentials(encrypted=True, authorities_pem=b"authority", certificate_pem=b"certificate", key_pem=b"key")
+
+
+class Cluster:
+    def __init__(self, api: KubeApi, transport: KubeTransport, calls: list[ApiCall]) -> None:
+        self.api = api
+        self.calls = calls
+        self.transport = transport
+        self._applier = Applier(transport)
+
+    async def apply(self, *bodies: Json) -> None:
+        await self._applier.apply([*bodies])
+
+    async def caller(self, *, kind: str = "", name: str = "tls", **metadata: str) -> AuthenticatedTrigger:
+        """Of a ScaledObject that refers to the authentication of that kind."""
+        ref = {"name": name} | ({"kind": kind} if kind else {})
+        [caller] = await TriggerAuthenticationReader(self.transport).take([scaled(ref if name else None, **metadata)])
+        return caller
+
+
+def scaled(ref: Json | None, **metadata: str) -> Any:
+    trigger = {"type": "external", "metadata": {"scalerAddress": "scaler.gpus.svc:9090", **metadata}}
+    spec = {"triggers": [trigger | ({"authenticationRef": ref} if ref else {})]}
+    body = {"metadata": {"namespace": "demo", "name": "ana"}, "spec": spec}
+    scaled_object = msgspec.convert(body, ScaledObjectSettings)
+    return scaled_object, scaled_object.spec.triggers[0]
+
+
+def namespace(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def secret(where: str, **content: bytes) -> Json:
+    data = {name.replace("_", "."): b64encode(value).decode() for name, value in content.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": where, "name": "pair"}, "data": data}
+
+
+WHOLE_SECRET = {name.replace(".", "_"): value for name, value in PEM.items()}
+
+
+def authentication(where: str | None, **spec: Any) -> Json:
+    """Of one namespace, or of the cluster."""
+    kind = "TriggerAuthentication" if where else "ClusterTriggerAuthentication"
+    metadata = {"name": "tls"} | ({"namespace": where} if where else {})
+    return {"apiVersion": "keda.sh/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec or REFERENCES}
+
+
+REFERENCES = {"secretTargetRef": [{"parameter": each, "name": "pair", "key": key} for each, key in PARAMETERS.items()]}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    api = KubeApi()
+    await api.start()
+    api.write_kubeconfig(tmp_path / "kubeconfig")
+    crds = yaml.safe_load(CRDS.read_text(encoding="utf-8"))["items"]
+    try:
+        calls: list[ApiCall] = []
+        async with await KubeTransport.connect(tmp_path / "kubeconfig", observe=calls.append) as transport:
+            started = Cluster(api, transport, calls)
+            await started.apply(*(each for each in crds if each["metadata"]["name"].endswith("keda.sh")))
+            await started.apply(*map(namespace, ("demo", "keda", "openshift-keda")))
+            yield started
+    finally:
+        await api.stop()
+
+
+async def test_a_trigger_without_authentication_is_its_metadata(cluster: Cluster) -> None:
+    assert (await cluster.caller(name="")).credentials == CallCredentials()
+    assert (await cluster.caller(name="", enableTLS="true")).credentials == CallCredentials(encrypted=True)
+    assert (await cluster.caller(name="", enableTLS="true", caCert="x")).credentials == CallCredentials(encrypted=True)
+    assert (await cluster.caller(name="", unsafeSsl="true")).credentials == CallCredentials(verifies=False)
+
+
+async def test_parameters_come_from_secrets_of_the_namespace(cluster: Cluster) -> None:
+    await cluster.apply(authentication("demo"), secret("demo", **WHOLE_SECRET))
+    caller = await cluster.caller()
+    assert (caller.credentials, caller.missing, caller.unread) == (WHOLE, (), None)
+    assert "key" not in repr(caller.credentials).replace("key_pem", "")
+
+
+@pytest.mark.parametrize("home", ["keda", "openshift-keda"])
+async def test_those_of_the_whole_cluster_come_from_kedas_namespace(home: str, cluster: Cluster) -> None:
+    await cluster.apply(authentication(None), secret(home, **WHOLE_SECRET), secret("demo", tls_key=b"another"))
+    caller = await cluster.caller(kind="ClusterTriggerAuthentication")
+    assert (caller.credentials, caller.missing) == (WHOLE, ())
+
+
+async def test_a_config_map_can_hold_the_authority(cluster: Cluster) -> None:
+    reference = {"configMapTargetRef": [{"parameter": "caCert", "name": "pair", "key": "ca.crt"}]}
+    metadata = {"namespace": "demo", "name": "pair"}
+    await cluster.apply(
+        authentication("demo", **reference),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": "authority"}},
+    )
+    assert (await cluster.caller()).credentials == CallCredentials(encrypted=True, authorities_pem=b"authority")
+
+
+async def test_what_is_not_there_is_gone_without(cluster: Cluster) -> None:
+    await cluster.apply(authentication("demo"), secret("demo", tls_crt=b"certificate", tls_key=b""))
+    caller = await cluster.caller()
+    assert caller.credentials == CallCredentials()
+    assert caller.missing == (
+        "caCert from key 'ca.crt' of Secret pair",
+        "tlsClientKey from key 'tls.key' of Secret pair",
+    )
+    checks = {each.check: each.what for each in tls_findings([caller], {}, NOW)}
+    assert checks.keys() == {"Missing", "IncompleteKeyPair", "TLSOff"}
+    assert "nor tlsClientKey from key 'tls.key' of Secret pair: KEDA calls without it" in checks["Missing"]
+
+
+async def test_an_authentication_that_is_not_there_fails(cluster: Cluster) -> None:
+    caller = await cluster.caller(name="gone")
+    [finding] = tls_findings([caller], {}, NOW)
+    assert (finding.severity, finding.check) == ("fail", "NotRead")
+    assert "TriggerAuthentication gone" in finding.what
+    assert "KEDA builds no scaler" in finding.do
+
+
+async def test_what_may_not_be_read_is_not_known(cluster: Cluster) -> None:
+    await cluster.apply(authentication("demo"), secret("demo", **WHOLE_SECRET))
+    cluster.api.permissions.deny("get", "secrets")
+    caller = await cluster.caller()
+    [finding] = tls_findings([caller], {}, NOW)
+    assert (finding.severity, finding.check) == ("warn", "NotRead")
+    assert "grant verb 'get' on 'secrets'" in finding.what
+
+
+async def test_what_only_keda_can_read_is_not_known(cluster: Cluster) -> None:
+    vault = {"vaultUri": "https://vault", "secrets": [{"parameter": "caCert", "name": "ca"}]}
+    await cluster.apply(authentication("demo", azureKeyVault=vault))
+    caller = await cluster.caller()
+    assert caller.unread
+    assert caller.unread.reason == "caCert comes from azureKeyVault, which only KEDA can read"
+
+
+async def test_parameters_of_other_scalers_do_not_matter(cluster: Cluster) -> None:
+    reference = {"secretTargetRef": [{"parameter": "password", "name": "gone", "key": "password"}]}
+    await cluster.apply(authentication("demo", **reference))
+    caller = await cluster.caller()
+    assert (caller.credentials, caller.missing, caller.unread) == (CallCredentials(), (), None)
+
+
+async def test_each_object_is_asked_for_once_however_many_triggers_name_it(cluster: Cluster) -> None:
+    await cluster.apply(authentication("demo"), secret("demo", **WHOLE_SECRET))
+    cluster.calls.clear()
+    callers = await TriggerAuthenticationReader(cluster.transport).take([scaled({"name": "tls"}) for _ in range(5)])
+    assert {caller.credentials for caller in callers} == {WHOLE}
+    gets = [each.resource for each in cluster.calls if each.verb == "get"]
+    assert sorted(gets) == ["secrets", "triggerauthentications"]
+
+
+@pytest.mark.parametrize("kind", ["", "ClusterTriggerAuthentication"])
+async def test_the_example_calls_as_it_says(kind: str, cluster: Cluster) -> None:
+    file = "cluster-trigger-authentication.yaml" if kind else "trigger-authentication.yaml"
+    bodies = [*objects_in((packaged("examples") / "tls" / file).read_text(encoding="utf-8"))]
+    content = {name: b64encode(value).decode() for name, value in PEM.items()}
+    metadata = {"namespace": "keda" if kind else "demo", "name": "idle-gpu-scaler-client"}
+    given = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": content}
+    await cluster.apply(*(each for each in bodies if each["kind"] != "Secret"), given)
+    assert (await cluster.caller(kind=kind, name="idle-gpu-scaler")).credentials == WHOLE

@@ -1,0 +1,102 @@
+"""The page of all metrics: what is declared is documented, named as Prometheus wants it, and bounded."""
+
+import subprocess
+
+import pytest
+from metrics_page import PAGE
+from programs import needs
+
+from scaler.reporting.metric_declarations import LABELS, MetricDeclarations, ReportedBy, set_series
+from scaler.reporting.metrics import Metrics
+
+
+@pytest.mark.parametrize("mark", PAGE.sections)
+def test_the_page_shows_every_metric_as_it_is_declared(mark: str) -> None:
+    assert PAGE.shown(mark) == PAGE.sections[mark](), "run: uv run python tests/metrics_page.py"
+
+
+def test_every_label_is_explained_and_every_explained_label_is_used() -> None:
+    used = {label for each in Metrics().declared for label in each.labels}
+    assert used == LABELS.keys()
+
+
+SET_BY_SCRAPERS = {
+    "Prometheus": {"job", "instance"},
+    "the Prometheus operator": {"namespace", "service", "pod", "container", "endpoint", "node"},
+    "its external labels, Thanos, Mimir": {
+        "cluster",
+        "prometheus",
+        "prometheus_replica",
+        "replica",
+        "tenant",
+        "tenant_id",
+    },
+    "Google's Managed Service for Prometheus": {
+        *("project_id", "location", "cluster", "namespace", "job", "instance"),
+        *("pod", "container", "node", "top_level_controller_name", "top_level_controller_type"),
+    },
+    "scrapes by annotation": {
+        "app",
+        "kubernetes_namespace",
+        "kubernetes_name",
+        "kubernetes_pod_name",
+        "kubernetes_node",
+    },
+    "alerts": {"alertname", "alertstate", "severity"},
+}
+"""Labels that others put on series, and in whose place they put theirs, whatever honorLabels says."""
+
+
+@pytest.mark.parametrize("who", SET_BY_SCRAPERS)
+def test_no_label_is_one_that_scrapers_overwrite(who: str) -> None:
+    ours = {label for each in Metrics().declared for label in each.labels}
+    assert ours & SET_BY_SCRAPERS[who] == set()
+    assert not [label for label in ours if label.startswith(("exported_", "__"))]
+
+
+def test_whatever_is_in_the_registry_was_declared() -> None:
+    metrics = Metrics()
+    declared = {each.name.removesuffix("_total") for each in metrics.declared}
+    assert {family.name for family in metrics.registry.collect()} == declared
+
+
+def test_a_counter_says_so_and_nothing_else_does() -> None:
+    for each in Metrics().declared:
+        assert each.name.endswith("_total") == (each.type == "counter"), each.name
+        assert each.meaning.endswith("."), each.name
+
+
+def test_what_every_replica_shows_alike_is_no_counter() -> None:
+    # There would be no way to sum up what a replica counted before it ended.
+    assert not [each.name for each in Metrics().declared if each.shown is ReportedBy.BY_ALL and each.type != "gauge"]
+
+
+@needs("promtool")
+def test_promtool_finds_nothing_to_complain_about() -> None:
+    text, _ = Metrics().exposition("")
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_gauge_shows_what_is_there_now_and_forgets_the_rest() -> None:
+    page = MetricDeclarations()
+    gauge = page.gauge("things", "Things.", "kind")
+    set_series(gauge, {("old",): 1, ("both",): 2})
+    set_series(gauge, {("both",): 3, ("new",): 4})
+    values = {sample.labels["kind"]: sample.value for family in page.registry.collect() for sample in family.samples}
+    assert values == {"both": 3, "new": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("given_gpu_seconds_total", "GPU-seconds"),
+        ("workload_gpus", "GPUs"),
+        ("evaluation_timestamp_seconds", "seconds since 1970"),
+        ("workload_peak_ratio", "ratio"),
+        ("source_read_bytes_total", "bytes"),
+    ],
+)
+def test_the_unit_is_the_one_that_the_name_ends_in(name: str, unit: str) -> None:
+    [declared] = [each for each in Metrics().declared if each.name == f"idle_gpu_scaler_{name}"]
+    assert declared.unit == unit

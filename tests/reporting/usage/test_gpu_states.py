@@ -1,0 +1,233 @@
+"""The state of every GPU that a pod holds."""
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from builders import (
+    BUSY,
+    IDLE,
+    INACTIVE,
+    NO_ANSWER,
+    NOON,
+    a_target,
+    decision,
+    gpu_evidence,
+    minutes,
+    pending_pod,
+    pod,
+    unknown,
+    verdict,
+    window,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.decision.decision import Active, Answer, Inactive
+from scaler.decision.target_state import Phase
+from scaler.idleness.pods import PodPhase
+from scaler.idleness.reasons import DecisionReason, NotScaledReason, UnknownReason
+from scaler.idleness.verdict import GpuEvidence, Verdict
+from scaler.reporting.usage.gpu_states import (
+    Coverage,
+    GpuState,
+    GpuStatus,
+    IdleHold,
+    NodeTrust,
+    StartupLimits,
+    distrusted,
+    states_of,
+    trust_in,
+)
+
+YOUTH = StartupLimits(ripe=minutes(30), shown=minutes(3))
+NOBODY = IdleHold()
+OLD = minutes(120)
+
+
+def silent(reason: UnknownReason = UnknownReason.NO_SAMPLES) -> GpuEvidence:
+    return gpu_evidence(unknown(reason), windows={})
+
+
+def state_of(gpu: GpuEvidence, keeper: IdleHold = NOBODY, *, age: timedelta = OLD) -> tuple[str, str]:
+    [found] = states_of(pod(running_since=NOON - age), [gpu], keeper, youth=YOUTH, now=NOON)
+    return str(found.state), found.reason
+
+
+def keeper_of(answer: Answer, **changes: object) -> IdleHold:
+    return IdleHold.of_decision(decision(answer), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "keeper", "expected"),
+    [
+        pytest.param(gpu_evidence(BUSY), NOBODY, ("Busy", ""), id="work was seen"),
+        pytest.param(gpu_evidence(BUSY), keeper_of(NO_ANSWER), ("Busy", ""), id="work was seen beside the unknown"),
+        pytest.param(gpu_evidence(IDLE), keeper_of(INACTIVE), ("Idle", "GPUsIdle"), id="told to go"),
+        pytest.param(
+            gpu_evidence(IDLE),
+            keeper_of(Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="")),
+            ("Idle", "IdleNotLongEnough"),
+            id="only time keeps it",
+        ),
+        pytest.param(gpu_evidence(IDLE), NOBODY, ("HeldIdle", "NoScaledObject"), id="nobody scales it"),
+        pytest.param(
+            gpu_evidence(IDLE),
+            keeper_of(Active(reason=DecisionReason.KEPT, message="")),
+            ("HeldIdle", "Kept"),
+            id="its owner keeps it",
+        ),
+        pytest.param(
+            gpu_evidence(IDLE),
+            keeper_of(Active(reason=DecisionReason.OBSERVE_ONLY, message="")),
+            ("HeldIdle", "ObserveOnly"),
+            id="it is only observed",
+        ),
+        pytest.param(
+            gpu_evidence(IDLE),
+            keeper_of(Active(reason=DecisionReason.GPUS_BUSY, message="")),
+            ("HeldIdle", "GPUsBusy"),
+            id="its neighbour works",
+        ),
+        pytest.param(
+            gpu_evidence(IDLE), keeper_of(INACTIVE, is_paused=True), ("HeldIdle", "PausedInKEDA"), id="KEDA is paused"
+        ),
+        pytest.param(
+            gpu_evidence(IDLE), keeper_of(NO_ANSWER), ("Unknown", "StaleSamples"), id="its workload is not known"
+        ),
+        pytest.param(gpu_evidence(unknown()), NOBODY, ("Unknown", "StaleSamples"), id="its samples are stale"),
+        pytest.param(silent(), NOBODY, ("WithoutMetrics", "NoSamples"), id="nothing reports for it"),
+        pytest.param(
+            silent(UnknownReason.MISSING_GPUS), NOBODY, ("WithoutMetrics", "MissingGPUs"), id="its sisters report"
+        ),
+    ],
+)
+def test_each_gpu_is_in_one_state_and_says_why(gpu: GpuEvidence, keeper: IdleHold, expected: tuple[str, str]) -> None:
+    assert state_of(gpu, keeper) == expected
+
+
+@pytest.mark.parametrize(
+    "because", [DecisionReason.KEPT, DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH]
+)
+def test_an_answer_that_needs_no_verdict_makes_no_idle_gpu_of_a_workload_that_is_not_known(
+    because: DecisionReason,
+) -> None:
+    told = decision(Active(reason=because, message=""), verdict=verdict(unknown(UnknownReason.MISSING_GPUS)))
+    assert state_of(gpu_evidence(IDLE), IdleHold.of_decision(told)) == ("Unknown", "MissingGPUs")
+
+
+def test_one_that_waits_for_the_rest_of_its_plan_is_held_although_it_is_told_to_go() -> None:
+    told = Inactive(reason=DecisionReason.RECLAIMED, message="")
+    held = decision(told, target=a_target(phase=Phase.HELD, desired_replicas=0))
+    assert state_of(gpu_evidence(IDLE), IdleHold.of_decision(held)) == ("HeldIdle", NotScaledReason.PLAN)
+
+
+@pytest.mark.parametrize(
+    ("age", "gpu", "expected"),
+    [
+        # The first sample may take 3 minutes, and 30 must be covered.
+        (minutes(2), silent(), "Starting"),
+        (minutes(3), silent(), "WithoutMetrics"),
+        (minutes(29), gpu_evidence(unknown(UnknownReason.LOW_COVERAGE)), "Starting"),
+        (minutes(30), gpu_evidence(unknown(UnknownReason.LOW_COVERAGE)), "Unknown"),
+        (minutes(29), gpu_evidence(unknown(UnknownReason.SIGNALS_DISAGREE)), "Unknown"),
+        (minutes(2), gpu_evidence(BUSY), "Busy"),
+        # What reports is the pod that had the GPU before.
+        (minutes(2), gpu_evidence(unknown(UnknownReason.SHARED_GPU)), "Starting"),
+        (minutes(3), gpu_evidence(unknown(UnknownReason.SHARED_GPU)), "Unknown"),
+    ],
+)
+def test_what_a_young_pod_cannot_have_shown_yet_is_no_fault(age: timedelta, gpu: GpuEvidence, expected: str) -> None:
+    assert state_of(gpu, age=age)[0] == expected
+
+
+def test_gpus_of_pods_that_do_not_run_are_allocated_all_the_same() -> None:
+    def states(of: object, gpus: list[GpuEvidence]) -> list[str]:
+        return [str(each.state) for each in states_of(of, gpus, NOBODY, youth=YOUTH, now=NOON)]  # type: ignore[arg-type]
+
+    assert states(pending_pod(gpus=2), []) == ["Starting"] * 2
+    assert states(pod(gpus=2, terminating=True), [gpu_evidence(BUSY)]) == ["Ending"] * 2
+
+
+VERDICTS = st.sampled_from([IDLE, BUSY, *(unknown(reason) for reason in UnknownReason)])
+ANSWERS = st.one_of(
+    st.sampled_from(DecisionReason).map(lambda because: Active(reason=because, message="")),
+    st.sampled_from(DecisionReason).map(lambda because: Inactive(reason=because, message="")),
+    st.just(NO_ANSWER),
+)
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(VERDICTS, max_size=10),
+    ANSWERS,
+    st.booleans(),
+    st.sampled_from(PodPhase),
+    st.integers(0, 60),
+)
+def test_the_states_of_a_pod_add_up_to_what_it_requests(
+    gpus: int, verdicts: list[Verdict], answer: Answer, terminating: bool, phase: PodPhase, age: int
+) -> None:
+    of = pod(gpus=gpus, terminating=terminating, phase=phase, running_since=NOON - minutes(age))
+    evidence = [gpu_evidence(each) for each in verdicts]
+    found = [*states_of(of, evidence, keeper_of(answer), youth=YOUTH, now=NOON)]
+    assert len(found) == gpus
+    # Absence is not idleness: only positive evidence makes a GPU idle.
+    assert sum(each.state in (GpuState.IDLE, GpuState.HELD_IDLE) for each in found) <= verdicts[:gpus].count(IDLE)
+
+
+def test_what_a_pod_holds_without_a_request_counts_by_what_reports() -> None:
+    found = [*states_of(pod(gpus=0), [gpu_evidence(BUSY), gpu_evidence(BUSY)], NOBODY, youth=YOUTH, now=NOON)]
+    assert [each.state for each in found] == [GpuState.BUSY, GpuState.BUSY]
+
+
+def test_what_reports_for_a_pod_that_requests_none_is_not_starting_for_ever() -> None:
+    """Since when it runs is only known of containers that request a GPU."""
+    of, few = pod(gpus=0, running_since=None), gpu_evidence(unknown(UnknownReason.LOW_COVERAGE))
+    found = [*states_of(of, [gpu_evidence(BUSY), few], NOBODY, youth=YOUTH, now=NOON)]
+    assert [each.state for each in found] == [GpuState.BUSY, GpuState.UNKNOWN]
+
+
+def test_what_reported_for_a_pod_that_requests_none_ends_with_it() -> None:
+    found = [*states_of(pod(gpus=0, terminating=True), [gpu_evidence(BUSY)], NOBODY, youth=YOUTH, now=NOON)]
+    assert [each.state for each in found] == [GpuState.ENDING]
+
+
+# ---- nodes
+
+
+def test_a_node_is_as_trusted_as_its_worst_gpu_and_silent_when_none_reports() -> None:
+    busy, stale = GpuStatus(GpuState.BUSY), GpuStatus(GpuState.UNKNOWN, "StaleSamples")
+    gone, early = GpuStatus(GpuState.WITHOUT_METRICS, "NoSamples"), GpuStatus(GpuState.STARTING)
+    assert trust_in(Counter({busy: 8})) is NodeTrust.TRUSTED
+    assert trust_in(Counter({busy: 7, stale: 1})) is NodeTrust.DISTRUSTED
+    assert trust_in(Counter({busy: 7, gone: 1})) is NodeTrust.DISTRUSTED
+    assert trust_in(Counter({gone: 8})) is NodeTrust.SILENT
+    assert trust_in(Counter({gone: 1, early: 7})) is NodeTrust.SILENT
+    assert trust_in(Counter({early: 8})) is None
+    assert distrusted(Counter({busy: 5, stale: 1, gone: 2})) == {"StaleSamples": 1, "NoSamples": 2}
+
+
+def test_a_node_is_not_blamed_for_what_another_node_lacks() -> None:
+    doubted = GpuStatus(GpuState.UNKNOWN, "NoSamples", is_its_own=False)
+    assert [*states_of(pod(), [gpu_evidence()], IdleHold(doubt=UnknownReason.NO_SAMPLES), youth=YOUTH, now=NOON)] == [
+        doubted
+    ]
+    assert trust_in(Counter({doubted: 8})) is NodeTrust.TRUSTED
+
+
+# ---- coverage
+
+
+def test_coverage_is_the_share_of_all_intervals_by_signal() -> None:
+    whole, half = window(slots=60), window(slots=60, covered=30)
+    found = Coverage()
+    found.add([gpu_evidence(windows={"a": whole, "b": half}), gpu_evidence(windows={"a": half})])
+    found.add([silent()])
+    assert found.ratios() == {"a": 0.75, "b": 0.5}  # (60 + 30) / 120, 30 / 60
+    assert Coverage().ratios() == {}
+
+
+def test_nobody_believes_the_quiet_of_a_pod_of_which_a_gpu_is_unknown() -> None:
+    assert IdleHold.of_unscaled(verdict(unknown())).doubt is UnknownReason.STALE_SAMPLES
+    assert IdleHold.of_unscaled(verdict(IDLE)) == IdleHold(held_by=NotScaledReason.NO_SCALED_OBJECT)

@@ -1,0 +1,560 @@
+"""The source against real HTTP servers, most of which misbehave."""
+
+import asyncio
+import gzip
+import json
+import re
+import ssl
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+import responses
+import trustme
+from http_stub import HttpStub, Received, Reply, Wire
+from requests import PreparedRequest
+
+from scaler.idleness.gpu import Signal, Unit
+from scaler.samples.config import PrometheusConfig
+from scaler.samples.failures import (
+    AccessDeniedError,
+    AnswerTooLargeError,
+    PartialAnswerError,
+    PrometheusError,
+    ProtocolError,
+    QueryRefusedError,
+    QueryTimeoutError,
+    UnavailableError,
+    UnreachableError,
+)
+from scaler.samples.prometheus import PrometheusSource, QueryRecord
+
+END = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+START = END - timedelta(minutes=30)
+UTIL = Signal(name="gpu_util", metrics=("DCGM_FI_DEV_GPU_UTIL",), unit=Unit.PERCENT)
+SAMPLES = [(END.timestamp() - 30, 0.0), (END.timestamp(), 97.0)]
+
+
+def answer(result: Any, result_type: str = "matrix", **envelope: Any) -> bytes:
+    document = {"status": "success", "data": {"resultType": result_type, "result": result}, **envelope}
+    return json.dumps(document).encode()
+
+
+ONE_SERIES = answer([{"metric": {"gpu": "0"}, "values": [[at, str(value)] for at, value in SAMPLES]}])
+GOOD = Reply(ONE_SERIES)
+BROKEN = Reply(b'{"status":"error","errorType":"internal","error":"head block is broken"}', status=500)
+
+
+def always(reply: Reply) -> Callable[[Received], Reply]:
+    return lambda _: reply
+
+
+def in_turn(*replies: Reply) -> Callable[[Received], Reply]:
+    """Each once, in order; the last for ever."""
+    remaining = list(replies)
+    return lambda _: remaining.pop(0) if len(remaining) > 1 else remaining[0]
+
+
+@asynccontextmanager
+async def source(url: str, **settings: Any) -> AsyncIterator[PrometheusSource]:
+    observe = settings.pop("observe", lambda _: None)
+    config = PrometheusConfig(url=url, **{"timeout": timedelta(seconds=5), **settings})
+    opened = PrometheusSource(config, observe=observe)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def read(opened: PrometheusSource) -> list[tuple[float, float]]:
+    reading = await opened.read(UTIL, start=START, end=END)
+    return [sample for series in reading.series for sample in series.samples()]
+
+
+def form(request: Received) -> dict[str, str]:
+    return dict(parse_qsl(request.body.decode(), keep_blank_values=True))
+
+
+# ---- what is asked
+
+
+async def test_one_post_fetches_a_signal_of_the_whole_cluster() -> None:
+    with HttpStub(always(GOOD)) as stub:
+        async with source(f"{stub.url}/", matchers={"cluster": "x"}) as opened:
+            assert await read(opened) == SAMPLES
+            assert opened.requests == 1
+        (request,) = stub.received
+    assert (request.method, request.path) == ("POST", "/api/v1/query")
+    sent = form(request)
+    assert re.fullmatch(r"(4\d{3}|5000)ms", sent.pop("timeout"))
+    assert sent == {"query": 'DCGM_FI_DEV_GPU_UTIL{cluster="x"}[1800s]', "time": f"{END.timestamp():.3f}"}
+
+
+async def test_times_below_a_second_are_asked_to_the_millisecond() -> None:
+    end = END + timedelta(milliseconds=251, microseconds=999)
+    with HttpStub(always(Reply(answer([])))) as stub:
+        async with source(stub.url) as opened:
+            await opened.read(UTIL, start=end - timedelta(milliseconds=1500), end=end)
+        sent = form(stub.received[0])
+    assert (sent["query"], sent["time"]) == ("DCGM_FI_DEV_GPU_UTIL[1500ms]", f"{END.timestamp() + 0.251:.3f}")
+
+
+@responses.activate
+async def test_thanos_is_asked_for_deduplicated_complete_raw_data_below_its_path() -> None:
+    def asks_for_everything(request: PreparedRequest) -> tuple[bool, str]:
+        sent = dict(parse_qsl(str(request.body)))
+        wanted = {"dedup": "true", "partial_response": "false", "max_source_resolution": "0s", "engine": "thanos"}
+        return wanted.items() <= sent.items() and "?" not in str(request.url), f"{request.url} {sent}"
+
+    responses.post(
+        "http://mimir.test:8080/prometheus/api/v1/query",
+        body=ONE_SERIES,
+        match=[asks_for_everything, responses.matchers.header_matcher({"X-Scope-OrgID": "team-a"})],
+    )
+    settings = {"thanos": True, "parameters": {"engine": "thanos"}, "headers": {"X-Scope-OrgID": "team-a"}}
+    async with source("http://mimir.test:8080/prometheus/", **settings) as opened:
+        assert await read(opened) == SAMPLES
+
+
+async def test_a_demand_query_gives_its_vector() -> None:
+    vector = answer([{"metric": {"namespace": "a"}, "value": [1, "2"]}], "vector")
+    with HttpStub(always(Reply(vector))) as stub:
+        async with source(stub.url) as opened:
+            assert await opened.demand("sum by (namespace) (queue) > 0", at=END) == [({"namespace": "a"}, 2.0)]
+        assert form(stub.received[0])["query"] == "sum by (namespace) (queue) > 0"
+
+
+async def test_the_environment_does_not_redirect_requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login a password b")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with HttpStub(always(GOOD)) as stub:
+        async with source(stub.url) as opened:
+            assert await read(opened) == SAMPLES
+        assert "Authorization" not in stub.received[0].headers
+
+
+# ---- what comes back
+
+
+async def test_the_servers_clock_is_told() -> None:
+    with HttpStub(always(GOOD)) as stub:
+        async with source(stub.url) as opened:
+            reading = await opened.read(UTIL, start=START, end=END)
+    assert reading.server_time is not None
+    assert abs(datetime.now(UTC) - reading.server_time) < timedelta(seconds=60)
+
+
+async def test_a_server_without_a_clock_is_believed() -> None:
+    def undated(wire: Wire) -> None:
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(ONE_SERIES), ONE_SERIES))
+
+    with HttpStub(always(Reply(undated))) as stub:
+        async with source(stub.url) as opened:
+            assert (await opened.read(UTIL, start=START, end=END)).server_time is None
+
+
+async def test_compressed_answers_are_read() -> None:
+    with HttpStub(always(Reply(gzip.compress(ONE_SERIES), headers={"Content-Encoding": "gzip"}))) as stub:
+        async with source(stub.url) as opened:
+            assert await read(opened) == SAMPLES
+        assert stub.received[0].headers["Accept-Encoding"] == "gzip"
+
+
+async def test_an_answer_without_a_length_is_read_to_its_end() -> None:
+    def unframed(wire: Wire) -> None:
+        wire.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        wire.send(ONE_SERIES[:20])
+        wire.send(ONE_SERIES[20:])
+
+    with HttpStub(always(Reply(unframed))) as stub:
+        async with source(stub.url) as opened:
+            assert await read(opened) == SAMPLES
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_replaced() -> None:
+    def then_hang_up(wire: Wire) -> None:
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(ONE_SERIES), ONE_SERIES))
+
+    with HttpStub(always(Reply(then_hang_up))) as stub:
+        async with source(stub.url) as opened:
+            for _ in range(3):
+                assert await read(opened) == SAMPLES
+
+
+def interrupted(wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(ONE_SERIES), ONE_SERIES[:-9]))
+
+
+def interrupted_chunks(wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(ONE_SERIES), ONE_SERIES))
+
+
+FAULTS: dict[str, tuple[Reply, type[PrometheusError], str, int]] = {
+    "an error of the server": (BROKEN, UnavailableError, "500 internal: head block is broken", 3),
+    "an overloaded proxy": (Reply(b"<h1>502</h1>", status=502), UnavailableError, "<h1>502</h1>", 3),
+    "a server that is starting": (Reply(b"Service Unavailable", status=503), UnavailableError, "Service Unavail", 3),
+    "warnings": (Reply(answer([], warnings=["store down"])), PartialAnswerError, "store down", 3),
+    "a body that breaks off": (Reply(interrupted), UnreachableError, "connection failed", 3),
+    "chunks that break off": (Reply(interrupted_chunks), UnreachableError, "connection failed", 3),
+    "a connection closed at once": (Reply(lambda _: None), UnreachableError, "connection failed", 3),
+    "a body that is not gzip": (
+        Reply(b"plain", headers={"Content-Encoding": "gzip"}),
+        ProtocolError,
+        "Content-Encoding",
+        3,
+    ),
+    "a bad query": (
+        Reply(b'{"status":"error","errorType":"bad_data","error":"parse error"}', status=400),
+        QueryRefusedError,
+        "parse error",
+        1,
+    ),
+    "too many samples": (
+        Reply(b'{"status":"error","errorType":"execution","error":"too many samples"}', status=422),
+        QueryRefusedError,
+        "too many samples",
+        1,
+    ),
+    "no permission": (Reply(b"forbidden", status=403), AccessDeniedError, "check the credentials", 1),
+    "a wrong path": (Reply(b"404 page not found", status=404), ProtocolError, "check the URL", 1),
+    "a redirect": (
+        Reply(b"", status=302, headers={"Location": "https://sso.test/login?token=t0p-secret"}),
+        ProtocolError,
+        "redirected (302) to https://sso.test/login;",
+        1,
+    ),
+    "a sign-in page": (Reply(b"<html>Sign in</html>"), ProtocolError, "Sign in", 1),
+    "another result type": (Reply(answer([], "vector")), ProtocolError, "gives a vector", 1),
+    "an answer that announces too much": (
+        Reply(ONE_SERIES + b" " * 100_000),
+        AnswerTooLargeError,
+        "larger than 50000 bytes",
+        1,
+    ),
+    "an answer that expands to too much": (
+        Reply(gzip.compress(b"[" * 50_000_000), headers={"Content-Encoding": "gzip"}),
+        AnswerTooLargeError,
+        "larger than 50000 bytes",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "kind", "words", "sent"), FAULTS.values(), ids=FAULTS.keys())
+async def test_a_fault_is_an_error_and_only_what_may_pass_is_tried_again(
+    reply: Reply, kind: type[PrometheusError], words: str, sent: int
+) -> None:
+    records: list[QueryRecord] = []
+    with HttpStub(always(reply)) as stub:
+        async with source(stub.url, max_bytes=50_000, observe=records.append) as opened:
+            with pytest.raises(kind) as failed:
+                await read(opened)
+        assert str(failed.value).startswith(f"Prometheus at {stub.url}: ")
+        assert words in str(failed.value)
+        assert "t0p-secret" not in str(failed.value)
+        assert len(stub.received) == sent
+    assert [(record.kind, record.name, record.outcome) for record in records] == [
+        ("signal", "gpu_util", kind.outcome)
+    ] * sent
+
+
+async def test_a_bomb_is_not_unpacked() -> None:
+    bomb = gzip.compress(b"[" * 200_000_000)
+    with HttpStub(always(Reply(bomb, headers={"Content-Encoding": "gzip"}))) as stub:
+        async with source(stub.url, max_bytes=1_000_000) as opened:
+            tracemalloc.start()
+            with pytest.raises(AnswerTooLargeError):
+                await read(opened)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+    assert peak_bytes < 20_000_000
+
+
+@pytest.mark.parametrize("fault", [BROKEN, Reply(interrupted), Reply(answer([], warnings=["store down"]))])
+async def test_a_fault_that_passes_is_not_seen(fault: Reply) -> None:
+    records: list[QueryRecord] = []
+    with HttpStub(in_turn(fault, GOOD)) as stub:
+        async with source(stub.url, observe=records.append) as opened:
+            assert await read(opened) == SAMPLES
+    assert [str(record.outcome) for record in records][1:] == ["ok"]
+    assert records[1].size_bytes == len(ONE_SERIES)
+    assert records[1].seconds > 0
+
+
+async def test_nobody_listening_is_unreachable() -> None:
+    with HttpStub(always(GOOD)) as stub:
+        url = stub.url
+    async with source(url) as opened:
+        with pytest.raises(UnreachableError, match="Connection refused") as failed:
+            await read(opened)
+    assert failed.value.transient
+
+
+async def test_a_name_that_does_not_exist_is_unreachable() -> None:
+    async with source("http://prometheus.invalid:9090", attempts=1) as opened:
+        with pytest.raises(UnreachableError, match="connection failed"):
+            await read(opened)
+
+
+# ---- time
+
+
+async def test_a_pause_longer_than_the_time_left_is_not_waited_for() -> None:
+    started = time.monotonic()
+    with HttpStub(always(Reply(b"slow down", status=429, headers={"Retry-After": "7"}))) as stub:
+        async with source(stub.url) as opened:
+            with pytest.raises(UnavailableError, match="a pause of 7 s"):
+                await read(opened)
+        assert len(stub.received) == 1
+    assert time.monotonic() - started < 4.5
+
+
+async def test_a_pause_that_fits_is_kept() -> None:
+    limited = Reply(b"slow down", status=429, headers={"Retry-After": "1"})
+    started = time.monotonic()
+    with HttpStub(in_turn(limited, GOOD)) as stub:
+        async with source(stub.url) as opened:
+            assert await read(opened) == SAMPLES
+    assert time.monotonic() - started >= 1
+
+
+def hang(wire: Wire) -> None:
+    wire.closing.wait(30)
+
+
+def drip_body(wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    while not wire.closing.wait(0.02):
+        wire.send(b" ")
+
+
+def drip_headers(wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    while not wire.closing.wait(0.02):
+        wire.send(b"x")
+
+
+def drip_error(wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n")
+    while not wire.closing.wait(0.02):
+        wire.send(b" ")
+
+
+@pytest.mark.parametrize("slowness", [hang, drip_body, drip_headers, drip_error])
+async def test_a_slow_server_costs_the_timeout_and_its_thread_is_free_again(slowness: Callable[[Wire], None]) -> None:
+    with HttpStub(in_turn(Reply(slowness), GOOD)) as stub:
+        async with source(stub.url, timeout=timedelta(seconds=1), concurrency=1) as opened:
+            started = time.monotonic()
+            with pytest.raises(QueryTimeoutError, match=r"no complete answer within 1s"):
+                await read(opened)
+            assert 1 <= time.monotonic() - started < 20, "hanging takes 30 s"
+            assert len(stub.received) == 1
+            assert await read(opened) == SAMPLES
+
+
+async def test_a_caller_that_gives_up_frees_the_thread() -> None:
+    with HttpStub(in_turn(Reply(hang), GOOD)) as stub:
+        async with source(stub.url, concurrency=1) as opened:
+            given_up = asyncio.create_task(read(opened))
+            while not stub.received:  # noqa: ASYNC110 - another thread appends
+                await asyncio.sleep(0.005)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+            started = time.monotonic()
+            assert await read(opened) == SAMPLES
+            assert time.monotonic() - started < 20, "hanging takes 30 s"
+
+
+async def test_close_ends_what_is_under_way() -> None:
+    with HttpStub(always(Reply(hang))) as stub:
+        async with source(stub.url, attempts=1) as opened:
+            pending = asyncio.create_task(read(opened))
+            while not stub.received:  # noqa: ASYNC110 - another thread appends
+                await asyncio.sleep(0.005)
+            await opened.close()
+            with pytest.raises(UnreachableError):
+                await asyncio.wait_for(pending, 20)
+
+
+async def test_signals_are_read_at_the_same_time() -> None:
+    waiting: list[Received] = []
+
+    def together(request: Received) -> Reply:
+        waiting.append(request)
+        deadline = time.monotonic() + 20
+        while len(waiting) < 4 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return GOOD if len(waiting) == 4 else BROKEN
+
+    with HttpStub(together) as stub:
+        async with source(stub.url, attempts=1) as opened:
+            assert await asyncio.gather(*(read(opened) for _ in range(4))) == [SAMPLES] * 4
+
+
+# ---- who asks
+
+
+async def test_a_token_is_read_anew_for_each_request(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first-token\n")
+    with HttpStub(always(GOOD)) as stub:
+        async with source(stub.url, bearer_token_file=token) as opened:
+            await read(opened)
+            token.write_text("other-token\n")
+            await read(opened)
+        assert [request.headers["Authorization"] for request in stub.received] == [
+            "Bearer first-token",
+            "Bearer other-token",
+        ]
+
+
+async def test_a_token_that_is_replaced_by_a_link_is_followed(tmp_path: Path) -> None:
+    """As the kubelet does: `token` → `..data/token`, and `..data` is renamed over."""
+    for generation in ("1", "2"):
+        (tmp_path / generation).mkdir()
+        (tmp_path / generation / "token").write_text(f"token-{generation}")
+    data, token = tmp_path / "..data", tmp_path / "token"
+    data.symlink_to("1")
+    token.symlink_to("..data/token")
+    with HttpStub(always(GOOD)) as stub:
+        async with source(stub.url, bearer_token_file=token) as opened:
+            await read(opened)
+            (tmp_path / "new").symlink_to("2")
+            (tmp_path / "new").rename(data)
+            await read(opened)
+        assert stub.received[1].headers["Authorization"] == "Bearer token-2"
+
+
+async def test_a_token_that_vanishes_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("t")
+    with HttpStub(always(GOOD)) as stub:
+        async with source(stub.url, bearer_token_file=token) as opened:
+            token.unlink()
+            with pytest.raises(AccessDeniedError, match="No such file"):
+                await read(opened)
+            token.write_text("two\nlines")
+            with pytest.raises(AccessDeniedError, match="not a token of one word") as failed:
+                await read(opened)
+            assert "lines" not in str(failed.value).replace("of one", "")
+            token.write_text("t")
+            assert await read(opened) == SAMPLES
+        assert len(stub.received) == 1
+
+
+async def test_basic_authentication(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("open sésame\n")
+    with HttpStub(always(GOOD)) as stub:
+        async with source(stub.url, username="reader", password_file=tmp_path / "password") as opened:
+            await read(opened)
+        # base64 of "reader:open sésame" in UTF-8
+        assert stub.received[0].headers["Authorization"] == "Basic cmVhZGVyOm9wZW4gc8Opc2FtZQ=="
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+@pytest.mark.parametrize("mechanism", ["bearer", "basic"])
+async def test_no_secret_is_repeated_though_the_server_echoes_it(tmp_path: Path, status: int, mechanism: str) -> None:
+    def echo(request: Received) -> Reply:
+        header = request.headers["Authorization"]
+        return Reply(f"you sent {header} and s3cr3t-w0rd".encode() * 20, status=status)
+
+    secret = tmp_path / "secret"
+    secret.write_text("s3cr3t-w0rd")
+    settings: dict[str, Any] = (
+        {"bearer_token_file": secret} if mechanism == "bearer" else {"username": "reader", "password_file": secret}
+    )
+    with HttpStub(echo) as stub:
+        async with source(stub.url, attempts=1, **settings) as opened:
+            with pytest.raises(PrometheusError) as failed:
+                await read(opened)
+            told = f"{failed.value!r} {failed.value} {failed.value.__cause__!r} {vars(opened)!r}"
+        sent = stub.received[0].headers["Authorization"].split()[1]
+    assert "s3cr3t-w0rd" not in told
+    assert sent not in told
+    assert "you sent" in told
+
+
+# ---- TLS
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return tmp_path / "ca.pem"
+
+
+def server_tls(authority: trustme.CA, name: str = "127.0.0.1", *, clients: trustme.CA | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    if clients:
+        clients.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+async def test_a_server_with_a_certificate_of_our_authority_is_trusted(authority: trustme.CA, ca_file: Path) -> None:
+    with HttpStub(always(GOOD), tls=server_tls(authority)) as stub:
+        async with source(stub.url, ca_file=ca_file) as opened:
+            assert await read(opened) == SAMPLES
+
+
+@pytest.mark.parametrize("trusts", ["the system's authorities", "another name"])
+async def test_a_server_that_cannot_prove_itself_is_not_asked(
+    authority: trustme.CA, ca_file: Path, trusts: str
+) -> None:
+    name, ca = ("127.0.0.1", None) if trusts == "the system's authorities" else ("other.test", ca_file)
+    with HttpStub(always(GOOD), tls=server_tls(authority, name)) as stub:
+        async with source(stub.url, ca_file=ca) as opened:
+            with pytest.raises(UnreachableError, match=r"TLS failed \(.*certificate") as failed:
+                await read(opened)
+            assert opened.requests == 1
+        assert stub.received == []
+    assert not failed.value.transient
+
+
+async def test_whoever_answers_is_believed_only_where_that_is_asked_for(authority: trustme.CA) -> None:
+    with HttpStub(always(GOOD), tls=server_tls(authority)) as stub:
+        async with source(stub.url, insecure_skip_verify=True) as opened:
+            assert await read(opened) == SAMPLES
+
+
+@pytest.mark.parametrize("bundled", [True, False])
+async def test_a_client_certificate_is_shown(
+    authority: trustme.CA, ca_file: Path, tmp_path: Path, bundled: bool
+) -> None:
+    client = authority.issue_cert("scaler.test")
+    settings: dict[str, Any] = {"cert_file": tmp_path / "client.pem"}
+    if bundled:
+        client.private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
+    else:
+        client.cert_chain_pems[0].write_to_path(tmp_path / "client.pem")
+        client.private_key_pem.write_to_path(tmp_path / "client.key")
+        settings["key_file"] = tmp_path / "client.key"
+    with HttpStub(always(GOOD), tls=server_tls(authority, clients=authority)) as stub:
+        async with source(stub.url, ca_file=ca_file, **settings) as opened:
+            assert await read(opened) == SAMPLES
+        async with source(stub.url, ca_file=ca_file, attempts=1) as stranger:
+            with pytest.raises(UnreachableError):
+                await read(stranger)
+
+
+async def test_a_slow_server_behind_tls_is_left_in_time(authority: trustme.CA, ca_file: Path) -> None:
+    with HttpStub(in_turn(Reply(drip_body), GOOD), tls=server_tls(authority)) as stub:
+        async with source(stub.url, ca_file=ca_file, timeout=timedelta(seconds=1), concurrency=1) as opened:
+            with pytest.raises(QueryTimeoutError):
+                await read(opened)
+            assert await read(opened) == SAMPLES

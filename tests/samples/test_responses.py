@@ -1,0 +1,174 @@
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.samples.failures import (
+    AccessDeniedError,
+    PartialAnswerError,
+    PrometheusError,
+    ProtocolError,
+    QueryRefusedError,
+    UnavailableError,
+)
+from scaler.samples.responses import matrix, read_answer, read_refusal, vector
+
+
+def body(result: Any, result_type: str = "matrix", **envelope: Any) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": result_type, "result": result}, **envelope}).encode()
+
+
+LABELS = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "gpu": "0", "pod": 'a"\\\né'}
+
+
+def test_a_series_has_its_labels_and_its_samples_with_their_own_times() -> None:
+    samples = [[100.0, "0"], [101, "97.5"], [102.123, "NaN"], [103.5, "+Inf"], [104, "-Inf"], [105, "1e-07"]]
+    (series,) = matrix(read_answer(body([{"metric": LABELS, "values": samples}])), after_s=0)
+    assert series.labels() == LABELS
+    times, values = zip(*series.samples(), strict=True)
+    assert times == (100.0, 101.0, 102.123, 103.5, 104.0, 105.0)
+    assert math.isnan(values[2])
+    assert (*values[:2], *values[3:]) == (0.0, 97.5, math.inf, -math.inf, 1e-07)
+
+
+def test_the_sample_at_the_left_edge_is_left_out() -> None:
+    # Prometheus 2 returns [start, end], Prometheus 3 (start, end].
+    samples = [[99.999, "1"], [100, "2"], [100.001, "3"], [101, "4"]]
+    (series,) = matrix(read_answer(body([{"metric": LABELS, "values": samples}])), after_s=100)
+    assert series.samples() == [(100.001, 3.0), (101.0, 4.0)]
+
+
+@given(st.integers(min_value=0, max_value=4 * 10**12), st.integers(min_value=-3, max_value=3))
+def test_the_left_edge_is_exact_to_the_millisecond(start_ms: int, offset_ms: int) -> None:
+    at_ms = start_ms + offset_ms
+    (series,) = matrix(read_answer(body([{"metric": {}, "values": [[at_ms / 1000, "1"]]}])), after_s=start_ms / 1000)
+    assert bool(series.samples()) is (at_ms > start_ms)
+
+
+def test_equal_keys_mean_equal_labels() -> None:
+    answer = read_answer(body([{"metric": LABELS, "values": []}, {"metric": LABELS, "values": [[1, "2"]]}]))
+    first, second = matrix(answer, after_s=0)
+    assert first.key == second.key
+    assert isinstance(first.key, bytes)
+
+
+def test_an_empty_result_is_a_success_without_series() -> None:
+    assert matrix(read_answer(body([])), after_s=0) == []
+
+
+def test_infos_are_ignored() -> None:
+    assert matrix(read_answer(body([], infos=["metric might not be a counter"])), after_s=0) == []
+
+
+def test_a_vector_is_demand() -> None:
+    result = [{"metric": {"a": "b"}, "value": [1.5, "3"]}, {"metric": {}, "value": [1.5, "NaN"]}]
+    first, second = vector(read_answer(body(result, "vector")))
+    assert first == ({"a": "b"}, 3.0)
+    assert math.isnan(second.value)
+
+
+WRONG: dict[str, tuple[bytes, type[PrometheusError], str]] = {
+    "warnings": (body([], warnings=["store 10.0.0.3:10901 unavailable"]), PartialAnswerError, "store 10.0.0.3:10901"),
+    "HTML": (b"<html><title>Sign in</title></html>", ProtocolError, "Sign in"),
+    "nothing": (b"", ProtocolError, "check the URL"),
+    "a body that breaks off": (body([{"metric": LABELS, "values": [[1, "2"]]}])[:-20], ProtocolError, "not Prometheus"),
+    "no data": (b'{"status":"success"}', ProtocolError, "no result"),
+    "an error with status 200": (
+        b'{"status":"error","errorType":"bad_data","error":"parse error"}',
+        QueryRefusedError,
+        "bad_data: parse error",
+    ),
+    "a timeout with status 200": (
+        b'{"status":"error","errorType":"timeout","error":"query timed out"}',
+        UnavailableError,
+        "query timed out",
+    ),
+    "another result type": (body([1, "2"], "scalar"), ProtocolError, "gives a scalar where a matrix"),
+    "a vector": (body([], "vector"), ProtocolError, "gives a vector where a matrix"),
+    "a matrix that is none": (body([{"values": []}]), ProtocolError, "matrix cannot be read"),
+    "a native histogram": (
+        body([{"metric": {"__name__": "h"}, "histograms": [[1, {"count": "1", "sum": "2"}]]}]),
+        ProtocolError,
+        '"__name__":"h"',
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "kind", "words"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_no_complete_answer_is_an_error(text: bytes, kind: type[PrometheusError], words: str) -> None:
+    with pytest.raises(kind) as failed:
+        matrix(read_answer(text), after_s=0)
+    assert words in str(failed.value).replace('": "', '":"')
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [([[1, "two"]], "could not convert"), ([[1]], "samples of"), ([["1", "2"]], "samples of"), ("x", "samples of")],
+)
+def test_samples_that_are_none_are_an_error(values: Any, words: str) -> None:
+    (series,) = matrix(read_answer(body([{"metric": LABELS, "values": values}])), after_s=0)
+    with pytest.raises(ProtocolError, match=words):
+        series.samples()
+
+
+def test_labels_that_are_none_are_an_error() -> None:
+    (series,) = matrix(read_answer(body([{"metric": [1], "values": []}])), after_s=0)
+    with pytest.raises(ProtocolError, match="labels"):
+        series.labels()
+
+
+@pytest.mark.parametrize(
+    ("result", "result_type", "words"),
+    [
+        ([1, "2"], "scalar", r"wrap the query in vector\(…\)"),
+        ([], "matrix", "gives a matrix"),
+        ([{"metric": {"a": "b"}, "histogram": [1, {}]}], "vector", "may not return histograms"),
+        ([{"metric": {}, "value": [1, "x"]}], "vector", "cannot be read"),
+    ],
+)
+def test_a_demand_query_must_give_a_vector_of_numbers(result: Any, result_type: str, words: str) -> None:
+    with pytest.raises(ProtocolError, match=words):
+        vector(read_answer(body(result, result_type)))
+
+
+REFUSALS: dict[int, tuple[type[PrometheusError], bool]] = {
+    400: (QueryRefusedError, False),
+    401: (AccessDeniedError, False),
+    403: (AccessDeniedError, False),
+    404: (ProtocolError, False),
+    408: (UnavailableError, True),
+    422: (QueryRefusedError, False),
+    429: (UnavailableError, True),
+    500: (UnavailableError, True),
+    502: (UnavailableError, True),
+    503: (UnavailableError, True),
+}
+
+
+@pytest.mark.parametrize(("status", "expected"), REFUSALS.items())
+def test_a_status_says_whether_trying_again_can_help(status: int, expected: tuple[type[PrometheusError], bool]) -> None:
+    error = read_refusal(status, b'{"status":"error","errorType":"execution","error":"too many samples"}')
+    assert (type(error), error.transient) == expected
+    assert f"{status} execution: too many samples" in str(error)
+
+
+def test_a_broken_store_of_thanos_may_come_back() -> None:
+    error = read_refusal(422, b'{"status":"error","errorType":"execution","error":"store unreachable"}', thanos=True)
+    assert (type(error), error.transient) == (QueryRefusedError, True)
+
+
+def test_a_proxys_page_is_quoted_on_one_line_and_not_to_its_end() -> None:
+    message = str(read_refusal(502, b"<html>\n<h1>Bad\tGateway</h1>\x1b[31m" + b"x" * 10_000))
+    assert "<html> <h1>Bad Gateway</h1>?[31m" in message
+    assert len(message) < 700
+    assert "\n" not in message
+
+
+@given(st.binary(max_size=200))
+def test_any_body_is_an_answer_or_a_typed_error(text: bytes) -> None:
+    with pytest.raises(PrometheusError):
+        read_answer(text)
+    assert isinstance(read_refusal(500, text), UnavailableError)

@@ -1,0 +1,113 @@
+"""Each way in which the embedded Kubernetes API can be made to misbehave does so, and stops when it is healed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from sandbox.kubeapi_session import CONFIG_MAPS, MERGE, Session, next_event, serving
+from scaler_sandbox.kubeapi import Faults, KubeApi
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    async with serving(KubeApi(faults=Faults())) as session:
+        yield session
+
+
+async def test_answers_come_late(session: Session) -> None:
+    loop = asyncio.get_running_loop()
+    session.api.faults.latency_seconds = 0.1
+    started = loop.time()
+    await session.create("one")
+    assert loop.time() - started >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "retry_after"),
+    [
+        (409, "Conflict", None),
+        (429, "TooManyRequests", "1"),
+        (500, "InternalError", None),
+        (503, "ServiceUnavailable", "1"),
+    ],
+)
+async def test_the_next_requests_fail(session: Session, status: int, reason: str, retry_after: str | None) -> None:
+    session.api.faults.fail_next(2, status=status)
+    for _ in range(2):
+        async with session.http.get(session.api.url + CONFIG_MAPS) as response:
+            body = await response.json()
+            assert (response.status, body["kind"], body["reason"]) == (status, "Status", reason)
+            assert response.headers.get("Retry-After") == retry_after
+    assert (await session.call("GET", CONFIG_MAPS))[0] == 200
+
+
+async def test_only_what_is_meant_fails(session: Session) -> None:
+    await session.create("one")
+    session.api.faults.fail_next(method="PATCH", path_part="/one")
+    assert (await session.call("GET", f"{CONFIG_MAPS}/one"))[0] == 200
+    await session.create("two")
+    for expected in (500, 200):
+        status, _ = await session.call("PATCH", f"{CONFIG_MAPS}/one", {"data": {"a": "1"}}, kind=MERGE)
+        assert status == expected
+
+
+async def test_failing_no_request_fails_none(session: Session) -> None:
+    session.api.faults.fail_next(0)
+    assert (await session.call("GET", CONFIG_MAPS))[0] == 200
+
+
+async def test_connections_are_cut_and_open_watches_with_them(session: Session) -> None:
+    async with session.watch() as watch:
+        session.api.faults.drop_connections = True
+        with pytest.raises(aiohttp.ClientError):
+            await asyncio.wait_for(watch.content.read(), 30)
+    with pytest.raises(aiohttp.ClientError):
+        await session.call("GET", CONFIG_MAPS)
+    session.api.faults.heal()
+    assert (await session.call("GET", CONFIG_MAPS))[0] == 200
+
+
+async def test_a_silent_watch_stays_open_and_later_tells_what_it_missed(session: Session) -> None:
+    async with session.watch(f"&resourceVersion={await session.revision()}") as watch:
+        session.api.faults.silence_watches = True
+        await session.create("one")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await watch.content.readline()
+        session.api.faults.silence_watches = False
+        kind, body = await next_event(watch)
+    assert (kind, body["metadata"]["name"]) == ("ADDED", "one")
+
+
+async def test_watches_end_cleanly_when_they_are_closed(session: Session) -> None:
+    async with session.watch() as first, session.watch() as second:
+        session.api.faults.close_watches()
+        for watch in (first, second):
+            assert await asyncio.wait_for(watch.content.read(), 30) == b""
+
+
+async def test_compaction_forgets_events_and_list_snapshots(session: Session) -> None:
+    for name in ("a", "b", "c"):
+        await session.create(name)
+    page = (await session.call("GET", f"{CONFIG_MAPS}?limit=1"))[1]
+    await session.create("d")
+    session.api.faults.compact_history()
+    token = page["metadata"]["continue"]
+    status, body = await session.call("GET", f"{CONFIG_MAPS}?limit=1&continue={token}")
+    assert (status, body["reason"]) == (410, "Expired")
+    async with session.watch(f"&resourceVersion={page['metadata']['resourceVersion']}") as watch:
+        kind, error = await next_event(watch)
+    assert (kind, error["code"]) == ("ERROR", 410)
+    async with session.watch(f"&resourceVersion={await session.revision()}") as watch:
+        await session.create("e")
+        assert (await next_event(watch))[1]["metadata"]["name"] == "e"
+
+
+async def test_an_open_watch_survives_a_compaction(session: Session) -> None:
+    async with session.watch(f"&resourceVersion={await session.revision()}") as watch:
+        await session.create("a")
+        assert (await next_event(watch))[1]["metadata"]["name"] == "a"
+        session.api.faults.compact_history()
+        await session.create("b")
+        assert (await next_event(watch))[1]["metadata"]["name"] == "b"

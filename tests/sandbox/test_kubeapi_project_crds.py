@@ -1,0 +1,106 @@
+"""The definitions of Kueue, KEDA and Ray, as they are shipped, in the embedded Kubernetes API."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sandbox.kubeapi_session import MERGE, Session, serving
+from scaler_sandbox.kubeapi import KubeApi
+
+CRDS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "crds"
+GROUPS = ("kueue.x-k8s.io", "keda.sh", "ray.io")
+pytestmark = pytest.mark.skipif(not CRDS.is_dir(), reason="no real definitions: set SCALER_SHARED_DATA")
+
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
+QUOTA_RESERVED = {
+    "type": "QuotaReserved",
+    "status": "True",
+    "reason": "QuotaReserved",
+    "message": "",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
+def definitions() -> list[dict[str, Any]]:
+    loaded = (document for path in sorted(CRDS.glob("*.yaml")) for document in _documents(path))
+    found = [each for each in loaded if each and each["kind"] == "CustomResourceDefinition"]
+    return [each for each in found if each["spec"]["group"].endswith(GROUPS)]
+
+
+def _documents(path: Path) -> list[dict[str, Any]]:
+    with path.open() as file:
+        return list(yaml.load_all(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
+def workload(**spec: Any) -> dict[str, Any]:
+    containers = [{"name": "c", "image": "i", "resources": {"requests": {"nvidia.com/gpu": 2}}}]
+    pod_sets = [{"name": "main", "count": 1, "template": {"spec": {"containers": containers}}}]
+    head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "one"}}
+    return {**head, "spec": {"queueName": "q", "podSets": pod_sets, **spec}}
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    api = KubeApi()
+    api.install_crds(d for d in definitions() if d["spec"]["group"] in ("kueue.x-k8s.io", "keda.sh"))
+    async with serving(api) as session:
+        yield session
+
+
+def test_all_are_served_and_all_rules_of_what_the_program_writes_are_evaluated() -> None:
+    api = KubeApi()
+    loaded = definitions()
+    api.install_crds(loaded)
+    custom = [resource for resource in api.served() if resource.custom]
+    assert len(custom) == len(loaded)
+    written = [each for each in custom if each.group != "trainer.kubeflow.org"]
+    assert [each.qualified for each in written for v in each.versions.values() if v.unchecked_rules] == []
+
+
+async def test_a_workload_gets_its_defaults_and_shows_them_in_both_versions(session: Session) -> None:
+    status, made = await session.call("POST", WORKLOADS, workload())
+    assert status == 201, made
+    assert (made["spec"]["active"], made["metadata"]["generation"]) == (True, 1)
+    old = (await session.call("GET", f"{WORKLOADS.replace('v1beta2', 'v1beta1')}/one"))[1]
+    assert (old["apiVersion"], old["metadata"]["uid"]) == ("kueue.x-k8s.io/v1beta1", made["metadata"]["uid"])
+
+
+async def test_an_admission_check_entry_must_be_complete(session: Session) -> None:
+    await session.call("POST", WORKLOADS, workload())
+    entry = {"name": "check", "state": "Ready"}
+    patch = {"status": {"admissionChecks": [entry]}}
+    status, body = await session.call("PATCH", f"{WORKLOADS}/one/status", patch, kind=MERGE)
+    fields = {cause["field"] for cause in body["details"]["causes"]}
+    assert status == 422
+    assert {"status.admissionChecks[0].message", "status.admissionChecks[0].lastTransitionTime"} <= fields
+    entry |= {"message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status, _ = await session.call("PATCH", f"{WORKLOADS}/one/status", patch, kind=MERGE)
+    assert status == 200
+    ignored: dict[str, Any] = {"status": {"admissionChecks": []}}
+    status, body = await session.call("PATCH", f"{WORKLOADS}/one", ignored, kind=MERGE)
+    assert (status, len(body["status"]["admissionChecks"])) == (200, 1)
+
+
+async def test_the_queue_of_a_workload_with_quota_is_fixed(session: Session) -> None:
+    await session.call("POST", WORKLOADS, workload())
+    moved = {"spec": {"queueName": "other"}}
+    assert (await session.call("PATCH", f"{WORKLOADS}/one", moved, kind=MERGE))[0] == 200
+    conditions = {"status": {"conditions": [QUOTA_RESERVED]}}
+    status, body = await session.call("PATCH", f"{WORKLOADS}/one/status", conditions, kind=MERGE)
+    assert status == 200, body
+    status, body = await session.call("PATCH", f"{WORKLOADS}/one", {"spec": {"queueName": "third"}}, kind=MERGE)
+    assert status == 422
+    assert "queueName is immutable while workload quota reserved" in body["message"]
+    assert (await session.call("PATCH", f"{WORKLOADS}/one", {"spec": {"active": False}}, kind=MERGE))[0] == 200
+
+
+async def test_kubectl_sees_the_columns_of_a_workload(session: Session) -> None:
+    await session.call("POST", WORKLOADS, workload())
+    session.http.headers["Accept"] = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    table = (await session.call("GET", WORKLOADS))[1]
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    assert columns == ["Name", "Queue", "Reserved in", "Admitted", "Finished", "Age"]
+    assert table["rows"][0]["cells"][:2] == ["one", "q"]

@@ -1,0 +1,195 @@
+"""Workloads become pods, and pods end when their owners say so. In virtual time."""
+
+from typing import Any, cast
+
+import pytest
+from scaler_sandbox.client import Client
+from scaler_sandbox.conditions import has
+from scaler_sandbox.kinds import DEPLOYMENT, JOB, POD, RAY_CLUSTER, Json, Resource
+from scaler_sandbox.operators import DeploymentController, JobController, RayClusterOperator
+from sim.client import SimClient
+from sim.kueue_cluster import ray_cluster, template
+
+
+@pytest.fixture
+def client() -> SimClient:
+    return SimClient()
+
+
+async def settle(client: SimClient, *, pods: bool = True) -> None:
+    """Everything that follows, pods running and ending included unless they are to be left as they are."""
+    shared = cast(Client, client)
+    controllers = RayClusterOperator(shared), JobController(shared), DeploymentController(shared)
+    await client.settle(*controllers)
+    if pods:
+        client.run_pods()
+        await client.settle(*controllers)
+
+
+def job(**spec: Any) -> Json:
+    wanted = {"parallelism": 2, "completions": 2, "template": template(), **spec}
+    return {"metadata": {"name": "train", "namespace": "ns"}, "spec": wanted}
+
+
+def deployment(replicas: int = 2) -> Json:
+    body = template(labels={"app": "web"})
+    return {"metadata": {"name": "web", "namespace": "ns"}, "spec": {"replicas": replicas, "template": body}}
+
+
+def unqueued(body: Json) -> Json:
+    return {**body, "metadata": {**body["metadata"], "labels": {}}}
+
+
+def status(client: SimClient, resource: Resource, name: str) -> Json:
+    found = client.find(resource, "ns", name)
+    assert found is not None
+    return dict(found["status"])
+
+
+def names(client: SimClient) -> set[str]:
+    return {pod["metadata"]["name"] for pod in client.all(POD)}
+
+
+def finish(client: SimClient, phase: str = "Succeeded", count: int = 1) -> None:
+    running = [pod for pod in client.all(POD) if pod["status"]["phase"] == "Running"]
+    for pod in running[:count]:
+        client.change(POD, "ns", pod["metadata"]["name"], {"status": {"phase": phase}}, "status")
+
+
+async def test_a_ray_cluster_gets_a_head_and_its_workers(client: SimClient) -> None:
+    client.add(RAY_CLUSTER, unqueued(ray_cluster("ray", workers=2)))
+    await settle(client)
+    roles = sorted(pod["metadata"]["labels"]["ray.io/node-type"] for pod in client.all(POD))
+    assert roles == ["head", "worker", "worker"]
+    assert {pod["metadata"]["labels"]["ray.io/cluster"] for pod in client.all(POD)} == {"ray"}
+    assert {pod["metadata"]["ownerReferences"][0]["kind"] for pod in client.all(POD)} == {"RayCluster"}
+    shown = status(client, RAY_CLUSTER, "ray")
+    assert (shown["state"], shown["desiredWorkerReplicas"], shown["availableWorkerReplicas"]) == ("ready", 2, 2)
+    assert shown["desiredGPU"] == "3"
+
+
+async def test_a_ray_cluster_is_not_ready_before_all_its_pods_are(client: SimClient) -> None:
+    client.add(RAY_CLUSTER, unqueued(ray_cluster("ray")))
+    await settle(client, pods=False)
+    assert status(client, RAY_CLUSTER, "ray")["state"] == ""
+
+
+async def test_a_suspended_ray_cluster_stays_ready_until_its_last_pod_is_gone(client: SimClient) -> None:
+    client.add(RAY_CLUSTER, unqueued(ray_cluster("ray")))
+    await settle(client)
+    before = names(client)
+    client.change(RAY_CLUSTER, "ns", "ray", {"spec": {"suspend": True}})
+    await settle(client, pods=False)
+    assert all(pod["metadata"].get("deletionTimestamp") for pod in client.all(POD))
+    assert status(client, RAY_CLUSTER, "ray")["state"] == "ready"
+    await settle(client)
+    assert status(client, RAY_CLUSTER, "ray")["state"] == "suspended"
+    client.change(RAY_CLUSTER, "ns", "ray", {"spec": {"suspend": False}})
+    await settle(client)
+    assert status(client, RAY_CLUSTER, "ray")["state"] == "ready"
+    assert before.isdisjoint(names(client))
+
+
+async def test_a_ray_cluster_replaces_pods_that_ended_and_follows_its_size(client: SimClient) -> None:
+    client.add(RAY_CLUSTER, unqueued(ray_cluster("ray")))
+    await settle(client)
+    finish(client, "Failed")
+    await settle(client)
+    await settle(client)
+    assert [pod["status"]["phase"] for pod in client.all(POD)] == ["Running", "Running"]
+    group = {**ray_cluster("ray")["spec"]["workerGroupSpecs"][0], "replicas": 0}
+    client.change(RAY_CLUSTER, "ns", "ray", {"spec": {"workerGroupSpecs": [group]}})
+    await settle(client)
+    assert len(client.all(POD)) == 1
+
+
+async def test_an_untouched_queued_job_is_left_to_kueue(client: SimClient) -> None:
+    client.add(RAY_CLUSTER, ray_cluster("ray"))
+    await settle(client)
+    assert client.all(POD) == []
+
+
+async def test_a_job_runs_to_completion(client: SimClient) -> None:
+    client.add(JOB, job(completions=3))
+    await settle(client)
+    assert status(client, JOB, "train")["active"] == 2
+    finish(client)
+    await settle(client)
+    shown = status(client, JOB, "train")
+    assert (shown["active"], shown["succeeded"], shown["ready"]) == (2, 1, 2)
+    finish(client, count=2)
+    await settle(client)
+    found = client.find(JOB, "ns", "train")
+    assert found is not None
+    assert has(found, "Complete")
+    assert (found["status"]["succeeded"], found["status"]["active"]) == (3, 0)
+    assert "completionTime" in found["status"]
+
+
+async def test_a_suspended_job_counts_no_pod_as_active_that_was_told_to_stop(client: SimClient) -> None:
+    client.add(JOB, job())
+    await settle(client)
+    client.change(JOB, "ns", "train", {"spec": {"suspend": True}})
+    await settle(client, pods=False)
+    shown = status(client, JOB, "train")
+    assert (shown["active"], shown["terminating"]) == (0, 2)
+    assert [pod["status"]["phase"] for pod in client.all(POD)] == ["Running", "Running"]
+    assert [each["reason"] for each in shown["conditions"]] == ["JobSuspended"]
+    client.change(JOB, "ns", "train", {"spec": {"suspend": False}})
+    await settle(client)
+    assert [each["reason"] for each in status(client, JOB, "train")["conditions"]] == ["JobResumed"]
+    assert status(client, JOB, "train")["active"] == 2
+
+
+async def test_what_a_job_has_done_survives_its_suspension(client: SimClient) -> None:
+    client.add(JOB, job(completions=2))
+    await settle(client)
+    finish(client)
+    await settle(client)
+    client.change(JOB, "ns", "train", {"spec": {"suspend": True}})
+    await settle(client)
+    client.change(JOB, "ns", "train", {"spec": {"suspend": False}})
+    await settle(client)
+    assert (status(client, JOB, "train")["succeeded"], status(client, JOB, "train")["active"]) == (1, 1)
+
+
+async def test_a_job_fails_after_too_many_failures(client: SimClient) -> None:
+    client.add(JOB, job(backoffLimit=1, parallelism=1, completions=1))
+    for _ in range(2):
+        await settle(client)
+        finish(client, "Failed")
+    await settle(client)
+    found = client.find(JOB, "ns", "train")
+    assert found is not None
+    assert has(found, "Failed")
+
+
+async def test_a_deployment_keeps_as_many_pods_as_it_is_asked_for(client: SimClient) -> None:
+    client.add(DEPLOYMENT, deployment())
+    await settle(client)
+    shown = status(client, DEPLOYMENT, "web")
+    assert (shown["replicas"], shown["readyReplicas"]) == (2, 2)
+    assert has({"status": shown}, "Available")
+    client.change(DEPLOYMENT, "ns", "web", {"spec": {"replicas": 0}})
+    await settle(client)
+    assert client.all(POD) == []
+    assert status(client, DEPLOYMENT, "web")["replicas"] == 0
+
+
+async def test_a_deployment_gives_up_what_does_not_run_yet_first(client: SimClient) -> None:
+    client.add(DEPLOYMENT, deployment(1))
+    await settle(client)
+    client.change(DEPLOYMENT, "ns", "web", {"spec": {"replicas": 2}})
+    await settle(client, pods=False)
+    client.change(DEPLOYMENT, "ns", "web", {"spec": {"replicas": 1}})
+    await settle(client, pods=False)
+    assert [pod["status"]["phase"] for pod in client.all(POD)] == ["Running"]
+
+
+async def test_a_deployment_replaces_pods_that_are_taken_away(client: SimClient) -> None:
+    client.add(DEPLOYMENT, deployment(1))
+    await settle(client)
+    before = names(client)
+    client.remove(POD, "ns", before.pop())
+    await settle(client)
+    assert len(client.all(POD)) == 1

@@ -1,0 +1,313 @@
+"""The simulated cluster plays the story of the demo by the rules of the real programs that it stands in for."""
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from scaler_sandbox import crds
+from scaler_sandbox.conditions import has, reason_of
+from scaler_sandbox.config import Component, SandboxConfig
+from scaler_sandbox.kinds import JOB, POD, RAY_CLUSTER, WORKLOAD, Json, Resource
+from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.kubelet import KubeletTiming
+from scaler_sandbox.sandbox import Sandbox
+
+from scaler.errors import ConfigurationError, KubeError
+from scaler.kube.transport import KubeTransport
+
+QUEUES = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: demo}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: default-flavor}
+spec: {}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: cluster-queue}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+    - coveredResources: [nvidia.com/gpu]
+      flavors:
+        - name: default-flavor
+          resources: [{name: nvidia.com/gpu, nominalQuota: 2}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: user-queue, namespace: demo}
+spec: {clusterQueue: cluster-queue}
+"""
+
+
+def ray_cluster(name: str) -> Json:
+    container = {"name": "ray", "image": "ray:2", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    template = {"spec": {"containers": [container]}}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": name, "namespace": "demo", "labels": {"kueue.x-k8s.io/queue-name": "user-queue"}},
+        "spec": {
+            "headGroupSpec": {"template": template},
+            "workerGroupSpecs": [{"groupName": "workers", "replicas": 1, "template": template}],
+        },
+    }
+
+
+QUICK = dataclasses.replace(
+    SandboxConfig.fast(collect=timedelta(seconds=0.2)),
+    kubelet=KubeletTiming(start_delay=timedelta(seconds=0.1), termination=timedelta(seconds=0.3)),
+)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Sandbox]:
+    async with Sandbox(QUICK) as world:
+        await world.apply(QUEUES)
+        yield world
+
+
+def workload(world: Sandbox, name: str) -> Json:
+    found = world.workload_of(RAY_CLUSTER, "demo", name)
+    assert found is not None
+    return found
+
+
+def is_admitted(world: Sandbox, name: str, kind: Resource = RAY_CLUSTER) -> bool:
+    found = world.workload_of(kind, "demo", name)
+    return found is not None and has(found, "Admitted")
+
+
+def is_ready(world: Sandbox, name: str) -> bool:
+    found = world.find(RAY_CLUSTER, "demo", name)
+    return found is not None and (found.get("status") or {}).get("state") == "ready"
+
+
+async def set_active(world: Sandbox, name: str, active: bool) -> None:
+    found = workload(world, name)
+    await world.patch(WORKLOAD, "demo", found["metadata"]["name"], {"spec": {"active": active}})
+
+
+async def two_gangs(world: Sandbox) -> None:
+    """The first runs, the second waits."""
+    await world.apply(ray_cluster("first"))
+    await world.wait_for(lambda: is_ready(world, "first"), "the first gang to run")
+    await world.apply(ray_cluster("second"))
+    await world.wait_for(lambda: world.workload_of(RAY_CLUSTER, "demo", "second"), "the second Workload")
+    await world.wait_for(
+        lambda: reason_of(workload(world, "second"), "QuotaReserved") == "WaitingForQuota", "the second gang to wait"
+    )
+
+
+async def test_a_deactivated_gang_makes_way_and_comes_back(world: Sandbox) -> None:
+    await two_gangs(world)
+    started = datetime.now(UTC)
+    await set_active(world, "first", False)
+    await world.wait_for(lambda: is_admitted(world, "second"), "the second gang's admission")
+    waited = (datetime.now(UTC) - started).total_seconds()
+    # Kueue looks at waiting gangs once a second after quota was freed.
+    assert waited > 0.5
+    await world.wait_for(lambda: is_ready(world, "second"), "the second gang to run")
+    await world.wait_for(lambda: has(workload(world, "first"), "QuotaReserved", "False", "Deactivated"))
+    await set_active(world, "first", True)
+    await world.wait_for(lambda: has(workload(world, "first"), "QuotaReserved", "False", "WaitingForQuota"))
+    await world.delete(RAY_CLUSTER, "demo", "second")
+    await world.wait_for(lambda: is_ready(world, "first"), "the first gang to run again")
+
+
+@pytest.mark.parametrize("part", [Component.KUEUE, Component.RAY_CLUSTERS, Component.KUBELETS])
+async def test_a_part_that_is_killed_again_and_again_ends_in_the_same_state(world: Sandbox, part: Component) -> None:
+    is_over = False
+
+    async def kill_all_the_time() -> None:
+        while not is_over:
+            await asyncio.sleep(0.15)
+            await world.restart(part)
+
+    await two_gangs(world)
+    killer = asyncio.create_task(kill_all_the_time())
+    await set_active(world, "first", False)
+    await asyncio.sleep(1.2)
+    is_over = True
+    await killer  # not cancelled: between a kill and its start the part would stay dead
+    await world.wait_for(lambda: is_ready(world, "second"), "the second gang to run")
+    await world.wait_for(lambda: has(workload(world, "first"), "QuotaReserved", "False", "Deactivated"))
+    assert len(world.all(POD, "demo")) == 2
+
+
+async def test_the_exporter_tells_which_pod_keeps_its_gpu_busy(world: Sandbox) -> None:
+    await world.apply(ray_cluster("first"))
+    await world.wait_for(lambda: is_ready(world, "first"), "the gang to run")
+    world.fleet.set_activity("demo", "first-*", 0.9)
+    await asyncio.sleep(world.config.fleet.collect_seconds)
+    async with aiohttp.ClientSession() as session, session.get(world.exporter_url) as response:
+        lines = (await response.text()).splitlines()
+    busy = [line for line in lines if line.startswith("DCGM_FI_DEV_GPU_UTIL{") and line.endswith(" 90")]
+    assert len(busy) == 2
+    for pod in world.all(POD, "demo"):
+        assert any(f'namespace="demo",pod="{pod["metadata"]["name"]}"' in line for line in busy)
+    assert set(world.exporter_urls) == {"node-a", "node-b"}
+
+
+async def test_a_job_with_a_runtime_finishes_and_a_deleted_gang_leaves_nothing(world: Sandbox) -> None:
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    template = {
+        "metadata": {"annotations": {"demo.idlegpu.io/runtime": "300ms"}},
+        "spec": {"containers": [container], "restartPolicy": "Never"},
+    }
+    labels = {"kueue.x-k8s.io/queue-name": "user-queue"}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "short", "namespace": "demo", "labels": labels},
+        "spec": {"parallelism": 1, "completions": 1, "template": template},
+    }
+    await world.apply(job)
+    # Created within the same second, the two would be equals before the queue.
+    await world.wait_for(lambda: is_admitted(world, "short", JOB), "the Job to be admitted")
+    await world.apply(ray_cluster("gang"))
+    await world.wait_for(lambda: world.condition(JOB, "demo", "short", "Complete"), "the Job to complete")
+    await world.wait_for(lambda: is_ready(world, "gang"), "the gang to run")
+    finished = world.workload_of(JOB, "demo", "short")
+    assert finished is not None
+    assert has(finished, "Finished")
+    await world.delete(RAY_CLUSTER, "demo", "gang")
+    await world.wait_for(lambda: len(world.all(POD, "demo")) == 1, "the gang's pods to go")
+    await world.wait_for(lambda: world.workload_of(RAY_CLUSTER, "demo", "gang") is None, "its Workload to go")
+
+
+async def test_a_pod_that_a_finalizer_keeps_is_terminal_and_has_given_its_gpu_back(world: Sandbox) -> None:
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    metadata = {"name": "held", "namespace": "demo", "finalizers": ["example.com/mine"]}
+    await world.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}})
+
+    def phase() -> str:
+        found = world.find(POD, "demo", "held")
+        return found["status"]["phase"] if found else ""
+
+    def holders() -> int:
+        return sum(1 for gpu in world.fleet.gpus if world.fleet.holder(gpu.uuid))
+
+    await world.wait_for(lambda: phase() == "Running", "the pod to run")
+    assert holders() == 1
+    await world.delete(POD, "demo", "held")
+    await world.wait_for(lambda: phase() == "Failed", "the pod to end")
+    await world.wait_for(lambda: holders() == 0, "its GPU")
+    await asyncio.sleep(0.1)
+    assert phase() == "Failed"
+    await world.patch(POD, "demo", "held", {"metadata": {"finalizers": None}})
+    await world.wait_for(lambda: phase() == "", "the pod to go")
+
+
+async def test_what_is_waited_for_in_vain_is_named(world: Sandbox) -> None:
+    with pytest.raises(TimeoutError, match=r"waited 0.05 s for a miracle in vain"):
+        await world.wait_for(lambda: False, "a miracle", within=0.05)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "error", "message"),
+    [
+        ("just text", ConfigurationError, "has no kind"),
+        ({"apiVersion": "example.com/v1", "kind": "Nothing", "metadata": {"name": "x"}}, KubeError, "Nothing"),
+    ],
+)
+async def test_a_manifest_that_cannot_be_applied_says_why(
+    world: Sandbox, manifest: str | Json, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        await world.apply(manifest)
+
+
+async def test_the_kubeconfig_leads_to_the_api(world: Sandbox, tmp_path: Path) -> None:
+    world.write_kubeconfig(tmp_path / "kubeconfig")
+    async with await KubeTransport.connect(tmp_path / "kubeconfig") as transport:
+        assert transport.server == world.api_url
+        assert b"user-queue" in await transport.get("/apis/kueue.x-k8s.io/v1beta2/namespaces/demo/localqueues")
+
+
+REAL_CRDS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "crds"
+needs_real_crds = pytest.mark.skipif(not REAL_CRDS.is_dir(), reason="no real definitions: set SCALER_SHARED_DATA")
+
+
+@cache
+def real_crd(name: str) -> Json:
+    plural, _, group = name.partition(".")
+    text = (REAL_CRDS / f"{group}_{plural}.yaml").read_text()
+    loaded: Json = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return loaded
+
+
+@needs_real_crds
+async def test_the_story_passes_the_schemas_and_rules_of_the_real_kinds(tmp_path: Path) -> None:
+    api = KubeApi()
+    api.install_crds(real_crd(definition["metadata"]["name"]) for definition in crds.load())
+    await api.start()
+    api.write_kubeconfig(tmp_path / "kubeconfig")
+    config = dataclasses.replace(QUICK, kubeconfig=tmp_path / "kubeconfig")
+    try:
+        async with Sandbox(config) as world:
+            assert world.api_url == api.url
+            await world.apply(QUEUES)
+            await test_a_deactivated_gang_makes_way_and_comes_back(world)
+    finally:
+        await api.stop()
+
+
+@needs_real_crds
+@pytest.mark.parametrize("definition", crds.load(), ids=lambda each: each["metadata"]["name"])
+def test_our_definitions_are_parts_of_the_real_ones(definition: Json) -> None:
+    real = real_crd(definition["metadata"]["name"])["spec"]
+    ours = definition["spec"]
+    assert ours["group"] == real["group"]
+    assert ours["scope"] == real["scope"]
+    assert {**real["names"], **ours["names"]} == real["names"]
+    for version in ours["versions"]:
+        theirs = next(each for each in real["versions"] if each["name"] == version["name"])
+        assert theirs["storage"]
+        assert version.get("subresources", {}) == theirs.get("subresources", {})
+        columns = {column["name"]: column["jsonPath"] for column in theirs.get("additionalPrinterColumns", [])}
+        for column in version.get("additionalPrinterColumns", []):
+            assert column["name"] == "Value" or columns[column["name"]] == column["jsonPath"]
+        assert unknown_fields(version["schema"]["openAPIV3Schema"], theirs["schema"]["openAPIV3Schema"]) == []
+
+
+def unknown_fields(ours: Json, theirs: Json, path: str = "") -> list[str]:
+    """Fields of our schema that the real one does not have, or has with another type."""
+    found = [] if ours.get("type", theirs.get("type")) == theirs.get("type") else [f"{path}: type {ours['type']}"]
+    if "items" in ours:
+        found += unknown_fields(ours["items"], theirs["items"], f"{path}[]")
+    for name, schema in ours.get("properties", {}).items():
+        if name in theirs.get("properties", {}):
+            found += unknown_fields(schema, theirs["properties"][name], f"{path}.{name}")
+        elif not theirs.get("x-kubernetes-preserve-unknown-fields"):
+            found.append(f"{path}.{name}")
+    return found
+
+
+async def test_a_service_account_sees_what_its_role_allows_and_no_more(tmp_path: Path) -> None:
+    async with Sandbox(SandboxConfig(parts=frozenset())) as world:
+        await world.apply(QUEUES)
+        subject = {"kind": "ServiceAccount", "name": "default", "namespace": "demo"}
+        rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "reader", "namespace": "demo"}}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
+        rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+        await world.apply([{**rbac, "kind": "Role", "rules": [rule]}])
+        await world.apply([{**rbac, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]}])
+        world.write_kubeconfig(tmp_path / "account", token=await world.token_of("demo", "default"))
+        async with await KubeTransport.connect(tmp_path / "account") as transport:
+            assert await transport.get(POD.path("demo"))
+            with pytest.raises(
+                KubeError, match=r'"system:serviceaccount:demo:default" cannot list .*cluster scope'
+            ) as no:
+                await transport.get(POD.path())
+            assert no.value.status == 403

@@ -1,0 +1,481 @@
+"""The embedded KEDA asks, scales and tells what KEDA 2.18 does, over real gRPC and a real scale subresource.
+
+Intervals are a tenth of a second here; cooldowns are whole seconds, as the ScaledObject has them.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+from sandbox.scripted_scaler import ScriptedScaler, scripted_scaler
+from scaler_sandbox.conditions import message_of, reason_of
+from scaler_sandbox.config import Component, SandboxConfig
+from scaler_sandbox.keda import KedaTiming
+from scaler_sandbox.kinds import DEPLOYMENT, EVENT, SCALED_OBJECT, Json
+from scaler_sandbox.sandbox import Sandbox
+
+POLLING = 0.1
+ANNOTATION = "autoscaling.keda.sh/"
+
+
+def deployment(name: str = "app", replicas: int = 1) -> Json:
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "app", "image": "app:1"}]}},
+        },
+    }
+
+
+def scaled_object(address: str, name: str = "app", **spec: Any) -> Json:
+    kind = spec.pop("kind", "external")
+    metadata = {"scalerAddress": address, "idleAfter": "30m", "enableTLS": "false"} | spec.pop("metadata", {})
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": name, "namespace": "default", "annotations": spec.pop("annotations", {})},
+        "spec": {
+            "scaleTargetRef": {"name": spec.pop("target", name)},
+            "minReplicaCount": 0,
+            "maxReplicaCount": 1,
+            "cooldownPeriod": 1,
+            "triggers": [{"type": kind, "metadata": metadata}],
+            **spec,
+        },
+    }
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Sandbox]:
+    base = SandboxConfig.fast()
+    keda = KedaTiming(
+        polling=timedelta(seconds=POLLING), push_backoff=timedelta(seconds=0.1), retry=timedelta(seconds=0.1)
+    )
+    config = dataclasses.replace(
+        base, keda=keda, parts=frozenset({Component.KEDA, Component.DEPLOYMENTS, Component.KUBELETS})
+    )
+    async with Sandbox(config) as world:
+        yield world
+
+
+@pytest.fixture
+async def scaler() -> AsyncIterator[ScriptedScaler]:
+    async with scripted_scaler() as scaler:
+        yield scaler
+
+
+def replicas(world: Sandbox, name: str = "app") -> int | None:
+    found = world.find(DEPLOYMENT, "default", name)
+    return int(found["spec"]["replicas"]) if found else None
+
+
+def shown(world: Sandbox, name: str = "app") -> Json:
+    return world.find(SCALED_OBJECT, "default", name) or {"metadata": {}, "status": {}}
+
+
+def are_settled_at(world: Sandbox, replicas: int) -> bool:
+    """Whether all Deployments are at so many replicas, and their controller has written so and is done with them."""
+    found = world.all(DEPLOYMENT)
+    return bool(found) and all(
+        each["status"].get("observedGeneration") == each["metadata"]["generation"]
+        and each["spec"]["replicas"] == each["status"].get("replicas", 0) == each["status"].get("readyReplicas", 0)
+        and each["spec"]["replicas"] == replicas
+        for each in found
+    )
+
+
+async def annotate(world: Sandbox, **annotations: str | None) -> None:
+    named = {ANNOTATION + key.replace("_", "-"): value for key, value in annotations.items()}
+    await world.patch(SCALED_OBJECT, "default", "app", {"metadata": {"annotations": named}})
+
+
+async def event(world: Sandbox, reason: str) -> Json:
+    """The one Event with that reason, which is written a moment after what it tells of."""
+    for _ in range(100):
+        found = [each for each in await world.read_all(EVENT, "default") if each["reason"] == reason]
+        if found:
+            assert len(found) == 1
+            return found[0]
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"there is no event {reason}")
+
+
+async def stays(predicate: Callable[[], bool], seconds: float) -> bool:
+    """Whether the predicate holds all the time."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < deadline:
+        if not predicate():
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+async def polled(scaler: ScriptedScaler, world: Sandbox, times: int = 2) -> None:
+    """A number of further polls."""
+    before = scaler.rpcs().count("IsActive")
+    await world.wait_for(lambda: scaler.rpcs().count("IsActive") >= before + times, "polls")
+
+
+async def test_a_deployment_goes_from_1_to_0_and_back(world: Sandbox, scaler: ScriptedScaler) -> None:
+    scaler.active = True
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
+    await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerActive", "activity")
+    scaler.active = False
+    await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerCooldown", "cool-down")
+    await polled(scaler, world)
+    assert replicas(world) == 1
+    await world.patch(SCALED_OBJECT, "default", "app", {"spec": {"cooldownPeriod": 1}})
+    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0")
+    await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerNotActive", "inactivity")
+    scaler.active = True
+    await world.wait_for(lambda: replicas(world) == 1, "scaling to 1")
+    down = await event(world, "KEDAScaleTargetDeactivated")
+    up = await event(world, "KEDAScaleTargetActivated")
+    assert down["message"] == "Deactivated apps/v1.Deployment default/app from 1 to 0"
+    assert up["message"] == "Scaled apps/v1.Deployment default/app from 0 to 1, triggered by externalScaler"
+
+
+async def test_a_poll_asks_for_the_spec_the_metrics_and_the_activity_in_this_order(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    scaler.active, loop = True, asyncio.get_running_loop()
+    began = loop.time()
+    await world.apply([deployment(), scaled_object(scaler.address)])
+    await polled(scaler, world, 6)
+    # One GetMetricSpec of the reconciliation, then polls.
+    assert scaler.rpcs()[:7] == ["GetMetricSpec", *["GetMetricSpec", "GetMetrics", "IsActive"] * 2]
+    # Counted and not measured between two: where one came late, the next comes soon after it.
+    assert scaler.rpcs().count("IsActive") <= 1 + (loop.time() - began) / POLLING
+
+
+async def test_all_metadata_is_passed_except_what_comes_from_an_unknown_environment(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    metadata = {"Weird_Key-1": "a b=c,d", "empty": "", "queryFromEnv": "QUERY"}
+    await world.apply([deployment(), scaled_object(scaler.address, metadata=metadata)])
+    await polled(scaler, world, 1)
+    assert scaler.asked[-1].metadata == {
+        "scalerAddress": scaler.address,
+        "idleAfter": "30m",
+        "enableTLS": "false",
+        "Weird_Key-1": "a b=c,d",
+        "empty": "",
+    }
+
+
+async def test_a_new_scaled_object_over_an_idle_target_scales_it_down_at_the_first_poll(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
+    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0", within=30)
+
+
+async def test_the_initial_cooldown_protects_a_new_scaled_object(world: Sandbox, scaler: ScriptedScaler) -> None:
+    await world.apply([deployment(), scaled_object(scaler.address, initialCooldownPeriod=300)])
+    await polled(scaler, world, 3)
+    assert replicas(world) == 1
+    assert reason_of(shown(world), "Active") == "ScalerCooldown"
+
+
+async def test_a_target_that_somebody_else_has_scaled_up_is_scaled_down_at_the_next_poll(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
+    await world.wait_for(lambda: replicas(world) == 0)
+    await world.patch(DEPLOYMENT, "default", "app", {"spec": {"replicas": 1}}, "scale")
+    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 again", within=30)
+
+
+@pytest.mark.parametrize(
+    ("rpc", "calls_of_a_poll", "told"),
+    [
+        ("GetMetricSpec", ["GetMetricSpec"] * 2, "got empty metric spec"),
+        ("GetMetrics", ["GetMetricSpec", "GetMetrics", "GetMetrics"], "rpc error: code = Unavailable desc = no data"),
+        (
+            "IsActive",
+            ["GetMetricSpec", "GetMetrics", "IsActive", "GetMetrics", "IsActive"],
+            "rpc error: code = Unavailable desc = no data",
+        ),
+    ],
+)
+async def test_an_error_is_asked_about_twice_and_freezes_the_replicas(
+    world: Sandbox, scaler: ScriptedScaler, rpc: str, calls_of_a_poll: list[str], told: str
+) -> None:
+    scaler.active = True
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=0)])
+    await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerActive")
+    scaler.failing[rpc], scaler.active = "no data", False
+    await world.wait_for(lambda: reason_of(shown(world), "Ready") == "TriggerError", "the error to show")
+    scaler.asked.clear()
+    one_poll = "".join(f"{name} " for name in calls_of_a_poll)
+    seen = set()
+
+    def has_polled_thrice() -> bool:
+        seen.add(replicas(world))
+        return "".join(f"{name} " for name in scaler.rpcs()).count(one_poll) >= 3
+
+    await world.wait_for(has_polled_thrice, "three more polls")
+    assert seen == {1}
+    assert set(scaler.rpcs()) == set(calls_of_a_poll)
+    failed = await event(world, "KEDAScalerFailed")
+    assert (failed["type"], failed["message"]) == ("Warning", told)
+    assert failed["count"] > 2
+    # No poll without an error has refreshed lastActiveTime, so on recovery the first inactive answer acts at once.
+    scaler.failing.clear()
+    await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 after recovery")
+
+
+async def test_a_stopped_target_is_not_woken_by_errors(world: Sandbox, scaler: ScriptedScaler) -> None:
+    await world.apply([deployment(), scaled_object(scaler.address)])
+    await world.wait_for(lambda: replicas(world) == 0)
+    scaler.failing["GetMetrics"], scaler.active = "no data", True
+    assert await stays(lambda: replicas(world) == 0, 0.5)
+
+
+async def test_one_active_trigger_of_two_keeps_the_target_although_the_other_fails(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    async with scripted_scaler() as other:
+        scaler.active, other.failing["GetMetrics"] = True, "no data"
+        body = scaled_object(scaler.address)
+        body["spec"]["triggers"].append({"type": "external", "metadata": {"scalerAddress": other.address}})
+        await world.apply([deployment(), body])
+        await world.wait_for(lambda: reason_of(shown(world), "Ready") == "PartialTriggerError", "the partial error")
+        assert reason_of(shown(world), "Active") == "ScalerActive"
+        scaler.active = False
+        await world.wait_for(lambda: reason_of(shown(world), "Ready") == "TriggerError", "the error")
+        assert replicas(world) == 1
+
+
+async def test_a_scaler_that_never_answers_stops_the_loop_until_the_spec_changes(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    scaler.active = True
+    await world.apply([deployment(), scaled_object(scaler.address)])
+    await polled(scaler, world)
+    scaler.asked.clear()
+    scaler.hanging.add("GetMetrics")
+    await world.wait_for(lambda: "GetMetrics" in scaler.rpcs(), "the call that is not answered")
+    scaler.asked.clear()
+    await asyncio.sleep(5 * POLLING)
+    assert scaler.rpcs() == []
+    await world.patch(SCALED_OBJECT, "default", "app", {"spec": {"cooldownPeriod": 2}})
+    await world.wait_for(lambda: scaler.rpcs() == ["GetMetricSpec", "GetMetricSpec", "GetMetrics"], "the new loop")
+
+
+async def test_five_scalers_without_an_answer_stop_every_other_reconciliation(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    async with scripted_scaler() as mute:
+        mute.hanging.add("GetMetricSpec")
+        for index in range(5):
+            await world.apply([deployment(f"mute-{index}"), scaled_object(mute.address, f"mute-{index}")])
+        await world.wait_for(lambda: len(mute.asked) == 5)
+        await world.apply([deployment(), scaled_object(scaler.address)])
+        await asyncio.sleep(0.4)
+        assert scaler.rpcs() == []
+        mute.hanging.clear()
+        await world.wait_for(lambda: scaler.rpcs() != [], "the other one's turn")
+
+
+async def test_a_pushed_true_scales_up_at_once_and_a_pushed_false_does_nothing(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    polling = KedaTiming(polling=timedelta(minutes=1))
+    async with Sandbox(dataclasses.replace(world.config, keda=polling)) as world:
+        # A scale write that meets a conflict waits for the next poll, a minute away: each side is done before the next.
+        await world.apply([deployment()])
+        await world.wait_for(lambda: are_settled_at(world, 1), "its controller to be done at 1")
+        await world.apply([scaled_object(scaler.address, kind="external-push")])
+        await world.wait_for(lambda: are_settled_at(world, 0), "its controller to be done at 0")
+        await world.wait_for(lambda: bool(scaler.pushes), "the stream")
+        scaler.push(True)
+        await world.wait_for(lambda: replicas(world) == 1, "scaling to 1", within=30)
+        up = await event(world, "KEDAScaleTargetActivated")
+        assert up["message"].endswith("from 0 to 1, triggered by ")
+        scaler.push(False)
+        assert await stays(lambda: replicas(world) == 1, 0.3)
+
+
+async def test_a_stream_that_fails_is_reopened_ever_later_and_one_that_ends_well_is_not(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    scaler.active = True
+    await world.apply([deployment(), scaled_object(scaler.address, kind="external-push")])
+
+    async def reopened_after(end: grpc.StatusCode) -> float:
+        await world.wait_for(lambda: bool(scaler.pushes))
+        opened, loop = scaler.opened, asyncio.get_running_loop()
+        started = loop.time()
+        scaler.push(end)
+        await world.wait_for(lambda: scaler.opened > opened, "the stream to be reopened")
+        return loop.time() - started
+
+    failed = [await reopened_after(grpc.StatusCode.UNAVAILABLE) for _ in range(3)]
+    assert all(waited > due - 0.05 for waited, due in zip(failed, (0.1, 0.2, 0.4), strict=True))
+    # The wait that was due is still waited; only the next ones are short again.
+    await reopened_after(grpc.StatusCode.OK)
+    ended_well = [await reopened_after(grpc.StatusCode.OK) for _ in range(3)]
+    assert min(ended_well) < 1.5, (
+        "each is 0.1 and what a busy machine adds, and not the 1.6, 3.2, 6.4 that would be next"
+    )
+
+
+async def test_force_activation_wakes_and_keeps_even_while_the_scaler_fails(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=0)])
+    await world.wait_for(lambda: replicas(world) == 0)
+    scaler.failing["GetMetrics"] = "no data"
+    await annotate(world, force_activation="true")
+    await world.wait_for(lambda: replicas(world) == 1, "the forced activation")
+    await world.wait_for(lambda: "forced by annotation" in message_of(shown(world), "Active"))
+    await world.wait_for(lambda: reason_of(shown(world), "Ready") == "PartialTriggerError")
+    scaler.failing.clear()
+    assert await stays(lambda: replicas(world) == 1, 0.5)
+    await annotate(world, force_activation="false")
+    await world.wait_for(lambda: replicas(world) == 0, "the end of the force")
+
+
+async def test_paused_stops_asking_and_goes_on_with_a_poll_at_once(world: Sandbox, scaler: ScriptedScaler) -> None:
+    scaler.active = True
+    await world.apply([deployment(), scaled_object(scaler.address)])
+    await polled(scaler, world)
+    await annotate(world, paused="true")
+    await world.wait_for(lambda: reason_of(shown(world), "Paused") == "ScaledObjectPaused")
+    scaler.asked.clear()
+    scaler.active = False
+    await asyncio.sleep(4 * POLLING)
+    assert scaler.rpcs() == []
+    assert replicas(world) == 1
+    await annotate(world, paused=None)
+    await world.wait_for(lambda: replicas(world) == 0, "the next poll")
+    assert reason_of(shown(world), "Paused") == "ScaledObjectUnpaused"
+
+
+async def test_paused_replicas_are_set_whatever_the_scaler_says(world: Sandbox, scaler: ScriptedScaler) -> None:
+    scaler.active = True
+    await world.apply([deployment(), scaled_object(scaler.address)])
+    await annotate(world, paused_replicas="0")
+    await world.wait_for(lambda: replicas(world) == 0)
+    await world.wait_for(lambda: shown(world)["status"].get("pausedReplicaCount") == 0)
+    await annotate(world, paused_replicas=None)
+    await world.wait_for(lambda: replicas(world) == 1)
+    await world.wait_for(lambda: "pausedReplicaCount" not in shown(world)["status"])
+
+
+async def test_paused_scale_in_and_out_block_one_direction_each(world: Sandbox, scaler: ScriptedScaler) -> None:
+    await world.apply(
+        [deployment(), scaled_object(scaler.address, annotations={f"{ANNOTATION}paused-scale-in": "true"})]
+    )
+    await polled(scaler, world, 3)
+    assert replicas(world) == 1
+    assert reason_of(shown(world), "Active") == "ScalerNotActive"
+    await annotate(world, paused_scale_in=None)
+    await world.wait_for(lambda: replicas(world) == 0)
+    await annotate(world, paused_scale_out="true")
+    scaler.active = True
+    await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerActive")
+    assert replicas(world) == 0
+    await annotate(world, paused_scale_out=None)
+    await world.wait_for(lambda: replicas(world) == 1)
+
+
+async def test_status_tells_what_is_scaled_and_by_what(world: Sandbox, scaler: ScriptedScaler) -> None:
+    scaler.active = True
+    await world.apply([deployment(), scaled_object(scaler.address)])
+    await world.wait_for(lambda: "lastActiveTime" in shown(world)["status"])
+    found = shown(world)
+    assert found["metadata"]["finalizers"] == ["finalizer.keda.sh"]
+    assert found["metadata"]["labels"] == {"scaledobject.keda.sh/name": "app"}
+    status = found["status"]
+    assert status["externalMetricNames"] == ["s0-gpu-busy"]
+    assert status["scaleTargetKind"] == "apps/v1.Deployment"
+    assert status["originalReplicaCount"] == 1
+    assert status["triggersTypes"] == "external"
+    assert reason_of(found, "Ready") == "ScaledObjectReady"
+
+
+async def test_deleting_restores_the_original_replicas_only_where_asked(world: Sandbox, scaler: ScriptedScaler) -> None:
+    await world.apply([deployment("left"), deployment("back")])
+    await world.apply(scaled_object(scaler.address, "left"))
+    await world.apply(scaled_object(scaler.address, "back", advanced={"restoreToOriginalReplicaCount": True}))
+    await world.wait_for(lambda: replicas(world, "left") == replicas(world, "back") == 0)
+    # KEDA restores with one write and gives up on a conflict, so its controller has to be done with the Deployment.
+    await world.wait_for(lambda: are_settled_at(world, 0))
+    for name in ("left", "back"):
+        await world.delete(SCALED_OBJECT, "default", name)
+    await world.wait_for(lambda: not world.all(SCALED_OBJECT), "the finalizers")
+    await world.wait_for(lambda: replicas(world, "back") == 1)
+    assert replicas(world, "left") == 0
+    before = len(scaler.asked)
+    await asyncio.sleep(3 * POLLING)
+    assert len(scaler.asked) == before
+
+
+async def test_a_missing_target_is_reported_and_picked_up_when_it_appears(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    await world.apply(scaled_object(scaler.address))
+    await world.wait_for(lambda: reason_of(shown(world), "Ready") == "ScaledObjectCheckFailed")
+    assert scaler.rpcs() == []
+    scaler.active = True
+    await world.apply(deployment(replicas=0))
+    await world.wait_for(lambda: replicas(world) == 1, "the target to be found")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"fallback": {"failureThreshold": 3, "replicas": 0}},
+        {"idleReplicaCount": 0},
+        {"triggers": [{"type": "prometheus", "metadata": {"query": "up"}}]},
+        {"metadata": {"enableTLS": "true"}},
+    ],
+    ids=["fallback", "idleReplicaCount", "another trigger type", "TLS"],
+)
+async def test_what_is_not_simulated_is_refused_and_nothing_is_scaled(
+    world: Sandbox, scaler: ScriptedScaler, spec: Json
+) -> None:
+    await world.apply([deployment(), scaled_object(scaler.address, **spec)])
+    await world.wait_for(lambda: "not simulated" in message_of(shown(world), "Ready"), "the refusal")
+    assert replicas(world) == 1
+    assert scaler.rpcs() == []
+
+
+async def test_a_restarted_poller_goes_on_and_knows_when_the_target_was_last_active(
+    world: Sandbox, scaler: ScriptedScaler
+) -> None:
+    scaler.active = True
+    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
+    await world.wait_for(lambda: "lastActiveTime" in shown(world)["status"])
+    await world.restart(Component.KEDA)
+    scaler.active = False
+    await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerCooldown")
+    assert replicas(world) == 1
+
+
+async def test_all_scaled_objects_of_one_address_share_a_connection(world: Sandbox) -> None:
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+
+    server = await asyncio.start_server(count, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        for index in range(3):
+            await world.apply([deployment(f"app-{index}"), scaled_object(address, f"app-{index}")])
+        await world.wait_for(lambda: accepted, "the connection")
+        await asyncio.sleep(0.3)
+        assert len(accepted) == 1
+        accepted[0].close()

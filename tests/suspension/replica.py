@@ -1,0 +1,140 @@
+"""One replica's reconciling half, built of the real parts, with a note of everything it writes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from builders import GPUS, NOON, minutes
+from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, until
+
+from scaler.app.reflectors import Reflectors
+from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.decision.decision import Decision
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Evaluation
+from scaler.idleness.policy import Overrides, Policy, ResolvedPolicy
+from scaler.kube.api_requests import ApiCall
+from scaler.kube.events import EventRecorder
+from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
+from scaler.kube.transport import KubeTransport
+from scaler.suspension.controller import ReconcileResult, SuspensionController
+from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.suspension.wake_annotations import WakeAnnotationReconciler
+
+TARGET = ScaleTargetRef(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=NAME)
+
+
+class RecordingTransport(KubeTransport):
+    """A transport that remembers what was patched, also where the API refused it."""
+
+    patches: list[tuple[str, Any]]
+
+    async def patch(self, path: str, body: Any, **more: Any) -> bytes:
+        self.patches.append((path, body))
+        return await super().patch(path, body, **more)
+
+
+class Replica:
+    """What one process reconciles with. Its copies are live; nothing is written before a test says so."""
+
+    def __init__(
+        self, cluster: SmallCluster, transport: RecordingTransport, calls: list[ApiCall], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.kube = cluster
+        self.transport = transport
+        self.calls = calls
+        self.reflectors = Reflectors.of(transport, GPUS, ())
+        self.copies = self.reflectors.cluster(GPUS)
+        self.board = DecisionCache(max_age=minutes(10))
+        self.recorder = EventRecorder(transport)
+        self.reconciler = SuspensionReconciler(transport, self.copies, self.board, self.recorder)
+        self.rounds: list[ReconcileResult] = []
+        self.leading = SuspensionController(
+            reconciler=self.reconciler,
+            wake_annotations=WakeAnnotationReconciler(transport, self.copies, self.board),
+            scaled_objects=self.reflectors.scaled_objects,
+            scalable_workloads=self.reflectors.scalable_workloads,
+            workloads=self.reflectors.workloads,
+            pods=self.reflectors.pods,
+            board=self.board,
+            observe=self.rounds.append,
+            clock=clock,
+        )
+
+    # ------------------------------------------------------------------------------------------------- looking
+
+    @property
+    def patches(self) -> list[tuple[str, Any]]:
+        return self.transport.patches
+
+    def patches_of(self, resource: Resource, name: str, subresource: str = "") -> list[Any]:
+        """The bodies of all patches of that object, in order."""
+        wanted = resource.path(NAMESPACE_NAME, name, subresource)
+        return [body for path, body in self.patches if path == wanted]
+
+    @property
+    def workload_patches(self) -> list[Any]:
+        return self.patches_of(WORKLOAD, WORKLOAD_NAME)
+
+    async def is_current(self) -> bool:
+        """Whether the copies hold what the API holds."""
+        copies = self.reflectors
+        for copy in (copies.scalable_workloads, copies.workloads, copies.pods, copies.scaled_objects):
+            there = {
+                each["metadata"]["name"]: each["metadata"]["resourceVersion"]
+                for each in await self.kube.all(copy.resource)
+            }
+            if there != {each.metadata.name: each.metadata.resource_version for each in copy.items()}:
+                return False
+        return True
+
+    # -------------------------------------------------------------------------------------------------- acting
+
+    def decides(self, *decisions: Decision, target: ScaleTargetRef = TARGET, name: str = NAME) -> Evaluation:
+        """An evaluation with these decisions on the target is put on the board, and the leader's loop is told."""
+        policy = ResolvedPolicy(policy=Policy())
+        triggers = {
+            Overrides(idle_after=minutes(1 + number)): EvaluatedTrigger(decision=each, policy=policy)
+            for number, each in enumerate(decisions)
+        }
+        entries = {(NAMESPACE_NAME, name): EvaluatedScaledObject(target=target, triggers=triggers)} if decisions else {}
+        evaluation = Evaluation.of(entries, at=NOON)
+        self.board.publish(evaluation)
+        self.leading.wake()
+        return evaluation
+
+    async def reconciles(self, times: int = 1, *, name: str = NAME) -> None:
+        """One round on current copies, or several."""
+        for _ in range(times):
+            await until(self.is_current)
+            await self.reconciler.reconcile((NAMESPACE_NAME, name))
+
+    @asynccontextmanager
+    async def leads(self) -> AsyncIterator[asyncio.Task[None]]:
+        """The leader's loop runs, and is cancelled in the end."""
+        await until(self.is_current)
+        task = asyncio.create_task(self.leading.run())
+        await asyncio.sleep(0)
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def replica(cluster: SmallCluster, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[Replica]:
+    """A replica whose copies follow the cluster and whose Events are sent."""
+    calls: list[ApiCall] = []
+    transport = await RecordingTransport.connect(cluster.kubeconfig, observe=calls.append)
+    transport.patches = []
+    async with transport:
+        one = Replica(cluster, transport, calls, clock)
+        tasks = [asyncio.create_task(work) for work in (*one.reflectors.tasks(), one.recorder.run())]
+        try:
+            yield one
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,647 @@
+"""The reconciler against the embedded API, one round at a time; Kueue, KEDA and the owner are played by the test."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from builders import (
+    ACTIVE,
+    BUSY,
+    INACTIVE,
+    NO_ANSWER,
+    WorkloadJson,
+    a_target,
+    at,
+    decision,
+    gpu_evidence,
+    verdict,
+)
+from loops_builders import MemoryStore
+from small_cluster import NAME, NAMESPACE_NAME, PODS, WORKLOAD_NAME, SmallCluster, small_cluster, until
+from suspension.replica import Replica, replica
+
+from scaler.decision.annotations import WAKE_ANNOTATION
+from scaler.decision.cluster_state import ClusterState, workload_indexes
+from scaler.decision.decision import Active, Inactive
+from scaler.decision.target_state import Phase
+from scaler.decision.workloads import SUSPENDED_ANNOTATION
+from scaler.errors import KubeError
+from scaler.idleness.reasons import DecisionReason
+from scaler.idleness.verdict import Idle
+from scaler.kube.objects.resources import POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
+from scaler.kube.reflector import NotWatched
+from scaler.kube.scheduling import parse_selector
+from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
+
+IDLE_SINCE = at(-1800)
+GPUS_IDLE = decision(INACTIVE, idle_since=IDLE_SINCE)
+SUSPENDED = decision(
+    Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested"),
+    target=a_target(desired_replicas=0, phase=Phase.SUSPENDED, running_since=None),
+    verdict=None,
+)
+WAKING = decision(
+    Active(reason=DecisionReason.WAKING, message="wake-up requested"),
+    target=a_target(desired_replicas=0, phase=Phase.SUSPENDED, running_since=None),
+    verdict=None,
+)
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with small_cluster(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+async def leader(cluster):
+    async with replica(cluster) as started:
+        yield started
+
+
+@pytest.fixture
+async def running(cluster: SmallCluster, leader: Replica) -> SmallCluster:
+    """A gang that Kueue has admitted, whose pods run, and whose status says so."""
+    await cluster.wants(1)
+    await cluster.submit()
+    await cluster.admit()
+    await cluster.run_pods()
+    leader.decides(decision(ACTIVE))
+    await leader.reconciles()
+    return cluster
+
+
+@pytest.fixture
+async def suspended(running: SmallCluster, leader: Replica) -> SmallCluster:
+    """The same, put to sleep for being idle; Kueue has released its quota and its pods are gone."""
+    leader.decides(GPUS_IDLE)
+    await leader.reconciles()
+    await running.scale(0)
+    await leader.reconciles()
+    await running.evict()
+    await running.end_pods()
+    await running.release()
+    leader.decides(SUSPENDED)
+    await leader.reconciles()
+    assert (await running.status())["phase"] == "Suspended"
+    leader.patches.clear()
+    return running
+
+
+async def cause(cluster: SmallCluster):
+    """What the Workload's annotation says; None where there is none."""
+    annotations = (await cluster.observed_workload())["metadata"].get("annotations", {})
+    return json.loads(annotations[SUSPENDED_ANNOTATION]) if SUSPENDED_ANNOTATION in annotations else None
+
+
+# ------------------------------------------------------------------------------------------------------- going to sleep
+
+
+async def test_zero_replicas_are_one_patch_that_says_what_it_was_decided_on(running, leader):
+    before = (await running.observed_workload())["metadata"]
+    leader.decides(GPUS_IDLE)
+    await running.scale(0)
+    await leader.reconciles()
+    [patch] = leader.workload_patches
+    annotation = patch["metadata"].pop("annotations")
+    assert patch == {
+        "metadata": {"uid": before["uid"], "resourceVersion": before["resourceVersion"]},
+        "spec": {"active": False},
+    }
+    assert list(annotation) == [SUSPENDED_ANNOTATION]
+    after = await running.observed_workload()
+    assert after["spec"]["active"] is False
+    assert [c["type"] for c in after["status"]["conditions"]] == ["QuotaReserved", "Admitted", "Evicted"]
+
+
+async def test_the_annotation_says_when_by_whom_why_and_by_which_evidence(running, leader):
+    leader.decides(GPUS_IDLE)
+    await leader.reconciles()
+    await running.scale(0)
+    await leader.reconciles()
+    told = await cause(running)
+    assert told.pop("at").endswith("Z")
+    [gpu] = told.pop("evidence")
+    assert told == {
+        "by": "ScalableWorkload/first-raycluster",
+        "reason": "GPUsIdle",
+        "message": "every required GPU stayed below 1 % for 30m",
+        "idleSince": "2026-12-01T11:30:00Z",
+    }
+    assert (gpu["gpu"], gpu["pod"], gpu["verdict"]) == ("GPU-0", "worker-0", "Idle")
+    assert {signal["peakPercent"] for signal in gpu["signals"]} == {"0"}
+
+
+async def test_a_large_gang_does_not_bloat_the_annotation(running, leader):
+    gpus = [gpu_evidence(gpu=f"GPU-{number}") for number in range(100)]
+    leader.decides(decision(INACTIVE, verdict=verdict(Idle(), *gpus)))
+    await running.scale(0)
+    await leader.reconciles()
+    assert len((await cause(running))["evidence"]) == 8
+
+
+async def test_both_objects_tell_why_in_an_event(running, leader):
+    leader.decides(GPUS_IDLE)
+    await running.scale(0)
+    await leader.reconciles()
+    assert await leader.recorder.drain(2)
+    message = f"deactivated Workload {WORKLOAD_NAME}: every required GPU stayed below 1 % for 30m"
+    events = await running.events()
+    assert ("ScalableWorkload", "GPUsIdle", message) in events
+    assert ("Workload", "GPUsIdle", message) in events
+
+
+async def test_who_scales_by_hand_is_not_told_that_the_gpus_were_idle(running, leader):
+    await running.scale(0)
+    await leader.reconciles()
+    assert (await cause(running))["reason"] == "ScaledToZero"
+
+
+async def test_a_new_leader_knows_the_reason_from_the_status(running, leader, cluster):
+    """KEDA has acted on a decision that was on the board of a process that is gone."""
+    leader.decides(GPUS_IDLE)
+    await leader.reconciles()
+    async with replica(cluster) as successor:
+        await running.scale(0)
+        await successor.reconciles()
+        told = await cause(running)
+    assert (told["reason"], told["idleSince"]) == ("GPUsIdle", "2026-12-01T11:30:00Z")
+    assert told["evidence"][0]["gpu"] == "GPU-0"
+
+
+async def test_a_scale_up_that_the_copy_has_not_seen_calls_the_suspension_off(running, leader):
+    await running.scale(0)
+    await leader.reconciles(0)
+    await until_seen(leader, replicas=0)
+    running.api.faults.silence_watches = True
+    await running.scale(1)
+    leader.patches.clear()
+    await leader.reconciler.reconcile((NAMESPACE_NAME, NAME))
+    assert leader.patches == []
+    assert (await running.observed_workload())["spec"]["active"] is True
+    assert await leader.recorder.drain(2)
+    assert "ScaledToZero" not in await running.reasons()
+
+
+async def until_seen(leader: Replica, *, replicas: int) -> None:
+    await until(lambda: leader.reflectors.scalable_workloads.get(NAMESPACE_NAME, NAME).spec.replicas == replicas)
+
+
+async def test_a_scalable_workload_made_anew_is_not_the_one_that_was_decided_on(running, leader):
+    await running.scale(0)
+    await until_seen(leader, replicas=0)
+    running.api.faults.silence_watches = True
+    await running.delete(SCALABLE_WORKLOAD, NAME)
+    await running.wants(0)
+    await leader.reconciler.reconcile((NAMESPACE_NAME, NAME))
+    assert leader.workload_patches == []
+
+
+async def test_a_workload_that_changed_meanwhile_is_looked_at_again(running, leader):
+    await running.scale(0)
+    await until_seen(leader, replicas=0)
+    running.api.faults.silence_watches = True
+    await running.annotate(WORKLOAD, WORKLOAD_NAME, "somebody", "was here")
+    with pytest.raises(KubeError) as refused:
+        await leader.reconciler.reconcile((NAMESPACE_NAME, NAME))
+    assert refused.value.status == 409
+    assert is_conflict(refused.value)
+    assert (await running.observed_workload())["spec"]["active"] is True
+    running.api.faults.silence_watches = False
+    await running.annotate(WORKLOAD, WORKLOAD_NAME, "somebody", "was here again")
+    await leader.reconciles()
+    assert (await running.observed_workload())["spec"]["active"] is False
+
+
+async def test_it_is_asleep_only_when_quota_is_released_and_pods_are_gone(running, leader):
+    await running.scale(0)
+    phases = []
+    for what in (None, running.evict, running.release, running.end_pods):
+        if what:
+            await what()
+        await leader.reconciles()
+        phases.append((await running.status())["phase"])
+    assert phases == ["Suspending", "Suspending", "Suspending", "Suspended"]
+    assert await leader.recorder.drain(2)
+    assert (await running.reasons())[-1] == "PodsGone"
+
+
+async def test_pods_that_ended_hold_nothing_back(running, leader):
+    """Those of a pod group stay as Failed objects for as long as Kueue's finalizer does."""
+    await running.scale(0)
+    await leader.reconciles()
+    await running.evict()
+    await running.release()
+    for name in PODS:
+        await running.change(POD, name, {"status": {"phase": "Failed"}}, "status")
+    await leader.reconciles()
+    assert (await running.status())["phase"] == "Suspended"
+
+
+# ---------------------------------------------------------------------------------------------------------- coming back
+
+
+async def test_it_does_not_come_back_before_kueue_has_released_its_quota(running, leader):
+    await running.scale(0)
+    await leader.reconciles()
+    await running.evict()
+    await running.scale(1)
+    leader.patches.clear()
+    await leader.reconciles(2)
+    assert leader.workload_patches == []
+    assert (await running.status())["phase"] == "Suspending"
+    await running.release()
+    before = (await running.observed_workload())["metadata"]
+    await leader.reconciles()
+    assert leader.workload_patches == [
+        {
+            "metadata": {
+                "uid": before["uid"],
+                "resourceVersion": before["resourceVersion"],
+                "annotations": {SUSPENDED_ANNOTATION: None},
+            },
+            "spec": {"active": True},
+        }
+    ]
+    after = await running.observed_workload()
+    assert after["spec"]["active"] is True
+    assert SUSPENDED_ANNOTATION not in after["metadata"].get("annotations", {})
+    assert await leader.recorder.drain(2)
+    assert "Resumed" in await running.reasons("Workload")
+
+
+async def test_coming_back_is_told_in_the_status(suspended, leader):
+    asleep = await suspended.status()
+    assert "resumedAt" not in asleep
+    await suspended.scale(1)
+    await leader.reconciles(2)
+    awake = await suspended.status()
+    assert (awake["phase"], awake["suspendedAt"]) == ("WaitingForQuota", asleep["suspendedAt"])
+    assert awake["resumedAt"] >= awake["suspendedAt"]
+
+
+async def test_a_workload_that_kueue_made_anew_is_put_to_sleep_again(suspended, leader):
+    """Kueue recreates a Workload that was deleted or no longer matches its job, and it comes back active."""
+    await suspended.recreate_workload()
+    fresh = (await suspended.observed_workload())["metadata"]["uid"]
+    await leader.reconciles()
+    assert (await suspended.observed_workload())["spec"]["active"] is False
+    assert leader.workload_patches[0]["metadata"]["uid"] == fresh
+    await leader.reconciles()
+    assert (await suspended.status())["workloadUID"] == fresh
+    assert await leader.recorder.drain(2)
+    assert any("again (Kueue had recreated it as active)" in message for *_, message in await suspended.events())
+
+
+async def test_what_was_never_admitted_sleeps_and_comes_back_as_well(cluster, leader):
+    await cluster.wants(0)
+    await cluster.submit(WorkloadJson(WORKLOAD_NAME).waiting("insufficient unused quota for nvidia.com/gpu"))
+    await leader.reconciles(2)
+    assert (await cluster.status())["phase"] == "Suspended"
+    await cluster.scale(1)
+    await leader.reconciles(2)
+    status = await cluster.status()
+    assert (await cluster.observed_workload())["spec"]["active"] is True
+    assert status["phase"] == "WaitingForQuota"
+    assert "insufficient unused quota" in status["conditions"][0]["message"]
+
+
+# ------------------------------------------------------------------------------------ what somebody else deactivated
+
+
+@pytest.fixture
+async def foreign(running: SmallCluster, leader: Replica) -> SmallCluster:
+    """A gang that somebody else has deactivated."""
+    await running.change(WORKLOAD, WORKLOAD_NAME, {"spec": {"active": False}})
+    await running.evict()
+    await running.end_pods()
+    await running.release()
+    await leader.reconciles()
+    return running
+
+
+async def test_a_deactivation_by_somebody_else_is_reported_and_not_fought(foreign, leader):
+    leader.patches.clear()
+    await leader.reconciles(3)
+    assert leader.patches == []
+    status = await foreign.status()
+    assert (status["phase"], status.get("replicas", 0)) == ("DeactivatedByOther", 0)
+    assert WAKE_ANNOTATION in status["conditions"][0]["message"]
+    assert await leader.recorder.drain(2)
+    assert (await foreign.reasons()).count("DeactivatedByOther") == 1
+
+
+@pytest.mark.parametrize("resource", [SCALABLE_WORKLOAD, SCALED_OBJECT], ids=lambda each: each.kind)
+async def test_its_owner_can_wake_what_somebody_else_has_deactivated(foreign, leader, resource):
+    await foreign.is_scaled_by({})
+    await foreign.annotate(resource, NAME, WAKE_ANNOTATION, "true")
+    await leader.reconciles(2)
+    assert (await foreign.observed_workload())["spec"]["active"] is True
+    assert (await foreign.status())["phase"] == "WaitingForQuota"
+
+
+async def test_zero_replicas_of_what_was_inactive_already_are_noted_on_it(foreign, leader):
+    """So that it is ours to activate, when it is asked to run again."""
+    await foreign.scale(0)
+    await leader.reconciles(2)
+    assert (await cause(foreign))["message"] == "it was inactive already"
+    assert (await foreign.status())["phase"] == "Suspended"
+    await foreign.scale(1)
+    await leader.reconciles()
+    assert (await foreign.observed_workload())["spec"]["active"] is True
+
+
+# --------------------------------------------------------------------------------------------------- nothing to be done
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+async def test_what_has_finished_is_left_as_it_is(running, leader, replicas):
+    await running.finish()
+    await running.scale(replicas)
+    leader.patches.clear()
+    await leader.reconciles(2)
+    assert leader.workload_patches == []
+    status = await running.status()
+    assert (status["phase"], status.get("replicas", 0)) == ("Finished", 0)
+    assert await leader.recorder.drain(2)
+    assert (await running.reasons())[-1] == "Finished"
+
+
+async def test_a_workload_that_has_vanished_is_missed_once(running, leader):
+    await running.delete(WORKLOAD, WORKLOAD_NAME)
+    await leader.reconciles(3)
+    status = await running.status()
+    assert (status["phase"], status.get("replicas", 0), status["workloadName"]) == ("NoWorkload", 0, WORKLOAD_NAME)
+    assert await leader.recorder.drain(2)
+    assert (await running.reasons()).count("WorkloadMissing") == 1
+
+
+async def test_in_a_namespace_that_cannot_be_seen_whole_nothing_is_done(running, leader):
+    """Its Workloads are hidden, which is not the same as that there are none."""
+    copies = {name: getattr(leader.copies, name) for name in ("scaled_objects", "scalable_workloads", "pods", "gpus")}
+    blind = ClusterState(**copies, workloads=Hidden())
+    reconciler = SuspensionReconciler(leader.transport, blind, leader.board, leader.recorder)
+    leader.patches.clear()
+    with pytest.raises(KubeError, match="namespace demo cannot be seen whole, so nothing is done in it: Workloads: "):
+        await reconciler.reconcile((NAMESPACE_NAME, NAME))
+    assert leader.patches == []
+
+
+class Hidden(MemoryStore):
+    """A copy of namespaces of which this one is refused."""
+
+    def __init__(self):
+        super().__init__(workload_indexes())
+        self.hidden = {NAMESPACE_NAME: NotWatched(NAMESPACE_NAME)}
+
+
+async def test_a_workload_that_is_not_there_yet_is_no_loss(cluster, leader):
+    await cluster.wants(1)
+    await leader.reconciles()
+    assert (await cluster.status())["phase"] == "NoWorkload"
+    assert await leader.recorder.drain(2)
+    assert await cluster.reasons() == []
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+async def test_a_plain_pod_is_refused(cluster, leader, replicas):
+    """Deactivating its Workload would delete the pod, with nothing left to come back."""
+    await cluster.wants(replicas, workloadRef={"name": "pod-notebook-1a2b3"})
+    await cluster.submit(WorkloadJson("pod-notebook-1a2b3").owned_by("v1", "Pod", "notebook"))
+    await cluster.admit()
+    await leader.reconciles(2)
+    assert (await cluster.observed_workload())["spec"]["active"] is True
+    assert leader.patches_of(WORKLOAD, "pod-notebook-1a2b3") == []
+    assert (await cluster.status())["phase"] == "Refused"
+    assert await leader.recorder.drain(2)
+    assert await cluster.reasons() == ["UnsupportedWorkload"]
+
+
+async def test_a_scalable_workload_that_is_being_deleted_does_nothing_more(running, leader):
+    await running.change(SCALABLE_WORKLOAD, NAME, {"metadata": {"finalizers": ["example.com/hold"]}})
+    await running.scale(0)
+    await running.kube.delete(SCALABLE_WORKLOAD.path(NAMESPACE_NAME, NAME))
+    leader.patches.clear()
+    await leader.reconciles()
+    assert leader.patches == []
+
+
+async def test_one_that_is_gone_is_no_error(leader):
+    await leader.reconciles(name="nobody")
+    assert leader.patches == []
+
+
+async def test_of_two_scalable_workloads_of_one_workload_only_the_older_acts(running, leader):
+    """Two that disagree would start and stop the job for ever."""
+    await running.wants(0, name="second-thought", workloadRef={"name": WORKLOAD_NAME})
+    leader.patches.clear()
+    await leader.reconciles(name="second-thought")
+    assert leader.workload_patches == []
+    status = await running.status("second-thought")
+    assert status["phase"] == "Refused"
+    assert "ScalableWorkload first-raycluster" in status["conditions"][0]["message"]
+    await running.delete(SCALABLE_WORKLOAD, NAME)
+    await leader.reconciles(name="second-thought")
+    assert (await running.observed_workload())["spec"]["active"] is False
+
+
+# --------------------------------------------------------------------------------------------------------------- status
+
+
+async def test_replicas_is_one_only_while_kueue_has_it_admitted(cluster, leader):
+    await cluster.wants(1)
+    seen = []
+
+    async def look(moment: str) -> None:
+        await leader.reconciles()
+        scale = (await cluster.read(SCALABLE_WORKLOAD, NAME, "scale"))["status"]["replicas"]
+        seen.append((moment, (await cluster.status())["phase"], scale))
+
+    await look("no Workload")
+    await cluster.submit()
+    await look("pending")
+    await cluster.reserve()
+    await look("reserved")
+    await cluster.admit()
+    await look("admitted")
+    await cluster.run_pods("worker-0")
+    await look("one of two pods runs")
+    await cluster.run_pods("worker-1")
+    await look("both run")
+    await cluster.scale(0)
+    await look("asked to stop")
+    await cluster.evict()
+    await look("evicted")
+    assert seen == [
+        ("no Workload", "NoWorkload", 0),
+        ("pending", "WaitingForQuota", 0),
+        ("reserved", "WaitingForAdmissionChecks", 0),
+        ("admitted", "Starting", 1),
+        ("one of two pods runs", "Starting", 1),
+        ("both run", "Running", 1),
+        ("asked to stop", "Suspending", 0),
+        ("evicted", "Suspending", 0),
+    ]
+
+
+async def test_the_selector_is_not_empty_and_matches_no_pod(running, leader):
+    selector = (await running.read(SCALABLE_WORKLOAD, NAME, "scale"))["status"]["selector"]
+    assert selector
+    assert not any(
+        parse_selector(selector).matches(pod["metadata"].get("labels", {})) for pod in await running.all(POD)
+    )
+
+
+async def test_ready_is_true_where_it_is_as_it_was_asked_to_be(running, leader):
+    def ready(status):
+        [condition] = status["conditions"]
+        assert condition["type"] == "Ready"
+        return condition["status"], condition["reason"], condition["observedGeneration"]
+
+    generation = (await running.scalable())["metadata"]["generation"]
+    assert ready(await running.status()) == ("True", "Running", generation)
+    await running.scale(0)
+    await leader.reconciles()
+    assert ready(await running.status()) == ("False", "Suspending", generation + 1)
+    await running.evict()
+    await running.release()
+    await running.end_pods()
+    await leader.reconciles()
+    assert ready(await running.status()) == ("True", "Suspended", generation + 1)
+
+
+async def test_a_condition_keeps_the_time_at_which_it_turned(running, leader, cluster):
+    first = (await running.status())["conditions"][0]
+    later = at(7200)
+    reconciler = SuspensionReconciler(
+        leader.transport, leader.copies, leader.board, leader.recorder, clock=lambda: later
+    )
+    leader.decides(decision(NO_ANSWER))
+    await leader.reconciles(0)
+    await reconciler.reconcile((NAMESPACE_NAME, NAME))
+    status = await running.status()
+    assert status["reason"] == "StaleSamples"
+    assert status["conditions"][0]["lastTransitionTime"] == first["lastTransitionTime"]
+
+
+async def test_the_decision_is_shown_with_its_evidence(running, leader):
+    leader.decides(
+        decision(
+            Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="running for 20m: not yet 30m past its warm-up"),
+            verdict=verdict(Idle()),
+            idle_since=at(-600),
+        )
+    )
+    await leader.reconciles()
+    status = await running.status()
+    assert (status["verdict"], status["reason"]) == ("Idle", "IdleNotLongEnough")
+    assert (status["idleSince"], status["suspendAt"]) == ("2026-12-01T11:50:00Z", "2026-12-01T12:20:00Z")
+    assert status["evidence"][0]["signals"][0]["name"] == "gr_engine_active"
+
+
+async def test_where_nothing_changed_nothing_is_asked_or_written(running, leader):
+    await leader.reconciles(0)
+    leader.calls.clear()
+    for _ in range(3):
+        await leader.reconciler.reconcile((NAMESPACE_NAME, NAME))
+    assert leader.calls == []
+
+
+async def test_work_that_goes_on_is_not_written_down_tick_by_tick(running, leader):
+    """Otherwise every busy workload would cost the API a write per tick."""
+    leader.patches.clear()
+    for tick in range(5):
+        now = at(15 * tick)
+        seen = verdict(BUSY, gpu_evidence(BUSY, last_active_at=now - timedelta(seconds=5)))
+        leader.decides(decision(ACTIVE, verdict=seen, idle_since=now - timedelta(seconds=5), decided_at=now))
+        await leader.reconciles()
+    assert len(leader.patches) <= 1
+
+
+async def test_a_leader_that_has_not_evaluated_yet_keeps_what_the_status_says(running, leader, cluster):
+    """After a restart the window is rebuilt first. Until then the last decision of the old process is all there is."""
+    leader.decides(GPUS_IDLE)
+    await leader.reconciles()
+    told = await running.status()
+    async with replica(cluster) as successor:
+        await running.run_pods("worker-2")
+        await running.scale(1)
+        await successor.reconciles()
+        assert await running.status() == told
+
+
+async def test_a_verdict_that_nobody_asks_for_any_more_is_taken_down(running, leader):
+    leader.decides()
+    await leader.reconciles()
+    status = await running.status()
+    assert "verdict" not in status
+    assert "evidence" not in status
+
+
+async def test_its_owner_is_warned_once_before_it_is_suspended(running, leader):
+    soon = Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="not long enough")
+    for tick in range(3):
+        now = at(15 * tick)
+        leader.decides(decision(soon, verdict=verdict(), idle_since=at(-1600), decided_at=now))
+        await leader.reconciles()
+    assert await leader.recorder.drain(2)
+    assert (await running.reasons()).count("SuspendSoon") == 1
+    warned = await running.status()
+    assert warned["suspendAt"] == "2026-12-01T12:03:20Z"
+    leader.decides(decision(ACTIVE))
+    await leader.reconciles()
+    assert "warnedAt" not in await running.status()
+
+
+# --------------------------------------------------------------------------------------------------------------- wishes
+
+
+async def wishes_left(cluster: SmallCluster) -> str | None:
+    annotations = (await cluster.scalable())["metadata"].get("annotations", {})
+    return annotations.get(WAKE_ANNOTATION)
+
+
+async def test_a_wake_wish_is_removed_once_when_it_was_granted(suspended, leader):
+    await suspended.annotate(SCALABLE_WORKLOAD, NAME, WAKE_ANNOTATION, "true")
+    leader.decides(WAKING)
+    await leader.reconciles(2)
+    assert await wishes_left(suspended) == "true"
+    await suspended.scale(1)
+    await leader.reconciles(4)
+    assert await wishes_left(suspended) is None
+    removals = [body for body in leader.patches_of(SCALABLE_WORKLOAD, NAME) if WAKE_ANNOTATION in str(body)]
+    assert len(removals) == 1
+
+
+async def test_a_wish_of_the_moment_in_which_it_is_put_to_sleep_is_not_lost(running, leader):
+    """It is judged idle, KEDA has not acted yet, and its owner asks for it: the wish counts from when it sleeps."""
+    leader.decides(GPUS_IDLE)
+    await running.annotate(SCALABLE_WORKLOAD, NAME, WAKE_ANNOTATION, "true")
+    await leader.reconciles(2)
+    assert await wishes_left(running) == "true"
+
+
+async def test_a_wish_that_is_none_is_left_where_it_is(running, leader):
+    """Whoever keeps `false` in version control must not see it removed again and again."""
+    await running.annotate(SCALABLE_WORKLOAD, NAME, WAKE_ANNOTATION, "false")
+    await leader.reconciles(2)
+    assert await wishes_left(running) == "false"
+
+
+# ------------------------------------------------------------------------------------------------- which Workload it is
+
+
+async def test_of_several_workloads_of_a_job_the_youngest_open_one_counts(cluster, leader):
+    await cluster.wants(0)
+    await cluster.submit(WorkloadJson("old").admitted().condition("Finished", True, "OutOfSync"))
+    await cluster.submit(WorkloadJson("new").admitted())
+    await leader.reconciles(2)
+    assert [(await cluster.read(WORKLOAD, name))["spec"]["active"] for name in ("old", "new")] == [True, False]
+
+
+async def test_a_workload_can_be_named(cluster, leader):
+    await cluster.wants(0, workloadRef={"name": "job-train-9f8e7"})
+    await cluster.submit(WorkloadJson("job-train-9f8e7").owned_by("batch/v1", "Job", "train").admitted())
+    await leader.reconciles(2)
+    assert (await cluster.observed_workload())["spec"]["active"] is False
+    assert (await cluster.status())["workloadName"] == "job-train-9f8e7"

@@ -1,0 +1,429 @@
+"""The leader's loop against the embedded API: where it looks, how it fails, and that it stops when it has to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from builders import ACTIVE, INACTIVE, NO_ANSWER, a_target, decision
+from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
+from suspension.replica import Replica, replica
+from virtual_clock import VirtualClock
+
+from scaler.decision.annotations import WAKE_ANNOTATION
+from scaler.decision.decision import Inactive
+from scaler.decision.target_state import Phase
+from scaler.errors import KubeError
+from scaler.idleness.reasons import DecisionReason
+from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.objects.resources import SCALED_OBJECT, WORKLOAD
+from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
+from scaler.suspension.reconciler import SuspensionReconciler
+
+DEPLOYMENT = ScaleTargetRef(api_version="apps/v1", kind="Deployment", name=NAME)
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with small_cluster(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+async def leader(cluster):
+    async with replica(cluster) as started:
+        yield started
+
+
+@pytest.fixture
+async def running(cluster: SmallCluster, leader: Replica):
+    """A gang that runs, and a leader that is at work and has nothing left to do."""
+    await cluster.wants(1)
+    await cluster.submit()
+    await cluster.admit()
+    await cluster.run_pods()
+    async with leader.leads():
+        await until(lambda: stands(cluster, "Running"))
+        yield cluster
+
+
+async def stands(cluster: SmallCluster, phase: str) -> bool:
+    return (await cluster.status()).get("phase") == phase
+
+
+async def is_active(cluster: SmallCluster) -> bool:
+    return bool((await cluster.observed_workload())["spec"]["active"])
+
+
+async def quiet(leader: Replica, seconds: float = 0.3) -> int:
+    """How many calls were made to the API in that time."""
+    before = len(leader.calls)
+    await asyncio.sleep(seconds)
+    return len(leader.calls) - before
+
+
+# ---------------------------------------------------------------------------------------------------- where it looks
+
+
+async def test_a_scale_is_followed_to_sleep_and_back_without_an_evaluation(running, leader):
+    await running.scale(0)
+    await until(lambda: stands(running, "Suspending"))
+    assert not await is_active(running)
+    await running.evict()
+    await running.end_pods()
+    await running.release()
+    await until(lambda: stands(running, "Suspended"))
+    await running.scale(1)
+    await until(lambda: is_active(running))
+    await until(lambda: stands(running, "WaitingForQuota"))
+
+
+async def test_pods_that_do_not_name_their_workload_are_seen_to_end(cluster, leader):
+    """Those that Kueue does not annotate, with its gate TopologyAwareScheduling switched off."""
+    leader.leading.look_again = timedelta(milliseconds=100)
+    await cluster.wants(0)
+    await cluster.submit()
+    await cluster.admit()
+    await cluster.run_pods(annotated=False)
+    async with leader.leads():
+        await until(lambda: stands(cluster, "Suspending"))
+        await cluster.evict()
+        await cluster.release()
+        await asyncio.sleep(0.2)
+        assert await stands(cluster, "Suspending")
+        await cluster.end_pods()
+        await until(lambda: stands(cluster, "Suspended"))
+
+
+async def test_a_workload_that_appears_is_taken_up(cluster, leader):
+    await cluster.wants(0)
+    async with leader.leads():
+        await until(lambda: stands(cluster, "NoWorkload"))
+        await cluster.submit()
+        await until(lambda: stands(cluster, "Suspended"))
+    assert not await is_active(cluster)
+
+
+async def test_what_kueue_made_anew_is_put_to_sleep_again(running, leader):
+    await running.scale(0)
+    await until(lambda: stands(running, "Suspending"))
+    await running.end_pods()
+    await running.recreate_workload()
+    await until(lambda: stands(running, "Suspended"))
+    assert not await is_active(running)
+
+
+async def test_what_was_missed_is_seen_when_leadership_begins(cluster, leader):
+    await cluster.wants(0)
+    await cluster.submit()
+    await cluster.admit()
+    async with leader.leads():
+        await until(lambda: stands(cluster, "Suspending"))
+    assert not await is_active(cluster)
+
+
+async def test_an_evaluation_is_written_where_it_changed_something(running, leader):
+    leader.decides(decision(NO_ANSWER))
+    await until(lambda: shows(running, "StaleSamples"))
+    leader.patches.clear()
+    for _ in range(5):
+        leader.decides(decision(NO_ANSWER))
+        await asyncio.sleep(0.02)
+    assert leader.patches == []
+    leader.decides(decision(ACTIVE))
+    await until(lambda: shows(running, "GPUsBusy"))
+
+
+async def shows(cluster: SmallCluster, reason: str | None) -> bool:
+    return (await cluster.status()).get("reason") == reason
+
+
+async def test_the_end_of_a_scaled_object_is_seen_in_the_status(running, leader):
+    leader.decides(decision(ACTIVE))
+    await until(lambda: shows(running, "GPUsBusy"))
+    leader.decides()
+    await until(lambda: shows(running, None))
+
+
+async def test_targets_of_other_kinds_are_none_of_its_business(running, leader):
+    """Also not where a Deployment has the name of a ScalableWorkload."""
+    leader.decides(decision(ACTIVE), target=DEPLOYMENT)
+    await asyncio.sleep(0.1)
+    rounds = len(leader.rounds)
+    for answer in (NO_ANSWER, INACTIVE, ACTIVE):
+        leader.decides(decision(answer), target=DEPLOYMENT)
+        await asyncio.sleep(0.03)
+    assert len(leader.rounds) == rounds
+
+
+async def test_a_quiet_cluster_costs_no_calls(running, leader):
+    assert await leader.recorder.drain(30)
+    await until(lambda: has_come_to_rest(leader))
+    assert await quiet(leader) == 0
+
+
+async def has_come_to_rest(leader: Replica) -> bool:
+    return await quiet(leader) == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.fixture
+async def paced(cluster: SmallCluster) -> AsyncIterator[tuple[VirtualClock, Replica]]:
+    """A gang that runs, and a leader that waits by a clock that stands still."""
+
+    async def runs() -> bool:
+        await clock.advance(1.0)
+        return await stands(cluster, "Running")
+
+    clock = VirtualClock()
+    async with replica(cluster, clock) as leader:
+        await cluster.wants(1)
+        await cluster.submit()
+        await cluster.admit()
+        await cluster.run_pods()
+        async with leader.leads():
+            await until(runs)
+            leader.rounds.clear()
+            yield clock, leader
+
+
+def refused(leader: Replica) -> int:
+    return sum(done.error is not None for done in leader.rounds)
+
+
+async def test_an_api_that_refuses_is_asked_less_and_less(cluster, paced):
+    clock, leader = paced
+    with cluster.refusing("PATCH", WORKLOAD_NAME):
+        await cluster.scale(0)
+        await until(lambda: refused(leader) == 1)
+        for tries, wait in enumerate((0.5, 1.0, 2.0), start=1):
+            await clock.advance(wait - 0.01)
+            assert refused(leader) == tries
+            await clock.advance(0.01)
+            await until(lambda due=tries + 1: refused(leader) == due)
+        assert len(leader.workload_patches) == 4
+        assert leader.rounds[-1].error.status == 500
+        assert await is_active(cluster)
+
+
+async def test_what_was_refused_is_done_later(running, leader):
+    running.api.faults.fail_next(2, status=503, method="PATCH", path_part="/workloads/")
+    await running.scale(0)
+    await until(lambda: stands(running, "Suspending"))
+    assert not await is_active(running)
+    assert len(leader.workload_patches) == 3
+
+
+async def test_one_that_fails_does_not_hold_up_the_others(running, leader):
+    with running.refusing("PATCH", WORKLOAD_NAME):
+        await running.scale(0)
+        await running.wants(1, name="other", workloadRef={"name": "nobody"})
+        await until(lambda: running.status("other"))
+    assert (await running.status("other"))["phase"] == "NoWorkload"
+
+
+async def test_a_conflict_is_looked_at_again(running, leader):
+    """Somebody else changed the object between the look and the write."""
+    running.api.faults.fail_next(1, status=409, method="PATCH", path_part=WORKLOAD_NAME)
+    await running.scale(0)
+    await until(lambda: stands(running, "Suspending"))
+    assert not await is_active(running)
+    assert {done.error.status for done in leader.rounds if done.error} == {409}
+
+
+async def test_a_fault_of_ours_is_reported_and_stops_nobody(running, leader):
+    """A round that breaks is no round that went well."""
+
+    class Broken(SuspensionReconciler):
+        async def reconcile(self, key):
+            if key[1] == NAME:
+                raise ZeroDivisionError("a fault of ours")
+            return await super().reconcile(key)
+
+    leader.leading.reconciler = Broken(leader.transport, leader.copies, leader.board, leader.recorder)
+    leader.rounds.clear()
+    await running.scale(0)
+    await running.wants(1, name="other", workloadRef={"name": "nobody"})
+    await until(lambda: running.status("other"))
+    broken = [done for done in leader.rounds if done.subject.key == (NAMESPACE_NAME, NAME)]
+    assert {type(done.error) for done in broken} == {ZeroDivisionError}
+    assert len(broken) <= 2
+
+
+async def test_the_loss_of_the_watches_loses_nothing(running, leader):
+    running.api.faults.silence_watches = True
+    await running.scale(0)
+    await asyncio.sleep(0.1)
+    assert await is_active(running)
+    running.api.faults.silence_watches = False
+    running.api.faults.close_watches()
+    await until(lambda: stands(running, "Suspending"))
+
+
+# -------------------------------------------------------------------------------------------------------- wake wishes
+
+
+UP = decision(ACTIVE)
+DOWN = decision(
+    Inactive(reason=DecisionReason.SUSPENDED, message="suspended"),
+    target=a_target(desired_replicas=0, phase=Phase.SUSPENDED, running_since=None),
+)
+
+
+async def wish(cluster: SmallCluster) -> str | None:
+    annotations = (await cluster.read(SCALED_OBJECT, NAME))["metadata"].get("annotations", {})
+    return annotations.get(WAKE_ANNOTATION)
+
+
+async def wished(running: SmallCluster, leader: Replica, value: str = "true") -> None:
+    await running.is_scaled_by({})
+    await running.annotate(SCALED_OBJECT, NAME, WAKE_ANNOTATION, value)
+    await until(leader.is_current)
+
+
+@pytest.mark.parametrize("target", [None, DEPLOYMENT], ids=["ScalableWorkload", "Deployment"])
+async def test_a_wish_is_removed_once_when_its_target_is_asked_to_run(running, leader, target):
+    await wished(running, leader)
+    more = {"target": target} if target else {}
+    leader.decides(DOWN, **more)
+    await asyncio.sleep(0.1)
+    assert await wish(running) == "true"
+    leader.decides(UP, **more)
+    await until(lambda: no_wish(running))
+    for _ in range(3):
+        leader.decides(UP, **more)
+        await asyncio.sleep(0.05)
+    assert await wish(running) is None
+    assert len(leader.patches_of(SCALED_OBJECT, NAME)) == 1
+
+
+async def test_a_wish_of_the_moment_in_which_it_is_put_to_sleep_is_not_lost(running, leader):
+    """Replicas is still 1 then, and KEDA has been told 0."""
+    await wished(running, leader)
+    leader.decides(decision(INACTIVE))
+    await asyncio.sleep(0.1)
+    assert await wish(running) == "true"
+
+
+async def test_a_wish_that_is_none_is_left_where_it_is(running, leader):
+    await wished(running, leader, "false")
+    leader.decides(UP)
+    await asyncio.sleep(0.1)
+    assert await wish(running) == "false"
+
+
+async def test_a_wish_brings_back_what_somebody_else_deactivated_and_only_then_goes(running, leader):
+    await running.change(WORKLOAD, WORKLOAD_NAME, {"spec": {"active": False}})
+    await running.evict()
+    await until(lambda: stands(running, "DeactivatedByOther"))
+    await wished(running, leader)
+    leader.decides(UP)
+    await asyncio.sleep(0.1)
+    assert await wish(running) == "true"  # its quota is not released yet
+    await running.end_pods()
+    await running.release()
+    await until(lambda: is_active(running))
+    leader.decides(UP)
+    await until(lambda: no_wish(running))
+
+
+async def no_wish(cluster: SmallCluster) -> bool:
+    return await wish(cluster) is None
+
+
+async def test_a_wish_that_cannot_be_removed_backs_off(cluster, paced):
+    clock, leader = paced
+    await wished(cluster, leader)
+    with cluster.refusing("PATCH", "/scaledobjects/"):
+        leader.decides(UP)
+        await until(lambda: refused(leader) == 1)
+        for _ in range(20):
+            leader.decides(UP)
+            await clock.advance(0.02)
+        assert refused(leader) == 1, "an evaluation alone is no reason to try again"
+        await clock.advance(0.1)
+        await until(lambda: refused(leader) == 2)
+    assert len(leader.patches_of(SCALED_OBJECT, NAME)) == 2
+
+
+# --------------------------------------------------------------------------------------------- the end of leadership
+
+
+async def test_after_leadership_nothing_is_written(cluster, leader):
+    await cluster.wants(1)
+    await cluster.submit()
+    async with leader.leads():
+        await until(lambda: stands(cluster, "WaitingForQuota"))
+    leader.patches.clear()
+    await cluster.is_scaled_by({})
+    await cluster.annotate(SCALED_OBJECT, NAME, WAKE_ANNOTATION, "true")
+    await cluster.scale(0)
+    leader.decides(UP)
+    await asyncio.sleep(0.2)
+    assert leader.patches == []
+    assert await is_active(cluster)
+
+
+async def test_leadership_that_is_lost_in_the_midst_of_work_leaves_the_rest_undone(cluster, leader):
+    names = [f"notebook-{number}" for number in range(20)]
+    for name in names:
+        await cluster.wants(1, name=name, workloadRef={"name": name})
+    await until(leader.is_current)
+    cluster.api.faults.latency_seconds = 0.05
+    async with leader.leads():
+        await until(lambda: len(leader.patches) > 3)
+    cluster.api.faults.latency_seconds = 0.0
+    written = len(leader.patches)
+    await asyncio.sleep(0.2)
+    assert len(leader.patches) == written < len(names)
+
+
+async def test_leadership_that_returns_goes_on(cluster, leader):
+    await cluster.wants(1)
+    await cluster.submit()
+    for replicas in (0, 1, 0):
+        await cluster.scale(replicas)
+        async with leader.leads():
+            await until(lambda wanted=bool(replicas): has_activity(cluster, wanted))
+
+
+async def has_activity(cluster: SmallCluster, wanted: bool) -> bool:
+    return await is_active(cluster) is wanted
+
+
+async def test_a_round_that_is_cut_off_half_way_is_finished_by_the_next_leader(cluster, leader):
+    """The Workload is deactivated, and its status not yet written."""
+    await cluster.wants(0)
+    await cluster.submit()
+    await cluster.admit()
+    with cluster.refusing("PATCH", f"/scalableworkloads/{NAME}/status"):
+        async with leader.leads():
+            await until(lambda: has_activity(cluster, False))
+            await until(lambda: any(done.error for done in leader.rounds))
+    assert await cluster.status() == {}
+    async with replica(cluster) as successor, successor.leads():
+        await until(lambda: stands(cluster, "Suspending"))
+
+
+async def test_a_write_is_not_sent_once_the_lease_is_lost(running, leader):
+    """As after a pause of the process, when the work goes on before anybody has noticed."""
+    leads = True
+
+    class AfterTheLook(LeaderApi):
+        async def get(self, path):
+            nonlocal leads
+            leads = False
+            return await super().get(path)
+
+    api = AfterTheLook(leader.transport, is_leader=lambda: leads)
+    leader.leading.reconciler = SuspensionReconciler(api, leader.copies, leader.board, leader.recorder)
+    leader.patches.clear()
+    await running.scale(0)
+    await until(lambda: any(done.error for done in leader.rounds))
+    failure = leader.rounds[-1].error
+    assert isinstance(failure, KubeError)
+    assert failure.reason == NOT_LEADING
+    assert leader.patches == []
+    assert await is_active(running)
