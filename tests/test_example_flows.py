@@ -124,7 +124,9 @@ async def test_a_cohort_hands_just_the_one_notebook_over_that_helps(tmp_path):
         await town.world.wait_for(lambda: town.phase("speech", "eva") == "Running", "speech's notebooks to run")
         await town.apply("gang.yaml")
         await town.says("waits for 1 pod of vision/job-", "training", "pretrain")
-        await town.says("fits whole: 8 pods on 2 nodes", "training", "pretrain")
+        await town.says(
+            "fits whole: 8 pods on ", "training", "pretrain"
+        )  # on one node or two: as the notebooks were placed
         await town.admitted("training", "pretrain")
         await town.world.wait_for(lambda: len(town.pods("training", "pretrain")) == 8, "all pods of the gang")
         await town.stand("vision", ("ana", "ben", "cai"), ["Running", "Running", "Suspended"])
