@@ -50,8 +50,7 @@ from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.nodes import Node
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import Node, ProvisioningRequest
 from scaler.kube.objects.resources import PROVISIONING_REQUEST
 from scaler.kube.reflector import Reflecting
 from scaler.placement.capacity import capacity_of
@@ -176,9 +175,7 @@ class Requests(Still[ProvisioningRequest]):
 
 
 class Silent:
-    def record(
-        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
-    ) -> None:
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
         """Tells nobody."""
 
 

@@ -60,8 +60,7 @@ from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
 from scaler.kube.object_cache import Index, Indexer, T
-from scaler.kube.objects.core import Pod
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef

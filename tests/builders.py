@@ -20,7 +20,7 @@ from scaler.idleness.policy import GpuRule, Overrides, Policy, ResolvedPolicy, T
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, Verdict, WorkloadVerdict
 from scaler.idleness.window import Window
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaleTargetRef

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from builders import NOON, WorkloadJson
 
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_queues import ResourceFlavor
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import ProvisioningRequest
 
 CHECK = "reclaim"
 CLASS = "check-capacity.autoscaling.x-k8s.io"

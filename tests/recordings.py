@@ -18,7 +18,7 @@ from scaler.decision import target_state
 from scaler.decision.workloads import observe
 from scaler.idleness.pods import GpuPod
 from scaler.kube.objects import core
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.gpu_pods import gpu_pod
 from scaler.kube.objects.kueue_workloads import Workload
 

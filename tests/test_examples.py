@@ -19,7 +19,7 @@ from scaler_sandbox.manifests import Applier, objects_in
 
 from scaler.app.packaged import crds, packaged
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObjectSettings, Service
+from scaler.kube.objects.keda import ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.transport import KubeTransport
@@ -178,7 +178,7 @@ def as_they_stand_in_a_cluster(flow: str) -> DoctorInputs:
             workloads=of(
                 Workload, *(workload_of(each) for each in found if "kueue.x-k8s.io/queue-name" in labels_of(each))
             ),
-            scaled_objects=of(ScaledObjectSettings),
+            scaled_objects=of(ScaledObject),
             scalable_workloads=of(ScalableWorkload),
             services=of(Service, service),
         ),

@@ -24,7 +24,7 @@ from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject,
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.idleness.policy import Overrides, Policy, ResolvedPolicy
 from scaler.idleness.reasons import DecisionReason
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.placement.capacity import Capacity
 from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaLocalQueue, QuotaWorkload, StopPolicy

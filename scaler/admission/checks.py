@@ -38,11 +38,9 @@ from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, active_
 from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.errors import KubeError
 from scaler.idleness.durations import parse_duration
-from scaler.kube.conditions import Json, condition_patch
 from scaler.kube.events import ObjectReference
 from scaler.kube.object_cache import Change
-from scaler.kube.objects.core import condition
-from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.core import UNREADABLE, Json, condition, condition_patch, decode
 from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY

@@ -48,7 +48,7 @@ from scaler.admission.provisioning.requests import ReadyUpdates
 from scaler.admission.watch import NodeTimes
 from scaler.admission.workload import PodDemands, on_booked_nodes
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.placement.capacity import Capacity, PodPlacement
 from scaler.placement.requests import (
     Blocked,

@@ -28,7 +28,7 @@ from scaler.admission.watch import AdmissionWatch
 from scaler.admission.workload import reserved_workload_of
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.kube.objects.resources import Resource
 from scaler.placement.capacity import Capacity
 from scaler.placement.requests import ReservationQueue

@@ -37,10 +37,8 @@ from scaler.admission.provisioning.requests import (
     reserved_at,
 )
 from scaler.kube import scheduling as core
-from scaler.kube.conditions import condition_patch, guard, stamp
 from scaler.kube.objects import kueue_workloads as kube
-from scaler.kube.objects.core import condition, is_true
-from scaler.kube.objects.decoding import UNREADABLE
+from scaler.kube.objects.core import UNREADABLE, condition, condition_patch, guard, is_true, stamp
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import AdmissionCheckState, Workload
 from scaler.kube.scheduling import NodeSelection

@@ -13,7 +13,7 @@ Laws:
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -34,7 +34,7 @@ from scaler.admission.workload import entry_patch, reserved_workload_of, yield_p
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.kube.events import ObjectReference
-from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.core import UNREADABLE, decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.suspension.leader_api import NOT_LEADING, PatchApi
@@ -221,8 +221,7 @@ class CheckStateWriter:
                 self._record(workload, "AdmissionCheckPending", f"{change.because}: {change.message}")
 
     def _record(self, workload: Workload, reason: str, message: str, *, warning: bool = False) -> None:
-        about = ObjectReference.of(WORKLOAD, workload.metadata)
-        self._announcer.record(replace(about, resource_version=""), reason, message, warning=warning)
+        self._announcer.record(ObjectReference.of(WORKLOAD, workload.metadata), reason, message, warning=warning)
 
 
 def _is_refused(error: KubeError) -> bool:

@@ -9,8 +9,7 @@ import msgspec
 
 from scaler.decision import target_state
 from scaler.decision.grants import Grant, Seeks
-from scaler.kube.objects.core import condition, is_true
-from scaler.kube.objects.decoding import UNREADABLE
+from scaler.kube.objects.core import UNREADABLE, condition, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import PodSet, Workload

@@ -15,9 +15,9 @@ from msgspec import field
 
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import KubeError
-from scaler.kube.objects.core import Struct
-from scaler.kube.objects.decoding import UNREADABLE, decode
-from scaler.kube.objects.resources import KNOWN, Resource, group_version_path
+from scaler.kube.objects import resources
+from scaler.kube.objects.core import UNREADABLE, Struct, decode
+from scaler.kube.objects.resources import Resource, group_version_path
 from scaler.kube.transport import KubeTransport
 
 FOUND_SECONDS = 600.0
@@ -91,7 +91,12 @@ class Discovery:
         return _Listing(by_kind=_by_kind(api_version, entries), read_at=self._clock.monotonic())
 
 
-_KNOWN = {(resource.api_version, resource.kind): resource for resource in KNOWN}
+_KNOWN = {
+    (each.api_version, each.kind): each
+    for each in vars(resources).values()
+    if isinstance(each, Resource) and each.kind != "ProvisioningRequest"
+}
+"""Found without asking the API server. Which version of ProvisioningRequests is served differs."""
 
 
 def _by_kind(api_version: str, entries: list[_Entry]) -> dict[str, Resource]:

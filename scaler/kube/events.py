@@ -11,7 +11,7 @@ Laws:
 import asyncio
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import KubeError
-from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.core import ObjectMeta, stamp
 from scaler.kube.objects.resources import EVENT, Resource
 from scaler.kube.transport import KubeTransport
 
@@ -44,7 +44,6 @@ class ObjectReference:
     name: str
     uid: str
     """`kubectl describe` finds Events by it."""
-    resource_version: str = ""
 
     @classmethod
     def of(cls, resource: Resource, metadata: ObjectMeta) -> "ObjectReference":
@@ -54,36 +53,31 @@ class ObjectReference:
             namespace=metadata.namespace,
             name=metadata.name,
             uid=metadata.uid,
-            resource_version=metadata.resource_version,
         )
 
 
 class _Series(NamedTuple):
     """What makes two Events the same."""
 
-    api_version: str
-    kind: str
-    namespace: str
-    name: str
-    uid: str
+    about: ObjectReference
     event_type: str
     reason: str
-    action: str
     message: str
 
+    @property
+    def namespace(self) -> str:
+        return self.about.namespace or "default"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    count: int
+
+class _Waiting(NamedTuple):
+    times: int
     first: datetime
     last: datetime
-    resource_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sent:
+class _Sent(NamedTuple):
     name: str
-    count: int
+    times: int
     at: float
 
 
@@ -119,29 +113,18 @@ class EventRecorder:
         self.failed = 0
         """Events that the API did not take."""
 
-    def record(
-        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
-    ) -> None:
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
         """Queues an Event. Returns at once, never raises."""
         now = self._clock.now()
-        series = _Series(
-            api_version=about.api_version,
-            kind=about.kind,
-            namespace=about.namespace,
-            name=about.name,
-            uid=about.uid,
-            event_type="Warning" if warning else "Normal",
-            reason=reason,
-            action=action,
-            message=message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…",
-        )
+        text = message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"
+        series = _Series(about, "Warning" if warning else "Normal", reason, text)
         waiting = self._waiting.get(series)
         if waiting is not None:
-            self._waiting[series] = replace(waiting, count=waiting.count + 1, last=now)
+            self._waiting[series] = waiting._replace(times=waiting.times + 1, last=now)
         elif len(self._waiting) >= self._queue_limit:
             self.dropped += 1
         else:
-            self._waiting[series] = _Waiting(count=1, first=now, last=now, resource_version=about.resource_version)
+            self._waiting[series] = _Waiting(1, now, now)
             self._has_waiting.set()
             self._is_idle.clear()
 
@@ -175,51 +158,48 @@ class EventRecorder:
                 await self._create(series, waiting)
             self._is_failing = False
         except KubeError as error:
-            self.failed += waiting.count
+            self.failed += waiting.times
             if not self._is_failing:
                 _log.warning("KubeEventNotRecorded", reason=series.reason, error=str(error))
             self._is_failing = True
 
     async def _count_on(self, series: _Series, known: _Sent, waiting: _Waiting) -> bool:
         """Whether the Event that exists was counted up; False where it has been cleaned away."""
-        count = known.count + waiting.count
-        path = EVENT.path(series.namespace or "default", known.name)
+        count = known.times + waiting.times
+        path = EVENT.path(series.namespace, known.name)
         try:
-            await self._transport.patch(path, {"count": count, "lastTimestamp": _time(waiting.last)})
+            await self._transport.patch(path, {"count": count, "lastTimestamp": stamp(waiting.last)})
         except KubeError as error:
             if error.status != 404:
                 raise
             return False
-        self._remember(series, replace(known, count=count))
+        self._remember(series, known._replace(times=count))
         return True
 
     async def _create(self, series: _Series, waiting: _Waiting) -> None:
-        name = f"{series.name[:230]}.{secrets.token_hex(8)}"
-        namespace = series.namespace or "default"
-        await self._transport.create(EVENT.path(namespace), self._event(series, waiting, name, namespace))
-        self._remember(series, _Sent(name=name, count=waiting.count, at=self._clock.monotonic()))
+        name = f"{series.about.name[:230]}.{secrets.token_hex(8)}"
+        await self._transport.create(EVENT.path(series.namespace), self._event(series, waiting, name))
+        self._remember(series, _Sent(name, waiting.times, self._clock.monotonic()))
 
-    def _event(self, series: _Series, waiting: _Waiting, name: str, namespace: str) -> dict[str, object]:
-        about = {
-            "apiVersion": series.api_version,
-            "kind": series.kind,
-            "namespace": series.namespace,
-            "name": series.name,
-            "uid": series.uid,
-            "resourceVersion": waiting.resource_version,
+    def _event(self, series: _Series, waiting: _Waiting, name: str) -> dict[str, object]:
+        involved = {
+            "apiVersion": series.about.api_version,
+            "kind": series.about.kind,
+            "namespace": series.about.namespace,
+            "name": series.about.name,
+            "uid": series.about.uid,
         }
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": {field: value for field, value in about.items() if value},
+            "metadata": {"name": name, "namespace": series.namespace},
+            "involvedObject": {field: value for field, value in involved.items() if value},
             "type": series.event_type,
             "reason": series.reason,
             "message": series.message,
-            "action": series.action,
-            "count": waiting.count,
-            "firstTimestamp": _time(waiting.first),
-            "lastTimestamp": _time(waiting.last),
+            "count": waiting.times,
+            "firstTimestamp": stamp(waiting.first),
+            "lastTimestamp": stamp(waiting.last),
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
             "reportingInstance": self._instance,
@@ -239,7 +219,3 @@ class EventRecorder:
         self._tokens -= 1
         if self._tokens < 0:
             await self._clock.sleep(-self._tokens / self._per_second)
-
-
-def _time(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

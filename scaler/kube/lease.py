@@ -36,7 +36,7 @@ import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import ConfigurationError, KubeError
-from scaler.kube.objects.decoding import UNREADABLE
+from scaler.kube.objects.core import UNREADABLE
 from scaler.kube.objects.resources import LEASE
 from scaler.kube.transport import KubeTransport
 

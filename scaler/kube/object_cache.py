@@ -13,8 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 import structlog
 
-from scaler.kube.objects.core import ObjectMeta
-from scaler.kube.objects.decoding import UNREADABLE, ListPage, decode
+from scaler.kube.objects.core import UNREADABLE, ListPage, ObjectMeta, decode
 
 _log = structlog.get_logger(__name__)
 
@@ -133,19 +132,28 @@ class Change(NamedTuple, Generic[T]):
     new: T | None
 
 
-class Named(msgspec.Struct, frozen=True, gc=False):
-    """The least that an object must have: its key and its version."""
+class Identity(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The least of an object's metadata: its key and its version."""
 
-    class Identity(msgspec.Struct, frozen=True, rename="camel", gc=False):
-        name: str = ""
-        namespace: str = ""
-        resource_version: str = ""
-
-    metadata: Identity = Identity()
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
 
     @property
     def key(self) -> Key:
-        return self.metadata.namespace, self.metadata.name
+        return self.namespace, self.name
+
+
+class _Named(msgspec.Struct, frozen=True, gc=False):
+    metadata: Identity = Identity()
+
+
+def identity_of(raw: msgspec.Raw) -> Identity:
+    """Empty where even that cannot be read."""
+    try:
+        return decode(_Named, raw).metadata
+    except UNREADABLE:
+        return Identity()
 
 
 class ObjectCache(Generic[T]):
@@ -206,37 +214,35 @@ class ObjectCache(Generic[T]):
 
     def put(self, raw: msgspec.Raw) -> str:
         """The version of the object that was filed."""
-        named, old = self._file(raw, self._store, self._undecodable)
-        new = self._store.get(named.key)
+        metadata, old = self._file(raw, self._store, self._undecodable)
+        new = self._store.get(metadata.key)
         if _differ(old, new):
-            self._tell(Change(named.key, old, new))
-        return named.metadata.resource_version
+            self._tell(Change(metadata.key, old, new))
+        return metadata.resource_version
 
     def remove(self, raw: msgspec.Raw) -> str:
         """The version at which the object was removed."""
-        named = name_of(raw)
-        self._undecodable.pop(named.key, None)
-        old = self._store.drop(named.key)
+        metadata = identity_of(raw)
+        self._undecodable.pop(metadata.key, None)
+        old = self._store.drop(metadata.key)
         if old is not None:
-            self._tell(Change(named.key, old, None))
-        return named.metadata.resource_version
+            self._tell(Change(metadata.key, old, None))
+        return metadata.resource_version
 
-    def _file(self, raw: msgspec.Raw, store: Indexer[T], undecodable: dict[Key, str]) -> tuple[Named, T | None]:
+    def _file(
+        self, raw: msgspec.Raw, store: Indexer[T], undecodable: dict[Key, str]
+    ) -> tuple[ObjectMeta | Identity, T | None]:
         """Which object was filed, and what it has replaced in the store."""
         try:
             obj = decode(self._kind, raw)
         except UNREADABLE as error:
-            return self._file_undecodable(raw, error, store, undecodable)
+            return self._file_undecodable(identity_of(raw), error, store, undecodable)
         undecodable.pop(obj.metadata.key, None)
-        old = store.put(obj)
-        namespace, name = obj.metadata.key
-        meta = Named.Identity(name=name, namespace=namespace, resource_version=obj.metadata.resource_version)
-        return Named(meta), old
+        return obj.metadata, store.put(obj)
 
     def _file_undecodable(
-        self, raw: msgspec.Raw, error: Exception, store: Indexer[T], undecodable: dict[Key, str]
-    ) -> tuple[Named, T | None]:
-        named = name_of(raw)
+        self, named: Identity, error: Exception, store: Indexer[T], undecodable: dict[Key, str]
+    ) -> tuple[Identity, T | None]:
         known = self._store.get(named.key)
         if known is not None and named.key not in store:
             store.put(known)
@@ -267,13 +273,6 @@ def _differ(old: T | None, new: T | None) -> bool:
     if old is None or new is None:
         return old is not new
     return old.metadata.resource_version != new.metadata.resource_version
-
-
-def name_of(raw: msgspec.Raw) -> Named:
-    try:
-        return decode(Named, raw)
-    except UNREADABLE:
-        return Named()
 
 
 async def _give_way(count: int) -> None:

@@ -25,7 +25,7 @@ import aiohttp
 from scaler.errors import KubeError
 from scaler.kube.access import Access, open_access
 from scaler.kube.api_requests import NO_ANSWER, TRANSIENT, ApiCall, ApiRequest, Params, no_answer, refusal
-from scaler.kube.objects.decoding import UNREADABLE, ListPage, decode
+from scaler.kube.objects.core import UNREADABLE, ListPage, decode
 from scaler.kube.watch_backoff import Backoff
 
 CALL_SECONDS = 10.0
@@ -59,7 +59,11 @@ class ApiResponse(NamedTuple):
 
 
 class KubeTransport:
-    """A connection pool to one API server. Use as an async context manager, or call `close`."""
+    """A connection pool to one API server. Use as an async context manager, or call `close`.
+
+    The client library adds the credentials and owns the connections; the answers are aiohttp's own, so that bytes can
+    be read as they come. Its own timeouts are not used: they end a watch after five minutes and nothing else in time.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class KubeTransport:
         self._access = access
         self._call_seconds = call_seconds
         self._backoff = backoff
-        self._exchange = _Exchange(access, observe=observe)
+        self._observe = observe
         self._refresher = asyncio.create_task(access.keep_fresh(), name="kube-credentials")
 
     @classmethod
@@ -151,10 +155,13 @@ class KubeTransport:
         and where the connection breaks.
         """
         request = ApiRequest(method="GET", path=path, params={**(params or {}), "watch": True})
-        async with self._exchange.stream(
-            request, deadline=self._deadline(None), silence_seconds=silence_seconds
-        ) as lines:
+        response = await self._open(request, silence_seconds)
+        lines = self._lines(request, response)
+        try:
             yield lines
+        finally:
+            await lines.aclose()
+            response.close()
 
     # ------------------------------------------------------------------------------------------------------ writes
 
@@ -203,7 +210,7 @@ class KubeTransport:
     async def _read(self, request: ApiRequest, within: float | None, attempts: int) -> bytes:
         deadline = self._deadline(within)
         for attempt in count(1):
-            answer = await self._exchange.answer(request, deadline=deadline)
+            answer = await self._answer(request, deadline)
             wait = max(answer.retry_after, self._backoff.wait(attempt))
             is_late = asyncio.get_running_loop().time() + wait >= deadline
             if answer.status not in TRANSIENT or attempt >= attempts or is_late:
@@ -212,7 +219,7 @@ class KubeTransport:
         raise AssertionError("unreachable")
 
     async def _once(self, request: ApiRequest, within: float | None) -> bytes:
-        return self._body(request, await self._exchange.answer(request, deadline=self._deadline(within)))
+        return self._body(request, await self._answer(request, self._deadline(within)))
 
     def _deadline(self, within: float | None) -> float:
         return asyncio.get_running_loop().time() + (self._call_seconds if within is None else within)
@@ -224,19 +231,7 @@ class KubeTransport:
             raise refusal(request, server=self.server, status=answer.status, body=answer.body)
         return answer.body
 
-
-class _Exchange:
-    """Sends requests, each once, and raises a KubeError for whatever goes wrong on the way.
-
-    The client library adds the credentials and owns the connections; the answers are aiohttp's own, so that bytes can
-    be read as they come. Its own timeouts are not used: they end a watch after five minutes and nothing else in time.
-    """
-
-    def __init__(self, access: Access, *, observe: Callable[[ApiCall], None] | None) -> None:
-        self._access = access
-        self._observe = observe
-
-    async def answer(self, request: ApiRequest, *, deadline: float) -> ApiResponse:
+    async def _answer(self, request: ApiRequest, deadline: float) -> ApiResponse:
         """The whole answer to one request, or why there is none. Units: `deadline` in the event loop's time."""
         started = time.monotonic()
         try:
@@ -250,24 +245,11 @@ class _Exchange:
         self._report(request, answer.status, started)
         return answer
 
-    @asynccontextmanager
-    async def stream(
-        self, request: ApiRequest, *, deadline: float, silence_seconds: float
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of an answer that does not end soon; it has to begin by the deadline. Raises: KubeError."""
-        response = await self._open(request, deadline, silence_seconds)
-        lines = self._lines(request, response)
-        try:
-            yield lines
-        finally:
-            await lines.aclose()
-            response.close()
-
-    async def _open(self, request: ApiRequest, deadline: float, silence_seconds: float) -> aiohttp.ClientResponse:
+    async def _open(self, request: ApiRequest, silence_seconds: float) -> aiohttp.ClientResponse:
         started = time.monotonic()
         try:
             with self._failures(request):
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(self._deadline(None)):
                     response = await self._send(request, silence_seconds)
                     refused = b"" if response.status < 300 else await response.read()
         except KubeError:
@@ -276,7 +258,7 @@ class _Exchange:
         self._report(request, response.status, started)
         if response.status >= 300:
             response.close()
-            raise refusal(request, server=self._access.server, status=response.status, body=refused)
+            raise refusal(request, server=self.server, status=response.status, body=refused)
         return response
 
     async def _send(self, request: ApiRequest, silence_seconds: float | None = None) -> aiohttp.ClientResponse:
@@ -306,9 +288,7 @@ class _Exchange:
                         if line:
                             yield bytes(line)
         if rest:
-            raise no_answer(
-                request, server=self._access.server, reason="Truncated", what="the stream ended within a line"
-            )
+            raise no_answer(request, server=self.server, reason="Truncated", what="the stream ended within a line")
 
     @contextmanager
     def _failures(self, request: ApiRequest) -> Iterator[None]:
@@ -317,7 +297,7 @@ class _Exchange:
             yield
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             reason, what = _failure(error)
-            raise no_answer(request, server=self._access.server, reason=reason, what=what) from error
+            raise no_answer(request, server=self.server, reason=reason, what=what) from error
 
     def _report(self, request: ApiRequest, status: int, started: float) -> None:
         if self._observe:

@@ -76,39 +76,28 @@ class WatchTiming:
         return self.bookmark_silence if sends_bookmarks else watch_seconds + self.slack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchEnd:
-    """How a round of list and watch came to its end."""
+def after_watch(
+    failures: int,
+    timing: WatchTiming,
+    *,
+    lasted: float,
+    delivered: bool = False,
+    in_order: bool = False,
+    was_reached: bool = True,
+    is_expired: bool = False,
+) -> tuple[int, bool]:
+    """The failures in a row after a round of list and watch, and whether the version watched from is given up.
 
-    lasted: float
-    """Seconds for which the watch was open; 0 where it never was."""
-    delivered: bool = False
-    """Whether an event or a bookmark came."""
-    in_order: bool = False
-    """Whether the server ended the watch as it was asked to."""
-    was_reached: bool = True
-    """Whether a server answered at all."""
-    is_expired: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextAttempt:
-    """What follows."""
-
-    failures: int
-    lists: bool
-    """Whether the version that was watched from is to be given up."""
-
-
-def after_watch(ending: WatchEnd, *, failures: int, timing: WatchTiming) -> NextAttempt:
-    """What follows a round that ended like this after so many failures in a row."""
-    has_lasted = ending.lasted >= timing.lasting
-    if has_lasted and (ending.delivered or ending.in_order):
+    `lasted`: seconds for which the watch was open; 0 where it never was. `delivered`: whether an event or a bookmark
+    came. `in_order`: whether the server ended the watch as it was asked to. `was_reached`: whether a server answered.
+    """
+    has_lasted = lasted >= timing.lasting
+    if has_lasted and (delivered or in_order):
         failures = 0
-    elif ending.delivered and not ending.is_expired:
+    elif delivered and not is_expired:
         failures = 1
     else:
         failures += 1
-    proves_nothing = has_lasted and ending.in_order and not ending.delivered
-    is_fruitless = ending.was_reached and failures >= FRUITLESS_WATCHES
-    return NextAttempt(failures=failures, lists=ending.is_expired or proves_nothing or is_fruitless)
+    proves_nothing = has_lasted and in_order and not delivered
+    is_fruitless = was_reached and failures >= FRUITLESS_WATCHES
+    return failures, is_expired or proves_nothing or is_fruitless

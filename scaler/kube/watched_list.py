@@ -41,12 +41,12 @@ from scaler.kube.object_cache import (
     Reflecting,
     State,
     T,
-    name_of,
+    identity_of,
 )
-from scaler.kube.objects.decoding import UNREADABLE, WatchEvent, decode
+from scaler.kube.objects.core import UNREADABLE, WatchEvent, decode
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
-from scaler.kube.watch_backoff import WatchEnd, WatchTiming, after_watch
+from scaler.kube.watch_backoff import WatchTiming, after_watch
 
 _log = structlog.get_logger(__name__)
 
@@ -122,8 +122,7 @@ class WatchedList(ObjectCache[T]):
     async def run(self) -> None:
         """Keeps the copy up to date until cancelled."""
         while True:
-            wait = await self._round()
-            await self._clock.sleep(wait)
+            await self._clock.sleep(await self._round())
 
     async def _round(self) -> float:
         """Seconds to wait after a list (where one is needed) and a watch."""
@@ -138,7 +137,7 @@ class WatchedList(ObjectCache[T]):
 
     async def _list(self) -> None:
         self._version = await self.replace(self._transport.list_pages(self._path, self._selectors))
-        self._heard()
+        self._last_contact = self._clock.monotonic()
         self._enter(Reflecting())
         self._has_synced()
 
@@ -155,7 +154,7 @@ class WatchedList(ObjectCache[T]):
             self._opened_at = self._clock.monotonic()
             self._enter(Reflecting())
             async for line in lines:
-                self._heard()
+                self._last_contact = self._clock.monotonic()
                 self._take(line)
                 self._delivered += 1
                 if self._delivered % OBJECTS_PER_TURN == 0:
@@ -174,7 +173,7 @@ class WatchedList(ObjectCache[T]):
                 version = self.remove(event.object)
             case "BOOKMARK":
                 self._sends_bookmarks = True
-                version = name_of(event.object).metadata.resource_version
+                version = identity_of(event.object).resource_version
             case "ERROR":
                 raise self._broken_off(read_status(event.object) or ApiStatus(message="no Status came with the error"))
             case _:
@@ -193,9 +192,6 @@ class WatchedList(ObjectCache[T]):
         self._synced.set()
         self._answered.set()
 
-    def _heard(self) -> None:
-        self._last_contact = self._clock.monotonic()
-
     # -------------------------------------------------------------------------------------------------- afterwards
 
     async def _after_error(self, error: KubeError) -> float:
@@ -209,16 +205,16 @@ class WatchedList(ObjectCache[T]):
         return self._wait_after(error)
 
     def _wait_after(self, error: KubeError | None) -> float:
-        ending = WatchEnd(
+        self._failures, gives_up = after_watch(
+            self._failures,
+            self._timing,
             lasted=self._clock.monotonic() - self._opened_at if self._opened_at is not None else 0.0,
             delivered=self._delivered > 0,
             in_order=error is None,
             was_reached=error is None or error.status != NO_ANSWER or self._opened_at is not None,
             is_expired=error is not None and error.status == 410,
         )
-        then = after_watch(ending, failures=self._failures, timing=self._timing)
-        self._failures = then.failures
-        if then.lists:
+        if gives_up:
             self._version = ""
         return self._timing.backoff.wait(self._failures)
 
@@ -238,9 +234,4 @@ class WatchedList(ObjectCache[T]):
         if self._namespace:
             detail["namespace"] = self._namespace
         log = _log.info if isinstance(state, Reflecting | Absent) else _log.warning
-        log(
-            f"Kube{type(state).__name__}",
-            resource=self._resource.qualified_name,
-            objects=len(self),
-            **detail,
-        )
+        log(f"Kube{type(state).__name__}", resource=self._resource.qualified_name, objects=len(self), **detail)

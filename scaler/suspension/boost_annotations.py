@@ -31,7 +31,7 @@ import msgspec
 from scaler.decision.target_state import ObservedWorkload
 from scaler.kube.object_cache import Index
 from scaler.kube.objects import kueue_workloads as kube
-from scaler.kube.objects.decoding import UNREADABLE
+from scaler.kube.objects.core import UNREADABLE
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.priority_boost import Boost, BoostOwner, BoostStep
 

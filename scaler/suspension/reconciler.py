@@ -29,8 +29,7 @@ from scaler.decision.workloads import observe
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
 from scaler.kube.events import ObjectReference
-from scaler.kube.objects.core import ObjectMeta
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import ObjectMeta, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
@@ -51,9 +50,7 @@ _CAUSE_GPUS = 8
 class EventSink(Protocol):
     """Records Events on objects. An EventRecorder is one."""
 
-    def record(
-        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
-    ) -> None:
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
         """Never blocks and never fails the caller."""
 
 

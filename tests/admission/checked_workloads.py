@@ -8,7 +8,7 @@ import msgspec
 from scaler.admission.check import CheckChange, CheckReason, CheckState, ReservedWorkload
 from scaler.admission.plan import CheckedWorkload
 from scaler.admission.policy import CheckPolicy
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 
 

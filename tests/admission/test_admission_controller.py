@@ -24,7 +24,7 @@ from sim.provisioning_cluster import ProvisioningCluster, failing
 
 from scaler.admission.workload import YIELDED_ANNOTATION
 from scaler.errors import KubeError
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
 from scaler.kube.reflector import Absent, Disconnected

@@ -24,7 +24,7 @@ from scaler.admission.workload import (
     yield_patch,
     yielded_of,
 )
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 
 Json = dict[str, Any]

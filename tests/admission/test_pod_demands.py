@@ -10,7 +10,7 @@ from builders import WorkloadJson, at
 from scaler.admission.provisioning.lifecycle import PodSetPatch
 from scaler.admission.provisioning.requests import holds_quota
 from scaler.admission.workload import PodDemands, on_booked_nodes, pod_demands_of, preemptor_of, reserved_workload_of
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_queues import ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.scheduling import Taint, Toleration, untolerated

@@ -23,7 +23,7 @@ from scaler.admission.policy import (
     Withdraw,
 )
 from scaler.errors import KubeError
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ReclaimPolicy
 from scaler.kube.objects.resources import RECLAIM_POLICY
 from scaler.kube.transport import KubeTransport

@@ -10,7 +10,7 @@ import msgspec
 from virtual_clock import VirtualClock
 
 from scaler.errors import KubeError
-from scaler.kube.objects.decoding import ListPage
+from scaler.kube.objects.core import ListPage
 
 Json = Mapping[str, Any]
 

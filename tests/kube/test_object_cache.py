@@ -6,8 +6,7 @@ from kube.faulty_api import pod
 
 from scaler.errors import KubeError
 from scaler.kube.object_cache import Change, Indexer, ObjectCache
-from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, Pod
-from scaler.kube.objects.decoding import ListPage
+from scaler.kube.objects.core import ListPage, ObjectMeta, PartialObjectMetadata, Pod
 
 
 def by_label(obj):

@@ -7,8 +7,7 @@ from contextlib import suppress
 import pytest
 import yaml
 
-from scaler.kube.objects.core import PartialObjectMetadata
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
 from scaler.kube.reflector import Absent, Disconnected, Reflecting, Reflector

@@ -9,7 +9,7 @@ import pytest
 from builders import NOON, WorkloadJson, at
 from recordings import moments, recorded
 
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.quantity import amount
 from scaler.quota import model

@@ -35,7 +35,7 @@ from scaler.idleness.gpu import DEFAULT_SIGNALS
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects import kueue_queues as kube
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
@@ -200,9 +200,7 @@ class Announcements:
     told: list[tuple[str, str, str, str]] = field(default_factory=list)
     """(kind, name, reason, message)."""
 
-    def record(
-        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
-    ) -> None:
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
         self.told.append((about.kind, about.name, reason, message))
 
     def reasons(self, name: str) -> list[str]:

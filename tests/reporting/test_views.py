@@ -31,7 +31,7 @@ from scaler.decision.decision import Active, Inactive
 from scaler.decision.decision_cache import DecisionCache
 from scaler.errors import QueryError
 from scaler.idleness.reasons import DecisionReason
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.quantity import as_number
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaPodSet, StopPolicy

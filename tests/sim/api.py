@@ -17,7 +17,7 @@ from scaler.admission.provisioning.requests import MANAGED_LABEL, workload_uid_o
 from scaler.errors import KubeError
 from scaler.kube.events import ObjectReference
 from scaler.kube.object_cache import Index, ObjectCache, T
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.kube.reflector import Reflecting, State
 
 # ------------------------------------------------------------------------------------------------------------ the calls
@@ -230,9 +230,7 @@ class SimEvents:
     def __init__(self) -> None:
         self.all: list[tuple[str, str, str, str]] = []
 
-    def record(
-        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
-    ) -> None:
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
         self.all.append((about.kind, about.name, reason, message))
 
     @property

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from scaler.kube.objects import kueue_queues as kube
-from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.core import UNREADABLE, decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.from_objects.snapshot_updater import QuotaObject, SnapshotUpdater
 from scaler.quota.model import StopPolicy

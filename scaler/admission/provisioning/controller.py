@@ -39,9 +39,9 @@ from scaler.admission.provisioning.requests import (
     stage_of,
 )
 from scaler.errors import KubeError
-from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.core import UNREADABLE, decode
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest, StoredPodTemplate
+from scaler.kube.objects.nodes import ProvisioningRequest, StoredPodTemplate
 from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
 from scaler.suspension.leader_api import NOT_LEADING, WriteApi
 from scaler.suspension.reconciler import EventSink

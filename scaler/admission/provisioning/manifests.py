@@ -37,7 +37,7 @@ from scaler.admission.provisioning.requests import (
     covered_by,
     request_spec_of,
 )
-from scaler.kube.conditions import stamp
+from scaler.kube.objects.core import stamp
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
 from scaler.kube.quantity import exact

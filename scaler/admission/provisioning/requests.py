@@ -32,7 +32,7 @@ from scaler.kube.objects.core import Condition, condition, is_true
 from scaler.kube.objects.kueue_queues import ResourceFlavor
 from scaler.kube.objects.kueue_workloads import AdmissionCheckState, PodSet, PodSetAssignment, Workload
 from scaler.kube.objects.kueue_workloads import PodSetUpdate as GivenUpdate
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import ProvisioningRequest
 
 MANAGED_LABEL = "idlegpu.io/managed"
 WORKLOAD_UID_LABEL = "idlegpu.io/workload-uid"

@@ -15,7 +15,7 @@ from scaler.admission.provisioning.requests import MANAGED_LABEL, workload_uid_o
 from scaler.errors import KubeError
 from scaler.kube.discovery import Discovery
 from scaler.kube.object_cache import Change
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.kube.objects.resources import PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA, Resource
 from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
 from scaler.kube.transport import KubeTransport

@@ -51,20 +51,6 @@ class Trigger(Struct, frozen=True):
 class ScaledObjectSpec(Struct, frozen=True):
     scale_target_ref: ScaleTargetRef = ScaleTargetRef()
     triggers: tuple[Trigger, ...] = ()
-
-
-class ScaledObject(Struct, frozen=True):
-    metadata: ObjectMeta
-    spec: ScaledObjectSpec = ScaledObjectSpec()
-    status: ConditionedStatus = ConditionedStatus()
-
-
-# ------------------------------------------------------------------------------------------------- what doctor reads
-
-
-class ScaledObjectSettingsSpec(Struct, frozen=True):
-    scale_target_ref: ScaleTargetRef = ScaleTargetRef()
-    triggers: tuple[Trigger, ...] = ()
     polling_interval: int = 30
     """Seconds; this and the next three with KEDA's defaults."""
     cooldown_period: int = 300
@@ -76,10 +62,13 @@ class ScaledObjectSettingsSpec(Struct, frozen=True):
     """What KEDA does on errors; only whether it is there is looked at."""
 
 
-class ScaledObjectSettings(Struct, frozen=True):
+class ScaledObject(Struct, frozen=True):
     metadata: ObjectMeta
-    spec: ScaledObjectSettingsSpec = ScaledObjectSettingsSpec()
+    spec: ScaledObjectSpec = ScaledObjectSpec()
     status: ConditionedStatus = ConditionedStatus()
+
+
+# ------------------------------------------------------------------------------------------------- what doctor reads
 
 
 class ServicePort(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Nodes, and what pods demand of them, by the laws of `core.py`; with their translation into values of the core.
+"""Nodes, requests for more of them, and what pods demand of them, by the laws of `core.py`.
 
 A demand by field (`matchFields`, in practice `metadata.name`) is treated as one by a label of that name, which `labels`
 gives every node. What is written and cannot be read (an operator that Kubernetes does not know) raises ValueError.
@@ -65,6 +65,40 @@ class Node(Struct, frozen=True):
     def is_ready(self) -> bool:
         """Whether its kubelet says so and new pods may be bound to it; a node that is silent is not."""
         return not self.spec.unschedulable and is_true(self.status.conditions, "Ready")
+
+
+class PodTemplateRef(Struct, frozen=True):
+    name: str = ""
+
+
+class ProvisioningRequestPodSet(Struct, frozen=True):
+    count: int = 0
+    pod_template_ref: PodTemplateRef = PodTemplateRef()
+
+
+class ProvisioningRequestSpec(Struct, frozen=True):
+    provisioning_class_name: str = ""
+    parameters: dict[str, str] = field(default_factory=dict)
+    pod_sets: tuple[ProvisioningRequestPodSet, ...] = ()
+
+
+class ProvisioningRequestStatus(Struct, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    provisioning_class_details: dict[str, str] = field(default_factory=dict)
+
+
+class ProvisioningRequest(Struct, frozen=True):
+    """autoscaling.x-k8s.io, v1 and v1beta1 alike."""
+
+    metadata: ObjectMeta
+    spec: ProvisioningRequestSpec = ProvisioningRequestSpec()
+    status: ProvisioningRequestStatus = ProvisioningRequestStatus()
+
+
+class StoredPodTemplate(Struct, frozen=True):
+    """A PodTemplate object. What it is a template of is only ever written, never read again."""
+
+    metadata: ObjectMeta
 
 
 def labels(node: Node) -> dict[str, str]:

@@ -121,28 +121,3 @@ PROVISIONING_REQUEST_BETA = Resource(
 )
 """Where only this version is served; both have the same schema."""
 RAY_CLUSTER = Resource(group="ray.io", version="v1", plural="rayclusters", kind="RayCluster")
-
-KNOWN = (
-    POD,
-    NODE,
-    NAMESPACE,
-    SERVICE,
-    EVENT,
-    DEPLOYMENT,
-    STATEFUL_SET,
-    JOB,
-    LEASE,
-    CUSTOM_RESOURCE_DEFINITION,
-    SCALED_OBJECT,
-    SCALABLE_WORKLOAD,
-    WORKLOAD,
-    LOCAL_QUEUE,
-    CLUSTER_QUEUE,
-    COHORT,
-    RESOURCE_FLAVOR,
-    ADMISSION_CHECK,
-    RECLAIM_POLICY,
-    POD_TEMPLATE,
-    RAY_CLUSTER,
-)
-"""Found without asking the API server. A ProvisioningRequest is not: which of its versions is served differs."""

@@ -18,12 +18,11 @@ from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import RelabelRules
 from scaler.kube.discovery import Discovery
-from scaler.kube.object_cache import name_of
-from scaler.kube.objects.core import Pod
-from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.object_cache import identity_of
+from scaler.kube.objects.core import UNREADABLE, Pod, decode
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObjectSettings, Service
+from scaler.kube.objects.keda import ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, allocatable
@@ -213,7 +212,7 @@ class ClusterReader:
         others = await asyncio.gather(
             self._all(RESOURCE_FLAVOR, ResourceFlavor),
             self._all(WORKLOAD, Workload),
-            self._all(SCALED_OBJECT, ScaledObjectSettings),
+            self._all(SCALED_OBJECT, ScaledObject),
             self._all(SCALABLE_WORKLOAD, ScalableWorkload),
         )
         checks, policies, cluster_queues, cohorts, local_queues = found
@@ -248,10 +247,10 @@ class ClusterReader:
                 try:
                     items.append(decode(kind, raw))
                 except UNREADABLE as error:
-                    unreadable.append(("/".join(filter(None, name_of(raw).key)), str(error)))
+                    unreadable.append(("/".join(filter(None, identity_of(raw).key)), str(error)))
         return Listing(items=items, unreadable=unreadable)
 
-    async def _targets(self, scaled_objects: Sequence[ScaledObjectSettings]) -> frozenset[Resource]:
+    async def _targets(self, scaled_objects: Sequence[ScaledObject]) -> frozenset[Resource]:
         """The kinds that these scale, but for our own, of which everything is asked anyway."""
         kinds = {(each.spec.scale_target_ref.api_version, each.spec.scale_target_ref.kind) for each in scaled_objects}
         found = await asyncio.gather(

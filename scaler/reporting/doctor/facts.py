@@ -11,7 +11,7 @@ from scaler.decision.workloads import group_of, owner_key
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObjectSettings, Service
+from scaler.kube.objects.keda import ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
@@ -66,7 +66,7 @@ class ClusterObjects:
     local_queues: ListResult[LocalQueue] = Listing()  # noqa: RUF009 - frozen
     flavors: ListResult[ResourceFlavor] = Listing()  # noqa: RUF009 - frozen
     workloads: ListResult[Workload] = Listing()  # noqa: RUF009 - frozen
-    scaled_objects: ListResult[ScaledObjectSettings] = Listing()  # noqa: RUF009 - frozen
+    scaled_objects: ListResult[ScaledObject] = Listing()  # noqa: RUF009 - frozen
     scalable_workloads: ListResult[ScalableWorkload] = Listing()  # noqa: RUF009 - frozen
     services: ListResult[Service] = Listing()  # noqa: RUF009 - frozen
     nodes: ListResult[Node] = Listing()  # noqa: RUF009 - frozen

@@ -27,7 +27,7 @@ from scaler.idleness.policy import Overrides, Policy, Reclaim, resolve
 from scaler.keda.call_credentials import split_address
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObjectSettings, Service, Trigger
+from scaler.kube.objects.keda import ScaledObject, Service, Trigger
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reporting.doctor.findings import Finding, Severity, Topic
 
@@ -39,7 +39,7 @@ _IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.s
 class ScaledObjectInputs:
     """The objects and settings, as far as the treatment of ScaledObjects depends on them."""
 
-    scaled_objects: Sequence[ScaledObjectSettings] = ()
+    scaled_objects: Sequence[ScaledObject] = ()
     sees_all: bool = True
     """Whether these are all that there are."""
     scalable_workloads: Sequence[ScalableWorkload] | None = ()
@@ -55,7 +55,7 @@ class ScaledObjectInputs:
     is_confined: bool = False
     """To some namespaces, so that no plans are made."""
 
-    def ours(self) -> list[tuple[ScaledObjectSettings, Trigger]]:
+    def ours(self) -> list[tuple[ScaledObject, Trigger]]:
         """The ScaledObjects with a trigger of ours, each with its first one."""
         return [
             (each, found)
@@ -68,7 +68,7 @@ class ScaledObjectInputs:
         return resolve(("settings", self.defaults), ("trigger metadata", parse_metadata(trigger.metadata))).policy
 
 
-def has_scalable_workload(scaled_object: ScaledObjectSettings) -> bool:
+def has_scalable_workload(scaled_object: ScaledObject) -> bool:
     """Whether it scales a Kueue Workload through our own kind."""
     target = scaled_object.spec.scale_target_ref
     return (group_of(target.api_version), target.kind) == (SCALABLE_WORKLOAD.group, SCALABLE_WORKLOAD.kind)
@@ -96,9 +96,7 @@ def scaled_object_findings(scaling: ScaledObjectInputs) -> Iterator[Finding]:
         yield Finding(severity=Severity.OK, topic=Topic.SCALED_OBJECTS, check="Fine", what=what)
 
 
-def _of_scaled_object(
-    scaled_object: ScaledObjectSettings, trigger: Trigger, scaling: ScaledObjectInputs
-) -> Iterator[Finding]:
+def _of_scaled_object(scaled_object: ScaledObject, trigger: Trigger, scaling: ScaledObjectInputs) -> Iterator[Finding]:
     where = f"ScaledObject {'/'.join(scaled_object.metadata.key)}"
     finding = partial(Finding, topic=Topic.SCALED_OBJECTS, where=where)
     yield from _of_replicas(finding, scaled_object)
@@ -117,7 +115,7 @@ def _of_scaled_object(
     yield from _of_readiness(finding, scaled_object)
 
 
-def _of_replicas(finding: "partial[Finding]", scaled_object: ScaledObjectSettings) -> Iterator[Finding]:
+def _of_replicas(finding: "partial[Finding]", scaled_object: ScaledObject) -> Iterator[Finding]:
     spec = scaled_object.spec
     if spec.fallback is not None:
         yield finding(
@@ -151,7 +149,7 @@ def _of_replicas(finding: "partial[Finding]", scaled_object: ScaledObjectSetting
 
 
 def _of_target(
-    finding: "partial[Finding]", scaled_object: ScaledObjectSettings, scaling: ScaledObjectInputs
+    finding: "partial[Finding]", scaled_object: ScaledObject, scaling: ScaledObjectInputs
 ) -> Iterator[Finding]:
     if not has_scalable_workload(scaled_object) or scaling.scalable_workloads is None:
         return
@@ -166,7 +164,7 @@ def _of_target(
 
 
 def _of_policy(
-    finding: "partial[Finding]", scaled_object: ScaledObjectSettings, policy: Policy, scaling: ScaledObjectInputs
+    finding: "partial[Finding]", scaled_object: ScaledObject, policy: Policy, scaling: ScaledObjectInputs
 ) -> Iterator[Finding]:
     if policy.idle_after > scaling.max_window:
         yield finding(
@@ -191,7 +189,7 @@ def _of_policy(
 
 
 def _of_pressure(
-    finding: "partial[Finding]", scaled_object: ScaledObjectSettings, scaling: ScaledObjectInputs
+    finding: "partial[Finding]", scaled_object: ScaledObject, scaling: ScaledObjectInputs
 ) -> Iterator[Finding]:
     if scaling.is_confined:
         yield finding(
@@ -220,7 +218,7 @@ def _of_pressure(
         )
 
 
-def _of_readiness(finding: "partial[Finding]", scaled_object: ScaledObjectSettings) -> Iterator[Finding]:
+def _of_readiness(finding: "partial[Finding]", scaled_object: ScaledObject) -> Iterator[Finding]:
     ready = condition(scaled_object.status.conditions, "Ready")
     if ready and ready.status == "False":
         yield finding(

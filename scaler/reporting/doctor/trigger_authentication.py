@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from scaler.errors import KubeError
 from scaler.keda.call_credentials import PARAMETERS, CallCredentials, credentials_of
-from scaler.kube.objects.decoding import UNREADABLE, decode
+from scaler.kube.objects.core import UNREADABLE, decode
 from scaler.kube.objects.keda import (
     CLUSTER_TRIGGER_AUTHENTICATION,
     CONFIG_MAP,
@@ -19,7 +19,7 @@ from scaler.kube.objects.keda import (
     TRIGGER_AUTHENTICATION,
     AuthenticationRef,
     ConfigMap,
-    ScaledObjectSettings,
+    ScaledObject,
     Secret,
     Trigger,
     TriggerAuthentication,
@@ -65,11 +65,11 @@ class TriggerAuthenticationReader:
         self._transport = transport
         self._read = dict[str, asyncio.Task[bytes | Unread]]()
 
-    async def take(self, triggers: Sequence[tuple[ScaledObjectSettings, Trigger]]) -> list[AuthenticatedTrigger]:
+    async def take(self, triggers: Sequence[tuple[ScaledObject, Trigger]]) -> list[AuthenticatedTrigger]:
         """One for each. Raises nothing that has to do with the cluster."""
         return [await self._caller(scaled_object, trigger) for scaled_object, trigger in triggers]
 
-    async def _caller(self, scaled_object: ScaledObjectSettings, trigger: Trigger) -> AuthenticatedTrigger:
+    async def _caller(self, scaled_object: ScaledObject, trigger: Trigger) -> AuthenticatedTrigger:
         namespace, name = scaled_object.metadata.key
         sources = await self._sources(trigger.authentication_ref, namespace)
         unread = sources if isinstance(sources, Unread) else None

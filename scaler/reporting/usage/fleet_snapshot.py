@@ -12,8 +12,7 @@ from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL, request_o
 from scaler.decision.cluster_state import ClusterState, ObjectLister
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.workloads import suspended_annotation
-from scaler.kube.objects.nodes import Node, allocatable, labels
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import Node, ProvisioningRequest, allocatable, labels
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.budgets.budget import Budget

@@ -18,7 +18,7 @@ from scaler.decision.describe import timestamp
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.core import Condition
 from scaler.kube.objects.kueue_workloads import AdmissionCheckState
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import ProvisioningRequest
 
 Json = dict[str, Any]
 

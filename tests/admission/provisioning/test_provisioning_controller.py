@@ -29,9 +29,9 @@ from scaler.admission.workload import reserved_workload_of
 from scaler.errors import KubeError
 from scaler.kube.discovery import Discovery
 from scaler.kube.events import ObjectReference
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.provisioning_requests import ProvisioningRequest
+from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.kube.objects.resources import (
     CUSTOM_RESOURCE_DEFINITION,
     POD_TEMPLATE,
@@ -65,9 +65,7 @@ class Announcements:
 
     reasons: list[str] = field(default_factory=list)
 
-    def record(
-        self, about: ObjectReference, reason: str, message: str, *, action: str = "", warning: bool = False
-    ) -> None:
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
         self.reasons.append(reason)
 
 

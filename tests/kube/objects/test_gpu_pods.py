@@ -5,8 +5,7 @@ import pytest
 from builders import GPUS, at
 
 from scaler.idleness.pods import PodPhase
-from scaler.kube.objects.core import Pod
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 
 STARTED = "2026-12-01T12:00:00Z"

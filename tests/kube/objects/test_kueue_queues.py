@@ -9,7 +9,7 @@ from recordings import FOLDER
 
 from scaler.kube import scheduling as core
 from scaler.kube.objects import kueue_queues as kube
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import PodSet, Workload
 from scaler.kube.objects.nodes import Affinity, Node, allocatable, labels, terms
 

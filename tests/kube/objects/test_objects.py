@@ -4,8 +4,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from scaler.kube.objects.core import PartialObjectMetadata, Pod, condition, is_true
-from scaler.kube.objects.decoding import UNREADABLE, ListPage, decode
+from scaler.kube.objects.core import UNREADABLE, ListPage, PartialObjectMetadata, Pod, condition, decode, is_true
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload

@@ -8,7 +8,7 @@ import pytest
 
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObjectSettings, Service
+from scaler.kube.objects.keda import ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import DEPLOYMENT
@@ -83,7 +83,7 @@ def scaled_object(name="notebook", *, metadata=None, target="ScalableWorkload", 
         "maxReplicaCount": 1,
         "triggers": [trigger],
     }
-    return made(ScaledObjectSettings, name, "team", spec=defaults | spec, status=status or {})
+    return made(ScaledObject, name, "team", spec=defaults | spec, status=status or {})
 
 
 def scalable(name="notebook"):
@@ -113,7 +113,7 @@ def facts(*objects, wanted=WANTED_BY_DEFAULT, served=SERVED):
         local_queues=of(LocalQueue),
         flavors=of(ResourceFlavor),
         workloads=of(Workload),
-        scaled_objects=of(ScaledObjectSettings),
+        scaled_objects=of(ScaledObject),
         scalable_workloads=of(ScalableWorkload),
         services=of(Service),
     )

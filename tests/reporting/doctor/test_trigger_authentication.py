@@ -15,7 +15,7 @@ from scaler_sandbox.manifests import Applier, objects_in
 from scaler.app.packaged import packaged
 from scaler.keda.call_credentials import CallCredentials
 from scaler.kube.api_requests import ApiCall
-from scaler.kube.objects.keda import ScaledObjectSettings
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.tls_findings import tls_findings
 from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger, TriggerAuthenticationReader
@@ -50,7 +50,7 @@ def scaled(ref: Json | None, **metadata: str) -> Any:
     trigger = {"type": "external", "metadata": {"scalerAddress": "scaler.gpus.svc:9090", **metadata}}
     spec = {"triggers": [trigger | ({"authenticationRef": ref} if ref else {})]}
     body = {"metadata": {"namespace": "demo", "name": "ana"}, "spec": spec}
-    scaled_object = msgspec.convert(body, ScaledObjectSettings)
+    scaled_object = msgspec.convert(body, ScaledObject)
     return scaled_object, scaled_object.spec.triggers[0]
 
 

@@ -20,7 +20,7 @@ from scripted_metrics import ScriptedSource, gpu
 from scaler.app.settings.metrics import MetricsSettings
 from scaler.kube.discovery import Scale
 from scaler.kube.object_cache import Change
-from scaler.kube.objects.decoding import decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.nodes import Node
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced
