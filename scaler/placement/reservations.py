@@ -12,6 +12,8 @@ Laws:
   unpinned: what is pinned to one place has no other when other pods have taken it.
 * A gang that fits once the terminating pods have ended is not delayed by a later one. Later ones may use what it does
   not need (conservative backfilling).
+* Pods that are not scheduled yet are counted, where that is possible, on nodes that the first in line does not need:
+  else it would lack nodes, keep none, and a later gang would get those that it fits.
 * A pod that is stuck in termination is not waited for: it may never end.
 * A gang for which a ProvisioningRequest has booked capacity comes before those that have only waited longer: it is its
   booking. One for which nodes are being provisioned keeps what it has found of the rest, until they are late.
@@ -93,8 +95,12 @@ class NodeReservations:
     def of(cls, queue: ReservationQueue, most: int = MAX_RELEASES) -> "NodeReservations":
         """With the nodes of those that were released."""
         reservations = cls(queue.capacity, queue.overdue, most)
-        for each in sorted(queue.held, key=lambda request: request.turn):
-            reservations.reserve(each)
+        held = sorted(queue.held, key=lambda request: request.turn)
+        first = queue.in_order[0] if queue.waiting else None
+        now = _placed_beside(first, held, reservations._now)
+        later = _placed_beside(first, held, reservations._later) if reservations._ends else now
+        for each, placements_now, placements_later in zip(held, now, later, strict=True):
+            reservations._reserve(each, placements_now, placements_later)
         return reservations
 
     def __init__(self, capacity: Capacity, overdue: Sequence[PodPlacement], most: int) -> None:
@@ -142,10 +148,8 @@ class NodeReservations:
 
     # ----------------------------------------------------------------------------------------------- released gangs
 
-    def reserve(self, request: PlacementRequest) -> None:
-        """Count the nodes of a released gang as taken; where it does not fit whole, as many as it could take."""
-        now = place_as_many(request.demands, self._now)
-        later = place_as_many(request.demands, self._later) if self._ends else now
+    def _reserve(self, request: PlacementRequest, now: Sequence[PodPlacement], later: Sequence[PodPlacement]) -> None:
+        """Count these nodes of a released gang as taken."""
         self._now, self._spare = self._now.after(now), self._spare.after(now)
         self._keep_from(later)
         # A pod that fits on no node, now or soon, takes nothing from another.
@@ -285,6 +289,37 @@ class NodeReservations:
 def _share_nodes(one: Iterable[PodShape], other: Iterable[PodShape]) -> bool:
     """Whether any pods of both may go to the same node."""
     return bool(union(each.eligible for each in one) & union(each.eligible for each in other))
+
+
+def _placed_beside(
+    first: PlacementRequest | None, held: Sequence[PlacementRequest], capacity: Capacity
+) -> list[tuple[PodPlacement, ...]]:
+    """Nodes for as many pods of each released gang as fit and, if there are such, other ones than the first in line
+    needs: kube-scheduler may choose these, and then the first one keeps the others."""
+    found: list[tuple[PodPlacement, ...]] = []
+    left = capacity
+    for each in held:
+        found.append(place_as_many(each.demands, left))
+        left = left.after(found[-1])
+    if first is None or not held or fits(first.demands, left):
+        return found
+    coming = [
+        replace(each, pod_set=f"{gang} {each.pod_set}", count=sum(p.pods for p in placed if p.pod_set == each.pod_set))
+        for gang, (request, placed) in enumerate(zip(held, found, strict=True))
+        for each in request.demands
+    ]
+    together = (*first.demands, *coming)
+    both = place(together, capacity) if fits(together, capacity) else None
+    if not isinstance(both, Placement):
+        return found
+    return [
+        tuple(
+            each._replace(pod_set=each.pod_set.removeprefix(f"{gang} "))
+            for each in both.placements
+            if each.pod_set.startswith(f"{gang} ")
+        )
+        for gang in range(len(held))
+    ]
 
 
 def place_as_many(demands: Sequence[NodeDemand], capacity: Capacity) -> tuple[PodPlacement, ...]:

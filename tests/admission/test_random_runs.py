@@ -1,7 +1,7 @@
 """Whatever happens, gangs start whole: random runs of the gate in a town of Kueue, jobs, nodes and a scheduler.
 
 A run is told by its seed alone. `pytest tests/admission/test_random_runs.py --seed 4711` plays that one and tells its
-story where a law does not hold; `python -m benchmarks.gate_property --runs 10000` plays as many as one likes.
+story where a law does not hold; `python -m benchmarks.random_runs --runs 10000` plays as many as one likes.
 """
 
 import asyncio

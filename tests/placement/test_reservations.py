@@ -236,6 +236,15 @@ def test_pods_that_are_on_their_way_may_go_anywhere():
     assert told(placed(bound, [], [claim("gang", demand(1, 8), after=1)])) == {"gang": "Fits"}
 
 
+def test_pods_that_may_come_do_not_cost_the_first_in_line_its_turn():
+    """x takes half the cores of a node with each of 3 pods: it needs a and b, and leaves 4 GPUs on b. The pod of 4 that
+    comes may go there, or to a, which has 4 left. y would fit b if x lacked a."""
+    free = capacity_of([node("a", cores=8), node("b", cores=8)], [occupant("a", 4)])
+    x, y = claim("x", demand(3, 1, cores=4), after=1), claim("y", demand(1, 4, cores=0), after=2)
+    verdicts = placed(free, [claim("before", demand(1, 4, cores=0))], [x, y])
+    assert told(verdicts) == {"x": "PodsComing", "y": "Insufficient"}
+
+
 def test_only_so_many_are_let_go_at_once_and_the_others_keep_their_places():
     free = capacity_of([node(f"node-{n}") for n in range(4)], [])
     waiting = [claim(f"gang-{n}", demand(1, 8), after=n) for n in range(4)]

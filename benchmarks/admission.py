@@ -1,6 +1,6 @@
-"""How long does one tick of the gate take, with 1,000 gangs that have quota and wait for nodes?
+"""How long does one tick of the AdmissionCheck take, with 1,000 gangs that have quota and wait for nodes?
 
-    uv run python -m benchmarks.gate [--gangs 125 250 500 1000] [--nodes 2000]
+    uv run python -m benchmarks.admission [--gangs 125 250 500 1000] [--nodes 2000]
 
 The clusters and gangs are those of `benchmarks.placement`: nodes of 8 GPUs in three flavors, gangs of 1 to 64 pods, a
 third of them with two or three PodSets, no two with the same requests; of the pods on the nodes 2 % end. Two measures:
@@ -10,7 +10,7 @@ third of them with two or three PodSets, no two with the same requests; of the p
 * tick: the whole of it, from objects as reflectors keep them to the patches of the Workloads, with an API in memory:
   the first one, in which every entry gets its first message, and the next, in which nothing has changed. Promises are
   made beside the event loop; "longest pause" is how long the loop answered nobody else.
-* asking: a tick without news where nodes may be asked for, and every gang that lacks some has an open request.
+* requesting: a tick without news where nodes may be requested, and every gang that lacks some has an open request.
 
 Times are those of the processor, of all threads: what else runs on the machine does not count.
 """
@@ -36,6 +36,7 @@ from benchmarks.placement import GPU, KINDS, Kind, nodes_of, occupants_of
 from benchmarks.tick import machine
 from scaler.admission.checks import AdmissionChecks
 from scaler.admission.controller import AdmissionCheckController
+from scaler.admission.planner import AdmissionPlanner
 from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.admission.provisioning.requests import workload_uid_of
 from scaler.admission.terminating_pods import TerminatingPodIndex
@@ -59,6 +60,7 @@ from scaler.placement.node_index import NodeIndex
 from scaler.placement.node_watch import NodeWatch
 from scaler.placement.requests import PlacementRequest, PlacementResult, ReservationQueue
 from scaler.placement.reservations import place_in_order
+from scaler.quota.watch import NotSynced
 
 TARGET_S = 1.0
 """For one tick, at 1,000 gangs and 2,000 nodes."""
@@ -81,7 +83,7 @@ def promises(kind: Kind, node_count: int, gang_count: int) -> tuple[float, str]:
     gc.collect()
     started = process_time()
     verdicts = place_in_order(ReservationQueue(capacity=capacity, held=tuple(held), waiting=tuple(waiting)))
-    return process_time() - started, told(verdicts)
+    return process_time() - started, counts_of(verdicts)
 
 
 def claim(number: int, demands: list[NodeDemand]) -> PlacementRequest:
@@ -89,7 +91,7 @@ def claim(number: int, demands: list[NodeDemand]) -> PlacementRequest:
     return PlacementRequest(key=f"team/gang-{number}", uid=f"uid-{number:06}", demands=tuple(demands), at=at)
 
 
-def told(verdicts: Mapping[str, PlacementResult]) -> str:
+def counts_of(verdicts: Mapping[str, PlacementResult]) -> str:
     counts: dict[str, int] = {}
     for each in verdicts.values():
         name = str(getattr(each, "why", type(each).__name__))
@@ -229,7 +231,7 @@ def workload_json(number: int, demands: list[NodeDemand]) -> Json:
         for each in demands
     ]
     reserved = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": ""}
-    entry = {"name": "gate", "state": "Pending", "message": "", "lastTransitionTime": "2026-12-01T11:00:00Z"}
+    entry = {"name": "check", "state": "Pending", "message": "", "lastTransitionTime": "2026-12-01T11:00:00Z"}
     at = NOW - timedelta(hours=1) + timedelta(seconds=number)
     assignments = [{"name": each.pod_set, "count": each.count, "flavors": {GPU: "flavor"}} for each in demands]
     return {
@@ -243,12 +245,12 @@ def workload_json(number: int, demands: list[NodeDemand]) -> Json:
     }
 
 
-def gate_over(
-    nodes: list[Json], pods: list[Json], workloads: list[Json], *, asks: bool
+def controller_over(
+    nodes: list[Json], pods: list[Json], workloads: list[Json], *, requests_nodes: bool
 ) -> tuple[AdmissionCheckController, Memory]:
     parameters = {"apiGroup": "idlegpu.io", "kind": "ReclaimPolicy", "name": "policy"}
-    spec = {"controllerName": "idlegpu.io/reclaim", **({"parameters": parameters} if asks else {})}
-    check = {"metadata": meta("gate", 0, generation=1), "spec": spec}
+    spec = {"controllerName": "idlegpu.io/reclaim", **({"parameters": parameters} if requests_nodes else {})}
+    check = {"metadata": meta("check", 0, generation=1), "spec": spec}
     policy = {"metadata": meta("policy", 0), "spec": {"provisioning": {"className": "example.com"}}}
     api = Memory([*workloads, check])
     copies = AdmissionStores(
@@ -272,17 +274,16 @@ def gate_over(
     view = AdmissionWatch(cluster, copies, clock=lambda: NOW)
     policies: Any = Still(ReclaimPolicy, [policy])
     endings = TerminatingPodIndex(cluster, copies.workloads, copies.pods)
-    provisioning = ProvisioningController(api, requests, lambda name: copies.flavors.get("", name), Silent())
-    gate = AdmissionCheckController(
-        api,
-        view,
-        endings,
-        AdmissionChecks(api, policies, Silent()),
-        Silent(),
-        capacity=free.capacity,
-        provisioning=provisioning if asks else None,
+
+    def flavor(name: str) -> ResourceFlavor | None:
+        return copies.flavors.get("", name)
+
+    provisioning = ProvisioningController(api, requests, flavor, Silent())
+    planner = AdmissionPlanner(
+        view, endings, policies, requests, flavor, capacity=free.capacity, quota=lambda: NotSynced("not measured")
     )
-    return gate, api
+    checks = AdmissionChecks(api, policies, Silent())
+    return AdmissionCheckController(api, planner, checks, provisioning, Silent()), api
 
 
 def follow(stores: Any, requests: Requests, body: Json) -> None:
@@ -295,36 +296,36 @@ def follow(stores: Any, requests: Requests, body: Json) -> None:
 
 async def ticks(kind: Kind, node_count: int, gang_count: int) -> tuple[float, float, float, int]:
     """Seconds of the first tick and the next, the longest pause of the event loop in that, and writes of the first."""
-    gate, api = gate_over(*cluster_objects(kind, node_count, gang_count), asks=False)
+    controller, api = controller_over(*cluster_objects(kind, node_count, gang_count), requests_nodes=False)
     gc.collect()
     gc.freeze()
-    first = await timed_tick(gate, NOW)
+    first = await timed_tick(controller, NOW)
     writes = api.writes
     pauses = asyncio.create_task(longest_pause())
     await asyncio.sleep(0)
-    second = await timed_tick(gate, NOW + timedelta(seconds=5))
+    second = await timed_tick(controller, NOW + timedelta(seconds=5))
     pauses.cancel()
     gc.unfreeze()
     return first, second, await pauses, writes
 
 
-async def asking(kind: Kind, node_count: int, gang_count: int) -> tuple[float, int]:
-    """Seconds of a tick in which everybody who lacks nodes has asked for them, and how many that are."""
-    gate, api = gate_over(*cluster_objects(kind, node_count, gang_count), asks=True)
+async def requesting(kind: Kind, node_count: int, gang_count: int) -> tuple[float, int]:
+    """Seconds of a tick in which every gang that lacks nodes has requested them, and how many that are."""
+    controller, api = controller_over(*cluster_objects(kind, node_count, gang_count), requests_nodes=True)
     gc.collect()
     gc.freeze()
     writes = -1
     while writes != api.writes:
         writes = api.writes
-        report = await gate.tick(NOW)
-    seconds = await timed_tick(gate, NOW + timedelta(seconds=5))
+        report = await controller.tick(NOW)
+    seconds = await timed_tick(controller, NOW + timedelta(seconds=5))
     gc.unfreeze()
-    return seconds, sum(1 for each in report.waiting if each.progress is not None and each.progress.request)
+    return seconds, sum(each.step.request is not None for each in report.plan.pending)
 
 
-async def timed_tick(gate: AdmissionCheckController, now: datetime) -> float:
+async def timed_tick(controller: AdmissionCheckController, now: datetime) -> float:
     started = process_time()
-    await gate.tick(now)
+    await controller.tick(now)
     return process_time() - started
 
 
@@ -347,7 +348,7 @@ COLUMNS = (
     "its writes",
     "next tick: ms",
     "longest pause: ms",
-    "asking: ms",
+    "requesting: ms",
     "requests",
 )
 
@@ -370,16 +371,16 @@ def main() -> None:
         for gangs in arguments.gangs:
             seconds, verdicts = promises(kind, arguments.nodes, gangs)
             first, second, pause, writes = asyncio.run(ticks(kind, arguments.nodes, gangs))
-            asked, requests = asyncio.run(asking(kind, arguments.nodes, gangs))
+            with_requests, requests = asyncio.run(requesting(kind, arguments.nodes, gangs))
             table.add_row(
                 f"{gangs:,}",
                 *(f"{1000 * each:.0f}" for each in (seconds, first)),
                 f"{writes:,}",
-                *(f"{1000 * each:.0f}" for each in (second, pause, asked)),
+                *(f"{1000 * each:.0f}" for each in (second, pause, with_requests)),
                 f"{requests:,}",
                 verdicts,
             )
-            slowest = max(slowest, seconds, first, second, asked)
+            slowest = max(slowest, seconds, first, second, with_requests)
         console.print(table)
     verdict = "met" if slowest < TARGET_S else "missed"
     console.print(f"slowest round of promises or tick: {slowest:.2f} s, target < {TARGET_S:g} s: {verdict}")

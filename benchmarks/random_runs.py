@@ -1,6 +1,6 @@
 """Does the gate keep its laws in 10,000 random runs? Those of tests/sim/random_runs.py, as many as one likes.
 
-    uv run python -m benchmarks.gate_property [--runs 10000] [--seed 0] [--jobs 2]
+    uv run python -m benchmarks.random_runs [--runs 10000] [--seed 0] [--jobs 2]
 
 A run is a small cluster in virtual time: the embedded Kueue, Job controller and RayCluster operator, our gate and what
 asks for nodes, nodes of 4 and 8 GPUs, a scheduler that puts pods wherever there is room, up to eight gangs; pods that
