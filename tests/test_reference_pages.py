@@ -127,7 +127,7 @@ def test_every_reason_for_which_nobody_is_suspended_is_explained() -> None:
 
 
 def test_every_reason_why_a_gang_waits_is_explained() -> None:
-    assert missing(WaitingReason, section("waiting-gangs", "Look before you wait")) == set()
+    assert missing(WaitingReason, section("waiting-gangs", "Show quota, pending Workloads and plans")) == set()
 
 
 def test_every_phase_in_which_a_workload_does_not_come_back_is_explained() -> None:
@@ -136,7 +136,7 @@ def test_every_phase_in_which_a_workload_does_not_come_back_is_explained() -> No
 
 
 def test_every_way_to_reclaim_is_explained() -> None:
-    assert {str(each) for each in Reclaim} <= set(rows(section("policies", "What takes idle GPUs away")))
+    assert {str(each) for each in Reclaim} <= set(rows(section("policies", "What suspends an idle workload")))
 
 
 def test_symptoms_lead_to_their_sections() -> None:

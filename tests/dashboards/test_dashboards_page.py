@@ -22,7 +22,7 @@ def table(heading: str) -> list[list[str]]:
 
 
 def test_it_has_all_dashboards_and_their_variables() -> None:
-    assert sorted(row[0].strip("*") for row in table("What they answer")) == sorted(each["title"] for each in BOARDS)
+    assert sorted(row[0].strip("*") for row in table("Which dashboard answers what")) == sorted(each["title"] for each in BOARDS)
     found: dict[str, set[str]] = {}
     for board in BOARDS:
         for variable in board["templating"]["list"]:
@@ -59,7 +59,7 @@ def test_the_preview_takes_what_is_typed_there(
     with pytest.raises(SystemExit):
         preview.main()
     flags = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    section = PAGE[PAGE.index("## Look at them") : PAGE.index("\n## Rules\n")]
+    section = PAGE[PAGE.index("## Preview without Grafana") : PAGE.index("\n## Rules\n")]
     assert set(re.findall(r"--[a-z-]+", section)) <= flags
     made = {f"{path.stem}.{theme}.html" for path in build.FOLDER.glob("*.json") for theme in preview.THEMES}
     assert set(re.findall(r"`preview/([\w.]+)`", section)) <= made
