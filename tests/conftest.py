@@ -10,7 +10,10 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 # What a scaler says that runs in the same process is no part of what a command prints.
-structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+structlog.configure(
+    logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer()],
+)
 
 # An example, and making it up, may take as long as a busy machine makes it.
 # How fast something is, is measured elsewhere.

@@ -4,13 +4,13 @@
 """
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import typer
+from click.testing import CliRunner
 from marked_page import MarkedPage
 
+from scaler.app.cli.main import app
 from scaler.reporting.doctor import permissions
 
 ROOT = Path(__file__).parent.parent
@@ -39,11 +39,10 @@ def first_line(package: Path) -> str:
 
 def help_of(verb: str) -> str:
     """What `idle-gpu-scaler VERB --help` prints on a terminal of 100 columns."""
-    command = [sys.executable, "-m", "scaler", *([verb] if verb else []), "--help"]
-    environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    shown = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
-    return shown.replace("python -m scaler", "idle-gpu-scaler")
+    plain = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    words = [*([verb] if verb else []), "--help"]
+    done = CliRunner().invoke(typer.main.get_command(app), words, prog_name="idle-gpu-scaler", env=plain)
+    return "\n".join(line.rstrip() for line in done.output.strip().splitlines())
 
 
 def help_of_all() -> str:

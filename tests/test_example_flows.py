@@ -152,6 +152,7 @@ def hold_to_the_permissions(running):
     assert used <= allowed
 
 
+@pytest.mark.slow
 async def test_one_gpu_goes_to_the_higher_priority_at_once_and_back_when_that_is_idle(tmp_path):
     async with played("one-gpu-two-teams", Machine(name="node-a", gpus=1), tmp_path=tmp_path) as town:
         town.world.fleet.set_activity("team-b", "*", 0.9)
@@ -179,7 +180,7 @@ A100 = {"cluster-api/accelerator": "nvidia-a100"}
 SLOW = Scenario(provisioned_after=timedelta(seconds=2), tells_eta=True, shape=Shape(gpus=8, labels=A100))
 
 
-@pytest.mark.parametrize("machines", [1, 2])
+@pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_do(tmp_path, machines):
     """Of 16 in the quota `explore` holds 8. The gang wants all 16, on two machines."""
     there = [Machine(name=f"worker-{n + 1}", gpus=8, labels=A100) for n in range(machines)]
@@ -200,6 +201,7 @@ async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_
         hold_to_the_permissions(town.running)
 
 
+@pytest.mark.slow
 async def test_queued_nodes_are_waited_for_and_the_gang_is_tied_to_its_own(tmp_path):
     """As for the RayJob of the page: a Job of the same shape, since RayJobs are not played."""
     labels = {"cloud.google.com/gke-nodepool": "h100-queued", "autoscaling.gke.io/provisioning-request": "{id}"}
@@ -228,6 +230,7 @@ async def test_queued_nodes_are_waited_for_and_the_gang_is_tied_to_its_own(tmp_p
             assert annotations["autoscaling.x-k8s.io/consume-provisioning-request"] == request["metadata"]["name"]
 
 
+@pytest.mark.slow
 async def test_each_gang_gets_the_flavor_that_has_quota_left(tmp_path):
     """Two gangs of 8 fill the spot quota of 16, the third one falls back to the 8 on demand."""
     key = "eks.amazonaws.com/capacityType"

@@ -63,7 +63,7 @@ def definitions(which: str) -> list[Json]:
     return [*chosen, *(each for each in others if each["metadata"]["name"] not in names), *crds()]
 
 
-@pytest.fixture(params=["own", "real"])
+@pytest.fixture(params=["own", pytest.param("real", marks=pytest.mark.slow)])
 async def applier(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Applier]:
     chosen = definitions(request.param)
     api = KubeApi()

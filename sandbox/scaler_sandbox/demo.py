@@ -187,7 +187,7 @@ def settings(kubeconfig: Path, more: dict[str, Any]) -> Settings:
     interval = COLLECTION.total_seconds()
     short = {
         "kubernetes.kubeconfig": kubeconfig,
-        "kubernetes.lease": {"namespace": NAMESPACE, "duration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms"},
+        "kubernetes.lease": {"namespace": NAMESPACE, "duration": "30s", "renewDeadline": "20s", "retryPeriod": "500ms"},
         "evaluation": {"interval": f"{interval:g}s", "overlap": "3s"},
         "trust": {"collectionInterval": f"{interval:g}s"},
         # So that dashboards have something to show; nothing in the story is held up by it.

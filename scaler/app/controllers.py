@@ -25,7 +25,6 @@ from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
 from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
-from scaler.suspension.wake_annotations import WakeAnnotationReconciler
 
 
 class Controller(Protocol):
@@ -67,7 +66,6 @@ class LeaderControllers:
             reflectors=reflectors,
             suspension=SuspensionController(
                 reconciler=reconciler,
-                wake_annotations=WakeAnnotationReconciler(api, wiring.cluster, wiring.board),
                 scaled_objects=reflectors.scaled_objects,
                 scalable_workloads=reflectors.scalable_workloads,
                 workloads=reflectors.workloads,

@@ -20,7 +20,6 @@ from scaler.reclaim.ledger import LedgerEntry
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.waiting_reasons import ReportedReasons
-from scaler.suspension.boost_controller import BoostTick
 from scaler.suspension.controller import ReconcileResult
 
 log = structlog.get_logger(__name__)
@@ -88,8 +87,8 @@ class MetricsSink:
         self._metrics.requests.labels(**labels, reason=happening.reason).inc()
         self._metrics.failed_requests.inc(happening.what in LOST)
 
-    def boosted(self, boosts: BoostTick) -> None:
-        self._metrics.boosted.set(boosts.standing)
+    def boosted(self, workloads: int) -> None:
+        self._metrics.boosted.set(workloads)
 
     def reallocated(self, entry: LedgerEntry) -> None:
         """An entry of the ledger has come to its end."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -12,15 +13,15 @@ from scaler.keda.tls import ServerTls
 from scaler.reporting.http import HttpTls
 from scaler.reporting.metrics import Metrics
 from scaler.tls.identity import AllowedClients
-from scaler.tls.material import CertificateFiles, ServerCertificate
-from scaler.tls.rotation import CertificateLoaded, CertificateUnusable, CertificateUsableAgain, Rotation
+from scaler.tls.material import CertificateFiles
+from scaler.tls.rotation import CertificateChange, Rotation
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCertificates:
-    """TLS of both servers; None where it is off."""
+    """TLS of both servers, which is reloaded from files; None where it is off."""
 
     grpc: ServerTls | None
     http: HttpTls | None
@@ -42,46 +43,33 @@ class ServerCertificates:
         return [each.run() for each in self.rotations]
 
 
-def files_of(tls: TlsSettings) -> CertificateFiles:
-    return CertificateFiles(certificate=tls.cert_file, key=tls.key_file, client_authorities=tls.client_ca_file)
-
-
 def _rotation(tls: TlsSettings | None, use: str, metrics: Metrics) -> Rotation | None:
     if tls is None:
         return None
-    return Rotation(files_of(tls), use=use, every=tls.check_every, observe=_Reports(metrics).certificate)
+    files = CertificateFiles(certificate=tls.cert_file, key=tls.key_file, client_authorities=tls.client_ca_file)
+    return Rotation(files, use=use, every=tls.check_every, observe=partial(_show, metrics))
 
 
 def _clients(tls: TlsSettings | None) -> AllowedClients:
     return AllowedClients(tls.client_names if tls else ())
 
 
-class _Reports:
-    """What rotations report, turned into metrics and logs."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def certificate(self, event: CertificateLoaded | CertificateUnusable | CertificateUsableAgain) -> None:
-        self._metrics.certificate_files_usable.labels(use=event.use).set(not isinstance(event, CertificateUnusable))
-        self._show(event.use, event.material)
-        facts = {"use": event.use, "names": event.material.chain[0].names, "until": event.material.ends.isoformat()}
-        match event:
-            case CertificateLoaded(problem=""):
-                log.info("certificate is served", **facts)
-            case CertificateLoaded(problem=problem):
-                log.error("certificate is served, but clients refuse it", why=problem, do="renew it", **facts)
-            case CertificateUnusable(problem=problem):
-                log.error(
-                    "certificate files cannot be used; still serving the previous certificate", why=problem, **facts
-                )
-            case CertificateUsableAgain():
-                log.info("certificate files can be used again", **facts)
-
-    def _show(self, use: str, material: ServerCertificate) -> None:
-        self._metrics.certificate_expiry.labels(use=use).set(material.ends.timestamp())
-        if material.trust_ends is not None:
-            self._metrics.certificate_expiry.labels(use=f"{use}-clients").set(material.trust_ends.timestamp())
+def _show(metrics: Metrics, change: CertificateChange) -> None:
+    served, use = change.served, change.use
+    metrics.certificate_files_usable.labels(use=use).set(change.is_new or not change.problem)
+    metrics.certificate_expiry.labels(use=use).set(served.ends.timestamp())
+    if served.trust_ends is not None:
+        metrics.certificate_expiry.labels(use=f"{use}-clients").set(served.trust_ends.timestamp())
+    facts = {"use": use, "names": served.chain[0].names, "until": served.ends.isoformat()}
+    match change.is_new, change.problem:
+        case True, "":
+            log.info("certificate is served", **facts)
+        case True, why:
+            log.error("certificate is served, but clients refuse it", why=why, do="renew it", **facts)
+        case False, "":
+            log.info("certificate files can be used again", **facts)
+        case False, why:
+            log.error("certificate files cannot be used; still serving the previous certificate", why=why, **facts)
 
 
 def _warn_without_tls(settings: Settings) -> None:

@@ -25,7 +25,6 @@ def configure(*, level: str, style: Literal["json", "text"]) -> None:
         processors=[*_SHARED, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
     )
     theirs = logging.StreamHandler(sys.stderr)
     theirs.setFormatter(

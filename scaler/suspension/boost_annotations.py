@@ -1,4 +1,4 @@
-"""The priority boost on a Workload: how it is read, the patches that write it, and how to find out if Kueue reads it.
+"""The priority boost on a Workload: how it is read, and the patches that write it.
 
 Laws:
 
@@ -6,21 +6,7 @@ Laws:
   value, or without that annotation, is another client's.
 * Every patch names the uid and the resourceVersion that was decided upon: what another client writes meanwhile wins.
 
-**Whether Kueue's feature gate PriorityBoost is on** is not part of any API object, and without it Kueue ignores the
-annotation. But only with it does Kueue's webhook validate the annotation, and refuse what is no number: so two patches
-are sent as a dry run, one with a boost that is no number, and one with a valid boost.
-
-| no number  | valid      | the feature gate                                                         |
-|------------|------------|--------------------------------------------------------------------------|
-| taken      | not asked  | off (or Kueue runs without its webhooks: then only the settings can say) |
-| refused    | taken      | on                                                                       |
-| refused    | refused    | unknown: it is not the number that is refused                            |
-| no verdict | not asked  | unknown                                                                  |
-
-Seen on Kueue 0.20.0-devel, gate on and off: 403 `metadata.annotations[kueue.x-k8s.io/priority-boost]: Invalid value`
-and 200. The same 403 comes from RBAC or from another policy, which is why a valid one is sent as well.
-
-Source: Kueue, pkg/webhooks/workload_webhook.go (ValidateWorkload), pkg/util/priority, KEP-7990.
+Source: Kueue, pkg/util/priority, KEP-7990.
 """
 
 from collections.abc import Mapping
@@ -39,10 +25,6 @@ BOOST_OWNER_ANNOTATION = "idlegpu.io/priority-boost"
 """On a Workload: that this scaler owns the boost, its value, and when and why it was written."""
 BOOSTED = True
 """Key of the Workloads with a priority boost of this scaler."""
-INVALID_BOOST = "is-this-read"
-"""A boost that Kueue refuses if it looks at it."""
-REFUSED = frozenset({400, 403, 422})
-"""What the API answers for a patch that a webhook refuses: 403 for Kueue's."""
 
 
 class _Mark(msgspec.Struct):
@@ -87,11 +69,6 @@ def patch(step: BoostStep, workload: ObservedWorkload, *, value: int, cause: str
     }
     guard = {"uid": workload.uid, "resourceVersion": workload.resource_version}
     return {"metadata": {**guard, "annotations": annotations[step]}}
-
-
-def probe(workload: ObservedWorkload, value: str) -> Mapping[str, Any]:
-    """The patch for a dry run: would the API take this boost?"""
-    return {"metadata": {"uid": workload.uid, "annotations": {BOOST_ANNOTATION: value}}}
 
 
 def is_reconsidered(workload: kube.Workload) -> bool:

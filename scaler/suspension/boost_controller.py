@@ -35,11 +35,10 @@ from scaler.idleness.reasons import SuspensionEventReason
 from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects import kueue_workloads as kube
-from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.suspension.boost_annotations import BOOSTED, boost_of, is_reconsidered, note, patch
-from scaler.suspension.boost_gate import FeatureGateProbe
+from scaler.suspension.boost_gate import FeatureGate, FeatureGateProbe, FeatureGateStatus
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.priority_boost import (
     Boost,
@@ -47,17 +46,13 @@ from scaler.suspension.priority_boost import (
     BoostOwner,
     BoostStep,
     DesiredBoost,
-    FeatureGate,
-    FeatureGateStatus,
     PriorityBoost,
-    any_uses_priority_boost,
-    cannot_be_boosted,
     desire,
     is_unknown,
     step,
     uses_priority_boost,
 )
-from scaler.suspension.reconciler import EventSink, is_conflict
+from scaler.suspension.reconciler import EventSink, is_conflict, record_on_both
 
 log = structlog.get_logger(__name__)
 
@@ -76,21 +71,11 @@ class BoostCandidate:
     """What else has to happen before Kueue acts on the boost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoostTick:
-    """What one tick found and did, for telemetry."""
-
-    at: datetime
-    gate: FeatureGateStatus | None = None
-    """None where it was not probed."""
-    standing: int = 0
-    """Workloads that had a boost of this scaler when the tick began."""
-    steps: tuple[BoostStep, ...] = ()
-    """What was done then."""
-
-
 class PriorityBoostController:
-    """`max_age` is how old the verdicts may be for which a Workload is boosted."""
+    """`max_age` is how old the verdicts may be for which a Workload is boosted.
+
+    `observe` gets the number of Workloads that had a boost of this scaler when a tick began.
+    """
 
     name = "priority boost"
 
@@ -104,7 +89,7 @@ class PriorityBoostController:
         *,
         max_age: timedelta,
         interval: timedelta = timedelta(seconds=15),
-        observe: Callable[[BoostTick], None] = lambda _: None,
+        observe: Callable[[int], None] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._api = api
@@ -131,21 +116,19 @@ class PriorityBoostController:
         """There is a new evaluation."""
         self._wake.set()
 
-    async def tick(self, now: datetime) -> BoostTick:
-        """One look at everything. Raises: KubeError where the API does not answer; try again later."""
+    async def tick(self, now: datetime) -> tuple[BoostStep, ...]:
+        """The steps that were taken. Raises: KubeError where the API does not answer; try again later."""
         evaluation = self._board.evaluation
         if evaluation is None:
-            return BoostTick(at=now)
+            return ()
         self._warnings.begin()
         self._tell_unboostable(evaluation)
         cases = self._cases(evaluation, now)
         idle = next((case.workload for case in cases if case.desire.intent is BoostIntent.SET), None)
         gate = await self._gate.find(idle, now)
         steps = [taken for case in cases if (taken := await self._act(self._judged(case, gate), now))]
-        standing = sum(case.boost.holder is BoostOwner.US for case in cases)
-        boosts = BoostTick(at=now, gate=gate, standing=standing, steps=tuple(steps))
-        self._observe(boosts)
-        return boosts
+        self._observe(sum(case.boost.holder is BoostOwner.US for case in cases))
+        return tuple(steps)
 
     # -------------------------------------------------------------------------------------------------------- looking
 
@@ -262,23 +245,16 @@ class PriorityBoostController:
                 "another client has changed its priority boost; it is not changed back",
             ),
         }[taken]
-        workload = case.workload
-        observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
-        self._announcer.record(ObjectReference.of(WORKLOAD, observed), reason, message)
-        if case.scalable is not None:
-            self._announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, case.scalable.metadata), reason, message)
+        record_on_both(self._announcer, case.scalable, case.workload, reason, message)
 
     def _tell_unboostable(self, evaluation: Evaluation) -> None:
         for key, entry in evaluation.entries.items():
-            decisions = (each.decision for each in entry.triggers.values())
-            if is_scalable_workload(entry.target) or not any_uses_priority_boost(decisions):
-                continue
+            is_used = any(uses_priority_boost([each.decision]) for each in entry.triggers.values())
             scaled_object = self._cluster.scaled_objects.get(*key)
-            if scaled_object is not None:
+            if is_used and scaled_object is not None and not is_scalable_workload(entry.target):
                 about = ObjectReference.of(SCALED_OBJECT, scaled_object.metadata)
-                self._warnings.tell(
-                    about, SuspensionEventReason.CANNOT_BE_BOOSTED, cannot_be_boosted(str(entry.target))
-                )
+                message = _CANNOT_BE_BOOSTED.format(target=entry.target)
+                self._warnings.tell(about, SuspensionEventReason.CANNOT_BE_BOOSTED, message)
 
 
 class _Warnings:
@@ -305,6 +281,10 @@ _NOT_BOOSTED = {
     FeatureGate.UNKNOWN: SuspensionEventReason.PRIORITY_BOOST_UNKNOWN,
 }
 """The reason of the Event by what is known of Kueue's feature gate."""
+_CANNOT_BE_BOOSTED = (
+    "'reclaim: PriorityBoost' does nothing for {target}: what is boosted is the Kueue Workload of a ScalableWorkload, "
+    "and it is none; scale a ScalableWorkload, or write 'reclaim: Always'"
+)
 
 _LEFT_BEHIND = DesiredBoost(
     intent=BoostIntent.CLEAR, why="no ScaledObject has the policy reclaim: PriorityBoost for it any more"
@@ -312,9 +292,10 @@ _LEFT_BEHIND = DesiredBoost(
 
 
 def _hint(workload: kube.Workload) -> str:
-    if is_reconsidered(workload):
-        return ""
-    return (
-        "; it has no WorkloadPriorityClass, so that Kueue looks at gangs that wait in a BestEffortFIFO queue already "
-        "only when something else changes there"
-    )
+    return "" if is_reconsidered(workload) else _NO_PRIORITY_CLASS
+
+
+_NO_PRIORITY_CLASS = (
+    "; it has no WorkloadPriorityClass, so that Kueue looks at gangs that wait in a BestEffortFIFO queue already only "
+    "when something else changes there"
+)

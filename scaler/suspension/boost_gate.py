@@ -1,9 +1,25 @@
 """Does Kueue read priority boosts? As the settings say, as was found lately, or as the API is asked now.
 
-What is asked, and what an answer means, is in `boost_annotations`. Nothing is written by asking.
+Whether Kueue's feature gate PriorityBoost is on is not part of any API object, and without it Kueue ignores the
+annotation. But only with it does Kueue's webhook validate the annotation, and refuse what is no number: so two patches
+are sent as a dry run, one with a boost that is no number, and one with a valid boost.
+
+| no number  | valid      | the feature gate                                                         |
+|------------|------------|--------------------------------------------------------------------------|
+| taken      | not asked  | off (or Kueue runs without its webhooks: then only the settings can say) |
+| refused    | taken      | on                                                                       |
+| refused    | refused    | unknown: it is not the number that is refused                            |
+| no verdict | not asked  | unknown                                                                  |
+
+Seen on Kueue 0.20.0-devel, gate on and off: 403 `metadata.annotations[kueue.x-k8s.io/priority-boost]: Invalid value`
+and 200. The same 403 comes from RBAC or from another policy, which is why a valid one is sent as well.
+
+Source: Kueue, pkg/webhooks/workload_webhook.go (ValidateWorkload).
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 import structlog
 
@@ -11,23 +27,49 @@ from scaler.decision.target_state import ObservedWorkload
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.objects.resources import WORKLOAD
-from scaler.suspension.boost_annotations import INVALID_BOOST, REFUSED, probe
+from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.priority_boost import HOW_TO_SWITCH_ON, FeatureGate, FeatureGateStatus, PriorityBoost, Switch
+from scaler.suspension.priority_boost import PriorityBoost, Switch
 from scaler.suspension.reconciler import is_conflict
 
 log = structlog.get_logger(__name__)
+
+INVALID_BOOST = "is-this-read"
+"""A boost that Kueue refuses if it reads it."""
+_REFUSED = frozenset({400, 403, 422})
+"""What the API answers for a patch that a webhook refuses: 403 for Kueue's."""
+
+
+class FeatureGate(StrEnum):
+    """Whether Kueue reads the annotation."""
+
+    ON = "On"
+    OFF = "Off"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureGateStatus:
+    """What was found about Kueue's feature gate, and what to do where it is not on."""
+
+    gate: FeatureGate
+    message: str = ""
+
 
 ASK_AGAIN = {
     FeatureGate.ON: timedelta(minutes=5),
     FeatureGate.OFF: timedelta(minutes=5),
     FeatureGate.UNKNOWN: timedelta(minutes=1),
 }
-"""How long a finding is good. It changes when Kueue is started anew, and no sooner."""
+"""How long a finding is valid. It changes only when Kueue is restarted."""
+HOW_TO_SWITCH_ON = (
+    "start Kueue's manager with the feature gate PriorityBoost=true (--feature-gates, or featureGates of its "
+    "configuration; alpha since 0.17), or choose another reclaim policy"
+)
 
 
 class FeatureGateProbe:
-    """Kueue's feature gate PriorityBoost, as far as it can be seen."""
+    """Finds out and remembers. Writes nothing."""
 
     def __init__(self, api: PatchApi, policy: PriorityBoost) -> None:
         self._api = api
@@ -58,7 +100,7 @@ class FeatureGateProbe:
         refusal = await self._refusal(workload, INVALID_BOOST)
         if refusal is None:
             return _FOUND_OFF
-        if refusal.status in REFUSED:
+        if refusal.status in _REFUSED:
             refusal = await self._refusal(workload, str(self._policy.value))
         if refusal is None:
             return FeatureGateStatus(gate=FeatureGate.ON, message="Kueue refuses a priority boost that is no number")
@@ -70,9 +112,9 @@ class FeatureGateProbe:
 
     async def _refusal(self, workload: ObservedWorkload, value: str) -> KubeError | None:
         """What the API has against this boost."""
-        path = WORKLOAD.path(workload.namespace, workload.name)
+        body = {"metadata": {"uid": workload.uid, "annotations": {BOOST_ANNOTATION: value}}}
         try:
-            await self._api.patch(path, probe(workload, value), dry_run=True)
+            await self._api.patch(WORKLOAD.path(workload.namespace, workload.name), body, dry_run=True)
         except KubeError as error:
             if error.status == NO_ANSWER:
                 raise

@@ -34,9 +34,8 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reflector import Reflector
 from scaler.kube.workqueue import QueueClosed, WorkQueue
-from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
+from scaler.suspension.reconciler import SuspensionReconciler, has_wake_annotation, is_conflict
 from scaler.suspension.status import status_digest
-from scaler.suspension.wake_annotations import WakeAnnotationReconciler, has_wake_annotation
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +69,6 @@ class SuspensionController:
 
     name: ClassVar[str] = "suspension"
     reconciler: SuspensionReconciler
-    wake_annotations: WakeAnnotationReconciler
     scaled_objects: Reflector[ScaledObject]
     scalable_workloads: Reflector[ScalableWorkload]
     workloads: Reflector[Workload]
@@ -91,16 +89,13 @@ class SuspensionController:
         self._decided = {}
         with ExitStack() as following:
             following.callback(self._queue.close)
-            following.callback(self._end)
+            following.callback(setattr, self, "_is_leading", False)
             for stop in self._follow():
                 following.callback(stop)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._resync())
                 for _ in range(_WORKERS):
                     tasks.create_task(self._work())
-
-    def _end(self) -> None:
-        self._is_leading = False
 
     @property
     def waiting(self) -> int:
@@ -154,8 +149,9 @@ class SuspensionController:
             return
         for key in self._changed_by(evaluation):
             self._look_at(key)
-        for scaled_object in filter(has_wake_annotation, self.scaled_objects.items()):
-            self._enqueue_wake(scaled_object)
+        for scaled_object in self.scaled_objects.items():
+            if has_wake_annotation(scaled_object.metadata):
+                self._enqueue_wake(scaled_object)
 
     def _changed_by(self, evaluation: Evaluation) -> Iterable[Key]:
         """The ScalableWorkloads of whose decision something is worth a write that was not there before.
@@ -175,10 +171,8 @@ class SuspensionController:
 
     def _enqueue_wake(self, scaled_object: ScaledObject) -> None:
         """Nothing may have changed but the evaluation, so what is backing off goes on doing so."""
-        target, subjects = (
-            scaled_object.spec.scale_target_ref,
-            [ReconcileRequest(SCALED_OBJECT, scaled_object.metadata.key)],
-        )
+        target = scaled_object.spec.scale_target_ref
+        subjects = [ReconcileRequest(SCALED_OBJECT, scaled_object.metadata.key)]
         if is_scalable_workload(target):
             subjects.append(ReconcileRequest(SCALABLE_WORKLOAD, (scaled_object.metadata.namespace, target.name)))
         for subject in subjects:
@@ -219,6 +213,6 @@ class SuspensionController:
 
     async def _look(self, subject: ReconcileRequest) -> None:
         if subject.resource == SCALED_OBJECT:
-            await self.wake_annotations.reconcile(subject.key)
+            await self.reconciler.remove_wake_of_scaled_object(subject.key)
         elif await self.reconciler.reconcile(subject.key) in _IN_MOTION:
             self._queue.add_after(subject, self.look_again.total_seconds())

@@ -38,7 +38,7 @@ What is done about it:
 [1] It is written anew where the settings say another number. To release ownership is to remove its annotation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -160,11 +160,6 @@ def uses_priority_boost(decisions: Sequence[Decision]) -> bool:
     return bool(decisions) and all(each.policy.reclaim is Reclaim.PRIORITY_BOOST for each in decisions)
 
 
-def any_uses_priority_boost(decisions: Iterable[Decision]) -> bool:
-    """Whether one trigger does."""
-    return any(each.policy.reclaim is Reclaim.PRIORITY_BOOST for each in decisions)
-
-
 def is_unknown(decisions: Sequence[Decision]) -> bool:
     """Whether no trigger knows of work, and one does not know of idleness either."""
     return any(isinstance(each.answer, NoAnswer) for each in decisions) and all(map(_may_be_idle, decisions))
@@ -198,37 +193,4 @@ def _by_verdict(decisions: Sequence[Decision], doubt: str, unknown_for: timedelt
         return DesiredBoost(intent=BoostIntent.LEAVE, why=unknown)
     return DesiredBoost(
         intent=BoostIntent.CLEAR, why=f"nothing is known of it for {format_duration(PATIENCE)}: {unknown}"
-    )
-
-
-# ----------------------------------------------------------------------------------------------- whether Kueue reads it
-
-
-class FeatureGate(StrEnum):
-    """Whether Kueue reads the annotation."""
-
-    ON = "On"
-    OFF = "Off"
-    UNKNOWN = "Unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureGateStatus:
-    """What was found about Kueue's feature gate, and what to do where it is not on."""
-
-    gate: FeatureGate
-    message: str = ""
-
-
-HOW_TO_SWITCH_ON = (
-    "start Kueue's manager with the feature gate PriorityBoost=true (--feature-gates, or featureGates of its "
-    "configuration; alpha since 0.17), or choose another reclaim policy"
-)
-
-
-def cannot_be_boosted(target: str) -> str:
-    """Why `reclaim: PriorityBoost` does nothing for a target that is no ScalableWorkload, and what to write."""
-    return (
-        f"'reclaim: PriorityBoost' does nothing for {target}: what is boosted is the Kueue Workload of a "
-        "ScalableWorkload, and it is none; scale a ScalableWorkload, or write 'reclaim: Always'"
     )

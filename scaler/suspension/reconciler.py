@@ -20,10 +20,10 @@ import structlog
 
 from scaler.decision.annotations import WAKE_ANNOTATION, wake_request
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Decision, Inactive
+from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
-from scaler.decision.scale_subresources import scalable_workload_ref
+from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
 from scaler.decision.workloads import observe
 from scaler.errors import KubeError
@@ -31,12 +31,12 @@ from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, Unkno
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects.core import ObjectMeta, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.patches import activate, deactivate
 from scaler.suspension.status import desired_status, is_worth_writing
-from scaler.suspension.transitions import SuspensionStep, next_step
+from scaler.suspension.transitions import SuspensionStep, next_step, workload_patch
 
 log = structlog.get_logger(__name__)
 
@@ -61,8 +61,9 @@ _ANNOUNCED_PHASES: Mapping[Phase, tuple[str, bool]] = {
     Phase.SUSPENDED: (SuspensionEventReason.PODS_GONE, False),
     Phase.WAITING_FOR_QUOTA: (DecisionReason.WAITING_FOR_QUOTA, False),
     Phase.RUNNING: (SuspensionEventReason.RUNNING, False),
+    Phase.NO_WORKLOAD: (UnknownReason.WORKLOAD_MISSING, True),
 }
-"""Phases whose begin is an Event: (reason, whether a warning)."""
+"""Phases whose begin is an Event: (reason, whether a warning). NoWorkload is one only where there was a Workload."""
 
 
 class SuspensionReconciler:
@@ -122,7 +123,7 @@ class SuspensionReconciler:
         target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
         suspended_at = scalable.status.suspended_at
         return any(
-            wake_request(each.metadata.annotations, where="", suspended_at=suspended_at)
+            has_wake_annotation(each.metadata, suspended_at)
             for each in self._cluster.scaled_objects.by_index("target", target)
         )
 
@@ -137,17 +138,13 @@ class SuspensionReconciler:
                 return await self._deactivate(scalable, workload, decision)
             case SuspensionStep.ADOPT:
                 cause = self._cause(scalable, decision, SuspensionEventReason.SCALED_TO_ZERO, "it was inactive already")
-                await self._patch_workload(workload, deactivate(workload, cause=cause))
+                await self._patch_workload(workload, cause)
             case SuspensionStep.RELEASE_OWNERSHIP:
-                await self._patch_workload(workload, activate(workload))
+                await self._patch_workload(workload, None)
             case SuspensionStep.ACTIVATE:
-                await self._patch_workload(workload, activate(workload))
-                self._tell_both(
-                    scalable,
-                    workload,
-                    SuspensionEventReason.RESUMED,
-                    f"activated Workload {workload.name}: replicas is 1",
-                )
+                await self._patch_workload(workload, None)
+                message = f"activated Workload {workload.name}: replicas is 1"
+                record_on_both(self._announcer, scalable, workload, SuspensionEventReason.RESUMED, message)
         return True
 
     async def suspend(self, key: Key) -> None:
@@ -192,10 +189,10 @@ class SuspensionReconciler:
         self, scalable: ScalableWorkload, workload: ObservedWorkload, decision: Decision | None
     ) -> None:
         reason, message = _why(scalable, decision)
-        cause = self._cause(scalable, decision, reason, message)
-        await self._patch_workload(workload, deactivate(workload, cause=cause))
+        await self._patch_workload(workload, self._cause(scalable, decision, reason, message))
         again = " again (Kueue had recreated it as active)" if scalable.status.phase == Phase.SUSPENDED else ""
-        self._tell_both(scalable, workload, reason, f"deactivated Workload {workload.name}{again}: {message}")
+        what = f"deactivated Workload {workload.name}{again}: {message}"
+        record_on_both(self._announcer, scalable, workload, reason, what)
 
     async def is_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
         """Whether the API itself, and not a copy, has it at replicas 0. Raises: KubeError."""
@@ -203,26 +200,21 @@ class SuspensionReconciler:
         fresh = decode(ScalableWorkload, await self._api.get(path))
         return fresh.metadata.uid == scalable.metadata.uid and fresh.spec.replicas == 0
 
-    async def _patch_workload(self, workload: ObservedWorkload, body: Mapping[str, Any]) -> None:
-        await self._api.patch(WORKLOAD.path(workload.namespace, workload.name), body)
+    async def _patch_workload(self, workload: ObservedWorkload, cause: str | None) -> None:
+        await self._api.patch(WORKLOAD.path(workload.namespace, workload.name), workload_patch(workload, cause=cause))
 
     def _cause(self, scalable: ScalableWorkload, decision: Decision | None, reason: str, message: str) -> str:
         """The annotation on a Workload that says when, by what and why it was deactivated. JSON."""
-        gpus = evidence(decision.verdict) if decision else []
+        gpus = (evidence(decision.verdict) if decision else []) or scalable.status.evidence
         cause = {
             "at": timestamp(self._clock()),
             "by": f"ScalableWorkload/{scalable.metadata.name}",
             "reason": reason,
             "message": message,
             "idleSince": timestamp(scalable.status.idle_since),
-            "evidence": gpus[:_CAUSE_GPUS] or _remembered(scalable)[:_CAUSE_GPUS],
+            "evidence": gpus[:_CAUSE_GPUS],
         }
         return msgspec.json.encode({name: value for name, value in cause.items() if value}).decode()
-
-    def _tell_both(self, scalable: ScalableWorkload, workload: ObservedWorkload, reason: str, message: str) -> None:
-        observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
-        self._announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata), reason, message)
-        self._announcer.record(ObjectReference.of(WORKLOAD, observed), reason, message)
 
     # -------------------------------------------------------------------------------------------------------- status
 
@@ -242,39 +234,54 @@ class SuspensionReconciler:
         self._announce_changes(scalable, state, status)
 
     def _announce_changes(self, scalable: ScalableWorkload, state: TargetState, status: Mapping[str, Any]) -> None:
-        def tell(reason: str, message: str, *, warning: bool) -> None:
-            self._announcer.record(about, reason, message, warning=warning)
-
         about = ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata)
         if status["warnedAt"] and status["warnedAt"] != timestamp(scalable.status.warned_at):
-            tell(
-                SuspensionEventReason.SUSPEND_SOON,
-                f"GPUs idle since {status['idleSince']}; suspended at {status['suspendAt']}",
-                warning=True,
-            )
-        if state.phase == scalable.status.phase:
-            return
-        if state.phase is Phase.NO_WORKLOAD and scalable.status.workload_uid:
-            tell(UnknownReason.WORKLOAD_MISSING, state.message, warning=True)
-        elif state.phase in _ANNOUNCED_PHASES:
+            message = f"GPUs idle since {status['idleSince']}; suspended at {status['suspendAt']}"
+            self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
+        is_known = state.phase is not Phase.NO_WORKLOAD or scalable.status.workload_uid
+        if state.phase != scalable.status.phase and is_known and state.phase in _ANNOUNCED_PHASES:
             reason, is_warning = _ANNOUNCED_PHASES[state.phase]
-            tell(reason, state.message, warning=is_warning)
+            self._announcer.record(about, reason, state.message, warning=is_warning)
+
+    # ------------------------------------------------------------------------------------------------ wake annotations
 
     async def _remove_wake(self, scalable: ScalableWorkload, state: TargetState, decision: Decision | None) -> None:
         """Remove a wake annotation that has taken effect, so that it does not undo the next suspension.
 
         One that is made while the workload is being suspended is not granted yet, although replicas is still 1.
         """
-        is_wake_requested = bool(wake_request(scalable.metadata.annotations, where="", suspended_at=None))
         runs = scalable.spec.replicas == 1 and state.phase not in _WAKE_PENDING
-        if not (is_wake_requested and runs) or self._is_about_to_suspend(decision):
-            return
-        body = {"metadata": {"annotations": {WAKE_ANNOTATION: None}, "uid": scalable.metadata.uid}}
-        await self._api.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key), body)
+        # Whether KEDA may have got an answer of 0 for it, as far as is known.
+        may_suspend = self._board.evaluation is None or (decision and isinstance(decision.answer, Inactive))
+        if has_wake_annotation(scalable.metadata) and runs and not may_suspend:
+            await self._remove_annotation(SCALABLE_WORKLOAD, scalable.metadata)
 
-    def _is_about_to_suspend(self, decision: Decision | None) -> bool:
-        """Whether KEDA may have got an answer of 0 for it, as far as is known."""
-        return self._board.evaluation is None or (decision is not None and isinstance(decision.answer, Inactive))
+    async def remove_wake_of_scaled_object(self, key: Key) -> None:
+        """Remove a ScaledObject's wake annotation once it has taken effect. Raises: KubeError; try again later.
+
+        It has when KEDA gets 1 for the target and the target is scaled to 1. One that is set while its target is being
+        suspended stays, and counts from when it is suspended.
+        """
+        scaled_object = self._cluster.scaled_objects.get(*key)
+        if scaled_object and has_wake_annotation(scaled_object.metadata) and self._has_taken_effect(scaled_object):
+            await self._remove_annotation(SCALED_OBJECT, scaled_object.metadata)
+
+    def _has_taken_effect(self, scaled_object: ScaledObject) -> bool:
+        entry = self._board.evaluation and self._board.evaluation.entries.get(scaled_object.metadata.key)
+        decisions = [trigger.decision for trigger in entry.triggers.values()] if entry else []
+        return bool(decisions) and all(map(_runs, decisions)) and not self._is_still_needed(scaled_object)
+
+    def _is_still_needed(self, scaled_object: ScaledObject) -> bool:
+        """Whether its target is scaled to 1, and yet only this annotation can activate its Workload."""
+        target = scaled_object.spec.scale_target_ref
+        if not is_scalable_workload(target):
+            return False
+        scalable = self._cluster.scalable_workloads.get(scaled_object.metadata.namespace, target.name)
+        return scalable is not None and state_of(self._cluster.situation(scalable)).phase is Phase.DEACTIVATED_BY_OTHER
+
+    async def _remove_annotation(self, resource: Resource, metadata: ObjectMeta) -> None:
+        body = {"metadata": {"annotations": {WAKE_ANNOTATION: None}, "uid": metadata.uid}}
+        await self._api.patch(resource.path(*metadata.key), body)
 
 
 _WAKE_PENDING = frozenset({Phase.DEACTIVATED_BY_OTHER, Phase.RESUMING, Phase.SUSPENDING, Phase.NO_WORKLOAD})
@@ -299,9 +306,23 @@ def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, st
     )
 
 
-def _remembered(scalable: ScalableWorkload) -> list[Any]:
-    """The evidence in the status, from the time when there were pods to look at."""
-    return list(scalable.status.evidence)
+def _runs(decision: Decision) -> bool:
+    return isinstance(decision.answer, Active) and decision.target.desired_replicas > 0
+
+
+def has_wake_annotation(metadata: ObjectMeta, suspended_at: datetime | None = None) -> bool:
+    """Whether a wake-up is requested; an annotation with the value `false` requests none, and stays."""
+    return bool(wake_request(metadata.annotations, where="", suspended_at=suspended_at))
+
+
+def record_on_both(
+    announcer: EventSink, scalable: ScalableWorkload | None, workload: ObservedWorkload, reason: str, message: str
+) -> None:
+    """The same Event on the Workload and on its ScalableWorkload, where there is one."""
+    if scalable is not None:
+        announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata), reason, message)
+    observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
+    announcer.record(ObjectReference.of(WORKLOAD, observed), reason, message)
 
 
 def is_conflict(error: KubeError) -> bool:

@@ -14,11 +14,15 @@ Laws:
 * A Workload is not reactivated before `QuotaReserved=False`: until then Kueue still counts it and may over-commit.
 * Kueue may recreate a Workload, and then it comes back active. Asking again every time (level-triggered) re-asserts.
 * A Workload that another client deactivated is reported, not reactivated. So is one that finished or vanished.
+* The annotation that says we did it travels in the same patch, so there is no moment in which the two disagree.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
-from scaler.decision.target_state import ObservedTarget, Phase, TargetState
+from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState
+from scaler.decision.workloads import SUSPENDED_ANNOTATION
 
 
 class SuspensionStep(StrEnum):
@@ -51,3 +55,19 @@ def next_step(target: ObservedTarget, state: TargetState) -> SuspensionStep | No
         case _, desired if desired and workload.active and workload.suspended_by_us:
             return SuspensionStep.RELEASE_OWNERSHIP
     return None
+
+
+def workload_patch(workload: ObservedWorkload, *, cause: str | None) -> Mapping[str, Any]:
+    """The JSON merge patch that deactivates the Workload because of `cause`, or activates it where there is none.
+
+    `cause` is JSON text for people and for a later reader. A patch that changes `active` to what it is already adds or
+    removes our annotation.
+    """
+    return {
+        "metadata": {
+            "uid": workload.uid,
+            "resourceVersion": workload.resource_version,
+            "annotations": {SUSPENDED_ANNOTATION: cause},
+        },
+        "spec": {"active": cause is None},
+    }

@@ -5,10 +5,7 @@ Laws of this file:
 * It reads and does not verify: signatures and chains are left to the TLS libraries. What it says decides about messages
   and metrics, never about trust.
 * Names are compared as Go does, because KEDA is written in Go: an address only with addresses, a wildcard for the
-  whole first label and only for one, and never the common name, however well it fits.
-
-`idle-gpu-scaler.gpus.svc` and a certificate for `*.gpus.svc` fit; `a.idle-gpu-scaler.gpus.svc` does not, and neither
-does `gpus.svc`. The common name alone fits nothing, so such a certificate has no names at all.
+  whole first label and only for one, and never the common name: `*.gpus.svc` fits `a.gpus.svc`, not `a.b.gpus.svc`.
 
 Source: Go, crypto/x509/verify.go.
 """
@@ -131,8 +128,7 @@ def is_not_yet_valid(certificate: Certificate, now: datetime) -> bool:
 def is_renewal_overdue(certificate: Certificate, now: datetime) -> bool:
     """Whether less than a sixth of its lifetime is left, or a week of a longer one.
 
-    cert-manager renews after two thirds of the lifetime, OpenShift a year before the end. A sixth of 90 days would be
-    15 days, too early a warning for a renewal by hand, so it is 7 days from 42 days of lifetime on.
+    cert-manager renews after two thirds of the lifetime, OpenShift a year before the end; by hand a week is enough.
     """
     lifetime = certificate.not_after - certificate.not_before
     return certificate.not_after - now < min(lifetime / 6, timedelta(days=7))

@@ -1,8 +1,7 @@
-"""May this client ask? The names in its certificate against those that settings allow.
+"""Is this client allowed? The names in its certificate against those of the settings.
 
-The TLS library has checked before that a configured authority has signed it; here only its names are compared. Every
-alternative name counts, and the common name, since clients' certificates often have nothing else. DNS names are
-compared without regard to case; there are no patterns, because who may suspend workloads is worth a list.
+The TLS library has verified the certificate before. Every alternative name counts, and the common name, since clients'
+certificates often have nothing else; without regard to case, and without patterns.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +13,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCertificate:
-    """What a client has shown in this connection."""
+    """What a client has presented in this connection."""
 
     names: Sequence[str]
     """Alternative names and the common name, in the order of the certificate."""
@@ -24,20 +23,16 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True)
 class IdentityNotAllowed:
-    """There is a certificate, and it is not one of those that may ask."""
-
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateMissing:
-    """There is no certificate."""
-
     reason: str
 
 
 class AllowedClients:
-    """The clients that are allowed. Without names, every client with a certificate of a configured authority."""
+    """Without names, every client with a certificate of a configured authority is allowed."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = frozenset(map(str.lower, names))

@@ -2,9 +2,8 @@
 
 Laws of this file:
 
-* What is checked is what is served. The files are read once, into memory; that copy is tried out, and that copy is
-  handed to the servers. Whatever happens to the files in between, such as Kubernetes' swap of a whole Secret volume by
-  one symbolic link, cannot put one pair's certificate beside another pair's key.
+* What is checked is what is served: the files are read once, and that copy is tried out and handed to the servers, so
+  that a swap of the Secret volume in between cannot put one pair's certificate beside another pair's key.
 * No message holds anything of a key.
 
 A Secret of type `kubernetes.io/tls`, as cert-manager and OpenShift's service-serving certificates write it, is mounted

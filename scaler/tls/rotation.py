@@ -11,8 +11,7 @@ Laws of this file:
 At the start there is nothing to keep: files that cannot be used end the process. An expired certificate alone does
 not: it is read again once it is renewed, without a restart.
 
-Tempting: inotify. It does not see what happens on the other side of a symbolic link, and a network file system reports
-nothing; three small files every ten seconds cost next to nothing.
+Not inotify: it does not see what happens on the other side of a symbolic link or on a network file system.
 """
 
 import asyncio
@@ -25,34 +24,21 @@ from scaler.tls.material import CertificateFiles, ServerCertificate, UnusableErr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateLoaded:
-    """A certificate is served from now on."""
+class CertificateChange:
+    """The certificate or its files have changed.
+
+    | is_new | problem |                                                                     |
+    |--------|---------|---------------------------------------------------------------------|
+    | yes    | –       | it is served from now on                                            |
+    | yes    | why     | the same, but clients refuse it; only ever at the start             |
+    | no     | why     | what the files hold cannot be served, so that the one before is     |
+    | no     | –       | the files hold what is served, after a while in which they did not  |
+    """
 
     use: str
-    material: ServerCertificate
-    problem: str
-    """Why clients refuse it all the same; empty where they do not. Only ever at the start."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateUnusable:
-    """What the files hold cannot be served, so that the one before is."""
-
-    use: str
-    material: ServerCertificate
-    """The one before."""
-    problem: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateUsableAgain:
-    """The files hold what is served, after a while in which they did not."""
-
-    use: str
-    material: ServerCertificate
-
-
-Observe = Callable[[CertificateLoaded | CertificateUnusable | CertificateUsableAgain], None]
+    served: ServerCertificate
+    is_new: bool
+    problem: str = ""
 
 
 class Rotation:
@@ -64,7 +50,7 @@ class Rotation:
         *,
         use: str,
         every: timedelta = timedelta(seconds=10),
-        observe: Observe = lambda _: None,
+        observe: Callable[[CertificateChange], None] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Raises: UnusableError where the files cannot be used."""
@@ -75,9 +61,7 @@ class Rotation:
         self._clock = clock
         self._problem = ""
         self.material = read_material(files)
-        self._observe(
-            CertificateLoaded(use=use, material=self.material, problem=self.material.why_out_of_date(clock.now()))
-        )
+        self._tell(is_new=True, problem=self.material.why_out_of_date(clock.now()))
 
     @property
     def is_mutual(self) -> bool:
@@ -104,12 +88,15 @@ class Rotation:
         """Serve what was found, where it can be served and is something else."""
         if isinstance(found, str):
             if found != self._problem:
-                self._observe(CertificateUnusable(use=self._use, material=self.material, problem=found))
+                self._tell(is_new=False, problem=found)
             self._problem = found
             return
         was_broken, self._problem = bool(self._problem), ""
         if found != self.material:
             self.material = found
-            self._observe(CertificateLoaded(use=self._use, material=found, problem=""))
+            self._tell(is_new=True)
         elif was_broken:
-            self._observe(CertificateUsableAgain(use=self._use, material=self.material))
+            self._tell(is_new=False)
+
+    def _tell(self, *, is_new: bool, problem: str = "") -> None:
+        self._observe(CertificateChange(use=self._use, served=self.material, is_new=is_new, problem=problem))

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from app.cli.command import command
 from prometheus_server import require_prometheus
 
 BUSY = 60.0
@@ -13,8 +14,8 @@ BUSY = 60.0
 
 
 def lines_of(*flags: str) -> tuple[int, list[dict[str, Any]]]:
-    command = [sys.executable, "-m", "scaler", "demo", "--json", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    words = [sys.executable, "-m", "scaler", "demo", "--json", *flags]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -83,6 +84,7 @@ def check_story(status: int, lines: list[dict[str, Any]]) -> None:
     assert story.count("ScaledToZero first-raycluster") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_demo_hands_the_gpus_over_and_back_and_then_takes_no_more_than_a_gang_needs() -> None:
     status, lines = lines_of()
@@ -99,15 +101,11 @@ def test_the_demo_does_the_same_through_a_real_prometheus() -> None:
     check_story(*lines_of("--source", "prometheus", "--act", "first"))
 
 
-def test_an_unknown_source_is_refused_in_words() -> None:
-    command = [sys.executable, "-m", "scaler", "demo", "--source", "graphite"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 2
-    assert "write 'dcgm' or 'prometheus'" in done.stderr
-
-
-def test_an_unknown_act_is_refused_in_words() -> None:
-    command = [sys.executable, "-m", "scaler", "demo", "--act", "fourth"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 2
-    assert "write 'first', 'second' or 'third'" in done.stderr
+@pytest.mark.parametrize(
+    ("flag", "value", "known"),
+    [("--source", "graphite", "'dcgm' or 'prometheus'"), ("--act", "fourth", "'first', 'second' or 'third'")],
+)
+def test_an_unknown_value_is_refused_with_those_that_are_known(flag: str, value: str, known: str) -> None:
+    done = command("demo", flag, value)
+    assert done.status == 2
+    assert f"write {known}" in done.err

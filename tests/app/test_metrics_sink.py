@@ -14,7 +14,6 @@ from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.ledger import LedgerEntry, LedgerStage
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
 from scaler.reporting.metrics import Metrics
-from scaler.suspension.boost_controller import BoostTick
 
 
 @pytest.fixture
@@ -88,5 +87,5 @@ def test_what_keeps_plans_from_being_made_is_shown(metrics: Metrics) -> None:
 
 
 def test_who_is_left_to_kueue_is_counted(metrics: Metrics) -> None:
-    MetricsSink(metrics).boosted(BoostTick(at=NOON, standing=3))
+    MetricsSink(metrics).boosted(3)
     assert values(metrics, "boosted_workloads") == {(): 3}

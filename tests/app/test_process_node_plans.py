@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from app.sandbox_team import CHECK, HURRIED, TEAM, Team, team
 from running_scaler import fetch
 from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, AutoscalerConfig, Scenario, Shape
@@ -76,6 +77,7 @@ async def test_a_gang_with_quota_gets_the_node_that_idle_workloads_hold_when_the
         assert f"{TEAM}/a (2 GPUs), {TEAM}/b (2 GPUs)" in await ours.hears("gang", "ReclaimPlanned")
 
 
+@pytest.mark.slow
 async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_asked_for(tmp_path: Path) -> None:
     async with team(tmp_path, PLENTY, gate={}) as ours, ours.scaler() as scaler:
         await fill(ours, busy=4)
@@ -92,6 +94,7 @@ async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_ask
         assert not pods_of(ours, "gang")
 
 
+@pytest.mark.slow
 async def test_idle_gpus_are_taken_before_nodes_are_asked_for_and_then_only_for_what_is_missing(tmp_path: Path) -> None:
     """One node of 4 is busy, a and b hold a second one, 4 are free. The gang wants three pods of 4: one is missing."""
     scenario = Scenario(

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from app.sandbox_team import TEAM, team
 from running_scaler import metric
 from small_cluster import until
@@ -40,6 +41,7 @@ async def test_four_free_and_four_idle_serve_a_gang_of_eight(tmp_path: Path) -> 
         assert await metric(port, "idle_gpu_scaler_reallocated_gpus_total", outcome="Cancelled") == 0
 
 
+@pytest.mark.slow
 async def test_a_victim_that_works_half_way_ends_the_plan_at_no_cost(tmp_path: Path) -> None:
     async with team(tmp_path, 8) as ours, ours.scaler() as scaler:
         await ours.runs("a", "b", cooldowns={"b": 300})
@@ -59,6 +61,7 @@ async def test_a_victim_that_works_half_way_ends_the_plan_at_no_cost(tmp_path: P
         assert not await ours.told("a", "EvictedDueToDeactivated")
 
 
+@pytest.mark.slow
 async def test_a_plan_whose_freed_quota_another_workload_got_is_made_anew(tmp_path: Path) -> None:
     async with team(tmp_path, 10, strategy="BestEffortFIFO") as ours, ours.scaler():
         await ours.runs("a", "b", "c")
@@ -95,6 +98,7 @@ async def counts_the_refusal(port: int) -> bool:
     return bool(refusals) and await metric(port, "idle_gpu_scaler_pending_gangs", **held_up) == 1
 
 
+@pytest.mark.slow
 async def test_a_budget_without_room_lets_nobody_go_and_says_so(tmp_path: Path) -> None:
     budgets: Sequence[Mapping[str, Any]] = [{"name": "few", "atOnce": {"count": 1}}]
     async with team(tmp_path, 8, budgets=budgets) as ours, ours.scaler() as scaler:

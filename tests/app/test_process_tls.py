@@ -1,11 +1,6 @@
 """TLS in the whole program: served by settings, followed while it runs, and tested by `doctor`."""
 
-import asyncio
-import json
-import os
 import ssl
-import sys
-from asyncio.subprocess import PIPE
 from base64 import b64encode
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,6 +11,7 @@ import grpc
 import pytest
 import trustme
 import yaml
+from app.cli.command import command_beside
 from prometheus_client.parser import text_string_to_metric_families
 from running_scaler import TRIGGER, gpus, run_gang, runtime, settings_document
 from scaler_sandbox.manifests import Applier
@@ -187,18 +183,6 @@ def test_files_that_are_not_there_end_the_start_with_their_name(tmp_path):
 # -------------------------------------------------------------------------------------------------------------- doctor
 
 
-async def doctor(cluster, *arguments):
-    ran = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "scaler", "doctor", "--kubeconfig", str(cluster.kubeconfig), "--json", *arguments),
-        env=os.environ | {"COLUMNS": "120"},
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    out, err = await ran.communicate()
-    assert ran.returncode in (0, 1), err.decode()
-    return {each["check"]: each for each in json.loads(out)["findings"] if each["topic"] == "TLS"}
-
-
 async def test_doctor_calls_the_program_as_keda_does(cluster, tmp_path):
     authority, volume = trustme.CA(), SecretVolume(tmp_path / "certificate")
     client = authority.issue_cert(KEDA)
@@ -208,7 +192,9 @@ async def test_doctor_calls_the_program_as_keda_does(cluster, tmp_path):
     async with secured(cluster, volume) as one:
         await run_gang(cluster, trigger)
         await authenticate(cluster, authority, client)
-        found = await doctor(cluster, "--connect-to", f"127.0.0.1:{one.grpc_port}")
+        where = ("--kubeconfig", str(cluster.kubeconfig), "--connect-to", f"127.0.0.1:{one.grpc_port}")
+        done = await command_beside("doctor", *where, "--json")
+        found = {each["check"]: each for each in done.json["findings"] if each["topic"] == "TLS"}
         assert found.keys() == {"Reached"}
         assert found["Reached"]["where"] == f"scalerAddress {host}:9090"
 

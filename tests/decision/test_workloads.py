@@ -6,7 +6,7 @@ from builders import GPUS, WorkloadJson, at, observed
 
 from scaler.decision.target_state import ObservedWorkload
 from scaler.decision.workloads import SUSPENDED_ANNOTATION, expected_gpu_pods, group_of, observe, owner_key
-from scaler.suspension.patches import activate, deactivate
+from scaler.suspension.transitions import workload_patch
 
 CAUSE = json.dumps({"at": "2026-12-01T12:00:00Z", "by": "ScalableWorkload/first-raycluster", "reason": "GPUsIdle"})
 MORE_NEEDED = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu, 2 more needed"
@@ -213,20 +213,20 @@ def test_versions_of_one_group_serve_the_same_objects(version: str, group: str) 
 
 
 def test_deactivating_says_so_in_the_same_patch_guarded_by_what_was_decided_upon() -> None:
-    assert deactivate(observed(), cause=CAUSE) == {
+    assert workload_patch(observed(), cause=CAUSE) == {
         "metadata": {"uid": "7e6b1a34", "resourceVersion": "4711", "annotations": {"idlegpu.io/suspended": CAUSE}},
         "spec": {"active": False},
     }
 
 
 def test_activating_takes_the_annotation_back_in_the_same_patch() -> None:
-    assert activate(observed()) == {
+    assert workload_patch(observed(), cause=None) == {
         "metadata": {"uid": "7e6b1a34", "resourceVersion": "4711", "annotations": {"idlegpu.io/suspended": None}},
         "spec": {"active": True},
     }
 
 
-@pytest.mark.parametrize("body", [deactivate(observed(), cause=CAUSE), activate(observed())])
+@pytest.mark.parametrize("body", [workload_patch(observed(), cause=CAUSE), workload_patch(observed(), cause=None)])
 def test_no_patch_touches_anything_else(body: dict[str, Any]) -> None:
     assert set(body) == {"metadata", "spec"}
     assert set(body["spec"]) == {"active"}

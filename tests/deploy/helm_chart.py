@@ -1,7 +1,8 @@
 """The Helm chart, rendered: values in, objects out."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,12 @@ Json = dict[str, Any]
 
 def texts(values: Json | None = None, *, name: str = RELEASE, namespace: str = NAMESPACE) -> dict[str, str]:
     """What each template renders to, by the file's name. Raises: HelmError for values that the schema refuses."""
-    rendered = _chart().render(values or {}, name=name, namespace=namespace)
+    return dict(_rendered(json.dumps(values or {}), name, namespace))
+
+
+@cache
+def _rendered(values: str, name: str, namespace: str) -> Mapping[str, str]:
+    rendered = _chart().render(json.loads(values), name=name, namespace=namespace)
     return {Path(path).name: text for path, text in rendered.items()}
 
 
@@ -94,3 +100,4 @@ def _chart() -> Chart:
 def forget() -> None:
     """Read the chart anew: its files have changed."""
     _chart.cache_clear()
+    _rendered.cache_clear()

@@ -75,6 +75,7 @@ async def wake(world: Sandbox, resource: Resource, name: str) -> None:
     await until(is_heard)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> None:
     async with AsyncExitStack() as stack:

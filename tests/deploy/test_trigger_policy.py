@@ -114,7 +114,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(st.dictionaries(KEYS, VALUES, max_size=3))
 def test_nothing_is_refused_that_the_scaler_takes(metadata: dict[str, str]) -> None:
     if is_taken(metadata):

@@ -20,7 +20,6 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
 from scaler.kube.transport import KubeTransport
 from scaler.suspension.controller import ReconcileResult, SuspensionController
 from scaler.suspension.reconciler import SuspensionReconciler
-from scaler.suspension.wake_annotations import WakeAnnotationReconciler
 
 TARGET = ScaleTargetRef(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=NAME)
 
@@ -52,7 +51,6 @@ class Replica:
         self.rounds: list[ReconcileResult] = []
         self.leading = SuspensionController(
             reconciler=self.reconciler,
-            wake_annotations=WakeAnnotationReconciler(transport, self.copies, self.board),
             scaled_objects=self.reflectors.scaled_objects,
             scalable_workloads=self.reflectors.scalable_workloads,
             workloads=self.reflectors.workloads,

@@ -5,12 +5,10 @@ from builders import WorkloadJson, observed
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.boost_annotations import (
     BOOST_OWNER_ANNOTATION,
-    INVALID_BOOST,
     boost_of,
     is_reconsidered,
     note,
     patch,
-    probe,
 )
 from scaler.suspension.priority_boost import Boost, BoostOwner, BoostStep
 
@@ -66,14 +64,6 @@ def test_a_step_writes_at_once_and_only_what_was_decided_upon(
 def test_a_written_boost_is_read_as_ours() -> None:
     written = patch(BoostStep.WRITE, observed(), value=-7, cause=note(value=-7))["metadata"]["annotations"]
     assert boost_of(WorkloadJson().with_annotations(written).decoded()) == Boost(holder=BoostOwner.US, value="-7")
-
-
-def test_a_probe_touches_nothing_but_the_boost() -> None:
-    assert probe(observed(), INVALID_BOOST) == {
-        "metadata": {"uid": "7e6b1a34", "annotations": {BOOST_ANNOTATION: INVALID_BOOST}}
-    }
-    with pytest.raises(ValueError, match="invalid literal"):
-        int(INVALID_BOOST)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 from builders import (
     BUSY,
     IDLE,
-    LONG_AGO,
     NOON,
     a_target,
     at,
@@ -31,7 +30,6 @@ from scaler.suspension.priority_boost import (
     BoostOwner,
     BoostStep,
     DesiredBoost,
-    cannot_be_boosted,
     desire,
     is_unknown,
     step,
@@ -200,17 +198,3 @@ def test_a_step_is_taken_once_and_never_to_a_boost_of_somebody_else(now: Boost, 
     elif taken is not None:
         assert now.holder in {BoostOwner.NONE, BoostOwner.US}
         assert step(AFTER[taken], wish, value=-1000) is None
-
-
-def test_a_target_without_a_workload_is_told_what_to_write() -> None:
-    assert cannot_be_boosted("Deployment/web").startswith("'reclaim: PriorityBoost' does nothing for Deployment/web: ")
-
-
-def test_the_decisions_of_these_tests_are_what_they_say() -> None:
-    assert LONG_AGO < NOON
-    assert [each.answer.reason for each in (IS_IDLE, IS_BUSY, WAITS) if isinstance(each.answer, Active)] == [
-        DecisionReason.PRIORITY_LOWERED,
-        DecisionReason.GPUS_BUSY,
-        DecisionReason.WAITING_FOR_QUOTA,
-    ]
-    assert isinstance(IS_UNKNOWN.answer, NoAnswer)

@@ -1,14 +1,11 @@
 """The reconciler against the embedded API, one round at a time; Kueue, KEDA and the owner are played by the test."""
 
 import json
-from datetime import timedelta
 
 import pytest
 from builders import (
     ACTIVE,
-    BUSY,
     INACTIVE,
-    NO_ANSWER,
     WorkloadJson,
     a_target,
     at,
@@ -17,7 +14,7 @@ from builders import (
     verdict,
 )
 from loops_builders import MemoryStore
-from small_cluster import NAME, NAMESPACE_NAME, PODS, WORKLOAD_NAME, SmallCluster, small_cluster, until
+from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
 from suspension.replica import Replica, replica
 
 from scaler.decision.annotations import WAKE_ANNOTATION
@@ -28,9 +25,8 @@ from scaler.decision.workloads import SUSPENDED_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle
-from scaler.kube.objects.resources import POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.reflector import NotWatched
-from scaler.kube.scheduling import parse_selector
 from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
 
 IDLE_SINCE = at(-1800)
@@ -226,18 +222,6 @@ async def test_it_is_asleep_only_when_quota_is_released_and_pods_are_gone(runnin
     assert (await running.reasons())[-1] == "PodsGone"
 
 
-async def test_pods_that_ended_hold_nothing_back(running, leader):
-    """Those of a pod group stay as Failed objects for as long as Kueue's finalizer does."""
-    await running.scale(0)
-    await leader.reconciles()
-    await running.evict()
-    await running.release()
-    for name in PODS:
-        await running.change(POD, name, {"status": {"phase": "Failed"}}, "status")
-    await leader.reconciles()
-    assert (await running.status())["phase"] == "Suspended"
-
-
 # ---------------------------------------------------------------------------------------------------------- coming back
 
 
@@ -270,16 +254,6 @@ async def test_it_does_not_come_back_before_kueue_has_released_its_quota(running
     assert "Resumed" in await running.reasons("Workload")
 
 
-async def test_coming_back_is_told_in_the_status(suspended, leader):
-    asleep = await suspended.status()
-    assert "resumedAt" not in asleep
-    await suspended.scale(1)
-    await leader.reconciles(2)
-    awake = await suspended.status()
-    assert (awake["phase"], awake["suspendedAt"]) == ("WaitingForQuota", asleep["suspendedAt"])
-    assert awake["resumedAt"] >= awake["suspendedAt"]
-
-
 async def test_a_workload_that_kueue_made_anew_is_put_to_sleep_again(suspended, leader):
     """Kueue recreates a Workload that was deleted or no longer matches its job, and it comes back active."""
     await suspended.recreate_workload()
@@ -291,19 +265,6 @@ async def test_a_workload_that_kueue_made_anew_is_put_to_sleep_again(suspended, 
     assert (await suspended.status())["workloadUID"] == fresh
     assert await leader.recorder.drain(2)
     assert any("again (Kueue had recreated it as active)" in message for *_, message in await suspended.events())
-
-
-async def test_what_was_never_admitted_sleeps_and_comes_back_as_well(cluster, leader):
-    await cluster.wants(0)
-    await cluster.submit(WorkloadJson(WORKLOAD_NAME).waiting("insufficient unused quota for nvidia.com/gpu"))
-    await leader.reconciles(2)
-    assert (await cluster.status())["phase"] == "Suspended"
-    await cluster.scale(1)
-    await leader.reconciles(2)
-    status = await cluster.status()
-    assert (await cluster.observed_workload())["spec"]["active"] is True
-    assert status["phase"] == "WaitingForQuota"
-    assert "insufficient unused quota" in status["conditions"][0]["message"]
 
 
 # ------------------------------------------------------------------------------------ what somebody else deactivated
@@ -484,78 +445,12 @@ async def test_replicas_is_one_only_while_kueue_has_it_admitted(cluster, leader)
     ]
 
 
-async def test_the_selector_is_not_empty_and_matches_no_pod(running, leader):
-    selector = (await running.read(SCALABLE_WORKLOAD, NAME, "scale"))["status"]["selector"]
-    assert selector
-    assert not any(
-        parse_selector(selector).matches(pod["metadata"].get("labels", {})) for pod in await running.all(POD)
-    )
-
-
-async def test_ready_is_true_where_it_is_as_it_was_asked_to_be(running, leader):
-    def ready(status):
-        [condition] = status["conditions"]
-        assert condition["type"] == "Ready"
-        return condition["status"], condition["reason"], condition["observedGeneration"]
-
-    generation = (await running.scalable())["metadata"]["generation"]
-    assert ready(await running.status()) == ("True", "Running", generation)
-    await running.scale(0)
-    await leader.reconciles()
-    assert ready(await running.status()) == ("False", "Suspending", generation + 1)
-    await running.evict()
-    await running.release()
-    await running.end_pods()
-    await leader.reconciles()
-    assert ready(await running.status()) == ("True", "Suspended", generation + 1)
-
-
-async def test_a_condition_keeps_the_time_at_which_it_turned(running, leader, cluster):
-    first = (await running.status())["conditions"][0]
-    later = at(7200)
-    reconciler = SuspensionReconciler(
-        leader.transport, leader.copies, leader.board, leader.recorder, clock=lambda: later
-    )
-    leader.decides(decision(NO_ANSWER))
-    await leader.reconciles(0)
-    await reconciler.reconcile((NAMESPACE_NAME, NAME))
-    status = await running.status()
-    assert status["reason"] == "StaleSamples"
-    assert status["conditions"][0]["lastTransitionTime"] == first["lastTransitionTime"]
-
-
-async def test_the_decision_is_shown_with_its_evidence(running, leader):
-    leader.decides(
-        decision(
-            Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="running for 20m: not yet 30m past its warm-up"),
-            verdict=verdict(Idle()),
-            idle_since=at(-600),
-        )
-    )
-    await leader.reconciles()
-    status = await running.status()
-    assert (status["verdict"], status["reason"]) == ("Idle", "IdleNotLongEnough")
-    assert (status["idleSince"], status["suspendAt"]) == ("2026-12-01T11:50:00Z", "2026-12-01T12:20:00Z")
-    assert status["evidence"][0]["signals"][0]["name"] == "gr_engine_active"
-
-
 async def test_where_nothing_changed_nothing_is_asked_or_written(running, leader):
     await leader.reconciles(0)
     leader.calls.clear()
     for _ in range(3):
         await leader.reconciler.reconcile((NAMESPACE_NAME, NAME))
     assert leader.calls == []
-
-
-async def test_work_that_goes_on_is_not_written_down_tick_by_tick(running, leader):
-    """Otherwise every busy workload would cost the API a write per tick."""
-    leader.patches.clear()
-    for tick in range(5):
-        now = at(15 * tick)
-        seen = verdict(BUSY, gpu_evidence(BUSY, last_active_at=now - timedelta(seconds=5)))
-        leader.decides(decision(ACTIVE, verdict=seen, idle_since=now - timedelta(seconds=5), decided_at=now))
-        await leader.reconciles()
-    assert len(leader.patches) <= 1
 
 
 async def test_a_leader_that_has_not_evaluated_yet_keeps_what_the_status_says(running, leader, cluster):
@@ -568,14 +463,6 @@ async def test_a_leader_that_has_not_evaluated_yet_keeps_what_the_status_says(ru
         await running.scale(1)
         await successor.reconciles()
         assert await running.status() == told
-
-
-async def test_a_verdict_that_nobody_asks_for_any_more_is_taken_down(running, leader):
-    leader.decides()
-    await leader.reconciles()
-    status = await running.status()
-    assert "verdict" not in status
-    assert "evidence" not in status
 
 
 async def test_its_owner_is_warned_once_before_it_is_suspended(running, leader):
@@ -621,27 +508,4 @@ async def test_a_wish_of_the_moment_in_which_it_is_put_to_sleep_is_not_lost(runn
     assert await wishes_left(running) == "true"
 
 
-async def test_a_wish_that_is_none_is_left_where_it_is(running, leader):
-    """Whoever keeps `false` in version control must not see it removed again and again."""
-    await running.annotate(SCALABLE_WORKLOAD, NAME, WAKE_ANNOTATION, "false")
-    await leader.reconciles(2)
-    assert await wishes_left(running) == "false"
-
-
 # ------------------------------------------------------------------------------------------------- which Workload it is
-
-
-async def test_of_several_workloads_of_a_job_the_youngest_open_one_counts(cluster, leader):
-    await cluster.wants(0)
-    await cluster.submit(WorkloadJson("old").admitted().condition("Finished", True, "OutOfSync"))
-    await cluster.submit(WorkloadJson("new").admitted())
-    await leader.reconciles(2)
-    assert [(await cluster.read(WORKLOAD, name))["spec"]["active"] for name in ("old", "new")] == [True, False]
-
-
-async def test_a_workload_can_be_named(cluster, leader):
-    await cluster.wants(0, workloadRef={"name": "job-train-9f8e7"})
-    await cluster.submit(WorkloadJson("job-train-9f8e7").owned_by("batch/v1", "Job", "train").admitted())
-    await leader.reconciles(2)
-    assert (await cluster.observed_workload())["spec"]["active"] is False
-    assert (await cluster.status())["workloadName"] == "job-train-9f8e7"

@@ -104,24 +104,6 @@ async def test_a_workload_that_appears_is_taken_up(cluster, leader):
     assert not await is_active(cluster)
 
 
-async def test_what_kueue_made_anew_is_put_to_sleep_again(running, leader):
-    await running.scale(0)
-    await until(lambda: stands(running, "Suspending"))
-    await running.end_pods()
-    await running.recreate_workload()
-    await until(lambda: stands(running, "Suspended"))
-    assert not await is_active(running)
-
-
-async def test_what_was_missed_is_seen_when_leadership_begins(cluster, leader):
-    await cluster.wants(0)
-    await cluster.submit()
-    await cluster.admit()
-    async with leader.leads():
-        await until(lambda: stands(cluster, "Suspending"))
-    assert not await is_active(cluster)
-
-
 async def test_an_evaluation_is_written_where_it_changed_something(running, leader):
     leader.decides(decision(NO_ANSWER))
     await until(lambda: shows(running, "StaleSamples"))
@@ -208,22 +190,6 @@ async def test_an_api_that_refuses_is_asked_less_and_less(cluster, paced):
         assert await is_active(cluster)
 
 
-async def test_what_was_refused_is_done_later(running, leader):
-    running.api.faults.fail_next(2, status=503, method="PATCH", path_part="/workloads/")
-    await running.scale(0)
-    await until(lambda: stands(running, "Suspending"))
-    assert not await is_active(running)
-    assert len(leader.workload_patches) == 3
-
-
-async def test_one_that_fails_does_not_hold_up_the_others(running, leader):
-    with running.refusing("PATCH", WORKLOAD_NAME):
-        await running.scale(0)
-        await running.wants(1, name="other", workloadRef={"name": "nobody"})
-        await until(lambda: running.status("other"))
-    assert (await running.status("other"))["phase"] == "NoWorkload"
-
-
 async def test_a_conflict_is_looked_at_again(running, leader):
     """Somebody else changed the object between the look and the write."""
     running.api.faults.fail_next(1, status=409, method="PATCH", path_part=WORKLOAD_NAME)
@@ -249,17 +215,6 @@ async def test_a_fault_of_ours_is_reported_and_stops_nobody(running, leader):
     await until(lambda: running.status("other"))
     broken = [done for done in leader.rounds if done.subject.key == (NAMESPACE_NAME, NAME)]
     assert {type(done.error) for done in broken} == {ZeroDivisionError}
-    assert len(broken) <= 2
-
-
-async def test_the_loss_of_the_watches_loses_nothing(running, leader):
-    running.api.faults.silence_watches = True
-    await running.scale(0)
-    await asyncio.sleep(0.1)
-    assert await is_active(running)
-    running.api.faults.silence_watches = False
-    running.api.faults.close_watches()
-    await until(lambda: stands(running, "Suspending"))
 
 
 # -------------------------------------------------------------------------------------------------------- wake wishes
@@ -391,20 +346,6 @@ async def test_leadership_that_returns_goes_on(cluster, leader):
 
 async def has_activity(cluster: SmallCluster, wanted: bool) -> bool:
     return await is_active(cluster) is wanted
-
-
-async def test_a_round_that_is_cut_off_half_way_is_finished_by_the_next_leader(cluster, leader):
-    """The Workload is deactivated, and its status not yet written."""
-    await cluster.wants(0)
-    await cluster.submit()
-    await cluster.admit()
-    with cluster.refusing("PATCH", f"/scalableworkloads/{NAME}/status"):
-        async with leader.leads():
-            await until(lambda: has_activity(cluster, False))
-            await until(lambda: any(done.error for done in leader.rounds))
-    assert await cluster.status() == {}
-    async with replica(cluster) as successor, successor.leads():
-        await until(lambda: stands(cluster, "Suspending"))
 
 
 async def test_a_write_is_not_sent_once_the_lease_is_lost(running, leader):

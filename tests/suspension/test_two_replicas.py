@@ -147,6 +147,7 @@ async def is_asleep(cluster: SmallCluster) -> bool:
     return not await is_active(cluster)
 
 
+@pytest.mark.slow
 async def test_a_leader_that_is_killed_half_way_is_succeeded_within_its_lease(cluster, document, tmp_path):
     """It has deactivated the Workload and could not write that down."""
     outlives_its_holder_briefly(document)
@@ -180,6 +181,7 @@ async def test_a_leader_that_is_killed_half_way_is_succeeded_within_its_lease(cl
         assert await leader.ended() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more(cluster, document, tmp_path):
     outlives_its_holder_briefly(document)
     config = tmp_path / "settings.yaml"

@@ -1,10 +1,17 @@
 """The command line in this process: `idle-gpu-scaler` with some arguments, and what became of it."""
 
+import asyncio
 import io
+import json
+import logging
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
+
+import structlog
 
 from scaler.app.cli.main import main
 
@@ -15,14 +22,42 @@ class Done:
     out: str
     err: str
 
+    @property
+    def json(self) -> Any:
+        assert (self.status, self.err) in {(0, ""), (1, "")}, self
+        return json.loads(self.out)
+
 
 def command(*arguments: str) -> Done:
-    """Runs to its end. For verbs that set up logging use a process of its own: that is global and stays."""
+    """Runs to its end."""
     out, err = io.StringIO(), io.StringIO()
     status: int | str | None = 0
-    with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", ["idle-gpu-scaler", *arguments]):
+    with (
+        _logging_as_before(),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        patch.object(sys, "argv", ["idle-gpu-scaler", *arguments]),
+    ):
         try:
             main()
         except SystemExit as ended:
             status = ended.code
     return Done(status=int(status or 0), out=out.getvalue(), err=err.getvalue())
+
+
+async def command_beside(*arguments: str) -> Done:
+    """In a thread, where what it queries runs in this event loop."""
+    return await asyncio.to_thread(command, *arguments)
+
+
+@contextmanager
+def _logging_as_before() -> Iterator[None]:
+    """Verbs that compute by themselves set up logging for the whole process."""
+    root, configuration = logging.getLogger(), structlog.get_config()
+    handlers, level = [*root.handlers], root.level
+    try:
+        yield
+    finally:
+        structlog.configure(**configuration)
+        root.handlers[:] = handlers
+        root.setLevel(level)

@@ -1,15 +1,11 @@
 """`doctor` against an embedded world: what it finds, what it says, and how it ends."""
 
-import asyncio
-import json
-import os
-import sys
-from asyncio.subprocess import PIPE
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from app.cli.command import command_beside
 from rich.console import Console
 from scaler_sandbox.conditions import has
 from scaler_sandbox.config import Component, SandboxConfig
@@ -61,25 +57,18 @@ NOW = "2026-11-20T12:00:00Z"
 
 
 async def doctor(folder, *arguments):
-    """As a process of its own, because it sets up logging: its status, what it prints, and its complaints."""
     where = ("--kubeconfig", str(folder / "kubeconfig"), "--config", str(folder / "settings.yaml"))
-    ran = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "scaler", "doctor", *where, *arguments),
-        env=os.environ | {"COLUMNS": "120"},
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    out, err = await ran.communicate()
-    return ran.returncode, out.decode(), err.decode()
+    return await command_beside("doctor", *where, *arguments)
 
 
 @pytest.mark.timeout(300)
-async def test_a_cluster_is_looked_at_check_by_check(tmp_path):
+async def test_a_cluster_is_looked_at_check_by_check(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     async with a_town(tmp_path) as world:
         exporter = ("--dcgm-endpoint", world.exporter_url)
-        status, out, _ = await doctor(tmp_path, *exporter)
-        assert status == 1, "nobody looks after the check, so it must fail"
-        said = " ".join(out.split())
+        found = await doctor(tmp_path, *exporter)
+        assert found.status == 1, "no controller reconciles the check, so it must fail"
+        said = " ".join(found.out.split())
         for words in (
             "Kubernetes API ok http://127.0.0.1:",
             "fail AdmissionCheck whole-or-not-at-all NotActive: it is not Active yet",
@@ -88,15 +77,14 @@ async def test_a_cluster_is_looked_at_check_by_check(tmp_path):
             "16 GPUs are shown, nodes offer 16",
         ):
             assert words in said
-        assert all(line == line.rstrip() for line in out.splitlines())
+        assert all(line == line.rstrip() for line in found.out.splitlines())
 
         await look_after_the_check(world)
         await world.wait_for(lambda: are_active(world) and are_let_go(world), "the queues to be active")
-        status, out, err = await doctor(tmp_path, *exporter, "--json")
-        told = json.loads(out)
-        [clear] = [each for each in told["findings"] if each["severity"] != "ok"]
+        found = await doctor(tmp_path, *exporter, "--json")
+        [clear] = [each for each in found.json["findings"] if each["severity"] != "ok"]
         assert (clear["topic"], clear["check"]) == ("TLS", "TLSOff")
-        assert (status, err) == (0, "")
+        assert found.status == 0
         await hold_to_what_is_spoilt(tmp_path, world)
 
 
@@ -126,9 +114,9 @@ async def hold_to_what_is_spoilt(folder, world):
     await world.apply(all_granted_to("gpus", "scaler"))
     world.api.permissions.deny("patch", "workloads/status.kueue.x-k8s.io")
     world.api.permissions.deny("list", "clusterqueues.kueue.x-k8s.io")
-    status, out, err = await doctor(folder, "--as", "system:serviceaccount:gpus:scaler", "--json")
-    assert (status, err) == (1, "")
-    told = json.loads(out)
+    done = await doctor(folder, "--as", "system:serviceaccount:gpus:scaler", "--json")
+    assert done.status == 1
+    told = done.json
     found = {(each["severity"], each["topic"], each["check"], each["where"]) for each in told["findings"]}
     assert found >= {
         ("fail", "ScaledObjects", "Fallback", "ScaledObject vision/ana"),
@@ -152,9 +140,9 @@ async def test_an_api_that_is_away_is_a_finding_and_not_a_traceback(tmp_path):
     api.write_kubeconfig(tmp_path / "kubeconfig")
     await api.stop()
     (tmp_path / "settings.yaml").write_text("kubernetes: {timeout: 200ms}\n")
-    status, out, err = await doctor(tmp_path)
-    assert (status, err) == (1, "")
-    assert "Unreachable" in out
+    found = await doctor(tmp_path)
+    assert (found.status, found.err) == (1, "")
+    assert "Unreachable" in found.out
 
 
 def test_an_account_is_asked_about_with_the_groups_that_it_has():

@@ -1,18 +1,16 @@
 """`explain`: against a running scaler and by itself."""
 
-import asyncio
 import json
 import re
-import sys
 import time
 from email.utils import formatdate
 from urllib.parse import unquote_plus
 
 import pytest
 import yaml
-from app.cli.command import command
+from app.cli.command import command, command_beside
 from http_stub import HttpStub, Received, Reply
-from running_scaler import fetch, gpus, process, run_gang, runtime, settings_document
+from running_scaler import fetch, gpus, run_gang, runtime, settings_document
 from small_cluster import NAME, PODS, small_cluster, until
 
 EXPLANATION = {
@@ -47,11 +45,6 @@ async def cluster(tmp_path):
         yield started
 
 
-async def explain(*arguments: str):
-    """In a thread, since what it asks runs in this event loop."""
-    return await asyncio.to_thread(command, "explain", *arguments)
-
-
 async def is_decided(port: int) -> bool:
     status, _, body = await fetch(port, f"/api/v1/decisions/demo/{NAME}")
     return status == 200 and json.loads(body)["triggers"][0]["reason"] == "GPUsBusy"
@@ -64,9 +57,9 @@ async def test_a_running_scaler_is_asked(cluster):
     ):
         await until(lambda: is_decided(running.http_port))
         server = f"http://127.0.0.1:{running.http_port}"
-        told = await explain(f"demo/{NAME}", "--server", server)
-        as_json = await explain(f"demo/{NAME}", "--server", f"{server}/", "--json")
-        nobody = await explain("demo/nobody", "--server", server)
+        told = await command_beside("explain", f"demo/{NAME}", "--server", server)
+        as_json = await command_beside("explain", f"demo/{NAME}", "--server", f"{server}/", "--json")
+        nobody = await command_beside("explain", "demo/nobody", "--server", server)
     assert told.status == 0
     words = " ".join(told.out.split())
     for text in (
@@ -80,7 +73,7 @@ async def test_a_running_scaler_is_asked(cluster):
         "gr_engine_active",
     ):
         assert text in words
-    assert json.loads(as_json.out)["triggers"][0]["reason"] == "GPUsBusy"
+    assert as_json.json["triggers"][0]["reason"] == "GPUsBusy"
     assert nobody.status == 2
     assert nobody.out == ""
     assert "error: ScaledObject demo/nobody is not on the board" in nobody.err
@@ -107,20 +100,15 @@ async def test_without_a_running_scaler_it_evaluates_by_itself(cluster, tmp_path
     with HttpStub(prometheus) as stub:
         document = settings_document(cluster.kubeconfig, "") | {"prometheus": {"url": stub.url}, "dcgm": {}}
         config.write_text(yaml.safe_dump(document))
-        arguments = ["explain", f"demo/{NAME}", "--local", "--config", str(config)]
         before = await cluster.scalable()
-        told = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "scaler", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        out, err = await told.communicate()
-        assert (told.returncode, err.decode()) == (0, "")
-        assert "active  GPUsBusy" in out.decode()
+        told = await command_beside("explain", f"demo/{NAME}", "--local", "--config", str(config))
+        assert (told.status, told.err) == (0, "")
+        assert "active  GPUsBusy" in told.out
         assert await cluster.scalable() == before
         assert await leases(cluster) == []
-        async with process(["explain", "demo/nobody", "--local", "--config", str(config)]) as nobody:
-            assert await nobody.ended() == 2
-        [said] = nobody.log
-        assert "ScaledObject demo/nobody: there is no such ScaledObject with an external trigger" in said
+        nobody = await command_beside("explain", "demo/nobody", "--local", "--config", str(config))
+    assert nobody.status == 2
+    assert "ScaledObject demo/nobody: there is no such ScaledObject with an external trigger" in nobody.err
 
 
 async def leases(cluster):

@@ -1,7 +1,6 @@
 """`pending` and `explain` of gangs that have quota and wait at our AdmissionCheck: against a running scaler in an
 embedded world whose autoscaler takes its time, and on any terminal."""
 
-import asyncio
 import json
 import re
 from contextlib import asynccontextmanager
@@ -9,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from app.cli.command import command
+from app.cli.command import command_beside
 from rich.console import Console
 from running_scaler import fetch, runtime, settings_document
 from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
@@ -127,11 +126,6 @@ def is_true(world, name, kind):
     return has(world.workload_of(JOB, "team", name) or {}, kind)
 
 
-async def ask(*arguments):
-    """In a thread, since what it asks runs in this event loop."""
-    return await asyncio.to_thread(command, *arguments)
-
-
 async def test_gangs_at_the_gate_are_shown_with_their_checks_requests_and_times(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     async with town(tmp_path) as world:
@@ -173,7 +167,7 @@ async def is_told(port):
 
 
 async def hold_to_pending(server):
-    told = json.loads((await ask("pending", "--json", "--server", server)).out)
+    told = (await command_beside("pending", "--json", "--server", server)).json
     gangs = {gang["job"]: gang for gang in told["gangs"]}
     assert gangs.keys() == {"Job/gang", "Job/unlucky"}
     [coming], [lacking] = gangs["Job/gang"]["gates"], gangs["Job/unlucky"]["gates"]
@@ -181,7 +175,7 @@ async def hold_to_pending(server):
     assert coming["provisioning"]["eta"] is not None
     assert (lacking["reason"], lacking["provisioning"]["state"]) == ("NodesLacking", "BackOff")
     assert lacking["provisioning"]["nextAttemptAt"] is not None
-    shown = " ".join((await ask("pending", "--queue", "queued", "--server", server)).out.split())
+    shown = " ".join((await command_beside("pending", "--queue", "queued", "--server", server)).out.split())
     for words in (
         r"because WaitingForAdmissionChecks quota of queued is reserved since \S+; check queued-gate is Pending: Nodes",
         r"check queued-gate Pending since \S+, by ReclaimPolicy queued-policy PodSet main: 2 of 2 pods do not fit",
@@ -195,18 +189,18 @@ async def hold_to_pending(server):
 
 async def hold_to_explain(server):
     """By the ScaledObject and by the job, and of one that was let go."""
-    decided = await ask("explain", "team/gang", "--server", server)
+    decided = await command_beside("explain", "team/gang", "--server", server)
     assert "team/gang scales ScalableWorkload gang" in " ".join(decided.out.split())
-    unlucky = await ask("explain", "team/Job/unlucky", "--server", server)
+    unlucky = await command_beside("explain", "team/Job/unlucky", "--server", server)
     for told, words in ((decided, "expected at"), (unlucky, "next attempt at")):
         assert (told.status, told.err) == (0, "")
         assert words in told.out
-    train = json.loads((await ask("explain", "team/train", "--json", "--server", server)).out)
+    train = (await command_beside("explain", "team/train", "--json", "--server", server)).json
     assert train["scaledObject"] is None
     admission = train["admission"]
     assert (admission["job"], admission["state"], admission["gang"]) == ("Job/train", "Admitted", None)
     assert [(each["check"], each["state"]) for each in admission["gates"]] == [("queued-gate", "Ready")]
-    assert "Job/train  Admitted since" in (await ask("explain", "team/train", "--server", server)).out
+    assert "Job/train  Admitted since" in (await command_beside("explain", "team/train", "--server", server)).out
 
 
 # ------------------------------------------------------------------------------------------------------------ rendering

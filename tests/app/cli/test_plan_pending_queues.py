@@ -1,16 +1,14 @@
 """`plan`, `pending` and `queues`: against a running scaler in an embedded world, by themselves, and on any terminal."""
 
-import asyncio
 import json
 import re
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import yaml
-from app.cli.command import command
+from app.cli.command import command, command_beside
 from http_stub import HttpStub, Reply
 from quota_builders import cluster_queue, cohort, holding, pod_set, quota, workload
 from reclaim_builders import nodes_with
@@ -117,11 +115,6 @@ def is_admitted(workload):
     return any(each["type"] == "Admitted" and each["status"] == "True" for each in conditions)
 
 
-async def ask(*arguments):
-    """In a thread, since what it asks runs in this event loop."""
-    return await asyncio.to_thread(command, *arguments)
-
-
 async def test_a_running_scaler_is_asked_and_this_process_can_look_for_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     async with two_teams(tmp_path) as world:
@@ -142,7 +135,7 @@ async def test_a_running_scaler_is_asked_and_this_process_can_look_for_itself(tm
 
 
 async def hold_to_the_running_scaler(server):
-    told = await ask("plan", "vision/gang", "--server", server)
+    told = await command_beside("plan", "vision/gang", "--server", server)
     assert (told.status, told.err) == (0, "")
     said = " ".join(told.out.split())
     for words in (
@@ -156,24 +149,24 @@ async def hold_to_the_running_scaler(server):
     assert re.search(r"a100 nvidia.com/gpu +2 +2 +4 +4 +0\n", told.out)
     assert re.search(r"NODE  PODS  OF\n +n1 +1 +main", told.out)
 
-    as_json = json.loads((await ask("plan", "vision/Job/gang", "--json", "--server", f"{server}/")).out)
+    as_json = (await command_beside("plan", "vision/Job/gang", "--json", "--server", f"{server}/")).json
     assert as_json["gang"]["job"] == "Job/gang"
     assert as_json["plan"]["gpus"] == 2
 
-    if_all = json.loads((await ask("plan", "vision/gang", "--what-if-idle", "--json", "--server", server)).out)
-    if_one = await ask("plan", "vision/gang", "--what-if-idle", "speech/train", "--server", server)
+    if_all = (await command_beside("plan", "vision/gang", "--what-if-idle", "--json", "--server", server)).json
+    if_one = await command_beside("plan", "vision/gang", "--what-if-idle", "speech/train", "--server", server)
     assert {each["name"] for each in if_all["candidates"]} == {"vision/notebook", "vision/sweep", "speech/train"}
     assert [each["name"] for each in if_all["candidates"] if each["isAssumed"]] == ["speech/train"]
     assert "assumed idle  speech/train" in if_one.out
 
-    waiting = json.loads((await ask("pending", "--json", "--server", server)).out)
+    waiting = (await command_beside("pending", "--json", "--server", server)).json
     [gang] = waiting["gangs"]
     assert (gang["reason"], gang["position"], gang["gpus"]) == ("WaitingForQuota", 1, 4)
     assert gang["reclaim"]["outcome"] == "Planned"
-    elsewhere = await ask("pending", "--namespace", "speech", "--queue", "gpus", "--server", server)
+    elsewhere = await command_beside("pending", "--namespace", "speech", "--queue", "gpus", "--server", server)
     assert elsewhere.out == "No pending Workload requests GPUs.\n"
 
-    shown = await ask("queues", "--server", server)
+    shown = await command_beside("queues", "--server", server)
     table = {row[1]: row for line in shown.out.splitlines() if len(row := line.split()) > 8}
     #                                     nominal used idle reclaimable available borrowed pending
     assert table["vision"][2:] == ["a100", "4", "4", "4", "4", "2", "0", "4"]
@@ -188,7 +181,7 @@ async def hold_to_the_running_scaler(server):
         (["pending", "--namespace", "typo"], "there is no namespace typo"),
         (["explain", "vision/nobody"], "there is no Workload vision/nobody, nor one of a job of that name"),
     ):
-        refused = await ask(*arguments, "--server", server)
+        refused = await command_beside(*arguments, "--server", server)
         assert (refused.status, refused.out) == (2, "")
         assert problem in refused.err
     status, _, body = await fetch(int(server.rpartition(":")[2]), "/api/v1/queues?allResources=maybe")
@@ -201,12 +194,11 @@ async def hold_to_this_process_alone(world, folder, document):
     config.write_text(yaml.safe_dump(document))
     bare.write_text(yaml.safe_dump({name: section for name, section in document.items() if name != "dcgm"}))
     before = world.all(SCALABLE_WORKLOAD), world.all(WORKLOAD)
-    plan, if_all, queues = await asyncio.gather(
-        look(["plan", "vision/gang", "--json"], "--config", str(config)),
-        # Neither of these needs to know who is idle, and so no metrics source.
-        look(["plan", "vision/gang", "--what-if-idle", "--json"], "--config", str(bare)),
-        look(["queues", "--json"], "--config", str(bare)),
-    )
+    by_itself = ("--json", "--local", "--config")
+    plan = (await command_beside("plan", "vision/gang", *by_itself, str(config))).json
+    # Neither of these needs to know who is idle, and so no metrics source.
+    if_all = (await command_beside("plan", "vision/gang", "--what-if-idle", *by_itself, str(bare))).json
+    queues = (await command_beside("queues", *by_itself, str(bare))).json
     assert plan["refusal"]["reason"] == "NotEnoughIdle"
     assert {each["name"] for each in plan["holders"]} == {"vision/notebook", "vision/sweep", "speech/train"}
     assert [each["isAssumed"] for each in if_all["candidates"]] == [True, True, True]
@@ -217,22 +209,6 @@ async def hold_to_this_process_alone(world, folder, document):
     assert (world.all(SCALABLE_WORKLOAD), world.all(WORKLOAD)) == before
 
 
-async def look(verb, *arguments):
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "scaler",
-        *verb,
-        "--local",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    assert (process.returncode, err.decode()) == (0, "")
-    return json.loads(out)
-
-
 async def test_where_quota_cannot_be_seen_it_says_why(tmp_path):
     async with small_cluster(tmp_path) as cluster, gpus() as (_, exporter):
         document = settings_document(
@@ -240,7 +216,7 @@ async def test_where_quota_cannot_be_seen_it_says_why(tmp_path):
         )
         async with runtime(document) as running:
             for verb in (["queues"], ["pending"], ["plan", "demo/gang"]):
-                told = await ask(*verb, "--server", f"http://127.0.0.1:{running.http_port}")
+                told = await command_beside(*verb, "--server", f"http://127.0.0.1:{running.http_port}")
                 assert told.status == 2
                 assert "quota is not known: only namespace demo is watched" in told.err
             status, *_ = await fetch(running.http_port, "/api/v1/pending")
