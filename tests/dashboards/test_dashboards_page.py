@@ -22,7 +22,9 @@ def table(heading: str) -> list[list[str]]:
 
 
 def test_it_has_all_dashboards_and_their_variables() -> None:
-    assert sorted(row[0].strip("*") for row in table("Which dashboard answers what")) == sorted(each["title"] for each in BOARDS)
+    assert sorted(row[0].strip("*") for row in table("Which dashboard answers what")) == sorted(
+        each["title"] for each in BOARDS
+    )
     found: dict[str, set[str]] = {}
     for board in BOARDS:
         for variable in board["templating"]["list"]:
