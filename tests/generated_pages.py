@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from marked_page import MarkedPage
 
 from scaler.app.cli.main import app
-from scaler.reporting.doctor import permissions
+from scaler.reporting.doctor.permissions import REQUIRED_RULES, RequiredRule
 
 ROOT = Path(__file__).parent.parent
 VERBS = ("", "run", "explain", "plan", "pending", "queues", "doctor", "version", "demo")
@@ -50,10 +50,23 @@ def help_of_all() -> str:
     return "\n".join(blocks)
 
 
+def permission_table() -> str:
+    rows = [f"| {', '.join(rule.verbs)} | {objects_of(rule)} | {rule.part} |" for rule in REQUIRED_RULES]
+    return "\n".join(["| its account needs to | | for |", "|---|---|---|", *rows, ""])
+
+
+def objects_of(rule: RequiredRule) -> str:
+    names = [str(each) for each in rule.on]
+    if rule.on_targets:
+        slash = f"`/{rule.subresource_of_targets}` of " if rule.subresource_of_targets else ""
+        names.append(f"{slash}the kinds that are scaled (deployments.apps, …)")
+    return ", ".join(names) + (" in the Lease's namespace" if rule.in_lease_namespace else "")
+
+
 PAGES = (
     MarkedPage(path=ROOT / "README.md", sections={"map": map_of_rooms}),
     MarkedPage(path=ROOT / "docs" / "command-line.md", sections={"help": help_of_all}),
-    MarkedPage(path=ROOT / "docs" / "install.md", sections={"permissions": permissions.table}),
+    MarkedPage(path=ROOT / "docs" / "install.md", sections={"permissions": permission_table}),
 )
 
 

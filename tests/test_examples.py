@@ -18,13 +18,14 @@ from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import Applier, objects_in
 
 from scaler.app.packaged import crds, packaged
-from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, Service
-from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
+from scaler.kube.objects.keda import Service
+from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
-from scaler.reporting.doctor.facts import ClusterObjects, DoctorInputs, DoctorSettings, diagnose
-from scaler.reporting.doctor.findings import Listing, Severity, Topic
+from scaler.reporting.doctor.diagnosis import diagnose
+from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, Listing
+from scaler.reporting.doctor.findings import Severity, Topic
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("SCALER_SHARED_DATA", ROOT.parent / "shared" / "data"))
@@ -156,33 +157,25 @@ def as_they_stand_in_a_cluster(flow: str) -> DoctorInputs:
     found = objects_of(*(each for each in EXAMPLES if each.parts[0] == flow))
     active = {"conditions": [{"type": "Active", "status": "True"}]}
 
-    def of(kind: type[Any], *more: Json) -> Listing[Any]:
-        named = [each for each in found if each["kind"] == kind.__name__.removesuffix("Settings")]
-        status = {"status": active} if kind is AdmissionCheck else {}
-        return Listing(items=[msgspec.convert(each | status, kind) for each in (*named, *more)])
-
-    service = {
-        "metadata": {"namespace": "idle-gpu-scaler", "name": "idle-gpu-scaler"},
-        "spec": {"clusterIP": "None", "ports": [{"port": 9090}]},
+    more: dict[type, list[Json]] = {
+        Workload: [workload_of(each) for each in found if "kueue.x-k8s.io/queue-name" in labels_of(each)],
+        Service: [
+            {
+                "metadata": {"namespace": "idle-gpu-scaler", "name": "idle-gpu-scaler"},
+                "spec": {"clusterIP": "None", "ports": [{"port": 9090}]},
+            }
+        ],
     }
+
+    def of(kind: type[Any], resource: Resource) -> Listing[Any]:
+        named = [each for each in found if each["kind"] == resource.kind]
+        status = {"status": active} if kind is AdmissionCheck else {}
+        return Listing(items=[msgspec.convert(each | status, kind) for each in (*named, *more.get(kind, ()))])
+
     return DoctorInputs(
         version="v1.36.0",
         served={"autoscaling.x-k8s.io": {"v1": {"ProvisioningRequest"}}},
-        objects=ClusterObjects(
-            checks=of(AdmissionCheck),
-            policies=of(ReclaimPolicy),
-            cluster_queues=of(ClusterQueue),
-            cohorts=of(Cohort),
-            local_queues=of(LocalQueue),
-            flavors=of(ResourceFlavor),
-            workloads=of(
-                Workload, *(workload_of(each) for each in found if "kueue.x-k8s.io/queue-name" in labels_of(each))
-            ),
-            scaled_objects=of(ScaledObject),
-            scalable_workloads=of(ScalableWorkload),
-            services=of(Service, service),
-        ),
-        wanted=DoctorSettings(),
+        listings={kind: of(kind, resource) for kind, (resource, _) in TYPES_READ.items()},
     )
 
 

@@ -22,11 +22,14 @@ from small_cluster import until
 
 from scaler.app.packaged import crds
 from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.kueue_queues import ClusterQueue
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, Resource
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser
-from scaler.reporting.doctor.facts import DoctorSettings, diagnose
-from scaler.reporting.doctor.findings import Topic, Unread, items_of
+from scaler.reporting.doctor.diagnosis import diagnose
+from scaler.reporting.doctor.facts import DoctorSettings
+from scaler.reporting.doctor.findings import Topic, Unread
 
 LISTED = ["team-a", "team-b", "late"]
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAMESPACE}"
@@ -202,8 +205,8 @@ async def diagnosed(world: Sandbox, folder: Path) -> set[tuple[str, str, str]]:
             lease_name="idle-gpu-scaler",
         )
         facts = await surveyor.take(wanted, Unread("there is none"), ReviewedUser(user=ACCOUNT), now)
-    assert [each.metadata.key for each in items_of(facts.objects.scaled_objects)] == [("team-a", "train")]
-    assert not items_of(facts.objects.cluster_queues)
+    assert [each.metadata.key for each in facts.of(ScaledObject)] == [("team-a", "train")]
+    assert not facts.of(ClusterQueue)
     found = [each for each in diagnose(facts, now) if each.topic is Topic.PERMISSIONS]
     assert not [each.what for each in found if each.severity == "fail" and "team-" in each.what]
     return {(str(each.severity), each.check, each.where) for each in found}

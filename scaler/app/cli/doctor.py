@@ -24,10 +24,10 @@ from scaler.kube.transport import KubeTransport
 from scaler.reclaim.config import Unprotected
 from scaler.reporting import logs
 from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser, Telemetry
-from scaler.reporting.doctor.facts import DoctorSettings, diagnose
+from scaler.reporting.doctor.diagnosis import diagnose
+from scaler.reporting.doctor.facts import DoctorSettings
 from scaler.reporting.doctor.findings import Finding, Severity, Unread, counts
-from scaler.reporting.doctor.tls_check import check_calls, parse_connect_to
-from scaler.reporting.doctor.tls_findings import tls_findings
+from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
 from scaler.reporting.doctor.trigger_authentication import TriggerAuthenticationReader
 from scaler.reporting.metrics import Metrics
 
@@ -64,7 +64,7 @@ async def _examine(settings: Settings, subject: ReviewedUser, connect_to: tuple[
         )
         now = datetime.now(UTC)
         facts = await reader.take(_wanted(settings), telemetry, subject, now)
-        triggers = await TriggerAuthenticationReader(transport).take(facts.objects.scaling(facts.wanted).ours())
+        triggers = await TriggerAuthenticationReader(transport).take(facts.own_triggers())
         results = await check_calls(triggers, connect_to, now)
         return [*diagnose(facts, now), *tls_findings(triggers, results, now)]
 

@@ -21,7 +21,7 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
-from scaler.reporting.doctor.findings import Finding, Severity, Topic, Unread
+from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 
 Served = Mapping[str, Mapping[str, Set[str]]]
 """Kinds by version by API group, as discovery lists them."""
@@ -91,54 +91,29 @@ REQUIRED_KINDS: Sequence[RequiredKind] = (
 
 def kind_findings(version: str | Unread, served: Served | Unread) -> Iterator[Finding]:
     """What there is to say about the API and its kinds."""
-    if isinstance(version, Unread):
-        yield Finding(severity=Severity.FAIL, topic=Topic.API, check="Unreachable", what=version.reason)
-    else:
-        yield Finding(severity=Severity.OK, topic=Topic.API, check="Reachable", what=version)
+    api = Subject(Topic.API)
+    yield api.fail("Unreachable", version.reason) if isinstance(version, Unread) else api.ok("Reachable", version)
     if isinstance(served, Unread):
-        yield Finding(severity=Severity.FAIL, topic=Topic.KINDS, check="NotRead", what=served.reason)
+        yield Subject(Topic.KINDS).fail("NotRead", served.reason)
         return
     yield from (_kind(wanted, served) for wanted in REQUIRED_KINDS)
 
 
 def _kind(wanted: RequiredKind, served: Served) -> Finding:
-    versions = versions_of(wanted.group, wanted.kind, served)
+    about, group = Subject(Topic.KINDS, wanted.kind), wanted.group
+    versions = [version for version, kinds in served.get(group, {}).items() if wanted.kind in kinds]
     spoken = [each.version for each in wanted.resources if each.version in versions]
     if spoken:
-        return Finding(
-            severity=Severity.OK,
-            topic=Topic.KINDS,
-            check="Served",
-            where=wanted.kind,
-            what=f"{wanted.group}/{spoken[0]}" + _others([each for each in versions if each != spoken[0]]),
-        )
+        others = ", ".join(each for each in versions if each != spoken[0])
+        return about.ok("Served", f"{group}/{spoken[0]}{f', also served: {others}' if others else ''}")
     if versions:
         needed = " or ".join(each.version for each in wanted.resources)
-        return Finding(
-            severity=Severity.FAIL,
-            topic=Topic.KINDS,
-            check="VersionNotServed",
-            where=wanted.kind,
-            what=f"served as {wanted.group}/{', '.join(versions)} only, and {needed} is needed: {wanted.without}",
-            do=f"upgrade to a release that serves {wanted.group}/{wanted.resources[0].version}",
+        return about.fail(
+            "VersionNotServed",
+            f"served as {group}/{', '.join(versions)} only, and {needed} is needed: {wanted.without}",
+            f"upgrade to a release that serves {group}/{wanted.resources[0].version}",
         )
-    return Finding(
-        severity=wanted.severity,
-        topic=Topic.KINDS,
-        check="NotServed",
-        where=wanted.kind,
-        what=f"not served: {wanted.without}",
-        do=wanted.do,
-    )
-
-
-def _others(versions: Sequence[str]) -> str:
-    return f", also served: {', '.join(versions)}" if versions else ""
-
-
-def versions_of(group: str, kind: str, served: Served) -> list[str]:
-    """The versions in which the kind is served."""
-    return [version for version, kinds in served.get(group, {}).items() if kind in kinds]
+    return about.finding(wanted.severity, "NotServed", f"not served: {wanted.without}", wanted.do)
 
 
 def is_served(resource: Resource, served: Served | Unread) -> bool:

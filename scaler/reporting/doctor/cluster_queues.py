@@ -21,80 +21,72 @@ ours holds: so ours never comes first in asking for nodes beside it.
 Pure: objects in, findings out.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from itertools import combinations, permutations
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from scaler.admission.policy import CheckPolicy
 from scaler.admission.workload import is_ours
+from scaler.decision.workloads import group_of, owner_key
+from scaler.errors import MetadataError
+from scaler.idleness.policy import Reclaim
 from scaler.kube.objects.core import condition
-from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
+from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.model import MULTIKUEUE, PROVISIONING
-from scaler.reporting.doctor.admission_checks import CheckObjects, flavors_of
-from scaler.reporting.doctor.findings import Finding, Severity, Topic
+from scaler.reporting.doctor.admission_checks import flavors_of, policy_of
+from scaler.reporting.doctor.facts import DoctorInputs
+from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic
+from scaler.reporting.doctor.scaled_objects import has_scalable_workload
 
-_BEST_EFFORT = "BestEffortFIFO"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueObjects:
-    """The objects, as far as ClusterQueues depend on them."""
-
-    gates: CheckObjects
-    cohorts: Sequence[Cohort] = ()
-    scaled: Mapping[str, int] = field(default_factory=dict)
-    """By ClusterQueue, how many workloads there may be suspended."""
-    reclaimed: Mapping[str, int] = field(default_factory=dict)
-    """How many of these only a plan may take (`reclaim: OnPressure`)."""
-    refuses_unprotected: bool = False
-    """Whether the settings refuse plans whose freed quota others may take."""
+_Checks: TypeAlias = Sequence[tuple[AdmissionCheck, frozenset[str]]]
+"""The checks that a queue names and that exist, each with the flavors for which it does."""
 
 
-def queue_findings(quota: QueueObjects) -> Iterator[Finding]:
+_Scaled: TypeAlias = Sequence[bool]
+"""The workloads that may be suspended in queues that share quota, each with whether only a plan may take it."""
+
+
+def queue_findings(facts: DoctorInputs) -> Iterator[Finding]:
     """What there is to say about ClusterQueues."""
-    for queue in sorted(quota.gates.cluster_queues, key=lambda each: each.metadata.name):
-        found = [*_of_queue(queue, quota)]
+    scaled = _scaled_by_root(facts)
+    for queue in sorted(facts.of(ClusterQueue), key=lambda each: each.metadata.name):
+        about = Subject(Topic.QUEUES, f"ClusterQueue {queue.metadata.name}")
+        found = [*_of_queue(about, queue, scaled.get(_root(queue, facts), ()), facts)]
         yield from found
         if all(each.severity is Severity.OK for each in found):
-            yield _fine(queue, quota.gates)
+            yield _fine(about, queue, facts)
 
 
-def _of_queue(queue: ClusterQueue, quota: QueueObjects) -> Iterator[Finding]:
-    finding = partial(Finding, topic=Topic.QUEUES, where=f"ClusterQueue {queue.metadata.name}")
-    yield from _of_activity(finding, queue)
-    yield from _of_checks(finding, queue, quota.gates)
-    yield from _of_topology(finding, queue, quota)
-    yield from _of_freed_quota(finding, queue, quota)
+def _of_queue(about: Subject, queue: ClusterQueue, scaled: _Scaled, facts: DoctorInputs) -> Iterator[Finding]:
+    checks = _checks_of(queue, facts)
+    yield from _of_activity(about, queue)
+    yield from _of_checks(about, queue, checks, facts)
+    if scaled or any(is_ours(check) for check, _ in checks):
+        yield from _of_topology(about, queue, checks, facts)
+    yield from _of_freed_quota(about, queue, checks, scaled, facts)
 
 
-def _fine(queue: ClusterQueue, gates: CheckObjects) -> Finding:
-    ours = [check.metadata.name for check, _ in _checks_of(queue, gates) if is_ours(check)]
+def _fine(about: Subject, queue: ClusterQueue, facts: DoctorInputs) -> Finding:
+    ours = [check.metadata.name for check, _ in _checks_of(queue, facts) if is_ours(check)]
     guard = f"guarded by {', '.join(ours)}" if ours else "has no check of ours, and no workload that is scaled"
-    if not ours and _unknown(queue, gates):
+    if not ours and _may_have_more_checks(queue, facts):
         guard = "its checks could not be read"
-    return Finding(
-        severity=Severity.OK,
-        topic=Topic.QUEUES,
-        check="Fine",
-        where=f"ClusterQueue {queue.metadata.name}",
-        what=f"{queue.spec.queueing_strategy}, {guard}",
-    )
+    return about.ok("Fine", f"{queue.spec.queueing_strategy}, {guard}")
 
 
-def _of_activity(finding: "partial[Finding]", queue: ClusterQueue) -> Iterator[Finding]:
+def _of_activity(about: Subject, queue: ClusterQueue) -> Iterator[Finding]:
     active = condition(queue.status.conditions, "Active")
     if active is None or active.status == "True":
         return
-    is_wanted = queue.spec.stop_policy != "None"
-    yield finding(
-        severity=Severity.WARN if is_wanted else Severity.FAIL,
-        check="Inactive",
-        what=f"it admits nothing: {active.reason}: {active.message}",
-        do="set spec.stopPolicy to None when it is to admit again" if is_wanted else "correct what Kueue says",
-    )
+    what = f"it admits nothing: {active.reason}: {active.message}"
+    if queue.spec.stop_policy != "None":
+        yield about.warn("Inactive", what, "set spec.stopPolicy to None when it is to admit again")
+    else:
+        yield about.fail("Inactive", what, "correct what Kueue says")
 
 
 # ------------------------------------------------------------------------------------------------- checks, in pairs
@@ -117,10 +109,6 @@ class _Says(NamedTuple):
     do: str = ""
 
 
-def _pair(one: CheckKind, other: CheckKind) -> frozenset[CheckKind]:
-    return frozenset({one, other})
-
-
 _TWO_ASK = _Says(
     Severity.FAIL,
     "TwoAskForNodes",
@@ -134,13 +122,13 @@ _DISPATCHED = _Says(
     "MultiKueue dispatches a gang once ours is Ready, which waits for pods of this cluster to end",
 )
 _TOGETHER: Mapping[frozenset[CheckKind], _Says] = {
-    _pair(CheckKind.PODS, CheckKind.KUEUE): _Says(
+    frozenset({CheckKind.PODS, CheckKind.KUEUE}): _Says(
         Severity.OK,
         "PreGate",
         "Kueue asks for nodes as soon as quota is reserved, while ours waits for victims' pods to end; the gang starts "
         "when both are Ready",
     ),
-    _pair(CheckKind.ROOM, CheckKind.KUEUE): _Says(
+    frozenset({CheckKind.ROOM, CheckKind.KUEUE}): _Says(
         Severity.WARN,
         "NodesBeforeReuse",
         "Kueue asks for nodes as soon as quota is reserved, so that idle GPUs that ours would hand over are too late; "
@@ -148,18 +136,18 @@ _TOGETHER: Mapping[frozenset[CheckKind], _Says] = {
         "let ours ask for nodes (spec.provisioning of its ReclaimPolicy) in place of Kueue's check, or let it wait for "
         "pods only (requireFit: false, reuse.enabled: false)",
     ),
-    _pair(CheckKind.NODES, CheckKind.KUEUE): _TWO_ASK,
-    _pair(CheckKind.NODES, CheckKind.NODES): _TWO_ASK,
-    _pair(CheckKind.PODS, CheckKind.MULTIKUEUE): _DISPATCHED,
-    _pair(CheckKind.ROOM, CheckKind.MULTIKUEUE): _DISPATCHED,
-    _pair(CheckKind.NODES, CheckKind.MULTIKUEUE): _DISPATCHED,
-    _pair(CheckKind.KUEUE, CheckKind.MULTIKUEUE): _Says(
+    frozenset({CheckKind.NODES, CheckKind.KUEUE}): _TWO_ASK,
+    frozenset({CheckKind.NODES}): _TWO_ASK,
+    frozenset({CheckKind.PODS, CheckKind.MULTIKUEUE}): _DISPATCHED,
+    frozenset({CheckKind.ROOM, CheckKind.MULTIKUEUE}): _DISPATCHED,
+    frozenset({CheckKind.NODES, CheckKind.MULTIKUEUE}): _DISPATCHED,
+    frozenset({CheckKind.KUEUE, CheckKind.MULTIKUEUE}): _Says(
         Severity.FAIL,
         "MultiKueueWithProvisioning",
         "Kueue takes a ClusterQueue with both out of service",
         "put Kueue's provisioning check into the ClusterQueues of the worker clusters",
     ),
-    _pair(CheckKind.MULTIKUEUE, CheckKind.MULTIKUEUE): _Says(
+    frozenset({CheckKind.MULTIKUEUE}): _Says(
         Severity.FAIL,
         "MultiKueueTwice",
         "Kueue takes a ClusterQueue with two of them out of service",
@@ -169,26 +157,23 @@ _TOGETHER: Mapping[frozenset[CheckKind], _Says] = {
 """What two checks do to each other; pairs that are not here do nothing."""
 
 
-def _of_checks(finding: "partial[Finding]", queue: ClusterQueue, gates: CheckObjects) -> Iterator[Finding]:
-    found = _checks_of(queue, gates)
-    for missing in _missing(queue, gates):
-        yield finding(
-            severity=Severity.FAIL,
-            check="CheckNotFound",
-            what=f"there is no AdmissionCheck {missing}; Kueue admits nothing in this queue",
-            do="create it, or remove it from spec.admissionChecksStrategy",
+def _of_checks(about: Subject, queue: ClusterQueue, checks: _Checks, facts: DoctorInputs) -> Iterator[Finding]:
+    for missing in _unlisted(queue, facts) if facts.has_all(AdmissionCheck) else ():
+        yield about.fail(
+            "CheckNotFound",
+            f"there is no AdmissionCheck {missing}; Kueue admits nothing in this queue",
+            "create it, or remove it from spec.admissionChecksStrategy",
         )
-    for (one, for_one), (other, for_other) in combinations(found, 2):
-        kinds = [kind for each in (one, other) if (kind := kind_of(each, gates))]
+    for (one, for_one), (other, for_other) in combinations(checks, 2):
+        kinds = [kind for each in (one, other) if (kind := _kind_of(each, facts))]
         says = _TOGETHER.get(frozenset(kinds)) if len(kinds) == 2 else None
         if says and (CheckKind.MULTIKUEUE in kinds or _meet(for_one, for_other, queue)):
             names = f"{one.metadata.name} and {other.metadata.name}"
-            yield finding(severity=says.severity, check=says.check, what=f"{names}: {says.what}", do=says.do)
+            yield about.finding(says.severity, says.check, f"{names}: {says.what}", says.do)
 
 
-def _checks_of(queue: ClusterQueue, gates: CheckObjects) -> list[tuple[AdmissionCheck, frozenset[str]]]:
-    """The checks that the queue names and that there are, each with the flavors for which it does."""
-    by_name = {check.metadata.name: check for check in gates.checks}
+def _checks_of(queue: ClusterQueue, facts: DoctorInputs) -> _Checks:
+    by_name = {check.metadata.name: check for check in facts.of(AdmissionCheck)}
     return [
         (by_name[rule.name], frozenset(rule.on_flavors) or flavors_of(queue))
         for rule in queue.spec.admission_checks_strategy.admission_checks
@@ -203,31 +188,23 @@ def _meet(for_one: Set[str], for_other: Set[str], queue: ClusterQueue) -> bool:
     return bool(for_one & for_other) or in_two_groups
 
 
-def _missing(queue: ClusterQueue, gates: CheckObjects) -> list[str]:
-    """Names of checks that there are not."""
-    return [] if AdmissionCheck in gates.unsure else _unseen(queue, gates)
-
-
-def _unknown(queue: ClusterQueue, gates: CheckObjects) -> list[str]:
-    """Names of checks that there may be, and that may be ours."""
-    return _unseen(queue, gates) if AdmissionCheck in gates.unsure else []
-
-
-def _unseen(queue: ClusterQueue, gates: CheckObjects) -> list[str]:
-    known = {check.metadata.name for check in gates.checks}
+def _unlisted(queue: ClusterQueue, facts: DoctorInputs) -> list[str]:
+    """Names of checks that are not among those that were read."""
+    known = {check.metadata.name for check in facts.of(AdmissionCheck)}
     return [rule.name for rule in queue.spec.admission_checks_strategy.admission_checks if rule.name not in known]
 
 
-def kind_of(check: AdmissionCheck, gates: CheckObjects) -> CheckKind | None:
+def _may_have_more_checks(queue: ClusterQueue, facts: DoctorInputs) -> bool:
+    """Whether it names checks that could not be read, and that may be ours."""
+    return not facts.has_all(AdmissionCheck) and bool(_unlisted(queue, facts))
+
+
+def _kind_of(check: AdmissionCheck, facts: DoctorInputs) -> CheckKind | None:
     """What the check does; None of those of other controllers, and of ours whose policy cannot be followed."""
-    match check.spec.controller_name:
-        case str(name) if name == PROVISIONING:
-            return CheckKind.KUEUE
-        case str(name) if name == MULTIKUEUE:
-            return CheckKind.MULTIKUEUE
-    policy = gates.policy_of(check) if is_ours(check) else None
-    if not isinstance(policy, CheckPolicy):
-        return None
+    known = {PROVISIONING: CheckKind.KUEUE, MULTIKUEUE: CheckKind.MULTIKUEUE}.get(check.spec.controller_name)
+    policy = policy_of(check, facts) if is_ours(check) else None
+    if known is not None or not isinstance(policy, CheckPolicy):
+        return known
     if policy.provisioning:
         return CheckKind.NODES
     return CheckKind.ROOM if policy.require_fit else CheckKind.PODS
@@ -236,73 +213,98 @@ def kind_of(check: AdmissionCheck, gates: CheckObjects) -> CheckKind | None:
 # --------------------------------------------------------------------------------------------- what is freed, and where
 
 
-def _of_topology(finding: "partial[Finding]", queue: ClusterQueue, quota: QueueObjects) -> Iterator[Finding]:
-    checks = _checks_of(queue, quota.gates)
-    if not any(is_ours(check) for check, _ in checks) and not _in_tree(queue, quota, quota.scaled):
-        return
-    flavors = {each.metadata.name for each in quota.gates.flavors if each.spec.topology_name} & flavors_of(queue)
+def _of_topology(about: Subject, queue: ClusterQueue, checks: _Checks, facts: DoctorInputs) -> Iterator[Finding]:
+    flavors = {each.metadata.name for each in facts.of(ResourceFlavor) if each.spec.topology_name} & flavors_of(queue)
     if not flavors:
         return
-    names = ", ".join(sorted(flavors))
-    yield finding(
-        severity=Severity.WARN,
-        check="Topology",
-        what=f"flavor {names} has a Topology, which plans do not foresee: no plan is made for gangs on it",
-        do="use flavors without spec.topologyName for gangs that are to get idle GPUs",
+    names, kinds = ", ".join(sorted(flavors)), {check.metadata.name: _kind_of(check, facts) for check, _ in checks}
+    yield about.warn(
+        "Topology",
+        f"flavor {names} has a Topology, which plans do not foresee: no plan is made for gangs on it",
+        "use flavors without spec.topologyName for gangs that are to get idle GPUs",
     )
-    asking = [
-        check.metadata.name for check, on in checks if kind_of(check, quota.gates) is CheckKind.NODES and on & flavors
+    requesting = [
+        check.metadata.name for check, on in checks if kinds[check.metadata.name] is CheckKind.NODES and on & flavors
     ]
-    if asking and not any(kind_of(check, quota.gates) is CheckKind.KUEUE for check, _ in checks):
-        yield finding(
-            severity=Severity.WARN,
-            check="TopologyAsksForNothing",
-            what=f"{', '.join(asking)} asks for nodes, but on flavor {names} Kueue reserves quota only once places for "
+    if requesting and CheckKind.KUEUE not in kinds.values():
+        yield about.warn(
+            "TopologyAsksForNothing",
+            f"{', '.join(requesting)} asks for nodes, but on flavor {names} Kueue reserves quota only once places for "
             "all pods are there",
-            do=f"use Kueue's own check ({PROVISIONING}) for nodes of that flavor",
+            f"use Kueue's own check ({PROVISIONING}) for nodes of that flavor",
         )
 
 
-def _of_freed_quota(finding: "partial[Finding]", queue: ClusterQueue, quota: QueueObjects) -> Iterator[Finding]:
-    if _in_tree(queue, quota, quota.reclaimed) and queue.spec.queueing_strategy == _BEST_EFFORT:
-        result = (
-            "no plan is made for its gangs"
-            if quota.refuses_unprotected
-            else "it may be admitted into freed quota, and the gang keeps waiting"
+def _of_freed_quota(
+    about: Subject, queue: ClusterQueue, checks: _Checks, scaled: _Scaled, facts: DoctorInputs
+) -> Iterator[Finding]:
+    if any(scaled) and queue.spec.queueing_strategy == "BestEffortFIFO":
+        refused, taken = (
+            "no plan is made for its gangs",
+            "it may be admitted into freed quota, and the gang keeps waiting",
         )
-        yield finding(
-            severity=Severity.WARN,
-            check="FreedQuotaNotReserved",
-            what="BestEffortFIFO lets a smaller workload overtake the gang for which idle workloads were suspended: "
-            f"{result}",
-            do="set spec.queueingStrategy to StrictFIFO",
+        yield about.warn(
+            "FreedQuotaNotReserved",
+            "BestEffortFIFO lets a smaller workload overtake the gang for which idle workloads were suspended: "
+            f"{refused if facts.wanted.refuses_unprotected else taken}",
+            "set spec.queueingStrategy to StrictFIFO",
         )
-    may_be_guarded = any(is_ours(check) for check, _ in _checks_of(queue, quota.gates)) or _unknown(queue, quota.gates)
-    if _in_tree(queue, quota, quota.scaled) and not may_be_guarded:
-        yield finding(
-            severity=Severity.WARN,
-            check="Unguarded",
-            what="Kueue admits the next gang about a second after a suspension, while the pods on its GPUs still end",
-            do="add an AdmissionCheck whose controllerName is idlegpu.io/reclaim",
+    is_guarded = any(is_ours(check) for check, _ in checks) or _may_have_more_checks(queue, facts)
+    if scaled and not is_guarded:
+        yield about.warn(
+            "Unguarded",
+            "Kueue admits the next gang about a second after a suspension, while the pods on its GPUs still end",
+            "add an AdmissionCheck whose controllerName is idlegpu.io/reclaim",
         )
 
 
-def _in_tree(queue: ClusterQueue, quota: QueueObjects, amounts: Mapping[str, int]) -> int:
-    """The sum over all queues that share quota with this one, itself included."""
-    root = _root(queue, quota.cohorts)
-    relatives = (
-        each.metadata.name
-        for each in quota.gates.cluster_queues
-        if each is queue or (root and _root(each, quota.cohorts) == root)
-    )
-    return sum(amounts.get(name, 0) for name in relatives)
+_Root: TypeAlias = tuple[type, str]
 
 
-def _root(queue: ClusterQueue, cohorts: Sequence[Cohort]) -> str:
-    """The topmost cohort; empty where the queue is in none. A ring of cohorts ends where it began."""
-    parents = {each.metadata.name: each.spec.parent_name for each in cohorts}
-    name, seen = queue.spec.cohort_name, set[str]()
-    while parents.get(name) and name not in seen:
-        seen.add(name)
+def _root(queue: ClusterQueue, facts: DoctorInputs) -> _Root:
+    """The topmost Cohort, or the queue itself where it is in none. A ring of Cohorts ends where it began."""
+    parents = {each.metadata.name: each.spec.parent_name for each in facts.of(Cohort)}
+    name, passed = queue.spec.cohort_name, set[str]()
+    while parents.get(name) and name not in passed:
+        passed.add(name)
         name = parents[name]
-    return name
+    return (Cohort, name) if name else (ClusterQueue, queue.metadata.name)
+
+
+def _scaled_by_root(facts: DoctorInputs) -> Mapping[_Root, _Scaled]:
+    roots = {each.metadata.name: _root(each, facts) for each in facts.of(ClusterQueue)}
+    found = defaultdict[_Root, list[bool]](list)
+    for queue, is_reclaimed in _scaled_in(facts):
+        found[roots.get(queue, (ClusterQueue, queue))].append(is_reclaimed)
+    return found
+
+
+def _scaled_in(facts: DoctorInputs) -> Iterator[tuple[str, bool]]:
+    """The ClusterQueue of every Workload that is scaled, and whether only a plan may take it."""
+    queues = {each.metadata.key: each.spec.cluster_queue for each in facts.of(LocalQueue)}
+    scalable = {each.metadata.key: each for each in facts.of(ScalableWorkload)}
+    workloads = _workloads_by_ref(facts.of(Workload))
+    for scaled_object, trigger in facts.own_triggers():
+        target = scalable.get((scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name))
+        workload = workloads.get(_ref_of(target)) if target and has_scalable_workload(scaled_object) else None
+        queue = queues.get((workload.metadata.namespace, workload.spec.queue_name)) if workload else None
+        if queue:
+            try:
+                yield queue, facts.wanted.policy_of(trigger).reclaim is Reclaim.ON_PRESSURE
+            except MetadataError:
+                continue
+
+
+def _workloads_by_ref(workloads: Sequence[Workload]) -> Mapping[tuple[str, ...], Workload]:
+    """Workloads by their name and by the job that owns them."""
+    found: dict[tuple[str, ...], Workload] = {key: each for each in workloads if (key := owner_key(each))}
+    return found | {each.metadata.key: each for each in workloads}
+
+
+def _ref_of(scalable: ScalableWorkload) -> tuple[str, ...]:
+    """What it refers to, as a key of `_workloads_by_ref`."""
+    namespace, spec = scalable.metadata.namespace, scalable.spec
+    if spec.workload_ref:
+        return namespace, spec.workload_ref.name
+    job = spec.job_ref
+    return (namespace, group_of(job.api_version), job.kind, job.name) if job else ()

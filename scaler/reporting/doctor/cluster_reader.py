@@ -4,8 +4,8 @@ Access reviews are the one thing that is created, and no server stores them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -21,10 +21,8 @@ from scaler.kube.discovery import Discovery
 from scaler.kube.object_cache import identity_of
 from scaler.kube.objects.core import UNREADABLE, Pod, decode
 from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, Service
-from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
-from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.keda import Service
+from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.nodes import Node, allocatable
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
@@ -32,23 +30,19 @@ from scaler.kube.objects.resources import (
     COHORT,
     LOCAL_QUEUE,
     NAMESPACE,
-    NODE,
     POD,
     RECLAIM_POLICY,
     RESOURCE_FLAVOR,
     SCALABLE_WORKLOAD,
-    SCALED_OBJECT,
-    SERVICE,
-    WORKLOAD,
     Resource,
     group_version_path,
 )
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.api_resources import REQUIRED_KINDS, Served
-from scaler.reporting.doctor.facts import ClusterObjects, DoctorInputs, DoctorSettings
-from scaler.reporting.doctor.findings import Listing, ListResult, Unread, items_of
+from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing, ListResult
+from scaler.reporting.doctor.findings import Unread
 from scaler.reporting.doctor.permissions import RequiredRule, ResourceAttributes, attributes_of, required_rules
-from scaler.reporting.doctor.signal_series import Gpus, PodKey, Read, Series, SourceSeries
+from scaler.reporting.doctor.signals import Gpus, PodKey, Read, Series, SourceSeries
 from scaler.samples.source import SignalSource
 
 _AT_ONCE = 8
@@ -75,19 +69,12 @@ class ReviewedUser:
                 return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
         return ["system:authenticated"]
 
-    def review(self, ask: ResourceAttributes) -> tuple[str, dict[str, Any]]:
-        """The path and the body of the question."""
-        attributes = {
-            "verb": ask.verb,
-            "group": ask.group,
-            "resource": ask.resource,
-            "subresource": ask.subresource,
-            "namespace": ask.namespace,
-            "name": ask.name,
-        }
+    def review(self, attributes: ResourceAttributes) -> tuple[str, dict[str, Any]]:
+        """The path and the body of the access review."""
         kind = "SubjectAccessReview" if self.user else "SelfSubjectAccessReview"
-        who = {"user": self.user, "groups": self.groups} if self.user else {}
-        spec = {"resourceAttributes": {name: value for name, value in attributes.items() if value}, **who}
+        spec: dict[str, Any] = {"resourceAttributes": {k: v for k, v in asdict(attributes).items() if v}}
+        if self.user:
+            spec |= {"user": self.user, "groups": self.groups}
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec}
         return f"/apis/authorization.k8s.io/v1/{kind.lower()}s", body
 
@@ -127,32 +114,17 @@ class ClusterReader:
     async def take(
         self, wanted: DoctorSettings, telemetry: Telemetry | Unread, subject: ReviewedUser, now: datetime
     ) -> DoctorInputs:
-        """What there is to be seen. Raises nothing that has to do with the cluster."""
+        """What there is to be read. Raises nothing that has to do with the cluster."""
         version, served = await asyncio.gather(self._version(), self._served())
+        found = DoctorInputs(version=version, served=served, wanted=wanted)
         if isinstance(version, Unread):
-            return DoctorInputs(version=version, served=served, objects=ClusterObjects(), wanted=wanted)
-        objects = await self._objects()
-        targets = await self._targets([each for each, _ in objects.scaling(wanted).ours()])
-        asked = [(need, self._asks(need, targets)) for need in self._needs(wanted)]
-        answers, metrics = await asyncio.gather(
-            self._reviews({ask for _, asks in asked for ask in asks}, subject), self._metrics(telemetry, now)
+            return found
+        found = replace(found, listings=await self._listings())
+        reviews = await self._reviews_of(found)
+        allowed, metrics, missing = await asyncio.gather(
+            self._allowed(reviews, subject), self._metrics(telemetry, now), self._missing_namespaces()
         )
-        return DoctorInputs(
-            version=version,
-            served=served,
-            objects=objects,
-            asked=asked,
-            allowed=answers,
-            metrics=metrics,
-            wanted=wanted,
-            unborn=[each for each in self._namespaces if await self._is_missing(each)],
-        )
-
-    def _needs(self, wanted: DoctorSettings) -> Sequence[RequiredRule]:
-        return required_rules(reconciles=wanted.reconciles, is_confined=bool(self._namespaces))
-
-    def _asks(self, need: RequiredRule, targets: frozenset[Resource]) -> list[ResourceAttributes]:
-        return attributes_of(need, targets=targets, namespaces=self._namespaces, **self._lease)
+        return replace(found, reviews=reviews, allowed=allowed, metrics=metrics, missing_namespaces=missing)
 
     # ---------------------------------------------------------------------------------------------------------- the API
 
@@ -184,10 +156,10 @@ class ClusterReader:
             return frozenset() if body.is_absent else body
         return frozenset(each["kind"] for each in msgspec.json.decode(body)["resources"])
 
-    async def _is_missing(self, namespace: str) -> bool:
-        """Whether it is known that there is no such namespace; without the permission it is not known."""
-        found = await self._get(NAMESPACE.path(name=namespace))
-        return isinstance(found, Unread) and found.is_absent
+    async def _missing_namespaces(self) -> Sequence[str]:
+        """Those of the watched ones that are known not to exist; without the permission it is not known."""
+        found = {each: await self._get(NAMESPACE.path(name=each)) for each in self._namespaces}
+        return [each for each, namespace in found.items() if isinstance(namespace, Unread) and namespace.is_absent]
 
     async def _get(self, path: str) -> bytes | Unread:
         return await self._or_why(lambda: self._transport.get(path))
@@ -201,38 +173,19 @@ class ClusterReader:
 
     # ---------------------------------------------------------------------------------------------------------- objects
 
-    async def _objects(self) -> ClusterObjects:
-        found = await asyncio.gather(
-            self._all(ADMISSION_CHECK, AdmissionCheck),
-            self._all(RECLAIM_POLICY, ReclaimPolicy),
-            self._all(CLUSTER_QUEUE, ClusterQueue),
-            self._all(COHORT, Cohort),
-            self._all(LOCAL_QUEUE, LocalQueue),
+    async def _listings(self) -> Mapping[type, ListResult[Any]]:
+        kinds = [kind for kind in TYPES_READ if kind is not Node]
+        found: dict[type, ListResult[Any]] = dict(
+            zip(kinds, await asyncio.gather(*(self._all(each) for each in kinds)), strict=True)
         )
-        others = await asyncio.gather(
-            self._all(RESOURCE_FLAVOR, ResourceFlavor),
-            self._all(WORKLOAD, Workload),
-            self._all(SCALED_OBJECT, ScaledObject),
-            self._all(SCALABLE_WORKLOAD, ScalableWorkload),
-        )
-        checks, policies, cluster_queues, cohorts, local_queues = found
-        flavors, workloads, scaled_objects, scalable_workloads = others
-        return ClusterObjects(
-            checks=checks,
-            policies=policies,
-            cluster_queues=cluster_queues,
-            cohorts=cohorts,
-            local_queues=local_queues,
-            flavors=flavors,
-            workloads=workloads,
-            scaled_objects=scaled_objects,
-            scalable_workloads=scalable_workloads,
-            services=await self._all(SERVICE, Service, everywhere=True),
-            nodes=await self._all(NODE, Node) if any(is_ours(each) for each in items_of(checks)) else Listing(),
-        )
+        checks = found[AdmissionCheck]
+        if isinstance(checks, Listing) and any(is_ours(each) for each in checks.items):
+            found[Node] = await self._all(Node)
+        return found
 
-    async def _all(self, resource: Resource, kind: type[T], *, everywhere: bool = False) -> ListResult[T]:
-        if everywhere or not self._namespaces:
+    async def _all(self, kind: type[T]) -> ListResult[T]:
+        resource, _ = TYPES_READ[kind]
+        if kind is Service or not self._namespaces:
             return await self._or_why(lambda: self._listed(resource.path(), kind))
         if resource in _SHARED:
             return Listing()
@@ -242,33 +195,49 @@ class ClusterReader:
     async def _listed(self, path: str, kind: type[T]) -> Listing[T]:
         """Raises: KubeError."""
         items, unreadable = list[T](), list[tuple[str, str]]()
-        async for page in self._transport.list_pages(path):
-            for raw in page.items or ():
-                try:
-                    items.append(decode(kind, raw))
-                except UNREADABLE as error:
-                    unreadable.append(("/".join(filter(None, identity_of(raw).key)), str(error)))
+        async for raw, item in self._decoded(path, kind):
+            if isinstance(item, Unread):
+                unreadable.append(("/".join(filter(None, identity_of(raw).key)), item.reason))
+            else:
+                items.append(item)
         return Listing(items=items, unreadable=unreadable)
 
-    async def _targets(self, scaled_objects: Sequence[ScaledObject]) -> frozenset[Resource]:
-        """The kinds that these scale, but for our own, of which everything is asked anyway."""
-        kinds = {(each.spec.scale_target_ref.api_version, each.spec.scale_target_ref.kind) for each in scaled_objects}
-        found = await asyncio.gather(
-            *(self._or_why(partial(self._discovery.resolve_kind, *kind)) for kind in sorted(kinds))
-        )
-        return frozenset(each for each in found if isinstance(each, Resource)) - {SCALABLE_WORKLOAD}
+    async def _decoded(
+        self, path: str, kind: type[T], query: Mapping[str, str] | None = None
+    ) -> AsyncIterator[tuple[msgspec.Raw, T | Unread]]:
+        """Page by page. Raises: KubeError."""
+        async for page in self._transport.list_pages(path, query):
+            for raw in page.items or ():
+                try:
+                    yield raw, decode(kind, raw)
+                except UNREADABLE as error:
+                    yield raw, Unread(str(error))
 
     # ------------------------------------------------------------------------------------------------------ permissions
 
-    async def _reviews(
-        self, asks: Collection[ResourceAttributes], subject: ReviewedUser
-    ) -> dict[ResourceAttributes, bool | Unread]:
-        wanted = sorted(asks, key=str)
-        answers = await asyncio.gather(*(self._review(ask, subject) for ask in wanted))
-        return dict(zip(wanted, answers, strict=True))
+    async def _reviews_of(self, found: DoctorInputs) -> list[tuple[RequiredRule, Sequence[ResourceAttributes]]]:
+        rules = required_rules(reconciles=found.wanted.reconciles, is_confined=bool(self._namespaces))
+        targets = await self._targets(found)
+        return [
+            (rule, attributes_of(rule, targets=targets, namespaces=self._namespaces, **self._lease)) for rule in rules
+        ]
 
-    async def _review(self, ask: ResourceAttributes, subject: ReviewedUser) -> bool | Unread:
-        path, body = subject.review(ask)
+    async def _targets(self, found: DoctorInputs) -> frozenset[Resource]:
+        """The kinds that our triggers scale, but for our own, of which everything is asked anyway."""
+        refs = (scaled_object.spec.scale_target_ref for scaled_object, _ in found.own_triggers())
+        kinds = sorted({(each.api_version, each.kind) for each in refs})
+        resolved = await asyncio.gather(*(self._or_why(partial(self._discovery.resolve_kind, *each)) for each in kinds))
+        return frozenset(each for each in resolved if isinstance(each, Resource)) - {SCALABLE_WORKLOAD}
+
+    async def _allowed(
+        self, reviews: Sequence[tuple[RequiredRule, Sequence[ResourceAttributes]]], subject: ReviewedUser
+    ) -> dict[ResourceAttributes, bool | Unread]:
+        each_once = [*{attributes: None for _, of_rule in reviews for attributes in of_rule}]
+        answers = await asyncio.gather(*(self._review(each, subject) for each in each_once))
+        return dict(zip(each_once, answers, strict=True))
+
+    async def _review(self, attributes: ResourceAttributes, subject: ReviewedUser) -> bool | Unread:
+        path, body = subject.review(attributes)
         answer = await self._or_why(lambda: self._transport.create(path, body))
         if isinstance(answer, Unread):
             return answer
@@ -293,7 +262,7 @@ class ClusterReader:
         pods = await self._or_why(self._gpu_pods)
         if isinstance(pods, Unread) or self._namespaces:
             return pods if isinstance(pods, Unread) else Gpus(allocatable=None, pods=pods)
-        nodes = await self._all(NODE, Node)
+        nodes = await self._all(Node)
         if isinstance(nodes, Unread):
             return nodes
         ready = [node for node in nodes.items if node.is_ready]
@@ -307,12 +276,12 @@ class ClusterReader:
         return sum(amount for name, amount in allocatable(node).items() if self._gpus.matches(name))
 
     async def _gpu_pods(self) -> frozenset[PodKey]:
-        """Pods that hold GPUs and run. Page by page: of most pods nothing is kept. Raises: KubeError."""
-        found = set[PodKey]()
+        """Pods that hold GPUs and run. Of most pods nothing is kept. Raises: KubeError."""
+        found, running = set[PodKey](), {"fieldSelector": "status.phase=Running"}
         for namespace in self._namespaces or ("",):
-            pages = self._transport.list_pages(POD.path(namespace), {"fieldSelector": "status.phase=Running"})
-            async for page in pages:
-                found.update(pod.metadata.key for pod in _readable(page.items or ()) if self._gpus.of_pod(pod.spec))
+            async for _, pod in self._decoded(POD.path(namespace), Pod, running):
+                if not isinstance(pod, Unread) and self._gpus.of_pod(pod.spec):
+                    found.add(pod.metadata.key)
         return frozenset(found)
 
 
@@ -327,14 +296,6 @@ def _joined(found: Mapping[str, ListResult[T]]) -> ListResult[T]:
         unreadable=[name for each in listings for name in each.unreadable],
         hidden=hidden,
     )
-
-
-def _readable(items: Sequence[msgspec.Raw]) -> Iterator[Pod]:
-    for raw in items:
-        try:
-            yield decode(Pod, raw)
-        except UNREADABLE:
-            continue
 
 
 def _is_shared(node: Node) -> bool:

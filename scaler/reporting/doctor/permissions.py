@@ -1,7 +1,7 @@
 """What may our account do, of what it has to?
 
-`REQUIRED_RULES` is the one list: the README's table is made of it, `doctor` asks the API about it. Each new
-call to the API needs its line here.
+`REQUIRED_RULES` is the one list: the roles of the chart and the table in docs/install.md are made from it, and `doctor`
+asks the API about it. Each new call to the API needs its line here.
 
 Pure: what was allowed in, findings out.
 """
@@ -9,7 +9,6 @@ Pure: what was allowed in, findings out.
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
@@ -30,7 +29,7 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
-from scaler.reporting.doctor.findings import Finding, Severity, Topic, Unread
+from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 
 
 class RuleUser(StrEnum):
@@ -179,37 +178,37 @@ def attributes_of(
 
 
 def permission_findings(
-    asked: Sequence[tuple[RequiredRule, Sequence[ResourceAttributes]]],
+    reviews: Sequence[tuple[RequiredRule, Sequence[ResourceAttributes]]],
     allowed: Mapping[ResourceAttributes, bool | Unread],
     used: Set[RuleUser],
 ) -> Iterator[Finding]:
-    """One finding per need. `used` are the parts of the program that this cluster needs."""
-    for need, asks in asked:
-        if asks:
-            yield _finding(need, asks, allowed, is_used=need.part in used)
+    """One finding per rule. `used` are the parts of the program that this cluster needs."""
+    for rule, of_rule in reviews:
+        if of_rule:
+            yield _finding(rule, of_rule, allowed, is_used=rule.part in used)
 
 
 def _finding(
-    need: RequiredRule,
-    asks: Sequence[ResourceAttributes],
+    rule: RequiredRule,
+    reviews: Sequence[ResourceAttributes],
     allowed: Mapping[ResourceAttributes, bool | Unread],
     *,
     is_used: bool,
 ) -> Finding:
-    unknown = [answer for ask in asks if isinstance(answer := allowed.get(ask, _NOT_ASKED), Unread)]
-    denied = [str(ask) for ask in asks if allowed.get(ask) is False]
-    finding = partial(Finding, topic=Topic.PERMISSIONS, where=str(need.part))
+    unknown = [answer for each in reviews if isinstance(answer := allowed.get(each, _NOT_REVIEWED), Unread)]
+    denied = [str(each) for each in reviews if allowed.get(each) is False]
+    about = Subject(Topic.PERMISSIONS, str(rule.part))
     if denied:
+        role = "Role there" if all(each.namespace for each in reviews) else "ClusterRole"
+        do = f"bind its account to a {role} that allows this; docs/install.md has the whole table"
         severity = Severity.FAIL if is_used else Severity.WARN
-        role = "Role there" if all(ask.namespace for ask in asks) else "ClusterRole"
-        do = f"bind its account to a {role} that allows this; the README has the whole table"
-        return finding(severity=severity, check="Denied", what=f"it may not {'; '.join(denied)}", do=do)
+        return about.finding(severity, "Denied", f"it may not {'; '.join(denied)}", do)
     if unknown:
-        return finding(severity=Severity.WARN, check="NotRead", what=unknown[0].reason)
-    return finding(severity=Severity.OK, check="Allowed", what=f"{', '.join(need.verbs)} {_objects_of(asks)}")
+        return about.warn("NotRead", unknown[0].reason)
+    return about.ok("Allowed", f"{', '.join(rule.verbs)} {_objects_of(reviews)}")
 
 
-_NOT_ASKED = Unread("it was not asked")
+_NOT_REVIEWED = Unread("it was not asked")
 
 
 def _objects_of(asks: Sequence[ResourceAttributes]) -> str:
@@ -217,21 +216,3 @@ def _objects_of(asks: Sequence[ResourceAttributes]) -> str:
     places = [*dict.fromkeys(ask.namespace for ask in asks if ask.namespace)]
     where = f" in namespace{'s' if len(places) > 1 else ''} {', '.join(places)}" if places else ""
     return ", ".join(names) + where
-
-
-# ------------------------------------------------------------------------------------------------------- the README's
-
-
-def table() -> str:
-    """The table as the README shows it."""
-    rows = [f"| {', '.join(need.verbs)} | {_objects(need)} | {need.part} |" for need in REQUIRED_RULES]
-    return "\n".join(["| its account needs to | | for |", "|---|---|---|", *rows, ""])
-
-
-def _objects(need: RequiredRule) -> str:
-    names = [str(each) for each in need.on]
-    if need.on_targets:
-        slash = f"`/{need.subresource_of_targets}` of " if need.subresource_of_targets else ""
-        names.append(f"{slash}the kinds that are scaled (deployments.apps, …)")
-    where = " in the Lease's namespace" if need.in_lease_namespace else ""
-    return f"{', '.join(names)}{where}"

@@ -1,4 +1,4 @@
-"""Do KEDA's calls get through to this scaler? Triggers and the results of calls → findings.
+"""Do KEDA's calls get through to this scaler? Every different call is made once, from here.
 
 | found                                 | which means                                                              |
 |---------------------------------------|--------------------------------------------------------------------------|
@@ -6,19 +6,19 @@
 | a missing Secret or key               | KEDA calls without it                                                    |
 | a failed call                         | as `keda.probe` tells                                                    |
 | different credentials for one address | KEDA before 2.20 keeps one connection per address: the first one decides |
-
-Pure.
 """
 
+import asyncio
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from ipaddress import ip_address
 
+from scaler.errors import ConfigurationError
 from scaler.keda.call_credentials import PARAMETERS, CallCredentials, split_address
-from scaler.keda.probe import CallFault, CallProblem, CallResult
-from scaler.reporting.doctor.findings import Finding, Severity, Topic, Unread
+from scaler.keda.probe import CallFault, CallProblem, CallResult, ScalerCall, probe
+from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger
 from scaler.tls.certificates import certificates_in, is_renewal_overdue
 from scaler.tls.material import second
@@ -27,11 +27,71 @@ CallKey = tuple[str, CallCredentials]
 """`scalerAddress`, and how it is called."""
 CallResults = Mapping[CallKey, CallResult | Unread]
 
+_AT_ONCE = 8
+_LABELS_OF_SHORT_NAMES = 2
+"""`scaler` and `scaler.gpus` are names that only pods can resolve."""
 _IGNORED_KEYS = (*PARAMETERS, "tlsCertFile")
 _PAGE = "see docs/tls.md"
 
 
-def calls_of(triggers: Sequence[AuthenticatedTrigger]) -> dict[CallKey, list[AuthenticatedTrigger]]:
+# ----------------------------------------------------------------------------------------------------- making the calls
+
+
+def parse_connect_to(text: str) -> tuple[str, int] | None:
+    """Where the scaler is reached; None for an empty text. Raises: ConfigurationError."""
+    if not text:
+        return None
+    try:
+        return split_address(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--connect-to {error}; write for example localhost:9090") from None
+
+
+async def check_calls(
+    triggers: Sequence[AuthenticatedTrigger], connect_to: tuple[str, int] | None, now: datetime
+) -> CallResults:
+    """The result of every different call."""
+    slots, calls = asyncio.Semaphore(_AT_ONCE), _calls_of(triggers)
+
+    async def one(call: CallKey, trigger: AuthenticatedTrigger) -> CallResult | Unread:
+        async with slots:
+            return await _result(call, trigger, connect_to, now)
+
+    results = await asyncio.gather(*(one(call, found[0]) for call, found in calls.items()))
+    return dict(zip(calls, results, strict=True))
+
+
+async def _result(
+    call: CallKey, trigger: AuthenticatedTrigger, connect_to: tuple[str, int] | None, now: datetime
+) -> CallResult | Unread:
+    address, credentials = call
+    host, port = split_address(address)
+    if connect_to is None and _is_of_the_cluster(host) and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        return Unread(f"{host} is a name within the cluster, and cannot be resolved from here")
+    return await probe(
+        ScalerCall(
+            host=host,
+            at=connect_to or (host, port),
+            credentials=credentials,
+            namespace=trigger.namespace,
+            name=trigger.name,
+            metadata=trigger.metadata,
+        ),
+        now,
+    )
+
+
+def _is_of_the_cluster(host: str) -> bool:
+    """Whether only pods can resolve the name: a Service's, with or without `svc` and the cluster's domain."""
+    try:
+        ip_address(host)
+    except ValueError:
+        labels = host.removesuffix(".").split(".")
+        return host != "localhost" and (len(labels) <= _LABELS_OF_SHORT_NAMES or "svc" in labels)
+    return False
+
+
+def _calls_of(triggers: Sequence[AuthenticatedTrigger]) -> dict[CallKey, list[AuthenticatedTrigger]]:
     """Every different call, with the triggers that make it; without triggers whose credentials are not known."""
     found = defaultdict[CallKey, list[AuthenticatedTrigger]](list)
     for trigger in triggers:
@@ -48,79 +108,60 @@ def _host(address: str) -> str:
         return ""
 
 
+# ------------------------------------------------------------------------------------------------------------- triggers
+
+
 def tls_findings(triggers: Sequence[AuthenticatedTrigger], results: CallResults, now: datetime) -> Iterator[Finding]:
     """What there is to say about the calls that KEDA makes."""
     for trigger in triggers:
         yield from _of_trigger(trigger)
-    calls = calls_of(triggers)
+    calls = _calls_of(triggers)
     for address in dict.fromkeys(address for address, _ in calls):
         yield from _of_address(address, {how: found for (at, how), found in calls.items() if at == address})
     for call in calls:
-        yield from _of_call(call, results.get(call, _NOT_CALLED), now)
-
-
-_NOT_CALLED = Unread("it was not called")
-
-
-# ------------------------------------------------------------------------------------------------------------- triggers
+        yield from _of_call(call, results.get(call, Unread("it was not called")), now)
 
 
 def _of_trigger(trigger: AuthenticatedTrigger) -> Iterator[Finding]:
-    finding = partial(Finding, topic=Topic.TLS, where=f"ScaledObject {trigger.namespace}/{trigger.name}")
+    about = Subject(Topic.TLS, f"ScaledObject {trigger.namespace}/{trigger.name}")
     if trigger.unread:
         what = f"how KEDA calls for it is not known: {trigger.unread.reason}"
-        do = "" if not trigger.unread.is_absent else "correct authenticationRef of the trigger: KEDA builds no scaler"
-        severity = Severity.FAIL if trigger.unread.is_absent else Severity.WARN
-        yield finding(severity=severity, check="NotRead", what=what, do=do)
+        do = "correct authenticationRef of the trigger: KEDA builds no scaler"
+        yield about.fail("NotRead", what, do) if trigger.unread.is_absent else about.warn("NotRead", what)
         return
-    yield from _of_metadata(finding, trigger)
+    yield from _of_metadata(about, trigger)
     if trigger.missing:
-        yield finding(
-            severity=Severity.FAIL,
-            check="Missing",
-            what=f"there is no {', nor '.join(trigger.missing)}: KEDA calls without it",
-            do="create it, or correct the TriggerAuthentication",
-        )
-    yield from _of_parameters(finding, trigger)
+        what = f"there is no {', nor '.join(trigger.missing)}: KEDA calls without it"
+        yield about.fail("Missing", what, "create it, or correct the TriggerAuthentication")
+    yield from _of_parameters(about, trigger)
 
 
-def _of_metadata(finding: "partial[Finding]", trigger: AuthenticatedTrigger) -> Iterator[Finding]:
-    ignored = [key for key in _IGNORED_KEYS if key in trigger.metadata]
+def _of_metadata(about: Subject, trigger: AuthenticatedTrigger) -> Iterator[Finding]:
+    ignored, encrypted = [key for key in _IGNORED_KEYS if key in trigger.metadata], trigger.credentials.encrypted
     if ignored:
-        so = "" if trigger.credentials.encrypted else ", and so it calls without TLS"
-        yield finding(
-            severity=Severity.WARN if trigger.credentials.encrypted else Severity.FAIL,
-            check="IgnoredByKEDA",
-            what=f"{', '.join(ignored)} in the trigger's metadata: KEDA reads no such key there{so}",
-            do=f"put the PEM itself into a Secret, and name it in a TriggerAuthentication; {_PAGE}",
+        so = "" if encrypted else ", and so it calls without TLS"
+        yield about.finding(
+            Severity.WARN if encrypted else Severity.FAIL,
+            "IgnoredByKEDA",
+            f"{', '.join(ignored)} in the trigger's metadata: KEDA reads no such key there{so}",
+            f"put the PEM itself into a Secret, and name it in a TriggerAuthentication; {_PAGE}",
         )
     if not trigger.credentials.verifies:
-        what = (
-            "unsafeSsl lets KEDA accept any certificate: another server can answer, and suspend workloads"
-            if trigger.credentials.encrypted
-            else "unsafeSsl does not turn TLS on by itself: KEDA calls without TLS"
-        )
+        accepts = "unsafeSsl lets KEDA accept any certificate: another server can answer, and suspend workloads"
+        alone = "unsafeSsl does not turn TLS on by itself: KEDA calls without TLS"
         do = "remove unsafeSsl, and give the authority as caCert in a TriggerAuthentication"
-        yield finding(severity=Severity.WARN, check="CertificateNotVerified", what=what, do=do)
+        yield about.warn("CertificateNotVerified", accepts if encrypted else alone, do)
 
 
-def _of_parameters(finding: "partial[Finding]", trigger: AuthenticatedTrigger) -> Iterator[Finding]:
+def _of_parameters(about: Subject, trigger: AuthenticatedTrigger) -> Iterator[Finding]:
     authorities, certificate, key = (trigger.parameters.get(name, b"") for name in PARAMETERS)
     if bool(certificate) != bool(key):
         has, lacks = PARAMETERS[1:] if certificate else PARAMETERS[:0:-1]
-        yield finding(
-            severity=Severity.FAIL,
-            check="IncompleteKeyPair",
-            what=f"there is {has} and no {lacks}: KEDA presents no certificate",
-            do=f"give {lacks}, too",
-        )
+        what = f"there is {has} and no {lacks}: KEDA presents no certificate"
+        yield about.fail("IncompleteKeyPair", what, f"give {lacks}, too")
     if authorities and not _is_pem(authorities):
-        yield finding(
-            severity=Severity.FAIL,
-            check="NotPem",
-            what="caCert holds no certificate in PEM (-----BEGIN CERTIFICATE-----): KEDA trusts no authority by it",
-            do="put the content of ca.crt there, neither a path nor base64 of it",
-        )
+        what = "caCert holds no certificate in PEM (-----BEGIN CERTIFICATE-----): KEDA trusts no authority by it"
+        yield about.fail("NotPem", what, "put the content of ca.crt there, neither a path nor base64 of it")
 
 
 def _is_pem(text: bytes) -> bool:
@@ -136,23 +177,18 @@ def _is_pem(text: bytes) -> bool:
 def _of_address(
     address: str, by_credentials: Mapping[CallCredentials, Sequence[AuthenticatedTrigger]]
 ) -> Iterator[Finding]:
-    finding = partial(Finding, topic=Topic.TLS, where=f"scalerAddress {address}")
+    about = Subject(Topic.TLS, f"scalerAddress {address}")
     if not all(each.encrypted for each in by_credentials) and not _is_local(_host(address)):
-        yield finding(
-            severity=Severity.WARN,
-            check="TLSOff",
-            what="KEDA calls it without TLS: traffic is neither encrypted nor authenticated",
-            do=f"set grpc.tls of the settings, and enableTLS in the triggers; {_PAGE}",
-        )
+        what = "KEDA calls it without TLS: traffic is neither encrypted nor authenticated"
+        yield about.warn("TLSOff", what, f"set grpc.tls of the settings, and enableTLS in the triggers; {_PAGE}")
     if len(by_credentials) > 1:
         counts = Counter({_words(how): len(triggers) for how, triggers in by_credentials.items()})
-        yield finding(
-            severity=Severity.WARN,
-            check="DifferentCredentials",
-            what=f"ScaledObjects call it in {len(by_credentials)} ways "
+        yield about.warn(
+            "DifferentCredentials",
+            f"ScaledObjects call it in {len(by_credentials)} ways "
             f"({', '.join(f'{n} {how}' for how, n in counts.items())}); "
             "KEDA before 2.20 keeps one connection per address, so that the first one decides for all",
-            do="give all of them the same enableTLS, unsafeSsl, caCert, tlsClientCert and tlsClientKey",
+            "give all of them the same enableTLS, unsafeSsl, caCert, tlsClientCert and tlsClientKey",
         )
 
 
@@ -175,24 +211,23 @@ def _is_local(host: str) -> bool:
 
 def _of_call(call: CallKey, result: CallResult | Unread, now: datetime) -> Iterator[Finding]:
     address, credentials = call
-    finding = partial(Finding, topic=Topic.TLS, where=f"scalerAddress {address}")
+    about = Subject(Topic.TLS, f"scalerAddress {address}")
     if isinstance(result, Unread):
         if credentials.encrypted:
-            yield finding(severity=Severity.WARN, check="NotTested", what=result.reason, do=_FROM_ELSEWHERE)
+            yield about.warn("NotTested", result.reason, _FROM_ELSEWHERE)
         return
     for fault in result.faults:
         severity = Severity.WARN if fault.problem is CallProblem.NOT_REACHED else Severity.FAIL
         do = _what_to_do(fault, _host(address), credentials, result)
-        yield finding(severity=severity, check=str(fault.problem), what=fault.what, do=do)
+        yield about.finding(severity, str(fault.problem), fault.what, do)
     if result.faults:
         return
     certificate = result.certificate
     until = f", by a certificate that is valid until {second(certificate.not_after)}" if certificate else ""
     if certificate and is_renewal_overdue(certificate, now):
         what = f"its certificate is valid until {second(certificate.not_after)} only, and was not renewed"
-        do = "see why its issuer does not renew it"
-        yield finding(severity=Severity.WARN, check="RenewalOverdue", what=what, do=do)
-    yield finding(severity=Severity.OK, check="Reached", what=f"KEDA gets through {_words(credentials)}{until}")
+        yield about.warn("RenewalOverdue", what, "see why its issuer does not renew it")
+    yield about.ok("Reached", f"KEDA gets through {_words(credentials)}{until}")
 
 
 _FROM_ELSEWHERE = (

@@ -53,7 +53,7 @@ def scaled_object(name: str, kind: str, trigger: dict[str, Any]) -> dict[str, An
 async def test_nothing_is_asked_about_kinds_that_only_others_scale(kube: KubeTransport) -> None:
     """The program follows the targets of its own triggers, so that no permission for others' is missing."""
     await Applier(kube).apply([scaled_object("ours", "Deployment", OURS), scaled_object("cron", "StatefulSet", CRON)])
-    asked = {ask.resource for _, asks in (await read(kube)).asked for ask in asks}
+    asked = {each.resource for _, of_rule in (await read(kube)).reviews for each in of_rule}
     assert "deployments" in asked
     assert "statefulsets" not in asked
 

@@ -1,4 +1,4 @@
-"""What `doctor` says of kinds, permissions, AdmissionChecks, ClusterQueues and ScaledObjects, as tables."""
+"""What `doctor` finds about kinds, permissions, AdmissionChecks, ClusterQueues and ScaledObjects, as tables."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,23 +11,20 @@ from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import DEPLOYMENT
 from scaler.reporting.doctor.api_resources import REQUIRED_KINDS
-from scaler.reporting.doctor.facts import ClusterObjects, DoctorInputs, DoctorSettings, diagnose, parts_in_use
-from scaler.reporting.doctor.findings import Listing, Severity, Topic, Unread, counts
+from scaler.reporting.doctor.diagnosis import components_in_use, diagnose
+from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing
+from scaler.reporting.doctor.findings import Severity, Topic, Unread, counts
 from scaler.reporting.doctor.permissions import REQUIRED_RULES, RuleUser, attributes_of, required_rules
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL
-
-SERVED = {
-    group: {
-        wanted.resources[0].version: {each.kind for each in REQUIRED_KINDS if each.group == group} for wanted in wanteds
-    }
-    for group in {each.group for each in REQUIRED_KINDS}
-    for wanteds in [[each for each in REQUIRED_KINDS if each.group == group]]
-}
-WANTED_BY_DEFAULT = DoctorSettings()
+DEFAULTS = DoctorSettings()
+SERVED = {each.group: {} for each in REQUIRED_KINDS}
+for each in REQUIRED_KINDS:
+    SERVED[each.group].setdefault(each.resources[0].version, set()).add(each.kind)
 
 # ------------------------------------------------------------------------------------------------------------- builders
 
@@ -41,13 +38,15 @@ def policy(name="policy", **spec):
 
 
 PROVISIONS = {"className": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}
+NODES = {"provisioning": PROVISIONS}
 PODS_ONLY = {"requireFit": False, "reuse": {"enabled": False}}
+CONFIG = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "x"}
 
 
 def ours(name="gate", params="policy", active="True"):
     status = {"conditions": [{"type": "Active", "status": active, "reason": "Because", "message": "of it"}]}
-    parameters = {"apiGroup": "idlegpu.io", "kind": "ReclaimPolicy", "name": params}
-    spec = {"controllerName": "idlegpu.io/reclaim"} | ({"parameters": parameters} if params else {})
+    ref = {"apiGroup": "idlegpu.io", "kind": "ReclaimPolicy", "name": params} if isinstance(params, str) else params
+    spec = {"controllerName": "idlegpu.io/reclaim"} | ({"parameters": ref} if params else {})
     return made(AdmissionCheck, name, spec=spec, status=status if active else {})
 
 
@@ -55,20 +54,38 @@ def theirs(name, controller):
     return made(AdmissionCheck, name, spec={"controllerName": f"kueue.x-k8s.io/{controller}"})
 
 
-KUEUE = theirs("nodes-by-kueue", "provisioning-request")
-MULTIKUEUE = theirs("elsewhere", "multikueue")
+KUEUE = theirs("kueue", "provisioning-request")
+MULTIKUEUE = theirs("multi", "multikueue")
 
 
-def queue(name="gpus", *checks, flavors=("a100",), cohort="", strategy="StrictFIFO", **more):
-    rules = [each if isinstance(each, dict) else {"name": each} for each in checks]
-    quotas = [{"name": flavor, "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 8}]} for flavor in flavors]
+def gate(name="gate", **spec):
+    return [ours(name, params=f"{name}-policy"), policy(f"{name}-policy", **spec)]
+
+
+def on(name, *flavors):
+    return {"name": name, "onFlavors": list(flavors)}
+
+
+def queue(*checks, name="gpus", flavors=("a100",), cohort="", strategy="StrictFIFO", cpus=(), **more):
     spec = {
         "cohortName": cohort,
         "queueingStrategy": strategy,
-        "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": quotas}],
-        "admissionChecksStrategy": {"admissionChecks": rules},
+        "resourceGroups": [
+            {
+                "coveredResources": [resource],
+                "flavors": [{"name": each, "resources": [{"name": resource, "nominalQuota": 8}]} for each in names],
+            }
+            for resource, names in (("nvidia.com/gpu", flavors), ("cpu", cpus))
+        ],
+        "admissionChecksStrategy": {
+            "admissionChecks": [on(each) if isinstance(each, str) else each for each in checks]
+        },
     }
     return made(ClusterQueue, name, spec=spec | more.pop("spec", {}), **more)
+
+
+def inactive(reason):
+    return {"conditions": [{"type": "Active", "status": "False", "reason": reason}]}
 
 
 def flavor(name="a100", **spec):
@@ -86,9 +103,9 @@ def scaled_object(name="notebook", *, metadata=None, target="ScalableWorkload", 
     return made(ScaledObject, name, "team", spec=defaults | spec, status=status or {})
 
 
-def scalable(name="notebook"):
+def scalable(name="notebook", **spec):
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
-    return made(ScalableWorkload, name, "team", spec={"jobRef": job})
+    return made(ScalableWorkload, name, "team", spec=spec or {"jobRef": job})
 
 
 def workload(job="notebook"):
@@ -101,305 +118,217 @@ def service(**spec):
     return made(Service, "scaler", "gpus", spec={"clusterIP": "None", "ports": [{"port": 9090}]} | spec)
 
 
-def facts(*objects, wanted=WANTED_BY_DEFAULT, served=SERVED):
-    def of(kind):
-        return Listing(items=[each for each in objects if isinstance(each, kind)])
-
-    found = ClusterObjects(
-        checks=of(AdmissionCheck),
-        policies=of(ReclaimPolicy),
-        cluster_queues=of(ClusterQueue),
-        cohorts=of(Cohort),
-        local_queues=of(LocalQueue),
-        flavors=of(ResourceFlavor),
-        workloads=of(Workload),
-        scaled_objects=of(ScaledObject),
-        scalable_workloads=of(ScalableWorkload),
-        services=of(Service),
-    )
-    return DoctorInputs(version="v1.36.0", served=served, objects=found, wanted=wanted)
+def facts(*objects, **more):
+    listings = {kind: Listing(items=[each for each in objects if isinstance(each, kind)]) for kind in TYPES_READ}
+    return DoctorInputs(**{"version": "v1.36.0", "served": SERVED, "listings": listings} | more)
 
 
-def told(the_facts, topic):
-    """What is not in order with the topic: severity, check and object."""
-    found = [each for each in diagnose(the_facts, NOW) if each.topic is topic]
-    return {(each.severity, each.check, each.where.partition(" ")[2]) for each in found if each.severity is not OK}
+def unread(inputs, kind, listing):
+    return replace(inputs, listings={**inputs.listings, kind: listing})
+
+
+def problems(inputs, topic, *, named=False):
+    """What is not in order: severity and check, once for each, or for each object by its name."""
+    found = [each for each in diagnose(inputs, NOW) if each.topic is topic and each.severity is not OK]
+    assert all(each.do or each.check == "NotRead" for each in found)
+    assert named or topic in (Topic.KINDS, Topic.PERMISSIONS) or len({each.where for each in found}) <= 1
+    rows = {f"{each.severity} {each.check} {each.where.partition(' ')[2] if named else ''}".strip() for each in found}
+    return ", ".join(sorted(rows))
 
 
 # ---------------------------------------------------------------------------------------------------------------- kinds
 
 KINDS = {
-    "everything there": ({}, set()),
-    "no Kueue at all, which Deployments do not need": (
-        {"kueue.x-k8s.io": {}},
-        {(WARN, "NotServed")},
-    ),
-    "a Kueue that is too old": (
-        {"kueue.x-k8s.io": {"v1beta1": {"Workload"}}},
-        {(FAIL, "VersionNotServed"), (WARN, "NotServed")},
-    ),
-    "no KEDA": ({"keda.sh": {}}, {(FAIL, "NotServed")}),
-    "our own definitions are missing": ({"idlegpu.io": {}}, {(FAIL, "NotServed")}),
+    "everything is served": ({}, ""),
+    "no Kueue at all, which Deployments do not need": ({"kueue.x-k8s.io": {}}, "warn NotServed"),
+    "a Kueue that is too old": ({"kueue.x-k8s.io": {"v1beta1": {"Workload"}}}, "fail VersionNotServed, warn NotServed"),
+    "no KEDA": ({"keda.sh": {}}, "fail NotServed"),
+    "our own definitions are missing": ({"idlegpu.io": {}}, "fail NotServed"),
     "an older autoscaler's ProvisioningRequest will do": (
         {"autoscaling.x-k8s.io": {"v1beta1": {"ProvisioningRequest"}}},
-        set(),
+        "",
     ),
-    "none is needed where nobody asks for nodes": ({"autoscaling.x-k8s.io": {}}, set()),
+    "no ProvisioningRequest is needed where no check requests nodes": ({"autoscaling.x-k8s.io": {}}, ""),
 }
 
 
 @pytest.mark.parametrize(("change", "expected"), KINDS.values(), ids=KINDS.keys())
-def test_kinds_that_are_not_served_are_told_by_what_does_not_work_without_them(change, expected):
-    found = [each for each in diagnose(facts(served=SERVED | change), NOW) if each.topic is Topic.KINDS]
-    assert {(each.severity, each.check) for each in found if each.severity is not OK} == expected
-    assert all(each.do for each in found if each.severity is not OK)
+def test_kinds_that_are_not_served_are_reported_with_what_helps(change, expected):
+    assert problems(facts(served=SERVED | change), Topic.KINDS) == expected
 
 
 def test_an_api_that_does_not_answer_is_one_failure_and_not_a_hundred():
-    silent = DoctorInputs(version=Unread("refused"), served=Unread("refused"), objects=ClusterObjects())
-    failed = [each.check for each in diagnose(silent, NOW) if each.severity is FAIL]
-    assert failed == ["Unreachable", "NotRead"]
-
-
-def test_what_may_not_be_listed_is_a_failure_and_what_is_no_kind_is_told_once():
-    denied = facts()
-    denied = replace(denied, objects=replace(denied.objects, cluster_queues=Unread("403: grant verb 'list'")))
-    assert (FAIL, "NotRead", "of ClusterQueue") in told(denied, Topic.QUEUES)
-    absent = replace(denied, objects=replace(denied.objects, cluster_queues=Unread("404", is_absent=True)))
-    assert not told(absent, Topic.QUEUES)
-    # Only this diagnosis reads Services; the program itself does without, and its roles leave them out.
-    unserved = replace(denied, objects=ClusterObjects(services=Unread("403: grant verb 'list'")))
-    [services] = [each for each in diagnose(unserved, NOW) if each.what.startswith("Services were not read")]
-    assert (services.severity, services.check, services.do) == (OK, "NotRead", "")
-    assert not [each for each in diagnose(unserved, NOW) if "Service" in each.where]
-    garbled = replace(denied, objects=replace(denied.objects, cluster_queues=Listing(unreadable=[("gpus", "no int")])))
-    assert told(garbled, Topic.QUEUES) == {(WARN, "Unreadable", "gpus")}
+    silent = DoctorInputs(version=Unread("refused"), served=Unread("refused"))
+    assert [each.check for each in diagnose(silent, NOW) if each.severity is FAIL] == ["Unreachable", "NotRead"]
 
 
 # ---------------------------------------------------------------------------------------------------------- permissions
 
 
-def permissions(the_facts, *denied, unknown=()):
-    asked = [
-        (need, attributes_of(need, targets=frozenset({DEPLOYMENT}), lease_namespace="gpus")) for need in REQUIRED_RULES
+def reviewed(inputs, *denied, unknown=(), **more):
+    rules = required_rules(reconciles=True, is_confined="namespaces" in more)
+    reviews = [
+        (rule, attributes_of(rule, targets=frozenset({DEPLOYMENT}), lease_namespace="gpus", **more)) for rule in rules
     ]
-    answers = {str(ask): ask for _, asks in asked for ask in asks}
+    answers = {str(each): each for _, of_rule in reviews for each in of_rule}
     assert {*denied, *unknown} <= answers.keys()
-    allowed = {ask: text not in denied for text, ask in answers.items()}
+    allowed = {each: text not in denied for text, each in answers.items()}
     allowed |= {answers[each]: Unread("no answer") for each in unknown}
-    return replace(the_facts, asked=asked, allowed=allowed)
+    return replace(inputs, reviews=reviews, allowed=allowed)
 
 
+STATUS = "patch workloads/status.kueue.x-k8s.io"
 DENIED = {
-    "nothing is denied": ([], facts(), set()),
-    "what everybody needs": (["list pods"], facts(), {(FAIL, "Denied", "scaler")}),
-    "a kind that is scaled": (["get deployments/scale.apps"], facts(), {(FAIL, "Denied", "scaler")}),
+    "nothing is denied": ([], facts(), ""),
+    "what every cluster needs": (["list pods"], facts(), "fail Denied"),
+    "a kind that is scaled": (["get deployments/scale.apps"], facts(), "fail Denied"),
     "the Lease, in its own namespace": (
         ["update leases.coordination.k8s.io in namespace gpus"],
         facts(),
-        {(FAIL, "Denied", "scaler")},
+        "fail Denied",
     ),
-    "what plans need, and plans are made": (["watch nodes"], facts(), {(FAIL, "Denied", "")}),
+    "what plans need, and plans are made": (["watch nodes"], facts(), "fail Denied"),
     "what plans need, and none are made": (
         ["watch nodes"],
         facts(wanted=DoctorSettings(pressure=False)),
-        {(WARN, "Denied", "")},
+        "warn Denied",
     ),
-    "what checks need, and there is none": (["patch workloads/status.kueue.x-k8s.io"], facts(), {(WARN, "Denied", "")}),
-    "what checks need, and there is one": (
-        ["patch workloads/status.kueue.x-k8s.io"],
-        facts(ours(), policy()),
-        {(FAIL, "Denied", "")},
-    ),
-    "what asking for nodes needs": (
-        ["create podtemplates"],
-        facts(ours(), policy(provisioning=PROVISIONS)),
-        {(FAIL, "Denied", "")},
-    ),
+    "what checks need, and there is none": ([STATUS], facts(), "warn Denied"),
+    "what checks need, and there is one": ([STATUS], facts(ours(), policy()), "fail Denied"),
+    "what requesting nodes needs": (["create podtemplates"], facts(ours(), policy(**NODES)), "fail Denied"),
 }
 
 
-@pytest.mark.parametrize(("denied", "the_facts", "expected"), DENIED.values(), ids=DENIED.keys())
-def test_a_permission_that_is_missing_fails_where_something_needs_it(denied, the_facts, expected):
-    assert told(permissions(the_facts, *denied), Topic.PERMISSIONS) == expected
+@pytest.mark.parametrize(("denied", "inputs", "expected"), DENIED.values(), ids=DENIED.keys())
+def test_a_permission_that_is_missing_fails_where_something_needs_it(denied, inputs, expected):
+    assert problems(reviewed(inputs, *denied), Topic.PERMISSIONS) == expected
 
 
-def test_every_need_is_told_with_what_it_is_for_and_what_is_missing_is_named():
-    found = [
-        each
-        for each in diagnose(permissions(facts(), "list pods", unknown=["create events"]), NOW)
-        if each.topic is Topic.PERMISSIONS
-    ]
+def test_every_rule_has_a_finding_and_what_is_missing_is_named():
+    found = diagnose(reviewed(facts(), "list pods", unknown=["create events"]), NOW)
+    found = [each for each in found if each.topic is Topic.PERMISSIONS]
     assert len(found) == len(REQUIRED_RULES)
-    [denied] = [each for each in found if each.severity is FAIL]
-    assert denied.what == "it may not list pods"
+    assert [each.what for each in found if each.severity is FAIL] == ["it may not list pods"]
     assert [each.what for each in found if each.severity is WARN] == ["no answer"]
 
 
-def asked_of_the_confined(*namespaces):
-    needs = required_rules(reconciles=True, is_confined=True)
-    targets = frozenset({DEPLOYMENT})
-    return [
-        (need, attributes_of(need, targets=targets, namespaces=namespaces, lease_namespace="gpus")) for need in needs
-    ]
-
-
-def test_one_who_looks_after_some_namespaces_asks_in_each_and_for_nothing_of_the_whole_cluster():
-    asks = [ask for _, asks in asked_of_the_confined("a", "b") for ask in asks]
-    assert {ask.namespace for ask in asks if ask.resource == "leases"} == {"gpus"}
-    others = [ask for ask in asks if ask.resource != "leases"]
-    assert {ask.resource for ask in others} == {
+def test_where_only_some_namespaces_are_watched_nothing_of_the_whole_cluster_is_reviewed():
+    reviews = [each for _, of_rule in reviewed(facts(), namespaces=("a", "b")).reviews for each in of_rule]
+    assert {each.namespace for each in reviews if each.resource == "leases"} == {"gpus"}
+    others = {namespace: set() for namespace in ("a", "b")}
+    for each in reviews:
+        if each.resource != "leases":
+            others[each.namespace].add(replace(each, namespace=""))
+    assert others["a"] == others["b"]
+    assert {each.resource for each in others["a"]} == {
         "pods", "scaledobjects", "workloads", "scalableworkloads", "deployments", "events"
     }  # fmt: skip
-    in_a = {replace(ask, namespace="") for ask in others if ask.namespace == "a"}
-    assert in_a == {replace(ask, namespace="") for ask in others if ask.namespace == "b"}
-    assert {ask.namespace for ask in others} == {"a", "b"}
 
 
-def test_it_is_asked_about_the_one_lease_but_for_making_it():
-    """Who makes an object has no name to be allowed by: a Role that grants it by name grants nothing."""
-    [need] = [each for each in REQUIRED_RULES if each.in_lease_namespace]
-    asks = attributes_of(need, targets=frozenset(), lease_namespace="gpus", lease_name="ours")
-    assert {ask.verb: ask.name for ask in asks} == {"get": "ours", "create": "", "update": "ours"}
+def test_the_lease_is_reviewed_by_its_name_but_for_its_creation():
+    """A Role that grants `create` by name grants nothing."""
+    [rule] = [each for each in REQUIRED_RULES if each.in_lease_namespace]
+    reviews = attributes_of(rule, targets=frozenset(), lease_namespace="gpus", lease_name="ours")
+    assert {each.verb: each.name for each in reviews} == {"get": "ours", "create": "", "update": "ours"}
 
 
 def test_what_is_missing_in_one_namespace_is_named_and_a_role_there_is_enough():
-    asked = asked_of_the_confined("a", "b")
-    allowed = {ask: not (ask.namespace == "b" and ask.resource == "pods") for _, asks in asked for ask in asks}
-    found = diagnose(replace(confined("a", "b"), asked=asked, allowed=allowed), NOW)
-    in_namespaces = [each for each in found if each.where == "the scaler" and "leases" not in each.what]
-    by_severity = {each.severity: each for each in in_namespaces}
+    confined = facts(wanted=DoctorSettings(namespaces=("a", "b")))
+    denied = ["list pods in namespace b", "watch pods in namespace b"]
+    found = diagnose(reviewed(confined, *denied, namespaces=("a", "b")), NOW)
+    found = [each for each in found if each.where == "the scaler" and "leases" not in each.what]
+    by_severity = {each.severity: each for each in found}
     assert by_severity[FAIL].what == "it may not list pods in namespace b; watch pods in namespace b"
     assert by_severity[FAIL].do.startswith("bind its account to a Role there")
-    assert by_severity[Severity.OK].what == "get deployments/scale.apps in namespaces a, b"
+    assert by_severity[OK].what == "get deployments/scale.apps in namespaces a, b"
 
 
-def confined(*namespaces, **more):
-    return replace(facts(wanted=DoctorSettings(namespaces=namespaces)), **more)
-
-
-def test_it_is_said_that_only_some_namespaces_are_looked_after_and_which_do_not_exist():
-    [said] = [each for each in diagnose(confined("a", "b"), NOW) if each.check == "Confined"]
-    assert (said.severity, said.where) == (Severity.OK, "a, b")
+def test_that_only_some_namespaces_are_watched_is_reported_and_which_do_not_exist():
+    confined = facts(wanted=DoctorSettings(namespaces=("a", "b")))
+    [said] = [each for each in diagnose(confined, NOW) if each.check == "Confined"]
+    assert (said.severity, said.where) == (OK, "a, b")
     assert "no plans are made and no AdmissionChecks are answered" in said.what
-    assert told(confined("a", "b", unborn=["b"]), Topic.PERMISSIONS) == {(FAIL, "NoSuchNamespace", "b")}
-    assert told(confined("a", "b"), Topic.PERMISSIONS) == set()
+    assert problems(confined, Topic.PERMISSIONS) == ""
+    late = replace(confined, missing_namespaces=["b"])
+    assert problems(late, Topic.PERMISSIONS) == "fail NoSuchNamespace"
     assert not [each for each in diagnose(facts(), NOW) if each.check == "Confined"]
 
 
-def test_a_namespace_that_cannot_be_read_hides_what_is_there_and_not_the_others():
-    """Nothing is said to be missing that may be in there."""
-    hidden = Listing(hidden=[("b", "403: forbidden")])
-    found = told(confined("a", "b", objects=ClusterObjects(scalable_workloads=hidden)), Topic.SCALED_OBJECTS)
-    assert (FAIL, "NotRead", "of ScalableWorkload in namespace b") in found
-    assert ClusterObjects(scalable_workloads=hidden).scaling(DoctorSettings()).scalable_workloads is None
+def test_where_nothing_is_reconciled_only_the_lease_is_written():
+    def uses(rules):
+        return {(rule.part, str(on), verb) for rule in rules for on in rule.on for verb in rule.verbs}
+
+    elected = [rule for rule in required_rules(reconciles=False) if rule.in_lease_namespace]
+    assert elected == [rule for rule in REQUIRED_RULES if rule.in_lease_namespace] != []
+    rules = [rule for rule in required_rules(reconciles=False) if not rule.in_lease_namespace]
+    assert {verb for rule in rules for verb in rule.verbs} == {"get", "list", "watch"}
+    assert {rule.part for rule in rules if "get" in rule.verbs} == {RuleUser.SCALER}
+    watched = {use for use in uses(REQUIRED_RULES) if use[2] in ("list", "watch")}
+    assert {use[:2] for use in watched} == {use[:2] for use in uses(rules) if use[2] != "get"}
 
 
-def test_where_nothing_is_reconciled_nobody_has_to_write_but_the_lease():
-    elected = [need for need in required_rules(reconciles=False) if need.in_lease_namespace]
-    assert elected == [need for need in REQUIRED_RULES if need.in_lease_namespace] != []
-    needs = [need for need in required_rules(reconciles=False) if not need.in_lease_namespace]
-    assert {verb for need in needs for verb in need.verbs} == {"get", "list", "watch"}
-    assert {need.part for need in needs if "get" in need.verbs} == {RuleUser.SCALER}
-    watched = {(part, on) for part, on, verb in uses(REQUIRED_RULES) if verb in ("list", "watch")}
-    assert watched == {(part, on) for part, on, verb in uses(needs) if verb != "get"}
-
-
-def uses(needs):
-    return {(need.part, str(on), verb) for need in needs for on in need.on for verb in need.verbs}
-
-
-def test_parts_that_are_used_follow_from_checks_and_policies():
-    everybody = {RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.PLANS}
-    assert parts_in_use(facts()) == everybody
-    assert parts_in_use(facts(ours(), policy())) == everybody | {RuleUser.CHECKS}
-    assert parts_in_use(facts(ours(), policy(provisioning=PROVISIONS))) == everybody | {
-        RuleUser.CHECKS,
-        RuleUser.PROVISIONING,
-    }
+def test_components_in_use_follow_from_checks_and_policies():
+    always = {RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.PLANS}
+    assert components_in_use(facts()) == always
+    assert components_in_use(facts(ours(), policy())) == always | {RuleUser.CHECKS}
+    assert components_in_use(facts(*gate(**NODES))) == always | {RuleUser.CHECKS, RuleUser.PROVISIONING}
 
 
 # ------------------------------------------------------------------------------------------------------ AdmissionChecks
 
-FROM_DETAIL = [{"key": "pool", "valueFromProvisioningClassDetail": "pool"}]
+SELECTS = {
+    "provisioning": PROVISIONS
+    | {"podSetUpdates": {"nodeSelector": [{"key": "pool", "valueFromProvisioningClassDetail": "pool"}]}}
+}
+YIELDS = {"provisioning": PROVISIONS | {"atLimit": "Yield"}}
+HOLDS = {"provisioning": PROVISIONS | {"atLimit": "Hold"}}
+BEST_EFFORT = queue("gate", strategy="BestEffortFIFO")
 CHECKS = {
-    "active, used, followed": ([ours(), policy(), queue("gpus", "gate")], set()),
-    "without parameters all are defaults": ([ours(params=""), queue("gpus", "gate")], set()),
-    "its policy is not there": ([ours(), queue("gpus", "gate")], {(FAIL, "PolicyUnusable", "gate")}),
-    "its policy makes no sense": (
-        [ours(), policy(requireFit=False, provisioning=PROVISIONS), queue("gpus", "gate")],
-        {(FAIL, "PolicyUnusable", "gate")},
+    "active, used, with a policy that can be followed": ([ours(), policy(), queue("gate")], ""),
+    "without parameters all are defaults": ([ours(params=""), queue("gate")], ""),
+    "its policy does not exist": ([ours(), queue("gate")], "fail PolicyUnusable"),
+    "its policy contradicts itself": (
+        [ours(), policy(requireFit=False, **NODES), queue("gate")],
+        "fail PolicyUnusable",
     ),
-    "its parameters are of another kind": (
-        [
-            made(
-                AdmissionCheck,
-                "gate",
-                spec={
-                    "controllerName": "idlegpu.io/reclaim",
-                    "parameters": {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "x"},
-                },
-                status={"conditions": [{"type": "Active", "status": "True"}]},
-            ),
-            queue("gpus", "gate"),
-        ],
-        {(FAIL, "PolicyUnusable", "gate")},
-    ),
-    "nobody uses it": ([ours(), policy()], {(WARN, "Unused", "gate")}),
-    "nobody keeps it active": ([ours(active=""), policy(), queue("gpus", "gate")], {(FAIL, "NotActive", "gate")}),
-    "it says that it is not active": (
-        [ours(active="False"), policy(), queue("gpus", "gate")],
-        {(FAIL, "NotActive", "gate")},
-    ),
-    "not active, and nobody waits for it": (
-        [ours(active="False"), policy()],
-        {(WARN, "NotActive", "gate"), (WARN, "Unused", "gate")},
-    ),
+    "its parameters are of another kind": ([ours(params=CONFIG), queue("gate")], "fail PolicyUnusable"),
+    "no queue uses it": ([ours(), policy()], "warn Unused"),
+    "it has no Active condition": ([ours(active=""), policy(), queue("gate")], "fail NotActive"),
+    "it is not Active": ([ours(active="False"), policy(), queue("gate")], "fail NotActive"),
+    "not Active, and no queue uses it": ([ours(active="False"), policy()], "warn NotActive, warn Unused"),
     "it pins by a label of a flavor": (
-        [
-            ours(),
-            policy(pin={"enabled": True}),
-            queue("gpus", "gate"),
-            flavor(nodeLabels={"kubernetes.io/hostname": "n1"}),
-        ],
-        {(FAIL, "KeyOfFlavor", "gate")},
+        [*gate(pin={"enabled": True}), queue("gate"), flavor(nodeLabels={"kubernetes.io/hostname": "n1"})],
+        "fail KeyOfFlavor",
     ),
     "it selects by a label of a flavor": (
-        [
-            ours(),
-            policy(provisioning=PROVISIONS | {"podSetUpdates": {"nodeSelector": FROM_DETAIL}}),
-            queue("gpus", "gate"),
-            flavor(nodeLabels={"pool": "a"}),
-        ],
-        {(FAIL, "KeyOfFlavor", "gate")},
+        [*gate(**SELECTS), queue("gate"), flavor(nodeLabels={"pool": "a"})],
+        "fail KeyOfFlavor",
     ),
     "of a flavor that the check is not for": (
-        [
-            ours(),
-            policy(provisioning=PROVISIONS | {"podSetUpdates": {"nodeSelector": FROM_DETAIL}}),
-            queue("gpus", {"name": "gate", "onFlavors": ["spot"]}, flavors=("spot", "a100")),
-            flavor(nodeLabels={"pool": "a"}),
-        ],
-        set(),
+        [*gate(**SELECTS), queue(on("gate", "spot"), flavors=("spot", "a100")), flavor(nodeLabels={"pool": "a"})],
+        "",
     ),
+    "at the limit it holds": ([*gate(**HOLDS), BEST_EFFORT], ""),
+    "it yields, and the next in line is looked at first": ([*gate(**YIELDS), queue("gate")], ""),
+    "it yields, and is looked at before those that wait": ([*gate(**YIELDS), BEST_EFFORT], "warn YieldTakenBack"),
 }
 
 
 @pytest.mark.parametrize(("objects", "expected"), CHECKS.values(), ids=CHECKS.keys())
-def test_checks_that_cannot_work_are_told(objects, expected):
-    assert told(facts(*objects), Topic.CHECKS) == expected
+def test_checks_that_cannot_work_are_reported(objects, expected):
+    assert problems(facts(*objects), Topic.CHECKS) == expected
 
 
-def test_a_check_that_asks_for_nodes_needs_provisioning_requests_to_be_served():
-    objects = [ours(), policy(provisioning=PROVISIONS), queue("gpus", "gate")]
+def test_a_check_that_requests_nodes_needs_provisioning_requests_to_be_served():
+    objects = [*gate(**NODES), queue("gate")]
     without = SERVED | {"autoscaling.x-k8s.io": {}}
-    assert told(facts(*objects, served=without), Topic.CHECKS) == {(FAIL, "ProvisioningNotServed", "gate")}
+    assert problems(facts(*objects, served=without), Topic.CHECKS) == "fail ProvisioningNotServed"
     beta = SERVED | {"autoscaling.x-k8s.io": {"v1beta1": {"ProvisioningRequest"}}}
-    assert told(facts(*objects, served=beta), Topic.CHECKS) == set()
+    assert problems(facts(*objects, served=beta), Topic.CHECKS) == ""
 
 
 def test_a_check_that_is_in_order_says_what_its_gangs_wait_for():
-    objects = [ours(), policy(provisioning=PROVISIONS), queue("gpus", "gate"), queue("more", "gate")]
+    objects = [*gate(**NODES), queue("gate"), queue("gate", name="more")]
     [fine] = [each for each in diagnose(facts(*objects), NOW) if each.topic is Topic.CHECKS]
     assert fine.what == (
         "Active in gpus, more: waits for victims' pods to terminate and free capacity for the whole gang; "
@@ -407,336 +336,309 @@ def test_a_check_that_is_in_order_says_what_its_gangs_wait_for():
     )
 
 
+BATCH = {"key": "batch", "value": "yes", "effect": "NoSchedule"}
+TOLERATES = {"tolerations": [{"key": "batch", "operator": "Exists"}]}
+
+
+def node(*taints, gpu="h100"):
+    status = {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}}
+    labels = {"metadata": {"name": "node", "labels": {"gpu": gpu}}}
+    return msgspec.convert(labels | {"spec": {"taints": list(taints)}, "status": status}, Node)
+
+
+def gang(**pod):
+    pod_sets = [{"template": {"spec": pod}}]
+    return made(Workload, "gang", spec={"podSets": pod_sets}, status={"admissionChecks": [{"name": "gate"}]})
+
+
+def tainted(*objects, **of_flavor):
+    h100 = flavor("h100", nodeLabels={"gpu": "h100"}, **of_flavor)
+    inputs = facts(*gate(), queue("gate", flavors=("h100",)), h100, *objects)
+    return [each.what for each in diagnose(inputs, NOW) if each.check == "TaintNotTolerated" and each.severity is WARN]
+
+
+def test_a_taint_that_is_not_tolerated_is_reported_with_its_flavor():
+    [what] = tainted(node(BATCH), node(), node(BATCH, gpu="a100"), gang())
+    assert what.startswith("1 of 2 nodes of ResourceFlavor h100 have the taint batch (NoSchedule)")
+
+
+TOLERATED = {
+    "there is none": ([node()], {}),
+    "its flavor tolerates it": ([node(BATCH)], TOLERATES),
+    "all pods tolerate it": ([node(BATCH), gang(**TOLERATES)], {}),
+    "it is that of the device": ([node({"key": "nvidia.com/gpu", "effect": "NoSchedule"})], {}),
+    "it is set for a while": ([node({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"})], {}),
+    "it is only preferred": ([node({**BATCH, "effect": "PreferNoSchedule"})], {}),
+}
+
+
+@pytest.mark.parametrize(("objects", "of_flavor"), TOLERATED.values(), ids=TOLERATED.keys())
+def test_a_taint_that_keeps_no_pod_away_is_not_reported(objects, of_flavor):
+    assert tainted(*objects, **of_flavor) == []
+
+
 # -------------------------------------------------------------------------------------------------------- ClusterQueues
 
-
-def gate(name="gate", **spec):
-    return [ours(name, params=f"{name}-policy"), policy(f"{name}-policy", **spec)]
-
-
-NODES = {"provisioning": PROVISIONS}
+BOTH = [*gate(**NODES), KUEUE]
+GROUPS = {"flavors": ("spot", "fixed"), "cpus": ("small", "big")}
+STOPPED = queue(spec={"stopPolicy": "Hold"}, status=inactive("Stopped"))
+RACKS = flavor(topologyName="racks")
+ELSEWHERE = [MULTIKUEUE, KUEUE]
 QUEUES = {
-    "no checks at all": ([queue()], set()),
-    "ours alone": ([*gate(), queue("gpus", "gate")], set()),
-    "a check that is not there": ([queue("gpus", "gate")], {(FAIL, "CheckNotFound", "gpus")}),
-    "ours for pods beside Kueue's provisioning: a pre-gate": (
-        [*gate(**PODS_ONLY), KUEUE, queue("gpus", "gate", "nodes-by-kueue")],
-        set(),
+    "no checks at all": ([queue()], ""),
+    "ours alone": ([*gate(), queue("gate")], ""),
+    "a check that does not exist": ([queue("gate")], "fail CheckNotFound"),
+    "ours for pods beside Kueue's provisioning: a pre-gate": ([*gate(**PODS_ONLY), KUEUE, queue("gate", "kueue")], ""),
+    "ours for room beside Kueue's provisioning": ([*gate(), KUEUE, queue("gate", "kueue")], "warn NodesBeforeReuse"),
+    "ours for nodes beside Kueue's provisioning": ([*BOTH, queue("gate", "kueue")], "fail TwoAskForNodes"),
+    "each for a flavor of the same resource": ([*BOTH, queue(on("gate", "spot"), on("kueue", "fixed"), **GROUPS)], ""),
+    "one of them for all flavors": ([*BOTH, queue(on("gate", "spot"), "kueue", **GROUPS)], "fail TwoAskForNodes"),
+    "each for a flavor of another resource: gangs get one of each": (
+        [*BOTH, queue(on("gate", "spot"), on("kueue", "big"), **GROUPS)],
+        "fail TwoAskForNodes",
     ),
-    "ours for room beside Kueue's provisioning": (
-        [*gate(), KUEUE, queue("gpus", "gate", "nodes-by-kueue")],
-        {(WARN, "NodesBeforeReuse", "gpus")},
+    "ours for flavors of both resources": (
+        [*BOTH, queue(on("gate", "spot", "small"), on("kueue", "big"), **GROUPS)],
+        "fail TwoAskForNodes",
     ),
-    "ours for nodes beside Kueue's provisioning": (
-        [*gate(**NODES), KUEUE, queue("gpus", "gate", "nodes-by-kueue")],
-        {(FAIL, "TwoAskForNodes", "gpus")},
+    "flavors that the queue does not have": ([*BOTH, queue(on("gate", "other"), on("kueue", "fixed"), **GROUPS)], ""),
+    "two of ours that request nodes": (
+        [*gate("one", **NODES), *gate("two", **NODES), queue("one", "two")],
+        "fail TwoAskForNodes",
     ),
-    "the same, each for a flavor of its own": (
-        [
-            *gate(**NODES),
-            KUEUE,
-            queue(
-                "gpus",
-                {"name": "gate", "onFlavors": ["spot"]},
-                {"name": "nodes-by-kueue", "onFlavors": ["a100"]},
-                flavors=("spot", "a100"),
-            ),
-        ],
-        set(),
-    ),
-    "the same, one of them for all flavors": (
-        [
-            *gate(**NODES),
-            KUEUE,
-            queue("gpus", {"name": "gate", "onFlavors": ["spot"]}, "nodes-by-kueue", flavors=("spot", "a100")),
-        ],
-        {(FAIL, "TwoAskForNodes", "gpus")},
-    ),
-    "two of ours that ask for nodes": (
-        [*gate("one", **NODES), *gate("two", **NODES), queue("gpus", "one", "two")],
-        {(FAIL, "TwoAskForNodes", "gpus")},
-    ),
-    "two of ours, one of which asks for nodes": (
-        [*gate("one", **NODES), *gate("two"), queue("gpus", "one", "two")],
-        set(),
-    ),
-    "ours beside MultiKueue: a pre-gate": ([*gate(), MULTIKUEUE, queue("gpus", "gate", "elsewhere")], set()),
+    "two of ours, one of which requests nodes": ([*gate("one", **NODES), *gate("two"), queue("one", "two")], ""),
+    "ours beside MultiKueue: a pre-gate": ([*gate(), MULTIKUEUE, queue("gate", "multi")], ""),
     "MultiKueue beside Kueue's provisioning": (
-        [MULTIKUEUE, KUEUE, queue("gpus", "elsewhere", "nodes-by-kueue")],
-        {(FAIL, "MultiKueueWithProvisioning", "gpus")},
+        [*ELSEWHERE, queue("multi", "kueue")],
+        "fail MultiKueueWithProvisioning",
     ),
     "MultiKueue beside Kueue's provisioning on any flavor": (
-        [MULTIKUEUE, KUEUE, queue("gpus", "elsewhere", {"name": "nodes-by-kueue", "onFlavors": ["other"]})],
-        {(FAIL, "MultiKueueWithProvisioning", "gpus")},
+        [*ELSEWHERE, queue("multi", on("kueue", "other"))],
+        "fail MultiKueueWithProvisioning",
     ),
-    "MultiKueue twice": (
-        [MULTIKUEUE, theirs("too", "multikueue"), queue("gpus", "elsewhere", "too")],
-        {(FAIL, "MultiKueueTwice", "gpus")},
-    ),
-    "a policy that nobody can follow says nothing about the pair": (
-        [ours(), KUEUE, queue("gpus", "gate", "nodes-by-kueue")],
-        set(),
-    ),
-    "Kueue says that it is inactive": (
-        [queue(status={"conditions": [{"type": "Active", "status": "False", "reason": "FlavorNotFound"}]})],
-        {(FAIL, "Inactive", "gpus")},
-    ),
-    "it was stopped on purpose": (
-        [
-            queue(
-                spec={"stopPolicy": "Hold"},
-                status={"conditions": [{"type": "Active", "status": "False", "reason": "Stopped"}]},
-            )
-        ],
-        {(WARN, "Inactive", "gpus")},
-    ),
-    "a flavor with a Topology that has to do with us": (
-        [*gate(), queue("gpus", "gate"), flavor(topologyName="racks")],
-        {(WARN, "Topology", "gpus")},
-    ),
-    "a flavor with a Topology that has not": ([queue(), flavor(topologyName="racks")], set()),
-    "asking for nodes of a flavor with a Topology": (
-        [*gate(**NODES), queue("gpus", "gate"), flavor(topologyName="racks")],
-        {(WARN, "Topology", "gpus"), (WARN, "TopologyAsksForNothing", "gpus")},
+    "MultiKueue twice": ([MULTIKUEUE, theirs("too", "multikueue"), queue("multi", "too")], "fail MultiKueueTwice"),
+    "an unusable policy says nothing about the pair": ([ours(), KUEUE, queue("gate", "kueue")], ""),
+    "Kueue says that it is inactive": ([queue(status=inactive("FlavorNotFound"))], "fail Inactive"),
+    "it was stopped on purpose": ([STOPPED], "warn Inactive"),
+    "a flavor with a Topology that has to do with us": ([*gate(), queue("gate"), RACKS], "warn Topology"),
+    "a flavor with a Topology that has not": ([queue(), RACKS], ""),
+    "requesting nodes of a flavor with a Topology": (
+        [*gate(**NODES), queue("gate"), RACKS],
+        "warn Topology, warn TopologyAsksForNothing",
     ),
 }
 
 
 @pytest.mark.parametrize(("objects", "expected"), QUEUES.values(), ids=QUEUES.keys())
-def test_combinations_of_checks_that_do_not_work_are_told(objects, expected):
-    assert told(facts(*objects), Topic.QUEUES) == expected
+def test_combinations_of_checks_that_do_not_work_are_reported(objects, expected):
+    assert problems(facts(*objects), Topic.QUEUES) == expected
 
 
 def test_a_pre_gate_is_explained_and_not_complained_about():
-    objects = [*gate(**PODS_ONLY), KUEUE, queue("gpus", "gate", "nodes-by-kueue")]
-    found = [each for each in diagnose(facts(*objects), NOW) if each.check == "PreGate"]
-    assert [(each.severity, each.where) for each in found] == [(OK, "ClusterQueue gpus")]
-    assert "while ours waits for victims' pods to end" in found[0].what
+    objects = [*gate(**PODS_ONLY), KUEUE, queue("gate", "kueue")]
+    [found] = [each for each in diagnose(facts(*objects), NOW) if each.check == "PreGate"]
+    assert (found.severity, found.where) == (OK, "ClusterQueue gpus")
+    assert "while ours waits for victims' pods to end" in found.what
 
 
 LOCAL = made(LocalQueue, "local", "team", spec={"clusterQueue": "gpus"})
 PRESSED = {"reclaim": "OnPressure", "idleAfterUnderPressure": "5m"}
 NOTEBOOK = [scaled_object(metadata=PRESSED, cooldownPeriod=30), scalable(), workload(), LOCAL, service()]
+BY_NAME = [NOTEBOOK[0], scalable(workloadRef={"name": "job-notebook"}), *NOTEBOOK[2:]]
 ALWAYS = [scaled_object(), *NOTEBOOK[1:]]
 FREED = {
-    "guarded and in order": ([*NOTEBOOK, *gate(), queue("gpus", "gate")], set()),
-    "BestEffortFIFO": (
-        [*NOTEBOOK, *gate(), queue("gpus", "gate", strategy="BestEffortFIFO")],
-        {(WARN, "FreedQuotaNotReserved", "gpus")},
+    "guarded and StrictFIFO": ([*NOTEBOOK, queue("gate")], ""),
+    "BestEffortFIFO": ([*NOTEBOOK, BEST_EFFORT], "warn FreedQuotaNotReserved gpus"),
+    "BestEffortFIFO, of a Workload that is named": ([*BY_NAME, BEST_EFFORT], "warn FreedQuotaNotReserved gpus"),
+    "BestEffortFIFO where no plan takes anything": ([*ALWAYS, BEST_EFFORT], ""),
+    "BestEffortFIFO of another queue of the Cohort": (
+        [*NOTEBOOK, queue("gate", cohort="all"), queue("gate", name="other", cohort="all", strategy="BestEffortFIFO")],
+        "warn FreedQuotaNotReserved other",
     ),
-    "BestEffortFIFO where nobody is reclaimed": (
-        [*ALWAYS, *gate(), queue("gpus", "gate", strategy="BestEffortFIFO")],
-        set(),
-    ),
-    "BestEffortFIFO of a neighbour": (
+    "BestEffortFIFO of another queue below the Cohorts' parent": (
         [
             *NOTEBOOK,
-            *gate(),
-            queue("gpus", "gate", cohort="all"),
-            queue("other", "gate", cohort="all", strategy="BestEffortFIFO"),
-        ],
-        {(WARN, "FreedQuotaNotReserved", "other")},
-    ),
-    "of a neighbour by way of the cohorts' parent": (
-        [
-            *NOTEBOOK,
-            *gate(),
-            queue("gpus", "gate", cohort="left"),
-            queue("other", "gate", cohort="right", strategy="BestEffortFIFO"),
+            queue("gate", cohort="left"),
+            queue("gate", name="other", cohort="right", strategy="BestEffortFIFO"),
             made(Cohort, "left", spec={"parentName": "root"}),
             made(Cohort, "right", spec={"parentName": "root"}),
         ],
-        {(WARN, "FreedQuotaNotReserved", "other")},
+        "warn FreedQuotaNotReserved other",
     ),
-    "of somebody who shares no quota": (
-        [*NOTEBOOK, *gate(), queue("gpus", "gate"), queue("other", "gate", strategy="BestEffortFIFO")],
-        set(),
+    "BestEffortFIFO of a queue that shares no quota": (
+        [*NOTEBOOK, queue("gate"), queue("gate", name="other", strategy="BestEffortFIFO")],
+        "",
     ),
-    "cohorts in a ring end nowhere, and nobody waits for that": (
+    "Cohorts in a ring": (
         [
             *NOTEBOOK,
-            *gate(),
-            queue("gpus", "gate", cohort="left"),
+            queue("gate", cohort="left"),
             made(Cohort, "left", spec={"parentName": "right"}),
             made(Cohort, "right", spec={"parentName": "left"}),
         ],
-        set(),
+        "",
     ),
-    "nothing guards what is freed": ([*ALWAYS, queue()], {(WARN, "Unguarded", "gpus")}),
-    "nothing guards it with the neighbour": (
-        [*ALWAYS, *gate(), queue("gpus", "gate", cohort="all"), queue("other", cohort="all")],
-        {(WARN, "Unguarded", "other")},
+    "no check guards what is freed": ([*ALWAYS, queue()], "warn Unguarded gpus"),
+    "no check guards it in another queue of the Cohort": (
+        [*ALWAYS, queue("gate", cohort="all"), queue(name="other", cohort="all")],
+        "warn Unguarded other",
     ),
 }
 
 
 @pytest.mark.parametrize(("objects", "expected"), FREED.values(), ids=FREED.keys())
-def test_queues_in_which_freed_quota_is_not_safe_are_told(objects, expected):
-    assert told(facts(*objects), Topic.QUEUES) == expected
+def test_queues_in_which_freed_quota_is_not_safe_are_reported(objects, expected):
+    assert problems(facts(*gate(), *objects), Topic.QUEUES, named=True) == expected
 
 
+def test_what_follows_from_unreserved_quota_depends_on_the_settings():
+    for refuses, words in ((False, "may be admitted into freed quota"), (True, "no plan is made for its gangs")):
+        inputs = facts(*NOTEBOOK, *gate(), BEST_EFFORT, wanted=DoctorSettings(refuses_unprotected=refuses))
+        [found] = [each for each in diagnose(inputs, NOW) if each.check == "FreedQuotaNotReserved"]
+        assert words in found.what
+
+
+# ----------------------------------------------------------------------------------------------- what could not be read
+
+NO_NUMBER, FORBIDDEN = "no int", Unread("403: grant verb 'list'")
 UNREAD = {
-    "AdmissionChecks": ("checks", Unread("403"), {(Topic.CHECKS, FAIL, "NotRead")}),
-    "one AdmissionCheck": ("checks", Listing(unreadable=[("gate", "no int")]), {(Topic.CHECKS, WARN, "Unreadable")}),
-    "ReclaimPolicies": ("policies", Unread("403"), {(Topic.CHECKS, FAIL, "NotRead")}),
-    "one ReclaimPolicy": (
-        "policies",
-        Listing(unreadable=[("gate-policy", "no int")]),
-        {(Topic.CHECKS, WARN, "Unreadable")},
+    "AdmissionChecks": (AdmissionCheck, FORBIDDEN, (Topic.CHECKS, FAIL, "NotRead", "all of AdmissionCheck")),
+    "one AdmissionCheck": (
+        AdmissionCheck,
+        Listing(unreadable=[("gate", NO_NUMBER)]),
+        (Topic.CHECKS, WARN, "Unreadable", "AdmissionCheck gate"),
     ),
-    "ClusterQueues": ("cluster_queues", Unread("403"), {(Topic.QUEUES, FAIL, "NotRead")}),
-    "ScaledObjects": ("scaled_objects", Unread("403"), {(Topic.SCALED_OBJECTS, FAIL, "NotRead")}),
+    "ReclaimPolicies": (ReclaimPolicy, FORBIDDEN, (Topic.CHECKS, FAIL, "NotRead", "all of ReclaimPolicy")),
+    "ClusterQueues": (ClusterQueue, FORBIDDEN, (Topic.QUEUES, FAIL, "NotRead", "all of ClusterQueue")),
+    "a kind that is not served": (
+        ClusterQueue,
+        Unread("404", is_absent=True),
+        (Topic.CHECKS, WARN, "Unused", "AdmissionCheck gate"),
+    ),
+    "ScaledObjects": (ScaledObject, FORBIDDEN, (Topic.SCALED_OBJECTS, FAIL, "NotRead", "all of ScaledObject")),
     "ScaledObjects of a namespace": (
-        "scaled_objects",
+        ScaledObject,
         Listing(hidden=[("team", "403")]),
-        {(Topic.SCALED_OBJECTS, FAIL, "NotRead")},
+        (Topic.SCALED_OBJECTS, FAIL, "NotRead", "all of ScaledObject in namespace team"),
     ),
     "one ScalableWorkload": (
-        "scalable_workloads",
-        Listing(unreadable=[("team/notebook", "no int")]),
-        {(Topic.SCALED_OBJECTS, WARN, "Unreadable")},
+        ScalableWorkload,
+        Listing(unreadable=[("team/notebook", NO_NUMBER)]),
+        (Topic.SCALED_OBJECTS, WARN, "Unreadable", "ScalableWorkload team/notebook"),
+    ),
+    "ScalableWorkloads of a namespace": (
+        ScalableWorkload,
+        Listing(hidden=[("team", "403")]),
+        (Topic.SCALED_OBJECTS, FAIL, "NotRead", "all of ScalableWorkload in namespace team"),
     ),
 }
 
 
-@pytest.mark.parametrize(("kind", "unread", "expected"), UNREAD.values(), ids=UNREAD.keys())
-def test_what_could_not_be_read_is_told_once_and_not_said_to_be_missing(kind, unread, expected):
-    whole = facts(*ALWAYS, *gate(), queue("gpus", "gate"))
-    found = diagnose(replace(whole, objects=replace(whole.objects, **{kind: unread})), NOW)
-    topics = (Topic.CHECKS, Topic.QUEUES, Topic.SCALED_OBJECTS)
-    assert {
-        (each.topic, each.severity, each.check) for each in found if each.severity is not OK and each.topic in topics
-    } == expected
+@pytest.mark.parametrize(("kind", "listing", "expected"), UNREAD.values(), ids=UNREAD.keys())
+def test_what_could_not_be_read_is_reported_once_and_not_said_to_be_missing(kind, listing, expected):
+    found = diagnose(unread(facts(*ALWAYS, *gate(), queue("gate")), kind, listing), NOW)
+    bad = [each for each in found if each.severity is not OK and each.topic not in (Topic.KINDS, Topic.METRICS)]
+    assert [(each.topic, each.severity, each.check, each.where) for each in bad] == [expected]
     assert not any(each.what.rstrip().endswith((":", " in")) for each in found)
 
 
-def test_a_queue_that_names_no_check_is_unguarded_whoever_may_read_checks():
-    the_facts = facts(*ALWAYS, queue())
-    the_facts = replace(the_facts, objects=replace(the_facts.objects, checks=Unread("403")))
-    assert told(the_facts, Topic.QUEUES) == {(WARN, "Unguarded", "gpus")}
+def test_services_that_may_not_be_read_are_no_problem():
+    """Only this diagnosis reads them; the program does without, and its roles leave them out."""
+    found = diagnose(unread(facts(scaled_object(), scalable()), Service, FORBIDDEN), NOW)
+    [services] = [each for each in found if "Service" in each.what + each.where]
+    assert (services.severity, services.check, services.do) == (OK, "NotRead", "")
+    assert services.what.startswith("Services were not read")
 
 
-def test_plans_and_requests_for_nodes_go_together_without_further_settings():
-    assert told(facts(*NOTEBOOK, *gate(**NODES), queue("gpus", "gate")), Topic.CHECKS) == set()
-
-
-def test_what_follows_from_unreserved_quota_depends_on_the_settings():
-    objects = [*NOTEBOOK, *gate(), queue("gpus", "gate", strategy="BestEffortFIFO")]
-    for refuses, words in ((False, "may be admitted into freed quota"), (True, "no plan is made for its gangs")):
-        the_facts = facts(*objects, wanted=DoctorSettings(refuses_unprotected=refuses))
-        [found] = [each for each in diagnose(the_facts, NOW) if each.check == "FreedQuotaNotReserved"]
-        assert words in found.what
+def test_a_queue_that_names_no_check_is_unguarded_even_if_checks_cannot_be_read():
+    inputs = unread(facts(*ALWAYS, queue()), AdmissionCheck, FORBIDDEN)
+    assert problems(inputs, Topic.QUEUES) == "warn Unguarded"
 
 
 # -------------------------------------------------------------------------------------------------------- ScaledObjects
 
+NOT_READY = {"conditions": [{"type": "Ready", "status": "False", "reason": "TriggerError"}]}
+BOOST = {"reclaim": "PriorityBoost"}
 SCALED = {
-    "as it has to be": ({}, set()),
-    "a fallback": ({"fallback": {"failureThreshold": 3, "replicas": 0}}, {(FAIL, "Fallback")}),
-    "a minimum above 0": ({"minReplicaCount": 1}, {(WARN, "NeverZero")}),
-    "a minimum above 0 that is left when idle": ({"minReplicaCount": 1, "idleReplicaCount": 0}, set()),
-    "KEDA's default maximum of 100": ({"maxReplicaCount": 100}, {(WARN, "MoreThanOne")}),
-    "no cooldown": ({"cooldownPeriod": 0}, {(WARN, "NoCooldown")}),
-    "not ready": (
-        {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "TriggerError"}]}},
-        {(WARN, "NotReady")},
-    ),
-    "metadata that is misspelt": ({"metadata": {"idleafter": "5 minutes"}}, {(FAIL, "InvalidMetadata")}),
-    "longer than the operator allows": ({"metadata": {"idleAfter": "25h"}}, {(FAIL, "WindowTooLong")}),
+    "as it has to be": ({}, ""),
+    "a fallback": ({"fallback": {"failureThreshold": 3, "replicas": 0}}, "fail Fallback"),
+    "a minimum above 0": ({"minReplicaCount": 1}, "warn NeverZero"),
+    "a minimum above 0 that is left when idle": ({"minReplicaCount": 1, "idleReplicaCount": 0}, ""),
+    "KEDA's default maximum of 100": ({"maxReplicaCount": 100}, "warn MoreThanOne"),
+    "no cooldown": ({"cooldownPeriod": 0}, "warn NoCooldown"),
+    "not ready": ({"status": NOT_READY}, "warn NotReady"),
+    "metadata that is misspelt": ({"metadata": {"idleafter": "5 minutes"}}, "fail InvalidMetadata"),
+    "longer than the operator allows": ({"metadata": {"idleAfter": "25h"}}, "fail WindowTooLong"),
     # 30 s + 570 s = 10 min, which is when the grant has ended.
-    "KEDA as slow as grants last": (
-        {"metadata": PRESSED, "cooldownPeriod": 570},
-        {(WARN, "SlowerThanGrants")},
-    ),
-    "KEDA a second faster": ({"metadata": PRESSED, "cooldownPeriod": 569}, set()),
-    "as slow, and taken by time": ({"cooldownPeriod": 570}, set()),
+    "KEDA as slow as grants last": ({"metadata": PRESSED, "cooldownPeriod": 570}, "warn SlowerThanGrants"),
+    "KEDA a second faster": ({"metadata": PRESSED, "cooldownPeriod": 569}, ""),
+    "as slow, and suspended by time": ({"cooldownPeriod": 570}, ""),
     "a Deployment that only a plan may take": (
         {"metadata": PRESSED, "cooldownPeriod": 30, "target": "Deployment"},
-        {(WARN, "NotReclaimable")},
+        "warn NotReclaimable",
     ),
-    "a Deployment that only preemption may take": (
-        {"metadata": {"reclaim": "PriorityBoost"}, "target": "Deployment"},
-        {(WARN, "NotReclaimable")},
-    ),
-    "a Deployment that time takes": ({"target": "Deployment"}, set()),
+    "a Deployment that only preemption may take": ({"metadata": BOOST, "target": "Deployment"}, "warn NotReclaimable"),
+    "a Deployment that is suspended by time": ({"target": "Deployment"}, ""),
+    "a target that does not exist": ({"name": "gone"}, "fail TargetNotFound"),
 }
 
 
 @pytest.mark.parametrize(("spec", "expected"), SCALED.values(), ids=SCALED.keys())
-def test_scaled_objects_that_are_treated_otherwise_than_meant_are_told(spec, expected):
-    found = told(facts(scaled_object(**spec), scalable(), service()), Topic.SCALED_OBJECTS)
-    assert found == {(*each, "team/notebook") for each in expected}
+def test_scaled_objects_that_keda_treats_otherwise_than_meant_are_reported(spec, expected):
+    assert problems(facts(scaled_object(**spec), scalable(), service()), Topic.SCALED_OBJECTS) == expected
 
 
 def test_settings_decide_where_metadata_is_silent():
     pressed = DoctorSettings(defaults=Overrides(reclaim=Reclaim.ON_PRESSURE), grant_for=timedelta(minutes=5))
-    objects = [scaled_object(), scalable(), service()]
-    # 30 s + 300 s > 5 min
-    assert told(facts(*objects, wanted=pressed), Topic.SCALED_OBJECTS) == {(WARN, "SlowerThanGrants", "team/notebook")}
     off = replace(pressed, grant_for=timedelta(hours=1), pressure=False)
-    assert told(facts(*objects, wanted=off), Topic.SCALED_OBJECTS) == {(WARN, "PressureOff", "team/notebook")}
     confined = replace(off, namespaces=("team",))
-    assert told(facts(*objects, wanted=confined), Topic.SCALED_OBJECTS) == {(WARN, "NoPlans", "team/notebook")}
-
-
-def test_a_target_that_is_missing_is_told_unless_nobody_may_look():
-    alone = facts(scaled_object(), service())
-    assert told(alone, Topic.SCALED_OBJECTS) == {(FAIL, "TargetNotFound", "team/notebook")}
-    blind = replace(alone, objects=replace(alone.objects, scalable_workloads=Unread("403")))
-    assert told(blind, Topic.SCALED_OBJECTS) == {(FAIL, "NotRead", "of ScalableWorkload")}
+    # 30 s + 300 s > 5 min
+    for wanted, check in ((pressed, "SlowerThanGrants"), (off, "PressureOff"), (confined, "NoPlans")):
+        inputs = facts(scaled_object(), scalable(), service(), wanted=wanted)
+        assert problems(inputs, Topic.SCALED_OBJECTS) == f"warn {check}"
 
 
 ADDRESSES = {
-    "a headless Service with that port": ("scaler.gpus.svc:9090", [service()], set()),
-    "in full": ("scaler.gpus.svc.cluster.local:9090", [service()], set()),
-    "no Service of that name": ("scaler.elsewhere.svc:9090", [service()], {(FAIL, "NoService")}),
-    "another port": ("scaler.gpus.svc:8080", [service()], {(FAIL, "NoPort")}),
-    "a Service with a cluster IP": ("scaler.gpus.svc:9090", [service(clusterIP="10.0.0.1")], {(WARN, "NotHeadless")}),
-    "no port": ("scaler.gpus.svc", [service()], {(FAIL, "NoAddress")}),
-    "no address": ("", [service()], {(FAIL, "NoAddress")}),
-    "a scheme and a port": ("dns:///:9090", [service()], {(FAIL, "NoAddress")}),
-    "a name that is no name": ("scaler..svc:9090", [service()], {(FAIL, "NoAddress")}),
-    "a port that is no port": ("scaler.gpus.svc:65536", [service()], {(FAIL, "NoAddress")}),
-    "somewhere outside, which nobody here can see": ("gpus.example.com.:9090", [], set()),
-    "an IP address": ("10.0.0.1:9090", [], set()),
+    "a headless Service with that port": ("scaler.gpus.svc:9090", [service()], ""),
+    "in full": ("scaler.gpus.svc.cluster.local:9090", [service()], ""),
+    "no Service of that name": ("scaler.elsewhere.svc:9090", [service()], "fail NoService"),
+    "another port": ("scaler.gpus.svc:8080", [service()], "fail NoPort"),
+    "a Service with a cluster IP": ("scaler.gpus.svc:9090", [service(clusterIP="10.0.0.1")], "warn NotHeadless"),
+    "no port": ("scaler.gpus.svc", [service()], "fail NoAddress"),
+    "no address": ("", [service()], "fail NoAddress"),
+    "a scheme and a port": ("dns:///:9090", [service()], "fail NoAddress"),
+    "a port that is too high": ("scaler.gpus.svc:65536", [service()], "fail NoAddress"),
+    "a name outside of the cluster": ("gpus.example.com.:9090", [], ""),
+    "an IP address": ("10.0.0.1:9090", [], ""),
 }
 
 
 @pytest.mark.parametrize(("address", "services", "expected"), ADDRESSES.values(), ids=ADDRESSES.keys())
-def test_addresses_that_lead_nowhere_are_told_once(address, services, expected):
-    metadata = {"scalerAddress": address}
-    two = [scaled_object("one", metadata=metadata), scaled_object("two", metadata=metadata)]
-    found = [
-        each
-        for each in diagnose(facts(*two, scalable("one"), scalable("two"), *services), NOW)
-        if each.topic is Topic.SCALED_OBJECTS and each.severity is not OK
-    ]
-    assert {(each.severity, each.check) for each in found} == expected
-    assert len(found) == len(expected)
+def test_addresses_that_lead_nowhere_are_reported_once(address, services, expected):
+    two = [scaled_object(name, metadata={"scalerAddress": address}) for name in ("one", "two")]
+    inputs = facts(*two, scalable("one"), scalable("two"), *services)
+    assert problems(inputs, Topic.SCALED_OBJECTS) == expected
+    assert [each.check for each in diagnose(inputs, NOW)].count(expected.rpartition(" ")[2]) == bool(expected)
 
 
-def test_scaled_objects_of_others_are_none_of_our_business():
+def test_scaled_objects_of_other_scalers_are_not_judged():
     cron = scaled_object("cron", triggers=[{"type": "cron"}], fallback={"replicas": 1})
     elsewhere = scaled_object("elsewhere", metadata={"scalerAddress": "other.team.svc:1"}, fallback={"replicas": 1})
-    mine = [scaled_object(), scalable(), service()]
     named = DoctorSettings(addresses=frozenset({"scaler.gpus.svc:9090"}))
-    assert told(facts(cron, elsewhere, *mine, wanted=named), Topic.SCALED_OBJECTS) == set()
-    assert told(facts(cron), Topic.SCALED_OBJECTS) == {(WARN, "None", "")}
+    inputs = facts(cron, elsewhere, scaled_object(), scalable(), service(), wanted=named)
+    assert problems(inputs, Topic.SCALED_OBJECTS) == ""
+    assert problems(facts(cron), Topic.SCALED_OBJECTS) == "warn None"
 
 
 # ----------------------------------------------------------------------------------------------------------- as a whole
 
 
 def test_whatever_is_not_in_order_comes_with_what_to_do():
-    objects = [*NOTEBOOK, ours(active="False"), KUEUE, queue("gpus", "gate", "nodes-by-kueue", "absent")]
+    objects = [*NOTEBOOK, ours(active="False"), KUEUE, queue("gate", "kueue", "absent")]
     objects += [scaled_object("bad", fallback={}, minReplicaCount=1, maxReplicaCount=2, metadata={"mode": "?"})]
     findings = diagnose(facts(*objects), NOW)
     found = counts(findings)
-    assert found[FAIL] >= 5
-    assert found[WARN] >= 3
-    assert sum(found.values()) == len(findings)
-    for each in findings:
-        assert each.what
-        assert each.do or each.severity is OK or each.check == "NotRead"
+    assert (found[FAIL] >= 5, found[WARN] >= 3, sum(found.values())) == (True, True, len(findings))
+    assert all(each.what and (each.do or each.severity is OK or each.check == "NotRead") for each in findings)
     topics = [each.topic for each in findings]
     assert topics == sorted(topics, key=list(Topic).index)

@@ -9,8 +9,7 @@ from scaler.idleness.gpu import DEFAULT_SIGNALS
 from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.reporting.doctor.findings import Severity, Unread
-from scaler.reporting.doctor.signal_series import Gpus, Read, Series, SourceSeries
-from scaler.reporting.doctor.signals import metrics_findings
+from scaler.reporting.doctor.signals import Gpus, Read, Series, SourceSeries, metrics_findings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL

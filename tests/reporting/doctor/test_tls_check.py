@@ -22,8 +22,7 @@ from scaler.errors import ConfigurationError
 from scaler.keda.server import ExternalScalerServer, ServerConfig
 from scaler.keda.tls import ServerTls
 from scaler.reporting.doctor.findings import Finding, Severity
-from scaler.reporting.doctor.tls_check import check_calls, parse_connect_to
-from scaler.reporting.doctor.tls_findings import tls_findings
+from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
 from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger
 from scaler.tls.identity import AllowedClients
 from scaler.tls.rotation import Rotation
