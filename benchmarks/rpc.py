@@ -37,7 +37,7 @@ from rich.table import Table
 
 from scaler.app.process import tune_garbage_collector
 from scaler.decision.decision import decide
-from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Evaluation
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Phase, TargetState
 from scaler.decision.trigger_metadata import parse_metadata
@@ -75,9 +75,9 @@ async def evaluation() -> Evaluation:
     asleep = TargetState(desired_replicas=0, phase=Phase.SUSPENDED)
     entries = {}
     for index, (namespace, name) in enumerate(names()):
-        decision = decide(asleep if index % 2 else running, None, policy=policy.policy, now=at)
-        entry = EvaluatedTrigger(decision=decision, policy=policy)
-        entries[namespace, name] = EvaluatedScaledObject(target=scalable_workload_ref(name), triggers={trigger: entry})
+        decision = decide(asleep if index % 2 else running, None, policy=policy, now=at)
+        target = scalable_workload_ref(name)
+        entries[namespace, name] = EvaluatedScaledObject(target=target, triggers={trigger: decision})
         if index % 16 == 15:
             await asyncio.sleep(0)
     return Evaluation.of(entries, at=at)

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from scaler.decision import target_state
-from scaler.decision.decision import Active, Answer, Decision, Inactive, NoAnswer
-from scaler.decision.decision_cache import EvaluatedScaledObject, EvaluatedTrigger, Evaluation, Key
+from scaler.decision.decision import Active, Answer, Decision, Inactive
+from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Signal, Unit
 from scaler.idleness.history import History
 from scaler.idleness.pods import GpuPod, PodPhase
-from scaler.idleness.policy import GpuRule, Overrides, Policy, ResolvedPolicy, Trust
+from scaler.idleness.policy import GpuRule, Overrides, Policy, Trust
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, Verdict, WorkloadVerdict
 from scaler.idleness.window import Window
@@ -169,7 +169,7 @@ def a_target(**changes: Any) -> TargetState:
 
 ACTIVE = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
 INACTIVE = Inactive(reason=DecisionReason.GPUS_IDLE, message="every required GPU stayed below 1 % for 30m")
-NO_ANSWER = NoAnswer(reason=UnknownReason.STALE_SAMPLES, message="newest sample is 5m old")
+NO_ANSWER = Unknown(reason=UnknownReason.STALE_SAMPLES, message="newest sample is 5m old")
 
 
 def decision(answer: Answer = ACTIVE, **changes: Any) -> Decision:
@@ -193,10 +193,7 @@ SCALED_OBJECT: Key = ("demo", "first-raycluster")
 def entry(*answers: Answer, trigger: Overrides | None = None, problems: tuple[str, ...] = ()) -> EvaluatedScaledObject:
     """A ScaledObject with a trigger per answer; the first trigger is keyed by `trigger`, by default an empty one."""
     keys = [trigger or Overrides(), *(Overrides(idle_after=minutes(n)) for n in range(1, len(answers)))]
-    triggers = {
-        key: EvaluatedTrigger(decision=decision(answer), policy=ResolvedPolicy(policy=Policy()))
-        for key, answer in zip(keys, answers, strict=False)
-    }
+    triggers = {key: decision(answer) for key, answer in zip(keys, answers, strict=False)}
     return EvaluatedScaledObject(target=TARGET, triggers=triggers, problems=problems)
 
 

@@ -11,9 +11,9 @@ import yaml
 from scaler_sandbox.manifests import objects_in
 
 import scaler.decision.trigger_metadata as trigger_metadata
-from scaler.decision.annotations import KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.decision.target_state import Phase
 from scaler.decision.trigger_metadata import parse_metadata
+from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.idleness.reasons import DecisionReason, UnknownReason

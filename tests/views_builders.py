@@ -20,9 +20,9 @@ from quota_builders import NAMESPACE, NOW, flavor, local_queue
 
 from scaler.decision.cluster_state import scaled_object_indexes
 from scaler.decision.decision import Active, Answer, Inactive
-from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Evaluation, Key
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.idleness.policy import Overrides, Policy, ResolvedPolicy
+from scaler.idleness.policy import Overrides
 from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
@@ -111,9 +111,8 @@ class Town:
                 idle_since=at(-1800),
                 target=a_target(desired_replicas=scalable.spec.replicas if scalable is not None else 1),
             )
-            trigger = EvaluatedTrigger(decision=found, policy=ResolvedPolicy(policy=Policy()))
             self._entries[NAMESPACE, name] = EvaluatedScaledObject(
-                target=scalable_workload_ref(name), triggers={Overrides(): trigger}, problems=()
+                target=scalable_workload_ref(name), triggers={Overrides(): found}, problems=()
             )
         self.board.publish(Evaluation.of(dict(self._entries), at=NOW))
 

@@ -10,9 +10,8 @@ from math import isfinite
 from typing import Generic, Protocol, TypeVar
 
 from scaler.decision import target_state
-from scaler.decision.annotations import wake_request
 from scaler.decision.target_state import ObservedTarget
-from scaler.decision.workloads import grant_of, group_of, observe, owner_key
+from scaler.decision.workloads import grant_of, group_of, observe, owner_key, wake_request
 from scaler.idleness import pods as core
 from scaler.kube.object_cache import Index, KubeObject
 from scaler.kube.objects.core import Pod

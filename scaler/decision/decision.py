@@ -32,7 +32,7 @@ from datetime import datetime, timedelta
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Busy, Idle, Unknown, WorkloadVerdict
 
 
@@ -52,15 +52,8 @@ class Inactive:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoAnswer:
-    """No usable decision: KEDA gets an error and leaves the replicas as they are."""
-
-    reason: UnknownReason
-    message: str
-
-
-Answer = Active | Inactive | NoAnswer
+Answer = Active | Inactive | Unknown
+"""Unknown: KEDA gets an error and leaves the replicas as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +108,12 @@ _NOT_RUNNING_YET = {
 
 def decide(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Decision:
     """The decision for one trigger. `verdict` may be None for a target that does not run."""
-    idle_since = _idle_since(target, verdict, policy=policy, now=now)
     return Decision(
         answer=_answer(target, verdict, policy=policy, now=now),
         target=target,
         policy=policy,
         verdict=verdict,
-        idle_since=idle_since,
+        idle_since=_idle_since(target, verdict, policy=policy, now=now),
         decided_at=now,
     )
 
@@ -134,7 +126,7 @@ def needs_verdict(target: TargetState) -> bool:
 
 def _answer(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
     if target.doubt is not None:
-        return NoAnswer(reason=target.doubt.reason, message=target.doubt.message)
+        return target.doubt
     if target.phase is Phase.FINISHED:
         as_it_stands = Active if target.desired_replicas else Inactive
         return as_it_stands(
@@ -176,8 +168,8 @@ def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy, t
         case _ if ran < policy.warm_up + policy.window:
             too_short = f"running for {_rough(ran)}: not yet {window} past its warm-up of {warm_up}"
             return Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message=too_short)
-        case Unknown(reason=reason, message=message):
-            return NoAnswer(reason=reason, message=message)
+        case Unknown() as unknown:
+            return unknown
         case Idle():
             return _answer_idle(policy, target)
 

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from scaler.decision.decision import Active, Answer, Decision, Inactive, NoAnswer
+from scaler.decision.decision import Active, Answer, Decision, Inactive
 from scaler.idleness.durations import format_duration
 from scaler.idleness.pods import GpuPod
-from scaler.idleness.policy import Overrides, ResolvedPolicy
+from scaler.idleness.policy import Overrides
 from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.keda import ScaleTargetRef
 
 Key = tuple[str, str]
@@ -29,19 +30,11 @@ ListenerKey = tuple[str, str, Overrides]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedTrigger:
-    """What was decided for one trigger, and by which policy."""
-
-    decision: Decision
-    policy: ResolvedPolicy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedScaledObject:
     """One ScaledObject as evaluated."""
 
     target: ScaleTargetRef
-    triggers: Mapping[Overrides, EvaluatedTrigger]
+    triggers: Mapping[Overrides, Decision]
     """By the policy fields that the trigger's metadata sets: that is all the caller of an RPC tells of a trigger."""
     problems: tuple[str, ...] = ()
     """Why triggers are left out: metadata that cannot be used."""
@@ -66,8 +59,8 @@ class Evaluation:
     def of(cls, entries: Mapping[Key, EvaluatedScaledObject], *, at: datetime) -> "Evaluation":
         found: dict[tuple[str, ScaleTargetRef], tuple[Decision, ...]] = {}
         for (namespace, _), entry in entries.items():
-            decisions = tuple(trigger.decision for trigger in entry.triggers.values())
-            found[namespace, entry.target] = found.get((namespace, entry.target), ()) + decisions
+            key = namespace, entry.target
+            found[key] = (*found.get(key, ()), *entry.triggers.values())
         return cls(at=at, entries=entries, by_target=found)
 
     def decisions_on(self, namespace: str, target: ScaleTargetRef) -> tuple[Decision, ...]:
@@ -153,10 +146,10 @@ class DecisionCache:
     def answer(self, namespace: str, name: str, trigger: Overrides) -> Answer:
         stale = self._why_unusable()
         if stale or self._evaluation is None:
-            return NoAnswer(reason=UnknownReason.COLD_START, message=stale)
+            return Unknown(reason=UnknownReason.COLD_START, message=stale)
         entry = self._evaluation.entries.get((namespace, name))
         if entry is None:
-            return NoAnswer(
+            return Unknown(
                 reason=UnknownReason.TARGET_NOT_FOUND,
                 message=f"ScaledObject {namespace}/{name} is not evaluated (yet): it was not there at the last "
                 "evaluation, or its scalerAddress is not among keda.scalerAddresses of the settings",
@@ -164,8 +157,8 @@ class DecisionCache:
         found = entry.triggers.get(trigger)
         if found is None:
             message = "; ".join(entry.problems) or "the trigger's metadata changed since the last evaluation"
-            return NoAnswer(reason=UnknownReason.INVALID_POLICY, message=message)
-        return self._still_good(found.decision.answer)
+            return Unknown(reason=UnknownReason.INVALID_POLICY, message=message)
+        return self._still_good(found.answer)
 
     def _still_good(self, answer: Answer) -> Answer:
         """KEDA acts on every 0 alike: one that says "suspended" suspends what was resumed since."""
@@ -174,7 +167,7 @@ class DecisionCache:
             return answer
         age = format_duration(timedelta(seconds=int(age_s)))
         overdue = f"{answer.reason} as of {age} ago; the next evaluation is overdue"
-        return NoAnswer(reason=UnknownReason.SOURCE_UNAVAILABLE, message=overdue)
+        return Unknown(reason=UnknownReason.SOURCE_UNAVAILABLE, message=overdue)
 
     def _why_unusable(self) -> str:
         if self._evaluation is None:
@@ -213,7 +206,7 @@ class DecisionCache:
 
 def _notify(listener: _Listener, answer: Answer) -> None:
     """Queue the first usable answer, then every change to active. An unusable answer changes nothing."""
-    if isinstance(answer, NoAnswer):
+    if isinstance(answer, Unknown):
         return
     is_first, is_active = listener.was_active is None, isinstance(answer, Active)
     if is_first or (is_active and not listener.was_active):

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from scaler.decision.decision import Active, Decision, Inactive, NoAnswer
-from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Key
+from scaler.decision.decision import Active, Decision, Inactive
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.idleness.durations import format_duration
-from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, ResolvedPolicy, describe
+from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, describe
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, verdict_name
 from scaler.idleness.window import Window
@@ -70,7 +70,7 @@ def _signal(name: str, window: Window) -> dict[str, str]:
 
 def prevailing(decisions: Sequence[Decision]) -> Decision | None:
     """The decision that prevails, as KEDA combines triggers: any active one, else any without answer, else inactive."""
-    order = (Active, NoAnswer, Inactive)
+    order = (Active, Unknown, Inactive)
     return min(decisions, key=lambda decision: order.index(type(decision.answer)), default=None)
 
 
@@ -133,8 +133,7 @@ def explain(board: DecisionCache, key: Key) -> dict[str, Any] | None:
     }
 
 
-def _trigger(trigger: EvaluatedTrigger) -> dict[str, Any]:
-    decision = trigger.decision
+def _trigger(decision: Decision) -> dict[str, Any]:
     return {
         "answer": answer_word(decision),
         "reason": str(decision.answer.reason),
@@ -146,7 +145,7 @@ def _trigger(trigger: EvaluatedTrigger) -> dict[str, Any]:
         "idleSince": _iso(decision.idle_since),
         "suspendAt": _iso(decision.suspend_at),
         "next": what_next(decision),
-        "settings": _settings(trigger.policy),
+        "settings": _settings(decision.policy),
         "gpus": evidence(decision.verdict),
     }
 
@@ -162,7 +161,7 @@ def answer_word(decision: Decision) -> str:
             return "active"
         case Inactive():
             return "inactive"
-        case NoAnswer():
+        case Unknown():
             return "error"
 
 
@@ -171,9 +170,9 @@ def verdict_word(decision: Decision) -> str:
     return verdict_name(decision.verdict.verdict) if decision.verdict is not None else ""
 
 
-def _settings(resolved: ResolvedPolicy) -> list[dict[str, str]]:
+def _settings(policy: Policy) -> list[dict[str, str]]:
     return [
-        {"name": shown, "value": describe(name, resolved.policy), "source": resolved.source_of(name)}
+        {"name": shown, "value": describe(name, policy), "source": policy.source_of(name)}
         for name, shown in _POLICY_FIELDS.items()
     ]
 
@@ -181,7 +180,7 @@ def _settings(resolved: ResolvedPolicy) -> list[dict[str, str]]:
 def what_next(decision: Decision) -> str:
     """What happens next and when, in a sentence."""
     match decision.answer:
-        case NoAnswer():
+        case Unknown():
             return "KEDA gets an error and leaves the replicas as they are, until this is known again."
         case Active(reason=DecisionReason.FINISHED) | Inactive(reason=DecisionReason.FINISHED):
             return "Nothing: the workload has finished."
@@ -231,7 +230,7 @@ def overview(board: DecisionCache) -> list[Mapping[str, Any]]:
 
 
 def _line(key: Key, entry: EvaluatedScaledObject) -> Mapping[str, Any]:
-    decision = prevailing([trigger.decision for trigger in entry.triggers.values()])
+    decision = prevailing(list(entry.triggers.values()))
     shown = {"namespace": key[0], "name": key[1], "target": str(entry.target), "problems": list(entry.problems)}
     if decision is None:
         return shown

@@ -20,7 +20,7 @@ import structlog
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, decide, needs_verdict
-from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Evaluation, Key
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.scale_targets import ScaleTarget, find_target, unknown_target
@@ -224,7 +224,7 @@ class Evaluator:
 
     def _span(self, scaled_objects: Sequence[ScaledObject]) -> timedelta:
         """The longest window that any trigger asks for, so that all are judged from one history."""
-        longest = resolve(("settings", self.config.defaults)).policy.idle_after
+        longest = resolve(("settings", self.config.defaults)).idle_after
         for trigger in (trigger for each in scaled_objects for trigger in self._own_triggers(each)):
             try:
                 longest = max(longest, parse_metadata(trigger.metadata).idle_after or timedelta(0))
@@ -276,7 +276,7 @@ class Evaluator:
     def _entry(
         self, target: ScaleTarget, scaled_object: ScaledObject, triggers: Sequence[Trigger], at: datetime
     ) -> EvaluatedScaledObject:
-        found: dict[Overrides, EvaluatedTrigger] = {}
+        found: dict[Overrides, Decision] = {}
         problems: list[str] = []
         doubt = self._doubt or self.demands.doubt_in(scaled_object.metadata.namespace)
         for trigger in triggers:
@@ -286,9 +286,7 @@ class Evaluator:
             except MetadataError as error:
                 problems.append(str(error))
             else:
-                found[overrides] = EvaluatedTrigger(
-                    decision=self._decide(target, policy.policy, at, doubt), policy=policy
-                )
+                found[overrides] = self._decide(target, policy, at, doubt)
         return EvaluatedScaledObject(
             target=scaled_object.spec.scale_target_ref,
             triggers=found,
@@ -303,7 +301,7 @@ class Evaluator:
 
     def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
-        policy = resolve(("settings", self.config.defaults)).policy
+        policy = resolve(("settings", self.config.defaults))
         return self._verdict([pod], policy, at, self._doubt or self._view_doubt(pod.namespace))
 
     def _verdict(self, pods: Sequence[GpuPod], policy: Policy, at: datetime, doubt: Unknown | None) -> WorkloadVerdict:

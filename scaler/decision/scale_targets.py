@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from scaler.decision.annotations import keep_overrides, wake_request
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
 from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
+from scaler.decision.workloads import keep_overrides, wake_request
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.policy import Overrides

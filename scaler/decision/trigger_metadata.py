@@ -37,8 +37,8 @@ from scaler.idleness.policy import (
     EnforcementMode,
     GpuRule,
     Overrides,
+    Policy,
     Reclaim,
-    ResolvedPolicy,
     resolve,
     under_pressure_problem,
 )
@@ -79,16 +79,14 @@ class PolicyBounds:
     """Time between two samples; nothing can be seen in less."""
 
 
-def resolve_policy(
-    trigger: Overrides, annotations: Iterable[tuple[str, Overrides]], bounds: PolicyBounds
-) -> ResolvedPolicy:
+def resolve_policy(trigger: Overrides, annotations: Iterable[tuple[str, Overrides]], bounds: PolicyBounds) -> Policy:
     """The policy of a trigger. `annotations` are nearer than its metadata, the last one nearest.
 
     Raises: MetadataError where it is out of bounds.
     """
     nearer = (each for each in annotations if each[1] != _SILENT)
     resolved = _resolve(("settings", bounds.defaults), ("trigger metadata", trigger), *nearer)
-    longest, shortest = resolved.policy.idle_after, resolved.policy.idle_after_if_pressed
+    longest, shortest = resolved.idle_after, resolved.idle_after_if_pressed
     if longest > bounds.max_window:
         raise MetadataError(
             f"trigger metadata 'idleAfter': {format_duration(longest)} is longer than the "

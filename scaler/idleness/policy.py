@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
-from types import MappingProxyType
 from typing import Any
 
 from scaler.errors import MetadataError
@@ -90,6 +89,11 @@ class Policy:
     """How long it must be idle before a plan may take it for a gang that waits; None: as long as `idle_after`."""
     keep_until: datetime | None = None
     """Until then the answer is 1 whatever the GPUs do."""
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Where every value that is not the built-in default came from, by the name of its field."""
+
+    def source_of(self, name: str) -> str:
+        return self.sources.get(name, "built-in default")
 
     @property
     def idle_after_if_pressed(self) -> timedelta:
@@ -119,32 +123,19 @@ class Overrides:
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedPolicy:
-    """A policy together with the source of every value that is not the built-in default."""
-
-    policy: Policy
-    provenance: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-    def source_of(self, name: str) -> str:
-        return self.provenance.get(name, "built-in default")
-
-
-def resolve(*layers: tuple[str, Overrides]) -> ResolvedPolicy:
+def resolve(*layers: tuple[str, Overrides]) -> Policy:
     """The policy that results from the layers, given from the farthest (settings) to the nearest (annotation).
 
     Raises: MetadataError where a layer has an `idleAfterUnderPressure` longer than the `idleAfter` it goes with.
     """
-    policy, provenance = Policy(), dict[str, str]()
+    policy = Policy()
     for source, overrides in layers:
         given = overrides.given()
         if overrides.keep_until and policy.keep_until and overrides.keep_until <= policy.keep_until:
             del given["keep_until"]
-        policy = replace(policy, **given)
-        provenance |= dict.fromkeys(given, source)
-    resolved = ResolvedPolicy(policy=policy, provenance=MappingProxyType(provenance))
+        policy = replace(policy, **given, sources={**policy.sources, **dict.fromkeys(given, source)})
     problem = under_pressure_problem(policy.idle_after, policy.idle_after_under_pressure)
-    return _settled(resolved, problem, [source for source, _ in layers]) if problem else resolved
+    return _settled(policy, problem, [source for source, _ in layers]) if problem else policy
 
 
 def under_pressure_problem(idle_after: timedelta | None, under_pressure: timedelta | None) -> str:
@@ -155,15 +146,14 @@ def under_pressure_problem(idle_after: timedelta | None, under_pressure: timedel
     return f"{format_duration(under_pressure)} is longer than idleAfter ({longest}); write at most '{longest}'"
 
 
-def _settled(resolved: ResolvedPolicy, problem: str, sources: Sequence[str]) -> ResolvedPolicy:
+def _settled(policy: Policy, problem: str, sources: Sequence[str]) -> Policy:
     """The policy without an `idleAfterUnderPressure` that a nearer `idleAfter` has undercut; any other is an error."""
-    under_pressure, idle_after = resolved.source_of("idle_after_under_pressure"), resolved.source_of("idle_after")
+    under_pressure, idle_after = policy.source_of("idle_after_under_pressure"), policy.source_of("idle_after")
     is_undercut = idle_after in sources and sources.index(under_pressure) < sources.index(idle_after)
     if not is_undercut:
         raise MetadataError(f"{under_pressure} 'idleAfterUnderPressure': {problem}; idleAfter is from: {idle_after}")
-    left = {name: source for name, source in resolved.provenance.items() if name != "idle_after_under_pressure"}
-    policy = replace(resolved.policy, idle_after_under_pressure=None)
-    return ResolvedPolicy(policy=policy, provenance=MappingProxyType(left))
+    left = {name: source for name, source in policy.sources.items() if name != "idle_after_under_pressure"}
+    return replace(policy, idle_after_under_pressure=None, sources=left)
 
 
 def describe(name: str, policy: Policy) -> str:

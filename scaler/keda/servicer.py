@@ -16,7 +16,7 @@ Laws of this file, from what KEDA does with a reply:
 |----------------------|-------------------|-------------------|---------------------------------------|
 | Active               | 1                 | true              | true, on open and on change to active |
 | Inactive             | 0                 | false             | false, on open only                   |
-| NoAnswer             | UNAVAILABLE       | UNAVAILABLE       | silence                               |
+| Unknown              | UNAVAILABLE       | UNAVAILABLE       | silence                               |
 | (metadata unusable)  | INVALID_ARGUMENT  | INVALID_ARGUMENT  | silence                               |
 | (an internal error)  | INTERNAL          | INTERNAL          | silence                               |
 | (another's identity) | PERMISSION_DENIED | PERMISSION_DENIED | PERMISSION_DENIED                     |
@@ -33,10 +33,11 @@ from typing import Any, NamedTuple, assert_never
 
 import grpc
 
-from scaler.decision.decision import Active, Answer, Inactive, NoAnswer
+from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
+from scaler.idleness.verdict import Unknown
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.streams import StreamLifetimes
 from scaler.keda.tls import presented
@@ -202,7 +203,7 @@ def _projected(answer: Answer) -> bool | _Refusal:
             return True
         case Inactive():
             return False
-        case NoAnswer(reason=reason, message=message):
+        case Unknown(reason=reason, message=message):
             return _Refusal(grpc.StatusCode.UNAVAILABLE, f"{reason}: {message}")
         case _:
             # Not left to the type checker alone: a None here would read as "inactive".

@@ -16,9 +16,8 @@ from typing import Any
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import timestamp
-from scaler.decision.grants import Grant, Seeks
 from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import ObservedTarget, ObservedWorkload
+from scaler.decision.target_state import Grant, ObservedTarget, ObservedWorkload, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.objects.core import is_true

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.config import ReclaimConfig, Unprotected
 from scaler.reclaim.planner import PlanningSnapshot

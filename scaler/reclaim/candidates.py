@@ -18,12 +18,13 @@ from datetime import datetime, timedelta
 
 from scaler.admission.terminating_pods import pods_of
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Active, Decision, Inactive, NoAnswer
+from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, Phase, state_of
 from scaler.decision.workloads import grant_of
 from scaler.idleness.reasons import DecisionReason
+from scaler.idleness.verdict import Unknown
 from scaler.kube.object_cache import KubeObject
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -65,7 +66,7 @@ def is_idle(decisions: Sequence[Decision]) -> bool:
 
 def is_unknown(decisions: Sequence[Decision]) -> bool:
     """Whether it is not known to be idle: some trigger's decision has no answer, and none speaks against it."""
-    unanswered = [each for each in decisions if isinstance(each.answer, NoAnswer)]
+    unanswered = [each for each in decisions if isinstance(each.answer, Unknown)]
     return bool(unanswered) and all(_because(each) in _IDLE for each in decisions if each not in unanswered)
 
 

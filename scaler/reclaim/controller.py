@@ -20,7 +20,7 @@ import structlog
 from scaler.admission.reclaim_answers import ReclaimAnswers
 from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.decision.decision_cache import DecisionCache
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.errors import KubeError
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scaler.decision.grants import Grant
+from scaler.decision.target_state import Grant
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload

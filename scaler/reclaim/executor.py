@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from scaler.decision.decision_cache import DecisionCache
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan, active_plans
 from scaler.reclaim.backoff import PlanBackoff

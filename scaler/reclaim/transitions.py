@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from scaler.decision.grants import Grant
+from scaler.decision.target_state import Grant
 
 
 class GangState(StrEnum):

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from scaler.decision.describe import timestamp
-from scaler.decision.grants import Grant, Seeks
+from scaler.decision.target_state import Grant, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration

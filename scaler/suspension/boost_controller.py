@@ -249,7 +249,7 @@ class PriorityBoostController:
 
     def _tell_unboostable(self, evaluation: Evaluation) -> None:
         for key, entry in evaluation.entries.items():
-            is_used = any(uses_priority_boost([each.decision]) for each in entry.triggers.values())
+            is_used = any(uses_priority_boost([each]) for each in entry.triggers.values())
             scaled_object = self._cluster.scaled_objects.get(*key)
             if is_used and scaled_object is not None and not is_scalable_workload(entry.target):
                 about = ObjectReference.of(SCALED_OBJECT, scaled_object.metadata)

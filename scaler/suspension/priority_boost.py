@@ -43,11 +43,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from scaler.decision.decision import Active, Decision, NoAnswer
+from scaler.decision.decision import Active, Decision
 from scaler.decision.target_state import ObservedWorkload
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Reclaim
 from scaler.idleness.reasons import DecisionReason
+from scaler.idleness.verdict import Unknown
 
 PATIENCE = timedelta(minutes=5)
 """How long a boost outlives the last verdict: longer than a metrics source takes to restart. After that it may have
@@ -162,11 +163,11 @@ def uses_priority_boost(decisions: Sequence[Decision]) -> bool:
 
 def is_unknown(decisions: Sequence[Decision]) -> bool:
     """Whether no trigger knows of work, and one does not know of idleness either."""
-    return any(isinstance(each.answer, NoAnswer) for each in decisions) and all(map(_may_be_idle, decisions))
+    return any(isinstance(each.answer, Unknown) for each in decisions) and all(map(_may_be_idle, decisions))
 
 
 def _may_be_idle(decision: Decision) -> bool:
-    return isinstance(decision.answer, NoAnswer) or _is_idle(decision)
+    return isinstance(decision.answer, Unknown) or _is_idle(decision)
 
 
 def _is_idle(decision: Decision) -> bool:
@@ -188,7 +189,7 @@ def _by_verdict(decisions: Sequence[Decision], doubt: str, unknown_for: timedelt
         return DesiredBoost(intent=BoostIntent.CLEAR, why=f"{work.answer.reason}: {work.answer.message}")
     if not doubt and not is_unknown(decisions):
         return DesiredBoost(intent=BoostIntent.SET, why=decisions[0].answer.message)
-    unknown = doubt or next(each.answer.message for each in decisions if isinstance(each.answer, NoAnswer))
+    unknown = doubt or next(each.answer.message for each in decisions if isinstance(each.answer, Unknown))
     if unknown_for < PATIENCE:
         return DesiredBoost(intent=BoostIntent.LEAVE, why=unknown)
     return DesiredBoost(

@@ -18,14 +18,13 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from scaler.decision.annotations import WAKE_ANNOTATION, wake_request
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
 from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
-from scaler.decision.workloads import observe
+from scaler.decision.workloads import WAKE_ANNOTATION, observe, wake_request
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
 from scaler.kube.events import ObjectReference
@@ -268,7 +267,7 @@ class SuspensionReconciler:
 
     def _has_taken_effect(self, scaled_object: ScaledObject) -> bool:
         entry = self._board.evaluation and self._board.evaluation.entries.get(scaled_object.metadata.key)
-        decisions = [trigger.decision for trigger in entry.triggers.values()] if entry else []
+        decisions = list(entry.triggers.values()) if entry else []
         return bool(decisions) and all(map(_runs, decisions)) and not self._is_still_needed(scaled_object)
 
     def _is_still_needed(self, scaled_object: ScaledObject) -> bool:

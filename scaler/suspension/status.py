@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping
 from datetime import datetime
 from typing import Any
 
-from scaler.decision.decision import Decision, NoAnswer
+from scaler.decision.decision import Decision
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
 from scaler.decision.target_state import ObservedWorkload, Phase, TargetState
 from scaler.idleness.verdict import Unknown
@@ -132,7 +132,7 @@ def _warned_at(status: ScalableWorkloadStatus, decision: Decision | None, *, now
 def _is_unknown(decision: Decision) -> bool:
     """Whether it is unknown what the GPUs do: Unknown is not Busy."""
     is_doubted = decision.verdict is not None and isinstance(decision.verdict.verdict, Unknown)
-    return is_doubted or isinstance(decision.answer, NoAnswer)
+    return is_doubted or isinstance(decision.answer, Unknown)
 
 
 def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:

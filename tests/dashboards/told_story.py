@@ -18,7 +18,7 @@ from scaler_sandbox.stories.provisioning import ProvisioningStory
 from small_cluster import until
 
 from dashboards.answers import Asker, Series
-from scaler.decision.annotations import WAKE_ANNOTATION
+from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
 
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x1", "container": "exporter"}

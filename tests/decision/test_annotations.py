@@ -3,7 +3,7 @@ from datetime import datetime
 import pytest
 from builders import NOON, at
 
-from scaler.decision.annotations import KEEP_UNTIL, WAKE_ANNOTATION, keep_overrides, wake_request
+from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION, keep_overrides, wake_request
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Overrides
 

@@ -27,8 +27,9 @@ from scripted_metrics import (
     vanish,
 )
 
-from scaler.decision.decision import Answer, Inactive, NoAnswer
+from scaler.decision.decision import Answer, Inactive
 from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Unknown
 from scaler.samples.dcgm import ExpositionSource
 
 WORK_ENDS, BEGIN, END = NOON - minutes(10), NOON - minutes(1), NOON + minutes(2)
@@ -147,7 +148,7 @@ FAULTS: dict[str, tuple[Dcgm, UnknownReason]] = {
 async def test_a_fault_of_the_exporter_is_not_idleness(exporter: Dcgm, reason: UnknownReason) -> None:
     got = await answers(exporter, WORK_ENDS - minutes(5), END + LONGEST_MEMORY)
     at_the_end = got[END - STEP]["serve"]
-    assert isinstance(at_the_end, NoAnswer)
+    assert isinstance(at_the_end, Unknown)
     assert at_the_end.reason is reason
     assert not any(is_suspending(each["serve"]) for now, each in got.items() if BEGIN + minutes(2) <= now < END)
     assert not any(is_suspending(each["busy"]) for each in got.values())

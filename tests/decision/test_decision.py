@@ -20,11 +20,11 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import Active, Answer, Decision, Inactive, NoAnswer, decide, needs_verdict
+from scaler.decision.decision import Active, Answer, Decision, Inactive, decide, needs_verdict
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim
 from scaler.idleness.reasons import DecisionReason, UnknownReason
-from scaler.idleness.verdict import Idle, Verdict, WorkloadVerdict
+from scaler.idleness.verdict import Idle, Unknown, Verdict, WorkloadVerdict
 
 DOUBT = unknown(UnknownReason.WORKLOAD_MISSING, "its Kueue Workload has vanished")
 
@@ -45,10 +45,8 @@ def shown(answer: Answer) -> tuple[type, str]:
 # ---------------------------------------------------------------------------------------------------------- the table
 
 TABLE = [
-    pytest.param(a_target(doubt=DOUBT), IDLE, {}, (NoAnswer, "WorkloadMissing"), id="vanished"),
-    pytest.param(
-        a_target(desired_replicas=0, doubt=DOUBT), None, {}, (NoAnswer, "WorkloadMissing"), id="vanished at 0"
-    ),
+    pytest.param(a_target(doubt=DOUBT), IDLE, {}, (Unknown, "WorkloadMissing"), id="vanished"),
+    pytest.param(a_target(desired_replicas=0, doubt=DOUBT), None, {}, (Unknown, "WorkloadMissing"), id="vanished at 0"),
     pytest.param(a_target(phase=Phase.FINISHED), IDLE, {}, (Active, "Finished"), id="finished at 1 stays at 1"),
     pytest.param(
         a_target(phase=Phase.FINISHED, desired_replicas=0),
@@ -119,13 +117,13 @@ TABLE = [
     pytest.param(running_for(minutes(39)), IDLE, {}, (Active, "IdleNotLongEnough"), id="39 of 10 + 30 min"),
     pytest.param(running_for(minutes(39)), UNKNOWN, {}, (Active, "IdleNotLongEnough"), id="young and unknown"),
     pytest.param(running_for(minutes(40)), IDLE, {}, (Inactive, "GPUsIdle"), id="40 of 10 + 30 min"),
-    pytest.param(running_for(minutes(40)), UNKNOWN, {}, (NoAnswer, "StaleSamples"), id="old enough and unknown"),
+    pytest.param(running_for(minutes(40)), UNKNOWN, {}, (Unknown, "StaleSamples"), id="old enough and unknown"),
     pytest.param(a_target(), IDLE, {"mode": EnforcementMode.OBSERVE}, (Active, "ObserveOnly"), id="idle, mode observe"),
     pytest.param(
         a_target(),
         UNKNOWN,
         {"mode": EnforcementMode.OBSERVE},
-        (NoAnswer, "StaleSamples"),
+        (Unknown, "StaleSamples"),
         id="unknown, mode observe",
     ),
     pytest.param(a_target(), IDLE, {}, (Inactive, "GPUsIdle"), id="idle, mode enforce"),
@@ -276,7 +274,7 @@ HELD = a_target(desired_replicas=0, phase=Phase.HELD, grant="plan p1 for Workloa
         pytest.param(a_target(), IDLE, ON_PRESSURE, (Active, "IdleNotNeeded"), id="idle, and no plan takes it"),
         pytest.param(GRANTED, IDLE, ON_PRESSURE, (Inactive, "Reclaimed"), id="idle, and a plan takes it"),
         pytest.param(GRANTED, BUSY, ON_PRESSURE, (Active, "GPUsBusy"), id="a plan takes nothing that works"),
-        pytest.param(GRANTED, UNKNOWN, ON_PRESSURE, (NoAnswer, UNKNOWN.reason), id="nor what is not known"),
+        pytest.param(GRANTED, UNKNOWN, ON_PRESSURE, (Unknown, UNKNOWN.reason), id="nor what is not known"),
         pytest.param(GRANTED, IDLE, {}, (Inactive, "GPUsIdle"), id="what time takes needs no plan"),
         pytest.param(
             GRANTED,
@@ -301,7 +299,7 @@ HELD = a_target(desired_replicas=0, phase=Phase.HELD, grant="plan p1 for Workloa
         ),
         pytest.param(HELD, IDLE, ON_PRESSURE, (Inactive, "Reclaimed"), id="at 0 and still idle: its plan goes on"),
         pytest.param(HELD, BUSY, ON_PRESSURE, (Active, "GPUsBusy"), id="at 0 and working again: back to 1"),
-        pytest.param(HELD, UNKNOWN, ON_PRESSURE, (NoAnswer, UNKNOWN.reason), id="at 0 and unknown: nothing moves"),
+        pytest.param(HELD, UNKNOWN, ON_PRESSURE, (Unknown, UNKNOWN.reason), id="at 0 and unknown: nothing moves"),
         pytest.param(
             a_target(desired_replicas=0, phase=Phase.HELD),
             IDLE,
@@ -342,7 +340,7 @@ def test_a_doubt_about_the_target_is_never_an_answer(
     target: TargetState, of: WorkloadVerdict | None, given_policy: Any
 ) -> None:
     answer = decide(target, of, policy=given_policy, now=NOON).answer
-    assert target.doubt is None or isinstance(answer, NoAnswer)
+    assert target.doubt is None or isinstance(answer, Unknown)
 
 
 @given(target=standings, of=verdicts, given_policy=policies)

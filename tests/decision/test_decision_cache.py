@@ -5,10 +5,11 @@ from datetime import timedelta
 import pytest
 from builders import ACTIVE, INACTIVE, NO_ANSWER, NOON, SCALED_OBJECT, TARGET, entry, evaluation, minutes
 
-from scaler.decision.decision import Answer, Inactive, NoAnswer
+from scaler.decision.decision import Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache, Evaluation
 from scaler.idleness.policy import Overrides
 from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.keda import ScaleTargetRef
 
 MAX_AGE = timedelta(seconds=45)
@@ -43,7 +44,7 @@ def ask(board: DecisionCache, trigger: Overrides = ANY) -> Answer:
 
 
 def reason(answer: Answer) -> UnknownReason:
-    assert isinstance(answer, NoAnswer)
+    assert isinstance(answer, Unknown)
     return answer.reason
 
 

@@ -25,7 +25,7 @@ from builders import (
 )
 
 from scaler.decision.decision import Active, Answer, Decision, Inactive
-from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Evaluation
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.describe import (
     EVIDENCE_LIMIT,
     decision_status,
@@ -202,14 +202,12 @@ def test_no_warning_where_nothing_is_known(of: WorkloadVerdict | None) -> None:
 
 def test_explain_tells_everything_about_a_scaled_object() -> None:
     resolved = resolve(
-        ("settings", Overrides(warm_up=minutes(5))), ("trigger metadata", Overrides(mode=EnforcementMode.OBSERVE))
+        ("settings", Overrides(warm_up=minutes(5))), ("trigger metadata", Overrides(mode=EnforcementMode.ENFORCE))
     )
-    made = decision(
-        NOT_YET, idle_since=at(-600), verdict=verdict(IDLE, gpu_evidence()), policy=policy(warm_up=minutes(5))
-    )
+    made = decision(NOT_YET, idle_since=at(-600), verdict=verdict(IDLE, gpu_evidence()), policy=resolved)
     shown = EvaluatedScaledObject(
         target=entry().target,
-        triggers={Overrides(): EvaluatedTrigger(decision=made, policy=resolved)},
+        triggers={Overrides(): made},
         problems=("trigger metadata 'gpus': ...",),
     )
     found = explain(board(Evaluation.of({SCALED_OBJECT: shown}, at=NOON)), SCALED_OBJECT)
@@ -233,7 +231,7 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         ("gpus", "all", "built-in default"),
         ("reclaim", "Always", "built-in default"),
         ("idleAfterUnderPressure", "30m", "built-in default"),
-        ("mode", "observe", "trigger metadata"),
+        ("mode", "enforce", "trigger metadata"),
         ("keepUntil", "-", "built-in default"),
     }
 

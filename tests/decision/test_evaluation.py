@@ -26,7 +26,7 @@ from loops_builders import (
 from scripted_metrics import Metrics, ScriptedSource, gpu
 from structlog.testing import capture_logs
 
-from scaler.decision.decision import Active, Answer, Inactive, NoAnswer
+from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.evaluation import aligned
 from scaler.decision.wake_queries import WakeQuery
@@ -63,7 +63,7 @@ def scripted(world: World) -> ScriptedSource:
 
 
 def word(answer: Answer) -> str:
-    """The answer and its reason: `Inactive GPUsIdle`, `NoAnswer StaleSamples`."""
+    """The answer and its reason: `Inactive GPUsIdle`, `Unknown StaleSamples`."""
     reason = answer.reason
     return f"{type(answer).__name__} {reason}"
 
@@ -72,7 +72,7 @@ IDLE = f"{Inactive.__name__} {DecisionReason.GPUS_IDLE}"
 SUSPENDED = f"{Inactive.__name__} {DecisionReason.SUSPENDED}"
 WAKING = f"{Active.__name__} {DecisionReason.WAKING}"
 KEPT = f"{Active.__name__} {DecisionReason.KEPT}"
-INVALID = f"{NoAnswer.__name__} {UnknownReason.INVALID_POLICY}"
+INVALID = f"{Unknown.__name__} {UnknownReason.INVALID_POLICY}"
 
 
 async def decided(world: World, name: str, now: datetime = NOON, metadata: Mapping[str, str] | None = None) -> str:
@@ -148,9 +148,9 @@ async def test_the_nearest_source_of_a_setting_wins_field_by_field() -> None:
 
 
 def _sources(world: World, name: str) -> dict[str, tuple[str, Any]]:
-    ((_, trigger),) = world.entry(name).triggers.items()
+    ((_, decision),) = world.entry(name).triggers.items()
     fields = ("idle_after", "warm_up", "mode", "active_above_ratio", "keep_until")
-    return {each: (trigger.policy.source_of(each), getattr(trigger.policy.policy, each)) for each in fields}
+    return {each: (decision.policy.source_of(each), getattr(decision.policy, each)) for each in fields}
 
 
 async def test_triggers_of_one_scaled_object_are_decided_each_by_its_own_metadata() -> None:
@@ -189,7 +189,7 @@ async def test_only_external_triggers_are_ours() -> None:
     evaluation = await world.tick(NOON)
     assert evaluation is not None
     assert list(evaluation.entries) == [(NAMESPACE, "train")]
-    assert word(world.answer("cron")) == f"NoAnswer {UnknownReason.TARGET_NOT_FOUND}"
+    assert word(world.answer("cron")) == f"Unknown {UnknownReason.TARGET_NOT_FOUND}"
 
 
 async def test_triggers_that_name_another_scaler_are_not_ours() -> None:
@@ -266,7 +266,7 @@ async def test_a_bug_that_one_object_provokes_harms_no_other() -> None:
     assert [(each["log_level"], each["scaled_object"]) for each in logged] == [("error", "demo/odd")]
     assert [word(world.answer(name)) for name in ("good", "zoo")] == [IDLE, IDLE]
     answer = world.answer("odd")
-    assert isinstance(answer, NoAnswer)
+    assert isinstance(answer, Unknown)
     assert "offset-naive" in answer.message
 
 
@@ -419,7 +419,7 @@ async def test_a_demand_query_that_fails_wakes_nobody_and_puts_nobody_to_sleep()
     source.metrics.demands = {QUEUED.promql: [demanded("a", 1)], broken.promql: []}
     source.failing = {broken.promql: refused, elsewhere.promql: refused}
     await world.tick(NOON)
-    unavailable = f"NoAnswer {UnknownReason.SOURCE_UNAVAILABLE}"
+    unavailable = f"Unknown {UnknownReason.SOURCE_UNAVAILABLE}"
     assert [word(world.answer(name)) for name in ("a", "idle")] == [WAKING, unavailable]
     assert world.answer("idle").message == "demand query 'broken': parse error"
     assert word(world.answer("busy")) == f"Active {DecisionReason.GPUS_BUSY}"
@@ -463,20 +463,20 @@ async def test_of_two_queries_that_ask_for_the_same_the_first_is_named() -> None
 async def test_a_scalable_workload_that_does_not_exist_is_named() -> None:
     world = cluster_of(gang("train"))
     world.cluster.scalable_workloads.drop("train")
-    assert await decided(world, "train") == f"NoAnswer {UnknownReason.TARGET_NOT_FOUND}"
+    assert await decided(world, "train") == f"Unknown {UnknownReason.TARGET_NOT_FOUND}"
     assert world.answer("train").message.startswith("ScalableWorkload demo/train does not exist")
 
 
 async def test_a_scale_that_is_not_known_is_passed_on() -> None:
     world = cluster_of(deployment("serve"))
     world.cluster.scales.scales["serve"] = Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message="not heard of")
-    assert await decided(world, "serve") == f"NoAnswer {UnknownReason.STALE_CLUSTER_VIEW}"
+    assert await decided(world, "serve") == f"Unknown {UnknownReason.STALE_CLUSTER_VIEW}"
 
 
 async def test_a_selector_that_cannot_be_read_is_an_error_of_its_target_only() -> None:
     world = cluster_of(deployment("serve"), deployment("other", gpus=2))
     world.cluster.scales.scales["serve"] = Scale(replicas=1, observed_replicas=1, selector="a b")
-    assert await decided(world, "serve") == f"NoAnswer {UnknownReason.TARGET_NOT_FOUND}"
+    assert await decided(world, "serve") == f"Unknown {UnknownReason.TARGET_NOT_FOUND}"
     assert "selector of Deployment/serve" in world.answer("serve").message
     assert word(world.answer("other")) == IDLE
 
@@ -492,13 +492,13 @@ async def test_a_workload_that_has_vanished_is_not_answered_for() -> None:
     world.cluster.workloads.drop("train-workload")
     assert await decided(world, "train") == f"Active {DecisionReason.WAITING_FOR_WORKLOAD}"
     world.cluster.scalable_workloads.put(scalable_workload("train", workload="train-workload", workloadUID="7e6b1a34"))
-    assert await decided(world, "train", at(30)) == f"NoAnswer {UnknownReason.WORKLOAD_MISSING}"
+    assert await decided(world, "train", at(30)) == f"Unknown {UnknownReason.WORKLOAD_MISSING}"
 
 
 async def test_a_plain_pods_workload_is_refused() -> None:
     world = cluster_of(gang("train"))
     world.cluster.workloads.put(WorkloadJson("train-workload").owned_by("v1", "Pod", "train-pod").admitted().decoded())
-    assert await decided(world, "train") == f"NoAnswer {UnknownReason.UNSUPPORTED_WORKLOAD}"
+    assert await decided(world, "train") == f"Unknown {UnknownReason.UNSUPPORTED_WORKLOAD}"
 
 
 async def test_two_scaled_objects_over_one_target_are_decided_each_for_itself() -> None:
@@ -581,7 +581,7 @@ async def test_nothing_is_published_before_both_the_api_and_the_window_were_read
     world.cluster.pods.age, world.cluster.pods.state = math.inf, Disconnected("connection refused")
     scripted(world).failing = {"gpu_util": SourceError("500: head block is broken", transient=True)}
     assert await world.tick(NOON) is None
-    assert word(world.answer("train")) == f"NoAnswer {UnknownReason.COLD_START}"
+    assert word(world.answer("train")) == f"Unknown {UnknownReason.COLD_START}"
     assert "Pods: connection refused" in world.answer("train").message
 
     world.cluster.pods.age = 1
@@ -594,7 +594,7 @@ async def test_nothing_is_published_before_both_the_api_and_the_window_were_read
     assert word(world.answer("train")) == IDLE
 
 
-@pytest.mark.parametrize(("silent_s", "expected"), [(180, IDLE), (181, f"NoAnswer {UnknownReason.STALE_CLUSTER_VIEW}")])
+@pytest.mark.parametrize(("silent_s", "expected"), [(180, IDLE), (181, f"Unknown {UnknownReason.STALE_CLUSTER_VIEW}")])
 async def test_an_old_view_of_the_cluster_decides_nothing(silent_s: float, expected: str) -> None:
     world = cluster_of(gang("train"), deployment("serve", replicas=0))
     world.cluster.workloads.age = silent_s
@@ -607,7 +607,7 @@ async def test_a_namespace_that_cannot_be_seen_whole_decides_nothing_and_leaves_
     world = cluster_of(gang("train"), deployment("serve", replicas=0))
     assert await decided(world, "train") == IDLE
     world.cluster.pods.hidden[NAMESPACE] = NotWatched(NAMESPACE)
-    assert await decided(world, "train") == f"NoAnswer {UnknownReason.STALE_CLUSTER_VIEW}"
+    assert await decided(world, "train") == f"Unknown {UnknownReason.STALE_CLUSTER_VIEW}"
     assert "cannot be seen whole (Pods: " in world.answer("train").message
     world.cluster.pods.hidden = {"other": NotWatched("other")}
     assert await decided(world, "train") == IDLE
@@ -624,7 +624,7 @@ async def test_a_longer_window_of_a_new_target_leaves_the_others_their_verdicts(
         scripted(world).asked.clear()
         await world.tick(NOON + tick * TICK)
         answers.append((word(world.answer("train")), word(world.answer("patient")), len(scripted(world).asked)))
-    unread = f"NoAnswer {UnknownReason.COLD_START}"
+    unread = f"Unknown {UnknownReason.COLD_START}"
     assert answers == [(IDLE, unread, 2), *[(IDLE, unread, 4)] * 3, (IDLE, IDLE, 4), *[(IDLE, IDLE, 2)] * 2]
 
 
@@ -693,7 +693,7 @@ async def test_an_idle_after_that_no_sample_could_show_is_refused_in_words() -> 
     world.cluster.scaled_objects.put(scaled_object("hasty", kind=DEPLOYMENT_KIND, triggers=[{"idleAfter": "10s"}]))
     await world.tick(NOON)
     answer = world.answer("hasty", {"idleAfter": "10s"})
-    assert word(answer) == f"NoAnswer {UnknownReason.INVALID_POLICY}"
+    assert word(answer) == f"Unknown {UnknownReason.INVALID_POLICY}"
     assert "10s is shorter than the time between two samples (30s" in answer.message
 
 

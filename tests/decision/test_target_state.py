@@ -5,7 +5,7 @@ from builders import IDLE, LONG_AGO, NOON, at, gang, observed, pending_pod, pod,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import Active, Inactive, NoAnswer, decide
+from scaler.decision.decision import Active, Inactive, decide
 from scaler.decision.target_state import (
     ObservedTarget,
     ObservedWorkload,
@@ -17,6 +17,7 @@ from scaler.decision.target_state import (
 )
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Unknown
 from scaler.suspension.transitions import SuspensionStep, next_step
 
 ENDING = pod("worker-0", terminating=True)
@@ -283,9 +284,9 @@ def test_at_one_nothing_but_an_idle_verdict_makes_the_answer_zero(given_situatio
     ("given_situation", "phase", "answer"),
     [
         pytest.param(situation(None, was_bound=False), Phase.NO_WORKLOAD, Active, id="1, no Workload yet"),
-        pytest.param(situation(None), Phase.NO_WORKLOAD, NoAnswer, id="1, Workload vanished"),
+        pytest.param(situation(None), Phase.NO_WORKLOAD, Unknown, id="1, Workload vanished"),
         pytest.param(situation(observed(finished=True)), Phase.FINISHED, Active, id="1, finished"),
-        pytest.param(situation(observed(is_plain_pod=True)), Phase.REFUSED, NoAnswer, id="1, refused"),
+        pytest.param(situation(observed(is_plain_pod=True)), Phase.REFUSED, Unknown, id="1, refused"),
         pytest.param(situation(suspended(quota_reserved=True)), Phase.SUSPENDING, Active, id="1, still releasing"),
         pytest.param(situation(suspended()), Phase.RESUMING, Active, id="1, to be activated"),
         pytest.param(
@@ -301,10 +302,10 @@ def test_at_one_nothing_but_an_idle_verdict_makes_the_answer_zero(given_situatio
         pytest.param(situation(observed(), pods=gang(running=1)), Phase.STARTING, Active, id="1, starting"),
         pytest.param(situation(observed()), Phase.RUNNING, Inactive, id="1, running and judged idle"),
         pytest.param(situation(None, desired=0, was_bound=False), Phase.NO_WORKLOAD, Inactive, id="0, none yet"),
-        pytest.param(situation(None, desired=0), Phase.NO_WORKLOAD, NoAnswer, id="0, vanished"),
+        pytest.param(situation(None, desired=0), Phase.NO_WORKLOAD, Unknown, id="0, vanished"),
         pytest.param(situation(observed(finished=True), desired=0), Phase.FINISHED, Inactive, id="0, finished"),
-        pytest.param(situation(observed(is_plain_pod=True), desired=0), Phase.REFUSED, NoAnswer, id="0, refused"),
-        pytest.param(situation(observed(), desired=0), Phase.SUSPENDING, NoAnswer, id="0, to be deactivated"),
+        pytest.param(situation(observed(is_plain_pod=True), desired=0), Phase.REFUSED, Unknown, id="0, refused"),
+        pytest.param(situation(observed(), desired=0), Phase.SUSPENDING, Unknown, id="0, to be deactivated"),
         pytest.param(situation(suspended(), desired=0), Phase.SUSPENDING, Inactive, id="0, pods still end"),
         pytest.param(situation(suspended(), desired=0, pods=[]), Phase.SUSPENDED, Inactive, id="0, suspended"),
         pytest.param(

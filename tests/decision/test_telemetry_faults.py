@@ -53,8 +53,9 @@ from scripted_prometheus import (
     warns,
 )
 
-from scaler.decision.decision import Active, Answer, Inactive, NoAnswer
+from scaler.decision.decision import Active, Answer, Inactive
 from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Unknown
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 
@@ -168,7 +169,7 @@ async def show_held(
     recovers: timedelta,
     held: Sequence[str] = TARGETS,
 ) -> None:
-    """Each of `held` is never Inactive while the trouble lasts, NoAnswer(reason) when it would have been, and Inactive
+    """Each of `held` is never Inactive while the trouble lasts, Unknown(reason) when it would have been, and Inactive
     from `recovers` after its end on, not a tick earlier. The other targets do not notice."""
     await show_suspension_without_fault(trouble.step)
     async with scene(distortions=trouble.data, patience=trouble.patience) as troubled:
@@ -194,9 +195,9 @@ def _check_held(got: Answers, reason: UnknownReason, held: Sequence[str]) -> Non
     for now, each in got.items():
         for name in held:
             answer = each[name]
-            assert isinstance(answer, Active | NoAnswer), (now, name, answer)
+            assert isinstance(answer, Active | Unknown), (now, name, answer)
             if now >= NOON:
-                assert isinstance(answer, NoAnswer), (now, name, answer)
+                assert isinstance(answer, Unknown), (now, name, answer)
                 assert answer.reason is reason, (now, name, answer)
 
 
@@ -388,4 +389,4 @@ async def test_a_kubernetes_api_that_is_not_heard_of() -> None:
 
 
 def _reason(answer: Answer) -> UnknownReason | None:
-    return answer.reason if isinstance(answer, NoAnswer) else None
+    return answer.reason if isinstance(answer, Unknown) else None

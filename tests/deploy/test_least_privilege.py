@@ -15,7 +15,7 @@ from scaler_sandbox.timeline import JsonTimeline
 from small_cluster import until
 
 from scaler.app.packaged import NAMESPACE, SERVICE_ACCOUNT, account
-from scaler.decision.annotations import WAKE_ANNOTATION
+from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 
 Granted = tuple[str, str, str]

@@ -76,7 +76,7 @@ def test_the_nearest_layer_wins_field_by_field_and_is_remembered() -> None:
         ("trigger metadata", Overrides(idle_after=minutes(20), gpus=GpuRule(share=0.0))),
         ("ScalableWorkload first-raycluster", Overrides(keep_until=KEEP)),
     )
-    assert resolved.policy == Policy(
+    assert resolved == Policy(
         idle_after=minutes(20),
         warm_up=minutes(5),
         active_above_ratio=0.01,
@@ -98,7 +98,7 @@ def test_a_value_that_is_zero_is_a_value_and_not_silence() -> None:
     resolved = resolve(
         ("settings", Overrides(warm_up=minutes(5))), ("trigger metadata", Overrides(warm_up=timedelta(0)))
     )
-    assert resolved.policy.warm_up == timedelta(0)
+    assert resolved.warm_up == timedelta(0)
     assert resolved.source_of("warm_up") == "trigger metadata"
 
 
@@ -107,7 +107,7 @@ def test_of_several_times_to_keep_it_until_the_latest_wins(days: list[int]) -> N
     """A keep-until that was left on one object and has passed does not take back the one on another."""
     layers = [(f"layer {n}", Overrides(keep_until=KEEP.replace(day=day))) for n, day in enumerate(days)]
     resolved = resolve(*layers)
-    assert resolved.policy.keep_until == KEEP
+    assert resolved.keep_until == KEEP
     assert resolved.source_of("keep_until") == f"layer {days.index(24)}"
 
 
@@ -159,10 +159,10 @@ def test_to_wait_longer_under_pressure_is_an_error_of_whoever_wrote_it(
 def test_an_owners_shorter_idle_after_is_not_spoilt_by_a_default_for_pressure_from_farther_away() -> None:
     far = Overrides(idle_after=minutes(60), idle_after_under_pressure=minutes(10))
     resolved = resolve(("settings", far), ("trigger metadata", Overrides(idle_after=minutes(5))))
-    assert resolved.policy.idle_after_if_pressed == minutes(5)
+    assert resolved.idle_after_if_pressed == minutes(5)
     assert resolved.source_of("idle_after_under_pressure") == "built-in default", "which is idleAfter itself"
     longer = resolve(("settings", far), ("trigger metadata", Overrides(idle_after=minutes(15))))
-    assert longer.policy.idle_after_if_pressed == minutes(10)
+    assert longer.idle_after_if_pressed == minutes(10)
     assert longer.source_of("idle_after_under_pressure") == "settings"
 
 
@@ -174,7 +174,7 @@ def test_only_the_values_that_result_must_fit_together() -> None:
         Overrides(idle_after=minutes(20)),
     ]
     resolved = resolve(*((f"layer {n}", layer) for n, layer in enumerate(layers)))
-    assert resolved.policy.idle_after_if_pressed == minutes(10)
+    assert resolved.idle_after_if_pressed == minutes(10)
 
 
 _DURATIONS = st.none() | st.integers(1, 60).map(minutes)
@@ -183,7 +183,7 @@ _DURATIONS = st.none() | st.integers(1, 60).map(minutes)
 @given(st.lists(st.builds(Overrides, idle_after=_DURATIONS, idle_after_under_pressure=_DURATIONS), max_size=3))
 def test_a_plan_never_has_to_wait_longer_than_time_alone(layers: list[Overrides]) -> None:
     try:
-        policy = resolve(*((f"layer {n}", layer) for n, layer in enumerate(layers))).policy
+        policy = resolve(*((f"layer {n}", layer) for n, layer in enumerate(layers)))
     except MetadataError:
         return
     assert policy.idle_after_if_pressed <= policy.idle_after
@@ -191,14 +191,14 @@ def test_a_plan_never_has_to_wait_longer_than_time_alone(layers: list[Overrides]
 
 
 def test_without_layers_the_policy_is_the_documented_default() -> None:
-    assert resolve().policy == Policy(
+    assert resolve() == Policy(
         idle_after=minutes(30),
         warm_up=minutes(10),
         active_above_ratio=0.01,
         gpus=GpuRule(share=1.0),
         mode=EnforcementMode.ENFORCE,
     )
-    assert (resolve().policy.reclaim, resolve().policy.idle_after_under_pressure) == (Reclaim.ALWAYS, None)
+    assert (resolve().reclaim, resolve().idle_after_under_pressure) == (Reclaim.ALWAYS, None)
     assert resolve().source_of("mode") == "built-in default"
 
 

@@ -4,14 +4,15 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
 
-from scaler.decision.decision import Active, Answer, Inactive, NoAnswer
+from scaler.decision.decision import Active, Answer, Inactive
 from scaler.idleness.policy import Overrides
 from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Unknown
 
 BUSY = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
 IDLE = Inactive(reason=DecisionReason.GPUS_IDLE, message="every required GPU stayed below 1 % for 30m")
-STALE = NoAnswer(reason=UnknownReason.STALE_SAMPLES, message="the newest sample is 5m old")
-COLD = NoAnswer(reason=UnknownReason.COLD_START, message="the window is being rebuilt")
+STALE = Unknown(reason=UnknownReason.STALE_SAMPLES, message="the newest sample is 5m old")
+COLD = Unknown(reason=UnknownReason.COLD_START, message="the window is being rebuilt")
 
 Key = tuple[str, str]
 
@@ -54,7 +55,7 @@ class MemoryDecisions:
         self._listeners[namespace, name].add(queue)
         try:
             current = self.answer(namespace, name, trigger)
-            if not isinstance(current, NoAnswer):
+            if not isinstance(current, Unknown):
                 yield current
             while (activation := await queue.get()) is not None:
                 yield activation

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from builders import NOON
 
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.reclaim.backoff import PlanBackoff
 from scaler.reclaim.config import ReclaimConfig
 

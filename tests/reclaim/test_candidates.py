@@ -9,9 +9,9 @@ from builders import LONG_AGO, at
 from loops_builders import TICK, stamp
 from reclaim.reclaim_world import ON_PRESSURE, PressureWorld
 
-from scaler.decision.annotations import KEEP_UNTIL
 from scaler.decision.decision import Decision
 from scaler.decision.scale_subresources import scalable_workload_ref
+from scaler.decision.workloads import KEEP_UNTIL
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reclaim.candidates import Candidates, find_candidates, gpus_of, is_idle, is_unknown, pending_gpu_workloads

@@ -10,7 +10,7 @@ from builders import at
 from loops_builders import stamp
 from reclaim.reclaim_world import PressureWorld
 
-from scaler.decision.annotations import KEEP_UNTIL, WAKE_ANNOTATION
+from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.budgets.budget import Budget, Limit

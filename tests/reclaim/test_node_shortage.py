@@ -8,7 +8,7 @@ import pytest
 from reclaim.node_shortage_world import CHECK, NodesWorld
 from reclaim.reclaim_world import PressureWorld
 
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.planner import PlanningSnapshot

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from loops_builders import NAMESPACE
 from reclaim.reclaim_world import PressureWorld
 
-from scaler.decision.annotations import WAKE_ANNOTATION
 from scaler.decision.decision import Answer
+from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import WORKLOAD
 

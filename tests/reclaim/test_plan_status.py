@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loops_builders import scalable_workload
 
-from scaler.decision.grants import Grant, Seeks
+from scaler.decision.target_state import Grant, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.reclaim.active_plans import entry_of, entry_status
 from scaler.reclaim.candidates import times_reclaimed

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from scaler.decision.grants import Grant
+from scaler.decision.target_state import Grant
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, Victim, next_transition
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

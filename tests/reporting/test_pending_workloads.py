@@ -12,7 +12,7 @@ from loops_builders import MemoryCluster
 from scaler.admission.check import CheckReason
 from scaler.admission.controller import AdmissionReport
 from scaler.admission.plan import AdmissionPlan, CheckedWorkload
-from scaler.decision.grants import Grant
+from scaler.decision.target_state import Grant
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.watch import NotSynced

@@ -11,8 +11,8 @@ from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, unt
 from scaler.app.reflectors import Reflectors
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.decision import Decision
-from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, EvaluatedTrigger, Evaluation
-from scaler.idleness.policy import Overrides, Policy, ResolvedPolicy
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
+from scaler.idleness.policy import Overrides
 from scaler.kube.api_requests import ApiCall
 from scaler.kube.events import EventRecorder
 from scaler.kube.objects.keda import ScaleTargetRef
@@ -91,11 +91,7 @@ class Replica:
 
     def decides(self, *decisions: Decision, target: ScaleTargetRef = TARGET, name: str = NAME) -> Evaluation:
         """An evaluation with these decisions on the target is put on the board, and the leader's loop is told."""
-        policy = ResolvedPolicy(policy=Policy())
-        triggers = {
-            Overrides(idle_after=minutes(1 + number)): EvaluatedTrigger(decision=each, policy=policy)
-            for number, each in enumerate(decisions)
-        }
+        triggers = {Overrides(idle_after=minutes(1 + number)): each for number, each in enumerate(decisions)}
         entries = {(NAMESPACE_NAME, name): EvaluatedScaledObject(target=target, triggers=triggers)} if decisions else {}
         evaluation = Evaluation.of(entries, at=NOON)
         self.board.publish(evaluation)

@@ -18,11 +18,11 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import Active, Decision, NoAnswer, decide
+from scaler.decision.decision import Active, Decision, decide
 from scaler.decision.target_state import Phase
 from scaler.idleness.policy import EnforcementMode, Reclaim
 from scaler.idleness.reasons import DecisionReason, UnknownReason
-from scaler.idleness.verdict import Verdict
+from scaler.idleness.verdict import Unknown, Verdict
 from scaler.suspension.priority_boost import (
     PATIENCE,
     Boost,
@@ -128,7 +128,7 @@ def test_it_says_why() -> None:
 
 ANSWERS = st.sampled_from(
     [Active(reason=because, message="") for because in DecisionReason]
-    + [NoAnswer(reason=reason, message="") for reason in UnknownReason]
+    + [Unknown(reason=reason, message="") for reason in UnknownReason]
 )
 ANY_DECISION = st.builds(
     lambda answer, reclaim: decision(answer, policy=policy(reclaim=reclaim)), ANSWERS, st.sampled_from(Reclaim)

@@ -17,11 +17,10 @@ from loops_builders import MemoryStore
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
 from suspension.replica import Replica, replica
 
-from scaler.decision.annotations import WAKE_ANNOTATION
 from scaler.decision.cluster_state import ClusterState, workload_indexes
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.target_state import Phase
-from scaler.decision.workloads import SUSPENDED_ANNOTATION
+from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle

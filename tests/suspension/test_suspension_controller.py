@@ -10,9 +10,9 @@ from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, sma
 from suspension.replica import Replica, replica
 from virtual_clock import VirtualClock
 
-from scaler.decision.annotations import WAKE_ANNOTATION
 from scaler.decision.decision import Inactive
 from scaler.decision.target_state import Phase
+from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.keda import ScaleTargetRef

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from scaler.decision.annotations import WAKE_ANNOTATION
 from scaler.decision.target_state import Phase
+from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler_sandbox.kinds import POD, RAY_CLUSTER, Json

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import Capacity, PodPlacement
 from scaler.placement.demand import NodeDemand
 from scaler.placement.fit import Placement

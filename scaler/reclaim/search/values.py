@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
 
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import Capacity
 from scaler.placement.fit import Placement
 from scaler.quota.forecast import Forecast, forecast

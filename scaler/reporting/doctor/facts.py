@@ -69,7 +69,7 @@ class DoctorSettings:
 
     def policy_of(self, trigger: Trigger) -> Policy:
         """That of the trigger, with the operator's defaults. Raises: MetadataError."""
-        return resolve(("settings", self.defaults), ("trigger metadata", parse_metadata(trigger.metadata))).policy
+        return resolve(("settings", self.defaults), ("trigger metadata", parse_metadata(trigger.metadata)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from scaler.decision.decision import Decision, NoAnswer
+from scaler.decision.decision import Decision
 from scaler.decision.target_state import Phase
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.reasons import DecisionReason, NotScaledReason, UnknownReason
@@ -76,7 +76,7 @@ class IdleHold:
     def of_decision(cls, decision: Decision, *, is_paused: bool = False) -> "IdleHold":
         """`is_paused`: its ScaledObject is paused."""
         answer, doubt = decision.answer, _doubt(decision.verdict)
-        if isinstance(answer, NoAnswer):
+        if isinstance(answer, Unknown):
             return cls(doubt=answer.reason)
         if doubt is not None:  # one that is kept, or is young, has an answer whatever is known
             return cls(doubt=doubt)

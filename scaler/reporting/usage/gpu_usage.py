@@ -196,7 +196,7 @@ class GpuUsageReader:
         return found
 
     def _claims_of(self, key: Key, entry: EvaluatedScaledObject) -> Iterator[tuple[Key, _Claim]]:
-        decision = prevailing([trigger.decision for trigger in entry.triggers.values()])
+        decision = prevailing(list(entry.triggers.values()))
         by_pod: dict[str, list[GpuEvidence]] = {}
         for gpu in decision.verdict.gpus if decision and decision.verdict else ():
             by_pod.setdefault(gpu.pod, []).append(gpu)
@@ -218,7 +218,7 @@ class GpuUsageReader:
 
     @property
     def _default(self) -> Policy:
-        return resolve(("settings", self.evaluator.config.defaults)).policy
+        return resolve(("settings", self.evaluator.config.defaults))
 
     def _judged(self, pod: GpuPod, claim: _Claim | None, at: datetime) -> _Claim:
         """The claim with the pod's GPUs, which are judged now where no decision has."""

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from scaler.decision.describe import timestamp
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus, entry_of
 from scaler.reclaim.ledger import LedgerStage
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, next_transition

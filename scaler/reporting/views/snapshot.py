@@ -15,7 +15,7 @@ from functools import cached_property
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Decision
 from scaler.decision.decision_cache import DecisionCache, Evaluation
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle
 from scaler.kube.objects.gpu_pods import GpuResources

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from placement.placement_builders import demand, node, occupant, on
 from reclaim_builders import forbids
 
-from scaler.decision.grants import Seeks
+from scaler.decision.target_state import Seeks
 from scaler.kube.scheduling import ANYWHERE
 from scaler.placement.allocations import BoundPod
 from scaler.placement.capacity import Capacity, PodPlacement, capacity_of
