@@ -21,9 +21,9 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import zip_longest
@@ -31,17 +31,20 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from scaler.kube.objects import kueue_queues as kube
+from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.cycle import Considered, SchedulingCycle
 from scaler.quota.fair_sharing import dominant_resource_share
-from scaler.quota.from_objects.snapshot_updater import snapshot_of
-from scaler.quota.model import QuotaWorkload
+from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
+from scaler.quota.model import QuotaWorkload, StopPolicy
+from scaler.quota.node import TreeNode
 from scaler.quota.queues import CycleOutcome
 from scaler.quota.simulation import QUIET_CYCLES, Simulation, SimulationLimits
 from scaler.quota.snapshot import Snapshot
-from scaler.quota.tree import TreeNode
 
 Json = dict[str, Any]
 Assignments = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
@@ -85,11 +88,35 @@ def simulations(snapshot: Snapshot, now: datetime) -> list[Simulation]:
     ]
 
 
+_KINDS = (
+    kube.ResourceFlavor,
+    kube.AdmissionCheck,
+    kube.Cohort,
+    kube.ClusterQueue,
+    kube.LocalQueue,
+    kube.Namespace,
+    Workload,
+)
+"""In the order in which filing all of them costs least."""
+
+
+def snapshot_of(manifests: Iterable[Json], *, fair_sharing: bool, now: datetime) -> Snapshot:
+    """A snapshot of plain manifests; those of other kinds are left out. Raises: ValueError where one cannot be read."""
+    updater = SnapshotUpdater(Snapshot(fair_sharing=fair_sharing))
+    kinds = {kind.__name__: kind for kind in _KINDS}
+    for manifest in manifests:
+        if (kind := kinds.get(manifest["kind"])) is not None:
+            updater.put(msgspec.convert(manifest, kind), now=now)
+    if updater.unreadable:
+        raise ValueError(f"cannot be read: {updater.unreadable}")
+    return updater.snapshot
+
+
 def replay(scenario: Json, *, deactivate: bool = True, late: bool = False) -> Replay:
     now = datetime.fromisoformat(scenario["now"])
     snapshot = snapshot_of(scenario["objects"], fair_sharing=scenario["fairSharing"], now=now)
+    drained = drain(snapshot)
     trees = simulations(snapshot, now)
-    drained = {each.workload: each.reason for tree in trees for each in tree.drain()}
     inactive = set(scenario.get("deactivate", ())) if deactivate else set()
     for tree in trees:
         tree.deactivate(key for key in inactive if key in tree)
@@ -99,16 +126,42 @@ def replay(scenario: Json, *, deactivate: bool = True, late: bool = False) -> Re
     admitted = {each.key: (each.held.cluster_queue, assignments_of(each)) for tree in trees for each in tree.holders}
     waiting = {f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in workloads}
     pending = waiting - inactive - admitted.keys()
+    evicted = drained.keys() | {each.workload.key for cycle in cycles for part in cycle for each in part.preempted}
     return Replay(
         drained=drained,
         admitted=admitted,
         pending=pending,
         cycles=cycles,
         converged=converged,
-        reasons={key: tree.reason(key) or "" for tree in trees for key in pending if key in tree},
+        reasons={key: reason_of(key, trees, evicted) for key in pending},
         quota_before=before,
         quota_after=quota_of(trees),
     )
+
+
+def drain(snapshot: Snapshot) -> dict[str, str]:
+    """Evict the Workloads that Kueue evicts from stopped queues, and the reasons. They wait, and cannot be admitted."""
+    drained = {each: reason for each in snapshot.reserved if (reason := why_drained(each, snapshot))}
+    for each in drained:
+        snapshot.put(replace(each, reservation=None, admitted=False, may_queue=False))
+    return {each.key: reason for each, reason in drained.items()}
+
+
+def why_drained(workload: QuotaWorkload, snapshot: Snapshot) -> str:
+    """Where the LocalQueue is stopped, Kueue looks no further. One whose eviction is under way keeps its reason."""
+    local = snapshot.local_queue(workload.namespace, workload.queue)
+    if workload.evicted or local is None:
+        return ""
+    stops = {StopPolicy.HOLD_AND_DRAIN} if workload.admitted else {StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN}
+    if local.stop_policy is not StopPolicy.NONE:
+        return "LocalQueueStopped" if local.stop_policy in stops else ""
+    queue = snapshot.cluster_queues.get(local.cluster_queue)
+    return "ClusterQueueStopped" if queue is not None and queue.stop_policy in stops else ""
+
+
+def reason_of(key: str, trees: Sequence[Simulation], evicted: Collection[str]) -> str:
+    known = next((reason for tree in trees if key in tree and (reason := tree.reason(key))), None)
+    return known or ("PendingEvaluation" if key in evicted else "")
 
 
 def run_in_step(

@@ -245,13 +245,13 @@ class Cluster:
     def snapshot(self) -> Snapshot:
         snapshot = Snapshot()
         for name in self.size.flavors:
-            snapshot.put_flavor(Flavor(name=name, node_labels={"gpu": name}))
+            snapshot.put(Flavor(name=name, node_labels={"gpu": name}))
         snapshot.put_namespace(NAMESPACE, {})
         for queue in self.queues:
-            snapshot.put_cluster_queue(queue)
-            snapshot.put_local_queue(QuotaLocalQueue(namespace=NAMESPACE, name=queue.name, cluster_queue=queue.name))
+            snapshot.put(queue)
+            snapshot.put(QuotaLocalQueue(namespace=NAMESPACE, name=queue.name, cluster_queue=queue.name))
         for workload in self.workloads:
-            snapshot.put_workload(workload)
+            snapshot.put(workload)
         return snapshot
 
     def candidates(self) -> Mapping[str, Candidate]:
@@ -336,7 +336,7 @@ def updates(snapshot: Snapshot, cluster: Cluster) -> list[float]:
     for workload in cluster.rng.sample(cluster.workloads, 2_000):
         changed = replace(workload, generation=workload.generation + 1)
         started = perf_counter()
-        snapshot.put_workload(changed)
+        snapshot.put(changed)
         taken.append(perf_counter() - started)
     return taken
 

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from scaler.kube.scheduling import ANYWHERE, NodeRequirement, NodeSelection, Selector, Taint, Term, Toleration
+from scaler.quota.flavors import FlavorVerdict
 from scaler.quota.model import (
     Flavor,
     FlavorResource,
@@ -29,6 +30,9 @@ from scaler.quota.model import (
     StopPolicy,
     usage_of,
 )
+from scaler.quota.nomination import find_targets, foresee
+from scaler.quota.preemption.candidates import PreemptionRequest, PreemptionTarget
+from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
 from scaler.quota.simulation import Simulation
 from scaler.quota.tree import Tree, build_trees
 
@@ -177,6 +181,32 @@ def tree(
     """The one tree that they form."""
     (only,) = trees(queues, cohorts, workloads)
     return only
+
+
+def preemption_targets(
+    form: Tree,
+    preemptor: QuotaWorkload,
+    gpus: int | Mapping[FlavorResource, int],
+    contested: Iterable[FlavorResource] = (),
+    *,
+    queue: str = "a",
+    fair: Sequence[PreemptionStrategy] | bool = False,
+) -> tuple[PreemptionTarget, ...]:
+    """Which Workloads have to go for one of the queue that wants so much. `fair` are the strategies of fair sharing."""
+    usage = {gpu(): gpus} if isinstance(gpus, int) else gpus
+    request = PreemptionRequest(form.queues[queue], preemptor, usage, frozenset(contested or usage))
+    return find_targets(form, request, _strategies(fair))
+
+
+def foreseen(
+    form: Tree, preemptor: QuotaWorkload, gpus: int, *, queue: str = "a", fair: bool = False
+) -> tuple[FlavorVerdict, int]:
+    request = PreemptionRequest(form.queues[queue], preemptor, {gpu(): gpus}, frozenset({gpu()}))
+    return foresee(form, request, _strategies(fair))
+
+
+def _strategies(fair: Sequence[PreemptionStrategy] | bool) -> Sequence[PreemptionStrategy] | None:
+    return (DEFAULT_STRATEGIES if fair else None) if isinstance(fair, bool) else fair
 
 
 def simulation(

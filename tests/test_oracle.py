@@ -28,7 +28,7 @@ def by_hand() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_twentieth_scenario_is_decided_as_by_kueue(part: int) -> None:
-    verdicts = [judge(line, strict=False) for line in islice(lines_of(FILES), 20 * part, None, 20 * PARTS)]
+    verdicts = [judge(line, strict=True) for line in islice(lines_of(FILES), 20 * part, None, 20 * PARTS)]
     assert verdicts
     assert {each.id: each.differences for each in verdicts if not each.is_equal} == {}
 

@@ -74,13 +74,13 @@ class Town:
         names = {name for queue in queues for group in queue.groups for name in group.flavors}
         given = {each.name: each for each in flavors}
         for name in names:
-            self.snapshot.put_flavor(given.get(name) or flavor(name))
+            self.snapshot.put(given.get(name) or flavor(name))
         for cohort in cohorts:
-            self.snapshot.put_cohort(cohort)
+            self.snapshot.put(cohort)
         for queue in queues:
-            self.snapshot.put_cluster_queue(queue)
+            self.snapshot.put(queue)
         for local in [local_queue(queue.name) for queue in queues] if local_queues is None else local_queues:
-            self.snapshot.put_local_queue(local)
+            self.snapshot.put(local)
         self.snapshot.put_namespace(NAMESPACE, {})
         for each in workloads:
             self.put(each)
@@ -95,7 +95,7 @@ class Town:
 
     def put(self, workload: QuotaWorkload, json: WorkloadJson | None = None) -> None:
         """The Workload as the quota engine sees it, and as it stands in the API."""
-        self.snapshot.put_workload(workload)
+        self.snapshot.put(workload)
         self.cluster.workloads.put(_in_the_api(workload, json or WorkloadJson(workload.name)))
 
     def judged(self, **answers: Answer) -> None:

@@ -3,7 +3,7 @@
 One head of every queue is nominated: it gets the flavors that it would have if it were alone. Then the heads are
 processed one by one (`nomination`), and those that were not admitted go back to their queues (`queues`).
 
-Order: without fair sharing by how far a head borrows, then by priority, then by age; with it by share (`fair_sharing`).
+Order: by how far a head borrows, then by priority, then by age; with fair sharing by share (`FairSharingOrder`).
 
 Laws:
 
@@ -14,21 +14,21 @@ Laws:
 Source: Kueue, pkg/scheduler/scheduler.go (schedule, nominate, makeClassicalIterator, requeueAndUpdate).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from scaler.quota.fair_sharing import FairSharingOrder
-from scaler.quota.flavors import Assignment, PendingReason, Tried, never_preempts
-from scaler.quota.model import QuotaWorkload
+from scaler.quota.demands import Assignment, PendingReason, Tried
+from scaler.quota.fair_sharing import Share, dominant_resource_share
+from scaler.quota.flavors import never_preempts
+from scaler.quota.model import QuotaWorkload, Usage
+from scaler.quota.node import CohortNode, QueueNode, TreeNode
 from scaler.quota.nomination import NominatedHead, Nominations, Preempted
-from scaler.quota.preemption.targets import PreemptionTarget
+from scaler.quota.preemption.candidates import PreemptionTarget
 from scaler.quota.queues import CycleOutcome, FlavorProgress, PendingQueue
-from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.tree import Tree
 from scaler.quota.workload_index import WorkloadIndex, place
-
-__all__ = ["Considered", "Preempted", "Scheduler", "SchedulingCycle"]
 
 
 class Considered(NamedTuple):
@@ -88,8 +88,8 @@ class Scheduler:
 
     def cycle(self, number: int, at: datetime) -> SchedulingCycle:
         """Run one cycle: take a head from every queue, admit what may be, put back the others."""
-        strategies = self._workload_index.world.strategies
-        nominations = Nominations(self._tree, number, at, fair_sharing=self._fair_sharing, strategies=strategies)
+        strategies = self._workload_index.world.strategies if self._fair_sharing else None
+        nominations = Nominations(self._tree, number, at, strategies)
         heads, refused = self._heads(nominations)
         for head in self._ordered(heads):
             nominations.process(head)
@@ -176,3 +176,89 @@ def _considered(head: NominatedHead) -> Considered:
     return Considered(
         head.workload.key, head.queue.name, head.outcome, head.obstacle, head.assignment, len(head.targets)
     )
+
+
+# --------------------------------------------------------------------------------------------- order of the heads
+
+_Standing = tuple[bool, Share, int, datetime]
+"""Of two contenders at a cohort, the lower one wins."""
+
+
+class FairSharingOrder:
+    """Heads of one cycle, one for a queue. They meet at every cohort, where the best of its children's goes on upwards.
+
+    Each head stands for the child of the cohort through which it comes, with the share that this child would have with
+    the head admitted. Better is, in this order:
+
+    1. whose child borrows nothing of what the head asks for;
+    2. the lower share;
+    3. the higher priority;
+    4. the earlier one in the queue.
+
+    After every winner the others are compared again, since an admission has changed the shares: what was found is kept
+    except above the nodes whose usage has changed. Heads of different trees never meet: any of them may be next.
+    Source: Kueue, pkg/scheduler/fair_sharing_iterator.go.
+    """
+
+    def __init__(self, entries: Iterable[NominatedHead]) -> None:
+        self._entries = {entry.queue: entry for entry in entries}
+        self._seen: dict[TreeNode, Usage] = {}
+        """The usage with which standings were found. That of a root does not matter."""
+        self._standings: dict[TreeNode, dict[QueueNode, _Standing]] = {}
+        """By the child through which contenders come to their cohort, and the contenders' queues."""
+        self._winners: dict[CohortNode, NominatedHead | None] = {}
+        for queue in self._entries:
+            self._seen |= {node: node.usage.copy() for node in _way(queue) if node not in self._seen}
+
+    def pop(self) -> NominatedHead | None:
+        """The head that is next, as the tree stands now; None where all were taken."""
+        queue = next(iter(self._entries), None)
+        if queue is None:
+            return None
+        self._forget_what_changed()
+        *_, root = (queue, *queue.ancestors())
+        winner = self._winner(root) if isinstance(root, CohortNode) else None
+        entry = self._entries.pop(winner.queue if winner else queue)
+        self._forget(entry.queue)
+        return entry
+
+    def _forget_what_changed(self) -> None:
+        for node, before in self._seen.items():
+            if node.usage != before:
+                self._seen[node] = node.usage.copy()
+                self._forget(node)
+
+    def _forget(self, node: TreeNode) -> None:
+        """Find anew what depends on the node."""
+        self._standings.pop(node, None)
+        for cohort in node.ancestors():
+            self._standings.pop(cohort, None)
+            self._winners.pop(cohort, None)
+
+    def _winner(self, cohort: CohortNode) -> NominatedHead | None:
+        """The cohort's best; the first child's where equals meet, which Kueue leaves to chance."""
+        if cohort not in self._winners:
+            contenders: list[tuple[TreeNode, NominatedHead]]
+            contenders = [(below, winner) for below in cohort.cohorts if (winner := self._winner(below))]
+            contenders += [(queue, self._entries[queue]) for queue in cohort.queues if queue in self._entries]
+            best = min(contenders, key=lambda contender: self._standing(*contender), default=None)
+            self._winners[cohort] = best[1] if best else None
+        return self._winners[cohort]
+
+    def _standing(self, child: TreeNode, entry: NominatedHead) -> _Standing:
+        """How good the contender is as the one that comes through this child."""
+        known = self._standings.setdefault(child, {})
+        standing = known.get(entry.queue)
+        if standing is None:
+            entry.queue.add(entry.usage)
+            share = dominant_resource_share(child)
+            entry.queue.remove(entry.usage)
+            borrows = share.borrows_any_of(entry.usage)
+            standing = known[entry.queue] = borrows, share, -entry.workload.priority, entry.workload.queued_at
+        return standing
+
+
+def _way(queue: QueueNode) -> Iterable[TreeNode]:
+    """From the queue upwards, without the root."""
+    *way, _ = (queue, *queue.ancestors())
+    return way

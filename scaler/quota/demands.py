@@ -248,8 +248,6 @@ class Shortfall(NamedTuple):
     """With what PodSets before this one would take."""
     available: int = 0
     """What there is now; of what exceeds the quota, the most that there could ever be."""
-    detail: str = ""
-    """Why the pods may not use the flavor."""
 
     @property
     def lacking(self) -> int:
@@ -309,8 +307,3 @@ class Assignment:
             )
             for choice in self.choices
         )
-
-    @property
-    def pins(self) -> tuple[Mapping[str, str], ...]:
-        """For every PodSet its flavors by resource, to which another search in the same cycle is held."""
-        return tuple(choice.flavors for choice in self.choices)

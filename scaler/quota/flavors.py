@@ -49,37 +49,13 @@ from scaler.quota.demands import (
     Tried,
     severity,
 )
-from scaler.quota.model import (
-    FlavorResource,
-    Fungibility,
-    FungibilityPolicy,
-    PreemptionPolicy,
-    Preference,
-    QuotaClusterQueue,
-)
-from scaler.quota.preemption.targets import Possibility
-from scaler.quota.tree import QueueNode
-
-__all__ = [
-    "NOTHING_TRIED",
-    "Assignment",
-    "AssignmentMode",
-    "FlavorAssigner",
-    "PendingReason",
-    "PodSetFlavors",
-    "Shortfall",
-    "Tried",
-    "largest_that_fits",
-    "never_preempts",
-]
+from scaler.quota.model import FlavorResource, FungibilityPolicy, PreemptionPolicy, Preference, QuotaClusterQueue, Usage
+from scaler.quota.node import QueueNode
 
 R = TypeVar("R")
 
-Foresee = Callable[[FlavorResource, int], tuple[Possibility, int]]
-"""What preemption could do for so much of a flavor resource, and how far the Workload would then borrow."""
 
-
-class _Verdict(IntEnum):
+class FlavorVerdict(IntEnum):
     NO_FIT = 0
     NO_CANDIDATES = 1
     PREEMPT = 2
@@ -87,11 +63,8 @@ class _Verdict(IntEnum):
     FIT = 4
 
 
-_VERDICTS = {
-    Possibility.NO_CANDIDATES: _Verdict.NO_CANDIDATES,
-    Possibility.PREEMPT: _Verdict.PREEMPT,
-    Possibility.RECLAIM: _Verdict.RECLAIM,
-}
+Foresee = Callable[[FlavorResource, int], tuple[FlavorVerdict, int]]
+"""What preemption could do for so much of a flavor resource, and how far the Workload would then borrow."""
 
 
 class _Grade(NamedTuple):
@@ -102,15 +75,13 @@ class _Grade(NamedTuple):
     second: int
 
 
-_NO_FIT = _Grade(0, 0, 0)
-
-
 @dataclass(slots=True)
 class _Trial:
     """What came of one flavor."""
 
+    option: FlavorOption
     grade: _Grade
-    verdict: _Verdict = _Verdict.FIT
+    verdict: FlavorVerdict = FlavorVerdict.FIT
     borrows: int = 0
     """Of the resource that made the grade."""
     most_borrowed: int = 0
@@ -118,112 +89,186 @@ class _Trial:
     obstacle: PendingReason | None = None
 
 
-class FlavorAssigner:
-    """Assigns flavors of one queue as it stands. `foresee` leaves the tree as it was."""
+def assign_flavors(
+    queue: QueueNode,
+    demand: QuotaDemand,
+    foresee: Foresee,
+    *,
+    tried: Tried = NOTHING_TRIED,
+    pins: Sequence[Mapping[str, str]] | None = None,
+    fair_sharing: bool = False,
+) -> Assignment:
+    """The flavors for all PodSets, searched from where the last search ended. `foresee` leaves the tree as it was.
 
-    def __init__(self, queue: QueueNode, foresee: Foresee, *, fair_sharing: bool = False) -> None:
+    With `pins`, only the flavors that these name are tried.
+    """
+    usage: dict[FlavorResource, int] = {}
+    searches: list[_PodSetSearch] = []
+    mode, failed = AssignmentMode.FIT, 0
+    for index, pods in enumerate(demand.pod_sets):
+        search = _PodSetSearch(queue, pods, foresee, usage.copy(), fair_sharing=fair_sharing)
+        searches.append(search)
+        if not search.run(tried[index] if index < len(tried) else {}, pins[index] if pins else None):
+            mode, failed = AssignmentMode.NO_FIT, 1
+            break
+        for key, amount in search.amounts:
+            usage[key] = usage.get(key, 0) + amount
+    complete = searches[: len(searches) - failed]
+    trials = [trial for search in complete for _, trial, _ in search.chosen]
+    # Kueue takes the group for what its worst resource is. Where less borrowing counts first, that may be one that
+    # fits and borrows from far, beside one that does not fit: then the cycle skips the Workload as one that lost.
+    if not failed and any(trial.verdict is not FlavorVerdict.FIT for trial in trials):
+        mode = AssignmentMode.PREEMPT
+    reached = tuple(search.reached for search in complete)
+    return Assignment(
+        mode=mode,
+        borrows=max((trial.most_borrowed for trial in trials), default=0),
+        usage=usage,
+        choices=tuple(search.flavors for search in complete),
+        tried=reached if any(reached) else NOTHING_TRIED,
+        shortfalls=tuple(each for search in searches for each in search.shortfalls),
+        obstacle=searches[-1].obstacle if failed else None,
+    )
+
+
+class _PodSetSearch:
+    """The flavors of one PodSet, where those before it take `assumed`."""
+
+    def __init__(
+        self, queue: QueueNode, pods: PodSetDemand, foresee: Foresee, assumed: Usage, *, fair_sharing: bool
+    ) -> None:
         self._queue = queue
+        self._pods = pods
         self._foresee = foresee
-        self._fungibility = queue.spec.fungibility
-        self._may_preempt_while_borrowing = _may_preempt_while_borrowing(queue.spec, fair_sharing=fair_sharing)
-        self._has_no_victims = never_preempts(queue.spec)
+        self._assumed = assumed
+        self._fair_sharing = fair_sharing
+        self.chosen: list[tuple[ResourceGroupDemand, _Trial, int]] = []
+        """By resource group the best flavor, and the position of the last one tried."""
+        self.shortfalls: list[Shortfall] = []
+        self._obstacles: dict[int, PendingReason | None] = {}
+        self._has_tried = False
 
-    def assign(
-        self, demand: QuotaDemand, tried: Tried = NOTHING_TRIED, pins: Sequence[Mapping[str, str]] | None = None
-    ) -> Assignment:
-        """The flavors for all PodSets, searched from where the last search ended.
+    def run(self, start: Mapping[int, int], pins: Mapping[str, str] | None) -> bool:
+        """Whether every resource group gets a flavor."""
+        return all(self._choose(step, start.get(step.group, -1) + 1, pins) for step in self._pods.steps)
 
-        With `pins`, only the flavors that these name are tried.
-        """
-        search = _Search(self._fungibility)
-        for index, pods in enumerate(demand.pod_sets):
-            start = tried[index] if index < len(tried) else {}
-            if not self._assign_pods(search, pods, start, pins[index] if pins else None):
-                break
-        return search.result()
+    @property
+    def amounts(self) -> list[tuple[FlavorResource, int]]:
+        """What it takes."""
+        return [amount for _, trial, _ in self.chosen for amount in trial.option.amounts]
 
-    def _assign_pods(
-        self, search: "_Search", pods: PodSetDemand, start: Mapping[int, int], pins: Mapping[str, str] | None
-    ) -> bool:
-        """Add the PodSet's flavors to the search. False where it gets none."""
-        search.begin(pods)
-        for step in pods.steps:
-            if not self._take(search, step, start.get(step.group, -1) + 1, pins):
-                search.fail()
-                return False
-        search.commit()
-        return True
+    @property
+    def flavors(self) -> PodSetFlavors:
+        contested = frozenset(key for _, trial, _ in self.chosen for key in trial.contested)
+        return PodSetFlavors(
+            pods=self._pods, flavors={key.resource: key.flavor for key, _ in self.amounts}, contested=contested
+        )
 
-    def _take(self, search: "_Search", step: ResourceGroupDemand, start: int, pins: Mapping[str, str] | None) -> bool:
+    @property
+    def reached(self) -> dict[int, int]:
+        """The last flavor tried by resource group, where there are more."""
+        return {step.group: last for step, _, last in self.chosen if last + 1 < len(step.options)}
+
+    @property
+    def obstacle(self) -> PendingReason | None:
+        """Why it gets no flavor. Of several groups all are needed: what counts is the worst obstacle."""
+        if not self._has_tried:
+            return PendingReason.NO_MATCHING_FLAVOR
+        return max(self._obstacles.values(), key=severity, default=None)
+
+    # ------------------------------------------------------------------------------------------------- one group
+
+    def _choose(self, step: ResourceGroupDemand, start: int, pins: Mapping[str, str] | None) -> bool:
         """Find the best flavor for one resource group. False where none will do."""
         best: _Trial | None = None
-        chosen: FlavorOption | None = None
         attempted = -1
         for attempted in range(start, len(step.options)):
             option = step.options[attempted]
             if pins is not None and pins.get(option.amounts[0][0].resource) != option.flavor:
                 continue
+            self._has_tried = True
             if option.refusal:
-                search.refuse(step, option)
+                self._lacks(PendingReason.NO_MATCHING_FLAVOR, option.flavor)
+                self._blocked(step, PendingReason.NO_MATCHING_FLAVOR)
                 continue
-            trial = self._try(search, option)
-            search.note(step, trial)
+            trial = self._try(option)
+            if trial.verdict is FlavorVerdict.NO_FIT:
+                self._blocked(step, trial.obstacle)
             if best is None or trial.grade > best.grade:
-                best, chosen = trial, option
+                best = trial
             if not self._goes_on(trial):
-                best, chosen = trial, option
+                best = trial
                 break
-        if best is None or chosen is None or best.verdict is _Verdict.NO_FIT:
+        if best is None or best.verdict is FlavorVerdict.NO_FIT:
             return False
-        search.choose(step, chosen, best, attempted)
+        self.chosen.append((step, best, attempted))
         return True
 
     def _goes_on(self, trial: _Trial) -> bool:
         """Whether the next flavor is to be tried as well."""
+        fungibility = self._queue.spec.fungibility
         match trial.verdict:
-            case _Verdict.NO_FIT | _Verdict.NO_CANDIDATES:
+            case FlavorVerdict.NO_FIT | FlavorVerdict.NO_CANDIDATES:
                 return True
-            case _Verdict.PREEMPT | _Verdict.RECLAIM if (
-                self._fungibility.when_can_preempt is FungibilityPolicy.TRY_NEXT
+            case FlavorVerdict.PREEMPT | FlavorVerdict.RECLAIM if (
+                fungibility.when_can_preempt is FungibilityPolicy.TRY_NEXT
             ):
                 return True
-        return trial.borrows > 0 and self._fungibility.when_can_borrow is FungibilityPolicy.TRY_NEXT
+        return trial.borrows > 0 and fungibility.when_can_borrow is FungibilityPolicy.TRY_NEXT
 
-    def _try(self, search: "_Search", option: FlavorOption) -> _Trial:
+    def _blocked(self, step: ResourceGroupDemand, obstacle: PendingReason | None) -> None:
+        """Of the flavors of one group, any would do: what counts is the mildest obstacle."""
+        known = self._obstacles.get(step.group, obstacle)
+        self._obstacles[step.group] = min(known, obstacle, key=severity)
+
+    # ------------------------------------------------------------------------------------------------ one flavor
+
+    def _try(self, option: FlavorOption) -> _Trial:
         """What the flavor could do for all resources together."""
-        trial = _Trial(grade=search.grade(_Verdict.FIT, 0))
+        trial = _Trial(option, self._grade(FlavorVerdict.FIT, 0))
         for key, amount in option.amounts:
-            verdict, borrows = self._fits(search, trial, key, search.assumed(key) + amount)
+            verdict, borrows = self._fits(trial, key, self._assumed.get(key, 0) + amount)
             trial.most_borrowed = max(trial.most_borrowed, borrows)
-            grade = search.grade(verdict, borrows)
+            grade = self._grade(verdict, borrows)
             if grade < trial.grade:
                 trial.grade, trial.verdict, trial.borrows = grade, verdict, borrows
-            if verdict is not _Verdict.FIT:
+            if verdict is not FlavorVerdict.FIT:
                 trial.contested.append(key)
         return trial
 
-    def _fits(self, search: "_Search", trial: _Trial, key: FlavorResource, wanted: int) -> tuple[_Verdict, int]:
+    def _grade(self, verdict: FlavorVerdict, borrows: int) -> _Grade:
+        if verdict is FlavorVerdict.NO_FIT:
+            return _Grade(0, 0, 0)
+        tier = 1 if verdict is FlavorVerdict.NO_CANDIDATES else 2
+        if self._queue.spec.fungibility.preference is Preference.BORROWING_OVER_PREEMPTION:
+            return _Grade(tier, verdict, -borrows)
+        return _Grade(tier, -borrows, verdict)
+
+    def _fits(self, trial: _Trial, key: FlavorResource, wanted: int) -> tuple[FlavorVerdict, int]:
         """How so much of one resource could be had, and how far the Workload would borrow."""
         queue = self._queue
         potential = queue.potential(key)
         if wanted > potential:
-            search.lacks(trial, key, PendingReason.EXCEEDS_MAX_QUOTA, wanted, potential)
-            return _Verdict.NO_FIT, 0
+            self._lacks(PendingReason.EXCEEDS_MAX_QUOTA, key.flavor, key.resource, wanted, potential)
+            trial.obstacle = PendingReason.EXCEEDS_MAX_QUOTA
+            return FlavorVerdict.NO_FIT, 0
         borrows, is_part = queue.lowest_fit(key, wanted)
         available = queue.available(key)
         if wanted <= available:
-            return _Verdict.FIT, borrows
-        if is_part or self._may_preempt_while_borrowing or queue.nominal(key) >= wanted:
-            search.lacks(trial, key, None, wanted, available)
-            if self._has_no_victims:
-                return _Verdict.NO_CANDIDATES, borrows
-            possibility, borrows = self._foresee(key, wanted)
-            return _VERDICTS[possibility], borrows
-        search.lacks(trial, key, PendingReason.WAITING_FOR_QUOTA, wanted, available)
-        return _Verdict.NO_FIT, borrows
+            return FlavorVerdict.FIT, borrows
+        self._lacks(PendingReason.WAITING_FOR_QUOTA, key.flavor, key.resource, wanted, available)
+        if is_part or queue.nominal(key) >= wanted or _may_preempt_while_borrowing(queue.spec, self._fair_sharing):
+            return (FlavorVerdict.NO_CANDIDATES, borrows) if never_preempts(queue.spec) else self._foresee(key, wanted)
+        trial.obstacle = max(trial.obstacle, PendingReason.WAITING_FOR_QUOTA, key=severity)
+        return FlavorVerdict.NO_FIT, borrows
+
+    def _lacks(
+        self, obstacle: PendingReason, flavor: str, resource: str = "", wanted: int = 0, available: int = 0
+    ) -> None:
+        self.shortfalls.append(Shortfall(self._pods.name, flavor, obstacle, resource, wanted, available))
 
 
-def _may_preempt_while_borrowing(queue: QuotaClusterQueue, *, fair_sharing: bool) -> bool:
+def _may_preempt_while_borrowing(queue: QuotaClusterQueue, fair_sharing: bool) -> bool:
     policies = queue.preemption
     if policies.borrow_within_cohort is not PreemptionPolicy.NEVER:
         return True
@@ -234,117 +279,6 @@ def never_preempts(queue: QuotaClusterQueue) -> bool:
     """Whether the queue's policies leave no candidate whatever happens, so that no search for any is needed."""
     policies = queue.preemption
     return policies.within_cluster_queue is PreemptionPolicy.NEVER is policies.reclaim_within_cohort
-
-
-class _Search:
-    """An assignment that grows PodSet by PodSet."""
-
-    def __init__(self, fungibility: Fungibility) -> None:
-        self._borrowing_first = fungibility.preference is Preference.BORROWING_OVER_PREEMPTION
-        self._mode = AssignmentMode.FIT
-        self._borrows = 0
-        self._usage: dict[FlavorResource, int] = {}
-        self._choices: list[PodSetFlavors] = []
-        self._tried: list[Mapping[int, int]] = []
-        self._shortfalls: list[Shortfall] = []
-        self._obstacle: PendingReason | None = None
-
-    def begin(self, pods: PodSetDemand) -> None:
-        self._pods = pods
-        self._flavors: dict[str, str] = {}
-        self._taken: list[tuple[ResourceGroupDemand, FlavorOption, _Trial, int]] = []
-        self._obstacles: dict[int, PendingReason | None] = {}
-        self._attempts = 0
-
-    def grade(self, verdict: _Verdict, borrows: int) -> _Grade:
-        if verdict is _Verdict.NO_FIT:
-            return _NO_FIT
-        tier = 1 if verdict is _Verdict.NO_CANDIDATES else 2
-        return _Grade(tier, verdict, -borrows) if self._borrowing_first else _Grade(tier, -borrows, verdict)
-
-    def assumed(self, key: FlavorResource) -> int:
-        """What PodSets before this one take."""
-        return self._usage.get(key, 0)
-
-    def lacks(
-        self, trial: _Trial, key: FlavorResource, obstacle: PendingReason | None, wanted: int, available: int
-    ) -> None:
-        """Note that the flavor lacks so much. Without obstacle, preemption may make up for it."""
-        if severity(obstacle) > severity(trial.obstacle):
-            trial.obstacle = obstacle
-        self._shortfalls.append(
-            Shortfall(
-                pod_set=self._pods.name,
-                flavor=key.flavor,
-                obstacle=obstacle or PendingReason.WAITING_FOR_QUOTA,
-                resource=key.resource,
-                wanted=wanted,
-                available=available,
-            )
-        )
-
-    def refuse(self, step: ResourceGroupDemand, option: FlavorOption) -> None:
-        self._shortfalls.append(
-            Shortfall(
-                pod_set=self._pods.name,
-                flavor=option.flavor,
-                obstacle=PendingReason.NO_MATCHING_FLAVOR,
-                detail=option.refusal,
-            )
-        )
-        self._blocked(step, PendingReason.NO_MATCHING_FLAVOR)
-
-    def note(self, step: ResourceGroupDemand, trial: _Trial) -> None:
-        self._attempts += 1
-        if trial.verdict is _Verdict.NO_FIT:
-            self._blocked(step, trial.obstacle)
-
-    def _blocked(self, step: ResourceGroupDemand, obstacle: PendingReason | None) -> None:
-        """Of the flavors of one group, any would do: what counts is the mildest obstacle."""
-        self._attempts += 1
-        known = self._obstacles.get(step.group, obstacle)
-        self._obstacles[step.group] = min(known, obstacle, key=severity)
-
-    def choose(self, step: ResourceGroupDemand, option: FlavorOption, trial: _Trial, reached: int) -> None:
-        self._taken.append((step, option, trial, reached))
-        for key, _ in option.amounts:
-            self._flavors[key.resource] = option.flavor
-
-    def commit(self) -> None:
-        """The PodSet has all it needs."""
-        contested: list[FlavorResource] = []
-        for _, option, trial, _ in self._taken:
-            self._borrows = max(self._borrows, trial.most_borrowed)
-            contested += trial.contested
-            for key, amount in option.amounts:
-                self._usage[key] = self._usage.get(key, 0) + amount
-        # Kueue takes the group for what its worst resource is. Where less borrowing counts first, that may be one that
-        # fits and borrows from far, beside one that does not fit: then the cycle skips the Workload as one that lost.
-        if any(trial.verdict is not _Verdict.FIT for _, _, trial, _ in self._taken):
-            self._mode = AssignmentMode.PREEMPT
-        self._choices.append(PodSetFlavors(pods=self._pods, flavors=self._flavors, contested=frozenset(contested)))
-        self._tried.append(
-            {step.group: reached for step, _, _, reached in self._taken if reached + 1 < len(step.options)}
-        )
-
-    def fail(self) -> None:
-        """The PodSet lacks something. Of several groups all are needed: what counts is the worst obstacle."""
-        self._mode = AssignmentMode.NO_FIT
-        if not self._attempts:
-            self._obstacle = PendingReason.NO_MATCHING_FLAVOR
-        elif self._obstacles:
-            self._obstacle = max(self._obstacles.values(), key=severity)
-
-    def result(self) -> Assignment:
-        return Assignment(
-            mode=self._mode,
-            borrows=self._borrows,
-            usage=self._usage,
-            choices=tuple(self._choices),
-            tried=tuple(self._tried) if any(self._tried) else NOTHING_TRIED,
-            shortfalls=tuple(self._shortfalls),
-            obstacle=self._obstacle,
-        )
 
 
 def largest_that_fits(demand: QuotaDemand, attempt: Callable[[QuotaDemand], R], fits: Callable[[R], bool]) -> R | None:

@@ -52,19 +52,6 @@ def _holds(workload: QuotaWorkload, keys: frozenset[FlavorResource]) -> bool:
 class TreeNode:
     """A Cohort or a ClusterQueue in its tree."""
 
-    __slots__ = (
-        "_lendable",
-        "_local",
-        "_potential",
-        "fair_weight",
-        "height",
-        "name",
-        "parent",
-        "quotas",
-        "subtree",
-        "usage",
-    )
-
     def __init__(self, name: str, quotas: Mapping[FlavorResource, Quota], fair_weight: float) -> None:
         self.name = name
         self.quotas = quotas
@@ -213,8 +200,6 @@ class TreeNode:
 class CohortNode(TreeNode):
     """A Cohort with what is below it."""
 
-    __slots__ = ("cohorts", "queues", "spec")
-
     def __init__(self, spec: QuotaCohort) -> None:
         super().__init__(spec.name, spec.quotas, spec.fair_weight)
         self.spec = spec
@@ -256,8 +241,6 @@ class CohortNode(TreeNode):
 
 class QueueNode(TreeNode):
     """A ClusterQueue and the Workloads that hold quota in it."""
-
-    __slots__ = ("_ranked", "spec", "workloads")
 
     def __init__(self, spec: QuotaClusterQueue) -> None:
         super().__init__(spec.name, spec.quotas, spec.fair_weight)

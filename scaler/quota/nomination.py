@@ -23,34 +23,53 @@ would have, too; assigned anew as if it were gone, it fits, so it waits for the 
 Source: Kueue, pkg/scheduler/scheduler.go (processEntry, getInitialAssignments, updateAssignmentIfNeeded).
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from scaler.quota.demands import QuotaDemand
-from scaler.quota.flavors import (
-    NOTHING_TRIED,
-    Assignment,
-    AssignmentMode,
-    FlavorAssigner,
-    PendingReason,
-    Tried,
-    largest_that_fits,
-    never_preempts,
-)
-from scaler.quota.model import FlavorResource, QuotaWorkload, Reservation, Usage
+from scaler.quota.demands import NOTHING_TRIED, Assignment, AssignmentMode, PendingReason, QuotaDemand, Tried
+from scaler.quota.flavors import FlavorVerdict, assign_flavors, largest_that_fits, never_preempts
+from scaler.quota.model import FlavorResource, PreemptionPolicy, QuotaWorkload, Reservation, Usage
+from scaler.quota.node import QueueNode, TreeNode
+from scaler.quota.preemption import classical, fair_sharing
+from scaler.quota.preemption.candidates import PreemptionReason, PreemptionRequest, PreemptionTarget
 from scaler.quota.preemption.fair_sharing import PreemptionStrategy
-from scaler.quota.preemption.targets import (
-    Possibility,
-    PreemptionReason,
-    PreemptionTarget,
-    can_always_reclaim,
-    find_targets,
-    foresee,
-)
 from scaler.quota.queues import CycleOutcome, PendingQueue
-from scaler.quota.tree import QueueNode, Tree, TreeNode
+from scaler.quota.tree import Tree
+
+
+def find_targets(
+    tree: Tree, request: PreemptionRequest, strategies: Sequence[PreemptionStrategy] | None
+) -> tuple[PreemptionTarget, ...]:
+    """The Workloads that have to go so that the request fits, in Kueue's order; none where no choice is enough.
+
+    `strategies` are those of fair sharing; None without it. The tree is left as it was.
+    """
+    if strategies is None:
+        return classical.find(tree, request)
+    return fair_sharing.find(tree, request, strategies)
+
+
+def foresee(
+    tree: Tree, request: PreemptionRequest, strategies: Sequence[PreemptionStrategy] | None
+) -> tuple[FlavorVerdict, int]:
+    """What preemption could do for one flavor resource alone, and the borrow level after it.
+
+    The borrow level is the height of the lowest subtree whose own quota would hold the amount.
+    Source: Kueue, pkg/scheduler/preemption/preemption_oracle.go.
+    """
+    [(key, amount)] = request.usage.items()
+    held = [target.workload.held for target in find_targets(tree, request, strategies)]
+    for each in held:
+        tree.queues[each.cluster_queue].remove(each.usage)
+    level, _ = request.queue.lowest_fit(key, amount)
+    for each in held:
+        tree.queues[each.cluster_queue].add(each.usage)
+    if not held:
+        return FlavorVerdict.NO_CANDIDATES, level
+    own = any(each.cluster_queue == request.queue.name for each in held)
+    return FlavorVerdict.PREEMPT if own else FlavorVerdict.RECLAIM, level
 
 
 class Preempted(NamedTuple):
@@ -93,12 +112,11 @@ class Nominations:
     """The heads of one cycle, and what was decided on them so far."""
 
     def __init__(
-        self, tree: Tree, number: int, at: datetime, *, fair_sharing: bool, strategies: Sequence[PreemptionStrategy]
+        self, tree: Tree, number: int, at: datetime, strategies: Sequence[PreemptionStrategy] | None = None
     ) -> None:
         self._tree = tree
         self.number = number
         self._at = at
-        self._fair_sharing = fair_sharing
         self._strategies = strategies
         self._victims: dict[str, QuotaWorkload] = {}
         self._before: dict[TreeNode, dict[FlavorResource, int]] = {}
@@ -123,47 +141,29 @@ class Nominations:
         Without victims an assignment that needs some is one that has to wait.
         """
 
-        def look_ahead(key: FlavorResource, amount: int) -> tuple[Possibility, int]:
-            return foresee(
-                self._tree,
-                queue,
-                workload,
-                key,
-                amount,
-                fair_sharing=self._fair_sharing,
-                strategies=self._strategies,
-            )
+        def look_ahead(key: FlavorResource, amount: int) -> tuple[FlavorVerdict, int]:
+            request = PreemptionRequest(queue, workload, {key: amount}, frozenset({key}))
+            return foresee(self._tree, request, self._strategies)
 
         def attempt(demand: QuotaDemand) -> tuple[Assignment, tuple[PreemptionTarget, ...]]:
-            assignment = assigner.assign(demand, tried, pins)
-            return assignment, self._targets(queue, workload, assignment)
+            found = assign_flavors(
+                queue, demand, look_ahead, tried=tried, pins=pins, fair_sharing=self._strategies is not None
+            )
+            if found.mode is not AssignmentMode.PREEMPT or never_preempts(queue.spec):
+                return found, ()
+            request = PreemptionRequest(queue, workload, found.claim, found.contested)
+            return found, find_targets(self._tree, request, self._strategies)
 
-        assigner = FlavorAssigner(queue, look_ahead, fair_sharing=self._fair_sharing)
         whole = attempt(demand)
         if _helps(whole) or not demand.dispensable:
             return whole
         return largest_that_fits(demand, attempt, _helps) or whole
 
-    def _targets(
-        self, queue: QueueNode, workload: QuotaWorkload, assignment: Assignment
-    ) -> tuple[PreemptionTarget, ...]:
-        if assignment.mode is not AssignmentMode.PREEMPT or never_preempts(queue.spec):
-            return ()
-        return find_targets(
-            self._tree,
-            queue,
-            workload,
-            assignment.claim,
-            assignment.contested,
-            fair_sharing=self._fair_sharing,
-            strategies=self._strategies,
-        )
-
     def _assign_without_victims(self, head: NominatedHead) -> None:
         """Assign the head anew as if all victims of this cycle were gone, in the flavors that it was nominated with."""
         for victim in self._victims.values():
             self._holder(victim).release(victim)
-        pins = head.assignment.pins
+        pins = tuple(choice.flavors for choice in head.assignment.choices)
         assignment, head.targets = self.assign(head.queue, head.workload, head.demand, pins=pins)
         for victim in self._victims.values():
             self._holder(victim).reserve(victim)
@@ -175,14 +175,15 @@ class Nominations:
 
     def process(self, head: NominatedHead) -> None:
         """Decide on the head, after those before it."""
-        if self._is_contended(head):
+        if any(target.workload.key in self._victims for target in head.targets):
             self._assign_without_victims(head)
         match head.assignment.mode:
             case AssignmentMode.NO_FIT:
                 head.outcome, head.obstacle = CycleOutcome.NO_FIT, head.assignment.obstacle
             case AssignmentMode.PREEMPT if not head.targets:
                 head.outcome, head.obstacle = CycleOutcome.NO_CANDIDATES, PendingReason.WAITING_FOR_QUOTA
-                if not can_always_reclaim(head.queue.spec):
+                # A queue that may reclaim from any is sure to get what it has lent back.
+                if head.queue.spec.preemption.reclaim_within_cohort is not PreemptionPolicy.ANY:
                     self._reserve(head.queue, _kept_for(head))
             case AssignmentMode.DEFERRED_FIT:
                 self._wait_for_preempted(head)
@@ -193,10 +194,6 @@ class Nominations:
             case _:
                 self._admit(head)
         self.done.append(head)
-
-    def _is_contended(self, head: NominatedHead) -> bool:
-        """Whether a head before this one preempts one of its targets."""
-        return any(target.workload.key in self._victims for target in head.targets)
 
     def _fits(self, head: NominatedHead) -> bool:
         """Whether the head still fits once its victims and all others are gone."""
@@ -244,7 +241,7 @@ class Nominations:
 
     def _reserve(self, queue: QueueNode, usage: Usage) -> None:
         """Count the usage until the end of the cycle."""
-        for node in _upwards(queue):
+        for node in (queue, *queue.ancestors()):
             if node not in self._before:
                 self._before[node] = node.usage
                 node.usage = node.usage.copy()
@@ -262,10 +259,6 @@ def _helps(attempt: tuple[Assignment, tuple[PreemptionTarget, ...]]) -> bool:
     """Whether the Workload would be admitted, at once or after preemptions."""
     assignment, targets = attempt
     return assignment.mode is AssignmentMode.FIT or bool(targets)
-
-
-def _upwards(queue: QueueNode) -> Iterable[TreeNode]:
-    return queue, *queue.ancestors()
 
 
 def _kept_for(head: NominatedHead) -> dict[FlavorResource, int]:

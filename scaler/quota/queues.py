@@ -28,11 +28,12 @@ Source: Kueue, pkg/cache/queue/cluster_queue.go, inadmissible_workloads.go; KEP-
 """
 
 from collections.abc import Container, Iterator
+from copy import copy
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from scaler.quota.flavors import NOTHING_TRIED, PendingReason, Tried
+from scaler.quota.demands import NOTHING_TRIED, PendingReason, Tried
 from scaler.quota.model import QueueingStrategy, QuotaClusterQueue
 from scaler.quota.workload_index import WorkloadIndex
 
@@ -65,19 +66,6 @@ class FlavorProgress(NamedTuple):
 class PendingQueue:
     """The Workloads that wait in one ClusterQueue, by their numbers in the index."""
 
-    __slots__ = (
-        "_excluded",
-        "_held",
-        "_inadmissible",
-        "_line",
-        "_progress",
-        "_reasons",
-        "_sticky",
-        "_strict",
-        "_workload_index",
-        "generation",
-    )
-
     def __init__(self, spec: QuotaClusterQueue, workload_index: WorkloadIndex) -> None:
         self._workload_index = workload_index
         self._strict = spec.strategy is QueueingStrategy.STRICT_FIFO
@@ -94,16 +82,10 @@ class PendingQueue:
 
     def copy(self) -> "PendingQueue":
         """One that can go on without this one noticing."""
-        other = PendingQueue.__new__(PendingQueue)
-        other._workload_index, other._strict = self._workload_index, self._strict
-        other._line, other._inadmissible, other._excluded = (
-            self._line.copy(),
-            self._inadmissible.copy(),
-            self._excluded.copy(),
-        )
-        other._held, other._sticky = self._held.copy(), self._sticky
+        other = copy(self)
+        other._line, other._inadmissible = self._line.copy(), self._inadmissible.copy()
+        other._excluded, other._held = self._excluded.copy(), self._held.copy()
         other._progress, other._reasons = self._progress.copy(), self._reasons.copy()
-        other.generation = self.generation
         return other
 
     def moved(self, spec: QuotaClusterQueue, workload_index: WorkloadIndex, staying: Container[str]) -> "PendingQueue":

@@ -24,15 +24,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
 
 from scaler.quota.cycle import Scheduler, SchedulingCycle
-from scaler.quota.demands import FlavorOptions
-from scaler.quota.flavors import PendingReason
-from scaler.quota.model import Flavor, QuotaWorkload, StopPolicy
+from scaler.quota.demands import FlavorOptions, PendingReason
+from scaler.quota.model import Flavor, QuotaWorkload
+from scaler.quota.node import QueueNode
 from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
 from scaler.quota.queues import PendingQueue
-from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.tree import Tree
 from scaler.quota.workload_index import FindLocalQueue, SchedulingContext, WorkloadIndex
 
 QUIET_CYCLES = 10
@@ -44,12 +43,6 @@ class SimulationEnd(StrEnum):
     REACHED = "Reached"
     CIRCLING = "Circling"
     CAPPED = "Capped"
-
-
-class Drained(NamedTuple):
-    workload: str
-    reason: str
-    """Of the Evicted condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +118,10 @@ class Simulation:
         self._fair_sharing = fair_sharing
         self._at = now
         self._number = 0
-        self._limits = SimulationLimits.of(len(self._workload_index))
         self._lines = {name: PendingQueue(node.spec, self._workload_index) for name, node in tree.queues.items()}
         for name, workloads in waiting.items():
             self._lines[name].fill([self._workload_index.numbers[each.key] for each in workloads if each.may_queue])
         self._ending = [each for node in self._tree.queues.values() for each in node.workloads.values() if each.evicted]
-        self._evicted: set[str] = set()
         self._retry_asked = False
         self._scheduler = self._new_scheduler()
 
@@ -142,10 +133,10 @@ class Simulation:
             self._tree.clone(),
             self._fair_sharing,
         )
-        other._at, other._number, other._limits = self._at, self._number, self._limits
+        other._at, other._number = self._at, self._number
         other._lines = {name: line.copy() for name, line in self._lines.items()}
         other._ending, other._retry_asked = list(self._ending), self._retry_asked
-        other._evicted, other._scheduler = self._evicted.copy(), other._new_scheduler()
+        other._scheduler = other._new_scheduler()
         return other
 
     def _new_scheduler(self) -> Scheduler:
@@ -179,9 +170,7 @@ class Simulation:
         """Why the Workload waits, as far as any cycle has found that out."""
         number = self._workload_index.numbers[key]
         line = self._lines.get(self._workload_index.cluster_queue_names[number])
-        if line is not None and (known := line.reason(number)):
-            return known
-        return PendingReason.PENDING_EVALUATION if key in self._evicted else None
+        return line.reason(number) if line is not None else None
 
     def is_inadmissible(self, key: str) -> bool:
         """Whether no cycle will consider the waiting Workload before quota is released."""
@@ -190,35 +179,6 @@ class Simulation:
         return self.holder(key) is None and (line is None or line.is_inadmissible(number))
 
     # ------------------------------------------------------------------------------------------------- before it runs
-
-    def drain(self) -> Sequence[Drained]:
-        """Evict the Workloads that Kueue evicts from stopped queues. They wait, and cannot be admitted."""
-        drained: list[Drained] = []
-        for queue in self._tree.queues.values():
-            for workload in tuple(queue.workloads.values()):
-                reason = self._why_drained(workload)
-                if reason:
-                    self._release(queue, workload)
-                    drained.append(Drained(workload.key, reason))
-        self._evicted |= {each.workload for each in drained}
-        return drained
-
-    def _why_drained(self, workload: QuotaWorkload) -> str:
-        """The reason, for a Workload in a stopped queue that Kueue drains.
-
-        The ClusterQueue is the one that its LocalQueue names; where that is stopped, Kueue looks no further. A
-        Workload whose eviction is under way keeps its reason.
-        """
-        if workload.evicted:
-            return ""
-        stops = {StopPolicy.HOLD_AND_DRAIN} if workload.admitted else {StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN}
-        local = self._workload_index.world.local_queue(workload.namespace, workload.queue)
-        if local is None:
-            return ""
-        if local.stop_policy is not StopPolicy.NONE:
-            return "LocalQueueStopped" if local.stop_policy in stops else ""
-        queue = self._tree.queues.get(local.cluster_queue)
-        return "ClusterQueueStopped" if queue is not None and queue.spec.stop_policy in stops else ""
 
     def deactivate(self, keys: Iterable[str]) -> None:
         """Take the Workloads out, as Kueue does at once when `spec.active` becomes false: from their queue or quota.
@@ -279,20 +239,15 @@ class Simulation:
         self,
         *,
         until: Callable[[SchedulingCycle], bool] | None = None,
-        late: bool = False,
         limits: SimulationLimits | None = None,
     ) -> SimulationRun:
-        """Run cycles until nothing changes any more, or `until` says of a cycle that it is enough.
-
-        With `late`, retries wait for a cycle without decisions: the other extreme of Kueue's timing.
-        """
-        limits = limits or self._limits
+        """Run cycles until nothing changes any more, or `until` says of a cycle that it is enough."""
+        limits = limits or SimulationLimits.of(len(self._workload_index))
         cycles: list[SchedulingCycle] = []
         preemptions = quiet = 0
         echo = _Echo()
         while True:
-            if not (late and cycles and cycles[-1].decided and self.has_heads):
-                self.retry()
+            self.retry()
             if self.is_over:
                 return SimulationRun(cycles=tuple(cycles), ending=SimulationEnd.SETTLED)
             an_eviction_completes = bool(self._ending)
@@ -316,7 +271,6 @@ class Simulation:
         queue = self._tree.queues[workload.held.cluster_queue]
         if workload.key in queue.workloads:
             number = self._release(queue, workload)
-            self._evicted.add(workload.key)
             line = self._lines.get(self._workload_index.cluster_queue_names[number])
             if line is not None and workload.may_queue:
                 line.push(number)

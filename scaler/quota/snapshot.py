@@ -14,10 +14,9 @@ Laws:
 Source: Kueue, pkg/cache/scheduler (cache.go, clusterqueue.go), pkg/cache/queue/manager.go.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
 from scaler.quota.model import (
@@ -35,71 +34,58 @@ from scaler.quota.tree import CohortTrees, Tree
 
 LocalQueueKey = tuple[str, str]
 """(namespace, name)."""
+SnapshotObject = Flavor | QuotaAdmissionCheck | QuotaCohort | QuotaClusterQueue | QuotaLocalQueue | QuotaWorkload
 
 _COMPARED = tuple(each.name for each in fields(QuotaWorkload))
 
 
 class Snapshot:
-    """The one place that knows all objects. `fair_sharing` is how Kueue is configured."""
+    """All objects, changed by `put` and `drop` only. `fair_sharing` is how Kueue is configured."""
 
     def __init__(self, *, fair_sharing: bool = False) -> None:
         self.fair_sharing = fair_sharing
-        self._flavors: dict[str, Flavor] = {}
+        self.flavors: dict[str, Flavor] = {}
         self._checks: dict[str, QuotaAdmissionCheck] = {}
-        self._namespaces: dict[str, Mapping[str, str]] = {}
-        self._cohorts: dict[str, QuotaCohort] = {}
-        self._queues: dict[str, QuotaClusterQueue] = {}
-        self._local_queues: dict[LocalQueueKey, QuotaLocalQueue] = {}
-        self._workloads: dict[str, QuotaWorkload] = {}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        """Labels by namespace."""
+        self.cohorts: dict[str, QuotaCohort] = {}
+        self.cluster_queues: dict[str, QuotaClusterQueue] = {}
+        """As they were put, those in no tree included. The ones in trees also say which objects they lack."""
+        self.local_queues: dict[LocalQueueKey, QuotaLocalQueue] = {}
+        self.workloads: dict[str, QuotaWorkload] = {}
+        """All that wait or hold quota, by `namespace/name`."""
         self._given: dict[str, QuotaWorkload] = {}
         self._waiting: dict[LocalQueueKey, dict[str, QuotaWorkload]] = {}
         self._pending: dict[str, dict[str, QuotaWorkload]] = {}
         self._holding: dict[str, dict[str, QuotaWorkload]] = {}
-        self._queue_doubts: dict[str, str] = {}
-        self._cohort_doubts: dict[str, str] = {}
+        self._doubts: dict[tuple[type, str], str] = {}
         self._cohort_trees = CohortTrees(lambda queue: self._holding.get(queue, {}).values())
+        self._kinds: dict[type, tuple[dict[Any, Any], Callable[[Any, Any], None]]] = {
+            Flavor: (self.flavors, self._set_flavor),
+            QuotaAdmissionCheck: (self._checks, self._set_check),
+            QuotaCohort: (self.cohorts, self._set_cohort),
+            QuotaClusterQueue: (self.cluster_queues, self._set_cluster_queue),
+            QuotaLocalQueue: (self.local_queues, self._set_local_queue),
+        }
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    @property
-    def flavors(self) -> Mapping[str, Flavor]:
-        return MappingProxyType(self._flavors)
-
-    @property
-    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Labels by namespace."""
-        return MappingProxyType(self._namespaces)
-
-    @property
-    def workloads(self) -> Mapping[str, QuotaWorkload]:
-        """All that wait or hold quota, by `namespace/name`."""
-        return MappingProxyType(self._workloads)
-
     def workload(self, key: str) -> QuotaWorkload | None:
-        return self._workloads.get(key)
+        return self.workloads.get(key)
+
+    def local_queue(self, namespace: str, name: str) -> QuotaLocalQueue | None:
+        return self.local_queues.get((namespace, name))
 
     @property
     def reserved(self) -> Iterator[QuotaWorkload]:
         """The Workloads that hold quota."""
         return chain.from_iterable(holders.values() for holders in self._holding.values())
 
-    def local_queue(self, namespace: str, name: str) -> QuotaLocalQueue | None:
-        return self._local_queues.get((namespace, name))
-
-    @property
-    def local_queues(self) -> Mapping[LocalQueueKey, QuotaLocalQueue]:
-        return MappingProxyType(self._local_queues)
-
-    @property
-    def cluster_queues(self) -> Mapping[str, QuotaClusterQueue]:
-        """All of them, those included that are in no tree."""
-        return MappingProxyType(self._queues)
-
     def cluster_queue_of(self, workload: QuotaWorkload) -> str:
         """Name of the ClusterQueue where it holds quota or waits; empty where its LocalQueue is not known."""
         if workload.reservation is not None:
             return workload.reservation.cluster_queue
-        local = self._local_queues.get((workload.namespace, workload.queue))
+        local = self.local_queues.get((workload.namespace, workload.queue))
         return local.cluster_queue if local else ""
 
     @property
@@ -123,123 +109,97 @@ class Snapshot:
 
     def doubts(self, tree: Tree) -> Sequence[str]:
         """What of the tree could not be read and why; nothing may be planned on a tree of which there is any."""
-        return [
-            *(f"Cohort {name}: {self._cohort_doubts[name]}" for name in tree.cohorts if name in self._cohort_doubts),
-            *(f"ClusterQueue {name}: {self._queue_doubts[name]}" for name in tree.queues if name in self._queue_doubts),
-        ]
+        cohorts = ((f"Cohort {name}", (QuotaCohort, name)) for name in tree.cohorts)
+        queues = ((f"ClusterQueue {name}", (QuotaClusterQueue, name)) for name in tree.queues)
+        return [f"{what}: {self._doubts[key]}" for what, key in chain(cohorts, queues) if key in self._doubts]
 
-    # -------------------------------------------------------------------------------------------- queues and cohorts
+    # -------------------------------------------------------------------------------------------------------- changing
 
-    def put_cluster_queue(self, queue: QuotaClusterQueue, *, doubt: str = "") -> None:
-        """`doubt` says why the specification is not, or not surely, the one that stands in the API."""
-        if _note(self._queue_doubts, queue.name, doubt) or self._queues.get(queue.name) != queue:
-            self._queues[queue.name] = queue
-            self._settle_queue(queue.name)
+    def put(self, obj: SnapshotObject, *, doubt: str = "") -> None:
+        """`doubt` says why a ClusterQueue or Cohort is not, or not surely, the one that stands in the API."""
+        if isinstance(obj, QuotaWorkload):
+            self._put_workload(obj)
+            return
+        kind = type(obj)
+        key = obj.key if isinstance(obj, QuotaLocalQueue) else obj.name
+        known, set_to = self._kinds[kind]
+        if self._note(kind, key, doubt) or known.get(key) != obj:
+            set_to(key, obj)
 
-    def drop_cluster_queue(self, name: str) -> None:
-        _note(self._queue_doubts, name, "")
-        if self._queues.pop(name, None) is not None:
-            self._cohort_trees.drop_queue(name)
-            self._refile(self._pending.get(name, {}))
+    def drop(self, kind: type[SnapshotObject], key: str | LocalQueueKey) -> None:
+        """The object of that key is gone, if it was there: its name, of a Workload `namespace/name`."""
+        if kind is QuotaWorkload:
+            self._drop_workload(str(key))
+            return
+        known, set_to = self._kinds[kind]
+        self._note(kind, key, "")
+        if key in known:
+            set_to(key, None)
 
-    def cluster_queue(self, name: str) -> QuotaClusterQueue | None:
-        """Its specification as it was put. The one in its tree also says where objects that it needs are missing."""
-        return self._queues.get(name)
+    def put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+        """Its labels; None where it is gone."""
+        if self.namespaces.get(name) == labels:
+            return
+        _set(self.namespaces, name, labels)
+        for queue in self.local_queues.values():
+            if queue.namespace == name:
+                self._cohort_trees.bump(queue.cluster_queue)
 
-    def put_cohort(self, cohort: QuotaCohort, *, doubt: str = "") -> None:
-        if _note(self._cohort_doubts, cohort.name, doubt) or self._cohorts.get(cohort.name) != cohort:
-            self._cohorts[cohort.name] = cohort
+    def _note(self, kind: type, key: Any, doubt: str) -> bool:
+        """Whether the doubt is another than before."""
+        before = self._doubts.get((kind, key), "")
+        _set(self._doubts, (kind, key), doubt or None)
+        return before != doubt
+
+    # --------------------------------------------------------------------------------------------- what follows from it
+
+    def _set_cluster_queue(self, name: str, queue: QuotaClusterQueue | None) -> None:
+        _set(self.cluster_queues, name, queue)
+        self._settle_queue(name)
+
+    def _set_cohort(self, name: str, cohort: QuotaCohort | None) -> None:
+        _set(self.cohorts, name, cohort)
+        if cohort is None:
+            self._cohort_trees.drop_cohort(name)
+        else:
             self._cohort_trees.put_cohort(cohort)
 
-    def drop_cohort(self, name: str) -> None:
-        _note(self._cohort_doubts, name, "")
-        if self._cohorts.pop(name, None) is not None:
-            self._cohort_trees.drop_cohort(name)
-
-    def cohort(self, name: str) -> QuotaCohort | None:
-        """The Cohort object of that name, where there is one."""
-        return self._cohorts.get(name)
-
-    # --------------------------------------------------------------------------------------------- flavors and checks
-
-    def put_flavor(self, flavor: Flavor) -> None:
-        old = self._flavors.get(flavor.name)
-        if old != flavor:
-            self._flavors[flavor.name] = flavor
-            self._flavor_changed(flavor.name, old.topology if old else "", flavor.topology)
-
-    def drop_flavor(self, name: str) -> None:
-        old = self._flavors.pop(name, None)
-        if old is not None:
-            self._flavor_changed(name, old.topology, "")
-
-    def _flavor_changed(self, name: str, old_topology: str, topology: str) -> None:
-        for queue in [each for each in self._queues.values() if name in each.flavors]:
+    def _set_flavor(self, name: str, flavor: Flavor | None) -> None:
+        old = self.flavors.get(name)
+        _set(self.flavors, name, flavor)
+        for queue in [each for each in self.cluster_queues.values() if name in each.flavors]:
             self._settle_queue(queue.name)
-        if old_topology != topology:
-            self._refile(self._workloads)
+        if (old.topology if old else "") != (flavor.topology if flavor else ""):
+            self._refile(self.workloads)
 
-    def put_check(self, check: QuotaAdmissionCheck) -> None:
-        if self._checks.get(check.name) != check:
-            self._checks[check.name] = check
-            self._check_changed(check.name)
-
-    def drop_check(self, name: str) -> None:
-        if self._checks.pop(name, None) is not None:
-            self._check_changed(name)
-
-    def _check_changed(self, name: str) -> None:
-        for queue in [each for each in self._queues.values() if name in each.checks]:
+    def _set_check(self, name: str, check: QuotaAdmissionCheck | None) -> None:
+        _set(self._checks, name, check)
+        for queue in [each for each in self.cluster_queues.values() if name in each.checks]:
             self._settle_queue(queue.name)
 
-    def _settle_queue(self, name: str) -> None:
-        """Judge the queue and what waits in it anew, after anything they depend on has changed."""
-        self._cohort_trees.put_queue(self._judged(self._queues[name]))
-        self._refile(self._pending.get(name, {}))
-
-    def _judged(self, queue: QuotaClusterQueue) -> QuotaClusterQueue:
-        reason = inactive_because(queue, self._flavors, self._checks)
-        return replace(queue, inactive_because=reason) if reason else queue
-
-    # ----------------------------------------------------------------------------------------- LocalQueues, namespaces
-
-    def put_local_queue(self, queue: QuotaLocalQueue) -> None:
-        if self._local_queues.get(queue.key) != queue:
-            self._move_waiting(queue.key, queue)
-
-    def drop_local_queue(self, namespace: str, name: str) -> None:
-        self._move_waiting((namespace, name), None)
-
-    def _move_waiting(self, key: LocalQueueKey, queue: QuotaLocalQueue | None) -> None:
+    def _set_local_queue(self, key: LocalQueueKey, queue: QuotaLocalQueue | None) -> None:
         """Let the queue's Workloads wait where it leads now."""
         waiting = list(self._waiting.get(key, {}).values())
         for workload in waiting:
             self._unfile(workload)
-        if queue is None:
-            self._local_queues.pop(key, None)
-        else:
-            self._local_queues[key] = queue
+        _set(self.local_queues, key, queue)
         for workload in waiting:
             self._file(self._given.pop(workload.key, workload))
 
-    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        if self._namespaces.get(name) != labels:
-            self._namespaces[name] = labels
-            self._namespace_changed(name)
-
-    def drop_namespace(self, name: str) -> None:
-        if self._namespaces.pop(name, None) is not None:
-            self._namespace_changed(name)
-
-    def _namespace_changed(self, name: str) -> None:
-        for queue in self._local_queues.values():
-            if queue.namespace == name:
-                self._cohort_trees.bump(queue.cluster_queue)
+    def _settle_queue(self, name: str) -> None:
+        """Judge the queue and what waits in it anew, after anything they depend on has changed."""
+        queue = self.cluster_queues.get(name)
+        if queue is None:
+            self._cohort_trees.drop_queue(name)
+        else:
+            reason = inactive_because(queue, self.flavors, self._checks)
+            self._cohort_trees.put_queue(replace(queue, inactive_because=reason) if reason else queue)
+        self._refile(self._pending.get(name, {}))
 
     # ------------------------------------------------------------------------------------------------------ Workloads
 
-    def put_workload(self, workload: QuotaWorkload) -> None:
-        known = self._workloads.get(workload.key)
+    def _put_workload(self, workload: QuotaWorkload) -> None:
+        known = self.workloads.get(workload.key)
         if known is not None:
             if _are_alike(self._given.get(workload.key, known), workload):
                 return
@@ -247,15 +207,15 @@ class Snapshot:
         self._given.pop(workload.key, None)
         self._file(workload)
 
-    def drop_workload(self, key: str) -> None:
-        known = self._workloads.pop(key, None)
+    def _drop_workload(self, key: str) -> None:
+        known = self.workloads.pop(key, None)
         if known is not None:
             self._unfile(known)
             self._given.pop(key, None)
 
     def _refile(self, workloads: Mapping[str, QuotaWorkload]) -> None:
         """See the Workloads as their flavors and queues make them now. Costs nothing where no flavor has a Topology."""
-        if not self._given and not any(flavor.topology for flavor in self._flavors.values()):
+        if not self._given and not any(flavor.topology for flavor in self.flavors.values()):
             return
         for workload in tuple(workloads.values()):
             self._unfile(workload)
@@ -263,7 +223,7 @@ class Snapshot:
 
     def _file(self, given: QuotaWorkload) -> None:
         workload = self._seen(given)
-        self._workloads[workload.key] = workload
+        self.workloads[workload.key] = workload
         if workload.reservation is not None:
             queue = workload.reservation.cluster_queue
             self._holding.setdefault(queue, {})[workload.key] = workload
@@ -292,15 +252,15 @@ class Snapshot:
 
     def _queues_at(self, workload: QuotaWorkload) -> str:
         """The ClusterQueue in which a Workload without reservation queues; empty where none takes it."""
-        local = self._local_queues.get((workload.namespace, workload.queue))
+        local = self.local_queues.get((workload.namespace, workload.queue))
         return local.cluster_queue if local and local.stop_policy is StopPolicy.NONE else ""
 
     def _seen(self, given: QuotaWorkload) -> QuotaWorkload:
         """The Workload with what its flavors make of it."""
         if given.opaque_because:
             return given
-        queue = None if given.reservation else self._queues.get(self._queues_at(given))
-        flavor = topology_flavor(given, queue, self._flavors)
+        queue = None if given.reservation else self.cluster_queues.get(self._queues_at(given))
+        flavor = topology_flavor(given, queue, self.flavors)
         if not flavor:
             return given
         self._given[given.key] = given
@@ -312,12 +272,12 @@ def _are_alike(one: QuotaWorkload, other: QuotaWorkload) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in _COMPARED)
 
 
-def _note(doubts: dict[str, str], name: str, doubt: str) -> bool:
-    """Whether the doubt is another than before."""
-    before = doubts.pop(name, "")
-    if doubt:
-        doubts[name] = doubt
-    return before != doubt
+def _set(values: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep the value; None where there is none any more."""
+    if value is None:
+        values.pop(key, None)
+    else:
+        values[key] = value
 
 
 def _take(filed: dict[Any, dict[str, QuotaWorkload]], place: Any, key: str) -> None:

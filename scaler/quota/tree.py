@@ -18,17 +18,13 @@ Source: Kueue, pkg/cache/hierarchy, pkg/cache/scheduler/snapshot.go.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from scaler.quota.model import QuotaClusterQueue, QuotaCohort, QuotaWorkload
-from scaler.quota.node import CohortNode, QueueNode, TreeNode
-
-__all__ = ["CohortNode", "QueueNode", "Root", "Tree", "TreeNode", "build_trees"]
+from scaler.quota.node import CohortNode, QueueNode
 
 Root = CohortNode | QueueNode
 
 
 class Tree:
     """One root with everything below it."""
-
-    __slots__ = ("cohorts", "queues", "root")
 
     def __init__(self, root: Root, cohorts: dict[str, CohortNode], queues: dict[str, QueueNode]) -> None:
         self.root = root
@@ -45,25 +41,17 @@ class Tree:
         """A copy whose usage and Workloads can change without this one noticing. Specifications are shared."""
         queues: dict[str, QueueNode] = {}
         cohorts: dict[str, CohortNode] = {}
-        root: Root
-        if isinstance(self.root, CohortNode):
-            root = _cloned_cohort(self.root, cohorts, queues)
-        else:
-            root = _cloned_queue(self.root, queues)
+        root = _cloned(self.root, cohorts, queues)
         return Tree(root, cohorts, {name: queues[name] for name in self.queues})
 
 
-def _cloned_queue(node: QueueNode, queues: dict[str, QueueNode]) -> QueueNode:
-    queue = queues[node.name] = node.detached()
-    return queue
-
-
-def _cloned_cohort(node: CohortNode, cohorts: dict[str, CohortNode], queues: dict[str, QueueNode]) -> CohortNode:
+def _cloned(node: Root, cohorts: dict[str, CohortNode], queues: dict[str, QueueNode]) -> Root:
+    if isinstance(node, QueueNode):
+        queue = queues[node.name] = node.detached()
+        return queue
     cohort = cohorts[node.name] = node.detached()
-    for below in node.cohorts:
-        _adopt(cohort, _cloned_cohort(below, cohorts, queues))
-    for queue in node.queues:
-        _adopt(cohort, _cloned_queue(queue, queues))
+    for below in (*node.cohorts, *node.queues):
+        _adopt(cohort, _cloned(below, cohorts, queues))
     return cohort
 
 

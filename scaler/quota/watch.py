@@ -11,7 +11,7 @@ Subscribe before the reflectors run: filing fifty thousand Workloads at once tak
 other tasks run in between.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -93,18 +93,7 @@ class QuotaReflectors:
 
     @property
     def all(self) -> list[Reflector[Any]]:
-        return [
-            self.flavors,
-            self.checks,
-            self.cohorts,
-            self.cluster_queues,
-            self.local_queues,
-            self.namespaces,
-        ]
-
-    def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run for the copies to be kept."""
-        return [each.run() for each in self.all]
+        return [self.flavors, self.checks, self.cohorts, self.cluster_queues, self.local_queues, self.namespaces]
 
 
 class QuotaWatch:
@@ -156,11 +145,6 @@ class QuotaWatch:
     def age_s(self) -> float:
         """Seconds since the last response for the quietest of the kinds; infinite before all are listed."""
         return max(map(seconds_since_heard, self._needed.values()))
-
-    @property
-    def unreadable(self) -> Mapping[tuple[str, str], str]:
-        """Objects that are there and cannot be used, and why, by kind and `namespace/name`."""
-        return self._updater.unreadable
 
     # ----------------------------------------------------------------------------------------------------- following
 

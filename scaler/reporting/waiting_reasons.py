@@ -32,8 +32,8 @@ from scaler.kube.quantity import UNLIMITED, as_text
 from scaler.quota.cycle import Considered
 from scaler.quota.from_objects.workloads import ADMISSION_GATED_BY_ANNOTATION, requeue_at_of
 from scaler.quota.model import FlavorResource, QueueingStrategy, QuotaWorkload, StopPolicy
+from scaler.quota.node import QueueNode
 from scaler.quota.queues import CycleOutcome
-from scaler.quota.tree import QueueNode
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.search.quota_requirement import QuotaRequirement
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan

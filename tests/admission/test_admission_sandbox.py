@@ -156,7 +156,15 @@ class Process:
         )
         requests.subscribe(lambda _: gate.wake())
         policies.subscribe(lambda _: gate.wake())
-        return [*own.tasks(), *quota.tasks(), nodes.run(), policies.run(), requests.run(), recorder.run(), gate.run()]
+        return [
+            *own.tasks(),
+            *(each.run() for each in quota.all),
+            nodes.run(),
+            policies.run(),
+            requests.run(),
+            recorder.run(),
+            gate.run(),
+        ]
 
 
 class Place:

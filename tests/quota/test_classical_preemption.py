@@ -1,5 +1,16 @@
 import pytest
-from quota_builders import cluster_queue, cohort, gpu, holding, pod_set, preempting, quota, tree, workload
+from quota_builders import (
+    cluster_queue,
+    cohort,
+    gpu,
+    holding,
+    pod_set,
+    preempting,
+    preemption_targets,
+    quota,
+    tree,
+    workload,
+)
 
 from scaler.quota.model import (
     FlavorResource,
@@ -9,7 +20,7 @@ from scaler.quota.model import (
     QuotaWorkload,
     StopPolicy,
 )
-from scaler.quota.preemption.targets import PreemptionReason, find_targets
+from scaler.quota.preemption.candidates import PreemptionReason
 from scaler.quota.tree import Tree
 
 NEVER, LOWER, LOWER_OR_NEWER, ANY = PreemptionPolicy
@@ -22,9 +33,7 @@ RECLAMATION, WHILE_BORROWING = (
 
 def found(form: Tree, gpus: int, priority: int = 0) -> dict[str, PreemptionReason]:
     """Whom a Workload of queue a that wants so many GPUs would preempt, and why."""
-    targets = find_targets(
-        form, form.queues["a"], workload(priority=priority), {GPU: gpus}, frozenset({GPU}), fair_sharing=False
-    )
+    targets = preemption_targets(form, workload(priority=priority), gpus)
     return {target.workload.name: target.reason for target in targets}
 
 
@@ -157,9 +166,9 @@ def test_a_queue_that_has_used_up_its_own_of_one_resource_takes_nothing_back_of_
     on_cpu = holding("own", pod_sets=(pod_set(requests={"cpu": 2}),))
     form = tree(queues, workloads=[on_cpu, holding("other", queue="b", gpus=2)])
     wanted = {GPU: 2, cpu: 2}
-    assert not find_targets(form, form.queues["a"], workload(priority=1), wanted, frozenset(wanted), fair_sharing=False)
+    assert not preemption_targets(form, workload(priority=1), wanted)
     form.queues["a"].release(on_cpu)
-    assert find_targets(form, form.queues["a"], workload(priority=1), wanted, frozenset({GPU}), fair_sharing=False)
+    assert preemption_targets(form, workload(priority=1), wanted, {GPU})
 
 
 def test_a_queue_keeps_what_it_owns_from_a_borrower_too() -> None:

@@ -17,7 +17,7 @@ from quota_builders import (
 
 from scaler.kube.scheduling import parse_selector
 from scaler.quota.cycle import SchedulingCycle
-from scaler.quota.flavors import PendingReason
+from scaler.quota.demands import PendingReason
 from scaler.quota.model import (
     Fungibility,
     FungibilityPolicy,
@@ -26,7 +26,7 @@ from scaler.quota.model import (
     QuotaClusterQueue,
     QuotaWorkload,
 )
-from scaler.quota.preemption.targets import PreemptionReason
+from scaler.quota.preemption.candidates import PreemptionReason
 from scaler.quota.queues import CycleOutcome
 from scaler.quota.simulation import Simulation
 

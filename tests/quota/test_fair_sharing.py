@@ -1,17 +1,32 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quota_builders import cluster_queue, cohort, gpu, holding, pod_set, preempting, quota, tree, workload
+from quota_builders import (
+    cluster_queue,
+    cohort,
+    gpu,
+    holding,
+    pod_set,
+    preempting,
+    preemption_targets,
+    quota,
+    tree,
+    workload,
+)
 
-from scaler.quota.fair_sharing import LOWEST, NO_SHARE, FairSharingOrder, Share, dominant_resource_share
+from scaler.quota.cycle import FairSharingOrder
+from scaler.quota.fair_sharing import LOWEST, NO_SHARE, Share, dominant_resource_share
 from scaler.quota.model import FlavorResource, PreemptionPolicy, QuotaWorkload, StopPolicy, Usage
-from scaler.quota.preemption.targets import PreemptionReason, PreemptionStrategy, find_targets
-from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.node import QueueNode
+from scaler.quota.nomination import NominatedHead
+from scaler.quota.preemption.candidates import PreemptionReason
+from scaler.quota.preemption.fair_sharing import PreemptionStrategy
+from scaler.quota.tree import Tree
 
 NEVER, LOWER, LOWER_OR_NEWER, ANY = PreemptionPolicy
 GPU = gpu()
@@ -122,15 +137,7 @@ def found(
     **preemptor: Any,
 ) -> dict[str, PreemptionReason]:
     """Whom a Workload of the queue that wants so many GPUs would preempt, and why."""
-    targets = find_targets(
-        form,
-        form.queues[queue],
-        workload("preemptor", **preemptor),
-        {GPU: gpus},
-        frozenset({GPU}),
-        fair_sharing=True,
-        strategies=strategies,
-    )
+    targets = preemption_targets(form, workload("preemptor", **preemptor), gpus, queue=queue, fair=strategies)
     return {target.workload.name: target.reason for target in targets}
 
 
@@ -332,18 +339,18 @@ class Head:
     usage: Usage
 
 
-def head(form: Tree, queue: str, gpus: int, **fields: Any) -> Head:
-    return Head(workload(f"of-{queue}", queue=queue, **fields), form.queues[queue], {GPU: gpus})
+def head(form: Tree, queue: str, gpus: int, **fields: Any) -> NominatedHead:
+    return cast(NominatedHead, Head(workload(f"of-{queue}", queue=queue, **fields), form.queues[queue], {GPU: gpus}))
 
 
-def next_of(tournament: FairSharingOrder[Head]) -> str:
+def next_of(tournament: FairSharingOrder) -> str:
     """The queue whose turn it is."""
     winner = tournament.pop()
     assert winner is not None
     return winner.queue.name
 
 
-def admitted_in_turn(heads: list[Head]) -> list[str]:
+def admitted_in_turn(heads: list[NominatedHead]) -> list[str]:
     """The order of the turns, where every head is admitted in its turn."""
     tournament, order = FairSharingOrder(heads), []
     while (winner := tournament.pop()) is not None:
@@ -465,10 +472,6 @@ def test_contenders_of_different_trees_all_have_their_turn() -> None:
     alone, together = tree([cluster_queue("alone")]), flat(a=0, b=0)
     heads = [head(together, "b", 1), head(alone, "alone", 1), head(together, "a", 1)]
     assert sorted(admitted_in_turn(heads)) == ["a", "alone", "b"]
-
-
-def test_without_heads_there_is_no_next() -> None:
-    assert FairSharingOrder[Head]([]).pop() is None
 
 
 @given(

@@ -19,17 +19,16 @@ from quota_builders import (
     workload,
 )
 
-from scaler.quota.demands import FlavorOptions
-from scaler.quota.flavors import (
+from scaler.quota.demands import (
     NOTHING_TRIED,
     Assignment,
     AssignmentMode,
-    FlavorAssigner,
+    FlavorOptions,
     PendingReason,
     Shortfall,
     Tried,
-    largest_that_fits,
 )
+from scaler.quota.flavors import FlavorVerdict, assign_flavors, largest_that_fits
 from scaler.quota.model import (
     FlavorResource,
     Fungibility,
@@ -42,7 +41,9 @@ from scaler.quota.model import (
     QuotaResourceGroup,
     QuotaWorkload,
 )
-from scaler.quota.preemption.targets import Possibility, foresee
+from scaler.quota.nomination import foresee
+from scaler.quota.preemption.candidates import PreemptionRequest
+from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES
 
 LOWER, ANY = PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY
 NO_FIT, PREEMPT, _, FIT = AssignmentMode
@@ -63,12 +64,13 @@ def assigned(
     form = tree([queue, *others], cohorts, holders)
     node, asking = form.queues[queue.name], workload(pod_sets=pods, priority=priority)
 
-    def look_ahead(key: FlavorResource, amount: int) -> tuple[Possibility, int]:
-        return foresee(form, node, asking, key, amount, fair_sharing=fair_sharing)
+    def look_ahead(key: FlavorResource, amount: int) -> tuple[FlavorVerdict, int]:
+        request = PreemptionRequest(node, asking, {key: amount}, frozenset({key}))
+        return foresee(form, request, DEFAULT_STRATEGIES if fair_sharing else None)
 
     names = [name for group in queue.groups for name in group.flavors]
     demand = FlavorOptions(flavors=flavors(*names)).demand(pods, queue)
-    return FlavorAssigner(node, look_ahead, fair_sharing=fair_sharing).assign(demand, tried, pins)
+    return assign_flavors(node, demand, look_ahead, tried=tried, pins=pins, fair_sharing=fair_sharing)
 
 
 def chosen(assignment: Assignment) -> list[dict[str, str]]:

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from quota_builders import NAMESPACE, cluster_queue, flavors, local_queue, pod_set, tree, workload
 
 from scaler.kube.scheduling import parse_selector
-from scaler.quota.demands import FlavorOptions
-from scaler.quota.flavors import NOTHING_TRIED, PendingReason
+from scaler.quota.demands import NOTHING_TRIED, FlavorOptions, PendingReason
 from scaler.quota.model import QueueingStrategy, QuotaWorkload
 from scaler.quota.queues import CycleOutcome, FlavorProgress, PendingQueue
 from scaler.quota.workload_index import SchedulingContext, WorkloadIndex

@@ -4,29 +4,33 @@ from datetime import timedelta
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from quota_builders import cluster_queue, cohort, gpu, holding, preempting, quota, tree, workload
-
-from scaler.quota.model import Preemption, PreemptionPolicy, Quota, QuotaWorkload
-from scaler.quota.preemption.candidates import satisfies
-from scaler.quota.preemption.targets import (
-    Possibility,
-    PreemptionReason,
-    PreemptionTarget,
-    can_always_reclaim,
-    find_targets,
-    foresee,
+from quota_builders import (
+    cluster_queue,
+    cohort,
+    foreseen,
+    gpu,
+    holding,
+    preempting,
+    preemption_targets,
+    quota,
+    tree,
+    workload,
 )
+
+from scaler.quota.flavors import FlavorVerdict
+from scaler.quota.model import Preemption, PreemptionPolicy, Quota, QuotaWorkload
+from scaler.quota.preemption.candidates import PreemptionReason, PreemptionTarget, satisfies
 from scaler.quota.tree import Tree
 
 NEVER, LOWER, LOWER_OR_NEWER, ANY = PreemptionPolicy
 GPU = gpu()
+NOTHING = FlavorVerdict.NO_CANDIDATES, 1
 
 
 def targets(
     form: Tree, queue: str, preemptor: QuotaWorkload, gpus: int, *, fair_sharing: bool = False
 ) -> list[PreemptionTarget]:
-    found = find_targets(form, form.queues[queue], preemptor, {GPU: gpus}, frozenset({GPU}), fair_sharing=fair_sharing)
-    return list(found)
+    return list(preemption_targets(form, preemptor, gpus, queue=queue, fair=fair_sharing))
 
 
 def names(found: list[PreemptionTarget]) -> list[str]:
@@ -58,15 +62,6 @@ def test_a_policy_says_by_priority_and_age_which_may_be_preempted(
 def test_of_the_same_age_is_not_newer() -> None:
     preemptor = workload()
     assert not satisfies(LOWER_OR_NEWER, preemptor, holding(queued_at=preemptor.queued_at))
-
-
-def test_only_a_queue_that_may_reclaim_from_anybody_can_be_sure_of_its_quota() -> None:
-    sure = [
-        policy
-        for policy in PreemptionPolicy
-        if can_always_reclaim(cluster_queue(preemption=preempting(reclaim=policy)))
-    ]
-    assert sure == [ANY]
 
 
 # -------------------------------------------------------------------------------------------------------------- order
@@ -135,8 +130,7 @@ def test_only_holders_of_what_is_contested_are_candidates() -> None:
         ],
     )
     a100 = gpu("a100")
-    found = find_targets(form, form.queues["a"], workload(priority=1), {a100: 1}, frozenset({a100}), fair_sharing=False)
-    assert names(list(found)) == ["on-a100"]
+    assert names(list(preemption_targets(form, workload(priority=1), {a100: 1}))) == ["on-a100"]
 
 
 # ------------------------------------------------------------------------------------------------------------ foresee
@@ -147,14 +141,14 @@ def test_only_holders_of_what_is_contested_are_candidates() -> None:
     ("policies", "gpus", "expected"),
     [
         # 2 + 4 are beyond the own 4, and 8 + 4 beyond all 8: the borrow level is that of the whole tree.
-        pytest.param(preempting(), 4, (Possibility.NO_CANDIDATES, 1), id="none may go"),
-        pytest.param(preempting(reclaim=ANY), 2, (Possibility.RECLAIM, 0), id="others may: 2 + 2 are the own 4"),
-        pytest.param(preempting(within=LOWER), 2, (Possibility.PREEMPT, 0), id="own ones may: 2 are in their place"),
-        pytest.param(preempting(within=LOWER), 3, (Possibility.NO_CANDIDATES, 1), id="own ones may, of 2 where 3 lack"),
+        pytest.param(preempting(), 4, NOTHING, id="none may go"),
+        pytest.param(preempting(reclaim=ANY), 2, (FlavorVerdict.RECLAIM, 0), id="others may: 2 + 2 are the own 4"),
+        pytest.param(preempting(within=LOWER), 2, (FlavorVerdict.PREEMPT, 0), id="own ones may: 2 are in their place"),
+        pytest.param(preempting(within=LOWER), 3, NOTHING, id="own ones may, of 2 where 3 lack"),
     ],
 )
 def test_what_preemption_could_do_is_given_with_the_borrow_level_after_it(
-    policies: Preemption, gpus: int, expected: tuple[Possibility, int], fair_sharing: bool
+    policies: Preemption, gpus: int, expected: tuple[FlavorVerdict, int], fair_sharing: bool
 ) -> None:
     """a owns 4 and uses 2, b owns 2 and uses 6, the cohort owns 2: 8 of 8 are used."""
     form = tree(
@@ -162,7 +156,7 @@ def test_what_preemption_could_do_is_given_with_the_borrow_level_after_it(
         [cohort("co", gpus=2)],
         [holding("own", gpus=2), *(holding(f"other-{index}", queue="b") for index in range(6))],
     )
-    assert foresee(form, form.queues["a"], workload(priority=1), GPU, gpus, fair_sharing=fair_sharing) == expected
+    assert foreseen(form, workload(priority=1), gpus, fair=fair_sharing) == expected
 
 
 def test_one_that_needs_one_of_its_own_to_go_preempts_and_one_that_does_not_reclaims() -> None:
@@ -174,8 +168,8 @@ def test_one_that_needs_one_of_its_own_to_go_preempts_and_one_that_does_not_recl
         ],
         workloads=[holding("own", gpus=2), holding("other", gpus=2, queue="b")],
     )
-    found = [foresee(form, form.queues["a"], workload(priority=1), GPU, gpus, fair_sharing=False) for gpus in (2, 4, 5)]
-    assert found == [(Possibility.RECLAIM, 0), (Possibility.PREEMPT, 0), (Possibility.NO_CANDIDATES, 1)]
+    found = [foreseen(form, workload(priority=1), gpus) for gpus in (2, 4, 5)]
+    assert found == [(FlavorVerdict.RECLAIM, 0), (FlavorVerdict.PREEMPT, 0), NOTHING]
 
 
 # --------------------------------------------------------------------------------------------------------------- laws
@@ -244,7 +238,7 @@ def test_a_search_leaves_the_tree_as_it_was(contest: tuple[Tree, QuotaWorkload, 
     form, preemptor, gpus = contest
     before = form.clone()
     targets(form, "q0", preemptor, gpus, fair_sharing=fair)
-    foresee(form, form.queues["q0"], preemptor, GPU, gpus, fair_sharing=fair)
+    foreseen(form, preemptor, gpus, queue="q0", fair=fair)
     for old, new in zip(before.queues.values(), form.queues.values(), strict=True):
         assert old.usage.get(GPU, 0) == new.usage.get(GPU, 0)
         assert old.workloads == new.workloads
@@ -278,10 +272,10 @@ def test_what_is_foreseen_is_what_would_be_found(contest: tuple[Tree, QuotaWorkl
     form, preemptor, gpus = contest
     found = targets(form, "q0", preemptor, gpus, fair_sharing=fair)
     own = any(target.reason is PreemptionReason.IN_CLUSTER_QUEUE for target in found)
-    possibility, level = foresee(form, form.queues["q0"], preemptor, GPU, gpus, fair_sharing=fair)
+    possibility, level = foreseen(form, preemptor, gpus, queue="q0", fair=fair)
     if found:
-        assert possibility is (Possibility.PREEMPT if own else Possibility.RECLAIM)
+        assert possibility is (FlavorVerdict.PREEMPT if own else FlavorVerdict.RECLAIM)
     else:
-        assert possibility is Possibility.NO_CANDIDATES
+        assert possibility is FlavorVerdict.NO_CANDIDATES
     gone = without(form, [target.workload for target in found])
     assert level == gone.queues["q0"].lowest_fit(GPU, gpus)[0]

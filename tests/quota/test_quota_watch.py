@@ -68,7 +68,7 @@ class Cluster:
         workloads = Reflector(self.client, WORKLOAD, Workload, timing=TIMING)
         given: dict[str, Any] = {"clock": lambda: self.now, "max_age": timedelta(minutes=3)} | options
         view = QuotaWatch(reflectors, workloads, **given)
-        self.tasks += [asyncio.create_task(each) for each in (*reflectors.tasks(), workloads.run())]
+        self.tasks += [asyncio.create_task(each.run()) for each in (*reflectors.all, workloads)]
         return view
 
     def install(self, *definitions: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ async def test_before_everything_is_listed_nothing_is_seen(cluster: Cluster) -> 
     reflectors = QuotaReflectors.of(cluster.client, timing=TIMING)
     workloads = Reflector(cluster.client, WORKLOAD, Workload, timing=TIMING)
     view = QuotaWatch(reflectors, workloads, clock=lambda: NOON, max_age=timedelta(minutes=3))
-    cluster.tasks += [asyncio.create_task(each) for each in reflectors.tasks()]
+    cluster.tasks += [asyncio.create_task(each.run()) for each in reflectors.all]
     await until(lambda: isinstance(reflectors.cluster_queues.state, Reflecting))
     await until(lambda: blind(view) == "not synced: Workloads (not listed yet)")
     assert view.age_s == float("inf")

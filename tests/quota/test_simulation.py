@@ -23,7 +23,7 @@ from quota_builders import (
     workload,
 )
 
-from scaler.quota.flavors import PendingReason
+from scaler.quota.demands import PendingReason
 from scaler.quota.model import (
     PreemptionPolicy,
     QueueingStrategy,
@@ -33,7 +33,7 @@ from scaler.quota.model import (
     StopPolicy,
 )
 from scaler.quota.preemption.fair_sharing import PreemptionStrategy as FairStrategy
-from scaler.quota.simulation import Drained, Simulation, SimulationEnd, SimulationLimits, SimulationRun
+from scaler.quota.simulation import Simulation, SimulationEnd, SimulationLimits, SimulationRun
 
 NEVER, LOWER, LOWER_OR_NEWER, ANY = PreemptionPolicy
 
@@ -212,17 +212,6 @@ def test_an_eviction_retries_the_whole_tree() -> None:
     assert admitted(run) == {"gang": 1, "aside": 3}
 
 
-def test_with_late_retries_an_inadmissible_one_waits_for_a_quiet_cycle() -> None:
-    """So `next`, younger and smaller, comes before `aside` in the cycle after the eviction."""
-    queues = [cluster_queue("a", cohort="co", preemption=preempting(reclaim=ANY)), cluster_queue("b", cohort="co")]
-    waiting = [workload("gang", gpus=4), workload("aside", queue="b", gpus=4), workload("next", queue="b", gpus=3)]
-    soon, late = (simulation(queues, [*waiting, holding("eight", queue="b", gpus=8)]) for _ in range(2))
-    soon.run()
-    late.run(late=True)
-    assert {each.name for each in soon.holders} == {"gang", "aside"}
-    assert {each.name for each in late.holders} == {"gang", "next"}
-
-
 def test_one_that_is_being_evicted_releases_quota_after_the_first_cycle() -> None:
     run = simulation([cluster_queue()], [holding("ending", gpus=4, evicted=True), workload("gang", gpus=4, priority=1)])
     assert admitted(run) == {"gang": 1}
@@ -270,7 +259,6 @@ def test_one_that_is_evicted_from_a_stopped_local_queue_neither_returns_nor_asks
     held = local_queue("held", "b", StopPolicy.HOLD)
     run = simulation(queues, workloads, local_queues=[local_queue("a"), local_queue("b"), held])
     assert admitted(run) == {"gang": 1}
-    assert run.reason("team/eight") is PendingReason.PENDING_EVALUATION
 
 
 # ------------------------------------------------------------------------------------------------------------ endings
@@ -315,41 +303,6 @@ def test_cycles_are_a_second_apart() -> None:
     run = simulation([cluster_queue()], [workload("first"), workload("second")])
     run.run()
     assert {each.name: each.held.at for each in run.holders} == {"first": NOW, "second": NOW + timedelta(seconds=1)}
-
-
-# ---------------------------------------------------------------------------------------------- drained, deactivated
-
-
-@pytest.mark.parametrize(
-    ("local", "queue", "drained"),
-    [
-        (StopPolicy.NONE, StopPolicy.NONE, ""),
-        (StopPolicy.NONE, StopPolicy.HOLD, ""),
-        (StopPolicy.NONE, StopPolicy.HOLD_AND_DRAIN, "ClusterQueueStopped"),
-        (StopPolicy.HOLD, StopPolicy.NONE, ""),
-        (StopPolicy.HOLD_AND_DRAIN, StopPolicy.NONE, "LocalQueueStopped"),
-        (StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN, ""),
-    ],
-)
-def test_one_that_is_drained(local: StopPolicy, queue: StopPolicy, drained: str) -> None:
-    run = simulation([cluster_queue(stop_policy=queue)], [holding()], local_queues=[local_queue("a", "a", local)])
-    assert run.drain() == ([Drained("team/runs", drained)] if drained else [])
-    assert bool(list(run.holders)) is not bool(drained)
-
-
-def test_one_that_is_drained_does_not_come_back() -> None:
-    run = simulation([cluster_queue("a", stop_policy=StopPolicy.HOLD_AND_DRAIN)], [holding()])
-    run.drain()
-    assert admitted(run) == {}
-    assert run.reason("team/runs") is PendingReason.PENDING_EVALUATION
-
-
-def test_one_that_is_on_the_way_out_is_not_drained_again() -> None:
-    """It goes after the first cycle, for the reason for which it was evicted."""
-    ending = holding("ending", gpus=1, evicted=True)
-    run = simulation([cluster_queue(stop_policy=StopPolicy.HOLD_AND_DRAIN)], [ending, holding("runs")])
-    assert [each.workload for each in run.drain()] == ["team/runs"]
-    assert [each.name for each in run.holders] == ["ending"]
 
 
 def test_one_that_waits_can_be_deactivated_too() -> None:

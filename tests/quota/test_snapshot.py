@@ -12,7 +12,6 @@ from quota_builders import cluster_queue, cohort, flavor, gpu, holding, local_qu
 from scaler.quota.model import (
     MULTIKUEUE,
     PROVISIONING,
-    Flavor,
     QuotaAdmissionCheck,
     QuotaClusterQueue,
     QuotaCohort,
@@ -21,31 +20,16 @@ from scaler.quota.model import (
     Reservation,
     StopPolicy,
 )
+from scaler.quota.node import TreeNode
 from scaler.quota.snapshot import Snapshot
-from scaler.quota.tree import Tree, TreeNode
-
-
-def put(snapshot: Snapshot, obj: Any) -> None:
-    match obj:
-        case QuotaWorkload():
-            snapshot.put_workload(obj)
-        case QuotaClusterQueue():
-            snapshot.put_cluster_queue(obj)
-        case QuotaCohort():
-            snapshot.put_cohort(obj)
-        case Flavor():
-            snapshot.put_flavor(obj)
-        case QuotaLocalQueue():
-            snapshot.put_local_queue(obj)
-        case QuotaAdmissionCheck():
-            snapshot.put_check(obj)
+from scaler.quota.tree import Tree
 
 
 def snapshot_with(*objects: Any) -> Snapshot:
     """Flavor `default` is there unless it is given."""
     snapshot = Snapshot()
     for obj in (flavor(), *objects):
-        put(snapshot, obj)
+        snapshot.put(obj)
     return snapshot
 
 
@@ -75,8 +59,8 @@ def test_objects_may_arrive_in_any_order() -> None:
 
 def test_a_workload_counts_where_it_holds_quota_and_waits_where_its_local_queue_leads() -> None:
     snapshot = snapshot_with(cluster_queue("a"), cluster_queue("b"), local_queue("lq", "a"))
-    snapshot.put_workload(holding("runs", queue="lq", cluster_queue="b"))
-    snapshot.put_workload(workload("waits", queue="lq"))
+    snapshot.put(holding("runs", queue="lq", cluster_queue="b"))
+    snapshot.put(workload("waits", queue="lq"))
     assert (used(snapshot, "b"), pending(snapshot, "a"), pending(snapshot, "b")) == (1, ["waits"], [])
     places = {each.name: snapshot.cluster_queue_of(each) for each in snapshot.workloads.values()}
     assert places == {"runs": "b", "waits": "a"}
@@ -85,11 +69,11 @@ def test_a_workload_counts_where_it_holds_quota_and_waits_where_its_local_queue_
 def test_a_workload_that_is_admitted_leaves_its_queue_and_returns_with_the_eviction() -> None:
     snapshot = snapshot_with(cluster_queue(cohort="team"), local_queue(), workload("one"))
     tree = one_tree(snapshot)
-    snapshot.put_workload(holding("one", gpus=3))
+    snapshot.put(holding("one", gpus=3))
     assert (used(snapshot), pending(snapshot), [each.name for each in snapshot.reserved]) == (3, [], ["one"])
-    snapshot.put_workload(workload("one"))
+    snapshot.put(workload("one"))
     assert (used(snapshot), pending(snapshot), list(snapshot.reserved)) == (0, ["one"], [])
-    snapshot.drop_workload("team/one")
+    snapshot.drop(QuotaWorkload, "team/one")
     assert (pending(snapshot), snapshot.workload("team/one")) == ([], None)
     assert one_tree(snapshot) is tree, "a Workload never costs a rebuilding"
 
@@ -97,17 +81,17 @@ def test_a_workload_that_is_admitted_leaves_its_queue_and_returns_with_the_evict
 @pytest.mark.parametrize("policy", [StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN])
 def test_what_a_stopped_local_queue_holds_back_is_not_pending(policy: StopPolicy) -> None:
     snapshot = snapshot_with(cluster_queue(), local_queue(), workload("waits"), holding("runs"))
-    snapshot.put_local_queue(local_queue(stop_policy=policy))
+    snapshot.put(local_queue(stop_policy=policy))
     assert (pending(snapshot), used(snapshot)) == ([], 1)
-    snapshot.put_local_queue(local_queue())
+    snapshot.put(local_queue())
     assert pending(snapshot) == ["waits"]
-    snapshot.drop_local_queue("team", "a")
+    snapshot.drop(QuotaLocalQueue, ("team", "a"))
     assert pending(snapshot) == []
 
 
 def test_workloads_follow_their_local_queue_to_another_cluster_queue() -> None:
     snapshot = snapshot_with(cluster_queue("a"), cluster_queue("b"), local_queue("lq", "a"), workload(queue="lq"))
-    snapshot.put_local_queue(local_queue("lq", "b"))
+    snapshot.put(local_queue("lq", "b"))
     assert (pending(snapshot, "a"), pending(snapshot, "b")) == ([], ["gang"])
 
 
@@ -124,9 +108,9 @@ def test_workloads_follow_their_local_queue_to_another_cluster_queue() -> None:
 )
 def test_a_queue_without_its_flavors_is_inactive(objects: Iterable[Any], reason: str) -> None:
     snapshot = Snapshot()
-    snapshot.put_cluster_queue(cluster_queue())
+    snapshot.put(cluster_queue())
     for obj in objects:
-        put(snapshot, obj)
+        snapshot.put(obj)
     queue = one_tree(snapshot).queues["a"].spec
     assert (queue.inactive_because, queue.schedules) == (reason, not reason)
 
@@ -163,23 +147,23 @@ def test_a_check_that_comes_and_goes_is_noticed() -> None:
     reasons = []
     for check in (QuotaAdmissionCheck(name="x"), QuotaAdmissionCheck(name="x", active=True), None):
         if check:
-            snapshot.put_check(check)
+            snapshot.put(check)
         else:
-            snapshot.drop_check("x")
+            snapshot.drop(QuotaAdmissionCheck, "x")
         reasons.append(one_tree(snapshot).queues["a"].spec.inactive_because)
     assert reasons == ["AdmissionCheckInactive", "", "AdmissionCheckNotFound"]
 
 
 def test_what_its_owner_says_of_a_queue_comes_first() -> None:
     snapshot = Snapshot()
-    snapshot.put_cluster_queue(cluster_queue(inactive_because="Terminating"))
+    snapshot.put(cluster_queue(inactive_because="Terminating"))
     assert one_tree(snapshot).queues["a"].spec.inactive_because == "Terminating"
 
 
 def test_a_doubt_stays_until_it_is_dispelled() -> None:
     snapshot = snapshot_with(cohort(), cluster_queue(cohort="team"), cluster_queue("apart"))
-    snapshot.put_cluster_queue(cluster_queue(cohort="team"), doubt="nominalQuota: 'x' is not a quantity")
-    snapshot.put_cohort(cohort(), doubt="weight")
+    snapshot.put(cluster_queue(cohort="team"), doubt="nominalQuota: 'x' is not a quantity")
+    snapshot.put(cohort(), doubt="weight")
     assert sorted(snapshot.doubts(snapshot.tree_of("a") or one_tree(snapshot))) == [
         "ClusterQueue a: nominalQuota: 'x' is not a quantity",
         "Cohort team: weight",
@@ -187,8 +171,8 @@ def test_a_doubt_stays_until_it_is_dispelled() -> None:
     apart = snapshot.tree_of("apart")
     assert apart is not None
     assert snapshot.doubts(apart) == []
-    snapshot.put_cluster_queue(cluster_queue(cohort="team"))
-    snapshot.drop_cohort("team")
+    snapshot.put(cluster_queue(cohort="team"))
+    snapshot.drop(QuotaCohort, "team")
     tree = snapshot.tree_of("a")
     assert tree is not None
     assert snapshot.doubts(tree) == []
@@ -222,7 +206,7 @@ def test_a_workload_that_holds_a_flavor_with_a_topology_is_opaque_while_it_does(
     snapshot = snapshot_with(queue, *TOPOLOGY.values(), holding("runs", flavor="a100"))
     reasons = []
     for changed in (flavor("a100"), flavor("a100", topology="racks")):
-        snapshot.put_flavor(changed)
+        snapshot.put(changed)
         found = snapshot.workload("team/runs")
         reasons.append(found.opaque_because if found else None)
         assert one_tree(snapshot).queues["a"].workloads["team/runs"] is found
@@ -235,7 +219,7 @@ def test_a_workload_that_changes_to_another_flavor_and_back_is_seen_each_time() 
     snapshot = snapshot_with(queue, *TOPOLOGY.values())
     reasons = []
     for each in (placed, other, placed):
-        snapshot.put_workload(each)
+        snapshot.put(each)
         reasons.append(snapshot.workloads["team/runs"].opaque_because)
     assert reasons == [PLACED, "", PLACED]
 
@@ -264,7 +248,7 @@ def test_what_is_put_again_unchanged_changes_nothing(again: Callable[[], Any]) -
     snapshot = snapshot_with(cluster_queue("a", cohort="left"), cohort("left"), local_queue("a"))
     tree = one_tree(snapshot)
     before = snapshot.version(tree)
-    put(snapshot, again())
+    snapshot.put(again())
     assert one_tree(snapshot) is tree
     assert snapshot.version(tree) == before
 
@@ -275,23 +259,21 @@ def test_a_workload_that_is_read_again_unchanged_stays_the_same_value() -> None:
     before = snapshot.version(one_tree(snapshot))
     again = replace(first)
     assert again is not first
-    snapshot.put_workload(again)
+    snapshot.put(again)
     assert snapshot.workload("team/waits") is first
     assert snapshot.version(one_tree(snapshot)) == before
 
 
 CHANGES: Mapping[str, Callable[[Snapshot], None]] = {
-    "another quota": lambda snapshot: snapshot.put_cluster_queue(cluster_queue("a", gpus=5, cohort="left")),
-    "a Workload that waits": lambda snapshot: snapshot.put_workload(workload("new", queue="a")),
-    "a Workload that runs": lambda snapshot: snapshot.put_workload(holding("new", queue="a")),
-    "another priority": lambda snapshot: snapshot.put_workload(workload("waits", queue="a", priority=7)),
-    "one Workload less": lambda snapshot: snapshot.drop_workload("team/waits"),
-    "a LocalQueue that is stopped": lambda snapshot: snapshot.put_local_queue(
-        local_queue("a", stop_policy=StopPolicy.HOLD)
-    ),
+    "another quota": lambda snapshot: snapshot.put(cluster_queue("a", gpus=5, cohort="left")),
+    "a Workload that waits": lambda snapshot: snapshot.put(workload("new", queue="a")),
+    "a Workload that runs": lambda snapshot: snapshot.put(holding("new", queue="a")),
+    "another priority": lambda snapshot: snapshot.put(workload("waits", queue="a", priority=7)),
+    "one Workload less": lambda snapshot: snapshot.drop(QuotaWorkload, "team/waits"),
+    "a LocalQueue that is stopped": lambda snapshot: snapshot.put(local_queue("a", stop_policy=StopPolicy.HOLD)),
     "other labels on its namespace": lambda snapshot: snapshot.put_namespace("team", {"tier": "gold"}),
-    "a cohort of its own": lambda snapshot: snapshot.put_cohort(cohort("left", gpus=1)),
-    "a doubt": lambda snapshot: snapshot.put_cluster_queue(cluster_queue("a", cohort="left"), doubt="unreadable"),
+    "a cohort of its own": lambda snapshot: snapshot.put(cohort("left", gpus=1)),
+    "a doubt": lambda snapshot: snapshot.put(cluster_queue("a", cohort="left"), doubt="unreadable"),
 }
 
 
@@ -318,7 +300,7 @@ def test_a_change_shows_in_its_tree_and_leaves_the_others_alone(change: Callable
 def test_a_tree_that_is_no_more_has_no_version() -> None:
     snapshot = snapshot_with(cluster_queue("a"))
     tree = one_tree(snapshot)
-    snapshot.drop_cluster_queue("a")
+    snapshot.drop(QuotaClusterQueue, "a")
     assert (snapshot.version(tree), list(snapshot.trees), snapshot.tree_of("a")) == (0, [], None)
 
 
@@ -328,7 +310,7 @@ def test_a_tree_that_is_no_more_has_no_version() -> None:
 def test_queues_in_a_cycle_of_cohorts_are_in_no_tree_until_it_is_broken() -> None:
     snapshot = snapshot_with(cluster_queue("a", cohort="x"), cohort("x", parent="y"), cohort("y", parent="x"))
     assert (snapshot.tree_of("a"), list(snapshot.trees)) == (None, [])
-    snapshot.put_cohort(cohort("y"))
+    snapshot.put(cohort("y"))
     tree = snapshot.tree_of("a")
     assert tree is not None
     assert (tree.root.name, sorted(tree.cohorts)) == ("y", ["x", "y"])
@@ -337,8 +319,8 @@ def test_queues_in_a_cycle_of_cohorts_are_in_no_tree_until_it_is_broken() -> Non
 def test_a_cohort_that_moves_takes_its_queues_along() -> None:
     snapshot = snapshot_with(cluster_queue("a", cohort="team"), cohort("team", parent="left"), cluster_queue("b"))
     assert {tree.root.name for tree in snapshot.trees} == {"left", "b"}
-    snapshot.put_cluster_queue(cluster_queue("b", cohort="right"))
-    snapshot.put_cohort(cohort("team", parent="right"))
+    snapshot.put(cluster_queue("b", cohort="right"))
+    snapshot.put(cohort("team", parent="right"))
     assert [tree.root.name for tree in snapshot.trees if tree.queues] == ["right"]
     assert sorted(one.name for one in (snapshot.tree_of("a") or one_tree(snapshot)).scheduling) == ["a", "b"]
 
@@ -422,22 +404,6 @@ OBJECTS = st.one_of(
 STEPS = st.lists(st.tuples(OBJECTS, st.sampled_from(["put", "put", "drop"]), st.booleans()), min_size=3, max_size=20)
 
 
-def drop(snapshot: Snapshot, obj: Any) -> None:
-    match obj:
-        case QuotaWorkload():
-            snapshot.drop_workload(obj.key)
-        case QuotaClusterQueue():
-            snapshot.drop_cluster_queue(obj.name)
-        case QuotaCohort():
-            snapshot.drop_cohort(obj.name)
-        case Flavor():
-            snapshot.drop_flavor(obj.name)
-        case QuotaLocalQueue():
-            snapshot.drop_local_queue(*obj.key)
-        case QuotaAdmissionCheck():
-            snapshot.drop_check(obj.name)
-
-
 WORLD: tuple[Any, ...] = (
     flavor("a100", topology="racks"),
     flavor("h100"),
@@ -459,10 +425,10 @@ def test_any_puts_and_drops_end_where_a_fresh_start_begins(steps: list[tuple[Any
     for obj, verb, look in steps:
         known = {(tree, snapshot.version(tree)): seen(snapshot, tree) for tree in snapshot.trees} if look else {}
         if verb == "put":
-            put(snapshot, obj)
+            snapshot.put(obj)
             left[key_of(obj)] = obj
         else:
-            drop(snapshot, obj)
+            snapshot.drop(*key_of(obj))
             left.pop(key_of(obj), None)
         for (tree, version), before in known.items():
             assert snapshot.version(tree) != version or seen(snapshot, tree) == before, "a version never lies"
@@ -470,5 +436,5 @@ def test_any_puts_and_drops_end_where_a_fresh_start_begins(steps: list[tuple[Any
     dice.shuffle(objects)
     fresh = Snapshot()
     for obj in objects:
-        put(fresh, obj)
+        fresh.put(obj)
     assert everything(snapshot) == everything(fresh)

@@ -23,7 +23,8 @@ from scaler.quota.model import (
     StopPolicy,
     usage_of,
 )
-from scaler.quota.tree import Tree, TreeNode, build_trees
+from scaler.quota.node import TreeNode
+from scaler.quota.tree import Tree, build_trees
 
 GPU = gpu()
 

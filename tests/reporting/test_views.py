@@ -34,7 +34,7 @@ from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.quantity import as_number
-from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaPodSet, StopPolicy
+from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaPodSet, QuotaWorkload, StopPolicy
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.config import ReclaimConfig, Unprotected
 from scaler.reclaim.search.values import NoPlanReason
@@ -505,7 +505,7 @@ def test_amounts_are_numbers_in_their_own_unit(resource: str, amount: int, shown
 
 async def test_what_cannot_be_read_is_said_of_its_tree() -> None:
     town = Town([cluster_queue()], [])
-    town.snapshot.put_cluster_queue(cluster_queue("broken"), doubt="nominalQuota: 'many' is no quantity")
+    town.snapshot.put(cluster_queue("broken"), doubt="nominalQuota: 'many' is no quantity")
     doubts = {each["name"]: each["doubts"] for each in queues_view(await town.view_snapshot())["trees"]}
     assert doubts == {"a": [], "broken": ["ClusterQueue broken: nominalQuota: 'many' is no quantity"]}
 
@@ -848,7 +848,7 @@ async def test_who_does_not_wait_is_told_so(name: str, status: int, message: str
 async def test_a_deactivated_workload_waits_for_nothing() -> None:
     town = short_of_one_flavor()
     town.put(gang := workload("off"), WorkloadJson().deactivated())
-    town.snapshot.drop_workload(gang.key)
+    town.snapshot.drop(QuotaWorkload, gang.key)
     with pytest.raises(QueryError, match="waits for nothing: it is deactivated"):
         await plan(town, "off")
 

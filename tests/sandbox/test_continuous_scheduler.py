@@ -37,21 +37,21 @@ class Cluster:
     def __init__(self, *queues: QuotaClusterQueue, batch: timedelta = BATCH, fair_sharing: bool = False) -> None:
         self.snapshot = Snapshot(fair_sharing=fair_sharing)
         for flavor in flavors().values():
-            self.snapshot.put_flavor(flavor)
+            self.snapshot.put(flavor)
         self.snapshot.put_namespace(NAMESPACE, {})
         for queue in queues or (cluster_queue(),):
-            self.snapshot.put_cluster_queue(queue)
-            self.snapshot.put_local_queue(local_queue(queue.name))
+            self.snapshot.put(queue)
+            self.snapshot.put(local_queue(queue.name))
         self.live = ContinuousScheduler(self.snapshot, batch=batch)
         self.seconds = 0.0
 
     def put(self, *workloads: QuotaWorkload) -> None:
         for each in workloads:
-            self.snapshot.put_workload(each)
+            self.snapshot.put(each)
 
     def leave(self, *workloads: QuotaWorkload) -> None:
         for each in workloads:
-            self.snapshot.drop_workload(each.key)
+            self.snapshot.drop(QuotaWorkload, each.key)
 
     def run(self, seconds: float = 0.0) -> list[SchedulingCycle]:
         """Time passes, and cycles run until none would decide anything."""
@@ -223,7 +223,7 @@ def test_a_queue_that_changes_cohorts_takes_its_waiting_workloads_along_and_asks
     cluster = Cluster(cluster_queue("a", gpus=2), cluster_queue("b", gpus=4, cohort="team"))
     cluster.put(workload("gang", gpus=4))
     cluster.run()
-    cluster.snapshot.put_cluster_queue(cluster_queue("a", gpus=2, cohort="team"))
+    cluster.snapshot.put(cluster_queue("a", gpus=2, cohort="team"))
     assert cluster.run() == []
     cluster.run(1)
     assert cluster.admitted == {"gang"}
@@ -233,8 +233,8 @@ def test_a_queue_that_joins_a_new_cohort_with_quota_asks_for_a_retry() -> None:
     cluster = Cluster(cluster_queue(gpus=2))
     cluster.put(workload("gang", gpus=4))
     cluster.run()
-    cluster.snapshot.put_cohort(cohort("team", gpus=2))
-    cluster.snapshot.put_cluster_queue(cluster_queue(gpus=2, cohort="team"))
+    cluster.snapshot.put(cohort("team", gpus=2))
+    cluster.snapshot.put(cluster_queue(gpus=2, cohort="team"))
     assert cluster.run() == []
     cluster.run(1)
     assert cluster.admitted == {"gang"}
@@ -244,7 +244,7 @@ def test_a_retry_reaches_the_whole_tree_and_no_other() -> None:
     cluster = Cluster(
         cluster_queue("a", gpus=2, cohort="team"), cluster_queue("b", gpus=2, cohort="team"), cluster_queue("c", gpus=1)
     )
-    cluster.snapshot.put_cohort(cohort("team"))
+    cluster.snapshot.put(cohort("team"))
     victim = holding("victim", queue="a", gpus=4)
     cluster.put(victim, workload("waits", queue="b", gpus=4), workload("alone", queue="c", gpus=2))
     cluster.run()
@@ -268,9 +268,9 @@ def test_a_queue_that_is_gone_is_forgotten() -> None:
     cluster = Cluster()
     cluster.put(workload("gang", gpus=5))
     cluster.run()
-    cluster.snapshot.drop_cluster_queue("a")
+    cluster.snapshot.drop(QuotaClusterQueue, "a")
     assert cluster.run(5) == []
-    cluster.snapshot.put_cluster_queue(cluster_queue(gpus=5))
+    cluster.snapshot.put(cluster_queue(gpus=5))
     cluster.run()
     assert cluster.admitted == {"gang"}
 

@@ -11,7 +11,7 @@ from scaler.quota.cycle import Considered, SchedulingCycle
 from scaler.quota.model import QuotaPodSetAssignment, QuotaWorkload
 from scaler.quota.node import QueueNode
 from scaler.quota.nomination import Preempted
-from scaler.quota.preemption.targets import PreemptionReason
+from scaler.quota.preemption.candidates import PreemptionReason
 from scaler.quota.queues import CycleOutcome
 from scaler.quota.snapshot import Snapshot
 from scaler_sandbox.actions import Patch, RecordEvent, status_patch

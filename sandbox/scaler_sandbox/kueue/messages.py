@@ -21,7 +21,7 @@ from scaler.quota.cycle import Considered
 from scaler.quota.demands import PODS, Assignment, PendingReason, PodSetFlavors, Shortfall
 from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaPodSet, QuotaResourceGroup, QuotaWorkload
 from scaler.quota.node import QueueNode
-from scaler.quota.preemption.targets import PreemptionReason
+from scaler.quota.preemption.candidates import PreemptionReason
 from scaler.quota.queues import CycleOutcome
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue.jobs import JOB_UID

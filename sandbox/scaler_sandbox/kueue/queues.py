@@ -38,7 +38,7 @@ class QueueStatuses:
     def _queue(self, name: str) -> QuotaClusterQueue | None:
         """The ClusterQueue, with the reason why it is inactive where it is; None where it does not exist."""
         tree = self._snapshot.tree_of(name)
-        return tree.queues[name].spec if tree is not None else self._snapshot.cluster_queue(name)
+        return tree.queues[name].spec if tree is not None else self._snapshot.cluster_queues.get(name)
 
     # ------------------------------------------------------------------------------------------------- for a Workload
 

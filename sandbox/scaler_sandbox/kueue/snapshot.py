@@ -116,7 +116,7 @@ class QuotaMirror:
         running = before - self._stopped
         for workload in tuple(self.snapshot.workloads.values()) if running else ():
             if (workload.namespace, workload.queue) in running and workload.reservation is None:
-                self.snapshot.put_workload(replace(workload, may_queue=True))
+                self.snapshot.put(replace(workload, may_queue=True))
 
 
 def _is_nominable(workload: Json) -> bool:

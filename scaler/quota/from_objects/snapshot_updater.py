@@ -8,11 +8,9 @@ Laws:
 * A Workload whose backoff runs is filed again when it is over: `wake`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
-
-import msgspec
 
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import ObjectMeta
@@ -31,18 +29,14 @@ QuotaObject = (
     | kube.Namespace
     | Workload
 )
-KINDS: tuple[type[QuotaObject], ...] = (
-    kube.ResourceFlavor,
-    kube.AdmissionCheck,
-    kube.Cohort,
-    kube.ClusterQueue,
-    kube.LocalQueue,
-    kube.Namespace,
-    Workload,
-)
-"""In the order in which filing all of them costs least."""
 
-_BY_NAME = {kind.__name__: kind for kind in KINDS}
+_READ: Mapping[type, tuple[Callable[[Any], Any], type]] = {
+    kube.ResourceFlavor: (flavor_of, model.Flavor),
+    kube.AdmissionCheck: (check_of, model.QuotaAdmissionCheck),
+    kube.Cohort: (cohort_of, model.QuotaCohort),
+    kube.ClusterQueue: (cluster_queue_of, model.QuotaClusterQueue),
+    kube.LocalQueue: (local_queue_of, model.QuotaLocalQueue),
+}
 
 
 class SnapshotUpdater:
@@ -55,66 +49,43 @@ class SnapshotUpdater:
         self._boosts = boosts
         self._excluded = excluded
         self._sleeping: dict[str, Workload] = {}
-        self._drops: Mapping[type[QuotaObject], Callable[[str], None]] = {
-            Workload: snapshot.drop_workload,
-            kube.LocalQueue: lambda key: snapshot.drop_local_queue(*key.split("/")),
-            kube.ClusterQueue: snapshot.drop_cluster_queue,
-            kube.Cohort: snapshot.drop_cohort,
-            kube.ResourceFlavor: snapshot.drop_flavor,
-            kube.AdmissionCheck: snapshot.drop_check,
-            kube.Namespace: snapshot.drop_namespace,
-        }
 
     def put(self, obj: QuotaObject, *, now: datetime | None = None) -> None:
         """File the object as it is now. `now` is compared with the end of backoffs; without it all are over."""
         where = type(obj).__name__, name_of(obj.metadata)
         self.unreadable.pop(where, None)
         try:
-            self._put(obj, now)
+            if isinstance(obj, Workload):
+                self._put_workload(obj, now)
+            elif isinstance(obj, kube.Namespace):
+                self.snapshot.put_namespace(obj.metadata.name, obj.metadata.labels)
+            else:
+                self.snapshot.put(_READ[type(obj)][0](obj))
         except ValueError as error:
             self.unreadable[where] = str(error)
             self._doubt(obj, str(error))
-
-    def _put(self, obj: QuotaObject, now: datetime | None) -> None:
-        snapshot = self.snapshot
-        match obj:
-            case Workload():
-                self._put_workload(obj, now)
-            case kube.ClusterQueue():
-                snapshot.put_cluster_queue(cluster_queue_of(obj))
-            case kube.Cohort():
-                snapshot.put_cohort(cohort_of(obj))
-            case kube.ResourceFlavor():
-                snapshot.put_flavor(flavor_of(obj))
-            case kube.LocalQueue():
-                snapshot.put_local_queue(local_queue_of(obj))
-            case kube.AdmissionCheck():
-                snapshot.put_check(check_of(obj))
-            case kube.Namespace():
-                snapshot.put_namespace(obj.metadata.name, obj.metadata.labels)
 
     def _doubt(self, obj: QuotaObject, reason: str) -> None:
         snapshot, name = self.snapshot, obj.metadata.name
         match obj:
             case kube.ClusterQueue():
-                known = snapshot.cluster_queue(name)
                 bare = model.QuotaClusterQueue(name=name, cohort=obj.spec.cohort_name, inactive_because="Unreadable")
-                snapshot.put_cluster_queue(known or bare, doubt=reason)
+                snapshot.put(snapshot.cluster_queues.get(name, bare), doubt=reason)
             case kube.Cohort():
                 bare_cohort = model.QuotaCohort(name=name, parent=obj.spec.parent_name)
-                snapshot.put_cohort(snapshot.cohort(name) or bare_cohort, doubt=reason)
+                snapshot.put(snapshot.cohorts.get(name, bare_cohort), doubt=reason)
 
     def _put_workload(self, workload: Workload, now: datetime | None) -> None:
         key = name_of(workload.metadata)
         self._sleeping.pop(key, None)
         found = quota_workload_of(workload, boosts=self._boosts, excluded=self._excluded, now=now)
         if found is None:
-            self.snapshot.drop_workload(key)
+            self.snapshot.drop(model.QuotaWorkload, key)
             return
         requeue_at = requeue_at_of(workload)
         if now is not None and requeue_at is not None and requeue_at > now:
             self._sleeping[key] = workload
-        self.snapshot.put_workload(found)
+        self.snapshot.put(found)
 
     def wake(self, now: datetime) -> None:
         """File the Workloads again whose backoff is over by now."""
@@ -124,39 +95,15 @@ class SnapshotUpdater:
 
     def drop(self, obj: QuotaObject) -> None:
         """The object is gone; which version of it is given does not matter."""
-        kind, key = type(obj), name_of(obj.metadata)
-        self.unreadable.pop((kind.__name__, key), None)
-        if kind is Workload:
+        key = name_of(obj.metadata)
+        self.unreadable.pop((type(obj).__name__, key), None)
+        if isinstance(obj, Workload):
             self._sleeping.pop(key, None)
-        self._drops[kind](key)
-
-
-def snapshot_of(
-    manifests: Iterable[Mapping[str, Any]],
-    *,
-    fair_sharing: bool = False,
-    boosts: bool = False,
-    now: datetime | None = None,
-) -> Snapshot:
-    """A snapshot of plain manifests, as they stand in files; those of other kinds are left out.
-
-    Raises: ValueError where one cannot be read, with its kind and name.
-    """
-    filing = SnapshotUpdater(Snapshot(fair_sharing=fair_sharing), boosts=boosts)
-    for manifest in manifests:
-        if (kind := _BY_NAME.get(manifest.get("kind", ""))) is not None:
-            filing.put(_converted(manifest, kind), now=now)
-    for (kind_name, name), reason in filing.unreadable.items():
-        raise ValueError(f"{kind_name} {name}: {reason}")
-    return filing.snapshot
-
-
-def _converted(manifest: Mapping[str, Any], kind: type[QuotaObject]) -> QuotaObject:
-    try:
-        return msgspec.convert(manifest, kind)
-    except msgspec.ValidationError as error:
-        name = manifest.get("metadata", {}).get("name", "")
-        raise ValueError(f"{kind.__name__} {name}: {error}") from None
+            self.snapshot.drop(model.QuotaWorkload, key)
+        elif isinstance(obj, kube.Namespace):
+            self.snapshot.put_namespace(key, None)
+        else:
+            self.snapshot.drop(_READ[type(obj)][1], obj.metadata.key if isinstance(obj, kube.LocalQueue) else key)
 
 
 def name_of(metadata: ObjectMeta) -> str:

@@ -31,10 +31,12 @@ from scaler.kube.scheduling import ANYWHERE, NodeSelection
 from scaler.quota import model
 from scaler.quota.from_objects.pod_nodes import selection_of
 from scaler.quota.from_objects.pod_requests import effective, over_limits, pod_requests
-from scaler.quota.from_objects.unsupported import unsupported_because
 
 BOOST_ANNOTATION = "kueue.x-k8s.io/priority-boost"
 ADMISSION_GATED_BY_ANNOTATION = "kueue.x-k8s.io/admission-gated-by"
+ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
+SLICE_ANNOTATION = "kueue.x-k8s.io/workload-slice-replacement-for"
+FLAVORS_ANNOTATION = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 
 _REORDERING_EVICTIONS = ("PodsReadyTimeout", "AdmissionCheck")
 """After these a Workload queues by the time of its eviction; after all others by its creation."""
@@ -57,7 +59,7 @@ def quota_workload_of(
     to count (`resources.excludeResourcePrefixes`). `now` is compared with the end of backoffs; without it all are over.
     """
     conditions = {each.type: each for each in workload.status.conditions}
-    if not workload.spec.active or _is_true(conditions, "Finished"):
+    if not workload.spec.active or _is(conditions, "Finished"):
         return None
     counts = _counts(workload)
     doubts: list[str] = []
@@ -74,24 +76,60 @@ def quota_workload_of(
         created_at=_aware(workload.metadata.creation_timestamp),
         pod_sets=_pod_sets(workload, conditions, counts, excluded, doubts),
         reservation=reservation,
-        admitted=reservation is not None and _is_true(conditions, "Admitted"),
-        evicted=reservation is not None and _is_true(conditions, "Evicted"),
+        admitted=reservation is not None and _is(conditions, "Admitted"),
+        evicted=reservation is not None and _is(conditions, "Evicted"),
         may_queue=_may_queue(workload, conditions, now),
-        opaque_because=unsupported_because(workload) or "; ".join(dict.fromkeys(doubts)),
+        opaque_because=_unsupported_because(workload, conditions) or "; ".join(dict.fromkeys(doubts)),
         invalid_because=invalid,
         generation=metadata.generation or 1,
         extra_shape=_extra_shape(workload.spec.pod_sets),
     )
 
 
-def _is_true(conditions: Conditions, kind: str) -> bool:
+def _is(conditions: Conditions, kind: str, status: str = "True") -> bool:
     found = conditions.get(kind)
-    return found is not None and found.status == "True"
+    return found is not None and found.status == status
 
 
-def _is_false(conditions: Conditions, kind: str) -> bool:
-    found = conditions.get(kind)
-    return found is not None and found.status == "False"
+# ------------------------------------------------------------------------------------------------------ what is opaque
+
+
+def _unsupported_because(workload: kube.Workload, conditions: Conditions) -> str:
+    """Why Kueue's decisions about the Workload cannot be foreseen; empty where they can.
+
+    Every Job has a `topologyRequest` with a `podIndexLabel`; that alone asks for no topology.
+    Source: Kueue, pkg/workload/workload.go (IsExplicitlyRequestingTAS), pkg/scheduler/scheduler.go (nominate).
+    """
+    annotations, status = workload.metadata.annotations, workload.status
+    requests = [each.topology_request for each in workload.spec.pod_sets if each.topology_request]
+    placed = status.admission.pod_set_assignments if status.admission else ()
+    # A Workload without reservation is not nominated while one of its checks says Retry or Rejected.
+    checks = () if _is(conditions, "QuotaReserved") else status.admission_checks
+    failed = [f"its check {each.name} is {each.state}" for each in checks if each.state in ("Retry", "Rejected")]
+    reasons = {
+        "it is being deleted": workload.metadata.deletion_timestamp is not None,
+        "it is dispatched to another cluster by MultiKueue": status.cluster_name or status.nominated_cluster_names,
+        "it is a slice of an elastic job": annotations.get(ELASTIC_ANNOTATION) == "true"
+        or SLICE_ANNOTATION in annotations,
+        "it is one of several variants that are admitted concurrently": FLAVORS_ANNOTATION in annotations,
+        "it claims devices": any(each.template.spec.resource_claims for each in workload.spec.pod_sets),
+        "it asks for a topology": any(map(_asks_for_topology, requests)),
+        "it is placed by topology": any(each.topology_assignment or each.delayed_topology_request for each in placed),
+        "".join(failed[:1]): failed,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def _asks_for_topology(request: kube.TopologyRequest) -> bool:
+    return bool(
+        request.required
+        or request.preferred
+        or request.unconstrained is not None
+        or request.pod_set_group_name
+        or request.pod_set_slice_required_topology
+        or request.pod_set_slice_size
+        or request.podset_slice_required_topology_constraints
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- its place
@@ -112,7 +150,7 @@ def _queued_at(workload: kube.Workload, conditions: Conditions) -> datetime:
 
 def _eviction(conditions: Conditions) -> str:
     """The reason for which it is evicted; empty where it is not."""
-    return conditions["Evicted"].reason if _is_true(conditions, "Evicted") else ""
+    return conditions["Evicted"].reason if _is(conditions, "Evicted") else ""
 
 
 def _aware(time: datetime | None) -> datetime:
@@ -123,13 +161,13 @@ def _aware(time: datetime | None) -> datetime:
 
 
 def _may_queue(workload: kube.Workload, conditions: Conditions, now: datetime | None) -> bool:
-    if _is_false(conditions, "Requeued") or _is_true(conditions, "WaitingForReplacementPods"):
+    if _is(conditions, "Requeued", "False") or _is(conditions, "WaitingForReplacementPods"):
         return False
     if workload.metadata.annotations.get(ADMISSION_GATED_BY_ANNOTATION):
         return False
-    if _is_false(conditions, "QuotaReserved") and conditions["QuotaReserved"].reason == "OnHold":
+    if _is(conditions, "QuotaReserved", "False") and conditions["QuotaReserved"].reason == "OnHold":
         return False
-    if _is_true(conditions, "QuotaReserved") and _eviction(conditions) not in ("", *_RETURNING_EVICTIONS):
+    if _is(conditions, "QuotaReserved") and _eviction(conditions) not in ("", *_RETURNING_EVICTIONS):
         return False
     requeue_at = requeue_at_of(workload)
     return now is None or requeue_at is None or requeue_at <= now
@@ -244,7 +282,7 @@ def _reservation(
     workload: kube.Workload, conditions: Conditions, counts: Mapping[str, int], doubts: list[str]
 ) -> model.Reservation | None:
     admission = workload.status.admission
-    if not _is_true(conditions, "QuotaReserved"):
+    if not _is(conditions, "QuotaReserved"):
         return None
     if admission is None:
         doubts.append("QuotaReserved is True without an admission in its status")

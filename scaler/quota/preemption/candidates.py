@@ -46,7 +46,7 @@ def satisfies(policy: PreemptionPolicy, preemptor: QuotaWorkload, candidate: Quo
     return policy is PreemptionPolicy.ANY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PreemptionRequest:
     """A Workload that does not fit now, and what of its usage is contested: held by others that may have to go."""
 

@@ -20,6 +20,7 @@ Source: Kueue, pkg/scheduler/preemption/preemption.go (fairPreemptions) and fair
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import islice
 
 from scaler.quota.fair_sharing import LOWEST, Share, dominant_resource_share
 from scaler.quota.model import QuotaWorkload
@@ -59,38 +60,16 @@ def find(
 class _Line:
     """The candidates of one queue that are left, in order."""
 
-    __slots__ = ("_rest", "head", "queue")
-
     def __init__(self, queue: QueueNode, candidates: Iterable[Ranked]) -> None:
         self.queue = queue
         self._rest = iter(candidates)
-        self.head = next(self._rest, None)
+        self.head = [*islice(self._rest, 1)]
+        """The first one; empty where none is left."""
 
     def pop(self) -> Ranked:
         """Take the first candidate off. Raises: ValueError where none is left."""
-        if self.head is None:
-            raise ValueError(f"no candidate is left in ClusterQueue {self.queue.name}")
-        head, self.head = self.head, next(self._rest, None)
-        return head
-
-
-class _Shares:
-    """Shares of nodes as they stand, found once until usage changes."""
-
-    def __init__(self) -> None:
-        self._known: dict[TreeNode, Share] = {}
-
-    def of(self, node: TreeNode) -> Share:
-        share = self._known.get(node)
-        if share is None:
-            share = self._known[node] = dominant_resource_share(node)
-        return share
-
-    def forget(self, queue: QueueNode) -> None:
-        """The queue's usage has changed, and with it what its cohorts count."""
-        self._known.pop(queue, None)
-        for cohort in queue.ancestors():
-            self._known.pop(cohort, None)
+        [first], self.head = self.head, [*islice(self._rest, 1)]
+        return first
 
 
 class _Search:
@@ -99,7 +78,8 @@ class _Search:
     def __init__(self, tree: Tree, claim: PreemptionRequest) -> None:
         self.claim = claim
         self.removal = Removal(tree, claim)
-        self.shares = _Shares()
+        self._shares: dict[TreeNode, Share] = {}
+        """As they stand, found once until usage changes."""
         self.way: dict[CohortNode, TreeNode] = {}
         """Of every cohort above the preemptor's queue, the child through which the queue is reached."""
         child: TreeNode = claim.queue
@@ -127,11 +107,9 @@ class _Search:
         ordering = _Ordering(self, lambda queue: _Line(queue, self._passed_over.get(queue, ())))
         for line in ordering:
             own, other = self._sides(line.queue)
-            if self.shares.of(own) < self.shares.of(other) and self._take(
-                line, PreemptionReason.IN_COHORT_FAIR_SHARING
-            ):
+            if self.share(own) < self.share(other) and self._take(line, PreemptionReason.IN_COHORT_FAIR_SHARING):
                 return True
-            ordering.drop(line.queue)
+            ordering.pruned.add(line.queue)
         return False
 
     def _line(self, queue: QueueNode) -> _Line:
@@ -142,16 +120,19 @@ class _Search:
     def _take_first_allowed(self, line: _Line, strategy: PreemptionStrategy) -> bool:
         """Take the first candidate that the strategy allows. Whether the request fits then."""
         own, other = self._sides(line.queue)
-        share, initial = self.shares.of(own), self.shares.of(other)
-        while line.head is not None:
-            if strategy is PreemptionStrategy.INITIAL_SHARE:
-                allowed = share < initial
-            else:
-                allowed = share <= _share_without(line.head[1], line.queue, other)
-            if allowed:
+        share, initial = self.share(own), self.share(other)
+        while line.head:
+            is_initial = strategy is PreemptionStrategy.INITIAL_SHARE
+            if share < initial if is_initial else share <= _share_without(line.head[0][1], line.queue, other):
                 return self._take(line, PreemptionReason.IN_COHORT_FAIR_SHARING)
             self._passed_over.setdefault(line.queue, []).append(line.pop())
         return False
+
+    def share(self, node: TreeNode) -> Share:
+        share = self._shares.get(node)
+        if share is None:
+            share = self._shares[node] = dominant_resource_share(node)
+        return share
 
     def _sides(self, queue: QueueNode) -> tuple[TreeNode, TreeNode]:
         """Just below the lowest cohort that both queues are in: the preemptor's side and the candidates'."""
@@ -165,7 +146,8 @@ class _Search:
     def _take(self, line: _Line, reason: PreemptionReason) -> bool:
         """Take the line's head out. Whether the request fits then."""
         self.removal.take(line.pop()[1], reason)
-        self.shares.forget(line.queue)
+        for node in (line.queue, *line.queue.ancestors()):
+            self._shares.pop(node, None)
         queue, usage = self.claim.queue, self.claim.usage
         queue.remove(usage)
         fits = self.claim.fits()
@@ -185,31 +167,27 @@ def _share_without(candidate: QuotaWorkload, queue: QueueNode, node: TreeNode) -
 class _Ordering:
     """The queues to take from, the one with the greatest share first, chosen anew after every step.
 
-    The caller takes a candidate off each line, or drops it: otherwise the same line comes again for ever.
+    The caller takes a candidate off each line, or prunes its queue: otherwise the same line comes again for ever.
     """
 
     def __init__(self, search: _Search, line_of: Callable[[QueueNode], _Line]) -> None:
         self._search = search
         self._line_of = line_of
         self._lines: dict[QueueNode, _Line] = {}
-        self._pruned: set[TreeNode] = set()
+        self.pruned: set[TreeNode] = set()
 
     def __iter__(self) -> Iterator[_Line]:
         own = self._search.claim.queue
         root = next(reversed(self._search.way), None)
         if root is None:
             line = self._line(own)
-            while own not in self._pruned and line.head is not None:
+            while own not in self.pruned and line.head:
                 yield line
             return
-        while root not in self._pruned:
+        while root not in self.pruned:
             found = self._next(root)
             if found is not None:
                 yield found
-
-    def drop(self, queue: QueueNode) -> None:
-        """Take nothing more of it."""
-        self._pruned.add(queue)
 
     def _line(self, queue: QueueNode) -> _Line:
         line = self._lines.get(queue)
@@ -224,39 +202,34 @@ class _Ordering:
         if below is not None and cohort_share >= queue_share:
             return self._next(below)
         if line is None:
-            self._pruned.add(cohort)
+            self.pruned.add(cohort)
         return line
 
     def _greatest_queue(self, cohort: CohortNode) -> tuple[_Line | None, Share]:
         best, greatest = None, LOWEST
         for queue in cohort.queues:
-            if queue in self._pruned or not queue.spec.schedules:
+            if queue in self.pruned or not queue.spec.schedules:
                 continue
-            line, share = self._line(queue), self._search.shares.of(queue)
-            if line.head is None or not (share.borrows or queue is self._search.claim.queue):
-                self._pruned.add(queue)
-            elif share > greatest or (best is not None and share == greatest and self._precedes(line, best)):
+            line, share = self._line(queue), self._search.share(queue)
+            if not (line.head and (share.borrows or queue is self._search.claim.queue)):
+                self.pruned.add(queue)
+            elif share > greatest or (best is not None and share == greatest and self._place(line) < self._place(best)):
                 best, greatest = line, share
         return best, greatest
 
     def _greatest_cohort(self, cohort: CohortNode) -> tuple[CohortNode | None, Share]:
         best, greatest = None, LOWEST
         for below in cohort.cohorts:
-            if below in self._pruned:
+            if below in self.pruned:
                 continue
-            share = self._search.shares.of(below)
+            share = self._search.share(below)
             if not share.borrows and below not in self._search.way:
-                self._pruned.add(below)
+                self.pruned.add(below)
             elif share >= greatest:
                 best, greatest = below, share
         return best, greatest
 
-    def _precedes(self, line: _Line, other: _Line) -> bool:
-        """Whether the head of the one line is the better candidate."""
-        return self._place(line) < self._place(other)
-
     def _place(self, line: _Line) -> tuple[bool, bool, Rank]:
-        if line.head is None:
-            raise ValueError(f"no candidate is left in ClusterQueue {line.queue.name}")
-        rank, _ = line.head
+        """The lower one is the better candidate."""
+        [(rank, _)] = line.head
         return rank[0], line.queue is self._search.claim.queue, rank

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import FlavorResource, QuotaWorkload, Reservation, Usage
-from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.node import QueueNode
+from scaler.quota.tree import Tree
 from scaler.reclaim.search.quota_requirement import QuotaRequirement, passed_on
 
 IsBefore = Callable[[QuotaWorkload], bool]

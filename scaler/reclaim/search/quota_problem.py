@@ -22,7 +22,7 @@ from hashlib import sha256
 
 from scaler.quota.forecast import without
 from scaler.quota.model import QueueingStrategy
-from scaler.quota.tree import QueueNode
+from scaler.quota.node import QueueNode
 from scaler.reclaim.search.context import SearchContext
 from scaler.reclaim.search.explain import (
     alternatives_to,

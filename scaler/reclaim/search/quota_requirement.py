@@ -18,7 +18,8 @@ from typing import Protocol
 from scaler.kube.quantity import as_text
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import FlavorResource, QueueingStrategy, QuotaPodSet, QuotaWorkload, Reservation, Usage
-from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.node import QueueNode
+from scaler.quota.tree import Tree
 
 _Amounts = tuple[tuple[FlavorResource, int], ...]
 

@@ -26,7 +26,8 @@ from scaler.placement.demand import NodeDemand, demand_of
 from scaler.placement.node_index import PodShape, members
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import QuotaWorkload, Reservation
-from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.node import QueueNode
+from scaler.quota.tree import Tree
 from scaler.reclaim.search.quota_requirement import Requirement, fewest
 
 _COMBINATIONS = 16

@@ -23,7 +23,8 @@ from typing import Any
 from scaler.decision.describe import timestamp
 from scaler.kube.quantity import as_number
 from scaler.quota.model import FlavorResource, QuotaWorkload
-from scaler.quota.tree import CohortNode, QueueNode, Tree
+from scaler.quota.node import CohortNode, QueueNode
+from scaler.quota.tree import Tree
 from scaler.reporting.views.snapshot import ViewSnapshot
 
 Json = dict[str, Any]

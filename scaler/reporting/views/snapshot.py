@@ -24,8 +24,9 @@ from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import QuotaWorkload
+from scaler.quota.node import QueueNode
 from scaler.quota.snapshot import Snapshot
-from scaler.quota.tree import QueueNode, Tree
+from scaler.quota.tree import Tree
 from scaler.quota.watch import NotSynced
 from scaler.quota.workload_index import SchedulingContext
 from scaler.reclaim.active_plans import ActivePlan, active_plans
