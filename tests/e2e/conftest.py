@@ -1,14 +1,14 @@
-"""The end-to-end suite: gangs at the gate, with the program as a process, over a real Kubernetes API with a real Kueue.
+"""The end-to-end suite: the AdmissionCheck of gangs, with the program as a process and a real Kubernetes API and Kueue.
 
     uv run pytest tests/e2e --kubeconfig FILE
 
 What the cluster has to have: Kueue with its webhooks, the CustomResourceDefinitions of KEDA and of ProvisioningRequest,
-the controllers of Jobs, of namespaces and of garbage, and nobody else's idle-gpu-scaler. `e2e_cluster.py` looks after
-that and says in one sentence what is missing. What the suite brings: nodes with GPUs and their kubelets, a scheduler
+the controllers of Jobs, of namespaces and of garbage, and no other idle-gpu-scaler. `e2e_cluster.py` checks that
+and says in one sentence what is missing. What the suite brings: nodes with GPUs and their kubelets, a scheduler
 and a KEDA where the cluster has none, and an autoscaler for a provisioning class of its own.
 
-Flows take turns in one cluster, whatever number of processes pytest runs. Each has a namespace, queues, a check, a
-policy and nodes of its own, named after a random prefix, and removes them in the end; our own
+One flow runs in a cluster at a time, whatever number of processes pytest has. Each has a namespace, queues, a check, a
+policy and nodes of its own, named after a random prefix, and removes them at the end; our own
 CustomResourceDefinitions stay. Without `--kubeconfig` a few flows run in the embedded cluster, with its Kueue.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.e2e_cluster import Ground, UnfitError, ground
-from e2e.e2e_town import Begin, Plot, Town, town
+from e2e.e2e_cluster import RealCluster, UnsuitableClusterError, real_cluster
+from e2e.e2e_flow import Flow, FlowSetup, StartFlow, run_flow
 
 _TIMEOUT_SECONDS = 300
 
@@ -32,39 +32,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    are_asked_for = config.getoption("kubeconfig") is not None or "cluster" in config.getoption("markexpr")
-    skip = pytest.mark.skip(
-        reason="played by `pytest tests/e2e --kubeconfig FILE`, or `-m cluster` in the embedded one"
-    )
+    are_selected = config.getoption("kubeconfig") is not None or "cluster" in config.getoption("markexpr")
+    skip = pytest.mark.skip(reason="run by `pytest tests/e2e --kubeconfig FILE`, or `-m cluster` in the embedded one")
     for item in items:
         if not item.path.is_relative_to(here):
             continue
         item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS, func_only=True))
-        if item.get_closest_marker("cluster") and not are_asked_for:
+        if item.get_closest_marker("cluster") and not are_selected:
             item.add_marker(skip)
 
 
 @pytest.fixture
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Ground | None]:
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[RealCluster | None]:
     """The real cluster, for this test alone; None for the embedded one."""
     path = request.config.getoption("kubeconfig")
     if path is None:
         yield None
         return
     try:
-        async with ground(Path(path)) as found:
+        async with real_cluster(Path(path)) as found:
             yield found
             return
-    except UnfitError as why:
+    except UnsuitableClusterError as why:
         problem = str(why)
     pytest.fail(problem, pytrace=False)
 
 
 @pytest.fixture
-def begin(cluster: Ground | None, tmp_path: Path) -> Begin:
-    """What sets this test's stage."""
+def start_flow(cluster: RealCluster | None, tmp_path: Path) -> StartFlow:
+    """Starts this test's flow, by the fields of a FlowSetup."""
 
-    def set_stage(**plot: Any) -> AbstractAsyncContextManager[Town]:
-        return town(tmp_path, cluster, Plot(**plot))
+    def start(**setup: Any) -> AbstractAsyncContextManager[Flow]:
+        return run_flow(tmp_path, cluster, FlowSetup(**setup))
 
-    return set_stage
+    return start

@@ -1,4 +1,4 @@
-"""A cluster that is not ours: has it all that the suite needs, and how does the suite leave nothing behind?
+"""A real cluster: does it have all that the suite needs, and how does the suite leave nothing behind?
 
 Laws:
 
@@ -20,7 +20,6 @@ from e2e.e2e_manifests import CONTROLLER, RUN_LABEL, Json
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import parse_time
 from scaler_sandbox.keda import Keda
-from scaler_sandbox.keda.scaledobjects import FINALIZER
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 
 from scaler.errors import KubeError
@@ -50,21 +49,19 @@ _NEEDED = {
     SCALED_OBJECT: "KEDA, or at least its CustomResourceDefinitions",
     PROVISIONING_REQUEST: "the CustomResourceDefinition ProvisioningRequest of Cluster Autoscaler, in version v1",
 }
-_KEDA_SECONDS = 5.0
-"""By then a KEDA that runs has put its finalizer on a new ScaledObject."""
-_PATIENCE_SECONDS = 40.0
+_CLEANUP_SECONDS = 40.0
 _FORCE_AFTER_SECONDS = 20.0
 
 
-class UnfitError(Exception):
+class UnsuitableClusterError(Exception):
     """The suite cannot run in this cluster. The message says why, and what to do."""
 
 
 async def items(api: KubeTransport, resource: Resource, namespace: str = "", selector: str = "") -> list[Json]:
-    """The objects; none where nobody knows such ones."""
-    asked = {"labelSelector": selector} if selector else {}
+    """The objects; none where the cluster does not have the kind."""
+    parameters = {"labelSelector": selector} if selector else {}
     try:
-        pages = api.list_pages(resource.path(namespace), asked)
+        pages = api.list_pages(resource.path(namespace), parameters)
         return [msgspec.json.decode(item) async for page in pages for item in page.items or ()]
     except KubeError as error:
         if error.status == 404:
@@ -72,40 +69,42 @@ async def items(api: KubeTransport, resource: Resource, namespace: str = "", sel
         raise
 
 
-# ---------------------------------------------------------------------------------------------------------- what it has
+# --------------------------------------------------------------------------------------------------------- requirements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """A cluster that is not ours, and what of its own parts runs. The suite plays what does not."""
+class RealCluster:
+    """A cluster, and which of these components run in it. The suite brings those that do not."""
 
     kubeconfig: Path
-    schedules: bool
-    """Whether a kube-scheduler places pods."""
+    has_scheduler: bool
+    has_keda: bool
 
 
 @asynccontextmanager
-async def ground(kubeconfig: Path) -> AsyncIterator[Ground]:
-    """The cluster, for one flow at a time: two programs of ours in it would do each other's work.
+async def real_cluster(kubeconfig: Path) -> AsyncIterator[RealCluster]:
+    """The cluster, for one flow at a time: two instances of the program in it would do each other's work.
 
-    Raises: UnfitError where something is missing that the suite does not play.
+    Raises: UnsuitableClusterError where something is missing that the suite does not bring.
     """
     with kubeconfig.open("rb") as lock:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         async with await KubeTransport.connect(kubeconfig) as api:
-            await cleared(api)
-            found = await _examined(api, kubeconfig)
+            await delete_labelled(api)
+            found = await _check_requirements(api, kubeconfig)
         yield found
 
 
-async def _examined(api: KubeTransport, kubeconfig: Path) -> Ground:
+async def _check_requirements(api: KubeTransport, kubeconfig: Path) -> RealCluster:
     for resource, what in _NEEDED.items():
         await _require_kind(api, resource, what)
     await _require_webhooks(api)
     leases = await items(api, LEASE)
     _refuse_another_scaler(leases, await items(api, ADMISSION_CHECK))
-    schedules = any(each["metadata"]["name"] == "kube-scheduler" and _is_held(each) for each in leases)
-    return Ground(kubeconfig=kubeconfig, schedules=schedules)
+    held = {each["metadata"]["name"] for each in leases if _is_held(each)}
+    return RealCluster(
+        kubeconfig=kubeconfig, has_scheduler="kube-scheduler" in held, has_keda="operator.keda.sh" in held
+    )
 
 
 async def _require_kind(api: KubeTransport, resource: Resource, what: str) -> None:
@@ -113,15 +112,15 @@ async def _require_kind(api: KubeTransport, resource: Resource, what: str) -> No
         await api.get(resource.path(), {"limit": "1"})
     except KubeError as error:
         if error.status == 404:
-            raise UnfitError(
-                f"the cluster knows no {resource.qualified_name}/{resource.version}: install {what}"
+            raise UnsuitableClusterError(
+                f"the cluster has no {resource.qualified_name}/{resource.version}: install {what}"
             ) from error
         raise
 
 
 async def _require_webhooks(api: KubeTransport) -> None:
-    """A flavor whose label is none is let through by the API server's schema, and refused by Kueue's webhook."""
-    crooked = {
+    """A flavor with an invalid label is admitted by the API server's schema, and refused by Kueue's webhook."""
+    invalid = {
         "apiVersion": RESOURCE_FLAVOR.api_version,
         "kind": RESOURCE_FLAVOR.kind,
         "metadata": {"name": "e2e-probe"},
@@ -129,25 +128,27 @@ async def _require_webhooks(api: KubeTransport) -> None:
     }
     path = RESOURCE_FLAVOR.path("", "e2e-probe")
     try:
-        await api.patch(path, crooked, content_type=PatchType.APPLY, field_manager="e2e", dry_run=True)
+        await api.patch(path, invalid, content_type=PatchType.APPLY, field_manager="e2e", dry_run=True)
     except KubeError as error:
         if "admission webhook" in str(error):
             return
-        raise UnfitError(f"Kueue's webhooks do not answer ({error}): start its manager") from error
-    raise UnfitError("Kueue's webhooks are not registered: install Kueue with them, and start its manager")
+        raise UnsuitableClusterError(f"Kueue's webhooks do not answer ({error}): start its manager") from error
+    raise UnsuitableClusterError("Kueue's webhooks are not registered: install Kueue with them, and start its manager")
 
 
 def _refuse_another_scaler(leases: Iterable[Json], checks: Iterable[Json]) -> None:
     for lease in leases:
         if lease["metadata"]["name"] == "idle-gpu-scaler" and _is_held(lease):
             where = lease["metadata"]["namespace"]
-            raise UnfitError(
+            raise UnsuitableClusterError(
                 f"another idle-gpu-scaler leads (Lease {where}/idle-gpu-scaler): stop it, or take another cluster"
             )
     for check in checks:
         if check["spec"]["controllerName"] == CONTROLLER and RUN_LABEL not in (check["metadata"].get("labels") or {}):
             name = check["metadata"]["name"]
-            raise UnfitError(f"AdmissionCheck {name} is this program's, too, and not the suite's: take another cluster")
+            raise UnsuitableClusterError(
+                f"AdmissionCheck {name} is for {CONTROLLER}, too, and not of the suite: take another cluster"
+            )
 
 
 def _is_held(lease: Json) -> bool:
@@ -157,25 +158,25 @@ def _is_held(lease: Json) -> bool:
     return bool(spec.get("holderIdentity")) and renewed is not None and datetime.now(UTC) < renewed + lasts
 
 
-# ------------------------------------------------------------------------------------------------------------- clearing
+# ------------------------------------------------------------------------------------------------------------- clean-up
 
 
-async def cleared(api: KubeTransport) -> None:
-    """Delete whatever carries the suite's label. Raises: UnfitError where something stays."""
+async def delete_labelled(api: KubeTransport) -> None:
+    """Deletes every object with the suite's label. Raises: UnsuitableClusterError where one stays."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while left := await _left(api):
         waited = loop.time() - began
-        if waited > _PATIENCE_SECONDS:
+        if waited > _CLEANUP_SECONDS:
             names = sorted(f"{resource.kind} {_name(body)}" for resource, body in left)
-            raise UnfitError(f"these objects of the suite's do not go: {', '.join(names)}")
+            raise UnsuitableClusterError(f"these objects of the suite cannot be deleted: {', '.join(names)}")
         for resource, body in left:
             await _delete(api, resource, body, by_force=waited > _FORCE_AFTER_SECONDS)
         await asyncio.sleep(0.3)
 
 
 _INSIDE = (SCALED_OBJECT, SCALABLE_WORKLOAD, JOB, POD, WORKLOAD, PROVISIONING_REQUEST, POD_TEMPLATE, LOCAL_QUEUE)
-"""Kinds of objects in the suite's namespaces, which all go before anything else does."""
+"""Kinds of objects in the suite's namespaces, which are all deleted before any other object."""
 _OUTSIDE = (
     CLUSTER_QUEUE,
     RESOURCE_FLAVOR,
@@ -215,7 +216,7 @@ async def _delete(api: KubeTransport, resource: Resource, body: Json, *, by_forc
         if resource == POD:
             await api.delete(f"{path}?gracePeriodSeconds=0")
         elif not metadata.get("deletionTimestamp"):
-            # Deleted without a word on it, Jobs leave their pods alone.
+            # Without a policy, deleting a Job leaves its pods.
             await api.delete(f"{path}?propagationPolicy=Background")
     except KubeError as error:
         if error.status not in (404, 409):
@@ -231,36 +232,20 @@ def _name(body: Json) -> str:
 
 
 @asynccontextmanager
-async def keda_for(api: KubeTransport, scaled_object: Json) -> AsyncIterator[None]:
-    """The cluster's own KEDA, where one takes care of this ScaledObject, and one that is played where none does.
+async def embedded_keda(api: KubeTransport) -> AsyncIterator[None]:
+    """A KEDA for a cluster without one.
 
-    Raises: UnfitError where others have ScaledObjects and no KEDA: the one that is played would scale these, too.
+    Raises: UnsuitableClusterError where others have ScaledObjects: it would scale these, too.
     """
-    if await _is_taken_care_of(api, scaled_object):
-        yield
-        return
-    if others := [
-        each for each in await items(api, SCALED_OBJECT) if RUN_LABEL not in each["metadata"].get("labels", {})
-    ]:
-        raise UnfitError(
-            f"no KEDA runs, and the suite's own would scale ScaledObject {_name(others[0])}, too: delete it"
-        )
+    for each in await items(api, SCALED_OBJECT):
+        if RUN_LABEL not in (each["metadata"].get("labels") or {}):
+            raise UnsuitableClusterError(
+                f"no KEDA runs, and the suite's own would scale ScaledObject {_name(each)}, too: delete it"
+            )
     async with Client(api, Keda.watched) as client:
-        playing = asyncio.create_task(Keda(client).run())
+        running = asyncio.create_task(Keda(client).run())
         try:
             yield
         finally:
-            playing.cancel()
-            await asyncio.gather(playing, return_exceptions=True)
-
-
-async def _is_taken_care_of(api: KubeTransport, scaled_object: Json) -> bool:
-    metadata = scaled_object["metadata"]
-    loop = asyncio.get_running_loop()
-    until = loop.time() + _KEDA_SECONDS
-    while loop.time() < until:
-        body = msgspec.json.decode(await api.get(SCALED_OBJECT.path(metadata["namespace"], metadata["name"])))
-        if FINALIZER in (body["metadata"].get("finalizers") or ()):
-            return True
-        await asyncio.sleep(0.2)
-    return False
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The objects of one run of the suite: queues, a check with its policy, gangs. All carry the run's label."""
+"""The objects of one run of the suite: queues, a check with its policy, gangs. All have the run's label."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from scaler.kube.scheduling import Taint
 Json = dict[str, Any]
 
 RUN_LABEL = "e2e.idlegpu.io/run"
-"""On everything that the suite makes, and on the nodes that its pods are sent to. What carries it may be deleted."""
-KEEP_OFF = Taint(key="e2e.idlegpu.io/node", value="fake", effect="NoSchedule")
-"""Of the suite's nodes: nobody else's pod may land on one."""
+"""On every object of the suite, and on the nodes of its pods. What has it may be deleted."""
+NODE_TAINT = Taint(key="e2e.idlegpu.io/node", value="fake", effect="NoSchedule")
+"""Of the suite's nodes: no other pod is scheduled there."""
 CONTROLLER = "idlegpu.io/reclaim"
 QUEUE = "gpus"
 """The LocalQueue."""
@@ -20,14 +20,14 @@ GPU = "nvidia.com/gpu"
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 
 
-def named(run: str, name: str = "", namespace: str = "") -> Json:
+def object_meta(run: str, name: str = "", namespace: str = "") -> Json:
     """Metadata of an object of the run."""
     metadata: Json = {"name": name or run, "labels": {RUN_LABEL: run}}
     return metadata | {"namespace": namespace} if namespace else metadata
 
 
 def namespace(run: str) -> Json:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": named(run)}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": object_meta(run)}
 
 
 def account(run: str) -> list[Json]:
@@ -40,7 +40,7 @@ def _renamed(run: str, body: Json) -> Json:
         return f"{run}-{name}"
 
     cluster_wide = body["kind"].startswith("Cluster")
-    metadata = named(run, of(body["metadata"]["name"]), "" if cluster_wide else run)
+    metadata = object_meta(run, of(body["metadata"]["name"]), "" if cluster_wide else run)
     renamed = {**body, "metadata": metadata}
     if "roleRef" in body:
         renamed["roleRef"] = body["roleRef"] | {"name": of(body["roleRef"]["name"])}
@@ -59,13 +59,13 @@ def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool, strate
         {
             "apiVersion": _KUEUE,
             "kind": "ResourceFlavor",
-            "metadata": named(run),
+            "metadata": object_meta(run),
             "spec": {"nodeLabels": {RUN_LABEL: run}},
         },
         {
             "apiVersion": _KUEUE,
             "kind": "ClusterQueue",
-            "metadata": named(run),
+            "metadata": object_meta(run),
             "spec": {
                 "queueingStrategy": strategy,
                 "namespaceSelector": {"matchLabels": {RUN_LABEL: run}},
@@ -76,19 +76,19 @@ def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool, strate
                         "flavors": [{"name": run, "resources": [{"name": GPU, "nominalQuota": gpus}]}],
                     }
                 ],
-                **guarded_by(checks),
+                **admission_checks(checks),
             },
         },
         {
             "apiVersion": _KUEUE,
             "kind": "LocalQueue",
-            "metadata": named(run, QUEUE, run),
+            "metadata": object_meta(run, QUEUE, run),
             "spec": {"clusterQueue": run},
         },
     ]
 
 
-def guarded_by(checks: Sequence[str]) -> Json:
+def admission_checks(checks: Sequence[str]) -> Json:
     """The part of a ClusterQueue's `spec` that names its checks."""
     return {"admissionChecksStrategy": {"admissionChecks": [{"name": each} for each in checks]}} if checks else {}
 
@@ -99,7 +99,7 @@ def check(run: str) -> Json:
     return {
         "apiVersion": _KUEUE,
         "kind": "AdmissionCheck",
-        "metadata": named(run),
+        "metadata": object_meta(run),
         "spec": {"controllerName": CONTROLLER, "parameters": parameters},
     }
 
@@ -108,23 +108,23 @@ def policy(run: str, spec: Json) -> Json:
     return {
         "apiVersion": RECLAIM_POLICY.api_version,
         "kind": RECLAIM_POLICY.kind,
-        "metadata": named(run),
+        "metadata": object_meta(run),
         "spec": spec,
     }
 
 
 def priority(run: str, value: int) -> Json:
     """The one WorkloadPriorityClass of the run; Workloads without it have 0."""
-    return {"apiVersion": _KUEUE, "kind": "WorkloadPriorityClass", "metadata": named(run), "value": value}
+    return {"apiVersion": _KUEUE, "kind": "WorkloadPriorityClass", "metadata": object_meta(run), "value": value}
 
 
 def job(run: str, name: str, *, pods: int, gpus: int, is_preferred: bool = False, ends_in: str = "1s") -> Json:
-    """A gang of so many pods of so many GPUs each. Told to stop, each pod takes that long to end."""
+    """A gang of so many pods of so many GPUs each. Once it is deleted, a pod takes `ends_in` to end."""
     labels = {"kueue.x-k8s.io/queue-name": QUEUE}
     if is_preferred:
         labels["kueue.x-k8s.io/priority-class"] = run
     amount = {GPU: str(gpus)}
-    metadata = named(run, name, run)
+    metadata = object_meta(run, name, run)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -138,7 +138,7 @@ def job(run: str, name: str, *, pods: int, gpus: int, is_preferred: bool = False
                 "metadata": {"annotations": {"demo.idlegpu.io/termination": ends_in}},
                 "spec": {
                     "restartPolicy": "Never",
-                    "tolerations": [{"key": KEEP_OFF.key, "operator": "Exists", "effect": KEEP_OFF.effect}],
+                    "tolerations": [{"key": NODE_TAINT.key, "operator": "Exists", "effect": NODE_TAINT.effect}],
                     "containers": [
                         {"name": "main", "image": "train:1", "resources": {"requests": amount, "limits": amount}}
                     ],
@@ -149,7 +149,7 @@ def job(run: str, name: str, *, pods: int, gpus: int, is_preferred: bool = False
 
 
 def scaling(run: str, name: str, scaler_address: str) -> list[Json]:
-    """What lets a plan take the Job once its GPUs are idle: a ScalableWorkload, and a ScaledObject in a hurry."""
+    """A ScalableWorkload and a ScaledObject with short times: a plan may take the Job once its GPUs are idle."""
     target = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
     metadata: Mapping[str, str] = {
         "scalerAddress": scaler_address,
@@ -161,13 +161,13 @@ def scaling(run: str, name: str, scaler_address: str) -> list[Json]:
     return [
         {
             **target,
-            "metadata": named(run, name, run),
+            "metadata": object_meta(run, name, run),
             "spec": {"replicas": 1, "jobRef": {"apiVersion": "batch/v1", "kind": "Job", "name": name}},
         },
         {
             "apiVersion": SCALED_OBJECT.api_version,
             "kind": SCALED_OBJECT.kind,
-            "metadata": named(run, name, run),
+            "metadata": object_meta(run, name, run),
             "spec": {
                 "scaleTargetRef": {**target, "name": name},
                 "minReplicaCount": 0,

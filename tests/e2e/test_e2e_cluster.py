@@ -1,4 +1,4 @@
-"""What the end-to-end suite says of a cluster that it cannot run in, and what it removes; shown in the embedded one."""
+"""The end-to-end suite refuses clusters that it cannot run in, and removes its objects; in the embedded cluster."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.e2e_cluster import UnfitError, cleared, ground, items
+from e2e.e2e_cluster import UnsuitableClusterError, delete_labelled, items, real_cluster
 from e2e.e2e_manifests import RUN_LABEL, check, job, namespace, policy, queues
 from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, NODE, POD, RESOURCE_FLAVOR, WORKLOAD
@@ -19,37 +19,37 @@ from scaler.kube.transport import KubeTransport
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[Sandbox]:
-    """Everything but webhooks."""
+async def sandbox(tmp_path: Path) -> AsyncIterator[Sandbox]:
+    """Kueue without webhooks, and Jobs and kubelets."""
     parts = frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS})
-    async with Sandbox(replace(SandboxConfig.fast({"node-a": 8}), parts=parts, follows=(NODE,))) as world:
-        world.write_kubeconfig(tmp_path / "kubeconfig")
-        yield world
+    async with Sandbox(replace(SandboxConfig.fast({"node-a": 8}), parts=parts, follows=(NODE,))) as sandbox:
+        sandbox.write_kubeconfig(tmp_path / "kubeconfig")
+        yield sandbox
 
 
-async def why_not(kubeconfig: Path) -> str:
-    with pytest.raises(UnfitError) as why:
-        async with ground(kubeconfig):
+async def refusal_of(kubeconfig: Path) -> str:
+    with pytest.raises(UnsuitableClusterError) as why:
+        async with real_cluster(kubeconfig):
             pass
     return str(why.value)
 
 
-async def test_a_cluster_without_kueue_is_told_to_install_it(tmp_path: Path) -> None:
+async def test_a_cluster_without_kueue_is_refused(tmp_path: Path) -> None:
     api = KubeApi()
     await api.start()
     api.write_kubeconfig(tmp_path / "kubeconfig")
     try:
-        assert "knows no clusterqueues.kueue.x-k8s.io/v1beta2: install Kueue" in await why_not(tmp_path / "kubeconfig")
+        assert "has no clusterqueues.kueue.x-k8s.io/v1beta2: install Kueue" in await refusal_of(tmp_path / "kubeconfig")
     finally:
         await api.stop()
 
 
-async def test_a_kueue_without_webhooks_is_none(world: Sandbox, tmp_path: Path) -> None:
-    assert "Kueue's webhooks are not registered" in await why_not(tmp_path / "kubeconfig")
+async def test_a_kueue_without_webhooks_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:
+    assert "Kueue's webhooks are not registered" in await refusal_of(tmp_path / "kubeconfig")
 
 
-async def test_what_the_suite_has_made_goes_and_what_others_have_made_stays(world: Sandbox, tmp_path: Path) -> None:
-    await world.apply(crds())
+async def test_objects_of_the_suite_are_deleted_and_others_stay(sandbox: Sandbox, tmp_path: Path) -> None:
+    await sandbox.apply(crds())
     for run, mine in (("e2e-mine", True), ("theirs", False)):
         for body in (
             namespace(run),
@@ -58,10 +58,10 @@ async def test_what_the_suite_has_made_goes_and_what_others_have_made_stays(worl
             *queues(run, gpus=8, checks=(), preempts=False, strategy="StrictFIFO"),
             job(run, "gang", pods=1, gpus=1),
         ):
-            await world.apply(body if mine else unlabelled(body))
-    await world.wait_for(lambda: len(world.all(WORKLOAD)) == 2, "both Workloads")
+            await sandbox.apply(body if mine else unlabelled(body))
+    await sandbox.wait_for(lambda: len(sandbox.all(WORKLOAD)) == 2, "both Workloads")
     async with await KubeTransport.connect(tmp_path / "kubeconfig") as api:
-        await cleared(api)
+        await delete_labelled(api)
         for kind in (JOB, WORKLOAD):
             assert [each["metadata"]["namespace"] for each in await items(api, kind)] == ["theirs"]
         for kind in (CLUSTER_QUEUE, RESOURCE_FLAVOR, ADMISSION_CHECK, RECLAIM_POLICY):
