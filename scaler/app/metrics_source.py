@@ -11,9 +11,9 @@ from scaler.errors import ConfigurationError, SourceError
 from scaler.idleness.gpu import Signal
 from scaler.reporting.metrics import Metrics
 from scaler.samples.config import PrometheusConfig
-from scaler.samples.dcgm import ExpositionSource, ScrapeRecord
-from scaler.samples.prometheus import PrometheusSource, QueryRecord
-from scaler.samples.source import InstantQuerySource, SignalReading, SignalSource
+from scaler.samples.dcgm import ExpositionSource
+from scaler.samples.prometheus import PrometheusSource
+from scaler.samples.source import InstantQuerySource, ReadRecord, SignalReading, SignalSource
 
 log = structlog.get_logger(__name__)
 
@@ -61,10 +61,10 @@ NO_METRICS_SOURCE = MetricsSource(signals=_Nothing(), demand=None, close=_Nothin
 
 
 def _prometheus(settings: PrometheusSettings, url: str, metrics: Metrics) -> MetricsSource:
-    def observe(query: QueryRecord) -> None:
-        labels = {"source": "prometheus", "query": query.name or query.kind, "outcome": str(query.outcome)}
-        metrics.reads.labels(**labels).observe(query.seconds)
-        metrics.read_bytes.labels(source="prometheus").inc(query.size_bytes)
+    def observe(read: ReadRecord) -> None:
+        labels = {"source": "prometheus", "query": read.query, "outcome": str(read.outcome)}
+        metrics.reads.labels(**labels).observe(read.seconds)
+        metrics.read_bytes.labels(source="prometheus").inc(read.size_bytes)
 
     if settings.thanos and not settings.matchers:
         log.warning(
@@ -83,7 +83,7 @@ def _prometheus(settings: PrometheusSettings, url: str, metrics: Metrics) -> Met
 
 
 def _dcgm(settings: Settings, metrics: Metrics) -> MetricsSource:
-    def observe(scrape: ScrapeRecord) -> None:
+    def observe(scrape: ReadRecord) -> None:
         labels = {"source": "dcgm", "query": "scrape", "outcome": str(scrape.outcome)}
         metrics.reads.labels(**labels).observe(scrape.seconds)
 

@@ -1,5 +1,6 @@
 """How Prometheus is reached: address, limits and credentials. Secrets are paths to files, never values."""
 
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from scaler.errors import ConfigurationError
-from scaler.samples.queries import check_matchers
 
 THANOS_PARAMETERS: Mapping[str, str] = MappingProxyType(
     {
@@ -20,6 +20,7 @@ THANOS_PARAMETERS: Mapping[str, str] = MappingProxyType(
         "max_source_resolution": "0s",
     }
 )
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OURS = frozenset({"query", "time", "timeout"})
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
 
@@ -122,10 +123,7 @@ def _limit_problems(config: PrometheusConfig) -> Iterator[str]:
 
 
 def _request_problems(config: PrometheusConfig) -> Iterator[str]:
-    try:
-        check_matchers(config.matchers)
-    except ConfigurationError as error:
-        yield str(error)
+    yield from _matcher_problems(config.matchers)
     for name in config.parameters:
         if name in _OURS:
             yield f"parameters: {name!r} is set by every query itself; remove it"
@@ -136,6 +134,16 @@ def _request_problems(config: PrometheusConfig) -> Iterator[str]:
             yield f"headers: {name!r} would hold a secret; use bearer_token_file, or username and password_file"
         elif not _is_header(name) or not _is_header(value):
             yield f"headers: {name!r} or its value has characters that a header cannot carry"
+
+
+def _matcher_problems(matchers: Mapping[str, str]) -> Iterator[str]:
+    for name, value in matchers.items():
+        if not _LABEL.fullmatch(name):
+            yield f"matcher {name!r}: not a label name; use letters, digits and underscores"
+        elif name == "__name__":
+            yield "matcher '__name__': the metric's name is set by the signal; configure it there"
+        elif not isinstance(value, str):
+            yield f"matcher {name!r}: its value must be text, not {value!r}; put it in quotes"
 
 
 def _is_header(text: str) -> bool:

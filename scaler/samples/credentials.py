@@ -7,50 +7,33 @@ within one tick of the file system's clock. A secret is never part of a message.
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from requests import PreparedRequest
-from requests.auth import AuthBase
 
 from scaler.samples.config import PrometheusConfig
-from scaler.samples.failures import AccessDeniedError
+from scaler.samples.source import ReadError, ReadOutcome
 
 _SHORTEST_SECRET = 4
 """Shorter ones are not hidden in a server's words: they would hide half of every message, and protect nothing."""
 
 
-class BearerFile(AuthBase):
-    """`Authorization: Bearer` with what the file holds now."""
+def credentials(config: PrometheusConfig) -> Callable[[PreparedRequest], PreparedRequest] | None:
+    """What writes the header that proves who we are, with what the file holds now; None where nothing needs to."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __call__(self, request: PreparedRequest) -> PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {_token(self._path)}"
+    def bearer(request: PreparedRequest) -> PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {_token(config.bearer_token_file)}"
         return request
 
-
-class BasicFile(AuthBase):
-    """`Authorization: Basic` with the password that the file holds now."""
-
-    def __init__(self, username: str, path: Path) -> None:
-        self._username = username
-        self._path = path
-
-    def __call__(self, request: PreparedRequest) -> PreparedRequest:
-        pair = f"{self._username}:{_content(self._path)}".encode()
+    def basic(request: PreparedRequest) -> PreparedRequest:
+        pair = f"{config.username}:{_content(config.password_file)}".encode()
         request.headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         return request
 
-
-def credentials(config: PrometheusConfig) -> AuthBase | None:
-    """What proves who we are, or None where nothing needs to."""
     if config.bearer_token_file:
-        return BearerFile(config.bearer_token_file)
-    if config.username is not None and config.password_file:
-        return BasicFile(config.username, config.password_file)
-    return None
+        return bearer
+    return basic if config.username is not None else None
 
 
 def without_secrets(text: bytes | bytearray, request: PreparedRequest) -> bytes:
@@ -70,24 +53,24 @@ def _secrets_of(authorization: str) -> Iterator[str]:
         yield base64.b64decode(value).decode().partition(":")[2]
 
 
-def _token(path: Path) -> str:
-    """Raises: AccessDeniedError. The HTTP library would quote a token that is no header in its own error."""
+def _token(path: Path | None) -> str:
+    """Raises: ReadError. The HTTP library would quote a token that is no header in its own error."""
     token = _content(path).strip()
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise AccessDeniedError(f"credentials file {path}: is not a token of one word", transient=True)
+        raise ReadError(ReadOutcome.DENIED, f"credentials file {path}: is not a token of one word", transient=True)
     return token
 
 
-def _content(path: Path) -> str:
+def _content(path: Path | None) -> str:
     """The text without the newline at its end.
 
-    Raises: AccessDeniedError, transient because files are replaced while we look.
+    Raises: ReadError, transient because files are replaced while we look.
     """
     try:
         text = path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise AccessDeniedError(f"credentials file {path}: {reason}", transient=True) from None
+        raise ReadError(ReadOutcome.DENIED, f"credentials file {path}: {reason}", transient=True) from None
     if not text:
-        raise AccessDeniedError(f"credentials file {path}: is empty", transient=True)
+        raise ReadError(ReadOutcome.DENIED, f"credentials file {path}: is empty", transient=True)
     return text

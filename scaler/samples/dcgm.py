@@ -9,28 +9,30 @@ Laws of this file:
 * Nothing is remembered from one tick to the next. History lives in the rings, and after a restart it has to grow anew,
   because an exporter knows only the present.
 
+An endpoint `http://10.0.0.7:9400/metrics` is one address; `dns+http://dcgm-exporter.gpu.svc:9400` stands for every
+address of the name, asked for at every scrape. With a headless Service that is every exporter of the DaemonSet, without
+access to the Kubernetes API. A Service with a cluster IP has one address, behind which a different exporter answers
+each time: most GPUs would then be missed, which is why the name alone is never enough.
+
 What cannot be seen here: an exporter that goes on serving the same page although its collection hangs. Prometheus does
 not see it either. Signals that disagree show it once work starts, and only then.
 """
 
 import asyncio
+import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
 from scaler.errors import ConfigurationError, SourceError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
-from scaler.samples.dcgm_endpoints import Endpoint, addresses, parse_endpoint
 from scaler.samples.exposition import ExpositionSeries, parse_exposition
-from scaler.samples.source import SignalReading
-
-Resolver = Callable[[], Awaitable[Sequence[str]]]
-"""Gives the endpoints as they are now."""
+from scaler.samples.source import ReadError, ReadOutcome, ReadRecord, SignalReading
 
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity", "User-Agent": "idle-gpu-scaler"}
 _CHUNK = 64 * 1024
@@ -38,42 +40,6 @@ _PAST_S = 300.0
 """Ticks ask for what is some seconds old at most."""
 _FUTURE_TOLERANCE_S = 15.0
 """By which an exporter's own timestamps may be ahead of our clock: half of the default collection interval."""
-
-
-class ScrapeOutcome(StrEnum):
-    """How the scrape of one endpoint ended. Metric labels use these words."""
-
-    OK = "ok"
-    TIMEOUT = "timeout"
-    UNREACHABLE = "unreachable"
-    UNAVAILABLE = "unavailable"
-    TOO_LARGE = "too_large"
-    PROTOCOL = "protocol"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrapeRecord:
-    """How the scrape of one endpoint went, for telemetry."""
-
-    endpoint: str
-    outcome: ScrapeOutcome
-    reason: str = ""
-    """What went wrong, for an operator's eyes; empty where nothing did."""
-    seconds: float
-    size_bytes: int = 0
-    series: int = 0
-
-
-class _ScrapeError(Exception):
-    def __init__(self, outcome: ScrapeOutcome, reason: str) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
-    body: bytes
-    scraped_at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +51,67 @@ class _Scrape:
     series: Sequence[ExpositionSeries]
 
 
+_EVERY_ADDRESS = "dns+"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One configured endpoint."""
+
+    url: str
+    """Of the page to fetch."""
+    every_address: bool = False
+    """Whether the host is a name all of whose addresses are meant."""
+
+    @property
+    def instance(self) -> str:
+        """`host:port`, as Prometheus labels it."""
+        return urlsplit(self.url).netloc
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """The endpoint as an operator writes it; a URL without a path means /metrics.
+
+    Raises: ConfigurationError.
+    """
+    every_address = text.startswith(_EVERY_ADDRESS)
+    try:
+        parts = urlsplit(text.removeprefix(_EVERY_ADDRESS))
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.username is None
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(
+            f"dcgm endpoint {_without_user(text)!r} is not a URL; write for example 'http://10.0.0.7:9400/metrics', "
+            "or 'dns+http://dcgm-exporter.gpu-operator.svc:9400' for every address of a headless Service"
+        )
+    if every_address and parts.scheme == "https":
+        raise ConfigurationError(f"dcgm endpoint {text!r}: addresses have no certificates; dns+ works with http only")
+    url = urlunsplit(parts._replace(path=parts.path if parts.path.strip("/") else "/metrics", fragment=""))
+    return Endpoint(url=url, every_address=every_address)
+
+
+async def addresses(endpoint: Endpoint) -> list[Endpoint]:
+    """The endpoint itself, or one for each address that its name has now. Raises: OSError where it has none."""
+    if not endpoint.every_address:
+        return [endpoint]
+    parts = urlsplit(endpoint.url)
+    found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
+    sockets = sorted({(str(address[0]), int(address[1])) for *_, address in found})
+    return [Endpoint(url=urlunsplit(parts._replace(netloc=_netloc(host, port)))) for host, port in sockets]
+
+
+def _netloc(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _without_user(text: str) -> str:
+    scheme, separator, rest = text.rpartition("@")
+    return f"…@{rest}" if separator else scheme + rest
+
+
 class ExpositionSource:
-    """Implements ports.SignalSource. Use it within one event loop, and close it.
+    """Implements SignalSource. Use it within one event loop, and close it.
 
     `timeout` is for one endpoint from connecting to the last byte; all of them together have twice as long, and those
     that were not reached by then have failed. `max_bytes` is for one page: 8 GPUs with 7 MIG instances each show half
@@ -95,16 +120,15 @@ class ExpositionSource:
 
     def __init__(
         self,
-        endpoints: Sequence[str] | Resolver,
+        endpoints: Sequence[str],
         *,
         timeout: timedelta = timedelta(seconds=5),
         max_bytes: int = 16 * 2**20,
         concurrency: int = 64,
-        observe: Callable[[ScrapeRecord], None] = lambda _: None,
+        observe: Callable[[ReadRecord], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._resolve: Resolver | None = endpoints if callable(endpoints) else None
-        self._fixed = () if callable(endpoints) else tuple(parse_endpoint(text) for text in endpoints)
+        self._configured = tuple(parse_endpoint(text) for text in endpoints)
         self._timeout = timeout
         self._max_bytes = max_bytes
         self._concurrency = concurrency
@@ -160,41 +184,36 @@ class ExpositionSource:
         deadline = asyncio.get_running_loop().time() + 2 * self._timeout.total_seconds()
         endpoints = await self._endpoints(deadline)
         pages = await asyncio.gather(*(self._scrape(endpoint, metrics, deadline) for endpoint in endpoints))
-        failures = [page for page in pages if isinstance(page, _ScrapeError)]
+        failures = [page for page in pages if isinstance(page, ReadError)]
         if len(failures) == len(pages):
             raise SourceError(
                 f"none of {len(pages)} dcgm-exporter endpoints could be scraped; {endpoints[0].url}: {failures[0]}",
                 transient=True,
             )
-        series = [each for page in pages if not isinstance(page, _ScrapeError) for each in page]
+        series = [each for page in pages if not isinstance(page, ReadError) for each in page]
         return _Scrape(metrics=metrics, series=series)
 
     async def _endpoints(self, deadline: float) -> list[Endpoint]:
         """Every address to scrape, each once. Raises: SourceError where none is known."""
-        configured = list(self._fixed)
         try:
             async with asyncio.timeout_at(deadline):
-                if self._resolve:
-                    configured = [parse_endpoint(text) for text in await self._resolve()]
-                found = await asyncio.gather(*(self._addresses(endpoint) for endpoint in configured))
-        except ConfigurationError as error:
-            raise SourceError(str(error), transient=False) from None
+                found = await asyncio.gather(*(self._addresses(endpoint) for endpoint in self._configured))
         except TimeoutError:
             limit = format_duration(2 * self._timeout)
             raise SourceError(f"the dcgm-exporter endpoints were not found within {limit}", transient=True) from None
         known = dict.fromkeys(endpoint for several in found if isinstance(several, list) for endpoint in several)
         if not known:
-            reasons = [f" ({reason})" for reason in found if isinstance(reason, _ScrapeError)]
+            reasons = [f" ({reason})" for reason in found if isinstance(reason, ReadError)]
             what = f"no dcgm-exporter endpoint is known{''.join(reasons[:1])}"
             raise SourceError(f"{what}; check dcgm.endpoints and that exporters run", transient=True)
         return list(known)
 
-    async def _addresses(self, endpoint: Endpoint) -> list[Endpoint] | _ScrapeError:
+    async def _addresses(self, endpoint: Endpoint) -> list[Endpoint] | ReadError:
         started = time.monotonic()
         try:
             return await addresses(endpoint)
         except OSError as error:
-            failure = _ScrapeError(ScrapeOutcome.UNREACHABLE, f"{endpoint.url}: {error.strerror or error}")
+            failure = ReadError(ReadOutcome.UNREACHABLE, f"{endpoint.url}: {error.strerror or error}")
         self._report(endpoint, started, failure=failure)
         return failure
 
@@ -202,50 +221,45 @@ class ExpositionSource:
 
     async def _scrape(
         self, endpoint: Endpoint, metrics: frozenset[str], deadline: float
-    ) -> list[ExpositionSeries] | _ScrapeError:
+    ) -> list[ExpositionSeries] | ReadError:
         """What the endpoint shows, or why nothing can be used of it; reported either way."""
         started = time.monotonic()
         try:
-            page = await self._fetched(endpoint, deadline)
-            series = self._parsed(endpoint, page, metrics)
-        except _ScrapeError as failure:
+            page, scraped_at_s = await self._fetched(endpoint, deadline)
+            series = self._parsed(endpoint, page, scraped_at_s, metrics)
+        except ReadError as failure:
             self._report(endpoint, started, failure=failure)
             return failure
-        self._report(endpoint, started, size_bytes=len(page.body), series=len(series))
+        self._report(endpoint, started, size_bytes=len(page))
         return series
 
     def _report(
-        self,
-        endpoint: Endpoint,
-        started: float,
-        *,
-        failure: _ScrapeError | None = None,
-        size_bytes: int = 0,
-        series: int = 0,
+        self, endpoint: Endpoint, started: float, *, failure: ReadError | None = None, size_bytes: int = 0
     ) -> None:
-        record = ScrapeRecord(
+        record = ReadRecord(
+            query="scrape",
             endpoint=endpoint.url,
-            outcome=failure.outcome if failure else ScrapeOutcome.OK,
+            outcome=failure.outcome if failure else ReadOutcome.OK,
             reason=str(failure or ""),
             seconds=time.monotonic() - started,
             size_bytes=size_bytes,
-            series=series,
         )
         self._observe(record)
 
-    async def _fetched(self, endpoint: Endpoint, deadline: float) -> _Page:
+    async def _fetched(self, endpoint: Endpoint, deadline: float) -> tuple[bytes, float]:
         try:
             async with asyncio.timeout_at(deadline), self._slots:
                 async with asyncio.timeout(self._timeout.total_seconds()):
                     return await self._get(endpoint.url)
         except TimeoutError:
-            raise _ScrapeError(ScrapeOutcome.TIMEOUT, "no complete page in time") from None
+            raise ReadError(ReadOutcome.TIMEOUT, "no complete page in time") from None
         except aiohttp.ClientPayloadError:
-            raise _ScrapeError(ScrapeOutcome.PROTOCOL, "the page breaks off") from None
+            raise ReadError(ReadOutcome.PROTOCOL, "the page breaks off") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise _ScrapeError(ScrapeOutcome.UNREACHABLE, str(error) or type(error).__name__) from None
+            raise ReadError(ReadOutcome.UNREACHABLE, str(error) or type(error).__name__) from None
 
-    async def _get(self, url: str) -> _Page:
+    async def _get(self, url: str) -> tuple[bytes, float]:
+        """The page, and when its scrape began in Unix seconds."""
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self._concurrency)
             self._session = aiohttp.ClientSession(
@@ -255,29 +269,29 @@ class ExpositionSource:
         scraped_at_s = self._clock()
         async with self._session.get(url, headers=_HEADERS, allow_redirects=False) as response:
             if response.status != 200:
-                raise _ScrapeError(ScrapeOutcome.UNAVAILABLE, f"HTTP status {response.status}")
+                raise ReadError(ReadOutcome.UNAVAILABLE, f"HTTP status {response.status}")
             kind = response.headers.get("Content-Encoding") or response.headers.get("Content-Type") or "text/plain"
             if not kind.startswith("text/plain"):
-                raise _ScrapeError(ScrapeOutcome.PROTOCOL, f"the page is {kind}, not the plain text of an exporter")
-            return _Page(body=await self._body(response), scraped_at_s=scraped_at_s)
+                raise ReadError(ReadOutcome.PROTOCOL, f"the page is {kind}, not the plain text of an exporter")
+            return await self._body(response), scraped_at_s
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()
         async for chunk in response.content.iter_chunked(_CHUNK):
             body += chunk
             if len(body) > self._max_bytes:
-                raise _ScrapeError(ScrapeOutcome.TOO_LARGE, f"the page is larger than {self._max_bytes} bytes")
+                raise ReadError(ReadOutcome.TOO_LARGE, f"the page is larger than {self._max_bytes} bytes")
         return bytes(body)
 
-    def _parsed(self, endpoint: Endpoint, page: _Page, metrics: frozenset[str]) -> list[ExpositionSeries]:
+    def _parsed(
+        self, endpoint: Endpoint, page: bytes, scraped_at_s: float, metrics: frozenset[str]
+    ) -> list[ExpositionSeries]:
         try:
-            found = parse_exposition(
-                page.body, metrics=metrics, instance=endpoint.instance, scraped_at_s=page.scraped_at_s
-            )
+            found = parse_exposition(page, metrics=metrics, instance=endpoint.instance, scraped_at_s=scraped_at_s)
         except ValueError as error:
-            raise _ScrapeError(ScrapeOutcome.PROTOCOL, str(error)) from None
+            raise ReadError(ReadOutcome.PROTOCOL, str(error)) from None
         ahead_s = max((series.at_s for series in found), default=0.0) - self._clock()
         if ahead_s > _FUTURE_TOLERANCE_S:
             # A ring that takes such a sample has no room left for the present.
-            raise _ScrapeError(ScrapeOutcome.PROTOCOL, f"its timestamps are {ahead_s:.0f} s ahead; check its clock")
+            raise ReadError(ReadOutcome.PROTOCOL, f"its timestamps are {ahead_s:.0f} s ahead; check its clock")
         return found

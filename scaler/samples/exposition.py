@@ -30,7 +30,7 @@ _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 
 class ExpositionSeries:
-    """One sample of one series. Implements ports.RawSeries."""
+    """One sample of one series. Implements RawSeries."""
 
     __slots__ = ("_instance", "_text", "at_s", "metric", "value")
 

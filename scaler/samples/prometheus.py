@@ -6,17 +6,24 @@ Laws of this file:
 * Only what may pass is tried again, and only while there is time; a server that asks for a pause gets it, or is left
   alone when the pause is longer than the time that remains.
 * The event loop never waits for a socket: each request has a thread, answers are decoded there too.
+* A signal is a range selector (`DCGM_FI_DEV_GPU_UTIL[1800s]`) evaluated as an *instant* query at the window's end. It
+  gives the samples that are really there, each with the time it was taken, and stops at a stale marker. The tempting
+  alternative, `/query_range` with a step, looks back up to five minutes at each step, so that an exporter which died
+  four minutes ago still seems to report, and a hole in the data cannot be seen.
+* Neither thresholds nor functions appear in the query. PromQL fetches, Python decides.
 
 prometheus-api-client builds the requests; `transport` says what is changed beneath it and why.
 """
 
 import asyncio
+import json
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import urllib3
 from prometheus_api_client import PrometheusConnect
@@ -31,14 +38,11 @@ from tenacity import (
 
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
-from scaler.samples.abortable import AbortableRequest
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.credentials import credentials
-from scaler.samples.failures import PrometheusError, QueryOutcome, QueryTimeoutError
-from scaler.samples.queries import signal_query
 from scaler.samples.responses import QueryResult, matrix, vector
-from scaler.samples.source import SignalReading, VectorSample
-from scaler.samples.transport import BoundedSession
+from scaler.samples.source import ReadError, ReadOutcome, ReadRecord, SignalReading, VectorSample
+from scaler.samples.transport import AbortableRequest, BoundedSession
 
 _backoff = wait_random_exponential(multiplier=0.2, max=2)
 """Up to 0.2, 0.4, 0.8 … s: a restarting server needs about a second, a KEDA poll must not notice."""
@@ -51,34 +55,21 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryRecord:
-    """How one HTTP request went, for telemetry."""
-
-    kind: Literal["signal", "demand"]
-    name: str
-    """The signal's name; empty for a demand query."""
-    outcome: QueryOutcome
-    seconds: float
-    size_bytes: int
-    """Decompressed size of the answer; 0 where there is none to use."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Query(Generic[_T]):
-    kind: Literal["signal", "demand"]
     name: str
+    """The signal's name, or `demand`."""
     promql: str
     at_ms: int
     decode: Callable[[QueryResult], _T]
 
 
 class PrometheusSource:
-    """Implements ports.SignalSource and ports.DemandSource.
+    """Implements SignalSource and InstantQuerySource.
 
     `observe` is called for every HTTP request, on the event loop. Raises: ConfigurationError where a file is unusable.
     """
 
-    def __init__(self, config: PrometheusConfig, *, observe: Callable[[QueryRecord], None] = lambda _: None) -> None:
+    def __init__(self, config: PrometheusConfig, *, observe: Callable[[ReadRecord], None] = lambda _: None) -> None:
         config.check_files()
         self._config = config
         self._observe = observe
@@ -102,11 +93,10 @@ class PrometheusSource:
         """HTTP requests sent so far."""
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
-        """Every raw sample of the signal in (start, end]. Raises: PrometheusError."""
+        """Every raw sample of the signal in (start, end]. Raises: ReadError."""
         start_ms, end_ms = _unix_ms(start), _unix_ms(end)
         span = timedelta(milliseconds=end_ms - start_ms)
         query = _Query(
-            kind="signal",
             name=signal.name,
             promql=signal_query(signal, matchers=self._config.matchers, span=span),
             at_ms=end_ms,
@@ -115,8 +105,8 @@ class PrometheusSource:
         return await self._ask(query)
 
     async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
-        """The instant vector of the operator's query. Raises: PrometheusError."""
-        return await self._ask(_Query(kind="demand", name="", promql=promql, at_ms=_unix_ms(at), decode=vector))
+        """The instant vector of the operator's query. Raises: ReadError."""
+        return await self._ask(_Query(name="demand", promql=promql, at_ms=_unix_ms(at), decode=vector))
 
     async def close(self) -> None:
         """Cancel the requests under way and close the connections. Later calls raise RuntimeError."""
@@ -138,7 +128,7 @@ class PrometheusSource:
         )
         try:
             return await retrying(self._observed, query, deadline)
-        except PrometheusError as error:
+        except ReadError as error:
             error.args = (f"Prometheus at {self._config.base_url}: {error}",)
             raise
 
@@ -147,16 +137,12 @@ class PrometheusSource:
         self.requests += 1
         try:
             value, size_bytes = await self._send(query, deadline)
-        except PrometheusError as error:
-            self._record(query, error.outcome, started)
+        except ReadError as error:
+            self._observe(ReadRecord(query=query.name, outcome=error.outcome, seconds=time.monotonic() - started))
             raise
-        self._record(query, QueryOutcome.OK, started, size_bytes)
-        return value
-
-    def _record(self, query: _Query[_T], outcome: QueryOutcome, started: float, size_bytes: int = 0) -> None:
         seconds = time.monotonic() - started
-        record = QueryRecord(kind=query.kind, name=query.name, outcome=outcome, seconds=seconds, size_bytes=size_bytes)
-        self._observe(record)
+        self._observe(ReadRecord(query=query.name, outcome=ReadOutcome.OK, seconds=seconds, size_bytes=size_bytes))
+        return value
 
     # ---- one request
 
@@ -170,7 +156,9 @@ class PrometheusSource:
                 return await loop.run_in_executor(self._threads, self._request, query, attempt, deadline)
         except TimeoutError:
             limit = format_duration(self._config.timeout)
-            raise QueryTimeoutError(f"no complete answer within {limit}; raise timeout or narrow the query") from None
+            raise ReadError(
+                ReadOutcome.TIMEOUT, f"no complete answer within {limit}; raise timeout or narrow the query"
+            ) from None
         finally:
             attempt.abort()
             self._attempts.discard(attempt)
@@ -197,11 +185,52 @@ def _unix_ms(instant: datetime) -> int:
 
 def _may_pass(error: BaseException) -> bool:
     """Whether to try again. After a timeout there is no time left to do so."""
-    return isinstance(error, PrometheusError) and error.transient and not isinstance(error, QueryTimeoutError)
+    return isinstance(error, ReadError) and error.transient and error.outcome is not ReadOutcome.TIMEOUT
 
 
 def _pause_s(state: RetryCallState) -> float:
     """Random, so that replicas of the scaler do not come back together, and never shorter than the server asks."""
     error = state.outcome.exception() if state.outcome else None
-    asked_s = error.retry_after_s if isinstance(error, PrometheusError) else 0.0
-    return max(_backoff(state), asked_s)
+    return max(_backoff(state), error.retry_after_s if isinstance(error, ReadError) else 0.0)
+
+
+# ---- PromQL
+
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
+
+
+def signal_query(signal: Signal, *, matchers: Mapping[str, str], span: timedelta) -> str:
+    """The range selector over all metrics under which the signal is published.
+
+    `matchers` are labels that every series must carry, such as {"cluster": "prod"}.
+    """
+    conditions = [f"{name}={_quoted(value)}" for name, value in matchers.items()]
+    duration = range_duration(span)
+    only = signal.metrics[0]
+    if len(signal.metrics) == 1 and _METRIC.fullmatch(only):
+        return f"{only}{{{','.join(conditions)}}}[{duration}]" if conditions else f"{only}[{duration}]"
+    return f"{{{','.join([_name_matcher(signal.metrics), *conditions])}}}[{duration}]"
+
+
+def range_duration(span: timedelta) -> str:
+    """The span as PromQL writes it: `1800s`, or `1500ms` where it is no whole number of seconds.
+
+    Raises: ValueError for a span that is not at least a millisecond, PromQL's finest.
+    """
+    milliseconds = -(-span // timedelta(milliseconds=1))
+    if milliseconds < 1:
+        raise ValueError(f"a range of {span} holds nothing")
+    return f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"
+
+
+def _name_matcher(metrics: tuple[str, ...]) -> str:
+    if len(metrics) == 1:
+        return f"__name__={_quoted(metrics[0])}"
+    alternatives = "|".join(_SPECIAL.sub(r"\\\1", name) for name in metrics)
+    return f"__name__=~{_quoted(alternatives)}"
+
+
+def _quoted(value: str) -> str:
+    """The value as a PromQL string. JSON's escapes are a subset of those of Go, which PromQL uses."""
+    return json.dumps(value, ensure_ascii=False)

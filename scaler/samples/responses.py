@@ -18,15 +18,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Raw, Struct
 
-from scaler.samples.failures import (
-    AccessDeniedError,
-    PartialAnswerError,
-    PrometheusError,
-    ProtocolError,
-    QueryRefusedError,
-    UnavailableError,
-)
-from scaler.samples.source import VectorSample
+from scaler.samples.source import ReadError, ReadOutcome, VectorSample
 
 _TEXT_LIMIT = 500
 """Characters of a server's own words that an error carries: enough for Prometheus' longest, too few for a page."""
@@ -78,7 +70,7 @@ class QueryResult:
 
 
 class MatrixSeries:
-    """One series of a range selector. Implements ports.RawSeries."""
+    """One series of a range selector. Implements RawSeries."""
 
     __slots__ = ("_after_s", "_values", "key")
 
@@ -92,36 +84,40 @@ class MatrixSeries:
         try:
             return _LABELS.decode(self.key)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"the labels {_clipped(self.key)} cannot be read: {error}") from None
+            raise ReadError(ReadOutcome.PROTOCOL, f"the labels {_clipped(self.key)} cannot be read: {error}") from None
 
     def samples(self) -> Sequence[tuple[float, float]]:
         try:
             return [(at, float(value)) for at, value in _SAMPLES.decode(self._values) if at > self._after_s]
         except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"the samples of {_clipped(self.key)} cannot be read: {error}") from None
+            raise ReadError(
+                ReadOutcome.PROTOCOL, f"the samples of {_clipped(self.key)} cannot be read: {error}"
+            ) from None
 
 
 def read_answer(body: bytes | bytearray, *, server_time: datetime | None = None) -> QueryResult:
     """The answer in the body of a response with status 200.
 
-    Raises: PartialAnswerError, ProtocolError, or what an error in the envelope means.
+    Raises: ReadError.
     """
     envelope = _envelope(body)
     if envelope is None:
-        raise ProtocolError(f"the answer is not Prometheus' JSON but {_clipped(body)}; check the URL and its path")
+        raise ReadError(
+            ReadOutcome.PROTOCOL, f"the answer is not Prometheus' JSON but {_clipped(body)}; check the URL and its path"
+        )
     if envelope.status != "success":
         raise _refusal(envelope, http_status=200)
     if envelope.warnings:
         words = _clipped("; ".join(envelope.warnings).encode())
-        raise PartialAnswerError(f"the answer came with warnings, so it may be incomplete: {words}")
+        raise ReadError(ReadOutcome.PARTIAL, f"the answer came with warnings, so it may be incomplete: {words}")
     try:
         data = _DATA.decode(envelope.data)
     except msgspec.MsgspecError as error:
-        raise ProtocolError(f"the answer holds no result: {error}") from None
+        raise ReadError(ReadOutcome.PROTOCOL, f"the answer holds no result: {error}") from None
     return QueryResult(result_type=data.result_type, result=data.result, size_bytes=len(body), server_time=server_time)
 
 
-def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = False) -> PrometheusError:
+def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = False) -> ReadError:
     """What a response with another status than 200 means.
 
     Thanos answers 422 where one of its stores cannot be reached, which passes; for Prometheus 422 is the query's fault.
@@ -133,18 +129,19 @@ def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = Fa
 def matrix(answer: QueryResult, *, after_s: float) -> list[MatrixSeries]:
     """The series of a range selector, with their samples later than `after_s` (Unix seconds).
 
-    Raises: ProtocolError where the result is no matrix of plain samples.
+    Raises: ReadError where the result is no matrix of plain samples.
     """
     _expect(answer, "matrix")
     try:
         found = _MATRIX.decode(answer.result)
     except msgspec.MsgspecError as error:
-        raise ProtocolError(f"the matrix cannot be read: {error}") from None
+        raise ReadError(ReadOutcome.PROTOCOL, f"the matrix cannot be read: {error}") from None
     for series in found:
         if len(series.histograms) > len(b"[]"):
-            raise ProtocolError(
+            raise ReadError(
+                ReadOutcome.PROTOCOL,
                 f"{_clipped(bytes(series.metric))} is a native histogram, which is no measure of utilisation; "
-                "take its metric out of the signal"
+                "take its metric out of the signal",
             )
     # Half of the finest step decides at the left edge, so that no rounding of floats does.
     after_s += _TIMESTAMP_RESOLUTION_S / 2
@@ -152,12 +149,12 @@ def matrix(answer: QueryResult, *, after_s: float) -> list[MatrixSeries]:
 
 
 def vector(answer: QueryResult) -> list[VectorSample]:
-    """The elements of an instant vector. Raises: ProtocolError where the result is another type."""
+    """The elements of an instant vector. Raises: ReadError where the result is another type."""
     _expect(answer, "vector")
     try:
         return [_demand(element) for element in _VECTOR.decode(answer.result)]
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ProtocolError(f"the vector cannot be read: {error}") from None
+        raise ReadError(ReadOutcome.PROTOCOL, f"the vector cannot be read: {error}") from None
 
 
 def _demand(element: _Element) -> VectorSample:
@@ -169,7 +166,9 @@ def _demand(element: _Element) -> VectorSample:
 def _expect(answer: QueryResult, result_type: str) -> None:
     if answer.result_type != result_type:
         advice = "; wrap the query in vector(…)" if answer.result_type == "scalar" else ""
-        raise ProtocolError(f"the query gives a {answer.result_type} where a {result_type} is needed{advice}")
+        raise ReadError(
+            ReadOutcome.PROTOCOL, f"the query gives a {answer.result_type} where a {result_type} is needed{advice}"
+        )
 
 
 def _envelope(body: bytes | bytearray) -> _Envelope | None:
@@ -179,17 +178,19 @@ def _envelope(body: bytes | bytearray) -> _Envelope | None:
         return None
 
 
-def _refusal(envelope: _Envelope, *, http_status: int, thanos: bool = False) -> PrometheusError:
+def _refusal(envelope: _Envelope, *, http_status: int, thanos: bool = False) -> ReadError:
     kind = envelope.error_type or ""
     status = f"{http_status} {kind}".strip()
     words = f"{status}: {_clipped((envelope.error or 'no explanation').encode())}"
     if http_status in (401, 403):
-        return AccessDeniedError(f"access denied ({words}); check the credentials and the permission to query")
+        return ReadError(
+            ReadOutcome.DENIED, f"access denied ({words}); check the credentials and the permission to query"
+        )
     if http_status == 404:
-        return ProtocolError(f"no query API there ({words}); check the URL and its path")
+        return ReadError(ReadOutcome.PROTOCOL, f"no query API there ({words}); check the URL and its path")
     if http_status in (408, 429) or http_status >= 500 or kind in _SERVER_FAULTS:
-        return UnavailableError(f"the server is not able to answer ({words})")
-    return QueryRefusedError(f"the query was refused ({words})", transient=thanos and http_status == 422)
+        return ReadError(ReadOutcome.UNAVAILABLE, f"the server is not able to answer ({words})")
+    return ReadError(ReadOutcome.REFUSED, f"the query was refused ({words})", transient=thanos and http_status == 422)
 
 
 def _clipped(text: bytes | bytearray) -> str:

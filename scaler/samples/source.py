@@ -1,10 +1,65 @@
-"""Where samples come from: the protocols that Prometheus and dcgm-exporter implement, as small as their users need."""
+"""Where samples come from: the protocols that Prometheus and dcgm-exporter implement, and how a read may fail."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal
+
+
+class ReadOutcome(StrEnum):
+    """How one HTTP request ended. Metric labels use these words."""
+
+    OK = "ok"
+    TIMEOUT = "timeout"
+    """No complete answer came in time."""
+    UNREACHABLE = "unreachable"
+    """No connection, a broken one, or one whose certificate is not to be trusted."""
+    UNAVAILABLE = "unavailable"
+    """The server or a proxy before it is overloaded, starting or broken: 429 and 5xx."""
+    DENIED = "denied"
+    """401 or 403, or credentials that cannot be read."""
+    REFUSED = "refused"
+    """The server understood and will not: a bad query, too many samples, an unknown parameter."""
+    PARTIAL = "partial"
+    """The server answered and warned: something is missing, and what is missing would look like idleness."""
+    TOO_LARGE = "too_large"
+    PROTOCOL = "protocol"
+    """Not the API or the page that was meant: HTML, a redirect, another result type, a body that breaks off."""
+
+
+_TRANSIENT = frozenset({ReadOutcome.TIMEOUT, ReadOutcome.UNREACHABLE, ReadOutcome.UNAVAILABLE, ReadOutcome.PARTIAL})
+
+
+class ReadError(SourceError):
+    """A read failed; its answer, where there was one, may not be used."""
+
+    def __init__(
+        self, outcome: ReadOutcome, message: str, *, transient: bool | None = None, retry_after_s: float = 0.0
+    ) -> None:
+        """`transient` where it is not what the outcome implies; `retry_after_s`: the pause that the server asks for."""
+        super().__init__(message, transient=outcome in _TRANSIENT if transient is None else transient)
+        self.outcome = outcome
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRecord:
+    """How one HTTP request went, for telemetry."""
+
+    query: str
+    """The signal's name, `demand` or `scrape`."""
+    outcome: ReadOutcome
+    seconds: float
+    size_bytes: int = 0
+    """Decompressed size of the answer; 0 where there is none to use."""
+    endpoint: str = ""
+    """Of a scrape: the page's URL."""
+    reason: str = ""
+    """Of a scrape that failed: why, for an operator's eyes."""
 
 
 class RawSeries(Protocol):

@@ -2,8 +2,9 @@
 
 import asyncio
 import gzip
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +14,8 @@ from http_stub import HttpStub, Received, Reply, Wire
 
 from scaler.errors import ConfigurationError, SourceError
 from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
-from scaler.samples.dcgm import ExpositionSource, ScrapeOutcome, ScrapeRecord
+from scaler.samples.dcgm import Endpoint, ExpositionSource, addresses, parse_endpoint
+from scaler.samples.source import ReadOutcome, ReadRecord
 
 ENGINE, UTIL = DEFAULT_SIGNALS
 END = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -152,26 +154,26 @@ def cut_off(wire: Wire) -> None:
     wire.send(b'HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nDCGM_FI_DEV_GPU_UTIL{UUID="GPU-2"} 0')
 
 
-FAULTS: dict[str, tuple[Reply, ScrapeOutcome, str]] = {
-    "an exporter that hangs": (Reply(hang), ScrapeOutcome.TIMEOUT, "in time"),
-    "an exporter that drips": (Reply(drip), ScrapeOutcome.TIMEOUT, "in time"),
-    "an exporter in trouble": (Reply(b"no", status=500), ScrapeOutcome.UNAVAILABLE, "status 500"),
-    "a redirect": (Reply(b"", status=302, headers={"Location": "/x"}), ScrapeOutcome.UNAVAILABLE, "status 302"),
-    "a page that breaks off": (Reply(interrupted), ScrapeOutcome.PROTOCOL, "breaks off"),
-    "a page that breaks off between lines": (Reply(interrupted_between_lines), ScrapeOutcome.PROTOCOL, "breaks off"),
-    "a page that breaks off unannounced": (Reply(cut_off), ScrapeOutcome.PROTOCOL, "breaks off"),
-    "a connection closed at once": (Reply(lambda _: None), ScrapeOutcome.UNREACHABLE, "disconnected"),
-    "HTML": (Reply(b"<p>\n", headers={"Content-Type": "text/html"}), ScrapeOutcome.PROTOCOL, "is text/html"),
+FAULTS: dict[str, tuple[Reply, ReadOutcome, str]] = {
+    "an exporter that hangs": (Reply(hang), ReadOutcome.TIMEOUT, "in time"),
+    "an exporter that drips": (Reply(drip), ReadOutcome.TIMEOUT, "in time"),
+    "an exporter in trouble": (Reply(b"no", status=500), ReadOutcome.UNAVAILABLE, "status 500"),
+    "a redirect": (Reply(b"", status=302, headers={"Location": "/x"}), ReadOutcome.UNAVAILABLE, "status 302"),
+    "a page that breaks off": (Reply(interrupted), ReadOutcome.PROTOCOL, "breaks off"),
+    "a page that breaks off between lines": (Reply(interrupted_between_lines), ReadOutcome.PROTOCOL, "breaks off"),
+    "a page that breaks off unannounced": (Reply(cut_off), ReadOutcome.PROTOCOL, "breaks off"),
+    "a connection closed at once": (Reply(lambda _: None), ReadOutcome.UNREACHABLE, "disconnected"),
+    "HTML": (Reply(b"<p>\n", headers={"Content-Type": "text/html"}), ReadOutcome.PROTOCOL, "is text/html"),
     "a compressed page": (
         Reply(gzip.compress(page("GPU-2")), headers={"Content-Type": "text/plain", "Content-Encoding": "gzip"}),
-        ScrapeOutcome.PROTOCOL,
+        ReadOutcome.PROTOCOL,
         "is gzip",
     ),
-    "a page that is too large": (text(page("GPU-2") * 1000), ScrapeOutcome.TOO_LARGE, "larger than 100000 bytes"),
-    "a line that is no sample": (text(b"DCGM_FI_DEV_GPU_UTIL{ 1\n"), ScrapeOutcome.PROTOCOL, "line 1 is not a"),
+    "a page that is too large": (text(page("GPU-2") * 1000), ReadOutcome.TOO_LARGE, "larger than 100000 bytes"),
+    "a line that is no sample": (text(b"DCGM_FI_DEV_GPU_UTIL{ 1\n"), ReadOutcome.PROTOCOL, "line 1 is not a"),
     "timestamps of the future": (
         text(page("GPU-2", at=f" {int(NOW_S * 1000) + 60_000}")),
-        ScrapeOutcome.PROTOCOL,
+        ReadOutcome.PROTOCOL,
         "60 s ahead; check its clock",
     ),
 }
@@ -179,9 +181,9 @@ FAULTS: dict[str, tuple[Reply, ScrapeOutcome, str]] = {
 
 @pytest.mark.parametrize(("reply", "outcome", "reason"), FAULTS.values(), ids=FAULTS.keys())
 async def test_one_bad_endpoint_costs_its_own_samples_only_and_is_reported(
-    stubs: Any, reply: Reply, outcome: ScrapeOutcome, reason: str
+    stubs: Any, reply: Reply, outcome: ReadOutcome, reason: str
 ) -> None:
-    records: list[ScrapeRecord] = []
+    records: list[ReadRecord] = []
     good, bad = stubs(text(page("GPU-1", util=97)), reply)
     settings = {"timeout": timedelta(milliseconds=300), "max_bytes": 100_000, "observe": records.append}
     async with source([good.url, bad.url], **settings) as opened:
@@ -189,8 +191,8 @@ async def test_one_bad_endpoint_costs_its_own_samples_only_and_is_reported(
     by_endpoint = {record.endpoint: record for record in records}
     assert len(records) == 2
     fine, failed = by_endpoint[f"{good.url}/metrics"], by_endpoint[f"{bad.url}/metrics"]
-    assert (fine.outcome, fine.reason, fine.series, fine.size_bytes > 100) == (ScrapeOutcome.OK, "", 1, True)
-    assert (failed.outcome, failed.series) == (outcome, 0)
+    assert (fine.outcome, fine.reason, fine.size_bytes > 100) == (ReadOutcome.OK, "", True)
+    assert failed.outcome is outcome
     assert reason in failed.reason.lower()
 
 
@@ -230,74 +232,48 @@ async def test_nobody_listening_is_reported_with_the_reason() -> None:
 
 async def test_many_that_hang_cost_twice_the_timeout_at_most(stubs: Any) -> None:
     hanging = stubs(*[Reply(hang)] * 12)
-    records: list[ScrapeRecord] = []
+    records: list[ReadRecord] = []
     settings = {"timeout": timedelta(seconds=1), "concurrency": 2, "observe": records.append}
     started = time.monotonic()
     async with source([stub.url for stub in hanging], **settings) as opened:
         with pytest.raises(SourceError, match="none of 12"):
             await read(opened)
     assert time.monotonic() - started < 5.0  # 12 in pairs of a second would take 6 s
-    assert [record.outcome for record in records] == [ScrapeOutcome.TIMEOUT] * 12
+    assert [record.outcome for record in records] == [ReadOutcome.TIMEOUT] * 12
 
 
-async def test_a_reader_that_gives_up_takes_nothing_from_the_others(stubs: Any) -> None:
-    release = asyncio.Event()
+async def test_a_reader_that_gives_up_takes_nothing_from_the_others() -> None:
+    release = threading.Event()
 
-    async def endpoints() -> Sequence[str]:
-        await release.wait()
-        return [stub.url for stub in stubs(text(page("GPU-1")))]
+    def once_released(wire: Wire) -> None:
+        release.wait(30)
+        body = page("GPU-1")
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
-    async with source(endpoints) as opened:
-        impatient, patient = asyncio.create_task(read(opened)), asyncio.create_task(read(opened))
-        await asyncio.sleep(0.01)
-        impatient.cancel()
-        release.set()
-        assert set(await patient) == {"GPU-1"}
-        with pytest.raises(asyncio.CancelledError):
-            await impatient
+    with HttpStub(always(Reply(once_released))) as stub:
+        async with source([stub.url]) as opened:
+            impatient, patient = asyncio.create_task(read(opened)), asyncio.create_task(read(opened))
+            while not stub.received:  # noqa: ASYNC110 - another thread appends
+                await asyncio.sleep(0.005)
+            impatient.cancel()
+            release.set()
+            assert set(await patient) == {"GPU-1"}
+            with pytest.raises(asyncio.CancelledError):
+                await impatient
 
 
-async def test_endpoints_may_change_from_tick_to_tick(stubs: Any) -> None:
-    one, two = stubs(text(page("GPU-1")), text(page("GPU-2")))
-    now = [one.url, one.url]
-
-    async def endpoints() -> Sequence[str]:
-        return now
-
-    async with source(endpoints) as opened:
+async def test_an_address_that_is_written_twice_is_scraped_once(stubs: Any) -> None:
+    (one,) = stubs(text(page("GPU-1")))
+    async with source([one.url, f"{one.url}/metrics"]) as opened:
         assert set(await read(opened)) == {"GPU-1"}
-        assert len(one.received) == 1
-        now[:] = [one.url, two.url]
-        assert set(await read(opened, end=END + timedelta(seconds=15))) == {"GPU-1", "GPU-2"}
+    assert len(one.received) == 1
 
 
-@pytest.mark.parametrize(
-    ("found", "reason", "transient"),
-    [([], "no dcgm-exporter endpoint is known; check", True), (["nonsense"], "is not a URL", False)],
-)
-async def test_endpoints_that_cannot_be_used_are_an_error(found: list[str], reason: str, transient: bool) -> None:
-    async def endpoints() -> Sequence[str]:
-        return found
-
-    async with source(endpoints) as opened:
-        with pytest.raises(SourceError, match=reason) as failed:
+async def test_without_an_endpoint_nothing_is_known() -> None:
+    async with source([]) as opened:
+        with pytest.raises(SourceError, match="no dcgm-exporter endpoint is known; check") as failed:
             await read(opened)
-    assert failed.value.transient is transient
-
-
-async def test_endpoints_that_are_never_found_are_an_error_in_time() -> None:
-    async def endpoints() -> Sequence[str]:
-        await asyncio.sleep(60)
-        return []
-
-    async with source(endpoints, timeout=timedelta(milliseconds=50)) as opened:
-        with pytest.raises(SourceError, match="not found within 100ms"):
-            await read(opened)
-
-
-def test_a_fixed_endpoint_that_is_no_url_is_refused_at_start() -> None:
-    with pytest.raises(ConfigurationError, match="dcgm endpoint 'node-a:9400' is not a URL"):
-        ExpositionSource(["node-a:9400"])
+    assert failed.value.transient
 
 
 async def test_a_name_stands_for_every_exporter_behind_it(stubs: Any) -> None:
@@ -309,11 +285,11 @@ async def test_a_name_stands_for_every_exporter_behind_it(stubs: Any) -> None:
 
 
 async def test_a_name_without_addresses_is_reported() -> None:
-    records: list[ScrapeRecord] = []
+    records: list[ReadRecord] = []
     async with source(["dns+http://dcgm-exporter.invalid:9400"], observe=records.append) as opened:
         with pytest.raises(SourceError, match=r"endpoint is known \(http://dcgm-exporter\.invalid:9400"):
             await read(opened)
-    assert [record.outcome for record in records] == [ScrapeOutcome.UNREACHABLE]
+    assert [record.outcome for record in records] == [ReadOutcome.UNREACHABLE]
 
 
 async def test_close_ends_what_is_under_way(stubs: Any) -> None:
@@ -325,3 +301,43 @@ async def test_close_ends_what_is_under_way(stubs: Any) -> None:
         await opened.close()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(pending, 20)
+
+
+# ---- endpoints
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://10.0.0.7:9400/metrics", "http://10.0.0.7:9400/metrics"),
+        ("http://10.0.0.7:9400", "http://10.0.0.7:9400/metrics"),
+        ("http://10.0.0.7:9400/", "http://10.0.0.7:9400/metrics"),
+        ("https://node-a/gpus?collect=all", "https://node-a/gpus?collect=all"),
+        ("http://[fd00::7]:9400", "http://[fd00::7]:9400/metrics"),
+    ],
+)
+async def test_a_url_is_one_endpoint(text: str, url: str) -> None:
+    endpoint = parse_endpoint(text)
+    assert endpoint == Endpoint(url=url)
+    assert await addresses(endpoint) == [endpoint]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "10.0.0.7:9400", "ftp://10.0.0.7", "http://", "http://a:99999", "http://[::1", "http://u:s3cret@a:9400"],
+)
+def test_what_is_no_url_is_refused_at_start_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="write for example 'http://10") as refused:
+        ExpositionSource([text])
+    assert "s3cret" not in str(refused.value)
+
+
+def test_addresses_cannot_be_checked_by_certificates() -> None:
+    with pytest.raises(ConfigurationError, match="with http only"):
+        parse_endpoint("dns+https://dcgm-exporter:9400")
+
+
+async def test_a_name_stands_for_all_of_its_addresses() -> None:
+    found = await addresses(parse_endpoint("dns+http://localhost:9400"))
+    assert Endpoint(url="http://127.0.0.1:9400/metrics") in found
+    assert {endpoint.instance for endpoint in found} <= {"127.0.0.1:9400", "[::1]:9400"}

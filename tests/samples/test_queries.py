@@ -2,9 +2,8 @@ from datetime import timedelta
 
 import pytest
 
-from scaler.errors import ConfigurationError
 from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
-from scaler.samples.queries import check_matchers, range_duration, signal_query
+from scaler.samples.prometheus import range_duration, signal_query
 
 HALF_AN_HOUR = timedelta(minutes=30)
 
@@ -61,17 +60,3 @@ def test_durations_are_whole_seconds_or_milliseconds(span: timedelta, text: str)
 def test_an_empty_range_is_refused(span: timedelta) -> None:
     with pytest.raises(ValueError, match="holds nothing"):
         range_duration(span)
-
-
-@pytest.mark.parametrize(
-    ("matchers", "reason"),
-    [
-        ({"__name__": "up"}, "set by the signal"),
-        ({"a-b": "x"}, "not a label name"),
-        ({'a="b",c': "x"}, "not a label name"),
-        ({"a": 1}, "put it in quotes"),
-    ],
-)
-def test_matchers_that_are_none_are_refused(matchers: dict[str, str], reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
-        check_matchers(matchers)

@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.samples.failures import (
-    AccessDeniedError,
-    PartialAnswerError,
-    PrometheusError,
-    ProtocolError,
-    QueryRefusedError,
-    UnavailableError,
-)
 from scaler.samples.responses import matrix, read_answer, read_refusal, vector
+from scaler.samples.source import ReadError, ReadOutcome
 
 
 def body(result: Any, result_type: str = "matrix", **envelope: Any) -> bytes:
@@ -70,37 +63,42 @@ def test_a_vector_is_demand() -> None:
     assert math.isnan(second.value)
 
 
-WRONG: dict[str, tuple[bytes, type[PrometheusError], str]] = {
-    "warnings": (body([], warnings=["store 10.0.0.3:10901 unavailable"]), PartialAnswerError, "store 10.0.0.3:10901"),
-    "HTML": (b"<html><title>Sign in</title></html>", ProtocolError, "Sign in"),
-    "nothing": (b"", ProtocolError, "check the URL"),
-    "a body that breaks off": (body([{"metric": LABELS, "values": [[1, "2"]]}])[:-20], ProtocolError, "not Prometheus"),
-    "no data": (b'{"status":"success"}', ProtocolError, "no result"),
+WRONG: dict[str, tuple[bytes, ReadOutcome, str]] = {
+    "warnings": (body([], warnings=["store 10.0.0.3:10901 unavailable"]), ReadOutcome.PARTIAL, "store 10.0.0.3:10901"),
+    "HTML": (b"<html><title>Sign in</title></html>", ReadOutcome.PROTOCOL, "Sign in"),
+    "nothing": (b"", ReadOutcome.PROTOCOL, "check the URL"),
+    "a body that breaks off": (
+        body([{"metric": LABELS, "values": [[1, "2"]]}])[:-20],
+        ReadOutcome.PROTOCOL,
+        "not Prometheus",
+    ),
+    "no data": (b'{"status":"success"}', ReadOutcome.PROTOCOL, "no result"),
     "an error with status 200": (
         b'{"status":"error","errorType":"bad_data","error":"parse error"}',
-        QueryRefusedError,
+        ReadOutcome.REFUSED,
         "bad_data: parse error",
     ),
     "a timeout with status 200": (
         b'{"status":"error","errorType":"timeout","error":"query timed out"}',
-        UnavailableError,
+        ReadOutcome.UNAVAILABLE,
         "query timed out",
     ),
-    "another result type": (body([1, "2"], "scalar"), ProtocolError, "gives a scalar where a matrix"),
-    "a vector": (body([], "vector"), ProtocolError, "gives a vector where a matrix"),
-    "a matrix that is none": (body([{"values": []}]), ProtocolError, "matrix cannot be read"),
+    "another result type": (body([1, "2"], "scalar"), ReadOutcome.PROTOCOL, "gives a scalar where a matrix"),
+    "a vector": (body([], "vector"), ReadOutcome.PROTOCOL, "gives a vector where a matrix"),
+    "a matrix that is none": (body([{"values": []}]), ReadOutcome.PROTOCOL, "matrix cannot be read"),
     "a native histogram": (
         body([{"metric": {"__name__": "h"}, "histograms": [[1, {"count": "1", "sum": "2"}]]}]),
-        ProtocolError,
+        ReadOutcome.PROTOCOL,
         '"__name__":"h"',
     ),
 }
 
 
-@pytest.mark.parametrize(("text", "kind", "words"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_no_complete_answer_is_an_error(text: bytes, kind: type[PrometheusError], words: str) -> None:
-    with pytest.raises(kind) as failed:
+@pytest.mark.parametrize(("text", "outcome", "words"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_no_complete_answer_is_an_error(text: bytes, outcome: ReadOutcome, words: str) -> None:
+    with pytest.raises(ReadError) as failed:
         matrix(read_answer(text), after_s=0)
+    assert failed.value.outcome is outcome
     assert words in str(failed.value).replace('": "', '":"')
 
 
@@ -110,13 +108,13 @@ def test_what_is_no_complete_answer_is_an_error(text: bytes, kind: type[Promethe
 )
 def test_samples_that_are_none_are_an_error(values: Any, words: str) -> None:
     (series,) = matrix(read_answer(body([{"metric": LABELS, "values": values}])), after_s=0)
-    with pytest.raises(ProtocolError, match=words):
+    with pytest.raises(ReadError, match=words):
         series.samples()
 
 
 def test_labels_that_are_none_are_an_error() -> None:
     (series,) = matrix(read_answer(body([{"metric": [1], "values": []}])), after_s=0)
-    with pytest.raises(ProtocolError, match="labels"):
+    with pytest.raises(ReadError, match="labels"):
         series.labels()
 
 
@@ -130,34 +128,34 @@ def test_labels_that_are_none_are_an_error() -> None:
     ],
 )
 def test_a_demand_query_must_give_a_vector_of_numbers(result: Any, result_type: str, words: str) -> None:
-    with pytest.raises(ProtocolError, match=words):
+    with pytest.raises(ReadError, match=words):
         vector(read_answer(body(result, result_type)))
 
 
-REFUSALS: dict[int, tuple[type[PrometheusError], bool]] = {
-    400: (QueryRefusedError, False),
-    401: (AccessDeniedError, False),
-    403: (AccessDeniedError, False),
-    404: (ProtocolError, False),
-    408: (UnavailableError, True),
-    422: (QueryRefusedError, False),
-    429: (UnavailableError, True),
-    500: (UnavailableError, True),
-    502: (UnavailableError, True),
-    503: (UnavailableError, True),
+REFUSALS: dict[int, tuple[ReadOutcome, bool]] = {
+    400: (ReadOutcome.REFUSED, False),
+    401: (ReadOutcome.DENIED, False),
+    403: (ReadOutcome.DENIED, False),
+    404: (ReadOutcome.PROTOCOL, False),
+    408: (ReadOutcome.UNAVAILABLE, True),
+    422: (ReadOutcome.REFUSED, False),
+    429: (ReadOutcome.UNAVAILABLE, True),
+    500: (ReadOutcome.UNAVAILABLE, True),
+    502: (ReadOutcome.UNAVAILABLE, True),
+    503: (ReadOutcome.UNAVAILABLE, True),
 }
 
 
 @pytest.mark.parametrize(("status", "expected"), REFUSALS.items())
-def test_a_status_says_whether_trying_again_can_help(status: int, expected: tuple[type[PrometheusError], bool]) -> None:
+def test_a_status_says_whether_trying_again_can_help(status: int, expected: tuple[ReadOutcome, bool]) -> None:
     error = read_refusal(status, b'{"status":"error","errorType":"execution","error":"too many samples"}')
-    assert (type(error), error.transient) == expected
+    assert (error.outcome, error.transient) == expected
     assert f"{status} execution: too many samples" in str(error)
 
 
 def test_a_broken_store_of_thanos_may_come_back() -> None:
     error = read_refusal(422, b'{"status":"error","errorType":"execution","error":"store unreachable"}', thanos=True)
-    assert (type(error), error.transient) == (QueryRefusedError, True)
+    assert (error.outcome, error.transient) == (ReadOutcome.REFUSED, True)
 
 
 def test_a_proxys_page_is_quoted_on_one_line_and_not_to_its_end() -> None:
@@ -169,6 +167,6 @@ def test_a_proxys_page_is_quoted_on_one_line_and_not_to_its_end() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_body_is_an_answer_or_a_typed_error(text: bytes) -> None:
-    with pytest.raises(PrometheusError):
+    with pytest.raises(ReadError):
         read_answer(text)
-    assert isinstance(read_refusal(500, text), UnavailableError)
+    assert read_refusal(500, text).outcome is ReadOutcome.UNAVAILABLE
