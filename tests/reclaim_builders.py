@@ -13,16 +13,14 @@ from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaWorkload
 from scaler.quota.tree import build_trees
 from scaler.quota.workload_index import SchedulingContext
-from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
-from scaler.reclaim.costs import Cost, CostWeights, SuspensionImpact, cost_of
+from scaler.reclaim.costs import Cost, CostWeights, cost_of
 from scaler.reclaim.search.values import (
     AntiAffinityNodes,
-    BudgetCheck,
     Candidate,
     PlanningTree,
     PlanRequest,
-    no_budgets,
 )
 
 
@@ -30,7 +28,7 @@ def candidate(workload: QuotaWorkload, *, cost: int | None = None, **stake: Any)
     """An idle holder of quota; `cost` in whole units, or what follows from the stake."""
     gpus = sum(amount for key, amount in workload.held.usage.items() if key.resource == GPU)
     given = {"worked": timedelta(hours=1), "idle": timedelta(hours=1), "priority": workload.priority} | stake
-    found = cost_of(SuspensionImpact(gpus=gpus, **given), CostWeights())
+    found = cost_of(CostWeights(), gpus=gpus, **given)
     if cost is not None:
         found = Cost(total=1000 * cost, parts=(("gpus", 1000 * cost),), idle_divisor=1)
     return Candidate(

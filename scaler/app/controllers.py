@@ -111,9 +111,9 @@ def _reclaim(
 ) -> ReclaimController:
     controller = ReclaimController(
         planning=wiring.planner,
-        board=wiring.board,
+        decisions=wiring.board,
         reconciler=reconciler,
-        reallocation=writer,
+        writer=writer,
         admission=wiring.admission,
         answers=answers,
         observe=sink.planned,

@@ -14,13 +14,13 @@ from datetime import datetime
 from typing import Any
 
 from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import timestamp
 from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import Grant, ObservedTarget, ObservedWorkload, Seeks
+from scaler.decision.target_state import Grant, ObservedWorkload, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.idleness.pods import TERMINAL
-from scaler.kube.objects.core import is_true
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.reclaim.candidates import is_idle, is_not_scaled, is_unknown, times_reclaimed
@@ -33,15 +33,11 @@ class VictimStatus:
     """One victim with everything that is observed about it."""
 
     key: Key
-    scalable: ScalableWorkload | None
+    victim: Victim
+    scalable: ScalableWorkload | None = None
     """None for one that is gone."""
-    situation: ObservedTarget | None
-    has_grant: bool
-    is_idle: bool
-    is_unknown: bool = False
-    """It is not known now whether it is idle."""
-    was_set_back: bool = False
-    """It was at 0 for this plan, and is asked to be at 1 again."""
+    workload: ObservedWorkload | None = None
+    has_grant: bool = False
     entry: LedgerEntry | None = None
     """What the ledger says of it and this plan."""
     times: int = 0
@@ -49,46 +45,12 @@ class VictimStatus:
 
     @property
     def name(self) -> str:
-        """`namespace/name`."""
-        return "/".join(self.key)
-
-    @property
-    def workload(self) -> ObservedWorkload | None:
-        return self.situation.workload if self.situation is not None else None
+        return self.victim.key
 
     @property
     def workload_key(self) -> str:
         """`namespace/name` of its Workload; empty where it has none."""
-        workload = self.workload
-        return f"{workload.namespace}/{workload.name}" if workload is not None else ""
-
-    @property
-    def is_deactivated(self) -> bool:
-        workload = self.workload
-        return workload is not None and not workload.active and workload.suspended_by_us
-
-    @property
-    def pods_left(self) -> int:
-        pods = self.situation.pods if self.situation is not None else ()
-        return sum(pod.phase not in TERMINAL for pod in pods)
-
-    @property
-    def victim(self) -> Victim:
-        """As the core sees it. Without its grant or its Workload it is as good as gone."""
-        workload = self.workload
-        gone = self.scalable is None or workload is None or workload.finished
-        return Victim(
-            key=self.name,
-            desired_replicas=self.scalable.spec.replicas if self.scalable is not None else 1,
-            is_idle=self.is_idle,
-            is_deactivated=self.is_deactivated,
-            is_missing=gone or not self.has_grant,
-            is_unknown=self.is_unknown,
-            was_set_back=self.was_set_back,
-            was_deactivated=self.entry is not None and self.entry.releasing_at is not None,
-            holds_quota=workload is not None and workload.quota_reserved,
-            pods_left=self.pods_left,
-        )
+        return f"{self.workload.namespace}/{self.workload.name}" if self.workload is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +69,11 @@ class ActivePlan:
     @property
     def holders(self) -> list[VictimStatus]:
         """The victims on which its grants stand."""
-        return [member for member in self.members if member.scalable is not None and member.has_grant]
+        return [member for member in self.members if member.has_grant]
 
     @property
     def is_begun(self) -> bool:
-        return any(member.is_deactivated for member in self.members)
+        return any(member.victim.is_deactivated for member in self.members)
 
     @property
     def is_handed_over(self) -> bool:
@@ -122,7 +84,7 @@ class ActivePlan:
     @property
     def deactivated_at(self) -> list[datetime]:
         """When we have deactivated its victims, by the notes on their Workloads."""
-        workloads = [member.workload for member in self.members if member.is_deactivated]
+        workloads = [member.workload for member in self.members if member.victim.is_deactivated]
         return [each.suspended_at for each in workloads if each is not None and each.suspended_at is not None]
 
 
@@ -158,14 +120,8 @@ def _standing(
     gang = cluster.workloads.get(*split_key(grant.gang))
     if gang is not None and gang.metadata.uid != grant.gang_uid:
         gang = None
-    return ActivePlan(
-        grant=grant,
-        gang=gang,
-        gang_state=gang_state(gang, grant),
-        members=tuple(
-            _member(name, grant, cluster, evaluation, (grant.plan, name) in seen_at_zero) for name in grant.victims
-        ),
-    )
+    members = [_member(name, grant, cluster, evaluation, (grant.plan, name) in seen_at_zero) for name in grant.victims]
+    return ActivePlan(grant=grant, gang=gang, gang_state=gang_state(gang, grant), members=tuple(members))
 
 
 def _member(
@@ -174,36 +130,53 @@ def _member(
     key = split_key(name)
     scalable = cluster.scalable_workloads.get(*key)
     if scalable is None or scalable.metadata.deletion_timestamp is not None:
-        return VictimStatus(key=key, scalable=None, situation=None, has_grant=False, is_idle=False)
-    own, entry = grant_of(scalable), entry_of(scalable)
-    decisions = evaluation.decisions_on(key[0], scalable_workload_ref(key[1])) if evaluation is not None else ()
-    is_current = all(each.target.desired_replicas == scalable.spec.replicas for each in decisions)
-    is_known, is_spared = evaluation is not None and is_current, is_not_scaled(scalable, cluster)
-    return VictimStatus(
-        key=key,
-        scalable=scalable,
-        situation=cluster.situation(scalable),
-        has_grant=own is not None and own.plan == grant.plan and not own.is_withdrawn,
-        is_idle=is_known and is_idle(decisions) and not is_spared,
-        is_unknown=not is_spared and (not is_known or is_unknown(decisions)),
+        gone = Victim(key=name, desired_replicas=1, is_idle=False, is_deactivated=False, is_missing=True)
+        return VictimStatus(key=key, victim=gone)
+    own, entry, observed = grant_of(scalable), entry_of(scalable), cluster.situation(scalable)
+    has_grant = own is not None and own.plan == grant.plan and not own.is_withdrawn
+    entry = entry if entry is not None and entry.plan == grant.plan else None
+    workload, is_spared = observed.workload, is_not_scaled(scalable, cluster)
+    decisions = _current_decisions(scalable, evaluation)
+    victim = Victim(
+        key=name,
+        desired_replicas=scalable.spec.replicas,
+        is_idle=decisions is not None and is_idle(decisions) and not is_spared,
+        is_unknown=not is_spared and (decisions is None or is_unknown(decisions)),
+        is_deactivated=workload is not None and not workload.active and workload.suspended_by_us,
+        # Without its grant or its Workload it is as good as gone.
+        is_missing=workload is None or workload.finished or not has_grant,
         was_set_back=was_at_zero and scalable.spec.replicas > 0,
-        entry=entry if entry is not None and entry.plan == grant.plan else None,
-        times=times_reclaimed(scalable),
+        was_deactivated=entry is not None and entry.releasing_at is not None,
+        holds_quota=workload is not None and workload.quota_reserved,
+        pods_left=sum(pod.phase not in TERMINAL for pod in observed.pods),
     )
+    times = times_reclaimed(scalable)
+    return VictimStatus(
+        key=key, victim=victim, scalable=scalable, workload=workload, has_grant=has_grant, entry=entry, times=times
+    )
+
+
+def _current_decisions(scalable: ScalableWorkload, evaluation: Evaluation | None) -> Sequence[Decision] | None:
+    """None where nothing is known of the replicas that are asked for now."""
+    if evaluation is None:
+        return None
+    decisions = evaluation.decisions_on(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))
+    is_current = all(each.target.desired_replicas == scalable.spec.replicas for each in decisions)
+    return decisions if is_current else None
 
 
 def gang_state(gang: KueueWorkload | None, grant: Grant) -> GangState:
     """How far the gang is on its way to what the grant is for, by its conditions and our check."""
-    if gang is None or not gang.spec.active or is_true(gang.status.conditions, "Finished"):
+    if gang is None or not gang.spec.active or gang.metadata.deletion_timestamp is not None:
         return GangState.GONE
-    if gang.metadata.deletion_timestamp is not None:
+    true = {each.type for each in gang.status.conditions if each.status == "True"}
+    if "Finished" in true:
         return GangState.GONE
-    if is_true(gang.status.conditions, "Admitted"):
+    if "Admitted" in true:
         return GangState.ADMITTED
-    has_quota = is_true(gang.status.conditions, "QuotaReserved")
     if grant.seeks is Seeks.QUOTA:
-        return GangState.RESERVED if has_quota else GangState.WAITING
-    if not has_quota or is_true(gang.status.conditions, "Evicted"):
+        return GangState.RESERVED if "QuotaReserved" in true else GangState.WAITING
+    if "QuotaReserved" not in true or "Evicted" in true:
         return GangState.GONE
     states = {each.name: each.state for each in gang.status.admission_checks}
     return GangState.ADMITTED if states.get(grant.check) == "Ready" else GangState.WAITING

@@ -13,7 +13,6 @@ Laws:
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scaler.admission.terminating_pods import pods_of
@@ -25,7 +24,6 @@ from scaler.decision.target_state import ObservedTarget, Phase, state_of
 from scaler.decision.workloads import grant_of
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown
-from scaler.kube.object_cache import KubeObject
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
@@ -33,9 +31,8 @@ from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
-from scaler.reclaim.budgets.history import Suspension, SuspensionHistory
-from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation
-from scaler.reclaim.costs import CostWeights, SuspensionImpact, cost_of
+from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Suspension, SuspensionHistory
+from scaler.reclaim.costs import CostWeights, cost_of
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
 
 _IDLE = frozenset({DecisionReason.IDLE_NOT_NEEDED, DecisionReason.RECLAIMED})
@@ -50,27 +47,18 @@ _LEFT_ALONE = (
 """Annotations by which KEDA does not scale to 0, whatever the scaler answers. Source: KEDA, pause autoscaling."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """Idle workloads at one instant."""
-
-    candidates: tuple[Candidate, ...]
-    leaving: frozenset[str]
-    """Keys of Workloads that are suspended anyway: their time is up, or they are scaled to 0."""
-
-
 def is_idle(decisions: Sequence[Decision]) -> bool:
     """Whether every trigger's decision says idle, and that a plan may take it."""
-    return bool(decisions) and all(_because(each) in _IDLE for each in decisions)
+    return bool(decisions) and all(_reason(each) in _IDLE for each in decisions)
 
 
 def is_unknown(decisions: Sequence[Decision]) -> bool:
     """Whether it is not known to be idle: some trigger's decision has no answer, and none speaks against it."""
     unanswered = [each for each in decisions if isinstance(each.answer, Unknown)]
-    return bool(unanswered) and all(_because(each) in _IDLE for each in decisions if each not in unanswered)
+    return bool(unanswered) and all(_reason(each) in _IDLE for each in decisions if each not in unanswered)
 
 
-def _because(decision: Decision) -> DecisionReason | None:
+def _reason(decision: Decision) -> DecisionReason | None:
     answer = decision.answer
     return answer.reason if isinstance(answer, Active | Inactive) else None
 
@@ -83,21 +71,22 @@ def find_candidates(
     weights: CostWeights,
     patience: timedelta,
     now: datetime,
-) -> Candidates:
-    """The candidates and those that leave. One that holds no quota by the snapshot is neither.
+) -> tuple[tuple[Candidate, ...], frozenset[str]]:
+    """The candidates, and the keys of Workloads that are suspended anyway: their time is up, or they are scaled to 0.
 
+    One that holds no quota by the snapshot is neither.
     `patience` is how long KEDA may take to scale to 0 after an inactive answer.
     """
     candidates, leaving = [], set()
-    for scalable, situation, workload in _holders(cluster, snapshot):
+    for scalable, observed, workload in _holders(cluster, snapshot):
         decisions = evaluation.decisions_on(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))
-        if _is_leaving(scalable, situation, decisions, cluster, since=now - patience):
+        if _is_leaving(scalable, observed, decisions, cluster, since=now - patience):
             leaving.add(workload.key)
         elif workload.opaque_because or scalable.status.grant is not None:
             continue
         elif is_idle(decisions) and not is_not_scaled(scalable, cluster):
             candidates.append(_candidate(scalable, workload, decisions, cluster, weights=weights, now=now))
-    return Candidates(candidates=tuple(candidates), leaving=frozenset(leaving))
+    return tuple(candidates), frozenset(leaving)
 
 
 def _holders(
@@ -107,27 +96,27 @@ def _holders(
     for scalable in cluster.scalable_workloads.items():
         if scalable.metadata.deletion_timestamp is not None:
             continue
-        situation = cluster.situation(scalable)
-        observed = situation.workload
-        workload = snapshot.workload(f"{observed.namespace}/{observed.name}") if observed else None
-        if workload is not None and workload.reservation is not None and state_of(situation).phase is not Phase.REFUSED:
-            yield scalable, situation, workload
+        observed = cluster.situation(scalable)
+        known = observed.workload
+        workload = snapshot.workload(f"{known.namespace}/{known.name}") if known else None
+        if workload is not None and workload.reservation is not None and state_of(observed).phase is not Phase.REFUSED:
+            yield scalable, observed, workload
 
 
 def _is_leaving(
     scalable: ScalableWorkload,
-    situation: ObservedTarget,
+    observed: ObservedTarget,
     decisions: Sequence[Decision],
     cluster: ClusterState,
     *,
     since: datetime,
 ) -> bool:
     """Whether it is suspended without any plan: it is at 0, or was first answered inactive not before `since`."""
-    if situation.is_held:
+    if observed.is_held:
         return False
     if scalable.spec.replicas == 0:
         return True
-    is_inactive = bool(decisions) and all(_because(each) in _GOING and _due(each) >= since for each in decisions)
+    is_inactive = bool(decisions) and all(_reason(each) in _GOING and _due(each) >= since for each in decisions)
     return is_inactive and not is_not_scaled(scalable, cluster)
 
 
@@ -160,19 +149,20 @@ def _candidate(
     gpus = gpus_of(workload, cluster)
     idle_since = max((each.idle_since for each in decisions if each.idle_since), default=now)
     running_since = min((each.target.running_since for each in decisions if each.target.running_since), default=now)
-    stake = SuspensionImpact(
+    cost = cost_of(
+        weights,
         gpus=gpus,
         worked=max(timedelta(0), idle_since - running_since),
         idle=max(timedelta(0), now - idle_since),
         priority=workload.priority,
         times_reclaimed=times_reclaimed(scalable),
-        **_way_back(scalable, running_since),
+        **_resume_time(scalable, running_since),
     )
     return Candidate(
         workload=workload.key,
         name="/".join(scalable.metadata.key),
         gpus=gpus,
-        cost=cost_of(stake, weights),
+        cost=cost,
         member=BudgetedWorkload(
             namespace=scalable.metadata.namespace,
             name=scalable.metadata.name,
@@ -181,7 +171,7 @@ def _candidate(
     )
 
 
-def _way_back(scalable: ScalableWorkload, running_since: datetime) -> dict[str, timedelta]:
+def _resume_time(scalable: ScalableWorkload, running_since: datetime) -> dict[str, timedelta]:
     """How long it took to come back the last time, where it ever did."""
     resumed_at = scalable.status.resumed_at
     return {"resume": running_since - resumed_at} if resumed_at and running_since > resumed_at else {}
@@ -224,16 +214,12 @@ def _member(scalable: ScalableWorkload, cluster: ClusterState, snapshot: Snapsho
     found = cluster.workload_of(scalable)
     name = ""
     if found is not None:
-        workload = snapshot.workload(_key(found))
+        workload = snapshot.workload("/".join(found.metadata.key))
         local = snapshot.local_queue(found.metadata.namespace, found.spec.queue_name)
         name = snapshot.cluster_queue_of(workload) if workload else local.cluster_queue if local else ""
     return BudgetedWorkload(
         namespace=scalable.metadata.namespace, name=scalable.metadata.name, cluster_queue=name or None
     )
-
-
-def _key(obj: KubeObject) -> str:
-    return "/".join(obj.metadata.key)
 
 
 def _suspension(scalable: ScalableWorkload, member: BudgetedWorkload) -> Suspension | None:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
 from scaler.reclaim.budgets.budget import Budget
 from scaler.reclaim.costs import CostWeights
-from scaler.reclaim.search.problem import SearchLimits
+from scaler.reclaim.search.problem import DEFAULT_LIMITS, SearchLimits
 from scaler.suspension.priority_boost import PriorityBoost
 
 
@@ -34,7 +34,7 @@ class ReclaimConfig:
     """Whether plans are made at all. Without them `reclaim: OnPressure` suspends no workload."""
     grant_for: timedelta = timedelta(minutes=10)
     """How long a plan's victims may be taken. KEDA's own defaults need 30 s + 5 min."""
-    limits: SearchLimits = SearchLimits(steps=20_000, questions=60, members=64)  # noqa: RUF009 - frozen
+    limits: SearchLimits = DEFAULT_LIMITS
     consider_nodes: bool = True
     """Whether the gang's pods must fit the nodes as they are. Off where somebody else adds nodes as they are needed: of
     AdmissionChecks of ours that ask for nodes plans know."""

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import structlog
 
+from scaler.admission.planner import AdmissionPlanner
 from scaler.admission.reclaim_answers import ReclaimAnswers
 from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.decision.decision_cache import DecisionCache
@@ -29,7 +30,7 @@ from scaler.reclaim.executor import PlanExecutor
 from scaler.reclaim.grant_writer import GrantCleanup
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.values import NoPlan, ReclaimPlan
-from scaler.reclaim.targets import AdmissionStatus, NodeShortage, PlanTarget, QuotaShortage
+from scaler.reclaim.targets import NodeShortage, PlanTarget, QuotaShortage
 from scaler.reclaim.writer import PlanWriter, grant_by
 from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
 
@@ -59,10 +60,10 @@ class ReclaimController:
 
     name: ClassVar[str] = "reclaim"
     planning: Planner
-    board: DecisionCache
+    decisions: DecisionCache
     reconciler: SuspensionReconciler
-    reallocation: PlanWriter
-    admission: AdmissionStatus | None = None
+    writer: PlanWriter
+    admission: AdmissionPlanner | None = None
     """Tells which Workloads lack nodes."""
     answers: ReclaimAnswers | None = None
     """Where it is written that it is decided about such a Workload."""
@@ -72,6 +73,7 @@ class ReclaimController:
     outlook: ReclaimReport | None = field(default=None, init=False)
     """Of the latest tick."""
     targets: Mapping[Seeks, PlanTarget] = field(init=False)
+    """In the order in which plans are made."""
     nodes: NodeShortage = field(init=False)
     backoff: PlanBackoff = field(init=False)
     executor: PlanExecutor = field(init=False)
@@ -80,17 +82,17 @@ class ReclaimController:
 
     def __post_init__(self) -> None:
         self.nodes = NodeShortage(planning=self.planning, admission=self.admission, answers=self.answers)
-        self.targets = {Seeks.QUOTA: QuotaShortage(planning=self.planning), Seeks.NODES: self.nodes}
+        self.targets = {Seeks.NODES: self.nodes, Seeks.QUOTA: QuotaShortage(planning=self.planning)}
         self.backoff = PlanBackoff(self.planning.policy)
         self.executor = PlanExecutor(
             planning=self.planning,
             targets=self.targets,
-            board=self.board,
+            decisions=self.decisions,
             reconciler=self.reconciler,
-            reallocation=self.reallocation,
+            writer=self.writer,
             backoff=self.backoff,
         )
-        self.grant_cleanup = GrantCleanup(cluster=self.planning.cluster, writer=self.reallocation.writer)
+        self.grant_cleanup = GrantCleanup(cluster=self.planning.cluster, writer=self.writer.grants)
 
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and as soon as something is heard that a plan waits for."""
@@ -102,26 +104,23 @@ class ReclaimController:
 
     async def tick(self, now: datetime) -> ReclaimReport:
         """See the standing plans through, then make new ones."""
-        if not await self.reallocation.writer.catch_up():
+        if not await self.writer.grants.catch_up():
             return self._report(ReclaimReport(at=now, blind="what was written last is not seen yet"))
         standing, sight = self.executor.standing(), self.planning.look(now)
-        due = self.grant_cleanup.due()
-        self.grant_cleanup.forget_others(due)
-        for scalable in due:
+        for scalable in self.grant_cleanup.due():
             await self._try(self.grant_cleanup.settle(scalable, now), about=scalable.metadata.name)
         for plan in standing:
             await self._try(self.executor.follow(plan, standing, sight, now), about=plan.grant.plan)
-        found = await self._new_plans(sight, standing) if isinstance(sight, PlanningSnapshot) else []
+        if isinstance(sight, NotSynced):
+            return self._report(ReclaimReport(at=now, blind=sight.reason, standing=tuple(standing)))
+        found = await self._new_plans(sight, standing)
         return self._report(
             ReclaimReport(
                 at=now,
-                blind=sight.reason if isinstance(sight, NotSynced) else "",
                 standing=tuple(standing),
                 made=tuple(each for each in found if isinstance(each, ReclaimPlan)),
                 refused=tuple(each for each in found if isinstance(each, NoPlan)),
-                reclaimable_gpus=sum(each.gpus for each in sight.candidates)
-                if isinstance(sight, PlanningSnapshot)
-                else 0,
+                reclaimable_gpus=sum(each.gpus for each in sight.candidates),
             )
         )
 
@@ -147,13 +146,11 @@ class ReclaimController:
         if not self.planning.policy.pressure:
             return []
         waiting = frozenset(gang.uid for target in self.targets.values() for gang in target.gangs(sight))
-        self.reallocation.events.forget_others(waiting)
+        self.writer.events.forget_others(waiting)
         self.backoff.forget_others(waiting | {plan.grant.gang_uid for plan in standing})
         answers: list[ReclaimPlan | NoPlan] = []
-        for seeks in (Seeks.NODES, Seeks.QUOTA):
-            busy = {
-                self.targets[seeks].plan_scope(sight, each.grant.gang) for each in standing if each.grant.seeks is seeks
-            }
+        for seeks, target in self.targets.items():
+            busy = {target.plan_scope(sight, each.grant.gang) for each in standing if each.grant.seeks is seeks}
             found, sight = await self._new_plans_for(seeks, busy, sight)
             answers += found
         return answers
@@ -180,13 +177,13 @@ class ReclaimController:
                 await self._try(self._grant(found, sight.now), about=found.id)
                 sight = _after(sight, found)
             else:
-                self.reallocation.events.refused(gang, found)
+                self.writer.events.refused(gang, found)
         return answers, sight
 
     async def _grant(self, plan: ReclaimPlan, now: datetime) -> None:
         """Offer the plan to its victims. Where one of them has changed meanwhile, the next tick calls it off."""
         self.backoff.back_off(plan.gang_uid, plan.seeks, now)
-        await self.reallocation.grant(grant_by(plan, at=now, until=now + self.planning.policy.grant_for), plan)
+        await self.writer.grant(grant_by(plan, at=now, until=now + self.planning.policy.grant_for), plan)
 
 
 def _after(sight: PlanningSnapshot, plan: ReclaimPlan) -> PlanningSnapshot:

@@ -31,20 +31,6 @@ class CostWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuspensionImpact:
-    """What is at stake for one workload."""
-
-    gpus: int
-    worked: timedelta
-    """From when it ran until its GPUs last worked."""
-    idle: timedelta
-    priority: int = 0
-    times_reclaimed: int = 0
-    resume: timedelta = timedelta(minutes=5)
-    """From activating it again until all its GPU pods run: its own last time, five minutes where it never came back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """A cost with its parts, in thousandths."""
 
@@ -59,19 +45,33 @@ class Cost:
 
 
 _HOUR = timedelta(hours=1)
+_RESUME = timedelta(minutes=5)
+"""Of a workload that never came back."""
 
 
-def cost_of(stake: SuspensionImpact, weights: CostWeights) -> Cost:
-    """What it costs to suspend it: at least one thousandth."""
-    gpus = stake.gpus
+def cost_of(
+    weights: CostWeights,
+    *,
+    gpus: int,
+    worked: timedelta,
+    idle: timedelta,
+    priority: int = 0,
+    times_reclaimed: int = 0,
+    resume: timedelta = _RESUME,
+) -> Cost:
+    """What it costs to suspend a workload: at least one thousandth.
+
+    `worked` is from when it ran until its GPUs last worked, `resume` from when it was activated the last time until all
+    its GPU pods ran.
+    """
     parts = {
         "gpus": float(gpus),
-        "gpuHoursLost": weights.gpu_hours_lost * gpus * _hours(stake.worked),
-        "priority": weights.priority * gpus * max(0, stake.priority) / 1000,
-        "reclaimedBefore": weights.reclaimed_before * gpus * stake.times_reclaimed,
-        "timeToResume": weights.time_to_resume * gpus * _hours(stake.resume),
+        "gpuHoursLost": weights.gpu_hours_lost * gpus * _hours(worked),
+        "priority": weights.priority * gpus * max(0, priority) / 1000,
+        "reclaimedBefore": weights.reclaimed_before * gpus * times_reclaimed,
+        "timeToResume": weights.time_to_resume * gpus * _hours(resume),
     }
-    divisor = 1 + weights.idle_time * _hours(stake.idle)
+    divisor = 1 + weights.idle_time * _hours(idle)
     shown = tuple((name, round(1000 * part)) for name, part in parts.items())
     return Cost(total=max(1, round(1000 * sum(parts.values()) / divisor)), parts=shown, idle_divisor=divisor)
 

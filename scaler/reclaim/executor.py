@@ -25,8 +25,8 @@ from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan, active_plans
 from scaler.reclaim.backoff import PlanBackoff
 from scaler.reclaim.planner import Planner, PlanningSnapshot
-from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
-from scaler.reclaim.targets import PlanTarget
+from scaler.reclaim.search.values import Candidate, ReclaimPlan
+from scaler.reclaim.targets import PlanTarget, fits_already
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, next_transition
 from scaler.reclaim.writer import PlanWriter
 from scaler.suspension.reconciler import SuspensionReconciler
@@ -49,9 +49,9 @@ class PlanExecutor:
 
     planning: Planner
     targets: Mapping[Seeks, PlanTarget]
-    board: DecisionCache
+    decisions: DecisionCache
     reconciler: SuspensionReconciler
-    reallocation: PlanWriter
+    writer: PlanWriter
     backoff: PlanBackoff
     _at_zero: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """(plan, victim) that were seen at 0: one that is at 1 after that was scaled up for another reason."""
@@ -62,22 +62,18 @@ class PlanExecutor:
 
     def standing(self) -> list[ActivePlan]:
         """The plans as they stand now, by verdicts that may be believed."""
-        evaluation = None if self.planning.unjudged else self.board.evaluation
+        evaluation = None if self.planning.unjudged else self.decisions.evaluation
         standing = active_plans(self.planning.cluster, evaluation, seen_at_zero=self._at_zero)
-        members = [(plan.grant.plan, member) for plan in standing for member in plan.members]
+        victims = [(plan.grant.plan, victim) for plan in standing for victim in plan.victims]
         self._at_zero = frozenset(
-            (plan, member.name)
-            for plan, member in members
-            if member.victim.is_wanted_at_zero or (plan, member.name) in self._at_zero
+            (plan, victim.key)
+            for plan, victim in victims
+            if victim.is_wanted_at_zero or (plan, victim.key) in self._at_zero
         )
-        self._forget_others(standing)
-        return standing
-
-    def _forget_others(self, standing: Sequence[ActivePlan]) -> None:
-        """Forget what was noted of plans and gangs that are none any more."""
         plans, gangs = {each.grant.plan for each in standing}, {each.grant.gang_uid for each in standing}
         self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
         self._deactivated = {plan: until for plan, until in self._deactivated.items() if plan in plans}
+        return standing
 
     async def follow(
         self, plan: ActivePlan, standing: Sequence[ActivePlan], sight: PlanningSnapshot | NotSynced, now: datetime
@@ -85,29 +81,29 @@ class PlanExecutor:
         """Do what is to be done about one of the standing plans. Raises: KubeError; try again later."""
         successor = next((each for each in standing if _supersedes(each, plan)), None)
         if successor is not None:
-            await self.reallocation.hand_over(plan, successor.grant, now)
+            await self.writer.hand_over(plan, successor.grant, now)
         elif not any(_supersedes(plan, each) for each in standing):
             await self._carry_on(plan, sight, now)
 
     async def _carry_on(self, plan: ActivePlan, sight: PlanningSnapshot | NotSynced, now: datetime) -> None:
         plan = await self._with_its_time(plan)
         step = next_transition(plan.grant, plan.gang_state, plan.victims, now=now)
-        plan = await self.reallocation.follow(plan, now=now)
+        plan = await self.writer.follow(plan, now=now)
         if await self._is_lost(plan, step, sight):
-            step = PlanTransition(course=PlanAction.RECONSIDER, ending=_LOST[plan.grant.seeks])
+            step = PlanTransition(action=PlanAction.RECONSIDER, ending=_LOST[plan.grant.seeks])
         await self._take(step, plan, sight, now)
 
     async def _take(
         self, step: PlanTransition, plan: ActivePlan, sight: PlanningSnapshot | NotSynced, now: datetime
     ) -> None:
-        match step.course:
+        match step.action:
             case PlanAction.WAIT:
                 return
             case PlanAction.FINISH if plan.is_handed_over or now >= plan.grant.expires_at:
-                await self.reallocation.finish(plan, step, now)
+                await self.writer.finish(plan, step, now)
             case PlanAction.WATCH | PlanAction.FINISH:
                 if step.about:
-                    await self.reallocation.drop(plan, step.about, step, now)
+                    await self.writer.drop(plan, step.about, step, now)
             case PlanAction.COMMIT:
                 await self._commit(plan, sight, now)
             case PlanAction.RECONSIDER:
@@ -121,7 +117,7 @@ class PlanExecutor:
         if last is None:
             return plan
         until = _whole(last + self.planning.policy.grant_for)
-        return await self.reallocation.extend(plan, until=until) if until > plan.grant.expires_at else plan
+        return await self.writer.extend(plan, until=until) if until > plan.grant.expires_at else plan
 
     async def _commit(self, plan: ActivePlan, sight: PlanningSnapshot | NotSynced, now: datetime) -> None:
         """Deactivate every victim that is still active, all at once."""
@@ -131,11 +127,11 @@ class PlanExecutor:
         why = await self._why_not(plan, seen)
         if why:
             log.info("plan is not valid any more", plan=plan.grant.plan, because=why)
-            step = PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
+            step = PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
             await (self._reconsider(plan, step, seen, now) if plan.is_begun else self._release(plan, step, now))
             return
-        ready = [each.scalable for each in plan.holders if each.scalable is not None and not each.is_deactivated]
-        is_so = await self.reallocation.writer.is_unchanged(ready, plan.grant.plan)
+        ready = [each.scalable for each in plan.holders if each.scalable and not each.victim.is_deactivated]
+        is_so = await self.writer.grants.is_unchanged(ready, plan.grant.plan)
         if not is_so or not self._is_still_due(plan, now):
             return  # one of them was scaled up or annotated a moment ago: the next tick sees that, too
         await asyncio.gather(*(self.reconciler.suspend(each.metadata.key) for each in ready))
@@ -146,9 +142,9 @@ class PlanExecutor:
         if isinstance(sight, NotSynced):
             return None
         gang = sight.snapshot.workload(plan.grant.gang)
-        return sight if gang is None or self._aim(plan).is_foreseeable(sight, gang) else None
+        return sight if gang is None or self._target(plan).is_foreseeable(sight, gang) else None
 
-    def _aim(self, plan: ActivePlan) -> PlanTarget:
+    def _target(self, plan: ActivePlan) -> PlanTarget:
         return self.targets[plan.grant.seeks]
 
     def _is_still_due(self, plan: ActivePlan, now: datetime) -> bool:
@@ -156,18 +152,18 @@ class PlanExecutor:
         found = next((each for each in self.standing() if each.grant.plan == plan.grant.plan), None)
         if found is None or {member.name for member in found.members} != {member.name for member in plan.members}:
             return False
-        return next_transition(found.grant, found.gang_state, found.victims, now=now).course is PlanAction.COMMIT
+        return next_transition(found.grant, found.gang_state, found.victims, now=now).action is PlanAction.COMMIT
 
     async def _why_not(self, plan: ActivePlan, sight: PlanningSnapshot) -> str:
         """Why the plan is not to be carried out, with everything as it is now; empty where it is."""
         gang = sight.snapshot.workload(plan.grant.gang)
         if gang is None:
             return "the gang is not known any more"
-        return await self._aim(plan).why_not(plan, sight, gang, self._willing(plan, sight))
+        return await self._target(plan).why_not(plan, sight, gang, self._willing(plan, sight))
 
     def _willing(self, plan: ActivePlan, sight: PlanningSnapshot) -> list[Candidate]:
         """Those of its victims that still hold their quota, and may be suspended."""
-        willing = [each for each in plan.holders if each.is_idle and not (each.is_deactivated or each.was_set_back)]
+        willing = [each for each in plan.holders if each.victim.is_willing]
         found = [self.planning.victim(sight, each.workload_key, each.name) for each in willing]
         return [each for each in found if each is not None]
 
@@ -180,24 +176,23 @@ class PlanExecutor:
             if now >= plan.grant.expires_at:  # no workload stays suspended for a gang whose time is up
                 await self._release(plan, step, now)
             return
-        if step.ending is PlanEndReason.NOT_RESERVED and not step.about and self._aim(plan).is_being_served(plan, seen):
-            await self.reallocation.extend(plan, until=_whole(now + self.planning.policy.grant_for))
+        if (
+            step.ending is PlanEndReason.NOT_RESERVED
+            and not step.about
+            and self._target(plan).is_being_served(plan, seen)
+        ):
+            await self.writer.extend(plan, until=_whole(now + self.planning.policy.grant_for))
             return
         self.backoff.back_off_victims(step, now)
         gang = seen.snapshot.workload(plan.grant.gang)
         candidates = [*seen.candidates, *self._willing(plan, seen)]
-        target = self._aim(plan)
-        found = await self.backoff.propose(target, seen, gang, candidates) if gang is not None else None
+        found = await self.backoff.propose(self._target(plan), seen, gang, candidates) if gang is not None else None
         if isinstance(found, ReclaimPlan) and self._replanned[plan.grant.gang_uid] < _REPLANS:
             self._replanned[plan.grant.gang_uid] += 1
-            await self.reallocation.replace(plan, found, step, now=now, until=now + self.planning.policy.grant_for)
-        elif (
-            isinstance(found, NoPlan)
-            and found.why is NoPlanReason.FITS_ALREADY
-            and step.ending is not PlanEndReason.NOT_RESERVED
-        ):
+            await self.writer.replace(plan, found, step, now=now, until=now + self.planning.policy.grant_for)
+        elif fits_already(found) and step.ending is not PlanEndReason.NOT_RESERVED:
             others = [member.name for member in plan.holders if not member.victim.stays]
-            await self.reallocation.drop(plan, others, step, now)
+            await self.writer.drop(plan, others, step, now)
         else:
             await self._release(plan, step, now)
 
@@ -207,18 +202,13 @@ class PlanExecutor:
         back_off = self.backoff.back_off_longer if was_in_vain else self.backoff.back_off
         back_off(plan.grant.gang_uid, plan.grant.seeks, now)
         self.backoff.back_off_victims(step, now)
-        await self.reallocation.release(plan, step, now)
+        await self.writer.release(plan, step, now)
 
     async def _is_lost(self, plan: ActivePlan, step: PlanTransition, sight: PlanningSnapshot | NotSynced) -> bool:
-        """Whether the gang does not fit any more, because other Workloads came between."""
-        return (
-            _is_exposed(plan, step) and not isinstance(sight, NotSynced) and await self._aim(plan).is_lost(plan, sight)
-        )
-
-
-def _is_exposed(plan: ActivePlan, step: PlanTransition) -> bool:
-    """Whether everything is freed, and the gang has not got it yet."""
-    return step.course is PlanAction.WATCH and plan.gang_state is GangState.WAITING
+        """Whether everything is freed, and the gang does not fit any more, because other Workloads came between."""
+        if step.action is not PlanAction.WATCH or plan.gang_state is not GangState.WAITING:
+            return False
+        return not isinstance(sight, NotSynced) and await self._target(plan).is_lost(plan, sight)
 
 
 def _whole(at: datetime) -> datetime:

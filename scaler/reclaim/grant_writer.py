@@ -123,8 +123,12 @@ class GrantCleanup:
     """Uids of those that were at 1 since: a 0 of theirs is not the plan's any more."""
 
     def due(self) -> list[ScalableWorkload]:
-        """Those that have such a grant."""
-        return [each for each in self.cluster.scalable_workloads.items() if _is_over(each)]
+        """Those that have such a grant. Since when is forgotten of all others."""
+        due = [each for each in self.cluster.scalable_workloads.items() if _is_over(each)]
+        uids = {each.metadata.uid for each in due}
+        self._since = {uid: since for uid, since in self._since.items() if uid in uids}
+        self._was_at_one &= uids
+        return due
 
     async def settle(self, scalable: ScalableWorkload, now: datetime) -> None:
         """Undo a 0 that comes too late, or remove the grant. Raises: KubeError; try again later."""
@@ -136,12 +140,6 @@ class GrantCleanup:
             await self.writer.clear(scalable)
         elif is_at_zero and await self.writer.scale_to_one(scalable, scalable.metadata.resource_version):
             self._was_at_one.add(uid)
-
-    def forget_others(self, due: list[ScalableWorkload]) -> None:
-        """Forget since when those were seen whose grants are gone."""
-        uids = {each.metadata.uid for each in due}
-        self._since = {uid: since for uid, since in self._since.items() if uid in uids}
-        self._was_at_one &= uids
 
 
 def _is_over(scalable: ScalableWorkload) -> bool:

@@ -18,9 +18,8 @@ from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
 from scaler.quota.watch import NotSynced, QuotaWatch
 from scaler.quota.workload_index import SchedulingContext
-from scaler.reclaim.budgets.budget import BudgetEvaluation, BudgetExhausted
-from scaler.reclaim.budgets.history import SuspensionHistory
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.budgets.budget import BudgetCheck, budget_check
+from scaler.reclaim.budgets.scopes import BudgetedWorkload, SuspensionHistory
 from scaler.reclaim.candidates import (
     anti_affinity_nodes,
     find_candidates,
@@ -29,18 +28,16 @@ from scaler.reclaim.candidates import (
     suspension_history_of,
 )
 from scaler.reclaim.config import ReclaimConfig
-from scaler.reclaim.costs import SuspensionImpact, cost_of
+from scaler.reclaim.costs import cost_of
 from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import (
     AntiAffinityNodes,
-    BudgetCheck,
     Candidate,
     NoPlan,
     NoPlanReason,
     PlanningTree,
     PlanRequest,
     ReclaimPlan,
-    no_budgets,
 )
 
 
@@ -55,7 +52,7 @@ class PlanningSnapshot:
     """Keys of Workloads that are suspended anyway."""
     spending: SuspensionHistory
     capacity: Capacity | None
-    """What nodes have free; None where that is not seen, or does not matter."""
+    """What nodes have free; None where that is not known, or does not matter."""
     now: datetime
     nodes_unseen: str = ""
     """Why it is not known where pods fit, although plans depend on it; empty where it is."""
@@ -64,85 +61,69 @@ class PlanningSnapshot:
     marked: AntiAffinityNodes = field(default_factory=dict)
     """Which nodes have pods that others keep away from, where it is known what nodes have free."""
 
+    def tree_of(self, gang: QuotaWorkload) -> Tree | None:
+        return self.snapshot.tree_of(self.snapshot.cluster_queue_of(gang))
 
+
+@dataclass
 class Planner:
-    """Makes plans. `capacity` gives the nodes' free amounts, or why they are not known: then nothing is planned."""
+    """Makes plans."""
 
-    def __init__(
-        self,
-        cluster: ClusterState,
-        board: DecisionCache,
-        view: QuotaWatch,
-        policy: ReclaimConfig,
-        *,
-        max_age: timedelta,
-        capacity: Callable[[], Capacity | NotSynced] = lambda: NotSynced("nodes are not watched"),
-        checks_with_provisioning: Callable[[], Collection[str]] = frozenset,
-    ) -> None:
-        """`max_age` is how old verdicts may be on which workloads are suspended; `checks_with_provisioning` are the
-        AdmissionChecks that hold gangs back until they fit, and request the nodes that are missing."""
-        self._cluster = cluster
-        self._board = board
-        self._view = view
-        self._policy = policy
-        self._max_age = max_age
-        self._capacity = capacity
-        self._checks_with_provisioning = checks_with_provisioning
-        self._planning_trees: dict[tuple[str, bool], tuple[int, object, datetime, PlanningTree]] = {}
-        """By root of the tree, and whether nodes count."""
-
-    @property
-    def cluster(self) -> ClusterState:
-        return self._cluster
-
-    @property
-    def policy(self) -> ReclaimConfig:
-        return self._policy
+    cluster: ClusterState
+    decisions: DecisionCache
+    view: QuotaWatch
+    policy: ReclaimConfig
+    max_age: timedelta = field(kw_only=True)
+    """How old verdicts may be on which workloads are suspended."""
+    capacity: Callable[[], Capacity | NotSynced] = field(
+        kw_only=True, default=lambda: NotSynced("nodes are not watched")
+    )
+    """What nodes have free; where that is not known nothing is planned."""
+    checks_with_provisioning: Callable[[], Collection[str]] = field(kw_only=True, default=frozenset)
+    """The AdmissionChecks that hold gangs back until they fit, and request the nodes that are missing."""
+    _planning_trees: dict[tuple[str, bool], tuple[PlanningTree, object]] = field(init=False, default_factory=dict)
+    """By root of the tree, and whether nodes count: the PlanningTree, and what it was made from."""
 
     def look(self, now: datetime, *, judged: bool = True) -> PlanningSnapshot | NotSynced:
         """What there is to plan with, or why nothing can be planned.
 
         Not `judged`: without verdicts no workload counts as idle. That is for questions which assume some to be.
         """
-        snapshot, evaluation, doubt = self._view.look(), self._board.evaluation, self.unjudged
+        snapshot, evaluation, doubt = self.view.look(), self.decisions.evaluation, self.unjudged
         if isinstance(snapshot, NotSynced):
             return snapshot
         if evaluation is None or doubt:
             if judged:
                 return NotSynced(doubt)
             evaluation = Evaluation.of({}, at=now)
-        policy, free = self._policy, self._free()
-        found = find_candidates(
-            evaluation, self._cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now
+        policy, free = self.policy, self.capacity() if self.policy.consider_nodes else None
+        candidates, leaving = find_candidates(
+            evaluation, self.cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now
         )
         return PlanningSnapshot(
             snapshot=snapshot,
             evaluation=evaluation,
-            candidates=found.candidates,
-            leaving=found.leaving,
-            spending=suspension_history_of(self._cluster, snapshot),
+            candidates=candidates,
+            leaving=leaving,
+            spending=suspension_history_of(self.cluster, snapshot),
             capacity=free if isinstance(free, Capacity) else None,
             nodes_unseen=free.reason if isinstance(free, NotSynced) else "",
             now=now,
-            gangs=pending_gpu_workloads(snapshot.workloads.values(), self._cluster),
-            marked=anti_affinity_nodes(snapshot, self._cluster) if isinstance(free, Capacity) else {},
+            gangs=pending_gpu_workloads(snapshot.workloads.values(), self.cluster),
+            marked=anti_affinity_nodes(snapshot, self.cluster) if isinstance(free, Capacity) else {},
         )
 
     def quota(self) -> Snapshot | NotSynced:
         """Kueue's quota alone, whether or not there are verdicts."""
-        return self._view.look()
+        return self.view.look()
 
     @property
     def unjudged(self) -> str:
         """Why it is not known which workloads are idle; empty where it is."""
-        if self._board.evaluation is None:
-            return f"no workload has been evaluated yet: {self._board.why_cold}"
-        age = self._board.age or timedelta(0)
-        return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self._max_age else ""
-
-    def _free(self) -> Capacity | NotSynced | None:
-        """What nodes have free, or why that is not seen; None where it does not matter."""
-        return self._capacity() if self._policy.consider_nodes else None
+        if self.decisions.evaluation is None:
+            return f"no workload has been evaluated yet: {self.decisions.why_cold}"
+        age = self.decisions.age or timedelta(0)
+        return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self.max_age else ""
 
     async def plan(
         self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
@@ -155,19 +136,19 @@ class Planner:
         self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
     ) -> PlanRequest | NoPlan:
         """What a plan for the gang is made from, independent of what changes afterwards."""
-        tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+        tree = sight.tree_of(gang)
         if tree is None:
             message = f"LocalQueue {gang.namespace}/{gang.queue} leads to no ClusterQueue that can be scheduled"
             return NoPlan(gang=gang.key, why=NoPlanReason.QUEUE_STOPPED, message=message)
         is_provisioned = self._is_provisioned(gang, tree, sight)
+        message = ""
         if sight.nodes_unseen and not is_provisioned:
-            message = f"{sight.nodes_unseen}; with reclaim.considerNodes: false plans count quota alone"
-            return NoPlan(
-                gang=gang.key, why=NoPlanReason.UNFORESEEABLE, message=f"it is not known where its pods fit: {message}"
-            )
-        doubts = sight.snapshot.doubts(tree)
-        if doubts:
-            return NoPlan(gang=gang.key, why=NoPlanReason.UNFORESEEABLE, message=f"cannot be read: {'; '.join(doubts)}")
+            hint = "with reclaim.considerNodes: false plans count quota alone"
+            message = f"it is not known where its pods fit: {sight.nodes_unseen}; {hint}"
+        elif doubts := sight.snapshot.doubts(tree):
+            message = f"cannot be read: {'; '.join(doubts)}"
+        if message:
+            return NoPlan(gang=gang.key, why=NoPlanReason.UNFORESEEABLE, message=message)
         members = {key for queue in tree.queues.values() for key in queue.workloads}
         given = sight.candidates if candidates is None else tuple(candidates)
         return PlanRequest(
@@ -176,7 +157,7 @@ class Planner:
             candidates=tuple(each for each in given if each.workload in members),
             leaving=sight.leaving & members,
             refuse=self.refusal(sight),
-            limits=self._policy.limits,
+            limits=self.policy.limits,
         )
 
     def _is_provisioned(self, gang: QuotaWorkload, tree: Tree, sight: PlanningSnapshot) -> bool:
@@ -185,16 +166,17 @@ class Planner:
         The check does not release the gang before it fits, so that only the quota it holds meanwhile is at stake.
         """
         queue = tree.queues[sight.snapshot.cluster_queue_of(gang)].spec
-        checks = frozenset(self._checks_with_provisioning())
+        checks = frozenset(self.checks_with_provisioning())
         flavors = {flavor for group in queue.groups for flavor in group.flavors}
         return bool(checks & queue.checks) and all(checks & queue.checks_on({flavor}) for flavor in flavors)
 
     def _planning_tree(self, sight: PlanningSnapshot, tree: Tree, *, with_nodes: bool) -> PlanningTree:
         """Made anew only when something in the tree has changed: most ticks look at the same thing again."""
-        version, capacity = sight.snapshot.version(tree), sight.capacity if with_nodes else None
+        capacity = sight.capacity if with_nodes else None
+        made_from = sight.snapshot.version(tree), id(capacity), sight.now
         known = self._planning_trees.get((tree.root.name, with_nodes))
-        if known is not None and known[:3] == (version, id(capacity), sight.now):
-            return known[3]
+        if known is not None and known[1] == made_from:
+            return known[0]
         planning_tree = PlanningTree(
             tree=tree.clone(),
             pending=sight.snapshot.pending_in(tree),
@@ -202,27 +184,19 @@ class Planner:
                 flavor_options=FlavorOptions(flavors=dict(sight.snapshot.flavors)),
                 namespaces=dict(sight.snapshot.namespaces),
                 local_queue=sight.snapshot.local_queue,
-                strategies=self._policy.strategies,
+                strategies=self.policy.strategies,
             ),
-            fair_sharing=self._policy.fair_sharing,
+            fair_sharing=self.policy.fair_sharing,
             now=sight.now,
             capacity=capacity,
             marked=sight.marked,
         )
-        self._planning_trees[tree.root.name, with_nodes] = (version, id(capacity), sight.now, planning_tree)
+        self._planning_trees[tree.root.name, with_nodes] = planning_tree, made_from
         return planning_tree
 
     def refusal(self, sight: PlanningSnapshot) -> BudgetCheck:
         """Which budget does not let these be suspended, as a question that is asked often."""
-        if not self._policy.budgets:
-            return no_budgets
-        books = BudgetEvaluation(self._policy.budgets, sight.spending, sight.now)
-
-        def refuse(victims: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
-            outcome = books.admits(victims)
-            return outcome if isinstance(outcome, BudgetExhausted) else None
-
-        return refuse
+        return budget_check(self.policy.budgets, sight.spending, sight.now)
 
     def victim(self, sight: PlanningSnapshot, workload_key: str, name: str) -> Candidate | None:
         """A victim of a plan that stands, as a candidate again; None for one that holds no quota any more."""
@@ -237,22 +211,21 @@ class Planner:
 
         Those of its tree while it waits for quota; of the whole cluster, itself excepted, once it has that.
         """
-        tree = sight.snapshot.tree_of(sight.snapshot.cluster_queue_of(gang))
+        tree = sight.tree_of(gang)
         known = {each.workload: each for each in sight.candidates}
         if gang.reservation is not None:
             holders = [each for each in sight.snapshot.reserved if each.key != gang.key]
         else:
             holders = [each for queue in tree.queues.values() for each in queue.workloads.values()] if tree else []
-        return [known.get(each.key) or self._as_if_idle(each) for each in holders if gpus_of(each, self._cluster)]
+        return [known.get(each.key) or self._as_if_idle(each) for each in holders if gpus_of(each, self.cluster)]
 
     def _as_if_idle(self, workload: QuotaWorkload) -> Candidate:
-        gpus = gpus_of(workload, self._cluster)
-        stake = SuspensionImpact(gpus=gpus, worked=timedelta(0), idle=timedelta(0), priority=workload.priority)
+        gpus, none = gpus_of(workload, self.cluster), timedelta(0)
         return Candidate(
             workload=workload.key,
             name=workload.key,
             gpus=gpus,
-            cost=cost_of(stake, self._policy.weights),
+            cost=cost_of(self.policy.weights, gpus=gpus, worked=none, idle=none, priority=workload.priority),
             member=BudgetedWorkload(
                 namespace=workload.namespace, name=workload.name, cluster_queue=workload.held.cluster_queue
             ),

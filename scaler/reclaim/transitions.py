@@ -15,7 +15,7 @@ Laws:
 * A grant ends: by its gang being admitted, by being cancelled, or by expiring. The time counts anew from every
   deactivation, so that the gang has its time, and no victim stays suspended for ever because another one cannot be.
 
-| gang     | victims                                          | course                               |
+| gang     | victims                                          | action                               |
 |----------|--------------------------------------------------|--------------------------------------|
 | admitted | some were deactivated                            | finish, releasing the others         |
 | reserved | some were deactivated                            | watch, releasing the others          |
@@ -118,6 +118,11 @@ class Victim:
         return self.is_deactivated and self.is_wanted_at_zero
 
     @property
+    def is_willing(self) -> bool:
+        """Whether it still holds its quota, and may be suspended."""
+        return self.is_idle and not (self.is_deactivated or self.was_set_back)
+
+    @property
     def is_lost(self) -> bool:
         """Whether the plan has to do without it: it has vanished, works, or is to run again."""
         if self.is_missing or self.is_deactivated:
@@ -131,9 +136,9 @@ class Victim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTransition:
-    """The course, and why where it is not obvious."""
+    """What to do, and why where it is not obvious."""
 
-    course: PlanAction
+    action: PlanAction
     ending: PlanEndReason = PlanEndReason.NONE
     about: tuple[str, ...] = ()
     """On whose account: victims that are busy, woke, or were never brought to 0."""
@@ -147,50 +152,50 @@ def next_transition(grant: Grant, gang: GangState, victims: Sequence[Victim], *,
         case GangState.RESERVED:
             return _served(PlanAction.WATCH, victims)
         case GangState.GONE:
-            return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.GANG_GONE)
+            return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.GANG_GONE)
         case GangState.WAITING:
             is_begun = any(victim.is_deactivated for victim in victims)
             return (_begun if is_begun else _not_begun)(grant, victims, now)
 
 
-def _served(course: PlanAction, victims: Sequence[Victim]) -> PlanTransition:
+def _served(action: PlanAction, victims: Sequence[Victim]) -> PlanTransition:
     """The gang has its quota: victims that were not deactivated are not needed."""
     spared = tuple(victim.key for victim in victims if not victim.has_given)
     if len(spared) == len(victims):
-        return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.NOT_NEEDED)
+        return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NOT_NEEDED)
     return (
-        PlanTransition(course=course, ending=PlanEndReason.NOT_NEEDED, about=spared)
+        PlanTransition(action=action, ending=PlanEndReason.NOT_NEEDED, about=spared)
         if spared
-        else PlanTransition(course=course)
+        else PlanTransition(action=action)
     )
 
 
 def _begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransition:
     woken = tuple(victim.key for victim in victims if victim.is_lost or _is_set_back(victim, grant, now))
     if woken:
-        return PlanTransition(course=PlanAction.RECONSIDER, ending=PlanEndReason.VICTIM_WOKE, about=woken)
+        return PlanTransition(action=PlanAction.RECONSIDER, ending=PlanEndReason.VICTIM_WOKE, about=woken)
     others = [victim for victim in victims if not victim.is_deactivated]
     if now >= grant.expires_at:
         late = tuple(victim.key for victim in others)
-        return PlanTransition(course=PlanAction.RECONSIDER, ending=PlanEndReason.NOT_RESERVED, about=late)
+        return PlanTransition(action=PlanAction.RECONSIDER, ending=PlanEndReason.NOT_RESERVED, about=late)
     if others and all(victim.is_ready for victim in others):
-        return PlanTransition(course=PlanAction.COMMIT)
-    return PlanTransition(course=PlanAction.WAIT if others else PlanAction.WATCH)
+        return PlanTransition(action=PlanAction.COMMIT)
+    return PlanTransition(action=PlanAction.WAIT if others else PlanAction.WATCH)
 
 
 def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransition:
     busy = tuple(victim.key for victim in victims if victim.is_lost)
     if busy:
-        return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_BUSY, about=busy)
+        return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_BUSY, about=busy)
     if now >= grant.expires_at:
         late = tuple(victim.key for victim in victims if not (victim.is_wanted_at_zero or victim.was_set_back))
-        return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.GRANT_EXPIRED, about=late)
+        return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.GRANT_EXPIRED, about=late)
     woken = tuple(victim.key for victim in victims if victim.was_set_back)
     if woken:
-        return PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_WOKE, about=woken)
+        return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_WOKE, about=woken)
     if all(victim.is_ready for victim in victims):
-        return PlanTransition(course=PlanAction.COMMIT)
-    return PlanTransition(course=PlanAction.WAIT)
+        return PlanTransition(action=PlanAction.COMMIT)
+    return PlanTransition(action=PlanAction.WAIT)
 
 
 def _is_set_back(victim: Victim, grant: Grant, now: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""Writes what becomes of plans: grants and the ledger, in the status of victims.
+"""Writes what becomes of plans: grants and the ledger in the status of victims, and Events.
 
 Laws:
 
@@ -22,13 +22,16 @@ from scaler.decision.target_state import Grant, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
+from scaler.kube.events import ObjectReference
+from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
+from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus, entry_status, split_key
 from scaler.reclaim.candidates import times_reclaimed
-from scaler.reclaim.events import PlanEvents
 from scaler.reclaim.grant_writer import FindScalable, GrantWriter
 from scaler.reclaim.ledger import LedgerEntry, LedgerStage, advance, closed, reopened
-from scaler.reclaim.search.values import Candidate, ReclaimPlan
+from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reclaim.transitions import PlanAction, PlanEndReason, PlanTransition
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.reconciler import EventSink
@@ -43,7 +46,7 @@ class PlanWriter:
         self,
         api: PatchApi,
         find: FindScalable,
-        announcer: EventSink,
+        events: EventSink,
         *,
         finished: Callable[[LedgerEntry], None] = lambda _: None,
         patience_seconds: float = 1.0,
@@ -51,8 +54,8 @@ class PlanWriter:
         """`patience_seconds` is how long a tick waits to see what was written by the one before."""
         self._find = find
         self._finished = finished
-        self.writer = GrantWriter(api, find, patience_seconds=patience_seconds)
-        self.events = PlanEvents(announcer)
+        self.grants = GrantWriter(api, find, patience_seconds=patience_seconds)
+        self.events = PlanEvents(events)
 
     # --------------------------------------------------------------------------------------------------------- grants
 
@@ -71,7 +74,7 @@ class PlanWriter:
             "grant": grant_status(grant),
             "reallocation": entry_status(entry, times=times_reclaimed(scalable)),
         }
-        if await self.writer.write(scalable, status):
+        if await self.grants.write(scalable, status):
             self.events.granted(scalable, grant, victim.gpus)
 
     async def extend(self, plan: ActivePlan, *, until: datetime) -> ActivePlan:
@@ -80,9 +83,14 @@ class PlanWriter:
         await self._rewrite(plan.holders, grant)
         return replace(plan, grant=grant)
 
-    async def _rewrite(self, members: Sequence[VictimStatus], grant: Grant) -> None:
-        async def rewrite(_: VictimStatus, scalable: ScalableWorkload) -> None:
-            await self.writer.write(scalable, {"grant": grant_status(grant)})
+    async def _rewrite(self, members: Sequence[VictimStatus], grant: Grant, *, is_reopened: bool = False) -> None:
+        """Replace the grant. A ledger entry that is reopened goes on with that grant's plan."""
+
+        async def rewrite(member: VictimStatus, scalable: ScalableWorkload) -> None:
+            status: dict[str, Any] = {"grant": grant_status(grant)}
+            if is_reopened and member.entry is not None:
+                status["reallocation"] = entry_status(reopened(member.entry, plan=grant.plan), times=member.times)
+            await self.grants.write(scalable, status)
 
         await self._each(members, rewrite)
 
@@ -94,34 +102,23 @@ class PlanWriter:
         victims = (*(member.name for member in keeps), *(victim.name for victim in found.victims))
         grant = replace(grant_by(found, at=now, until=until), victims=tuple(dict.fromkeys(victims)))
 
-        await self._take_over(keeps, grant)
+        await self._rewrite(keeps, grant, is_reopened=True)
         for victim in found.victims:
             await self._offer(grant, victim)
         self.events.replanned(grant, plan.grant, step)
-        await self._release_victims([member for member in plan.holders if member.name not in grant.victims], step, now)
+        await self._release_victims([member for member in plan.holders if member.name not in victims], step, now)
 
     async def hand_over(self, plan: ActivePlan, successor: Grant, now: datetime) -> None:
         """End a plan that another one replaces: the victims which that one names stay as they are."""
-        await self._take_over([member for member in plan.holders if member.name in successor.victims], successor)
-        step = PlanTransition(course=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
-        await self._release_victims(
-            [member for member in plan.holders if member.name not in successor.victims], step, now
-        )
-
-    async def _take_over(self, members: Sequence[VictimStatus], grant: Grant) -> None:
-        async def take_over(member: VictimStatus, scalable: ScalableWorkload) -> None:
-            status: dict[str, Any] = {"grant": grant_status(grant)}
-            if member.entry is not None:
-                status["reallocation"] = entry_status(reopened(member.entry, plan=grant.plan), times=member.times)
-            await self.writer.write(scalable, status)
-
-        await self._each(members, take_over)
+        kept = [member for member in plan.holders if member.name in successor.victims]
+        await self._rewrite(kept, successor, is_reopened=True)
+        step = PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
+        await self._release_victims([member for member in plan.holders if member not in kept], step, now)
 
     async def drop(self, plan: ActivePlan, names: Collection[str], step: PlanTransition, now: datetime) -> None:
         """Go on without these victims: they are wanted again, or not needed."""
         rest = [member for member in plan.holders if member.name not in names]
-        grant = replace(plan.grant, victims=tuple(member.name for member in rest))
-        await self._rewrite(rest, grant)
+        await self._rewrite(rest, replace(plan.grant, victims=tuple(member.name for member in rest)))
         await self._release_victims([member for member in plan.holders if member.name in names], step, now)
 
     async def release(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
@@ -148,7 +145,7 @@ class PlanWriter:
         status: dict[str, Any] = {"grant": grant_status(replace(own, expires_at=own.granted_at))}
         version = await self._settle(member, scalable, entry, status)
         if version and scalable.spec.replicas == 0:
-            await self.writer.scale_to_one(scalable, version)
+            await self.grants.scale_to_one(scalable, version)
         return bool(version)
 
     # --------------------------------------------------------------------------------------------------------- ledger
@@ -198,9 +195,9 @@ class PlanWriter:
     ) -> str:
         """Write the member's status, with the entry where it is new; the version then, empty for one that is gone."""
         if entry is None or entry == member.entry:
-            return await self.writer.write(scalable, status)
+            return await self.grants.write(scalable, status)
         ledger = {"reallocation": entry_status(entry, times=member.times)}
-        version = await self.writer.write(scalable, {**status, **ledger})
+        version = await self.grants.write(scalable, {**status, **ledger})
         if version and entry.stage.is_final:
             self._finished(entry)
         return version
@@ -218,6 +215,68 @@ class PlanWriter:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+
+class PlanEvents:
+    """Events on the Workload that a plan is for, and on the ScalableWorkloads of its victims."""
+
+    def __init__(self, events: EventSink) -> None:
+        self._events = events
+        self._reported: dict[str, NoPlanReason] = {}
+
+    def planned(self, grant: Grant, plan: ReclaimPlan) -> None:
+        victims = ", ".join(f"{victim.name} ({victim.gpus} GPUs)" for victim in plan.victims)
+        cautions = "".join(f"; {each.message}" for each in plan.cautions)
+        self._record_on_gang(
+            grant, "ReclaimPlanned", f"plan {grant.plan} will suspend {victims} if still idle{cautions}"
+        )
+
+    def granted(self, scalable: ScalableWorkload, grant: Grant, gpus: int) -> None:
+        planned = f"its {gpus} GPUs are planned for Workload {grant.gang} (plan {grant.plan})"
+        self._record(scalable, "ReclaimGranted", f"will be suspended if still idle: {planned}", warning=True)
+
+    def replanned(self, grant: Grant, before: Grant, step: PlanTransition) -> None:
+        message = f"{_because(step)}: plan {before.plan} is replaced by {grant.plan} with {', '.join(grant.victims)}"
+        self._record_on_gang(grant, "ReclaimReplanned", message)
+
+    def called_off(self, grant: Grant, step: PlanTransition) -> None:
+        self._record_on_gang(grant, "ReclaimCancelled", f"plan {grant.plan} cancelled ({_because(step)})")
+
+    def released(self, scalable: ScalableWorkload, step: PlanTransition) -> None:
+        self._record(scalable, "ReclaimCancelled", f"reclaim cancelled ({_because(step)}); this workload keeps running")
+
+    def admitted(self, grant: Grant, donors: Iterable[str], gpus: int, after: str) -> None:
+        took = f", {after} after the plan was granted" if after else ""
+        self._record_on_gang(grant, "ReclaimAdmitted", f"admitted with {gpus} GPUs of {', '.join(donors)}{took}")
+
+    def refused(self, gang: QuotaWorkload, found: NoPlan) -> None:
+        """Why no plan is found for the gang, once per reason."""
+        if found.why is NoPlanReason.FITS_ALREADY or self._reported.get(gang.uid) == found.why:
+            return
+        self._reported[gang.uid] = found.why
+        about = ObjectMeta(name=gang.name, namespace=gang.namespace, uid=gang.uid)
+        self._events.record(
+            ObjectReference.of(WORKLOAD, about), str(found.why), f"no reclaim plan found: {found.message}"
+        )
+
+    def forget_others(self, uids: Iterable[str]) -> None:
+        """Forget which reasons were reported for gangs that are not pending any more."""
+        waiting = frozenset(uids)
+        self._reported = {uid: why for uid, why in self._reported.items() if uid in waiting}
+
+    def _record(self, scalable: ScalableWorkload, reason: str, message: str, *, warning: bool = False) -> None:
+        about = ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata)
+        self._events.record(about, reason, message, warning=warning)
+
+    def _record_on_gang(self, grant: Grant, reason: str, message: str) -> None:
+        namespace, name = split_key(grant.gang)
+        about = ObjectMeta(name=name, namespace=namespace, uid=grant.gang_uid)
+        self._events.record(ObjectReference.of(WORKLOAD, about), reason, message)
+
+
+def _because(step: PlanTransition) -> str:
+    about = f": {', '.join(step.about)}" if step.about else ""
+    return f"{step.ending}{about}"
 
 
 def grant_by(plan: ReclaimPlan, *, at: datetime, until: datetime) -> Grant:

@@ -35,7 +35,7 @@ from scaler.quota.model import FlavorResource, QueueingStrategy, QuotaWorkload, 
 from scaler.quota.node import QueueNode
 from scaler.quota.queues import CycleOutcome
 from scaler.reclaim.controller import ReclaimReport
-from scaler.reclaim.search.quota_requirement import QuotaRequirement
+from scaler.reclaim.search.requirements import QuotaRequirement
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reporting.views.snapshot import ViewSnapshot
 

@@ -36,8 +36,6 @@ from scaler.placement.node_index import NodeInfo
 from scaler.placement.requests import Fits, PlacementRequest, PlacementResult, ReservationQueue
 from scaler.placement.reservations import place_in_order
 from scaler.quota.watch import NotSynced
-from scaler.reclaim.controller import ReclaimController
-from scaler.reclaim.planner import Planner
 
 CHECK = "gate"
 
@@ -125,21 +123,11 @@ class NodesWorld(PressureWorld):
         """For whom nobody may be suspended."""
         self.reserved_at: dict[str, datetime] = {}
         self.gate = Gate(self)
-        self.reclaim_answers = ReclaimAnswers()
         super().__init__(quota, **policy)
 
-    def another_leads(self) -> None:
-        super().another_leads()
+    def admission(self) -> dict[str, Any]:
         self.reclaim_answers = ReclaimAnswers()
-        planning: Planner = self.pressure.planning
-        self.pressure = ReclaimController(
-            planning=planning,
-            board=self.board,
-            reconciler=self.reconciler,
-            reallocation=self.pressure.reallocation,
-            admission=self.gate,
-            answers=self.reclaim_answers,
-        )
+        return {"admission": self.gate, "answers": self.reclaim_answers}
 
     # ---------------------------------------------------------------------------------------------------- who is there
 

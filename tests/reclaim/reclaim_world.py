@@ -39,6 +39,7 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
+from scaler.placement.capacity import Capacity
 from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced, QuotaWatch
@@ -228,6 +229,8 @@ class PressureWorld:
         self._pods_made = 0
         self.strategy = strategy
         self.checks: Json = {}
+        self.capacity: Callable[[], Capacity | NotSynced] = lambda: NotSynced("nodes are not watched")
+        self.checks_with_provisioning: frozenset[str] = frozenset()
         self.view.filing.put(_decoded(kube.Namespace, NAMESPACE))
         self.view.filing.put(_decoded(kube.ResourceFlavor, "gpus"))
         for name, amount in self.quotas.items():
@@ -263,13 +266,27 @@ class PressureWorld:
         self.api.lives_for = None
         copies = self.evaluator.cluster
         self.reconciler = SuspensionReconciler(self.api, copies, self.board, self.events, clock=lambda: self.now)
-        reallocation = PlanWriter(
-            self.api, copies.scalable_workloads.get, self.events, finished=self.ended.append, patience_seconds=0.0
-        )
-        planning = Planner(copies, self.board, cast(QuotaWatch, self.view), self.policy, max_age=2 * TICK)
         self.pressure = ReclaimController(
-            planning=planning, board=self.board, reconciler=self.reconciler, reallocation=reallocation
+            planning=Planner(
+                copies,
+                self.board,
+                cast(QuotaWatch, self.view),
+                self.policy,
+                max_age=2 * TICK,
+                capacity=lambda: self.capacity(),
+                checks_with_provisioning=lambda: self.checks_with_provisioning,
+            ),
+            decisions=self.board,
+            reconciler=self.reconciler,
+            writer=PlanWriter(
+                self.api, copies.scalable_workloads.get, self.events, finished=self.ended.append, patience_seconds=0.0
+            ),
+            **self.admission(),
         )
+
+    def admission(self) -> dict[str, Any]:
+        """What the controller knows of AdmissionChecks."""
+        return {}
 
     def heard(self, resource: Resource, name: str, document: Json | None) -> None:
         """A watch event reaches the copies, and what depends on them."""

@@ -1,6 +1,6 @@
 """Who may be taken by a plan, who goes anyway, and who waits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,15 +14,21 @@ from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.workloads import KEEP_UNTIL
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler.reclaim.candidates import Candidates, find_candidates, gpus_of, is_idle, is_unknown, pending_gpu_workloads
+from scaler.reclaim.candidates import find_candidates, gpus_of, is_idle, is_unknown, pending_gpu_workloads
 from scaler.reclaim.costs import CostWeights
+from scaler.reclaim.search.values import Candidate
 
 ALWAYS = {"reclaim": "Always", "idleAfter": "2m"}
 
 
-async def idlers(world: PressureWorld, *, patience: timedelta = timedelta(minutes=10)) -> Candidates:
-    """Of the world as it is judged next."""
-    await world.judged()
+Found = tuple[tuple[Candidate, ...], frozenset[str]]
+DOWN = dict.fromkeys(("gr_engine_active", "gpu_util"), SourceError("Prometheus is down", transient=True))
+
+
+async def found_in(world: PressureWorld, *, patience: timedelta = timedelta(minutes=10), judged: bool = True) -> Found:
+    """The candidates and the keys of those that leave, as they are evaluated next."""
+    if judged:
+        await world.judged()
     assert world.board.evaluation is not None
     return find_candidates(
         world.board.evaluation,
@@ -34,38 +40,75 @@ async def idlers(world: PressureWorld, *, patience: timedelta = timedelta(minute
     )
 
 
-def names(found: Candidates) -> list[str]:
-    return [each.name for each in found.candidates]
+async def candidates(world: PressureWorld) -> tuple[Candidate, ...]:
+    return (await found_in(world))[0]
 
 
-async def test_who_is_idle_and_left_to_plans_is_a_candidate() -> None:
+def writes(world: PressureWorld, name: str, **status: Any) -> None:
+    world.api.change(f"{SCALABLE_WORKLOAD.path('demo', name)}/status", {"status": status})
+
+
+async def test_an_idle_workload_that_is_left_to_plans_is_a_candidate() -> None:
     world = PressureWorld()
     world.runs("a", gpus=3)
-    [found] = (await idlers(world)).candidates
+    [found] = await candidates(world)
     assert (found.name, found.workload, found.gpus) == ("demo/a", "demo/a", 3)
     assert (found.member.namespace, found.member.name, found.member.cluster_queue) == ("demo", "a", "cq")
 
 
+def nothing(_: PressureWorld) -> None:
+    """Happens."""
+
+
 @pytest.mark.parametrize(
-    "given",
+    ("given", "change", "leaves"),
     [
-        pytest.param({"metadata": {"mode": "observe"}}, id="only observed"),
-        pytest.param({"metadata": {"reclaim": "PriorityBoost"}}, id="left to Kueue"),
-        pytest.param({"metadata": {"warmUp": "3h"}}, id="still warming up"),
-        pytest.param({"more_triggers": [ON_PRESSURE | {"mode": "observe"}]}, id="another trigger does not allow it"),
-        pytest.param({"autoscaling.keda.sh/paused": "true"}, id="KEDA is paused"),
-        pytest.param({"autoscaling.keda.sh/paused-replicas": "1"}, id="KEDA is told how many"),
-        pytest.param({"autoscaling.keda.sh/paused-scale-in": "true"}, id="KEDA does not scale in"),
-        pytest.param({KEEP_UNTIL: "2026-12-24T18:00:00Z"}, id="kept"),
-        pytest.param({KEEP_UNTIL: "Christmas"}, id="kept until nobody knows when"),
+        pytest.param({"metadata": {"mode": "observe"}}, nothing, False, id="it is only observed"),
+        pytest.param({"metadata": {"reclaim": "PriorityBoost"}}, nothing, False, id="it is left to Kueue"),
+        pytest.param({"metadata": {"warmUp": "3h"}}, nothing, False, id="it is still warming up"),
+        pytest.param({"more_triggers": [ON_PRESSURE | {"mode": "observe"}]}, nothing, False, id="a trigger forbids it"),
+        pytest.param({"autoscaling.keda.sh/paused": "true"}, nothing, False, id="KEDA is paused"),
+        pytest.param({"autoscaling.keda.sh/paused-replicas": "1"}, nothing, False, id="KEDA has fixed replicas"),
+        pytest.param({"autoscaling.keda.sh/paused-scale-in": "true"}, nothing, False, id="KEDA does not scale in"),
+        pytest.param({KEEP_UNTIL: "2026-12-24T18:00:00Z"}, nothing, False, id="it is kept"),
+        pytest.param({KEEP_UNTIL: "Christmas"}, nothing, False, id="it is kept until an unreadable time"),
+        pytest.param({}, lambda world: world.works("a"), False, id="it works"),
+        pytest.param({}, lambda world: world.preempts("a"), False, id="it holds no quota"),
+        pytest.param(
+            {}, lambda world: writes(world, "a", grant={"plan": ""}), False, id="it has a grant, even unreadable"
+        ),
+        pytest.param({}, lambda world: world.source.failing.update(DOWN), False, id="it is not known to be idle"),
+        pytest.param({}, lambda world: world.scales("a", 0), True, id="it is at 0 without a plan: it leaves"),
+        # Another trigger keeps it at 1, say: it was answered inactive 118 minutes ago, and KEDA may need 10.
+        pytest.param({"metadata": ALWAYS}, nothing, False, id="its own policy has suspended it long ago, in vain"),
     ],
 )
-async def test_who_is_not_to_be_taken_is_none(given: dict[str, Any]) -> None:
+async def test_it_is_no_candidate_where(
+    given: dict[str, Any], change: Callable[[PressureWorld], None], leaves: bool
+) -> None:
     world = PressureWorld()
     world.runs("a", **given)
-    found = await idlers(world)
-    assert names(found) == []
-    assert found.leaving == frozenset()
+    await world.judged()
+    change(world)
+    assert await found_in(world) == ((), frozenset({"demo/a"}) if leaves else frozenset())
+
+
+@pytest.mark.parametrize(("paused", "leaving"), [({}, {"demo/a"}), ({"autoscaling.keda.sh/paused": "true"}, set())])
+async def test_what_its_own_policy_suspends_leaves_unless_keda_is_paused(
+    paused: dict[str, str], leaving: set[str]
+) -> None:
+    world = PressureWorld()
+    world.runs("a", metadata=ALWAYS, **paused)
+    assert await found_in(world, patience=timedelta(hours=2)) == ((), leaving)
+
+
+async def test_nor_is_one_whose_scaled_object_has_just_been_deleted() -> None:
+    """Its decisions stay until the next evaluation."""
+    world = PressureWorld()
+    world.runs("a")
+    await world.judged()
+    world.is_scaled_by("a")
+    assert await found_in(world, judged=False) == ((), frozenset())
 
 
 @pytest.mark.parametrize(
@@ -77,111 +120,23 @@ async def test_it_costs_the_time_that_one_took_to_come_back(asked: datetime | No
     world = PressureWorld()
     world.runs("a", gpus=3)
     if asked is not None:
-        path = SCALABLE_WORKLOAD.path("demo", "a")
-        world.api.change(f"{path}/status", {"status": {"resumedAt": stamp(asked)}})
-    [found] = (await idlers(world)).candidates
+        writes(world, "a", resumedAt=stamp(asked))
+    [found] = await candidates(world)
     # 3 GPUs for so many minutes, in thousandths of GPU hours.
     assert dict(found.cost.parts)["timeToResume"] == CostWeights().time_to_resume * 3 * minutes / 60 * 1000
 
 
-async def test_nor_is_one_that_works() -> None:
-    world = PressureWorld()
-    world.runs("a")
-    world.works("a")
-    await world.judged()
-    assert names(await idlers(world)) == []
-
-
-async def test_nor_is_one_of_which_nobody_knows() -> None:
-    world = PressureWorld()
-    world.runs("a")
-    await world.judged()
-    down = SourceError("Prometheus is down", transient=True)
-    world.source.failing = dict.fromkeys(("gr_engine_active", "gpu_util"), down)
-    assert names(await idlers(world)) == []
-
-
-async def test_nor_is_one_that_holds_no_quota() -> None:
-    world = PressureWorld()
-    world.runs("a")
-    world.preempts("a")
-    found = await idlers(world)
-    assert (names(found), found.leaving) == ([], frozenset())
-
-
-async def test_nor_is_one_that_has_a_grant_whoever_wrote_it() -> None:
-    world = PressureWorld()
-    world.runs("a")
-    world.api.change(f"{SCALABLE_WORKLOAD.path('demo', 'a')}/status", {"status": {"grant": {"plan": ""}}})
-    assert names(await idlers(world)) == []
-
-
-async def test_nor_is_one_whose_scaled_object_has_just_been_deleted() -> None:
-    """What it said stays on the board until the next evaluation."""
-    world = PressureWorld()
-    world.runs("a")
-    await world.judged()
-    evaluation = world.board.evaluation
-    assert evaluation is not None
-    world.is_scaled_by("a")
-    found = find_candidates(
-        evaluation,
-        world.evaluator.cluster,
-        world.view.filing.snapshot,
-        weights=CostWeights(),
-        patience=timedelta(0),
-        now=world.now,
-    )
-    assert names(found) == []
-
-
-async def test_who_is_told_to_go_by_its_own_policy_is_counted_on() -> None:
-    world = PressureWorld()
-    world.runs("a", metadata=ALWAYS)
-    found = await idlers(world, patience=timedelta(hours=2))
-    assert (names(found), found.leaving) == ([], {"demo/a"})
-
-
-async def test_but_not_for_ever() -> None:
-    """Another trigger keeps it at 1, say: it was told to go 118 minutes ago, and KEDA may need 10."""
-    world = PressureWorld()
-    world.runs("a", metadata=ALWAYS)
-    found = await idlers(world)
-    assert (names(found), found.leaving) == ([], frozenset())
-
-
-async def test_nor_where_keda_is_told_to_leave_it_alone() -> None:
-    world = PressureWorld()
-    world.runs("a", metadata=ALWAYS, **{"autoscaling.keda.sh/paused": "true"})
-    found = await idlers(world, patience=timedelta(hours=2))
-    assert found.leaving == frozenset()
-
-
-async def test_who_is_at_zero_without_a_plan_leaves() -> None:
-    world = PressureWorld()
-    world.runs("a")
-    world.scales("a", 0)
-    found = await idlers(world)
-    assert (names(found), found.leaving) == ([], {"demo/a"})
-
-
-async def test_who_was_idle_for_longer_and_has_worked_for_less_costs_less() -> None:
-    """Both run for two hours; one has worked until half an hour ago."""
-    world = PressureWorld(quota=20)
-    world.runs("never-worked")
-    world.runs("worked")
-    world.busy["worked"] = [(at(-7000).timestamp(), at(-1800).timestamp())]
-    found = {each.name: each.cost.total for each in (await idlers(world)).candidates}
-    assert found["demo/never-worked"] < found["demo/worked"]
-
-
-async def test_who_was_taken_before_costs_more() -> None:
+@pytest.mark.parametrize("dearer", ["worked until half an hour ago", "was reclaimed before"])
+async def test_recent_work_and_earlier_suspensions_cost(dearer: str) -> None:
     world = PressureWorld(quota=20)
     for name in ("a", "b"):
         world.runs(name)
-    ledger = {"plan": "p", "workload": "demo/x", "gpus": 2, "stage": "Admitted", "times": 3}
-    world.api.change(f"{SCALABLE_WORKLOAD.path('demo', 'a')}/status", {"status": {"reallocation": ledger}})
-    found = {each.name: each.cost.total for each in (await idlers(world)).candidates}
+    if dearer.startswith("worked"):
+        world.busy["a"] = [(at(-7000).timestamp(), at(-1800).timestamp())]
+    else:
+        ledger = {"plan": "p", "workload": "demo/x", "gpus": 2, "stage": "Admitted", "times": 3}
+        writes(world, "a", reallocation=ledger)
+    found = {each.name: each.cost.total for each in await candidates(world)}
     assert found["demo/b"] < found["demo/a"]
 
 
@@ -205,16 +160,16 @@ async def test_idle_is_who_is_so_by_every_trigger_and_unknown_who_is_so_by_one()
     world = PressureWorld()
     world.runs("a")
     [idle] = await decisions_on_a(world)
-    world.source.failing = dict.fromkeys(("gr_engine_active", "gpu_util"), SourceError("down", transient=True))
+    world.source.failing.update(DOWN)
     world.now += 2 * TICK
     [unknown] = await decisions_on_a(world)
     world.is_scaled_by("a", {"mode": "observe"})
     world.source.failing.clear()
     [observed] = await decisions_on_a(world)
-    assert [is_idle(each) for each in ([idle], [idle, unknown], [idle, observed], [])] == [True, False, False, False]
-    assert [is_unknown(each) for each in ([unknown], [idle, unknown], [observed, unknown], [idle], [])] == [
-        True, True, False, False, False
-    ]  # fmt: skip
+    assert is_idle([idle])
+    assert not any(map(is_idle, ([idle, unknown], [idle, observed], [])))
+    assert all(map(is_unknown, ([unknown], [idle, unknown])))
+    assert not any(map(is_unknown, ([observed, unknown], [idle], [])))
 
 
 async def decisions_on_a(world: PressureWorld) -> Sequence[Decision]:

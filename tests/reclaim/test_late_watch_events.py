@@ -1,18 +1,15 @@
 """What a plan's own deactivations look like when they are heard of late, and one after the other."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from loops_builders import NAMESPACE, TICK
+from loops_builders import NAMESPACE
 from reclaim.reclaim_world import GPU, PressureWorld
 
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.placement.allocations import BoundPod
 from scaler.placement.capacity_cache import CapacityCache
 from scaler.placement.node_index import NodeInfo
-from scaler.quota.watch import QuotaWatch
-from scaler.reclaim.controller import ReclaimController
-from scaler.reclaim.planner import Planner
 
 Event = tuple[Any, str, Any]
 
@@ -24,19 +21,7 @@ class WorldWithNodes(PressureWorld):
         self.census = CapacityCache()
         self.census.put_node(NodeInfo(name="n", allocatable={GPU: gpus, "pods": 100}))
         super().__init__(quota=gpus, consider_nodes=True)
-
-    def another_leads(self) -> None:
-        super().another_leads()
-        view = cast(QuotaWatch, self.view)
-        capacity = self.census.capacity
-        copies = self.evaluator.cluster
-        planning = Planner(copies, self.board, view, self.policy, max_age=2 * TICK, capacity=capacity)
-        self.pressure = ReclaimController(
-            planning=planning,
-            board=self.board,
-            reconciler=self.reconciler,
-            reallocation=self.pressure.reallocation,
-        )
+        self.capacity = self.census.capacity
 
     def has_pod(self, name: str, gpus: int) -> None:
         pod = BoundPod(pod=name, node="n", requests={GPU: gpus}, workload=f"{NAMESPACE}/{name}", terminating=False)

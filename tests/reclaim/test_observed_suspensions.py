@@ -7,8 +7,7 @@ from loops_builders import stamp
 from reclaim.reclaim_world import PressureWorld
 
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler.reclaim.budgets.history import SuspensionHistory
-from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation
+from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, SuspensionHistory
 from scaler.reclaim.candidates import suspension_history_of
 
 

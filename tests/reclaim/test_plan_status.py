@@ -1,7 +1,6 @@
 """Grants and the ledger, written to the status and read again."""
 
 from dataclasses import replace
-from datetime import UTC
 
 import pytest
 from builders import at
@@ -42,26 +41,21 @@ entries = st.builds(
 )
 
 
-def test_a_grant_is_read_as_it_was_written() -> None:
-    assert grant_of(scalable_workload("a", grant=grant_status(GRANT))) == GRANT
+@pytest.mark.parametrize(
+    "grant",
+    [GRANT, replace(GRANT, seeks=Seeks.NODES, check="gate"), replace(GRANT, expires_at=GRANT.granted_at)],
+    ids=["for quota", "for nodes", "withdrawn"],
+)
+def test_a_grant_is_read_as_it_was_written(grant: Grant) -> None:
+    written = {name: value for name, value in grant_status(grant).items() if value is not None}
+    assert ("seeks" in written, "check" in written) == (bool(grant.check), bool(grant.check))
+    assert grant_of(scalable_workload("a", grant=written)) == grant
+    assert grant.is_withdrawn == (grant.expires_at == grant.granted_at)
 
 
-def test_so_is_one_that_was_withdrawn() -> None:
-    withdrawn = replace(GRANT, expires_at=GRANT.granted_at)
-    found = grant_of(scalable_workload("a", grant=grant_status(withdrawn)))
-    assert found is not None
-    assert found.is_withdrawn
-
-
-def test_so_is_one_for_nodes_and_what_is_not_said_is_quota() -> None:
-    for grant in (GRANT, replace(GRANT, seeks=Seeks.NODES, check="gate")):
-        written = {name: value for name, value in grant_status(grant).items() if value is not None}
-        assert ("seeks" in written, "check" in written) == (grant is not GRANT, grant is not GRANT)
-        assert grant_of(scalable_workload("a", grant=written)) == grant
-
-
-def test_one_that_seeks_what_nobody_knows_is_none() -> None:
-    assert grant_of(scalable_workload("a", grant={**grant_status(GRANT), "seeks": "Luck"})) is None
+@pytest.mark.parametrize("lacking", [{"plan": None}, {"grantedAt": None}, {"expiresAt": None}, {"seeks": "Luck"}])
+def test_an_unreadable_grant_is_none(lacking: dict[str, str | None]) -> None:
+    assert grant_of(scalable_workload("a", grant={**grant_status(GRANT), **lacking})) is None
 
 
 @given(entries, st.integers(0, 9))
@@ -72,23 +66,13 @@ def test_an_entry_of_the_ledger_is_read_as_it_was_written(entry: LedgerEntry, ti
     assert times_reclaimed(found) == times
 
 
-def test_what_is_absent_is_removed_from_the_status() -> None:
-    status = entry_status(ENTRY, times=0)
-    assert status["admittedAt"] is None
-    assert status["wastedGpuSeconds"] is None
-
-
-def test_what_was_wasted_stands_in_the_status() -> None:
+def test_what_was_wasted_stands_in_the_status_and_what_is_absent_is_removed() -> None:
+    assert [entry_status(ENTRY, times=0)[name] for name in ("admittedAt", "wastedGpuSeconds")] == [None, None]
     done = replace(ENTRY, stage=LedgerStage.ADMITTED, releasing_at=at(0), admitted_at=at(7))
     assert entry_status(done, times=1)["wastedGpuSeconds"] == 28
 
 
-@pytest.mark.parametrize("lacking", ["plan", "grantedAt", "expiresAt"])
-def test_a_grant_that_lacks_what_it_is_about_is_none(lacking: str) -> None:
-    assert grant_of(scalable_workload("a", grant={**grant_status(GRANT), lacking: None})) is None
-
-
-def test_so_is_an_entry_of_a_stage_that_nobody_knows() -> None:
+def test_an_entry_of_an_unknown_stage_is_none() -> None:
     status = {name: value for name, value in entry_status(ENTRY, times=2).items() if value is not None}
     found = scalable_workload("a", reallocation=status | {"stage": "Lost"})
     assert entry_of(found) is None
@@ -99,9 +83,3 @@ def test_without_a_plan_there_is_neither() -> None:
     assert grant_of(scalable_workload("a")) is None
     assert entry_of(scalable_workload("a")) is None
     assert times_reclaimed(scalable_workload("a")) == 0
-
-
-def test_times_are_in_utc() -> None:
-    found = grant_of(scalable_workload("a", grant=grant_status(GRANT)))
-    assert found is not None
-    assert found.granted_at.tzinfo == UTC

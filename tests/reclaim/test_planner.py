@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,9 +12,8 @@ from scaler.placement.allocations import BoundPod
 from scaler.placement.capacity import Capacity, capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.quota.model import QuotaWorkload
-from scaler.quota.watch import NotSynced, QuotaWatch
-from scaler.reclaim.config import ReclaimConfig
-from scaler.reclaim.planner import Planner, PlanningSnapshot
+from scaler.quota.watch import NotSynced
+from scaler.reclaim.planner import PlanningSnapshot
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanRequest, ReclaimPlan
 
 
@@ -39,54 +38,35 @@ async def waiting(*idle: str, **world: Any) -> tuple[PressureWorld, PlanningSnap
     return made, await looked(made)
 
 
-async def test_it_sees_who_is_idle_who_waits_and_what_was_spent() -> None:
-    _, sight = await waiting()
-    assert [each.name for each in sight.candidates] == ["demo/a", "demo/b"]
-    assert [each.name for each in sight.gangs] == ["gang"]
-    assert sight.spending.suspensions == ()
-
-
-async def test_nothing_can_be_planned_before_the_first_verdict() -> None:
+async def test_nothing_can_be_planned_without_fresh_verdicts_and_quota() -> None:
     world = PressureWorld()
     world.runs("a")
-    found = world.pressure.planning.look(world.now)
+    planner = world.pressure.planning
+    found = planner.look(world.now)
     assert isinstance(found, NotSynced)
     assert "no workload has been evaluated yet" in found.reason
-    assert not isinstance(world.pressure.planning.quota(), NotSynced), "quota can be looked at all the same"
-
-
-async def test_nor_with_verdicts_that_are_too_old() -> None:
-    world, _ = await waiting()
+    assert not isinstance(planner.quota(), NotSynced), "quota is known all the same"
+    await world.judged()
     world.now += timedelta(seconds=61)
-    assert world.pressure.planning.look(world.now) == NotSynced("the latest verdicts are 61 s old")
-
-
-async def test_nor_where_quota_is_not_seen() -> None:
-    world, _ = await waiting()
+    assert planner.look(world.now) == NotSynced("the latest verdicts are 61 s old")
+    await world.judged()
     world.view.blind = "not everything is seen"
-    assert world.pressure.planning.look(world.now) == NotSynced("not everything is seen")
+    assert planner.look(world.now) == NotSynced("not everything is seen")
 
 
-async def test_a_plan_takes_the_victims_that_the_gang_needs() -> None:
+async def test_a_plan_takes_the_victims_that_the_gang_needs_and_is_the_same_again() -> None:
     world, sight = await waiting()
     found = await world.pressure.planning.plan(sight, gang(sight))
     assert isinstance(found, ReclaimPlan)
     assert [each.name for each in found.victims] == ["demo/a", "demo/b"]
     assert (found.gang, found.gang_uid, found.gpus) == ("demo/gang", gang(sight).uid, 4)
-
-
-async def test_the_same_state_has_the_same_plan() -> None:
-    world, sight = await waiting()
-    plans = [await world.pressure.planning.plan(await looked(world), gang(sight)) for _ in range(2)]
-    assert all(isinstance(each, ReclaimPlan) for each in plans)
-    assert plans[0].id == plans[1].id  # type: ignore[union-attr]
-
-
-async def test_only_those_are_taken_that_are_offered() -> None:
-    world, sight = await waiting()
-    found = await world.pressure.planning.plan(sight, gang(sight), sight.candidates[:1])
-    assert isinstance(found, NoPlan)
-    assert found.why is NoPlanReason.NOT_ENOUGH_IDLE
+    assert found.placement is None, "nodes are not considered"
+    again = await world.pressure.planning.plan(await looked(world), gang(sight))
+    assert isinstance(again, ReclaimPlan)
+    assert again.id == found.id
+    fewer = await world.pressure.planning.plan(sight, gang(sight), sight.candidates[:1])
+    assert isinstance(fewer, NoPlan)
+    assert fewer.why is NoPlanReason.NOT_ENOUGH_IDLE
 
 
 async def test_idle_workloads_of_queues_that_share_nothing_are_no_candidates() -> None:
@@ -110,30 +90,19 @@ async def test_a_local_queue_that_leads_nowhere_is_told() -> None:
     assert "demo/nowhere" in found.message
 
 
-async def test_what_is_planned_is_not_changed_by_what_happens_meanwhile() -> None:
+async def test_a_request_does_not_change_and_its_tree_is_made_anew_only_when_something_else_has() -> None:
     world, sight = await waiting()
-    request = world.pressure.planning.request(sight, gang(sight))
-    assert isinstance(request, PlanRequest)
-    held = {key for queue in request.planning_tree.tree.queues.values() for key in queue.workloads}
+    planner = world.pressure.planning
+    first, second = (planner.request(sight, gang(sight)) for _ in range(2))
+    assert isinstance(first, PlanRequest)
+    assert isinstance(second, PlanRequest)
+    assert first.planning_tree is second.planning_tree
     world.leaves("a")
-    assert (
-        {key for queue in request.planning_tree.tree.queues.values() for key in queue.workloads}
-        == held
-        == {"demo/a", "demo/b"}
-    )
-
-
-async def test_the_scene_is_made_anew_only_when_something_has_changed() -> None:
-    world, sight = await waiting()
-    planning = world.pressure.planning
-    scenes = [
-        made.planning_tree for _ in range(2) if isinstance(made := planning.request(sight, gang(sight)), PlanRequest)
-    ]
-    assert scenes[0] is scenes[1]
-    world.waits("another", gpus=1)
-    after = planning.request(sight, gang(sight))
-    assert isinstance(after, PlanRequest)
-    assert after.planning_tree is not scenes[0]
+    third = planner.request(sight, gang(sight))
+    assert isinstance(third, PlanRequest)
+    trees = [each.planning_tree.tree for each in (first, third)]
+    held = [{key for queue in tree.queues.values() for key in queue.workloads} for tree in trees]
+    assert held == [{"demo/a", "demo/b"}, {"demo/b"}]
 
 
 async def test_a_victim_of_a_standing_plan_is_known_to_budgets_by_its_own_name() -> None:
@@ -158,34 +127,39 @@ def scattered(free: int) -> Capacity:
     return capacity_of(nodes, pods)
 
 
-async def test_nodes_are_looked_at_where_they_are_known_and_settings_ask_for_it() -> None:
-    """A pod of 8 fits no node of 4, whatever quota says."""
-    world, sight = await waiting()
-    for consider, why in ((True, NoPlanReason.PLACEMENT_IMPOSSIBLE), (False, None)):
-        planning = Planner(
-            world.evaluator.cluster,
-            world.board,
-            cast(QuotaWatch, world.view),
-            ReclaimConfig(consider_nodes=consider),
-            max_age=timedelta(minutes=1),
-            capacity=lambda: scattered(2),
-        )
-        found = planning.look(world.now)
-        assert isinstance(found, PlanningSnapshot)
-        plan = await planning.plan(found, gang(sight))
-        assert (plan.why if isinstance(plan, NoPlan) else None) is why
+UNSEEN = NotSynced("Nodes are not watched: 403 Forbidden")
+
+
+@pytest.mark.parametrize(
+    ("seen", "consider", "why"),
+    [
+        (scattered(2), True, NoPlanReason.PLACEMENT_IMPOSSIBLE),
+        (scattered(2), False, None),
+        (UNSEEN, True, NoPlanReason.UNFORESEEABLE),
+    ],
+    ids=["a pod of 8 fits no node of 4", "whatever quota says, if settings say so", "where nodes are not known"],
+)
+async def test_nodes_count_where_settings_say_so(
+    seen: Capacity | NotSynced, consider: bool, why: NoPlanReason | None
+) -> None:
+    world, _ = await waiting(consider_nodes=consider)
+    world.capacity = lambda: seen
+    sight = await looked(world)
+    found = await world.pressure.planning.plan(sight, gang(sight))
+    assert (found.why if isinstance(found, NoPlan) else None) is why
+    if why is NoPlanReason.UNFORESEEABLE:
+        assert isinstance(found, NoPlan)
+        assert "403 Forbidden" in found.message
 
 
 @pytest.mark.parametrize(
     ("of_gang", "of_busy", "ends", "is_planned"),
     [(0, 29500, False, True), (29500, 0, False, True), (29500, 29500, False, False), (29500, 29500, True, True)],
-    ids=["the gang needs no port", "nobody has its port", "one who stays has its port", "one who ends has it"],
+    ids=["the gang needs no port", "no pod has its port", "one that stays has its port", "one that ends has it"],
 )
-async def test_a_port_that_somebody_keeps_closes_his_node(
-    of_gang: int, of_busy: int, ends: bool, is_planned: bool
-) -> None:
+async def test_a_port_that_is_kept_closes_its_node(of_gang: int, of_busy: int, ends: bool, is_planned: bool) -> None:
     """Of 12 GPUs 4 are idle and 2 are busy, all on one node: with idle gone 10 are free there, for a pod of 8."""
-    world = PressureWorld(12)
+    world = PressureWorld(12, consider_nodes=True)
     world.runs("idle", gpus=4)
     world.runs("busy", gpus=2, host_port=of_busy)
     world.works("busy")
@@ -198,86 +172,40 @@ async def test_a_port_that_somebody_keeps_closes_his_node(
     pods = [
         BoundPod(pod=name, node="node-a", workload=f"demo/{name}", requests={GPU: gpus}) for name, gpus in held.items()
     ]
-    await world.judged()
-    planning = Planner(
-        world.evaluator.cluster,
-        world.board,
-        cast(QuotaWatch, world.view),
-        ReclaimConfig(),
-        max_age=timedelta(minutes=1),
-        capacity=lambda: capacity_of([node], pods),
-    )
-    sight = planning.look(world.now)
-    assert isinstance(sight, PlanningSnapshot)
-    found = await planning.plan(sight, gang(sight))
-    assert isinstance(found, ReclaimPlan) == is_planned
-    if isinstance(found, NoPlan):
-        assert found.why is NoPlanReason.PLACEMENT_IMPOSSIBLE
-
-
-async def test_without_nodes_only_quota_is_planned_for_and_the_plan_says_so() -> None:
-    world, sight = await waiting()
-    assert sight.capacity is None
+    world.capacity = lambda: capacity_of([node], pods)
+    sight = await looked(world)
     found = await world.pressure.planning.plan(sight, gang(sight))
-    assert isinstance(found, ReclaimPlan)
-    assert found.placement is None
-
-
-async def test_where_nodes_matter_and_are_not_seen_nobody_is_suspended() -> None:
-    world, sight = await waiting()
-    planning = Planner(
-        world.evaluator.cluster,
-        world.board,
-        cast(QuotaWatch, world.view),
-        ReclaimConfig(consider_nodes=True),
-        max_age=timedelta(minutes=1),
-        capacity=lambda: NotSynced("Nodes are not followed: 403 Forbidden"),
+    assert (found.why if isinstance(found, NoPlan) else None) is (
+        None if is_planned else NoPlanReason.PLACEMENT_IMPOSSIBLE
     )
-    found = planning.look(world.now)
-    assert isinstance(found, PlanningSnapshot)
-    plan = await planning.plan(found, gang(sight))
-    assert isinstance(plan, NoPlan)
-    assert plan.why is NoPlanReason.UNFORESEEABLE
-    assert "403 Forbidden" in plan.message
 
 
-UNSEEN = NotSynced("Nodes are not followed")
+@pytest.mark.parametrize(
+    ("check", "flavors", "is_planned"),
+    [("gate", (), True), ("gate", ("gpus",), True), ("gate", ("another",), False), ("other", (), False)],
+    ids=["for all", "for the flavor of its queue", "for another flavor", "of one that requests none"],
+)
+async def test_nodes_that_a_check_requests_stand_in_no_plans_way(
+    check: str, flavors: tuple[str, ...], is_planned: bool
+) -> None:
+    """The pod of 8 fits no node of 4, or nodes are not known."""
+    world, _ = await waiting(consider_nodes=True)
+    world.has_checks(check, on_flavors=flavors)
+    world.checks_with_provisioning = frozenset({"gate"})
+    for seen in (scattered(2), UNSEEN):
+        world.capacity = partial(_given, seen)
+        sight = await looked(world)
+        found = await world.pressure.planning.plan(sight, gang(sight))
+        assert isinstance(found, ReclaimPlan) == is_planned
+        if isinstance(found, ReclaimPlan):
+            assert found.placement is None
 
 
 def _given(seen: Capacity | NotSynced) -> Capacity | NotSynced:
     return seen
 
 
-@pytest.mark.parametrize(
-    ("check", "flavors", "is_planned"),
-    [("gate", (), True), ("gate", ("gpus",), True), ("gate", ("another",), False), ("other", (), False)],
-    ids=["for all", "for the flavor of its queue", "for another flavor", "of somebody who asks for none"],
-)
-async def test_nodes_that_a_check_asks_for_stand_in_no_plans_way(
-    check: str, flavors: tuple[str, ...], is_planned: bool
-) -> None:
-    """The pod of 8 fits no node of 4, or nobody sees nodes."""
-    world, _ = await waiting()
-    world.has_checks(check, on_flavors=flavors)
-    for seen in (scattered(2), UNSEEN):
-        planning = Planner(
-            world.evaluator.cluster,
-            world.board,
-            cast(QuotaWatch, world.view),
-            ReclaimConfig(),
-            max_age=timedelta(minutes=1),
-            capacity=partial(_given, seen),
-            checks_with_provisioning=lambda: {"gate"},
-        )
-        found = planning.look(world.now)
-        assert isinstance(found, PlanningSnapshot)
-        answer = await planning.plan(found, gang(found))
-        assert isinstance(answer, ReclaimPlan) == is_planned
-        if isinstance(answer, ReclaimPlan):
-            assert answer.placement is None
-
-
-async def test_everybody_is_there_for_what_if_questions() -> None:
+async def test_every_holder_is_a_candidate_of_what_if_questions() -> None:
     world = PressureWorld()
     world.runs("idle")
     world.runs("busy")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from admission.checked_workloads import pending
@@ -12,6 +12,7 @@ from rich.console import Console
 from views_builders import Town
 
 from scaler.admission.plan import AdmissionPlan
+from scaler.admission.planner import AdmissionPlanner
 from scaler.admission.policy import CheckPolicy
 from scaler.app.cli.plan import render
 from scaler.errors import QueryError
@@ -76,7 +77,7 @@ def town(*gangs: tuple[int, int], **gate: Any) -> tuple[Town, QueryService]:
     capacity = nodes_with({"n1": 8, "n2": 8}, {"n1": {idle[0]: 4, idle[1]: 4}, "n2": {busy: 8}})
     seen = {gang.name: (gang, *shape) for gang, shape in zip(waiting, gangs, strict=True)}
     door = Gate(capacity, seen, **gate)
-    nodes = NodeShortage(planning=made.planning, admission=door)
+    nodes = NodeShortage(planning=made.planning, admission=cast(AdmissionPlanner, door))
     return made, QueryService(made.planning, made.board, nodes=nodes, clock=lambda: NOW)
 
 

@@ -3,8 +3,8 @@
 Laws:
 
 * Every budget that covers a victim must have room for all victims that it covers: a plan is whole or nothing.
-* Budgets fail closed: if the population, ClusterQueue, namespace labels, selector or time zone is unknown, nothing is
-  suspended. What was suspended is counted on the strict side, see `history`.
+* Budgets fail closed: if the ClusterQueue, namespace labels, selector or time zone is unknown, nothing is suspended.
+  What was suspended is counted on the strict side, see `scopes`.
 * A share is rounded down, to 0 if need be: 10 % of 9 workloads is none. A limit of "at least one" is no limit where it
   matters most, in small namespaces; a count sets that.
 
@@ -15,7 +15,7 @@ is never admitted.
 The tempting alternative, to take as many victims as there is room for, suspends work for a gang that then does not fit.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -23,9 +23,17 @@ from math import floor
 from typing import NamedTuple
 
 from scaler.idleness.durations import format_duration
-from scaler.reclaim.budgets.history import NEVER, GroupUsage, ScopeUsage, SuspensionHistory
 from scaler.reclaim.budgets.hours import Hours, is_open, next_change
-from scaler.reclaim.budgets.scopes import EVERYTHING, BudgetedWorkload, Key, Scope
+from scaler.reclaim.budgets.scopes import (
+    EVERYTHING,
+    NEVER,
+    BudgetedWorkload,
+    GroupUsage,
+    Key,
+    Scope,
+    ScopeUsage,
+    SuspensionHistory,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +47,11 @@ class Limit:
         if self.count is None and self.share_ratio is None:
             raise ValueError("a limit needs a count or a share")
 
-    def of(self, population: int | None) -> int | None:
-        """The most workloads; None where it is a share of an unknown number."""
-        if self.share_ratio is None:
-            return self.count
-        if population is None:
-            return None
+    def of(self, population: int) -> int:
+        """The most workloads."""
         # Rounded first: 0.29 × 100 is 28.999999999999996 in floating point, and 29 were allowed.
-        share = floor(round(population * self.share_ratio, 9))
-        return share if self.count is None else min(self.count, share)
+        share = None if self.share_ratio is None else floor(round(population * self.share_ratio, 9))
+        return min(each for each in (self.count, share) if each is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +79,6 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WithinBudgets:
-    """Every budget has room for all of the victims."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetExhausted:
     """A budget has no room for all of the victims, and so none of them may be suspended."""
 
@@ -94,23 +93,28 @@ class BudgetExhausted:
         return self.message + (f"; not before {self.until.isoformat(timespec='seconds')}" if self.until else "")
 
 
-def check_budgets(
-    budgets: Sequence[Budget], spending: SuspensionHistory, victims: Collection[BudgetedWorkload], now: datetime
-) -> WithinBudgets | BudgetExhausted:
-    """Whether all budgets have room for all victims. Of several that have not, the one that takes longest is named."""
-    return BudgetEvaluation(budgets, spending, now).admits(victims)
+BudgetCheck = Callable[[Collection[BudgetedWorkload]], BudgetExhausted | None]
+"""The budget that does not let all of these be suspended, and why; None where all do.
+
+A set that is refused is refused with more members, too, and members of one place can replace each other.
+"""
 
 
-class BudgetEvaluation:
-    """The budgets and what was spent at one instant, counted once, for a search that asks often."""
+def no_budgets(_: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
+    """Where there are no budgets."""
+    return None
 
-    def __init__(self, budgets: Sequence[Budget], spending: SuspensionHistory, now: datetime) -> None:
-        self._books = [_Book(budget, spending, now) for budget in budgets]
 
-    def admits(self, victims: Collection[BudgetedWorkload]) -> WithinBudgets | BudgetExhausted:
-        """Whether all budgets have room for all victims; see the function of that name."""
-        refusals = [refusal for book in self._books if (refusal := book.refusal(victims))]
-        return max(refusals, key=lambda refusal: refusal.until or NEVER, default=WithinBudgets())
+def budget_check(budgets: Sequence[Budget], spending: SuspensionHistory, now: datetime) -> BudgetCheck:
+    """What was spent is counted once, for a search that asks often. Of several budgets that refuse, the one that takes
+    longest is named."""
+    evaluations = [_BudgetEvaluation(budget, spending, now) for budget in budgets]
+
+    def refuse(victims: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
+        refusals = [refusal for each in evaluations if (refusal := each.refusal(victims))]
+        return max(refusals, key=lambda refusal: refusal.until or NEVER, default=None)
+
+    return refuse
 
 
 class _Obstacle(NamedTuple):
@@ -119,14 +123,13 @@ class _Obstacle(NamedTuple):
     """When it is gone, and not before; None where time alone does not remove it."""
 
 
-class _Book:
-    """One budget's."""
+class _BudgetEvaluation:
+    """One budget and what was spent of it at one instant."""
 
     def __init__(self, budget: Budget, spending: SuspensionHistory, now: datetime) -> None:
         self.budget = budget
         self.now = now
-        self._doubt = spending.doubt
-        self._accounts = ScopeUsage(budget.scope, spending)
+        self._usage = ScopeUsage(budget.scope, spending)
 
     def refusal(self, victims: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
         try:
@@ -140,15 +143,13 @@ class _Book:
 
     def _obstacles(self, victims: Collection[BudgetedWorkload]) -> Iterator[_Obstacle]:
         """What stands against it. Raises: ValueError for a time zone or a selector that cannot be read."""
-        answers = {victim: self._accounts.covers(victim.place) for victim in victims}
+        answers = {victim: self._usage.covers(victim.place) for victim in victims}
         covered = sorted((each for each, answer in answers.items() if answer is not False), key=lambda each: each.key)
         unsure = [f"{each.namespace}/{each.name}" for each in covered if answers[each] is None]
         if not covered:
             return
         if unsure:
             yield _Obstacle(f"it is unknown whether {unsure[0]} is in {self.budget.scope}")
-        elif self._doubt:
-            yield _Obstacle(self._doubt)
         else:
             yield from self._hours
             yield from self._overdrawn(covered)
@@ -167,9 +168,9 @@ class _Book:
         if not self._applies:
             return
         for group, victims in self._by_group(covered).items():
-            account = self._accounts.of(group)
-            yield from self._too_many_at_once(account, victims)
-            yield from self._too_many_per_period(account, victims)
+            usage = self._usage.of(group)
+            yield from self._too_many_at_once(usage, victims)
+            yield from self._too_many_per_period(usage, victims)
 
     @cached_property
     def _applies(self) -> bool:
@@ -181,18 +182,17 @@ class _Book:
             groups.setdefault(self.budget.scope.group_of(member.place) or "", set()).add(member.key)
         return groups
 
-    def _too_many_at_once(self, account: GroupUsage, victims: set[Key]) -> Iterator[_Obstacle]:
-        if limit := self.budget.at_once:
-            others = len(account.asleep) - len(account.asleep & victims)
-            if message := _excess(limit, account, others, victims, "suspended at once"):
-                yield _Obstacle(message, self._end)
+    def _too_many_at_once(self, usage: GroupUsage, victims: set[Key]) -> Iterator[_Obstacle]:
+        limit, others = self.budget.at_once, len(usage.asleep - victims)
+        if limit and (message := _excess(limit, usage, others, victims, "suspended at once")):
+            yield _Obstacle(message, self._end)
 
-    def _too_many_per_period(self, account: GroupUsage, victims: set[Key]) -> Iterator[_Obstacle]:
+    def _too_many_per_period(self, usage: GroupUsage, victims: set[Key]) -> Iterator[_Obstacle]:
         if rate := self.budget.rate:
-            expiries = account.expiries(rate.period, self.now, but=victims)
+            expiries = usage.expiries(rate.period, self.now, but=victims)
             when = f"suspended within {format_duration(rate.period)}"
-            if message := _excess(rate.limit, account, len(expiries), victims, when):
-                until = min(_room_at(expiries, len(victims), rate.limit.of(account.population)), self._end or NEVER)
+            if message := _excess(rate.limit, usage, len(expiries), victims, when):
+                until = min(_room_at(expiries, len(victims), rate.limit.of(usage.population)), self._end or NEVER)
                 yield _Obstacle(message, until if until < NEVER else None)
 
     @cached_property
@@ -201,21 +201,15 @@ class _Book:
         return next_change(self.budget.applies_during, self.now) if self.budget.applies_during else None
 
 
-def _room_at(expiries: Sequence[datetime], victims: int, most: int | None) -> datetime:
+def _room_at(expiries: Sequence[datetime], victims: int, most: int) -> datetime:
     """When so many of the others have stopped counting that there is room for the victims."""
-    if most is None or victims > most:
-        return NEVER
-    surplus = len(expiries) + victims - most
-    return expiries[surplus - 1]
+    return NEVER if victims > most else expiries[len(expiries) + victims - most - 1]
 
 
-def _excess(limit: Limit, account: GroupUsage, others: int, victims: set[Key], when: str) -> str:
-    """What to tell of a limit that the victims and `others` overdraw together; empty where they do not."""
-    most, population, scope = limit.of(account.population), account.population, account.scope
-    share = "" if limit.share_ratio is None else f"{100 * limit.share_ratio:g} % of "
-    if most is None:
-        return f"at most {share}the GPU workloads {when} in {scope}; their number is unknown"
+def _excess(limit: Limit, usage: GroupUsage, others: int, victims: set[Key], when: str) -> str:
+    """Why the victims and `others` are too many together; empty where they are not."""
+    most = limit.of(usage.population)
     if others + len(victims) <= most:
         return ""
-    shown = f"{most} ({share}{population})" if share else f"{most}"
-    return f"at most {shown} {when} in {scope}; {others} count already, and {len(victims)} would follow"
+    shown = f"{most}" if limit.share_ratio is None else f"{most} ({100 * limit.share_ratio:g} % of {usage.population})"
+    return f"at most {shown} {when} in {usage.scope}; {others} count already, and {len(victims)} would follow"

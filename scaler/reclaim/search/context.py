@@ -2,73 +2,78 @@
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from scaler.placement.capacity import Capacity
 from scaler.placement.demand import NodeDemand
+from scaler.placement.pod_slots import PodSlots
 from scaler.quota.forecast import Forecast
 from scaler.quota.model import QuotaWorkload, Reservation, Usage
+from scaler.quota.tree import Tree
 from scaler.reclaim.budgets.budget import BudgetExhausted
 from scaler.reclaim.search.branch_and_bound import cheapest
-from scaler.reclaim.search.cohort_requirement import CohortRequirement, cohort_requirement
-from scaler.reclaim.search.problem import Item, SearchLimits, SearchResult
-from scaler.reclaim.search.quota_requirement import QuotaRequirement, certainly_before
-from scaler.reclaim.search.shortfalls import MissingAmount, choices_of, quota_needs, slot_needs
+from scaler.reclaim.search.problem import BudgetAnswers, Item, Problem, SearchLimits, SearchResult
+from scaler.reclaim.search.requirements import (
+    CohortRequirement,
+    QuotaRequirement,
+    Requirement,
+    certainly_before,
+    cohort_requirement,
+)
+from scaler.reclaim.search.shortfalls import MissingAmount, choices_of, items_of, quota_needs, slot_needs
 from scaler.reclaim.search.simulate import AdmissionSimulator, free_capacity
-from scaler.reclaim.search.state import BudgetAnswers, SearchState, VictimProblem
-from scaler.reclaim.search.values import Candidate, PlanRequest
+from scaler.reclaim.search.values import Candidate, PlanRequest, by_name
 
 _FEW = 16
 """Candidates that are all tried for themselves where Kueue preempts, so that age makes a difference."""
 _BY_SUMS = SearchLimits(steps=2_000, questions=2_000, members=64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EquivalenceClasses:
-    """Which candidates can replace each other in every set of victims, so that only the cheaper one is tried first.
+class SearchState:
+    """Quota and nodes, with some candidates gone."""
 
-    Those that hold the same quota of the same queue on the same nodes, and that budgets do not tell apart. Where Kueue
-    preempts, age makes a difference too: which Workload it takes first depends on which are left. Of many, those that
-    differ in age only replace each other nevertheless, and the search is not exact.
-    """
+    def __init__(
+        self,
+        tree: Tree,
+        held: Mapping[str, Reservation],
+        requirements: Sequence[Requirement],
+        capacity: Capacity | None = None,
+        choices: Sequence[Sequence[NodeDemand]] = (),
+    ) -> None:
+        """`held` is what the candidates hold in the tree. One that may go in any case is counted as gone already.
 
-    by_workload: Mapping[str, Hashable]
-    """By key of the Workload."""
-    are_certain: bool
-    """Whether members of one class can replace each other for certain."""
+        `choices` are the gang's pods with every combination of flavors; none where nodes decide nothing yet.
+        """
+        self._tree = tree.clone()
+        self._held = held
+        self._requirements = requirements
+        self._slots = [PodSlots(each, capacity) for each in choices] if capacity is not None else []
 
+    def remove_workload(self, key: str) -> None:
+        """Count as if it were gone."""
+        if key in self._held:
+            self._tree.queues[self._held[key].cluster_queue].remove(self._held[key].usage)
+        for slots in self._slots:
+            slots.remove_workload(key)
 
-def equivalence_classes(
-    request: PlanRequest, forecast: Forecast, holders: Mapping[str, QuotaWorkload], capacity: Capacity | None
-) -> EquivalenceClasses:
-    """The classes of the request's candidates; `holders` has their Workloads, `capacity` what they have on nodes."""
-    if forecast.may_preempt and len(request.candidates) <= _FEW:
-        own = {each.workload: each.workload for each in request.candidates}
-        return EquivalenceClasses(by_workload=own, are_certain=True)
-    comes_back = forecast.preempted | forecast.ending
-    classes: dict[str, Hashable] = {}
-    for each in request.candidates:
-        if each.workload in comes_back:
-            # It may wait again, at a place of its own.
-            classes[each.workload] = each.workload
-            continue
-        placements = capacity.held_by_workload(each.workload) if capacity is not None else {}
-        on_nodes = tuple((node, tuple(sorted(amounts.items()))) for node, amounts in sorted(placements.items()))
-        classes[each.workload] = (
-            *_held(holders[each.workload]),
-            request.planning_tree.world.cluster_queue_of(holders[each.workload]),
-            on_nodes,
-            tuple(pods.nodes.apart for pods in holders[each.workload].pod_sets),
-            each.member.place,
-        )
-    are_certain = len(set(classes.values())) == len(classes) or not forecast.may_preempt
-    return EquivalenceClasses(by_workload=classes, are_certain=are_certain)
+    def restore_workload(self, key: str) -> None:
+        if key in self._held:
+            self._tree.queues[self._held[key].cluster_queue].add(self._held[key].usage)
+        for slots in self._slots:
+            slots.restore_workload(key)
 
+    @property
+    def could_fit(self) -> bool:
+        """Whether quota and, with at least one choice of flavors, nodes have room."""
+        if not all(each.fits(self._tree) for each in self._requirements):
+            return False
+        return not self._slots or any(slots.could_fit for slots in self._slots)
 
-def _held(workload: QuotaWorkload) -> tuple[Hashable, ...]:
-    held = workload.held
-    return held.cluster_queue, tuple(sorted(held.usage.items())), workload.priority
+    @property
+    def missing(self) -> list[Mapping[str, int]]:
+        """What is missing of quota, by resource, requirement by requirement."""
+        return [each.missing(self._tree) for each in self._requirements]
 
 
 class SearchContext:
@@ -76,7 +81,7 @@ class SearchContext:
 
     def __init__(self, request: PlanRequest) -> None:
         planning_tree = request.planning_tree
-        self.forecast = planning_tree.forecast(request.leaving)
+        self.forecast: Forecast = planning_tree.forecast(request.leaving)
         self.tree = self.forecast.start.tree
         """Without those that are being suspended anyway."""
         self.holders: Mapping[str, QuotaWorkload] = {
@@ -91,9 +96,18 @@ class SearchContext:
         """Of the gang alone."""
         self.simulator = AdmissionSimulator(self.request)
 
+    @cached_property
+    def uncounted(self) -> frozenset[str]:
+        """Keys of the Workloads that may lose their quota in any case."""
+        return self.forecast.preempted | self.forecast.ending
+
     @property
     def all_keys(self) -> frozenset[str]:
         return frozenset(self.by_key)
+
+    @cached_property
+    def budgets(self) -> BudgetAnswers:
+        return BudgetAnswers({key: each.member for key, each in self.by_key.items()}, self.request.refuse)
 
     @cached_property
     def wanted(self) -> QuotaRequirement:
@@ -133,7 +147,7 @@ class SearchContext:
     def nodes(self) -> Capacity | None:
         """The most that nodes may have free without a plan, as `forecast.most_available` is it of quota."""
         capacity = free_capacity(self.request)
-        return capacity.without(self.forecast.preempted | self.forecast.ending) if capacity is not None else None
+        return capacity.without(self.uncounted) if capacity is not None else None
 
     @cached_property
     def choices(self) -> list[list[NodeDemand]]:
@@ -168,29 +182,43 @@ class SearchContext:
     @cached_property
     def held(self) -> Mapping[str, Reservation]:
         """What the candidates hold, but for those that may lose it in any case."""
-        uncounted = self.forecast.preempted | self.forecast.ending
-        return {key: self.holders[key].held for key in self.by_key if key not in uncounted}
+        return {key: self.holders[key].held for key in self.by_key if key not in self.uncounted}
 
     @cached_property
-    def equivalence(self) -> EquivalenceClasses:
-        return equivalence_classes(self.request, self.forecast, self.holders, self.nodes)
+    def equivalence(self) -> Mapping[str, Hashable]:
+        """By key of the Workload, equal for candidates that can replace each other in every set of victims.
+
+        Those that hold the same quota of the same queue on the same nodes, and that budgets do not tell apart. Where
+        Kueue preempts, age makes a difference too: which Workload it takes first depends on which are left.
+        """
+        if self.forecast.may_preempt and len(self.by_key) <= _FEW:
+            return {key: key for key in self.by_key}
+        return {key: self._equivalence_of(each) for key, each in self.by_key.items()}
+
+    @property
+    def is_equivalence_certain(self) -> bool:
+        """Of many candidates where Kueue preempts, those that differ in age only count as equivalent nevertheless."""
+        return not self.forecast.may_preempt or len(set(self.equivalence.values())) == len(self.by_key)
+
+    def _equivalence_of(self, candidate: Candidate) -> Hashable:
+        key, holder = candidate.workload, self.holders[candidate.workload]
+        if key in self.uncounted:
+            return key  # it may wait again, at a place of its own
+        placements = self.nodes.held_by_workload(key) if self.nodes is not None else {}
+        return (
+            holder.held.cluster_queue,
+            tuple(sorted(holder.held.usage.items())),
+            holder.priority,
+            self.request.planning_tree.world.cluster_queue_of(holder),
+            tuple((node, tuple(sorted(amounts.items()))) for node, amounts in sorted(placements.items())),
+            tuple(pods.nodes.apart for pods in holder.pod_sets),
+            candidate.member.place,
+        )
 
     @cached_property
     def items(self) -> list[Item]:
         """The candidates as the search sees them: what each can add to what is missing, and which are equivalent."""
-        return self._items(self.needs)
-
-    def _items(self, needs: Sequence[MissingAmount]) -> list[Item]:
-        classes = self.equivalence.by_workload
-        return [
-            Item(
-                key=key,
-                cost=each.cost.total,
-                gains=tuple([need.gains.get(key, 0) for need in needs]),
-                equivalence=classes[key],
-            )
-            for key, each in self.by_key.items()
-        ]
+        return items_of(self.by_key.values(), self.needs, self.equivalence)
 
     def state(self) -> SearchState:
         """Of the most that may be available, to take candidates out of."""
@@ -198,16 +226,17 @@ class SearchContext:
         return SearchState(self.forecast.most_available, self.held, requirements, self.nodes, self.choices_with_earlier)
 
     @cached_property
-    def problem(self) -> VictimProblem:
+    def problem(self) -> Problem:
         """Of all searches of this context. Each leaves it as it was."""
-        return VictimProblem(self.state(), self.state(), list(self.by_key), self.simulator)
+        return Problem(self.state(), self.state(), self.by_key, self.simulator)
 
     def cheapest(
-        self, budgets: BudgetAnswers | None, *, without: str = "", limits: SearchLimits | None = None
+        self, *, is_bounded: bool = True, without: str = "", limits: SearchLimits | None = None
     ) -> SearchResult:
-        """The cheapest set of candidates that does, or does without one of them; without `budgets` none is refused."""
+        """The cheapest set of candidates that does, or does without one of them; where it is not bounded, whatever
+        budgets say."""
         left_out = [each for each in self.items if each.key == without]
-        self.problem.budgets = budgets
+        self.problem.budgets = self.budgets if is_bounded else None
         for each in left_out:
             self.problem.exclude(each)
         try:
@@ -220,18 +249,19 @@ class SearchContext:
         if not self.problem.could_fit():
             return SearchResult(keys=None, cost=0, is_exact=True)
         found = cheapest(items, tuple(need.amount for need in self.needs), self.problem, limits=limits)
-        return found if self.equivalence.are_certain and self.simulator.are_foreseen else replace(found, is_exact=False)
+        is_certain = self.is_equivalence_certain and self.simulator.are_foreseen
+        return found if is_certain else replace(found, is_exact=False)
 
     def cheapest_by_sums(self) -> frozenset[str] | None:
         """The cheapest set by the quota of the gang's own queue, whatever nodes, budgets and other queues say."""
         chosen, hopeful = (SearchState(self.forecast.most_available, self.held, (self.wanted,)) for _ in range(2))
-        problem = VictimProblem(chosen, hopeful, list(self.by_key))
-        missing = tuple(need.amount for need in self.quota_needs)
-        return cheapest(self._items(self.quota_needs), missing, problem, limits=_BY_SUMS).keys
+        problem = Problem(chosen, hopeful, self.by_key)
+        items = items_of(self.by_key.values(), self.quota_needs, self.equivalence)
+        return cheapest(items, tuple(need.amount for need in self.quota_needs), problem, limits=_BY_SUMS).keys
 
     def victims(self, keys: Collection[str]) -> tuple[Candidate, ...]:
         """The candidates of these keys, in the order of their names."""
-        return tuple(sorted((self.by_key[key] for key in keys), key=lambda each: each.name))
+        return by_name(self.by_key[key] for key in keys)
 
     def refusal(self, keys: Collection[str]) -> BudgetExhausted | None:
         """The budget that does not let these be suspended; None where all do."""

@@ -22,12 +22,11 @@ from scaler.placement.fit import Placement, place
 from scaler.quota.forecast import without
 from scaler.quota.model import FlavorResource, QueueingStrategy
 from scaler.quota.tree import Tree
-from scaler.reclaim.search.context import SearchContext
+from scaler.reclaim.search.context import SearchContext, SearchState
 from scaler.reclaim.search.problem import SearchLimits
-from scaler.reclaim.search.quota_requirement import usage_text
+from scaler.reclaim.search.requirements import usage_text
 from scaler.reclaim.search.simulate import named
-from scaler.reclaim.search.state import BudgetAnswers, SearchState
-from scaler.reclaim.search.values import Alternative, Necessity, NoPlan, NoPlanReason, PlanRequest, in_order
+from scaler.reclaim.search.values import NOT_FOUND, Alternative, Necessity, NoPlan, NoPlanReason, PlanRequest, in_order
 
 _SHOWN = 5
 """Alternatives of each kind."""
@@ -80,7 +79,7 @@ def why_no_victims(context: SearchContext) -> tuple[NoPlanReason, str]:
         return _queued_behind(context, after)
     simulated = context.simulator.of(context.all_keys)
     if simulated.why is None:
-        return NoPlanReason.NOT_FOUND, "the search reached its limit before it found a set of victims"
+        return NoPlanReason.NOT_FOUND, NOT_FOUND
     return simulated.why, simulated.message
 
 
@@ -190,21 +189,19 @@ def _amounts(missing: Mapping[str, int]) -> str:
     return ", ".join(f"{as_text(resource, amount)} {resource}" for resource, amount in sorted(missing.items()))
 
 
-def alternatives_to(
-    context: SearchContext, chosen: frozenset[str], budgets: BudgetAnswers, *, is_exact: bool
-) -> tuple[Alternative, ...]:
+def alternatives_to(context: SearchContext, chosen: frozenset[str], *, is_exact: bool) -> tuple[Alternative, ...]:
     """Other sets than the chosen one: first what would cost less and is not enough, then what is enough and costs more.
 
     Where the search ended early, nothing more is searched here either.
     """
     context.simulator.allow(_HEADS)
     context.simulator.of(context.cheapest_by_sums() or chosen)
-    if budgets.have_refused:
-        context.cheapest(None, limits=_FEW)
+    if context.budgets.have_refused:
+        context.cheapest(is_bounded=False, limits=_FEW)
     dearest = sorted(context.victims(chosen), key=lambda each: (-each.cost.total, each.name))
     for victim in dearest[: _REPLACED if is_exact else 0]:
         if not context.simulator.are_spent:
-            context.cheapest(budgets, without=victim.workload, limits=_FEW)
+            context.cheapest(without=victim.workload, limits=_FEW)
     tried = [_alternative(context, keys) for keys in context.simulator.made if keys and not keys >= chosen]
     less = [each for each in tried if each.why_not is not None and each.cost < _cost(context, chosen)]
     more = [each for each in tried if each.why_not is None]

@@ -18,7 +18,7 @@ be suspended; or, with provisioning, x and y, so that nodes are requested for on
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from scaler.decision.target_state import Seeks
@@ -26,25 +26,24 @@ from scaler.placement.capacity import Capacity, PodPlacement
 from scaler.placement.demand import NodeDemand
 from scaler.placement.fit import Placement
 from scaler.placement.pod_slots import PodSlots
-from scaler.placement.requests import Blocked, Fits, Insufficient, PlacementResult
+from scaler.placement.requests import Blocked, Fits, Insufficient, PlacementResult, ReservationQueue
 from scaler.placement.reservations import missing_pods
 from scaler.placement.shortage import Misfit, Shortage
 from scaler.placement.what_if import WhatIf, is_placed
-from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
 from scaler.reclaim.search.branch_and_bound import cheapest
-from scaler.reclaim.search.problem import Item, SearchLimits, SearchResult
+from scaler.reclaim.search.problem import DEFAULT_LIMITS, BudgetAnswers, Problem, SearchLimits, SearchResult
 from scaler.reclaim.search.quota_problem import plan_id
-from scaler.reclaim.search.shortfalls import slot_needs
-from scaler.reclaim.search.state import BudgetAnswers, VictimProblem
+from scaler.reclaim.search.shortfalls import items_of, slot_needs
 from scaler.reclaim.search.values import (
-    BudgetCheck,
+    NOT_FOUND,
     Candidate,
     Necessity,
     NoPlan,
     NoPlanReason,
     PlanWarning,
     ReclaimPlan,
-    no_budgets,
+    by_name,
 )
 
 _PLACED = 5_000
@@ -52,7 +51,6 @@ _PLACED = 5_000
 thousand nodes some 10 ms for the first gang in line, and 200 ms for the thousandth."""
 _FEWEST = 100
 """Gangs that an answer counts for at least."""
-_NO_SET = "the search reached its limit before it found a set of victims"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +64,19 @@ class NodePlanRequest:
     """Where its quota is reserved."""
     check: str
     """Name of the AdmissionCheck that is Pending."""
-    what_if: WhatIf
+    queue: ReservationQueue
+    """All Workloads that need nodes; the gang waits in it."""
     may_provision: bool = False
     """Whether nodes are provisioned for the pods that do not fit."""
     candidates: Sequence[Candidate] = ()
     leaving: frozenset[str] = frozenset()
     """Keys of Workloads whose pods terminate anyway, or are about to."""
     refuse: BudgetCheck = no_budgets
-    limits: SearchLimits = field(default_factory=lambda: SearchLimits(steps=20_000, questions=60, members=64))
+    limits: SearchLimits = DEFAULT_LIMITS
+
+    @cached_property
+    def what_if(self) -> WhatIf:
+        return WhatIf(self.queue, self.gang)
 
 
 def plan_nodes(request: NodePlanRequest) -> ReclaimPlan | NoPlan:
@@ -90,9 +93,15 @@ def plan_nodes(request: NodePlanRequest) -> ReclaimPlan | NoPlan:
     return part or problem.refused(is_exact=found.is_exact)
 
 
-def revalidate_nodes(request: NodePlanRequest, victims: Sequence[Candidate]) -> str:
-    """Why these are not to be suspended any more; empty where they are. Budgets are not asked again."""
-    problem = NodeProblem(replace(request, candidates=tuple(victims)))
+def lacks_nodes(request: NodePlanRequest) -> bool:
+    """Whether the gang lacks nodes with all leaving Workloads gone, and none are requested."""
+    return not request.may_provision and isinstance(request.what_if.result(request.leaving), Insufficient)
+
+
+def revalidate_nodes(request: NodePlanRequest) -> str:
+    """Why the candidates, which are the victims of a plan, are not to be suspended any more; empty where they are.
+    Budgets are not asked again."""
+    problem = NodeProblem(request)
     everything = problem.all_keys
     if problem.is_placed(frozenset()):
         return "the gang fits without suspending any workload"
@@ -103,7 +112,7 @@ def revalidate_nodes(request: NodePlanRequest, victims: Sequence[Candidate]) -> 
         goal = _PartOfGang(problem, pods=problem.pods(everything))
         if goal.pods <= problem.pods(frozenset()) or not goal.accept(everything):
             return f"no more of its pods would fit on nodes: {problem.result(everything).message}"
-    needless = [each.name for each in victims if goal.accept(everything - {each.workload})]
+    needless = [each.name for each in request.candidates if goal.accept(everything - {each.workload})]
     return f"the gang does as well without {needless[0]}" if needless else ""
 
 
@@ -167,23 +176,16 @@ class NodeProblem:
 
     @cached_property
     def budgets(self) -> BudgetAnswers:
-        return BudgetAnswers(self.candidates.values(), self.request.refuse)
+        members = {key: each.member for key, each in self.candidates.items()}
+        return BudgetAnswers(members, self.request.refuse)
 
     def cheapest(self, goal: "_Goal", *, is_bounded: bool = True) -> SearchResult:
         """The cheapest set that is enough; where it is not bounded, whatever budgets say."""
-        keys = sorted(self.candidates)
-        needs = slot_needs([goal.demands], self.capacity, keys)
-        items = [
-            Item(
-                key=key,
-                cost=self.candidates[key].cost.total,
-                gains=tuple(need.gains.get(key, 0) for need in needs),
-                equivalence=(self.capacity.gain((key,)), self.candidates[key].member.place),
-            )
-            for key in keys
-        ]
+        needs = slot_needs([goal.demands], self.capacity, self.candidates)
+        classes = {key: (self.capacity.gain((key,)), each.member.place) for key, each in self.candidates.items()}
+        items = items_of(self.candidates.values(), needs, classes)
         chosen, hopeful = PodSlots(goal.demands, self.capacity), PodSlots(goal.demands, self.capacity)
-        problem = VictimProblem(chosen, hopeful, keys, goal, self.budgets if is_bounded else None)
+        problem = Problem(chosen, hopeful, self.candidates, goal, self.budgets if is_bounded else None)
         if not problem.could_fit():
             return SearchResult(keys=None, cost=0, is_exact=True)
         return cheapest(items, tuple(need.amount for need in needs), problem, limits=self.request.limits)
@@ -192,7 +194,7 @@ class NodeProblem:
 
     def plan(self, found: SearchResult, goal: "_Goal") -> ReclaimPlan:
         keys = found.keys or frozenset()
-        victims = tuple(sorted((self.candidates[key] for key in keys), key=lambda each: each.name))
+        victims = by_name(self.candidates[key] for key in keys)
         placements, missing = goal.outcome(keys)
         return ReclaimPlan(
             id=plan_id(f"{self.request.gang_uid}/{Seeks.NODES}", [each.name for each in victims]),
@@ -201,10 +203,6 @@ class NodeProblem:
             cluster_queue=self.request.cluster_queue,
             victims=victims,
             cost=found.cost,
-            free_before={},
-            free_after={},
-            takes={},
-            assignments=(),
             placement=Placement(placements=tuple(sorted(placements, key=lambda each: (each.pod_set, each.node)))),
             is_exact=found.is_exact,
             cautions=tuple(_cautions(missing)),
@@ -228,7 +226,7 @@ class NodeProblem:
         if not self.candidates:
             return self.no_plan(NoPlanReason.NOT_ENOUGH_IDLE, f"{now.message}; no idle workload is on nodes")
         if self.is_placed(self.all_keys):
-            return self.no_plan(NoPlanReason.NOT_FOUND, _NO_SET, is_exact=False)
+            return self.no_plan(NoPlanReason.NOT_FOUND, NOT_FOUND, is_exact=False)
         why, message = _explained(self.result(self.all_keys))
         return self.no_plan(why, f"{now.message}; with every idle workload suspended: {message}", is_exact=is_exact)
 
@@ -254,16 +252,23 @@ def _cautions(missing: Mapping[str, int]) -> list[PlanWarning]:
 # ---------------------------------------------------------------------------------------------------- what is enough
 
 
-class _WholeGang:
-    """The AdmissionCheck becomes Ready for the whole gang."""
+class _Acceptance:
+    """Enough for these pods of the gang."""
 
-    def __init__(self, problem: NodeProblem) -> None:
+    def __init__(self, problem: NodeProblem, demands: Sequence[NodeDemand]) -> None:
         self._problem = problem
-        self.demands = problem.demands
+        self.demands = demands
 
     @property
     def are_spent(self) -> bool:
         return self._problem.are_spent
+
+
+class _WholeGang(_Acceptance):
+    """The AdmissionCheck becomes Ready for the whole gang."""
+
+    def __init__(self, problem: NodeProblem) -> None:
+        super().__init__(problem, problem.demands)
 
     def accept(self, keys: frozenset[str]) -> bool:
         return self._problem.is_placed(keys)
@@ -278,20 +283,15 @@ class _WholeGang:
         return (result.placements if isinstance(result, Fits | Blocked) else ()), {}
 
 
-class _PartOfGang:
+class _PartOfGang(_Acceptance):
     """So many of its pods fit, of those that would with all candidates suspended, and not the whole gang.
 
     Where the whole gang fits and the AdmissionCheck stays Pending even so, nodes are not what is missing.
     """
 
     def __init__(self, problem: NodeProblem, *, pods: int) -> None:
-        self._problem = problem
+        super().__init__(problem, _first(problem.demands, problem.placed(problem.all_keys), pods))
         self.pods = pods
-        self.demands: Sequence[NodeDemand] = _first(problem.demands, problem.placed(problem.all_keys), pods)
-
-    @property
-    def are_spent(self) -> bool:
-        return self._problem.are_spent
 
     def accept(self, keys: frozenset[str]) -> bool:
         problem = self._problem

@@ -1,11 +1,17 @@
-"""What a search chooses from, how it asks about the sets that it chooses, and the best set so far."""
+"""What a search chooses from, which sets are enough, and the best set so far."""
 
-from collections.abc import Collection, Hashable, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from scaler.reclaim.budgets.budget import BudgetCheck
+from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation
+
 _PATIENCE = 4
 """The part of all questions after which nothing better is expected of sets that are refused one after the other."""
+_BUDGET_QUESTIONS = 1_000
+"""Questions to budgets for one plan: some 0.3 s where a dozen budgets look at hundreds of suspensions."""
 
 
 class SearchLimitError(Exception):
@@ -25,34 +31,6 @@ class Item:
     """Equal for items that can replace each other in every set."""
 
 
-class Problem(Protocol):
-    """Which sets are enough. It hears every change of the chosen and the excluded items, so that it can count along."""
-
-    def choose(self, item: Item) -> None: ...
-
-    def unchoose(self, item: Item) -> None: ...
-
-    def exclude(self, item: Item) -> None:
-        """It will not be chosen in what follows. Until then every undecided item may be."""
-
-    def readmit(self, item: Item) -> None: ...
-
-    def permits(self) -> bool:
-        """Whether the chosen items may be taken together. Where they may not, no set with all of them may."""
-
-    def fits(self) -> bool:
-        """Whether the chosen items could be enough: a quick count. Never False for a set that would be accepted."""
-
-    def could_fit(self) -> bool:
-        """Whether the chosen and the undecided items together could be enough."""
-
-    def accepts(self, keys: frozenset[str]) -> bool:
-        """Whether exactly these, which are the chosen items, are enough. Costly."""
-
-    def is_spent(self) -> bool:
-        """Whether its answers so far have taken as long as one search may."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
     """How much may be searched for one answer."""
@@ -62,6 +40,10 @@ class SearchLimits:
     """Sets that `accepts` is asked about; a few more to leave out what a set found does without."""
     members: int = 64
     """Items in one set."""
+
+
+DEFAULT_LIMITS = SearchLimits(questions=60)
+"""Of a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +57,132 @@ class SearchResult:
     """Whether everything was searched: no cheaper set exists, or none at all."""
     steps: int = 0
     questions: int = 0
+
+
+class FreeCapacity(Protocol):
+    """Quota or nodes with some candidates gone, counted along."""
+
+    def remove_workload(self, key: str) -> None: ...
+
+    def restore_workload(self, key: str) -> None: ...
+
+    @property
+    def could_fit(self) -> bool:
+        """Whether the gang could fit, by a quick count. Never False where it would be admitted."""
+
+
+class Acceptance(Protocol):
+    """Tells whether a set is enough. Costly."""
+
+    @property
+    def are_spent(self) -> bool:
+        """Whether its answers so far have taken as long as one search may."""
+
+    def accept(self, keys: frozenset[str]) -> bool: ...
+
+
+class BudgetAnswers:
+    """Whether budgets let the chosen ones be suspended.
+
+    Laws of budgets: a set that is refused is refused with more members, too; and members of one place can replace each
+    other. So a budget is only asked about a set when that follows from no earlier answer.
+    """
+
+    def __init__(self, members: Mapping[str, BudgetedWorkload], refuse: BudgetCheck) -> None:
+        """`members` has the candidates by key of their Workload."""
+        self._members = members
+        self._refuse = refuse
+        self._known: dict[frozenset[tuple[BudgetLocation, int]], bool] = {}
+        self._refused: dict[BudgetLocation, list[Counter[BudgetLocation]]] = {}
+        """What was refused, by the place of the member that was one too many."""
+        self._asked = 0
+
+    @property
+    def have_refused(self) -> bool:
+        return bool(self._refused)
+
+    @property
+    def are_spent(self) -> bool:
+        """Whether they have taken as long to answer as they may for one plan."""
+        return self._asked >= _BUDGET_QUESTIONS
+
+    def permit(self, keys: Sequence[str]) -> bool:
+        """Whether these may all be suspended; of these, all but the last were permitted before."""
+        members = [self._members[key] for key in keys]
+        places = Counter(each.place for each in members)
+        sign = frozenset(places.items())
+        known = self._known.get(sign)
+        if known is None:
+            known = self._known[sign] = not places or self._is_new_and_permitted(members, places)
+        return known
+
+    def _is_new_and_permitted(self, members: Sequence[BudgetedWorkload], places: Counter[BudgetLocation]) -> bool:
+        refused = self._refused.get(members[-1].place, [])
+        if any(each <= places for each in refused):
+            return False
+        self._asked += 1
+        if not self._refuse(members):
+            return True
+        self._refused.setdefault(members[-1].place, []).append(places)
+        return False
+
+
+class Problem:
+    """Which sets are enough: by what is free with the chosen items gone, and with all gone that may be chosen.
+
+    Without `acceptance` a set is enough that is by the counts, without `budgets` every set may be suspended.
+    """
+
+    def __init__(
+        self,
+        chosen: FreeCapacity,
+        hopeful: FreeCapacity,
+        candidates: Iterable[str],
+        acceptance: Acceptance | None = None,
+        budgets: BudgetAnswers | None = None,
+    ) -> None:
+        self._chosen, self._hopeful = chosen, hopeful
+        self._acceptance = acceptance
+        self.budgets = budgets
+        self._keys: list[str] = []
+        for key in candidates:
+            hopeful.remove_workload(key)
+
+    def choose(self, item: Item) -> None:
+        self._keys.append(item.key)
+        self._chosen.remove_workload(item.key)
+
+    def unchoose(self, item: Item) -> None:
+        self._keys.remove(item.key)
+        self._chosen.restore_workload(item.key)
+
+    def exclude(self, item: Item) -> None:
+        """It will not be chosen in what follows. Until then every undecided item may be."""
+        self._hopeful.restore_workload(item.key)
+
+    def readmit(self, item: Item) -> None:
+        self._hopeful.remove_workload(item.key)
+
+    def permits(self) -> bool:
+        """Whether the chosen items may be taken together. Where they may not, no set with all of them may."""
+        return self.budgets is None or self.budgets.permit(self._keys)
+
+    def fits(self) -> bool:
+        """Whether the chosen items could be enough, by a quick count."""
+        return self._chosen.could_fit
+
+    def could_fit(self) -> bool:
+        """Whether the chosen and the undecided items together could be enough."""
+        return self._hopeful.could_fit
+
+    def accepts(self, keys: frozenset[str]) -> bool:
+        """Whether exactly these, which are the chosen items, are enough."""
+        return self._acceptance.accept(keys) if self._acceptance is not None else bool(keys) and self.fits()
+
+    def is_spent(self) -> bool:
+        """Whether the answers so far have taken as long as one search may."""
+        acceptance, budgets = self._acceptance, self.budgets
+        return (acceptance is not None and acceptance.are_spent) or (budgets is not None and budgets.are_spent)
 
 
 @dataclass

@@ -34,7 +34,6 @@ from scaler.reclaim.search.explain import (
 )
 from scaler.reclaim.search.problem import SearchResult
 from scaler.reclaim.search.simulate import AdmissionSimulator, SimulatedAdmission, named
-from scaler.reclaim.search.state import BudgetAnswers
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, PlanRequest, PlanWarning, ReclaimPlan
 
 
@@ -47,11 +46,10 @@ def plan_reclaim(request: PlanRequest) -> ReclaimPlan | NoPlan:
     needless = _why_needless(context)
     if needless is not None:
         return _no_plan(context, *needless)
-    budgets = BudgetAnswers(context.by_key.values(), request.refuse)
-    found = context.cheapest(budgets)
+    found = context.cheapest()
     if found.keys is not None:
-        return _planned(context, found.keys, found, budgets)
-    unbounded = context.cheapest(None).keys if budgets.have_refused else None
+        return _planned(context, found.keys, found)
+    unbounded = context.cheapest(is_bounded=False).keys if context.budgets.have_refused else None
     refusal = context.refusal(unbounded) if unbounded is not None else None
     if refusal is not None:
         return _no_plan(
@@ -91,7 +89,7 @@ def _no_plan(
     )
 
 
-def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult, budgets: BudgetAnswers) -> ReclaimPlan:
+def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult) -> ReclaimPlan:
     simulated = context.simulator.of(keys)
     victims = context.victims(keys)
     before, after = context.queue, without(context.tree, keys).queues[context.queue.name]
@@ -112,7 +110,7 @@ def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult, 
         others=simulated.others,
         is_exact=found.is_exact,
         necessities=necessities_of(context, keys),
-        alternatives=alternatives_to(context, keys, budgets, is_exact=found.is_exact),
+        alternatives=alternatives_to(context, keys, is_exact=found.is_exact),
         cautions=tuple(_cautions(context, keys, simulated)),
     )
 

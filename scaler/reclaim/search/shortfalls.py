@@ -16,7 +16,7 @@ Worked example: pods of 8. Node n1 has 4 free, and x holds 4: x adds 4 / (8 − 
 each adds half a slot. On n3 only v is idle, which holds 4 beside a busy workload: it adds none.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -28,7 +28,9 @@ from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import QuotaWorkload, Reservation
 from scaler.quota.node import QueueNode
 from scaler.quota.tree import Tree
-from scaler.reclaim.search.quota_requirement import Requirement, fewest
+from scaler.reclaim.search.problem import Item
+from scaler.reclaim.search.requirements import Requirement, fewest, gain
+from scaler.reclaim.search.values import Candidate
 
 _COMBINATIONS = 16
 """Ways to combine flavors beyond which nodes are looked at in simulations only."""
@@ -54,9 +56,26 @@ def quota_needs(requirement: Requirement, tree: Tree, held: Mapping[str, Reserva
     return [
         MissingAmount(
             amount=lack,
-            gains={key: gain for key, each in held.items() if (gain := requirement.gain(each, tree, resource)) > 0},
+            gains={
+                key: amount for key, each in held.items() if (amount := gain(requirement, each, tree, resource)) > 0
+            },
         )
         for resource, lack in requirement.missing(tree).items()
+    ]
+
+
+def items_of(
+    candidates: Iterable[Candidate], needs: Sequence[MissingAmount], equivalence: Mapping[str, Hashable]
+) -> list[Item]:
+    """The candidates as a search takes them; `equivalence` is by key of their Workload."""
+    return [
+        Item(
+            key=each.workload,
+            cost=each.cost.total,
+            gains=tuple([need.gains.get(each.workload, 0) for need in needs]),
+            equivalence=equivalence[each.workload],
+        )
+        for each in candidates
     ]
 
 
@@ -75,8 +94,8 @@ def slot_needs(
     worst = [max(needs, key=lambda need: need.amount) for needs in lacking]
     shares: dict[str, int] = {}
     for need in worst:
-        for key, gain in need.gains.items():
-            shares[key] = max(shares.get(key, 0), -(-gain * _ROOM // need.amount))
+        for key, most in need.gains.items():
+            shares[key] = max(shares.get(key, 0), -(-most * _ROOM // need.amount))
     return [MissingAmount(amount=_ROOM, gains=shares)]
 
 
@@ -93,7 +112,7 @@ def _lacking(demands: Sequence[NodeDemand], capacity: Capacity, candidates: Coll
             if resource in capacity.index.devices:
                 slots = _Slots(shape, resource, amount, capacity, emptier)
                 if slots.there < count:
-                    gains = {key: gain for key in candidates if (gain := slots.gain(key)) > 0}
+                    gains = {key: most for key in candidates if (most := slots.gain(key)) > 0}
                     found.append(MissingAmount(amount=(count - slots.there) * _ROOM, gains=gains))
     return found
 

@@ -1,11 +1,10 @@
 """What a reclaim plan is made from, and what comes of it."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from types import MappingProxyType
 
 from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import Capacity
@@ -15,10 +14,10 @@ from scaler.quota.model import FlavorResource, QuotaPodSetAssignment, QuotaWorkl
 from scaler.quota.simulation import Simulation
 from scaler.quota.tree import Tree
 from scaler.quota.workload_index import SchedulingContext
-from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.budgets.budget import BudgetCheck, no_budgets
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.costs import Cost
-from scaler.reclaim.search.problem import SearchLimits
+from scaler.reclaim.search.problem import DEFAULT_LIMITS, SearchLimits
 
 
 class NoPlanReason(StrEnum):
@@ -48,7 +47,7 @@ class NoPlanReason(StrEnum):
     """The search reached its limit before it found a plan; there may be one."""
 
 
-_NOTHING: Mapping[str, int] = MappingProxyType({})
+NOT_FOUND = "the search reached its limit before it found a set of victims"
 AntiAffinityNodes = Mapping[str, Mapping[str, frozenset[str]]]
 """By mark of which a node takes one pod, and key of the Workload: the nodes that have such pods, and keep them."""
 
@@ -65,6 +64,10 @@ class Candidate:
     cost: Cost
     member: BudgetedWorkload
     """Itself, as budgets count it."""
+
+
+def by_name(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    return tuple(sorted(candidates, key=lambda each: each.name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +153,6 @@ def in_order(workloads: Iterable[QuotaWorkload]) -> tuple[str, ...]:
     return tuple(each.key for each in sorted(workloads, key=_place))
 
 
-BudgetCheck = Callable[[Collection[BudgetedWorkload]], BudgetExhausted | None]
-"""The budget that does not let all of these be suspended, and why; None where all do.
-
-A set that is refused is refused with more members, too, and members of one place can replace each other.
-"""
-
-
-def no_budgets(_: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
-    """Where there are no budgets."""
-    return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
     """One gang that waits, and the workloads that may be suspended for it."""
@@ -172,7 +163,7 @@ class PlanRequest:
     leaving: frozenset[str] = frozenset()
     """Keys of Workloads that are being suspended anyway: what they hold counts as free soon."""
     refuse: BudgetCheck = no_budgets
-    limits: SearchLimits = field(default_factory=lambda: SearchLimits(steps=20_000, questions=60, members=64))
+    limits: SearchLimits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +199,8 @@ class PlanWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimPlan:
-    """Which workloads to suspend, all together, so that the gang is admitted."""
+    """Which workloads to suspend, all together, so that the gang is admitted. One for nodes has no amounts of quota:
+    the gang has it."""
 
     id: str
     """Equal for equal victims of the same gang."""
@@ -218,14 +210,13 @@ class ReclaimPlan:
     victims: tuple[Candidate, ...]
     cost: int
     """In thousandths, as in `reclaim/costs.py`."""
-    free_before: Mapping[FlavorResource, int]
-    """What the gang's queue could get without the plan, of the flavor resources that it will use. None of a plan for
-    nodes: the gang has its quota."""
-    free_after: Mapping[FlavorResource, int]
-    takes: Mapping[FlavorResource, int]
+    free_before: Mapping[FlavorResource, int] = field(default_factory=dict)
+    """What the gang's queue could get without the plan, of the flavor resources that it will use."""
+    free_after: Mapping[FlavorResource, int] = field(default_factory=dict)
+    takes: Mapping[FlavorResource, int] = field(default_factory=dict)
     """What the gang will take of them."""
-    assignments: tuple[QuotaPodSetAssignment, ...]
-    placement: Placement | None
+    assignments: tuple[QuotaPodSetAssignment, ...] = ()
+    placement: Placement | None = None
     """Where its pods fit; None where nodes are not known."""
     others: tuple[str, ...] = ()
     """Workloads that are admitted before it."""
@@ -238,7 +229,7 @@ class ReclaimPlan:
     seeks: Seeks = Seeks.QUOTA
     check: str = ""
     """Name of the AdmissionCheck that is Pending, of a plan for nodes."""
-    missing: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    missing: Mapping[str, int] = field(default_factory=dict)
     """By PodSet, the pods that lack nodes even so, and for which some are provisioned. None of a plan for quota."""
 
     @property

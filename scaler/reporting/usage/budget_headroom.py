@@ -12,8 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from scaler.reclaim.budgets.budget import Budget
-from scaler.reclaim.budgets.history import ScopeUsage, SuspensionHistory
 from scaler.reclaim.budgets.hours import is_open
+from scaler.reclaim.budgets.scopes import ScopeUsage, SuspensionHistory
 
 
 class BudgetLimitKind(StrEnum):
@@ -44,7 +44,7 @@ class BudgetHeadroom:
     is_open: bool
     """Whether it allows suspensions at this hour."""
     rooms: tuple[LimitHeadroom, ...] = ()
-    """None while its limits do not apply, or what they count is not known."""
+    """None while its limits do not apply."""
 
 
 def headroom(budget: Budget, spending: SuspensionHistory, now: datetime) -> BudgetHeadroom:
@@ -52,11 +52,11 @@ def headroom(budget: Budget, spending: SuspensionHistory, now: datetime) -> Budg
     try:
         allowed = not budget.allowed_during or is_open(budget.allowed_during, now)
         applies = not budget.applies_during or is_open(budget.applies_during, now)
-        rooms = [*_rooms(budget, spending, now)] if applies and not spending.doubt else []
+        rooms = [*_rooms(budget, spending, now)] if applies else []
     except ValueError:
         return BudgetHeadroom(budget=budget.name, is_open=False)
     tightest = {each.kind: each for each in sorted(rooms, key=lambda room: room.left, reverse=True)}
-    return BudgetHeadroom(budget=budget.name, is_open=allowed and not spending.doubt, rooms=tuple(tightest.values()))
+    return BudgetHeadroom(budget=budget.name, is_open=allowed, rooms=tuple(tightest.values()))
 
 
 def _rooms(budget: Budget, spending: SuspensionHistory, now: datetime) -> Iterator[LimitHeadroom]:
@@ -65,21 +65,18 @@ def _rooms(budget: Budget, spending: SuspensionHistory, now: datetime) -> Iterat
     for group in _groups(budget, spending, accounts):
         account = accounts.of(group)
         if budget.at_once is not None:
-            yield from _room(BudgetLimitKind.AT_ONCE, budget.at_once.of(account.population), len(account.asleep))
+            most = budget.at_once.of(account.population)
+            yield LimitHeadroom(kind=BudgetLimitKind.AT_ONCE, most=most, used=len(account.asleep))
         if budget.rate is not None:
             recent = account.expiries(budget.rate.period, now, but=())
-            yield from _room(BudgetLimitKind.PER_PERIOD, budget.rate.limit.of(account.population), len(recent))
-
-
-def _room(kind: BudgetLimitKind, most: int | None, used: int) -> Iterator[LimitHeadroom]:
-    if most is not None:
-        yield LimitHeadroom(kind=kind, most=most, used=used)
+            most = budget.rate.limit.of(account.population)
+            yield LimitHeadroom(kind=BudgetLimitKind.PER_PERIOD, most=most, used=len(recent))
 
 
 def _groups(budget: Budget, spending: SuspensionHistory, accounts: ScopeUsage) -> Sequence[str]:
     """What is counted together, by name; the empty name where all that is covered is."""
     if budget.scope.each is None:
         return ("",)
-    places = [*(spending.population or ()), *(each.member.place for each in spending.suspensions)]
+    places = [*spending.population, *(each.member.place for each in spending.suspensions)]
     covered = (place for place in places if accounts.covers(place))
     return sorted({group for place in covered if (group := budget.scope.group_of(place))})

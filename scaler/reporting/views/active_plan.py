@@ -53,17 +53,17 @@ def _victim(member: VictimStatus) -> Json:
         "workload": member.workload_key or None,
         "gpus": entry.gpus if entry is not None else 0,
         "stage": str(entry.stage) if entry is not None else None,
-        "isIdle": None if member.is_unknown else member.is_idle,
+        "isIdle": None if member.victim.is_unknown else member.victim.is_idle,
         "desiredReplicas": member.victim.desired_replicas,
-        "isDeactivated": member.is_deactivated,
-        "podsLeft": member.pods_left,
+        "isDeactivated": member.victim.is_deactivated,
+        "podsLeft": member.victim.pods_left,
     }
 
 
 def next_step(plan: ActivePlan, now: datetime) -> str:
     """What the plan waits for, in a sentence."""
     step = next_transition(plan.grant, plan.gang_state, plan.victims, now=now)
-    match step.course:
+    match step.action:
         case PlanAction.WAIT:
             return _awaited(plan)
         case PlanAction.COMMIT:
@@ -75,7 +75,7 @@ def next_step(plan: ActivePlan, now: datetime) -> str:
         case PlanAction.RECONSIDER | PlanAction.RELEASE:
             about = f" ({', '.join(step.about)})" if step.about else ""
             ending = _ENDINGS.get(step.ending, str(step.ending))
-            return f"{_ENDS[step.course]}: {ending}{about}"
+            return f"{_ENDS[step.action]}: {ending}{about}"
 
 
 def _awaited(plan: ActivePlan) -> str:

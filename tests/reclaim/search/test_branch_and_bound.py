@@ -7,62 +7,59 @@ from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from reclaim_builders import forbids
 
-from scaler.reclaim.search.branch_and_bound import cheapest
-from scaler.reclaim.search.problem import Item, SearchLimits, SearchResult
+from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.search.branch_and_bound import LowerBound, cheapest
+from scaler.reclaim.search.problem import BudgetAnswers, Item, Problem, SearchLimits, SearchResult
+
+
+class FreeGpus:
+    """GPUs of those that are gone add up."""
+
+    def __init__(self, options: list[Item], need: int) -> None:
+        self._gains = {option.key: option.gains[0] for option in options}
+        self._missing = need
+
+    def remove_workload(self, key: str) -> None:
+        self._missing -= self._gains[key]
+
+    def restore_workload(self, key: str) -> None:
+        self._missing += self._gains[key]
+
+    @property
+    def could_fit(self) -> bool:
+        return self._missing <= 0
 
 
 @dataclass
 class Sums:
-    """A world in which GPUs of the chosen add up.
-
-    `also` is what else a set must be to be accepted, `most` how many may be taken together, and `patience` how many
-    answers there are before the world is spent.
-    """
+    """`also` is what else a set must be to be accepted, `most` how many may be taken together, and `patience` how many
+    answers there are before they have taken long enough."""
 
     options: list[Item]
     need: int
     also: Callable[[frozenset[str]], bool] = lambda _: True
     most: int = 99
     patience: int = 10_000
-    chosen: int = 0
-    count: int = 0
-    hopeful: int = 0
     asked: list[frozenset[str]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.hopeful = sum(option.gains[0] for option in self.options)
+    @property
+    def are_spent(self) -> bool:
+        return len(self.asked) >= self.patience
 
-    def choose(self, option: Item) -> None:
-        self.chosen += option.gains[0]
-        self.count += 1
-
-    def unchoose(self, option: Item) -> None:
-        self.chosen -= option.gains[0]
-        self.count -= 1
-
-    def exclude(self, option: Item) -> None:
-        self.hopeful -= option.gains[0]
-
-    def readmit(self, option: Item) -> None:
-        self.hopeful += option.gains[0]
-
-    def permits(self) -> bool:
-        return self.count <= self.most
-
-    def fits(self) -> bool:
-        return self.chosen >= self.need
-
-    def could_fit(self) -> bool:
-        return self.hopeful >= self.need
-
-    def accepts(self, keys: frozenset[str]) -> bool:
+    def accept(self, keys: frozenset[str]) -> bool:
         self.asked.append(keys)
         gained = sum(option.gains[0] for option in self.options if option.key in keys)
         return gained >= self.need and self.also(keys)
 
-    def is_spent(self) -> bool:
-        return len(self.asked) >= self.patience
+    @property
+    def problem(self) -> Problem:
+        keys = [option.key for option in self.options]
+        members = {key: BudgetedWorkload(namespace="team", name=key) for key in keys}
+        budgets = BudgetAnswers(members, lambda chosen: forbids("too many" if len(chosen) > self.most else ""))
+        chosen, hopeful = (FreeGpus(self.options, self.need) for _ in range(2))
+        return Problem(chosen, hopeful, keys, self, budgets)
 
 
 def option(key: str, gpus: int, cost: int) -> Item:
@@ -70,7 +67,7 @@ def option(key: str, gpus: int, cost: int) -> Item:
 
 
 def search(world: Sums, **limits: int) -> SearchResult:
-    return cheapest(world.options, (world.need,), world, limits=SearchLimits(**limits))
+    return cheapest(world.options, (world.need,), world.problem, limits=SearchLimits(**limits))
 
 
 def exhaustive(world: Sums) -> int | None:
@@ -79,7 +76,7 @@ def exhaustive(world: Sums) -> int | None:
         sum(each.cost for each in chosen)
         for size in range(min(world.most, len(world.options)) + 1)
         for chosen in combinations(world.options, size)
-        if world.accepts(frozenset(each.key for each in chosen))
+        if world.accept(frozenset(each.key for each in chosen))
     ]
     return min(costs, default=None)
 
@@ -88,19 +85,6 @@ def test_two_small_ones_are_taken_where_one_large_one_costs_more() -> None:
     world = Sums([option("a", 2, 3), option("b", 2, 3), option("c", 8, 10)], need=4)
     found = search(world)
     assert (found.keys, found.cost, found.is_exact) == (frozenset("ab"), 6, True)
-
-
-def test_nothing_is_taken_where_all_together_are_not_enough() -> None:
-    found = search(Sums([option("a", 2, 3), option("b", 1, 3)], need=4))
-    assert found.keys is None
-    assert found.is_exact
-
-
-def test_a_set_that_only_a_larger_one_makes_acceptable_is_found() -> None:
-    # 2 GPUs would do by the count, but not without c: somebody stands in front and has to be served too.
-    world = Sums([option("a", 2, 1), option("b", 2, 2), option("c", 1, 9)], need=2, also=lambda keys: "c" in keys)
-    found = search(world)
-    assert (found.keys, found.cost) == (frozenset("ac"), 10)
 
 
 def test_a_search_without_steps_left_still_says_what_greedy_found() -> None:
@@ -157,39 +141,26 @@ def test_twins_are_not_searched_twice() -> None:
 amounts = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 12), st.integers(0, 2)), min_size=0, max_size=7)
 
 
-@given(amounts, st.integers(0, 12), st.integers(0, 3), st.integers(0, 2**16))
-def test_the_cost_equals_that_of_the_best_of_all_sets(
-    drawn: list[tuple[int, int, int]], need: int, harshness: int, seed: int
-) -> None:
-    """Also where acceptance is arbitrary: a hash decides about every set of its own, twins counting as equal."""
-    options = [
+def arbitrary(options: list[Item], seed: int, harshness: int) -> Callable[[frozenset[str]], bool]:
+    """Accepts sets by chance, equivalent ones alike: larger ones are as likely to be refused as smaller ones."""
+    kinds = {each.key: repr(each.equivalence) for each in options}
+    return lambda keys: random.Random(f"{sorted(kinds[key] for key in keys)}{seed}").randrange(4) >= harshness
+
+
+def drawn_options(drawn: list[tuple[int, int, int]]) -> list[Item]:
+    return [
         Item(key=f"o{i}", cost=cost, gains=(gpus,), equivalence=(gpus, kind))
         for i, (gpus, cost, kind) in enumerate(drawn)
     ]
-    kinds = {each.key: each.equivalence for each in options}
-
-    def also(keys: frozenset[str]) -> bool:
-        shape = repr(sorted(repr(kinds[key]) for key in keys))
-        return random.Random(f"{shape}{seed}").randrange(4) >= harshness
-
-    best = exhaustive(Sums(options, need, also))
-    found = search(Sums(options, need, also), questions=10_000)
-    assert found.is_exact
-    assert (found.cost if found.keys is not None else None) == best
 
 
-def arbitrary(seed: int, harshness: int) -> Callable[[frozenset[str]], bool]:
-    """Accepts sets by chance: larger ones are as likely to be refused as smaller ones."""
-    return lambda keys: random.Random(f"{sorted(keys)}{seed}").randrange(4) >= harshness
-
-
-@given(amounts, st.integers(0, 12), st.integers(0, 4), st.integers(0, 2**16))
-def test_where_few_may_be_taken_together_the_best_of_those_few_is_found(
-    drawn: list[tuple[int, int, int]], need: int, most: int, seed: int
+@given(amounts, st.integers(0, 12), st.sampled_from((0, 1, 2, 3, 4, 99)), st.integers(0, 3), st.integers(0, 2**16))
+def test_the_cost_equals_that_of_the_best_of_all_sets_that_may_be_taken_together(
+    drawn: list[tuple[int, int, int]], need: int, most: int, harshness: int, seed: int
 ) -> None:
-    options = [option(f"o{i}", gpus, cost) for i, (gpus, cost, _) in enumerate(drawn)]
-    best = exhaustive(Sums(options, need, arbitrary(seed, 1), most))
-    found = search(Sums(options, need, arbitrary(seed, 1), most), questions=10_000)
+    options = drawn_options(drawn)
+    world = Sums(options, need, arbitrary(options, seed, harshness), most)
+    found, best = search(world, questions=10_000), exhaustive(world)
     assert found.is_exact
     assert (found.cost if found.keys is not None else None) == best
 
@@ -198,19 +169,50 @@ def test_where_few_may_be_taken_together_the_best_of_those_few_is_found(
 def test_whatever_ends_the_search_its_set_was_accepted_and_does_without_nobody(
     drawn: list[tuple[int, int, int]], need: int, harshness: int, seed: int, steps: int, questions: int
 ) -> None:
-    options = [option(f"o{i}", gpus, cost) for i, (gpus, cost, _) in enumerate(drawn)]
-    found = search(Sums(options, need, arbitrary(seed, harshness)), steps=steps, questions=questions)
+    options = drawn_options(drawn)
+    found = search(Sums(options, need, arbitrary(options, seed, harshness)), steps=steps, questions=questions)
     if found.keys is not None:
-        judge = Sums(options, need, arbitrary(seed, harshness))
-        assert judge.accepts(found.keys)
-        assert not any(judge.accepts(found.keys - {key}) for key in found.keys if len(found.keys) > 1)
+        judge = Sums(options, need, arbitrary(options, seed, harshness))
+        assert judge.accept(found.keys)
+        assert not any(judge.accept(found.keys - {key}) for key in found.keys if len(found.keys) > 1)
 
 
-@given(amounts, st.integers(1, 12))
-def test_no_member_of_an_accepted_set_can_be_left_out(drawn: list[tuple[int, int, int]], need: int) -> None:
-    options = [option(f"o{i}", gpus, cost) for i, (gpus, cost, _) in enumerate(drawn)]
-    for steps in (1, 10_000):
-        found = search(Sums(options, need), steps=steps)
-        for left_out in found.keys or ():
-            rest = sum(each.gains[0] for each in options if each.key in (found.keys or ()) and each.key != left_out)
-            assert rest < need
+# -------------------------------------------------------------------------------------------------- the lower bound
+
+covers = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 20)), max_size=7)
+
+
+def cheapest_cover(given: list[tuple[int, int]], need: int) -> float:
+    """The least cost of all sets that cover the need."""
+    sets = (chosen for size in range(len(given) + 1) for chosen in combinations(given, size))
+    costs = (sum(cost for _, cost in each) for each in sets if sum(gain for gain, _ in each) >= need)
+    return min(costs, default=float("inf"))
+
+
+def test_the_docstrings_example() -> None:
+    cover = LowerBound(4, [(2, 3), (2, 3), (8, 10)])
+    # All gains are even, so that a unit is 2: 4 are 2 units.
+    assert (cover.need, cover.gains) == (2, [1, 1, 4])
+    assert [cover.least(start, 2) for start in range(4)] == [6, 10, 10, float("inf")]
+    assert [cover.least(start, 1) for start in range(3)] == [3, 3, 10]
+
+
+@given(covers, st.integers(1, 30), st.sampled_from((1, 700)), st.sets(st.integers(0, 6)))
+def test_a_need_is_never_said_to_cost_more_than_it_does_and_a_small_one_just_that(
+    drawn: list[tuple[int, int]], need: int, scale: int, chosen: set[int]
+) -> None:
+    scaled = [(gain * scale + (gain // 2 if scale > 1 else 0), cost) for gain, cost in drawn]
+    cover = LowerBound(need * scale, scaled)
+    assert cover.need < 1_024
+    for start in range(len(drawn) + 1):
+        least, exact = cover.least(start, cover.need), cheapest_cover(scaled[start:], need * scale)
+        assert least == exact if scale == 1 else least <= exact
+    taken = [i for i in chosen if i < len(drawn)]
+    if sum(scaled[i][0] for i in taken) >= need * scale:
+        assert sum(cover.gains[i] for i in taken) >= cover.need, "what covers a need covers it in units, too"
+
+
+def test_nothing_needed_costs_nothing() -> None:
+    assert LowerBound(3, [(1, 5)]).least(0, 0) == 0
+    assert LowerBound(3, [(1, 5)]).least(0, -2) == 0
+    assert LowerBound(3, []).least(0, 3) == float("inf")

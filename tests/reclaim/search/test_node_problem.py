@@ -22,13 +22,12 @@ from scaler.placement.node_index import NodeInfo
 from scaler.placement.requests import Blocked, Fits, PlacementRequest, ReservationQueue
 from scaler.placement.requests import BlockedReason as Waiting
 from scaler.placement.reservations import place_in_order
-from scaler.placement.what_if import WhatIf
-from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.budgets.budget import BudgetExhausted, no_budgets
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.costs import Cost
 from scaler.reclaim.search.node_problem import NodePlanRequest, plan_nodes, revalidate_nodes
 from scaler.reclaim.search.problem import SearchLimits
-from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan, no_budgets
+from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
 
 GANG = "team/gang"
 PLENTY = SearchLimits(steps=200_000, questions=5_000, members=64)
@@ -68,7 +67,7 @@ def asked(
         gang_uid="uid-gang",
         cluster_queue="cq",
         check="gate",
-        what_if=WhatIf(line, GANG),
+        queue=line,
         candidates=tuple(idlers),
         **fields,  # type: ignore[arg-type]
     )
@@ -290,7 +289,8 @@ STILL: dict[str, tuple[Capacity, Sequence[NodeDemand], list[str], bool, str]] = 
 def test_before_it_is_carried_out_a_plan_is_put_on_trial_again(
     capacity: Capacity, demands: Sequence[NodeDemand], names: list[str], may_provision: bool, why: str
 ) -> None:
-    answer = revalidate_nodes(asked(capacity, *demands, may_provision=may_provision), [idle(name) for name in names])
+    idlers = [idle(name) for name in names]
+    answer = revalidate_nodes(asked(capacity, *demands, idlers=idlers, may_provision=may_provision))
     assert why in answer
     assert bool(answer) == bool(why)
 
@@ -388,7 +388,7 @@ def cost(chosen: Iterable[Candidate]) -> int:
 
 
 def line_of(request: NodePlanRequest) -> ReservationQueue:
-    line = request.what_if.queue
+    line = request.queue
     # Who is promised places before anybody has gone gets just these; the definition would deal them out anew.
     told = place_in_order(replace(line, overdue=()))
     pods = {each.key: sum(pods.count for pods in each.demands) for each in line.waiting}
@@ -444,12 +444,10 @@ def test_a_plan_for_a_part_gains_pods_and_no_victim_can_be_left_out(request: Nod
 def test_planning_twice_is_planning_once_in_whatever_order_things_are_given(
     request: NodePlanRequest, seed: int
 ) -> None:
-    line = request.what_if.queue
+    line = request.queue
     waiting = random.Random(seed).sample(line.waiting, len(line.waiting))
     candidates = random.Random(seed).sample(list(request.candidates), len(request.candidates))
-    shuffled = replace(
-        request, what_if=WhatIf(replace(line, waiting=tuple(waiting)), GANG), candidates=tuple(candidates)
-    )
+    shuffled = replace(request, queue=replace(line, waiting=tuple(waiting)), candidates=tuple(candidates))
     assert plan_nodes(shuffled) == plan_nodes(request)
 
 
@@ -458,4 +456,4 @@ def test_planning_twice_is_planning_once_in_whatever_order_things_are_given(
 def test_a_plan_that_was_just_made_still_holds(request: NodePlanRequest) -> None:
     found = plan_nodes(request)
     if isinstance(found, ReclaimPlan):
-        assert revalidate_nodes(request, found.victims) == ""
+        assert revalidate_nodes(replace(request, candidates=found.victims)) == ""

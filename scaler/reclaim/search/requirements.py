@@ -9,11 +9,31 @@ are queued before it, in a BestEffortFIFO queue those of them that are just like
 
 Worked example: two PodSets, 1 × 2 GPUs and 3 × 2 GPUs; flavors a (4 available) and b (4 available). 2 in a, then 6 in
 neither; 2 in b, then 6 in neither: no. With 6 in b: 2 in a and 6 in b.
+
+Some wait first in other ClusterQueues of the gang's cohort, and take quota of the parent before it. A Workload w is
+counted (`CohortRequirement`) only if, in every set of victims with which the gang is admitted, w is admitted before it
+or in the same cycle. That is certain where
+
+* nothing is preempted, no eviction is under way and the tree is not shared fairly, so that heads stay what they are and
+  are sorted by how far they borrow, then by priority and age; the gang borrows whatever is suspended, and w comes
+  before it;
+* w and the gang have one choice of flavors, of everything w needs no more than the gang, and their queues keep nothing
+  of it from the parent by lending limits. So w fits whenever the gang does, as far as the parent is concerned;
+* the borrowing limit of w's own queue leaves room for w.
+
+Then w waits in line for as long as the gang does: it is aside only while the parent has less than w needs, so less than
+the gang needs. In the cycle that admits the gang w has its turn first, and fits.
+
+Worked example: queues a, b of one cohort, quota 4 each, all of it in use; w (4, queue b) has waited longer than the
+gang (4, queue a). A victim of 4 is not enough, as w takes it: 8 have to be freed.
+
+Source: Kueue, pkg/scheduler/scheduler.go (makeClassicalIterator), pkg/scheduler/flavorassigner.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import cached_property
 
 from scaler.kube.quantity import as_text
 from scaler.quota.demands import FlavorOptions
@@ -25,18 +45,6 @@ _Amounts = tuple[tuple[FlavorResource, int], ...]
 
 _CHOICES = 8
 """PodSets with a choice of flavors for which every combination is tried; of further ones any would do."""
-
-
-class Requirement(Protocol):
-    """Something that quota has to have room for."""
-
-    def fits(self, tree: Tree) -> bool: ...
-
-    def missing(self, tree: Tree) -> Mapping[str, int]:
-        """What would have to be freed at least, by resource."""
-
-    def gain(self, held: Reservation, tree: Tree, resource: str) -> int:
-        """The most that the end of a reservation can add to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,29 +79,28 @@ class QuotaRequirement:
             needs += found
         return cls(queue=queue.name, needs=tuple(needs), is_possible=is_possible)
 
-    @property
+    @cached_property
     def single_choice(self) -> dict[FlavorResource, int] | None:
         """What is taken in any case; None where there is a choice of flavors."""
         if not self.is_possible or any(len(options) != 1 for options in self.needs):
             return None
-        taken: dict[FlavorResource, int] = {}
+        taken = Counter[FlavorResource]()
         for (amounts,) in self.needs:
-            for key, amount in amounts:
-                taken[key] = taken.get(key, 0) + amount
+            taken.update(dict(amounts))
         return taken
 
-    @property
+    @cached_property
     def keys(self) -> frozenset[FlavorResource]:
         """Every flavor resource that it might take."""
         return frozenset(key for options in self.needs for amounts in options for key, _ in amounts)
 
-    @property
+    @cached_property
     def total(self) -> dict[str, int]:
         """Of all PodSets together, by resource."""
-        total: dict[str, int] = {}
+        total = Counter[str]()
         for options in self.needs:
             for key, amount in options[0] if options else ():
-                total[key.resource] = total.get(key.resource, 0) + amount
+                total[key.resource] += amount
         return total
 
     def fits(self, tree: Tree) -> bool:
@@ -119,21 +126,52 @@ class QuotaRequirement:
     def missing(self, tree: Tree) -> dict[str, int]:
         """What would have to be freed at least, by resource: what it needs beyond all that its flavors have."""
         queue = tree.queues[self.queue]
-        available: dict[str, int] = {}
+        available = Counter[str]()
         for key in self.keys:
-            available[key.resource] = available.get(key.resource, 0) + queue.available(key)
-        return {r: lack for r, amount in self.total.items() if (lack := amount - available.get(r, 0)) > 0}
+            available[key.resource] += queue.available(key)
+        return {r: lack for r, amount in self.total.items() if (lack := amount - available[r]) > 0}
 
-    def gain(self, held: Reservation, tree: Tree, resource: str) -> int:
-        """The most that the end of a reservation can add to what the gang's queue has of a resource.
 
-        Quota that lending limits keep in another queue is not seen here, however much of it is freed.
-        """
-        return sum(
-            min([amount, *passed_on(held, tree, key, self.queue)])
-            for key, amount in held.usage.items()
-            if key.resource == resource and key in self.keys
-        )
+@dataclass(frozen=True, kw_only=True)
+class CohortRequirement:
+    """What the parent of the gang's queue has to have for the gang and those that are admitted before it."""
+
+    queue: str
+    needs: Usage
+    """Empty where nothing is certain: then it always fits."""
+    earlier: tuple[QuotaWorkload, ...] = ()
+
+    @cached_property
+    def keys(self) -> frozenset[FlavorResource]:
+        return frozenset(self.needs)
+
+    def fits(self, tree: Tree) -> bool:
+        parent = tree.queues[self.queue].parent
+        return parent is None or all(parent.raw_available(key) >= amount for key, amount in self.needs.items())
+
+    def missing(self, tree: Tree) -> dict[str, int]:
+        """What would have to be freed at least, by resource."""
+        parent = tree.queues[self.queue].parent
+        missing = Counter[str]()
+        if parent is not None:
+            for key, amount in self.needs.items():
+                missing[key.resource] += max(0, amount - parent.raw_available(key))
+        return +missing
+
+
+Requirement = QuotaRequirement | CohortRequirement
+
+
+def gain(requirement: Requirement, held: Reservation, tree: Tree, resource: str) -> int:
+    """The most that the end of a reservation can add to what the requirement may take of a resource.
+
+    Quota that lending limits keep in another queue is not seen by the gang's, however much of it is freed.
+    """
+    return sum(
+        min([amount, *_passed_on(held, tree, key, requirement.queue)])
+        for key, amount in held.usage.items()
+        if key.resource == resource and key in requirement.keys
+    )
 
 
 def _combines(places: Sequence[tuple[_Amounts, ...]], left: dict[FlavorResource, int]) -> bool:
@@ -178,7 +216,7 @@ def _is_like(one: QuotaWorkload, other: QuotaWorkload) -> bool:
     )
 
 
-def passed_on(held: Reservation, tree: Tree, key: FlavorResource, queue: str) -> list[int]:
+def _passed_on(held: Reservation, tree: Tree, key: FlavorResource, queue: str) -> list[int]:
     """How much of the holder's usage counts above it, node by node, up to where the gang's queue begins to see it."""
     holder = tree.queues[held.cluster_queue]
     if holder.name == queue:
@@ -190,6 +228,55 @@ def passed_on(held: Reservation, tree: Tree, key: FlavorResource, queue: str) ->
             break
         amounts.append(node.stored_above(key))
     return amounts
+
+
+def cohort_requirement(
+    wanted: QuotaRequirement,
+    gang: QuotaRequirement,
+    tree: Tree,
+    heads: Mapping[str, QuotaWorkload],
+    is_before: Callable[[QuotaWorkload], bool],
+    *,
+    least_usage: Usage,
+    flavor_options: FlavorOptions,
+) -> CohortRequirement:
+    """The requirement of a gang in a tree where nothing is preempted and nothing shared fairly.
+
+    `wanted` are the needs of the gang and of those before it in its own queue, `heads` the first pending Workload of
+    each queue, `is_before` says whether one comes before the gang by priority and age, `least_usage` is what is used in
+    the gang's queue with all candidates gone.
+    """
+    queue = tree.queues[gang.queue]
+    needs, total = gang.single_choice, wanted.single_choice
+    if needs is None or total is None or queue.parent is None or queue.keeps_any(needs):
+        return CohortRequirement(queue=queue.name, needs={})
+    borrowed = {key for key, amount in needs.items() if least_usage.get(key, 0) + amount > queue.subtree.get(key, 0)}
+    earlier = []
+    taken = Counter(total)
+    for other in queue.parent.queues:
+        head = heads.get(other.name)
+        if head is None or other is queue or not is_before(head):
+            continue
+        own = _certain_needs(head, other, flavor_options)
+        if own is not None and all(own[key] <= needs.get(key, 0) for key in own) and _is_certain(other, own, borrowed):
+            earlier.append(head)
+            taken.update(own)
+    return CohortRequirement(queue=queue.name, needs=taken if earlier else {}, earlier=tuple(earlier))
+
+
+def _certain_needs(head: QuotaWorkload, queue: QueueNode, flavor_options: FlavorOptions) -> Usage | None:
+    """What the head takes once it is admitted; None where that is not known beforehand."""
+    if not queue.spec.schedules or head.opaque_because or head.invalid_because:
+        return None
+    return QuotaRequirement.of(head, queue, flavor_options, is_whole=True).single_choice
+
+
+def _is_certain(queue: QueueNode, needs: Usage, borrowed: set[FlavorResource]) -> bool:
+    """Whether the queue's own limits let its head have it, and the head borrows no farther than the gang does."""
+    return not queue.keeps_any(needs) and all(
+        queue.is_within_borrowing_limit(key, amount) and (key in borrowed or not queue.borrows_with(key, amount))
+        for key, amount in needs.items()
+    )
 
 
 def usage_text(usage: Usage) -> str:
