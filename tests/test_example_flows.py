@@ -123,7 +123,6 @@ async def test_a_cohort_hands_just_the_one_notebook_over_that_helps(tmp_path):
             await town.admitted(*job)
         await town.world.wait_for(lambda: town.phase("speech", "eva") == "Running", "speech's notebooks to run")
         await town.apply("gang.yaml")
-        await town.says("waits for 1 pod of vision/job-", "training", "pretrain")
         await town.says(
             "fits whole: 8 pods on ", "training", "pretrain"
         )  # on one node or two: as the notebooks were placed
@@ -162,7 +161,6 @@ async def test_one_gpu_goes_to_the_higher_priority_at_once_and_back_when_that_is
         await town.world.wait_for(lambda: town.pods("team-b", "train"), "the training's pod")
 
         await town.apply("notebook.yaml")
-        await town.says("waits for 1 pod of team-b/job-train", "team-a", "notebook")
         await town.admitted("team-a", "notebook")
         assert not [pod for pod in town.pods("team-b", "train") if pod["status"]["phase"] == "Running"]
         assert not town.is_true("QuotaReserved", "team-b", "train")

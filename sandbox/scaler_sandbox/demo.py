@@ -15,9 +15,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from scaler.app.cli.run import fastest_loop
 from scaler.app.packaged import NAMESPACE, SERVICE_ACCOUNT, account, crds, packaged
-from scaler.app.process import Runtime
+from scaler.app.process import Runtime, fastest_loop
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError

@@ -4,7 +4,6 @@ Whatever they write goes through one `LeaderApi`, which asks before every write 
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Protocol
 
 from scaler.admission.checks import AdmissionChecks, ReclaimPolicyStatusController
@@ -12,7 +11,6 @@ from scaler.admission.controller import AdmissionCheckController
 from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.admission.reclaim_answers import ReclaimAnswers
 from scaler.app.metrics_sink import MetricsSink
-from scaler.app.reflectors import Reflectors
 from scaler.app.settings.model import Settings
 from scaler.app.wiring import Wiring, max_evaluation_age
 from scaler.decision.scale_subresources import spec_or_annotations_changed
@@ -41,58 +39,40 @@ class Controller(Protocol):
         """Reconcile soon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderControllers:
-    """What runs while this replica leads."""
+    """What runs while this replica leads. Subscribes, so it is to be constructed once."""
 
-    reflectors: Reflectors
-    suspension: SuspensionController
-    reclaim: ReclaimController
-    boosts: PriorityBoostController
-    admission: tuple[Controller, ...]
-    """Of AdmissionChecks and their parameters; none where only some namespaces are watched."""
-
-    @classmethod
-    def of(
-        cls, settings: Settings, wiring: Wiring, api: LeaderApi, recorder: EventRecorder, sink: MetricsSink
-    ) -> "LeaderControllers":
-        """Subscribes, so it is to be called once."""
-        reflectors, policies = wiring.reflectors, wiring.cluster_reflectors.policies
+    def __init__(
+        self, settings: Settings, wiring: Wiring, api: LeaderApi, recorder: EventRecorder, sink: MetricsSink
+    ) -> None:
+        shared = wiring.cluster_reflectors
         reconciler = SuspensionReconciler(api, wiring.cluster, wiring.board, recorder)
         answers = ReclaimAnswers(is_planning=settings.reclaim.pressure)
         writer = PlanWriter(api, wiring.cluster.scalable_workloads.get, recorder, finished=sink.reallocated)
         checks = _admission_checks(wiring, api, recorder, sink, answers)
-        return cls(
-            reflectors=reflectors,
-            suspension=SuspensionController(
-                reconciler=reconciler,
-                scaled_objects=reflectors.scaled_objects,
-                scalable_workloads=reflectors.scalable_workloads,
-                workloads=reflectors.workloads,
-                pods=reflectors.pods,
-                board=wiring.board,
-                observe=sink.reconciled,
-            ),
-            reclaim=_reclaim(wiring, reconciler, writer, answers, sink),
-            boosts=PriorityBoostController(
-                api,
-                wiring.cluster,
-                wiring.board,
-                recorder,
-                wiring.planner.policy.boost,
-                max_age=max_evaluation_age(settings),
-                observe=sink.boosted,
-            ),
-            admission=()
-            if wiring.cluster_reflectors.is_confined
-            else (checks, ReclaimPolicyStatusController(api, policies)),
+        self.reflectors = wiring.reflectors
+        self.suspension = _suspension(wiring, reconciler, sink)
+        self.reclaim = _reclaim(wiring, reconciler, writer, answers, sink)
+        boosts = PriorityBoostController(
+            api,
+            wiring.cluster,
+            wiring.board,
+            recorder,
+            wiring.planner.policy.boost,
+            max_age=max_evaluation_age(settings),
+            observe=sink.boosted,
         )
+        self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
+        """Those that act on evaluations."""
+        self._admission: tuple[Controller, ...] = ()
+        if not shared.is_confined:
+            self._admission = (checks, ReclaimPolicyStatusController(api, shared.policies))
 
     async def run(self) -> None:
         """Run until cancelled, and not before everything is listed."""
         await self.reflectors.wait_synced()
         async with asyncio.TaskGroup() as tasks:
-            for each in (*self._woken, *self.admission):
+            for each in (*self._woken, *self._admission):
                 tasks.create_task(each.run(), name=each.name)
 
     def wake(self) -> None:
@@ -100,10 +80,18 @@ class LeaderControllers:
         for each in self._woken:
             each.wake()
 
-    @property
-    def _woken(self) -> tuple[Controller, ...]:
-        """Those that act on evaluations."""
-        return self.suspension, self.reclaim, self.boosts
+
+def _suspension(wiring: Wiring, reconciler: SuspensionReconciler, sink: MetricsSink) -> SuspensionController:
+    reflectors = wiring.reflectors
+    return SuspensionController(
+        reconciler=reconciler,
+        scaled_objects=reflectors.scaled_objects,
+        scalable_workloads=reflectors.scalable_workloads,
+        workloads=reflectors.workloads,
+        pods=reflectors.pods,
+        board=wiring.board,
+        observe=sink.reconciled,
+    )
 
 
 def _reclaim(

@@ -10,8 +10,7 @@ import socket
 
 from scaler.app.controllers import LeaderControllers
 from scaler.app.metrics_sink import MetricsSink
-from scaler.app.settings.metrics import FleetReporter
-from scaler.app.settings.model import Settings
+from scaler.app.settings.model import FleetReporter, Settings
 from scaler.app.wiring import Wiring
 from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
@@ -97,7 +96,7 @@ class Leadership:
         elector, wiring = self._candidate(), self._wiring
         recorder = self.recorder = EventRecorder(wiring.transport, instance=elector.identity)
         api = LeaderApi(wiring.transport, is_leader=lambda: elector.is_leader)
-        controllers = self.controllers = LeaderControllers.of(self._settings, wiring, api, recorder, self._sink)
+        controllers = self.controllers = LeaderControllers(self._settings, wiring, api, recorder, self._sink)
         recording = asyncio.create_task(recorder.run(), name="events")
         try:
             await elector.run(controllers.run)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
@@ -249,3 +250,26 @@ class Runtime:
         if self._stopping.is_set():
             return ["this process is stopping"]
         return [] if self.board.is_ready else [self.board.why_cold]
+
+
+def run_until_signal(settings: Settings) -> None:
+    """Run a process until SIGTERM or SIGINT. Raises: ConfigurationError, and what ended it."""
+
+    async def serve() -> None:
+        runtime = Runtime(settings)
+        await runtime.start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, runtime.stop)
+        await runtime.run()
+
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        runner.run(serve())
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's loop where the extra `fast` is installed; None means asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

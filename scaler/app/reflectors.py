@@ -1,7 +1,7 @@
 """The watches of one process: live copies of objects. Every replica keeps them, so a new leader has them."""
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +14,17 @@ from scaler.decision.cluster_state import (
     scaled_object_indexes,
     workload_indexes,
 )
+from scaler.decision.decision_cache import Key
+from scaler.decision.scale_subresources import scalable_workload_ref, spec_or_annotations_changed
 from scaler.kube.discovery import Discovery
+from scaler.kube.object_cache import Change, Index, T
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_queues import ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.nodes import Node
-from scaler.kube.objects.resources import POD, RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
+from scaler.kube.objects.resources import POD, RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.node_watch import node_reflector
@@ -30,33 +32,17 @@ from scaler.quota.watch import QuotaReflectors
 from scaler.suspension.boost_annotations import boost_indexes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reflectors:
     """Of what is evaluated, in the namespaces that are watched."""
 
-    scaled_objects: Reflector[ScaledObject]
-    scalable_workloads: Reflector[ScalableWorkload]
-    workloads: Reflector[Workload]
-    pods: Reflector[Pod]
+    def __init__(self, transport: KubeTransport, gpus: GpuResources, namespaces: Collection[str]) -> None:
+        def reflect(resource: Resource, kind: type[T], indexes: Mapping[str, Index[T]]) -> Reflector[T]:
+            return Reflector(transport, resource, kind, namespaces=namespaces, indexes=indexes)
 
-    @classmethod
-    def of(cls, transport: KubeTransport, gpus: GpuResources, namespaces: Collection[str]) -> "Reflectors":
-        return cls(
-            scaled_objects=Reflector(
-                transport, SCALED_OBJECT, ScaledObject, namespaces=namespaces, indexes=scaled_object_indexes()
-            ),
-            scalable_workloads=Reflector(
-                transport,
-                SCALABLE_WORKLOAD,
-                ScalableWorkload,
-                namespaces=namespaces,
-                indexes=scalable_workload_indexes(),
-            ),
-            workloads=Reflector(
-                transport, WORKLOAD, Workload, namespaces=namespaces, indexes=workload_indexes() | boost_indexes()
-            ),
-            pods=Reflector(transport, POD, Pod, namespaces=namespaces, indexes=pod_indexes(gpus)),
-        )
+        self.scaled_objects = reflect(SCALED_OBJECT, ScaledObject, scaled_object_indexes())
+        self.scalable_workloads = reflect(SCALABLE_WORKLOAD, ScalableWorkload, scalable_workload_indexes())
+        self.workloads = reflect(WORKLOAD, Workload, workload_indexes() | boost_indexes())
+        self.pods = reflect(POD, Pod, pod_indexes(gpus))
 
     def cluster(self, gpus: GpuResources) -> ClusterState:
         """What they show, together."""
@@ -81,26 +67,16 @@ class Reflectors:
         await asyncio.gather(*(each.wait_synced() for each in self.all))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReflectors:
     """Of what belongs to the whole cluster: quota, nodes, and parameters of AdmissionChecks."""
 
-    quota: QuotaReflectors
-    nodes: Reflector[Node]
-    policies: Reflector[ReclaimPolicy]
-    requests: RequestWatch
-    is_confined: bool
-    """To some namespaces: then nothing of this is watched."""
-
-    @classmethod
-    def of(cls, transport: KubeTransport, *, is_confined: bool) -> "ClusterReflectors":
-        return cls(
-            quota=QuotaReflectors.of(transport),
-            nodes=node_reflector(transport),
-            policies=Reflector(transport, RECLAIM_POLICY, ReclaimPolicy),
-            requests=RequestWatch(transport=transport, discovery=Discovery(transport)),
-            is_confined=is_confined,
-        )
+    def __init__(self, transport: KubeTransport, *, is_confined: bool) -> None:
+        """`is_confined` to some namespaces: then nothing of this is watched."""
+        self.quota = QuotaReflectors.of(transport)
+        self.nodes = node_reflector(transport)
+        self.policies = Reflector(transport, RECLAIM_POLICY, ReclaimPolicy)
+        self.requests = RequestWatch(transport=transport, discovery=Discovery(transport))
+        self.is_confined = is_confined
 
     @property
     def always(self) -> list[Reflector[Any]]:
@@ -123,3 +99,48 @@ class ClusterReflectors:
 
     def flavor(self, name: str) -> ResourceFlavor | None:
         return self.quota.flavors.get("", name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReEvaluation:
+    """Has ScaledObjects evaluated again before the next tick (`touch`) because their objects changed.
+
+    After a user sets replicas to 1 by hand, KEDA must not get an answer from before that.
+    """
+
+    reflectors: Reflectors
+    cluster: ClusterState
+    touch: Callable[[Key], None]
+
+    def follow(self) -> None:
+        """Subscribe to all changes."""
+        self.reflectors.scaled_objects.subscribe(self._scaled_object_changed)
+        self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
+        self.reflectors.workloads.subscribe(self._workload_changed)
+
+    def target_changed(self, namespace: str, target: ScaleTargetRef) -> None:
+        """An object that ScaledObjects may scale has changed."""
+        for scaled_object in self.reflectors.scaled_objects.by_index("target", (namespace, target)):
+            self.touch(scaled_object.metadata.key)
+
+    def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:
+        if spec_or_annotations_changed(change):
+            self.touch(change.key)
+
+    def _scalable_workload_changed(self, change: Change[ScalableWorkload]) -> None:
+        if spec_or_annotations_changed(change) or _grant_changed(change):
+            self.target_changed(change.key[0], scalable_workload_ref(change.key[1]))
+
+    def _workload_changed(self, change: Change[Workload]) -> None:
+        """A target at 0 replicas is suspended only once its Workload is inactive."""
+        workload = change.new or change.old
+        if workload is None or not spec_or_annotations_changed(change):
+            return
+        for scalable in self.cluster.scalers_of(workload):
+            self.target_changed(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))
+
+
+def _grant_changed(change: Change[ScalableWorkload]) -> bool:
+    """Whether the grant of a reclaim plan was added or removed."""
+    old, new = (each.status.grant if each is not None else None for each in (change.old, change.new))
+    return old != new

@@ -115,7 +115,7 @@ class Process:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     def _works(self, transport: KubeTransport) -> list[Any]:
-        own, quota = Reflectors.of(transport, GPUS, ""), QuotaReflectors.of(transport)
+        own, quota = Reflectors(transport, GPUS, ""), QuotaReflectors.of(transport)
         nodes = node_reflector(transport)
         policies = Reflector(transport, RECLAIM_POLICY, ReclaimPolicy)
         requests = RequestWatch(transport=transport, discovery=Discovery(transport))

@@ -8,8 +8,7 @@ import pytest
 from builders import GPUS
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
 
-from scaler.app.re_evaluate import ReEvaluation
-from scaler.app.reflectors import Reflectors
+from scaler.app.reflectors import ReEvaluation, Reflectors
 from scaler.decision.decision_cache import Key
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.transport import KubeTransport
@@ -41,7 +40,7 @@ async def ear(tmp_path: Path) -> AsyncIterator[Ear]:
         await cluster.submit()
         await cluster.admit()
         await cluster.is_scaled_by({})
-        found = Ear(cluster, Reflectors.of(transport, GPUS, ()))
+        found = Ear(cluster, Reflectors(transport, GPUS, ()))
         tasks = [asyncio.create_task(work) for work in found.reflectors.tasks()]
         try:
             await found.reflectors.wait_synced()

@@ -43,7 +43,7 @@ class Replica:
         self.kube = cluster
         self.transport = transport
         self.calls = calls
-        self.reflectors = Reflectors.of(transport, GPUS, ())
+        self.reflectors = Reflectors(transport, GPUS, ())
         self.copies = self.reflectors.cluster(GPUS)
         self.board = DecisionCache(max_age=minutes(10))
         self.recorder = EventRecorder(transport)

@@ -1,5 +1,6 @@
 """Who answers a verb: a running scaler over HTTP, or this process; and how the answer is printed."""
 
+import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from urllib.parse import quote
 import aiohttp
 from rich.console import RenderableType
 
-from scaler.app.cli.terminal import terminal
+from scaler.app.cli.layout import terminal
 from scaler.app.settings.load import load
 from scaler.errors import ConfigurationError, ScalerError
 from scaler.reporting import logs
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 LocalQuery = Callable[["Runtime"], Awaitable[Json]]
 """How this process computes the answer, once everything is listed."""
+Render = Callable[[Json, int], RenderableType]
+"""The answer for a terminal that is so wide."""
 
 _TIMEOUT_SECONDS = 30.0
 """A plan may take seconds, and other queries may be ahead of it."""
@@ -37,6 +40,20 @@ class ScalerClient:
     config: Path | None
     flags: Mapping[str, Any]
     as_json: bool
+
+    def answer(
+        self,
+        path: Sequence[str],
+        query: Sequence[tuple[str, str]],
+        here: LocalQuery,
+        render: Render,
+        *,
+        key: str,
+        needs_verdicts: bool = False,
+    ) -> int:
+        """Ask, and print the answer. The exit status. Raises: ScalerError."""
+        self.show(asyncio.run(self.ask(path, query, here, key=key, needs_verdicts=needs_verdicts)), render)
+        return 0
 
     async def ask(
         self,
@@ -85,8 +102,7 @@ class ScalerClient:
             f"no scaler answers at {self.server} ({why}); set --server to the address of a running one, or use --local"
         )
 
-    def show(self, answer: Json, render: Callable[[Json, int], RenderableType]) -> None:
-        """Print it; `render` gets the width of the terminal."""
+    def show(self, answer: Json, render: Render) -> None:
         if self.as_json:
             print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
             return

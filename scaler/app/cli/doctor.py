@@ -115,17 +115,8 @@ def _lease_namespace(settings: Settings, subject: ReviewedUser) -> str:
 
 def answer_of(findings: Sequence[Finding]) -> Json:
     """The findings as JSON: every one of them, and how many there are of each severity."""
-    rows = [
-        {
-            "severity": each.severity,
-            "topic": each.topic,
-            "check": each.check,
-            "where": each.where,
-            "what": each.what,
-            "do": each.do,
-        }
-        for each in findings
-    ]
+    names = ("severity", "topic", "check", "where", "what", "do")
+    rows = [{name: getattr(each, name) for name in names} for each in findings]
     return {"findings": rows, "counts": {str(severity): count for severity, count in counts(findings).items()}}
 
 

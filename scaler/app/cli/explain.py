@@ -8,10 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scaler.app.cli.admission_checks import check_rows
 from scaler.app.cli.client import ScalerClient, parse_name
 from scaler.app.cli.layout import labelled_rows
-from scaler.app.cli.pending import gang_rows, title
+from scaler.app.cli.pending import check_rows, gang_rows, title
 from scaler.errors import ScalerError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 

@@ -1,10 +1,18 @@
-"""How answers are laid out on a terminal: labels beside sentences, numbers in columns, names never cut off."""
+"""How answers are laid out on a terminal: labels beside sentences, numbers in columns, names never cut off.
 
-from collections.abc import Sequence
+What other clients have written is shown as text, whatever it is: a trigger's metadata or a message of a condition may
+hold any character, and a terminal obeys some of them: `a\x1b[2Kb` is shown as `a␛[2Kb`.
+"""
+
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -84,22 +92,6 @@ def _widths(headings: Sequence[str], rows: Sequence[Cells]) -> list[int]:
     ]
 
 
-def aligned(headings: Sequence[str], rows: Sequence[Cells], *, words: Sequence[int] = (0,)) -> list[Text]:
-    """The table line by line, for one that has other lines in between."""
-    widths = _widths(headings, rows)
-    head = _aligned([Text(each, style="dim") for each in headings], widths, words)
-    return [head, *(_aligned(row, widths, words) for row in rows)]
-
-
-def _aligned(row: Cells, widths: Sequence[int], words: Sequence[int]) -> Text:
-    cells = []
-    for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        text = Text.assemble(cell)
-        gap = " " * (width - text.cell_len)
-        cells.append(Text.assemble(text, gap) if place in words else Text.assemble(gap, text))
-    return Text("  ").join(cells)
-
-
 def _stacked(headings: Sequence[str], row: Cells) -> RenderableType:
     """The first value is a title; what is empty is left out."""
     first, *rest = row
@@ -115,3 +107,39 @@ def count(amount: int, word: str) -> str:
 def number_text(value: Any) -> str:
     """A number as short as it can be written."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ---------------------------------------------------------------------------------------------------------- a terminal
+
+_WIDTH_OF_PIPES = 160
+_PICTURES = 0x2400
+"""Where Unicode has pictures of the first 32 characters, in their order."""
+
+
+def terminal(*, is_error: bool = False) -> Console:
+    """A console for answers. What goes into a pipe is not folded to a terminal that is not there.
+
+    No markup and no emojis: messages hold selectors and patterns, with brackets and colons of their own.
+    """
+    is_piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    width = _WIDTH_OF_PIPES if is_piped and not is_error else None
+    return _SanitizingConsole(markup=False, emoji=False, highlight=False, width=width, stderr=is_error)
+
+
+def sanitized(text: str) -> str:
+    """The text with what a terminal would obey, or read in another direction, made visible."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp"):
+        return character
+    return chr(_PICTURES + ord(character)) if ord(character) < ord(" ") else "\N{REPLACEMENT CHARACTER}"
+
+
+class _SanitizingConsole(Console):
+    """Disarms every segment but its own control codes: colours are added to segments when they are written."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(sanitized(segment.text), segment.style)

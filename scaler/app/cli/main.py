@@ -3,6 +3,7 @@
 Other distributions add verbs by entry points of the group `idle_gpu_scaler.verbs`: a name, and a function for Typer.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from scaler.app.cli.terminal import terminal
+from scaler.app.cli.layout import terminal
 from scaler.errors import ConfigurationError, ScalerError
 
 if TYPE_CHECKING:
@@ -28,22 +29,20 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Config = Annotated[Path | None, typer.Option("--config", help="Settings file (YAML).", show_default=False)]
+
+def _option(*names: str, about: str, **more: Any) -> Any:
+    return typer.Option(*names, help=about, show_default=False, **more)
+
+
+Config = Annotated[Path | None, _option("--config", about="Settings file (YAML).")]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(
-        "--kubeconfig",
-        help="Kubeconfig file. Default: the Pod's ServiceAccount, or your own kubeconfig.",
-        show_default=False,
-    ),
+    _option("--kubeconfig", about="Kubeconfig file. Default: the Pod's ServiceAccount, or your own kubeconfig."),
 ]
-Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig.", show_default=False)]
-PrometheusUrl = Annotated[
-    str | None, typer.Option("--prometheus-url", help="URL of Prometheus or a Thanos querier.", show_default=False)
-]
+Context = Annotated[str | None, _option("--context", about="Context of the kubeconfig.")]
+PrometheusUrl = Annotated[str | None, _option("--prometheus-url", about="URL of Prometheus or a Thanos querier.")]
 DcgmEndpoint = Annotated[
-    list[str] | None,
-    typer.Option("--dcgm-endpoint", help="URL of a dcgm-exporter to scrape; repeatable.", show_default=False),
+    list[str] | None, _option("--dcgm-endpoint", about="URL of a dcgm-exporter to scrape; repeatable.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -89,32 +88,29 @@ def query(verb: Callable[..., int]) -> Callable[..., None]:
 def run(
     config: Config = None,
     components: Annotated[
-        str | None,
-        typer.Option("--components", help="'scaler,reconciler' (default), or one of the two.", show_default=False),
+        str | None, _option("--components", about="'scaler,reconciler' (default), or one of the two.")
     ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     prometheus_url: PrometheusUrl = None,
     dcgm_endpoint: DcgmEndpoint = None,
     grpc_address: Annotated[
-        str | None,
-        typer.Option("--grpc-address", help="Address of the gRPC server; default 0.0.0.0:9090.", show_default=False),
+        str | None, _option("--grpc-address", about="Address of the gRPC server; default 0.0.0.0:9090.")
     ] = None,
     http_address: Annotated[
-        str | None,
-        typer.Option("--http-address", help="Address of the HTTP server; default 0.0.0.0:8080.", show_default=False),
+        str | None, _option("--http-address", about="Address of the HTTP server; default 0.0.0.0:8080.")
     ] = None,
-    log_level: Annotated[
-        str | None, typer.Option("--log-level", help="debug, info, warning or error.", show_default=False)
-    ] = None,
-    log_format: Annotated[str | None, typer.Option("--log-format", help="json or text.", show_default=False)] = None,
+    log_level: Annotated[str | None, _option("--log-level", about="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, _option("--log-format", about="json or text.")] = None,
 ) -> None:
     """Run the external scaler and the reconciler.
 
     Every replica answers KEDA. The replica that holds the Lease reconciles ScalableWorkloads, Workloads and
     AdmissionChecks.
     """
-    from scaler.app.cli.run import run_scaler
+    from scaler.app.process import run_until_signal
+    from scaler.app.settings.load import load
+    from scaler.reporting import logs
 
     flags = {
         "components": components.split(",") if components else None,
@@ -127,7 +123,9 @@ def run(
         "log.level": log_level,
         "log.format": log_format,
     }
-    sys.exit(run_scaler(config, flags))
+    settings = load(config, environ=os.environ, flags=flags)
+    logs.configure(level=settings.log.level, style=settings.log.format)
+    run_until_signal(settings)
 
 
 @query
@@ -178,12 +176,8 @@ def plan(
 @query
 def pending(
     client: "ScalerClient",
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Only Workloads in this namespace.", show_default=False)
-    ] = "",
-    queue: Annotated[
-        str, typer.Option("--queue", help="Only Workloads in this LocalQueue or ClusterQueue.", show_default=False)
-    ] = "",
+    namespace: Annotated[str, _option("--namespace", "-n", about="Only Workloads in this namespace.")] = "",
+    queue: Annotated[str, _option("--queue", about="Only Workloads in this LocalQueue or ClusterQueue.")] = "",
 ) -> int:
     """Show all pending GPU Workloads, and why each of them is pending.
 
@@ -218,21 +212,20 @@ def doctor(
     dcgm_endpoint: DcgmEndpoint = None,
     user: Annotated[
         str,
-        typer.Option(
+        _option(
             "--as",
             metavar="USER",
-            help="Check the permissions of this user, such as system:serviceaccount:NAMESPACE:NAME; default: your own.",
-            show_default=False,
+            about="Check the permissions of this user, such as system:serviceaccount:NAMESPACE:NAME; "
+            "default: your own.",
         ),
     ] = "",
     connect_to: Annotated[
         str,
-        typer.Option(
+        _option(
             "--connect-to",
             metavar="HOST:PORT",
-            help="Address at which the scaler's gRPC server is reachable from here, such as a port-forward; "
+            about="Address at which the scaler's gRPC server is reachable from here, such as a port-forward; "
             "default: scalerAddress.",
-            show_default=False,
         ),
     ] = "",
     as_json: AsJson = False,

@@ -1,6 +1,5 @@
 """`idle-gpu-scaler plan`: the reclaim plan for a pending Workload, its cost and alternatives; or why there is none."""
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,17 +34,14 @@ def run_plan(client: ScalerClient, gang: str, *, what_if: bool, idle: Sequence[s
     if idle and not what_if:
         raise ConfigurationError(f"{' '.join(idle)}: names of idle workloads require --what-if-idle")
     query = [("whatIfIdle", each) for each in idle or [_ALL]] if what_if else []
-    answer = asyncio.run(
-        client.ask(
-            ["plans", namespace, *name.split("/")],
-            query,
-            lambda local: local.queries.plan(namespace, name, idle=list(idle) if what_if else None),
-            key="gang",
-            needs_verdicts=not what_if,
-        )
+    return client.answer(
+        ["plans", namespace, *name.split("/")],
+        query,
+        lambda local: local.queries.plan(namespace, name, idle=list(idle) if what_if else None),
+        render,
+        key="gang",
+        needs_verdicts=not what_if,
     )
-    client.show(answer, render)
-    return 0
 
 
 def render(answer: Json, width: int) -> RenderableType:

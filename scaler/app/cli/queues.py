@@ -1,31 +1,29 @@
 """`idle-gpu-scaler queues`: the quota of Cohorts and ClusterQueues, and its usage."""
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaler.app.cli.client import ScalerClient
-from scaler.app.cli.layout import aligned, labelled_rows, table_or_list, width_of
+from scaler.app.cli.layout import labelled_rows, table_or_list
 from scaler.kube.quantity import CPU, as_text
 
 Json = Mapping[str, Any]
 
-_NUMBERS = ("FLAVOR", "NOMINAL", "USED", "IDLE", "RECLAIMABLE", "AVAILABLE", "BORROWED", "PENDING")
+_HEADINGS = (
+    *("QUEUE", "FLAVOR", "NOMINAL", "USED", "IDLE", "RECLAIMABLE", "AVAILABLE", "BORROWED", "PENDING", "LIMITS"),
+)
 _UNKNOWN = "?"
 
 
 def run_queues(client: ScalerClient, *, all_resources: bool) -> int:
     """The exit status. Raises: ScalerError."""
     query = [("allResources", "true")] if all_resources else []
-    answer = asyncio.run(
-        client.ask(["queues"], query, lambda local: local.queries.queues(all_resources=all_resources), key="trees")
+    return client.answer(
+        ["queues"], query, lambda local: local.queries.queues(all_resources=all_resources), render, key="trees"
     )
-    client.show(answer, render)
-    return 0
 
 
 def render(answer: Json, width: int) -> RenderableType:
@@ -36,7 +34,7 @@ def render(answer: Json, width: int) -> RenderableType:
     lines = [line for tree in answer["trees"] for line in _lines(tree)]
     if not lines:
         return Text("There are no ClusterQueues.")
-    parts.append(_laid_out(lines, width))
+    parts.append(table_or_list(_HEADINGS, lines, width, words=(0, 1, len(_HEADINGS) - 1)))
     doubts = [doubt for tree in answer["trees"] for doubt in tree["doubts"]]
     parts += [Text(f"cannot be read, no plans are made for it: {doubt}", style="red") for doubt in doubts]
     parts += ["", _legend()]
@@ -56,19 +54,8 @@ def _legend() -> RenderableType:
 # -------------------------------------------------------------------------------------------------------------- lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """One flavor of a node; `name` is empty for all but its first one."""
-
-    name: Text
-    under: Text
-    """The tree as it goes on below the name."""
-    cells: Sequence[str | Text]
-    limits: str
-
-
-def _lines(node: Json, lead: str = "", below: str = "") -> Iterator[_Line]:
-    """`lead` and `below` draw the tree: before the name, and under it."""
+def _lines(node: Json, lead: str = "", below: str = "") -> Iterator[list[str | Text]]:
+    """A row for each flavor of a node, named in the first one; `lead` and `below` draw the tree."""
     children, resources = node["children"], {each["resource"] for each in node["flavors"]}
     under = Text(below + ("│ " if children else "  "), style="dim")
     name = Text.assemble((lead, "dim"), (node["name"], "bold" if node["kind"] == "Cohort" else ""))
@@ -76,39 +63,13 @@ def _lines(node: Json, lead: str = "", below: str = "") -> Iterator[_Line]:
         name.append(f" ({state})", style="red")
     for place, flavor in enumerate(node["flavors"]):
         is_first = place == 0 or flavor["resource"] != node["flavors"][place - 1]["resource"]
-        yield _Line(
-            name=name if place == 0 else Text(),
-            under=under,
-            cells=[*_cells(flavor, node["pending"], is_first=is_first, several=len(resources) > 1)],
-            limits=_limits(flavor),
-        )
+        cells = _cells(flavor, node["pending"], is_first=is_first, several=len(resources) > 1)
+        yield [under if place else name, *cells, _limits(flavor)]
     if not node["flavors"]:
-        yield _Line(name=name, under=under, cells=[""] * len(_NUMBERS), limits="")
+        yield [name, *[""] * (len(_HEADINGS) - 1)]
     for place, child in enumerate(children):
         is_last = place == len(children) - 1
         yield from _lines(child, below + ("└─ " if is_last else "├─ "), below + ("   " if is_last else "│  "))
-
-
-def _laid_out(lines: Sequence[_Line], width: int) -> RenderableType:
-    """One table; where it is too wide, with the names on lines of their own; where that is, too, number by number."""
-    rows = [[line.name or line.under, *line.cells, line.limits] for line in lines]
-    headings = ("QUEUE", *_NUMBERS, "LIMITS")
-    words = (0, 1, len(headings) - 1)
-    if width_of(headings, rows) > width:
-        numbers = [[line.under, *line.cells] for line in lines]
-        if width_of(("", *_NUMBERS), numbers) <= width:
-            return _names_between(lines, numbers)
-    return table_or_list(headings, rows, width, words=words)
-
-
-def _names_between(lines: Sequence[_Line], numbers: Sequence[Sequence[str | Text]]) -> RenderableType:
-    head, *rest = aligned(("", *_NUMBERS), numbers, words=(0, 1))
-    parts: list[RenderableType] = [head]
-    for line, row in zip(lines, rest, strict=True):
-        if line.name:
-            parts.append(Text.assemble(line.name, (f"  {line.limits}", "dim")))
-        parts.append(row)
-    return Group(*parts)
 
 
 def _state(node: Json) -> str:

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaler.app.cli.layout import labelled_rows
-from scaler.app.cli.terminal import sanitized, terminal
+from scaler.app.cli.layout import labelled_rows, sanitized, terminal
 
 
 def printed(*renderables: RenderableType) -> str:

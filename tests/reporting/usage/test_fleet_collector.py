@@ -17,7 +17,7 @@ from loops_builders import (
 from scripted_metrics import Metrics as ScriptedMetrics
 from scripted_metrics import ScriptedSource, gpu
 
-from scaler.app.settings.metrics import MetricsSettings
+from scaler.app.settings.model import MetricsSettings
 from scaler.kube.discovery import Scale
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import decode

@@ -11,7 +11,7 @@ from builders import BUSY, IDLE, INACTIVE, NOON, at, decision, minutes, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.app.settings.metrics import MetricsSettings
+from scaler.app.settings.model import MetricsSettings
 from scaler.decision.decision import Active
 from scaler.idleness.reasons import DecisionReason
 from scaler.reporting.metrics import Metrics
