@@ -30,8 +30,6 @@ from scaler.kube.watch_backoff import Backoff
 
 CALL_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
-LONGEST_RETRY_AFTER = 5.0
-"""Seconds. What a server asks for beyond that is left to the caller's next attempt."""
 READ_ATTEMPTS = 3
 PAGE_SIZE = 500
 """Objects per page: some 3 MB of Workloads, decoded in a few milliseconds."""
@@ -53,7 +51,7 @@ class ApiResponse(NamedTuple):
     status: int
     body: bytes = b""
     retry_after: float = 0.0
-    """Seconds that the server asks to wait, capped."""
+    """Seconds that the server asks to wait. Where that is beyond the deadline, it is left to the caller."""
     failure: KubeError | None = None
     """Why there is no answer, where the status is 0."""
 
@@ -320,6 +318,6 @@ def _failure(error: Exception) -> tuple[str, str]:
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:
-    """Seconds that the server asks to wait, capped; 0 where it does not ask or writes a date."""
+    """Seconds that the server asks to wait; 0 where it does not ask or writes a date."""
     seconds = response.headers.get("Retry-After", "")
-    return min(float(seconds), LONGEST_RETRY_AFTER) if seconds.isdigit() else 0.0
+    return float(seconds) if seconds.isdigit() else 0.0

@@ -84,24 +84,8 @@ async def hang(_: web.Request) -> web.StreamResponse:
     raise AssertionError("no test waits this long")
 
 
-def pod(name: str, version: int = 1, **metadata: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name, "namespace": "ns", "resourceVersion": str(version), **metadata}}
-
-
 def page(*objects: dict[str, Any], version: int = 100, token: str = "") -> web.Response:
     return web.json_response({"metadata": {"resourceVersion": str(version), "continue": token}, "items": objects})
-
-
-def event(kind: str, obj: dict[str, Any]) -> bytes:
-    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
-
-
-def error_event(code: int, reason: str) -> bytes:
-    return event("ERROR", {"kind": "Status", "code": code, "reason": reason, "message": "it is broken"})
-
-
-def bookmark(version: int) -> bytes:
-    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
 
 
 async def stream(

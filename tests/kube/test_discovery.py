@@ -1,13 +1,12 @@
 import asyncio
 
 import pytest
-import yaml
 from aiohttp import web
 from kube.faulty_api import not_found, status
 
 from scaler.errors import KubeError
 from scaler.kube.discovery import Discovery, read_scale
-from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, Resource
+from scaler.kube.objects.resources import DEPLOYMENT, Resource
 
 WIDGET = Resource(group="example.org", version="v1", plural="widgets", kind="Widget")
 
@@ -87,9 +86,6 @@ async def test_a_hostile_api_version_leads_nowhere(faulty, transport, api_versio
     assert faulty.requests == []
 
 
-# ------------------------------------------------------------------------------------------------------------ /scale
-
-
 async def test_zero_replicas_are_omitted_by_the_api(faulty, transport):
     async def scale(_):
         return web.json_response({"kind": "Scale", "spec": {}, "status": {"replicas": 0, "selector": "a=b"}})
@@ -100,6 +96,9 @@ async def test_zero_replicas_are_omitted_by_the_api(faulty, transport):
     assert faulty.requests[0].path == "/apis/example.org/v1/namespaces/ns/widgets/w/scale"
 
 
+# ------------------------------------------------------------------------------------------------------------ /scale
+
+
 async def test_what_is_no_scale_is_an_error(faulty, transport):
     async def page(_):
         return web.Response(text="<html>")
@@ -107,23 +106,3 @@ async def test_what_is_no_scale_is_an_error(faulty, transport):
     faulty.handler = page
     with pytest.raises(KubeError, match="not a Scale"):
         await read_scale(transport, WIDGET, "ns", "w")
-
-
-async def test_a_scale_is_read_from_the_api(kube_api, client, pytestconfig):
-    definition = pytestconfig.rootpath / "deploy" / "crds" / "idlegpu.io_scalableworkloads.yaml"
-    kube_api.install_crds([yaml.safe_load(definition.read_text())])
-    body = {
-        "apiVersion": SCALABLE_WORKLOAD.api_version,
-        "kind": SCALABLE_WORKLOAD.kind,
-        "metadata": {"name": "s"},
-        "spec": {"workloadRef": {"name": "w"}},
-    }
-    await client.create(SCALABLE_WORKLOAD.path("default"), body)
-    await client.patch(SCALABLE_WORKLOAD.path("default", "s", "status"), {"status": {"replicas": 1, "selector": "x=y"}})
-    found = await read_scale(client, SCALABLE_WORKLOAD, "default", "s")
-    assert (found.replicas, found.observed_replicas, found.selector) == (1, 1, "x=y")
-    with pytest.raises(KubeError) as error:
-        await read_scale(client, SCALABLE_WORKLOAD, "default", "other")
-    assert error.value.status == 404
-    discovered = await Discovery(client).resolve_kind("v1", "ConfigMap")
-    assert discovered.plural == "configmaps"

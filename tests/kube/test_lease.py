@@ -94,16 +94,6 @@ def lease(holder, *, seconds=15, renewed="2026-11-20T18:00:00.000000Z", **metada
 # ---------------------------------------------------------------------------------------------------- one candidate
 
 
-async def test_a_leader_goes_on_leading(api, clock, campaign, stage):
-    elector, _ = campaign("a")
-    await until(clock, lambda: elector.is_leader)
-    began = dict(api.spec)
-    await clock.advance(4 * LEASE_DURATION)
-    assert stage.moves == ["a enters"]
-    assert api.spec["renewTime"] > began["renewTime"]
-    assert api.spec["acquireTime"] == began["acquireTime"]
-
-
 async def test_a_replica_does_not_lead_before_it_holds_the_lease(api, clock, campaign, stage):
     client = api.client()
     client.state = "cut"
@@ -145,30 +135,14 @@ async def test_what_others_wrote_into_the_lease_stays(api, clock, campaign, stag
 # -------------------------------------------------------------------------------------------------------- succession
 
 
-async def test_of_two_candidates_one_leads(clock, campaign):
-    electors = [campaign(name)[0] for name in "ab"]
-    await clock.advance(4 * LEASE_DURATION)
-    assert sorted(elector.is_leader for elector in electors) == [False, True]
-    assert electors[0].holder == electors[1].holder
-
-
 async def test_many_candidates_pass_the_lease_on_one_by_one(clock, campaign, stage):
     tasks = {name: campaign(name)[1] for name in "abcd"}
     for _ in range(3):
-        await until(clock, lambda: len(stage.acting) == 1)
+        await until(clock, lambda: len(stage.acting) == 1, within=1.2 * RETRY_PERIOD)
         tasks[stage.acting[0]].cancel()
         await until(clock, lambda: not stage.acting)
     await until(clock, lambda: len(stage.acting) == 1)
     assert len({name for _, name, _ in stage.history}) == 4
-
-
-async def test_a_leader_that_stops_releases_the_lease_at_once(api, clock, campaign, stage):
-    _, first = campaign("a")
-    await until(clock, lambda: stage.acting == ["a"])
-    campaign("b")
-    first.cancel()
-    await until(clock, lambda: stage.acting == ["b"], within=1.2 * RETRY_PERIOD)
-    assert api.spec["leaseTransitions"] >= 1
 
 
 async def test_work_ends_before_the_lease_is_released(clock, campaign, stage):

@@ -2,10 +2,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kube.faulty_api import pod
+from kube.scripted_api import pod
 
 from scaler.errors import KubeError
-from scaler.kube.object_cache import Change, Indexer, ObjectCache
+from scaler.kube.object_cache import Indexer, ObjectCache
 from scaler.kube.objects.core import ListPage, ObjectMeta, PartialObjectMetadata, Pod
 
 
@@ -63,16 +63,6 @@ def test_indexes_are_always_in_step_with_the_objects(steps):
             assert names(store.by_index("label", label)) == sorted(expected)
 
 
-# ------------------------------------------------------------------------------------------------------------- copy
-
-
-async def test_a_list_becomes_the_copy(copy):
-    assert await copy.replace(pages(pod("a"), pod("b"), version="7")) == "7"
-    assert names(copy.items()) == ["a", "b"]
-    assert copy.get("ns", "a").metadata.name == "a"
-    assert copy.get("other", "a") is None
-
-
 async def test_a_list_is_seen_all_at_once(copy):
     await copy.replace(pages(pod("a")))
 
@@ -83,6 +73,9 @@ async def test_a_list_is_seen_all_at_once(copy):
 
     await copy.replace(slowly())
     assert names(copy.items()) == ["b", "c"]
+
+
+# ------------------------------------------------------------------------------------------------------------- copy
 
 
 async def test_a_list_that_breaks_off_leaves_the_copy_as_it_was(copy):
@@ -112,34 +105,11 @@ def test_an_event_that_is_sent_twice_is_reported_once(copy, changes):
     assert changes == [("a", False, True), ("a", True, False)]
 
 
-def test_a_subscription_ends(copy):
-    seen: list[Change] = []
-    end = copy.subscribe(seen.append)
-    end()
-    copy.put(raw(pod("a")))
-    assert seen == []
-
-
-def test_an_index_follows_its_object(copy):
-    copy.put(raw(pod("a", 1, labels={"k": "x"})))
-    copy.put(raw(pod("a", 2, labels={"k": "y"})))
-    assert (names(copy.by_index("label", "x")), names(copy.by_index("label", "y"))) == ([], ["a"])
-    copy.remove(raw(pod("a", 3)))
-    assert names(copy.by_index("label", "y")) == []
-
-
 # ------------------------------------------------------------------------------------------------------ undecodable
 
 
 def broken(name, version=2):
     return {**pod(name, version), "spec": {"containers": "none"}}
-
-
-async def test_an_undecodable_object_does_not_hide_the_others(copy):
-    await copy.replace(pages(pod("a"), broken("b"), pod("c")))
-    assert names(copy.items()) == ["a", "c"]
-    assert list(copy.undecodable) == [("ns", "b")]
-    assert "$.spec.containers" in copy.undecodable["ns", "b"]
 
 
 def test_an_object_that_becomes_undecodable_does_not_look_deleted(copy, changes):

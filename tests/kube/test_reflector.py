@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 
@@ -25,6 +24,7 @@ from kube.scripted_api import (
 )
 from virtual_clock import VirtualClock, settle, until
 
+from scaler.kube.object_cache import OBJECTS_PER_TURN
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.resources import POD
 from scaler.kube.reflector import Absent, Denied, Disconnected, Reflecting, Reflector
@@ -87,30 +87,6 @@ async def test_the_watch_asks_for_bookmarks_and_for_an_end(api, clock, reflectin
         assert (request.query["labelSelector"], request.query["fieldSelector"]) == ("a=b", "spec.nodeName=n")
 
 
-async def test_one_namespace_can_be_reflected(api, reflecting):
-    api.serve(lists=[listing()], watches=[streaming()])
-    async with reflecting(namespaces=["ns"]):
-        pass
-    assert api.requests[0].path == "/api/v1/namespaces/ns/pods"
-
-
-async def test_pages_are_one_list(api, reflecting):
-    api.serve(lists=[listing(pod("a"), pod("b"), pages=2)], watches=[streaming()])
-    async with reflecting() as reflector:
-        assert names(reflector) == ["a", "b"]
-
-
-async def test_subscribers_have_heard_everything_when_it_is_synced(api, clock):
-    api.serve(lists=[listing(*(pod(f"p{i}") for i in range(1000)))], watches=[streaming()])
-    reflector = Reflector(api, POD, Pod, clock=clock)
-    heard = []
-    reflector.subscribe(heard.append)
-    task = asyncio.create_task(reflector.run())
-    await reflector.wait_synced()
-    assert len(heard) == len(reflector) == 1000
-    task.cancel()
-
-
 async def test_an_undecodable_event_neither_ends_the_watch_nor_hides_the_object(api, reflecting):
     news = [event("MODIFIED", {**pod("a", 101), "spec": {"containers": 5}}), event("ADDED", pod("b", 102))]
     api.serve(lists=[listing(pod("a"))], watches=[streaming(*news)])
@@ -131,23 +107,6 @@ async def test_a_watch_that_ends_goes_on_from_its_last_version(api, clock, refle
         await until(clock, lambda: api.count(watches=True) == 3)
     assert api.watched_from == ["100", "101", "150"]
     assert api.count(watches=False) == 1
-
-
-async def test_an_event_of_an_unknown_type_changes_nothing(api, clock, reflecting):
-    watches = [ending(bookmark(150), event("SURPRISE", pod("a", 160)), after=50), streaming()]
-    api.serve(lists=[listing()], watches=watches)
-    async with reflecting() as reflector:
-        await until(clock, lambda: api.watched_from == ["100", "150"])
-        assert names(reflector) == []
-    assert api.count(watches=False) == 1
-
-
-async def test_a_connection_that_drops_loses_nothing(api, clock, reflecting):
-    watches = [breaking(event("ADDED", pod("a", 101))), streaming(event("ADDED", pod("b", 102)))]
-    api.serve(lists=[listing()], watches=watches)
-    async with reflecting() as reflector:
-        await until(clock, lambda: names(reflector) == ["a", "b"])
-    assert api.watched_from == ["100", "101"]
 
 
 @pytest.mark.parametrize(
@@ -186,14 +145,6 @@ async def test_a_watch_that_lasted_without_a_word_is_followed_by_a_list(api, clo
         assert names(reflector) == ["b"]
 
 
-async def test_a_silent_server_is_listed_anew_after_three_watches(api, clock, reflecting):
-    api.serve(lists=[listing(pod("a")), listing(pod("b"), version=200)], watches=[streaming()])
-    async with reflecting() as reflector:
-        await until(clock, lambda: names(reflector) == ["b"])
-        await until(clock, lambda: len(api.watched_from) >= 4)
-    assert api.watched_from[:4] == ["100"] * 3 + ["200"]
-
-
 # ------------------------------------------------------------------------------------------------- how rarely it asks
 
 STORMS = {
@@ -223,15 +174,6 @@ async def test_a_watch_that_always_fails_is_asked_for_rarely(api, clock, reflect
     most = 10 * seconds if storm in MOST else 400
     assert 2 <= api.count(watches=True) <= most
     assert api.count(watches=False) <= most
-
-
-async def test_a_list_that_always_fails_is_asked_for_rarely(api, clock, reflecting):
-    api.serve(lists=[failing(refused(500))], watches=[streaming()])
-    async with reflecting(synced=False) as reflector:
-        await clock.advance(3600)
-        assert isinstance(reflector.state, Disconnected)
-        assert not reflector.is_synced
-    assert 100 <= len(api.requests) <= 400
 
 
 async def test_failures_are_forgotten_after_a_good_watch(api, clock, reflecting):
@@ -343,28 +285,22 @@ async def test_an_outage_keeps_the_copy_and_says_so(api, clock, reflecting):
 # --------------------------------------------------------------------------------------------------------- how fast
 
 
-async def test_a_large_list_leaves_the_event_loop_responsive(api, clock):
-    """20,000 objects list in well under a second of CPU; 2,000 stand for them here.
-
-    What is measured is the CPU time of this thread between two beats: on a busy machine it stands still as well.
-    """
-    pods = [
-        {**pod(f"p{i}", labels={"a": "b"}), "spec": {"containers": [{"name": "c", "resources": {}}]}}
-        for i in range(2000)
-    ]
-    api.serve(lists=[listing(*pods, pages=4)], watches=[streaming()])
-    stalls = []
+async def test_a_large_list_gives_way_and_subscribers_have_been_notified_of_all_of_it_when_it_is_synced(api, clock):
+    """Other tasks run every few hundred objects: with 2,000 the event loop turns at least twice for each 256."""
+    api.serve(lists=[listing(*(pod(f"p{i}", labels={"a": "b"}) for i in range(2000)), pages=2)], watches=[streaming()])
+    reflector = Reflector(api, POD, Pod, clock=clock, indexes={"label": lambda pod: pod.metadata.labels.values()})
+    heard, turns = [], []
+    reflector.subscribe(heard.append)
 
     async def heartbeat():
         while True:
-            began = time.thread_time()
+            turns.append(len(heard))
             await asyncio.sleep(0)
-            stalls.append(time.thread_time() - began)
 
-    reflector = Reflector(api, POD, Pod, clock=clock, indexes={"label": lambda pod: pod.metadata.labels.values()})
     tasks = [asyncio.create_task(each) for each in (heartbeat(), reflector.run())]
     await reflector.wait_synced()
-    assert len(reflector.by_index("label", "b")) == 2000
+    assert len(heard) == len(reflector.by_index("label", "b")) == 2000
     for task in tasks:
         task.cancel()
-    assert max(stalls) < 0.25
+    assert len(turns) >= 2 * (2000 // OBJECTS_PER_TURN)
+    assert all(later - sooner <= OBJECTS_PER_TURN for sooner, later in pairwise(turns))

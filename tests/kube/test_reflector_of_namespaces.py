@@ -110,14 +110,6 @@ async def test_all_of_them_are_read_as_one_and_no_other_is_asked_for(api, clock,
 BOTH_WAYS = [(("b", "x"), False), (("b", "x"), True)]
 
 
-async def test_the_same_name_in_two_namespaces_is_two_objects(api, clock, reflecting):
-    api.has("a", "x")
-    api.has("b", "x")
-    async with reflecting("a", "b", indexes=BY_NAME) as copy:
-        await until(clock, lambda: copy.is_synced)
-        assert keys(copy.by_index("name", "x")) == [("a", "x"), ("b", "x")]
-
-
 async def test_what_cannot_be_decoded_is_reported_for_every_namespace(api, clock, reflecting):
     odd = {"metadata": {"name": "odd", "resourceVersion": "1"}, "spec": 7}
     for namespace in ("a", "b"):

@@ -1,18 +1,27 @@
 import asyncio
-import gzip
 import json
 import time
 from contextlib import AsyncExitStack
 
 import pytest
 from aiohttp import web
-from kube.faulty_api import FaultyApi, bookmark, event, hang, is_watch, page, pod, status, stream, write_kubeconfig
+from kube import scripted_api
+from kube.faulty_api import hang, is_watch, page, status, stream, write_kubeconfig
+from kube.scripted_api import pod
 
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import POD
 from scaler.kube.transport import KubeTransport, PatchType
 
 PODS = POD.path("ns")
+
+
+def event(kind, obj):
+    return scripted_api.event(kind, obj) + b"\n"
+
+
+def bookmark(version):
+    return scripted_api.bookmark(version) + b"\n"
 
 
 def answers(*responses):
@@ -64,18 +73,18 @@ async def test_a_read_waits_as_long_as_the_server_asks(faulty, transport):
 
 async def test_a_read_does_not_wait_beyond_its_deadline(faulty, transport):
     faulty.handler = answers(lambda: status(429, **{"Retry-After": "86400"}))
-    began = time.monotonic()
-    assert (await failure(transport.get(PODS, within=9.0))).status == 429
-    assert time.monotonic() - began < 8.0
+    assert (await failure(transport.get(PODS))).status == 429
+    assert len(faulty.requests) == 1
 
 
-async def test_a_hung_server_costs_no_more_than_the_deadline(faulty, transport):
+async def test_a_hung_server_costs_no_more_than_the_deadline(faulty, transport, calls):
     faulty.handler = hang
     began = time.monotonic()
     error = await failure(transport.get(PODS, within=0.2))
     assert time.monotonic() - began < 20.0, "by itself a call has 30 s"
     assert (error.status, error.reason) == (0, "Timeout")
     assert f"list {PODS}" in str(error)
+    assert [call.status for call in calls] == [0]
 
 
 async def test_a_dripping_answer_costs_no_more_than_the_deadline(faulty, transport):
@@ -102,7 +111,7 @@ async def test_an_answer_that_breaks_off_is_no_answer(faulty, transport):
 
     faulty.handler = truncate
     error = await failure(transport.get(PODS))
-    assert (error.status, error.reason) == (0, "Truncated")
+    assert (error.status, error.reason, len(faulty.requests)) == (0, "Truncated", 3)
 
 
 async def test_an_unreachable_server_is_reported_with_its_address(tmp_path):
@@ -111,11 +120,6 @@ async def test_an_unreachable_server_is_reported_with_its_address(tmp_path):
         error = await failure(transport.get(PODS))
     assert (error.status, error.reason) == (0, "Unreachable")
     assert "http://127.0.0.1:1" in str(error)
-
-
-async def test_compressed_answers_are_read(faulty, transport):
-    faulty.handler = answers(web.Response(body=gzip.compress(b'{"a":1}'), headers={"Content-Encoding": "gzip"}))
-    assert await transport.get(PODS) == b'{"a":1}'
 
 
 # ------------------------------------------------------------------------------------------------------------ lists
@@ -133,11 +137,6 @@ async def test_a_list_is_read_in_pages(faulty, transport):
     assert [request.query.get("continue") for request in faulty.requests] == [None, "T/+="]
     assert {request.query["labelSelector"] for request in faulty.requests} == {"a in (b,c)"}
     assert {request.query["limit"] for request in faulty.requests} == {"1"}
-
-
-async def test_a_list_without_items_is_an_empty_page(faulty, transport):
-    faulty.handler = answers(web.json_response({"metadata": {"resourceVersion": "1"}, "items": None}))
-    assert [each.items async for each in transport.list_pages(PODS)] == [None]
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'{"items": 5}', b"[]", b"\xff"])
@@ -326,21 +325,3 @@ async def test_every_request_is_reported_to_the_observer(faulty, transport, call
         ("watch", "pods", "", 200),
     ]
     assert all(0 <= call.seconds < 60 for call in calls)
-
-
-async def test_a_call_without_an_answer_is_reported_as_status_0(faulty, transport, calls):
-    faulty.handler = hang
-    await failure(transport.get(PODS, within=0.1))
-    assert [call.status for call in calls] == [0]
-
-
-async def test_a_restarted_server_is_reached_again(faulty, tmp_path):
-    """Connections that were kept from before the restart are dead; a read must not fail for that."""
-    async with FaultyApi().serving() as first:
-        first.handler = answers(lambda: web.Response(body=b"1"))
-        port = int(first.url.rsplit(":", 1)[1])
-        transport = await KubeTransport.connect(write_kubeconfig(tmp_path / "k", first.url))
-        assert await transport.get(PODS) == b"1"
-    async with transport, FaultyApi().serving(port) as second:
-        second.handler = answers(lambda: web.Response(body=b"2"))
-        assert await transport.get(PODS) == b"2"

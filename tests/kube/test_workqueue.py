@@ -32,19 +32,6 @@ async def next_keys(queue):
         keys.append(getting.result())
 
 
-async def test_keys_come_in_the_order_of_their_addition(queue):
-    for key in "abc":
-        queue.add(key)
-    assert await next_keys(queue) == ["a", "b", "c"]
-
-
-async def test_a_key_that_waits_is_not_added_again(queue):
-    queue.add("a")
-    queue.add("a")
-    assert len(queue) == 1
-    assert await next_keys(queue) == ["a"]
-
-
 async def test_a_key_in_work_is_not_handed_out_again_before_it_is_done(queue):
     queue.add("a")
     assert await next_keys(queue) == ["a"]

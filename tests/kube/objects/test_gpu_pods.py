@@ -85,17 +85,6 @@ def test_a_pod_holds_the_gpus_of_its_containers_and_sidecars_and_not_of_what_ran
     assert gpus_of(*containers, init=[before, sidecar]) == 2 + 1 + 1
 
 
-def test_requests_and_limits_are_one_amount() -> None:
-    assert gpus_of({"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}) == 2
-    assert gpus_of({"name": "main", "resources": {"requests": {"nvidia.com/gpu": "2"}}}) == 2
-    assert gpus_of({"name": "main"}) == 0
-
-
-def test_instances_of_partitioned_gpus_count_each() -> None:
-    mixed = {"name": "main", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-2g.10gb": "1"}}}
-    assert gpus_of(mixed) == 3
-
-
 # --------------------------------------------------------------------------------------------------- since when it runs
 
 
@@ -133,23 +122,7 @@ def test_a_sidecar_with_a_gpu_counts_like_a_container() -> None:
     assert gpu_pod(decoded(spec, status), GPUS).running_since == at(600)
 
 
-def test_a_restarted_container_starts_its_warm_up_again_and_the_creation_time_never_counts() -> None:
-    pod = decoded(
-        {"containers": [container()]},
-        {"containerStatuses": [running(since="2026-12-01T12:30:00Z")]},
-        creationTimestamp="2026-11-01T00:00:00Z",
-    )
-    assert gpu_pod(pod, GPUS).running_since == at(1800)
-
-
 # ---------------------------------------------------------------------------------------------------------- the rest
-
-
-def test_a_pod_is_known_by_what_concerns_gpus() -> None:
-    found = gpu_pod(decoded({"containers": [container(gpus="2")]}), GPUS)
-    assert (found.namespace, found.name, found.node, found.gpus) == ("demo", "worker-0", "node-a", 2)
-    assert found.phase is PodPhase.RUNNING
-    assert not found.terminating
 
 
 def test_a_pod_with_a_deletion_time_is_terminating() -> None:

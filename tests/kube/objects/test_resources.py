@@ -42,8 +42,3 @@ def test_an_api_version_that_leads_elsewhere_is_refused(api_version):
 def test_a_namespaced_object_needs_its_namespace():
     with pytest.raises(KubeError, match="needs a namespace"):
         POD.path(name="p")
-
-
-def test_api_versions_are_written_as_in_objects():
-    assert (POD.api_version, WORKLOAD.api_version) == ("v1", "kueue.x-k8s.io/v1beta2")
-    assert (POD.qualified_name, WORKLOAD.qualified_name) == ("pods", "workloads.kueue.x-k8s.io")
