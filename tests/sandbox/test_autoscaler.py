@@ -8,7 +8,6 @@ import pytest
 from scaler_sandbox.autoscaler import (
     BEST_EFFORT_ATOMIC,
     CHECK_CAPACITY,
-    QUEUED_PROVISIONING,
     Autoscaler,
     AutoscalerConfig,
     Cloud,
@@ -16,13 +15,11 @@ from scaler_sandbox.autoscaler import (
     Shape,
 )
 from scaler_sandbox.client import Client
-from scaler_sandbox.conditions import condition, has, message_of, reason_of
+from scaler_sandbox.conditions import has, message_of, reason_of
 from scaler_sandbox.fleet import Fleet, FleetConfig
 from scaler_sandbox.kinds import NODE, POD, POD_TEMPLATE, PROVISIONING_REQUEST, Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from sim.client import SimClient
-
-from scaler.kube.scheduling import Taint
 
 NS = "team"
 AT_ONCE = timedelta(0)
@@ -141,13 +138,6 @@ async def test_nodes_are_added_until_all_pods_fit_and_not_one_more(
     assert all(cluster.node_of(pod["metadata"]["name"]) for pod in cluster.client.all(POD))
 
 
-async def test_a_class_that_ignores_what_is_free_adds_nodes_for_everything() -> None:
-    cluster = Cluster(replace(QUICK, counts_free=False))
-    cluster.ask("gang", (2, 8), of=QUEUED_PROVISIONING)
-    await cluster.settle()
-    assert (cluster.says("gang"), cluster.nodes) == (["Accepted", "Provisioned"], 2)
-
-
 async def test_a_class_that_adds_no_nodes_waits_until_the_pods_fit() -> None:
     cluster = Cluster(replace(QUICK, shape=None))
     cluster.run("other", 4)
@@ -159,21 +149,6 @@ async def test_a_class_that_adds_no_nodes_waits_until_the_pods_fit() -> None:
     cluster.client.remove(POD, NS, "other")
     await cluster.settle()
     assert (cluster.says("gang"), cluster.nodes) == (["Accepted", "Provisioned"], 0)
-
-
-async def test_labels_and_taints_of_a_shape_decide_who_gets_its_nodes() -> None:
-    taint = Taint(key="nvidia.com/gpu", value="present")
-    cluster = Cluster(replace(QUICK, shape=Shape(name="spot", labels={"pool": "spot"}, taints=(taint,))))
-    toleration = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    cluster.ask("wanted", (1, 8), nodeSelector={"pool": "spot"}, tolerations=[toleration])
-    cluster.ask("repelled", (1, 8), nodeSelector={"pool": "spot"})
-    cluster.ask("elsewhere", (1, 8), nodeSelector={"pool": "on-demand"}, tolerations=[toleration])
-    await cluster.settle()
-    assert [len(cluster.says(name)) for name in ("wanted", "repelled", "elsewhere")] == [2, 1, 1]
-    (added,) = (node for node in cluster.client.all(NODE) if node["metadata"]["name"] != "node-a")
-    assert added["metadata"]["labels"]["pool"] == "spot"
-    assert added["spec"]["taints"] == [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
-    assert added["metadata"]["annotations"]["demo.idlegpu.io/provisioning-request"] == f"{NS}/wanted"
 
 
 async def test_nodes_can_be_told_apart_by_the_request_that_they_were_added_for() -> None:
@@ -207,14 +182,6 @@ async def test_so_many_requests_fail_first_as_the_scenario_says_and_a_restart_co
     assert message_of(cluster.request("gang-1"), "Failed") == "the cloud has no such nodes left"
 
 
-async def test_a_request_without_its_pod_template_fails() -> None:
-    cluster = Cluster(QUICK)
-    cluster.ask("gang", (1, 8))
-    cluster.client.remove(POD_TEMPLATE, NS, "ppt-gang-0")
-    await cluster.settle()
-    assert has(cluster.request("gang"), "Failed", "True", "FailedToCreatePods")
-
-
 async def test_what_is_booked_for_one_is_no_room_for_another_until_the_booking_ends() -> None:
     cluster = Cluster(replace(QUICK, shape=None, booked_for=timedelta(minutes=10)))
     cluster.ask("first", (1, 8))
@@ -226,18 +193,6 @@ async def test_what_is_booked_for_one_is_no_room_for_another_until_the_booking_e
     assert cluster.says("first") == ["Accepted", "Provisioned", "BookingExpired"]
     assert reason_of(cluster.request("first"), "BookingExpired") == "CapacityReservationTimeExpired"
     assert cluster.says("second") == ["Accepted", "Provisioned"]
-
-
-async def test_pods_that_are_there_are_not_booked_for_any_more() -> None:
-    cluster = Cluster(replace(QUICK, shape=None))
-    cluster.ask("first", (2, 2))
-    await cluster.settle()
-    cluster.run("one", 2, consumes="first")
-    # 8 GPUs, of which 2 are taken and 2 are booked: 4 are free.
-    cluster.ask("second", (1, 4))
-    cluster.ask("third", (1, 4))
-    await cluster.settle()
-    assert [cluster.says(name)[-1] for name in ("second", "third")] == ["Provisioned", "Accepted"]
 
 
 async def test_a_booking_ends_when_all_pods_are_there() -> None:
@@ -280,15 +235,6 @@ async def test_nodes_may_come_after_they_were_promised() -> None:
     assert cluster.nodes == 1
 
 
-async def test_what_was_ordered_for_a_request_that_is_withdrawn_never_comes() -> None:
-    cluster = Cluster(replace(QUICK, nodes_after=timedelta(seconds=40)))
-    cluster.ask("gang", (2, 8))
-    await cluster.settle(10)
-    cluster.client.remove(PROVISIONING_REQUEST, NS, "gang")
-    await cluster.settle(60)
-    assert cluster.nodes == 0
-
-
 async def test_two_requests_of_the_same_moment_get_nodes_of_their_own() -> None:
     cluster = Cluster(QUICK)
     cluster.run("other", 8)
@@ -302,21 +248,6 @@ async def test_two_requests_of_the_same_moment_get_nodes_of_their_own() -> None:
         assert reason_of(cluster.request(name), "Provisioned") == "CapacityIsProvisioned"
 
 
-SILENT = {
-    "nobody knows the class": replace(QUICK, provisioning_class=CHECK_CAPACITY),
-    "nobody answers this name": replace(QUICK, requests="other/*"),
-    "nobody ever accepts": replace(QUICK, accepted_after=None),
-}
-
-
-@pytest.mark.parametrize("scenario", SILENT.values(), ids=SILENT)
-async def test_a_request_that_nobody_answers_stays_without_conditions(scenario: Scenario) -> None:
-    cluster = Cluster(scenario)
-    cluster.ask("gang", (1, 8))
-    await cluster.settle(3600)
-    assert cluster.says("gang") == []
-
-
 async def test_a_restart_at_any_moment_orders_nothing_twice() -> None:
     scenario = replace(QUICK, accepted_after=timedelta(seconds=1), provisioned_after=timedelta(seconds=2))
     cluster = Cluster(scenario)
@@ -328,22 +259,3 @@ async def test_a_restart_at_any_moment_orders_nothing_twice() -> None:
         await cluster.autoscaler.tick(cluster.client.now)
         cluster.start()
     assert (cluster.says("gang"), cluster.nodes) == (["Accepted", "Provisioned"], 2)
-
-
-async def test_the_first_scenario_that_matches_counts() -> None:
-    cluster = Cluster(replace(QUICK, requests=f"{NS}/doomed-*", failures=100), QUICK)
-    cluster.ask("doomed-1", (1, 8))
-    cluster.ask("lucky-1", (1, 8))
-    await cluster.settle()
-    assert (cluster.says("doomed-1")[-1], cluster.says("lucky-1")[-1]) == ("Failed", "Provisioned")
-
-
-async def test_a_status_changes_its_times_only_with_its_state() -> None:
-    cluster = Cluster(replace(QUICK, shape=None))
-    cluster.ask("gang", (2, 8))
-    await cluster.settle()
-    before = condition(cluster.request("gang"), "Provisioned")
-    version = cluster.request("gang")["metadata"]["resourceVersion"]
-    await cluster.settle(60)
-    assert condition(cluster.request("gang"), "Provisioned") == before
-    assert cluster.request("gang")["metadata"]["resourceVersion"] == version

@@ -96,14 +96,6 @@ def names(workloads: Iterable[QuotaWorkload]) -> set[str]:
     return {each.name for each in workloads}
 
 
-def test_whoever_comes_is_looked_at_at_once() -> None:
-    cluster = Cluster()
-    cluster.run()
-    cluster.put(workload("gang", gpus=4))
-    cluster.run()
-    assert cluster.admitted == {"gang"}
-
-
 def test_after_quota_is_let_go_those_set_aside_are_looked_at_a_batch_period_later() -> None:
     cluster, victim = Cluster(), holding("victim", gpus=4)
     cluster.put(victim, workload("gang", gpus=4))
@@ -118,18 +110,6 @@ def test_after_quota_is_let_go_those_set_aside_are_looked_at_a_batch_period_late
     assert cluster.admitted == {"gang"}
 
 
-def test_a_late_comer_takes_freed_quota_before_the_retry() -> None:
-    cluster, victim = Cluster(), holding("victim", gpus=4)
-    cluster.put(victim, workload("gang", gpus=4))
-    cluster.run()
-    cluster.leave(victim)
-    cluster.run(5)
-    cluster.put(workload("thief"))
-    cluster.run(0.3)
-    cluster.run(1)
-    assert cluster.admitted == {"thief"}
-
-
 def test_a_late_comer_of_a_shape_that_has_just_failed_is_set_aside_with_it() -> None:
     cluster, victim = Cluster(), holding("victim", gpus=4)
     cluster.put(victim, workload("gang", gpus=4))
@@ -140,15 +120,6 @@ def test_a_late_comer_of_a_shape_that_has_just_failed_is_set_aside_with_it() -> 
     cluster.run(5)
     assert cluster.live.held_because("a", late.key) is PendingReason.WAITING_FOR_QUOTA
     cluster.run(1)
-    assert cluster.admitted == {"gang"}
-
-
-def test_a_strict_head_is_looked_at_whenever_anything_changes() -> None:
-    cluster, victim = Cluster(cluster_queue(strategy=QueueingStrategy.STRICT_FIFO)), holding("victim", gpus=4)
-    cluster.put(victim, workload("gang", gpus=4), workload("behind"))
-    cluster.run()
-    cluster.leave(victim)
-    cluster.run(5)
     assert cluster.admitted == {"gang"}
 
 
@@ -229,17 +200,6 @@ def test_a_queue_that_changes_cohorts_takes_its_waiting_workloads_along_and_asks
     assert cluster.admitted == {"gang"}
 
 
-def test_a_queue_that_joins_a_new_cohort_with_quota_asks_for_a_retry() -> None:
-    cluster = Cluster(cluster_queue(gpus=2))
-    cluster.put(workload("gang", gpus=4))
-    cluster.run()
-    cluster.snapshot.put(cohort("team", gpus=2))
-    cluster.snapshot.put(cluster_queue(gpus=2, cohort="team"))
-    assert cluster.run() == []
-    cluster.run(1)
-    assert cluster.admitted == {"gang"}
-
-
 def test_a_retry_reaches_the_whole_tree_and_no_other() -> None:
     cluster = Cluster(
         cluster_queue("a", gpus=2, cohort="team"), cluster_queue("b", gpus=2, cohort="team"), cluster_queue("c", gpus=1)
@@ -260,17 +220,6 @@ def test_made_anew_it_looks_at_everybody() -> None:
     cluster.run()
     cluster.leave(victim)
     cluster.live = ContinuousScheduler(cluster.snapshot, batch=BATCH)
-    cluster.run()
-    assert cluster.admitted == {"gang"}
-
-
-def test_a_queue_that_is_gone_is_forgotten() -> None:
-    cluster = Cluster()
-    cluster.put(workload("gang", gpus=5))
-    cluster.run()
-    cluster.snapshot.drop(QuotaClusterQueue, "a")
-    assert cluster.run(5) == []
-    cluster.snapshot.put(cluster_queue(gpus=5))
     cluster.run()
     assert cluster.admitted == {"gang"}
 

@@ -69,11 +69,6 @@ def test_a_busy_device_draws_power_and_a_free_one_is_quiet(fleet: Fleet) -> None
     assert free == {GR_ENGINE_ACTIVE: 0, GPU_UTIL: 0, POWER_USAGE: 63, FB_USED: 4}
 
 
-def test_a_quiet_holder_keeps_its_memory(fleet: Fleet) -> None:
-    fleet.set_activity("demo", "trainer-*", 0.0)
-    assert values(fleet, "node-a")[FB_USED] == 49152
-
-
 def test_values_stand_still_within_a_collection_interval(fleet: Fleet, clock: Clock) -> None:
     values(fleet, "node-a")
     fleet.set_activity("demo", "trainer-*", 0.0)
@@ -81,14 +76,6 @@ def test_values_stand_still_within_a_collection_interval(fleet: Fleet, clock: Cl
     assert values(fleet, "node-a")[GPU_UTIL] == 90
     clock.now = 10.0
     assert values(fleet, "node-a")[GPU_UTIL] == 0
-
-
-def test_activity_may_be_a_function_of_time(fleet: Fleet, clock: Clock) -> None:
-    fleet.set_activity("demo", "trainer-*", lambda seconds: 0.5 if seconds < 20 else 0.0)
-    shown = []
-    for clock.now in (0.0, 10.0, 20.0, 30.0):
-        shown.append(values(fleet, "node-a")[GPU_UTIL])
-    assert shown == [50, 50, 0, 0]
 
 
 def test_noise_repeats_with_the_seed_and_never_makes_a_quiet_device_busy() -> None:
@@ -108,12 +95,6 @@ def test_noise_repeats_with_the_seed_and_never_makes_a_quiet_device_busy() -> No
     assert once == story()
     assert len(set(once[0::2])) > 10
     assert set(once[1::2]) == {0.0}
-
-
-def test_uuids_depend_on_the_place_and_not_on_the_neighbours() -> None:
-    small = Fleet(FleetConfig(nodes={"node-b": 1}))
-    large = Fleet(FleetConfig(nodes={"node-a": 8, "node-b": 2}))
-    assert small.on("node-b")[0].uuid == large.on("node-b")[0].uuid
 
 
 async def test_the_exposition_has_the_labels_of_dcgm_exporter(exporter: Exporter, fleet: Fleet) -> None:
@@ -136,12 +117,6 @@ async def test_the_exposition_has_the_labels_of_dcgm_exporter(exporter: Exporter
     assert (GPU_UTIL, "90") in {(name, value) for name, labels, value in samples if labels["gpu"] == "0"}
 
 
-async def test_a_free_device_has_no_pod_labels(exporter: Exporter) -> None:
-    samples = parsed(await scrape(exporter.node_urls["node-b"]))
-    assert samples
-    assert all("pod" not in labels and "namespace" not in labels for _, labels, _ in samples)
-
-
 async def test_the_common_path_has_all_nodes_except_those_that_are_out(exporter: Exporter, fleet: Fleet) -> None:
     def hosts(text: str) -> set[str]:
         return {labels["Hostname"] for _, labels, _ in parsed(text)}
@@ -149,11 +124,6 @@ async def test_the_common_path_has_all_nodes_except_those_that_are_out(exporter:
     assert hosts(await scrape(f"{exporter.url}/metrics")) == {"node-a", "node-b"}
     fleet.faults.exporter_down("node-b")
     assert hosts(await scrape(f"{exporter.url}/metrics")) == {"node-a"}
-
-
-async def test_an_unknown_node_is_not_found(exporter: Exporter) -> None:
-    with pytest.raises(aiohttp.ClientResponseError, match="404"):
-        await scrape(f"{exporter.url}/nodes/nowhere/metrics")
 
 
 async def test_a_blank_shows_the_drivers_sentinel(exporter: Exporter, fleet: Fleet) -> None:

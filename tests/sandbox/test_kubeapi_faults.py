@@ -15,14 +15,6 @@ async def session() -> AsyncIterator[Session]:
         yield session
 
 
-async def test_answers_come_late(session: Session) -> None:
-    loop = asyncio.get_running_loop()
-    session.api.faults.latency_seconds = 0.1
-    started = loop.time()
-    await session.create("one")
-    assert loop.time() - started >= 0.1
-
-
 @pytest.mark.parametrize(
     ("status", "reason", "retry_after"),
     [
@@ -52,11 +44,6 @@ async def test_only_what_is_meant_fails(session: Session) -> None:
         assert status == expected
 
 
-async def test_failing_no_request_fails_none(session: Session) -> None:
-    session.api.faults.fail_next(0)
-    assert (await session.call("GET", CONFIG_MAPS))[0] == 200
-
-
 async def test_connections_are_cut_and_open_watches_with_them(session: Session) -> None:
     async with session.watch() as watch:
         session.api.faults.drop_connections = True
@@ -80,13 +67,6 @@ async def test_a_silent_watch_stays_open_and_later_tells_what_it_missed(session:
     assert (kind, body["metadata"]["name"]) == ("ADDED", "one")
 
 
-async def test_watches_end_cleanly_when_they_are_closed(session: Session) -> None:
-    async with session.watch() as first, session.watch() as second:
-        session.api.faults.close_watches()
-        for watch in (first, second):
-            assert await asyncio.wait_for(watch.content.read(), 30) == b""
-
-
 async def test_compaction_forgets_events_and_list_snapshots(session: Session) -> None:
     for name in ("a", "b", "c"):
         await session.create(name)
@@ -102,12 +82,3 @@ async def test_compaction_forgets_events_and_list_snapshots(session: Session) ->
     async with session.watch(f"&resourceVersion={await session.revision()}") as watch:
         await session.create("e")
         assert (await next_event(watch))[1]["metadata"]["name"] == "e"
-
-
-async def test_an_open_watch_survives_a_compaction(session: Session) -> None:
-    async with session.watch(f"&resourceVersion={await session.revision()}") as watch:
-        await session.create("a")
-        assert (await next_event(watch))[1]["metadata"]["name"] == "a"
-        session.api.faults.compact_history()
-        await session.create("b")
-        assert (await next_event(watch))[1]["metadata"]["name"] == "b"

@@ -1,13 +1,12 @@
 """Pods find GPUs, take their time to start and to stop, and keep their GPUs until they are really gone."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import condition, has
-from scaler_sandbox.fleet import GPU_UTIL, Fleet, FleetConfig
+from scaler_sandbox.fleet import Fleet, FleetConfig
 from scaler_sandbox.kinds import NODE, POD, Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from sim.client import SimClient
@@ -111,12 +110,6 @@ async def test_node_selectors_are_respected(cluster: Cluster) -> None:
     assert (cluster.node("there"), cluster.node("nowhere")) == ("node-b", "")
 
 
-async def test_pods_without_gpus_and_gated_pods(cluster: Cluster) -> None:
-    await cluster.add("cpu", gpus=0)
-    await cluster.add("gated", gpus=0, schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
-    assert (cluster.node("cpu"), cluster.node("gated")) == ("node-a", "")
-
-
 async def test_gpus_stay_occupied_until_the_pod_is_really_gone(cluster: Cluster) -> None:
     await cluster.add("victim", gpus=2, nodeSelector={"kubernetes.io/hostname": "node-a"})
     await cluster.settle(3)
@@ -154,35 +147,6 @@ async def test_a_pod_with_a_runtime_succeeds_and_gives_its_gpus_back(cluster: Cl
     (status,) = cluster.pod("short")["status"]["containerStatuses"]
     assert status["state"]["terminated"]["exitCode"] == 0
     assert not has(cluster.pod("short"), "Ready")
-
-
-async def test_an_unreadable_annotation_is_ignored_and_hurts_nobody_else(cluster: Cluster) -> None:
-    await cluster.add("odd", annotations={"demo.idlegpu.io/runtime": "a while"})
-    await cluster.add("other")
-    await cluster.settle(3)
-    assert (cluster.phase("odd"), cluster.phase("other")) == ("Running", "Running")
-
-
-async def test_a_device_is_busy_only_while_its_pod_runs(cluster: Cluster) -> None:
-    def shown() -> float:
-        return max(reading.values[GPU_UTIL] for reading in cluster.fleet.readings("node-a"))
-
-    cluster.fleet.set_activity("ns", "train", 1.0)
-    await cluster.add("train")
-    assert (cluster.held_by("train"), shown()) == (1, 0)
-    await cluster.settle(3)
-    await asyncio.sleep(0.002)  # the next collection
-    assert shown() == 100
-
-
-async def test_devices_survive_a_restart_of_the_kubelets(cluster: Cluster) -> None:
-    await cluster.add("one")
-    await cluster.add("two")
-    await cluster.settle(3)
-    before = {gpu.uuid: cluster.fleet.holder(gpu.uuid) for gpu in cluster.fleet.gpus}
-    cluster.start()
-    await cluster.settle()
-    assert {gpu.uuid: cluster.fleet.holder(gpu.uuid) for gpu in cluster.fleet.gpus} == before
 
 
 async def test_a_restart_during_a_termination_delays_it_and_loses_nothing(cluster: Cluster) -> None:

@@ -1,7 +1,5 @@
 """Who gets quota, when, and what their pods then carry. The embedded Kueue in virtual time."""
 
-import hashlib
-
 import pytest
 from scaler_sandbox.kinds import (
     CLUSTER_QUEUE,
@@ -11,7 +9,6 @@ from scaler_sandbox.kinds import (
     RAY_CLUSTER,
     RESOURCE_FLAVOR,
     WORKLOAD,
-    WORKLOAD_PRIORITY_CLASS,
 )
 from scaler_sandbox.kueue.jobs import workload_name
 from sim.kueue_cluster import GPU, KueueCluster, cluster_queue, job, ray_cluster, template
@@ -20,15 +17,6 @@ from sim.kueue_cluster import GPU, KueueCluster, cluster_queue, job, ray_cluster
 @pytest.fixture
 def world() -> KueueCluster:
     return KueueCluster()
-
-
-async def test_a_job_is_suspended_before_any_pod_exists_and_started_when_admitted(world: KueueCluster) -> None:
-    await world.submit(job("train"))
-    assert world.is_admitted("train")
-    assert world.job("train")["spec"]["suspend"] is False
-    assert len(world.client.all(POD)) == 2
-    was_suspended = [body["spec"].get("suspend") for body in world.client.history if body["kind"] == "Job"]
-    assert was_suspended[:2] == [None, True]
 
 
 async def test_a_ray_cluster_is_one_gang_of_head_and_workers(world: KueueCluster) -> None:
@@ -48,12 +36,6 @@ async def test_the_workload_is_named_and_owned_as_kueue_does_it(world: KueueClus
     assert metadata["name"] == workload_name(JOB, "train", uid)
     assert metadata["labels"] == {"kueue.x-k8s.io/job-uid": uid}
     assert metadata["ownerReferences"][0]["controller"] is True
-
-
-def test_workload_names_end_in_a_digest_of_their_owner() -> None:
-    digest = hashlib.sha1(b"Job\nbatch\ntrain\n1").hexdigest()
-    assert workload_name(JOB, "train", "1") == f"job-train-{digest[:5]}"
-    assert len(workload_name(RAY_CLUSTER, "x" * 300, "1")) == 253
 
 
 async def test_pods_carry_their_workload_pod_set_and_queues(world: KueueCluster) -> None:
@@ -83,17 +65,6 @@ async def test_pods_get_the_node_labels_of_their_flavor_and_templates_lose_them_
     assert "nodeSelector" not in stopped["spec"]
 
 
-async def test_a_gang_is_admitted_whole_or_not_at_all(world: KueueCluster) -> None:
-    await world.submit(job("small", pods=1))
-    await world.submit(ray_cluster("gang"), RAY_CLUSTER)
-    assert not world.is_admitted("gang")
-    assert world.why_waiting("gang") == (
-        "couldn't assign flavors to pod set workers: insufficient unused quota for nvidia.com/gpu in flavor flavor, "
-        "1 more needed"
-    )
-    assert world.job("gang", RAY_CLUSTER)["spec"]["suspend"] is True
-
-
 async def test_what_exceeds_the_quota_altogether_is_told_so(world: KueueCluster) -> None:
     await world.submit(job("huge", pods=3))
     assert "QuotaReserved=False/ExceedsMaxQuota" in world.state("huge")
@@ -120,89 +91,6 @@ async def test_other_resources_count_where_the_queue_covers_them() -> None:
     usage = world.workload("two")["status"]["admission"]["podSetAssignments"][0]["resourceUsage"]
     assert usage == {GPU: "2", "cpu": "1"}
     assert world.why_waiting("third").endswith("insufficient unused quota for cpu in flavor flavor, 300m more needed")
-
-
-async def test_the_first_flavor_with_room_is_taken() -> None:
-    queue = cluster_queue()
-    queue["spec"]["resourceGroups"][0]["flavors"] = [
-        {"name": name, "resources": [{"name": GPU, "nominalQuota": 2}]} for name in ("flavor", "second")
-    ]
-    world = KueueCluster(queue)
-    world.client.add(RESOURCE_FLAVOR, {"metadata": {"name": "second"}, "spec": {}})
-    await world.submit(job("one"))
-    await world.submit(job("two"))
-    taken = [
-        world.workload(name)["status"]["admission"]["podSetAssignments"][0]["flavors"][GPU] for name in ("one", "two")
-    ]
-    assert taken == ["flavor", "second"]
-
-
-async def test_a_waiting_gang_is_looked_at_one_second_after_quota_was_freed(world: KueueCluster) -> None:
-    await world.submit_and_run(job("victim"))
-    await world.submit(job("gang"))
-    await world.settle(5)
-    await world.set_active("victim", False)
-    await world.settle(0.9)
-    assert not world.is_admitted("gang")
-    await world.settle(0.1)
-    assert world.is_admitted("gang")
-
-
-async def test_a_newcomer_takes_freed_quota_before_the_gang_is_looked_at(world: KueueCluster) -> None:
-    await world.submit_and_run(job("victim"))
-    await world.submit(job("gang"))
-    await world.settle(5)
-    await world.set_active("victim", False)
-    await world.settle(0.1)
-    await world.submit(job("newcomer", pods=1))
-    assert world.is_admitted("newcomer")
-    await world.settle(2)
-    assert not world.is_admitted("gang")
-
-
-async def test_with_strict_fifo_the_gang_is_admitted_at_once_and_nobody_overtakes_it() -> None:
-    world = KueueCluster(cluster_queue(gpus=4, queueingStrategy="StrictFIFO"))
-    await world.submit_and_run(job("v1"))
-    await world.submit_and_run(job("v2"))
-    await world.settle(5)
-    await world.submit(job("gang", pods=4))
-    await world.settle(1)
-    await world.submit(job("small", pods=1))
-    await world.set_active("v1", False)
-    await world.settle(2)
-    assert (world.is_admitted("gang"), world.is_admitted("small")) == (False, False)
-    assert world.state("small") == ("active",)
-    await world.set_active("v2", False)
-    assert world.is_admitted("gang")
-
-
-async def test_quota_is_free_although_the_victims_pods_still_run(world: KueueCluster) -> None:
-    await world.submit_and_run(job("victim"))
-    await world.submit(job("gang"))
-    await world.set_active("victim", False)
-    await world.settle(1)
-    assert world.is_admitted("gang")
-    ending = [pod for pod in world.client.all(POD) if pod["metadata"].get("deletionTimestamp")]
-    assert [pod["status"]["phase"] for pod in ending] == ["Running", "Running"]
-
-
-async def test_higher_priority_goes_first_and_then_who_came_first(world: KueueCluster) -> None:
-    world.client.add(WORKLOAD_PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 100})
-    await world.submit_and_run(job("holder"))
-    await world.submit(job("early"))
-    await world.settle(2)
-    await world.submit(job("late"))
-    await world.submit(job("urgent", labels={"kueue.x-k8s.io/priority-class": "high"}))
-    order = []
-    for _ in range(3):
-        holder = next(
-            name for name in ("holder", "urgent", "early", "late") if name not in order and world.is_admitted(name)
-        )
-        order.append(holder)
-        await world.set_active(holder, False)
-        await world.run(1)
-    assert order == ["holder", "urgent", "early"]
-    assert world.is_admitted("late")
 
 
 async def test_a_finished_job_frees_its_quota(world: KueueCluster) -> None:
@@ -264,15 +152,3 @@ async def test_a_queue_that_admits_nothing_says_why(
     await world.submit(job("waiting"))
     assert f"QuotaReserved=False/{reason}" in world.state("waiting")
     assert world.why_waiting("waiting") == message
-
-
-async def test_after_a_restart_the_same_gangs_hold_quota_and_the_others_still_wait(world: KueueCluster) -> None:
-    await world.submit_and_run(job("holder"))
-    await world.submit(job("waiting"))
-    before = (world.state("holder"), world.state("waiting"))
-    world.start_controllers()
-    await world.settle(5)
-    assert (world.state("holder"), world.state("waiting")) == before
-    await world.set_active("holder", False)
-    await world.settle(1)
-    assert world.is_admitted("waiting")

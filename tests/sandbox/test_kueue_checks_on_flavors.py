@@ -70,17 +70,6 @@ async def test_a_workload_has_entries_of_the_checks_that_are_for_its_flavors(
     assert world.is_admitted("large") is not bool(on_demand)
 
 
-async def test_one_without_a_check_for_its_flavor_is_admitted_in_the_moment_in_which_it_gets_quota() -> None:
-    world = world_of(rule("gate", "spot"))
-    await world.submit(job("large", pods=ON_DEMAND))
-    name = world.workload("large")["metadata"]["name"]
-    history = [body for body in world.client.history if body["kind"] == WORKLOAD.kind]
-    states = [
-        (has(each, "QuotaReserved"), has(each, "Admitted")) for each in history if each["metadata"]["name"] == name
-    ]
-    assert (True, False) not in states
-
-
 async def test_one_with_a_check_for_its_flavor_is_never_admitted_before_the_check_is_ready() -> None:
     """Its entry comes after its quota: in between nothing is Ready, and nothing is missing but the entry."""
     world = world_of(rule("gate", "spot"))

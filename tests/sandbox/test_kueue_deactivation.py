@@ -1,18 +1,8 @@
 """Deactivation and its traps, checks, and edits of jobs: the embedded Kueue in virtual time, held to recordings."""
 
-import json
-import os
-from collections.abc import Sequence
-from pathlib import Path
-
 import pytest
-from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, LOCAL_QUEUE, POD, RAY_CLUSTER, WORKLOAD, Json
-from scaler_sandbox.kueue.jobs import workload_name
-from sim.client import states_of
+from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, LOCAL_QUEUE, POD, RAY_CLUSTER, WORKLOAD
 from sim.kueue_cluster import KueueCluster, cluster_queue, job, ray_cluster
-
-RECORDINGS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "recordings"
-needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings: set SCALER_SHARED_DATA")
 
 ADMITTED = ("active", "QuotaReserved=True/QuotaReserved", "Admitted=True/Admitted")
 
@@ -26,24 +16,6 @@ def gated_world() -> KueueCluster:
     world = KueueCluster(cluster_queue(checks=("gate",)))
     world.add_check()
     return world
-
-
-def recorded(name: str) -> Json:
-    loaded: Json = json.loads((RECORDINGS / name).read_text())
-    return loaded
-
-
-def recorded_states(name: str, prefix: str) -> list[tuple[str, ...]]:
-    """The states that a Workload went through on a real Kueue."""
-    bodies = [each["object"] for each in recorded(name)["events"] if each["object"].get("kind") == "Workload"]
-    workload = next(body["metadata"]["name"] for body in bodies if body["metadata"]["name"].startswith(prefix))
-    return states_of(bodies, workload)
-
-
-def is_in_order(ours: Sequence[object], theirs: Sequence[object]) -> bool:
-    """Whether all of ours appear among theirs, in the same order."""
-    rest = iter(theirs)
-    return all(each in rest for each in ours)
 
 
 async def test_a_deactivated_gang_is_evicted_suspended_and_only_then_without_quota(world: KueueCluster) -> None:
@@ -62,20 +34,6 @@ async def test_a_deactivated_gang_is_evicted_suspended_and_only_then_without_quo
         "Requeued=False/Deactivated",
     )
     assert "admission" not in world.workload("ray")["status"]
-
-
-async def test_a_reactivated_gang_is_requeued_and_admitted_at_once_where_there_is_quota(world: KueueCluster) -> None:
-    await world.submit_and_run(job("train"))
-    await world.set_active("train", False)
-    await world.run()
-    await world.set_active("train", True)
-    assert world.state("train") == (
-        *ADMITTED[:2],
-        "Evicted=False/QuotaReserved",
-        ADMITTED[2],
-        "Requeued=True/Reactivated",
-    )
-    assert world.job("train")["spec"]["suspend"] is False
 
 
 async def test_a_gang_that_never_had_quota_is_deactivated_without_a_requeued_condition(world: KueueCluster) -> None:
@@ -136,21 +94,6 @@ async def test_a_deactivation_target_set_by_others_turns_every_reactivation_back
     assert "Evicted=True/DeactivatedDueToIdleGPU" in world.state("train")
     await world.set_active("train", True)
     assert world.state("train")[0] == "inactive"
-
-
-async def test_a_gang_waits_for_its_check_and_is_admitted_when_that_is_ready() -> None:
-    world = gated_world()
-    await world.submit(job("gang"))
-    assert world.state("gang") == (
-        "active",
-        "QuotaReserved=True/QuotaReserved",
-        "Admitted=False/UnsatisfiedAdmissionChecks",
-    )
-    assert world.check("gang")["state"] == "Pending"
-    assert world.job("gang")["spec"]["suspend"] is True
-    await world.answer("gang", "Ready")
-    assert world.is_admitted("gang")
-    assert world.job("gang")["spec"]["suspend"] is False
 
 
 async def test_an_eviction_resets_the_check_and_keeps_what_its_controller_left_there() -> None:
@@ -326,57 +269,3 @@ async def test_a_kueue_that_is_killed_at_any_step_of_a_deactivation_finishes_it(
 
 
 # ----------------------------------------------------------------------------------------------------------- recordings
-
-
-@needs_recordings
-async def test_a_deactivation_goes_through_the_states_that_were_recorded(world: KueueCluster) -> None:
-    await world.submit_and_run(job("victim"))
-    await world.submit(job("gang"))
-    await world.set_active("victim", False)
-    await world.settle(1)
-    await world.run()
-    for owner in ("victim", "gang"):
-        ours = states_of(world.client.history, world.workload(owner)["metadata"]["name"])
-        theirs = recorded_states("kueue-deactivate-then-next-gang.json", f"job-{owner}")
-        assert len(ours) >= 3
-        assert is_in_order(ours, theirs), (ours, theirs)
-
-
-@needs_recordings
-async def test_a_reactivation_goes_through_the_states_that_were_recorded(world: KueueCluster) -> None:
-    await world.submit_and_run(job("a"))
-    await world.set_active("a", False)
-    await world.run()
-    await world.set_active("a", True)
-    ours = states_of(world.client.history, world.workload("a")["metadata"]["name"])
-    theirs = recorded_states("kueue-deactivate-reactivate-plain.json", "job-")
-    assert is_in_order(ours, theirs), (ours, theirs)
-
-
-@needs_recordings
-@pytest.mark.parametrize("milliseconds", [300, 1300])
-async def test_quick_toggles_go_through_the_states_that_were_recorded(world: KueueCluster, milliseconds: int) -> None:
-    await world.submit_and_run(job("victim"))
-    await world.submit(job("gang"))
-    await world.settle(5)
-    await world.set_active("victim", False)
-    await world.settle(milliseconds / 1000)
-    await world.set_active("victim", True)
-    await world.run()
-    await world.run(1)
-    ours = states_of(world.client.history, world.workload("victim")["metadata"]["name"])
-    theirs = recorded_states(f"kueue-quick-toggle-{milliseconds:04}ms.json", "job-victim")
-    assert ours[-1] == theirs[-1]
-
-
-@needs_recordings
-def test_recorded_workloads_have_the_names_that_we_give() -> None:
-    jobs, names = {}, {}
-    for event in recorded("e2e-keda-idle-to-gang-and-back.json")["events"]:
-        metadata = event["object"]["metadata"]
-        if event["object"]["kind"] == "Job":
-            jobs[metadata["uid"]] = metadata["name"]
-        elif event["object"]["kind"] == "Workload":
-            names[metadata["labels"]["kueue.x-k8s.io/job-uid"]] = metadata["name"]
-    assert len(jobs) == 2
-    assert {uid: workload_name(JOB, name, uid) for uid, name in jobs.items()} == names

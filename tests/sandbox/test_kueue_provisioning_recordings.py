@@ -11,6 +11,7 @@ from scaler_sandbox.kinds import (
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
     PROVISIONING_REQUEST_CONFIG,
+    WORKLOAD,
     Json,
 )
 from sim.kueue_provisioning_check import ProvisioningCheck
@@ -122,3 +123,19 @@ async def test_the_objects_are_those_of_the_recording() -> None:
     recorded = recording.all(POD_TEMPLATE.kind)[-1]["metadata"]
     assert template["metadata"]["labels"] == recorded["labels"]
     assert [each["kind"] for each in template["metadata"]["ownerReferences"]] == ["ProvisioningRequest"]
+
+
+async def test_a_request_that_names_a_workload_as_owner_and_is_not_its_own_is_deleted() -> None:
+    """Why ours are owned by their PodTemplates."""
+    replay = ProvisioningReplay(Recording("kueue-provreq-provisioned"))
+    await replay.run(until=3.0)
+    [workload] = replay.client.all(WORKLOAD)
+    metadata = workload["metadata"]
+    owner = {"apiVersion": WORKLOAD.api_version, "kind": "Workload", "name": metadata["name"], "uid": metadata["uid"]}
+    spec = {"provisioningClassName": "check-capacity.autoscaling.x-k8s.io", "podSets": []}
+    for name, owned in (("owned", {"ownerReferences": [owner]}), ("free", {})):
+        body = {"metadata": {"name": name, "namespace": metadata["namespace"], **owned}, "spec": spec}
+        replay.client.add(PROVISIONING_REQUEST, body)
+    await replay.client.settle(*replay._controllers)
+    left = {each["metadata"]["name"] for each in replay.client.all(PROVISIONING_REQUEST)}
+    assert ("free" in left, "owned" in left) == (True, False)

@@ -25,6 +25,7 @@ def is_in_order(ours: list[State], theirs: list[State]) -> bool:
         ("kueue-preemption-slow-terminating-pods", {}),
         ("kueue-deactivate-late-job-steals-quota", {}),
         ("kueue-deactivate-then-next-gang", {}),
+        ("kueue-deactivate-reactivate-plain", {}),
     ],
 )
 async def test_every_workload_goes_through_states_that_were_recorded(

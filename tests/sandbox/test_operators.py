@@ -68,12 +68,6 @@ async def test_a_ray_cluster_gets_a_head_and_its_workers(client: SimClient) -> N
     assert shown["desiredGPU"] == "3"
 
 
-async def test_a_ray_cluster_is_not_ready_before_all_its_pods_are(client: SimClient) -> None:
-    client.add(RAY_CLUSTER, unqueued(ray_cluster("ray")))
-    await settle(client, pods=False)
-    assert status(client, RAY_CLUSTER, "ray")["state"] == ""
-
-
 async def test_a_suspended_ray_cluster_stays_ready_until_its_last_pod_is_gone(client: SimClient) -> None:
     client.add(RAY_CLUSTER, unqueued(ray_cluster("ray")))
     await settle(client)
@@ -141,18 +135,6 @@ async def test_a_suspended_job_counts_no_pod_as_active_that_was_told_to_stop(cli
     assert status(client, JOB, "train")["active"] == 2
 
 
-async def test_what_a_job_has_done_survives_its_suspension(client: SimClient) -> None:
-    client.add(JOB, job(completions=2))
-    await settle(client)
-    finish(client)
-    await settle(client)
-    client.change(JOB, "ns", "train", {"spec": {"suspend": True}})
-    await settle(client)
-    client.change(JOB, "ns", "train", {"spec": {"suspend": False}})
-    await settle(client)
-    assert (status(client, JOB, "train")["succeeded"], status(client, JOB, "train")["active"]) == (1, 1)
-
-
 async def test_a_job_fails_after_too_many_failures(client: SimClient) -> None:
     client.add(JOB, job(backoffLimit=1, parallelism=1, completions=1))
     for _ in range(2):
@@ -174,22 +156,3 @@ async def test_a_deployment_keeps_as_many_pods_as_it_is_asked_for(client: SimCli
     await settle(client)
     assert client.all(POD) == []
     assert status(client, DEPLOYMENT, "web")["replicas"] == 0
-
-
-async def test_a_deployment_gives_up_what_does_not_run_yet_first(client: SimClient) -> None:
-    client.add(DEPLOYMENT, deployment(1))
-    await settle(client)
-    client.change(DEPLOYMENT, "ns", "web", {"spec": {"replicas": 2}})
-    await settle(client, pods=False)
-    client.change(DEPLOYMENT, "ns", "web", {"spec": {"replicas": 1}})
-    await settle(client, pods=False)
-    assert [pod["status"]["phase"] for pod in client.all(POD)] == ["Running"]
-
-
-async def test_a_deployment_replaces_pods_that_are_taken_away(client: SimClient) -> None:
-    client.add(DEPLOYMENT, deployment(1))
-    await settle(client)
-    before = names(client)
-    client.remove(POD, "ns", before.pop())
-    await settle(client)
-    assert len(client.all(POD)) == 1

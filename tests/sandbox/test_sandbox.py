@@ -8,19 +8,17 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-import aiohttp
 import pytest
 import yaml
 from scaler_sandbox import crds
 from scaler_sandbox.conditions import has, reason_of
 from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.kinds import JOB, POD, RAY_CLUSTER, WORKLOAD, Json, Resource
+from scaler_sandbox.kinds import POD, RAY_CLUSTER, WORKLOAD, Json, Resource
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.sandbox import Sandbox
 
 from scaler.errors import ConfigurationError, KubeError
-from scaler.kube.transport import KubeTransport
 
 QUEUES = """
 apiVersion: v1
@@ -145,47 +143,6 @@ async def test_a_part_that_is_killed_again_and_again_ends_in_the_same_state(worl
     assert len(world.all(POD, "demo")) == 2
 
 
-async def test_the_exporter_tells_which_pod_keeps_its_gpu_busy(world: Sandbox) -> None:
-    await world.apply(ray_cluster("first"))
-    await world.wait_for(lambda: is_ready(world, "first"), "the gang to run")
-    world.fleet.set_activity("demo", "first-*", 0.9)
-    await asyncio.sleep(world.config.fleet.collect_seconds)
-    async with aiohttp.ClientSession() as session, session.get(world.exporter_url) as response:
-        lines = (await response.text()).splitlines()
-    busy = [line for line in lines if line.startswith("DCGM_FI_DEV_GPU_UTIL{") and line.endswith(" 90")]
-    assert len(busy) == 2
-    for pod in world.all(POD, "demo"):
-        assert any(f'namespace="demo",pod="{pod["metadata"]["name"]}"' in line for line in busy)
-    assert set(world.exporter_urls) == {"node-a", "node-b"}
-
-
-async def test_a_job_with_a_runtime_finishes_and_a_deleted_gang_leaves_nothing(world: Sandbox) -> None:
-    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    template = {
-        "metadata": {"annotations": {"demo.idlegpu.io/runtime": "300ms"}},
-        "spec": {"containers": [container], "restartPolicy": "Never"},
-    }
-    labels = {"kueue.x-k8s.io/queue-name": "user-queue"}
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "short", "namespace": "demo", "labels": labels},
-        "spec": {"parallelism": 1, "completions": 1, "template": template},
-    }
-    await world.apply(job)
-    # Created within the same second, the two would be equals before the queue.
-    await world.wait_for(lambda: is_admitted(world, "short", JOB), "the Job to be admitted")
-    await world.apply(ray_cluster("gang"))
-    await world.wait_for(lambda: world.condition(JOB, "demo", "short", "Complete"), "the Job to complete")
-    await world.wait_for(lambda: is_ready(world, "gang"), "the gang to run")
-    finished = world.workload_of(JOB, "demo", "short")
-    assert finished is not None
-    assert has(finished, "Finished")
-    await world.delete(RAY_CLUSTER, "demo", "gang")
-    await world.wait_for(lambda: len(world.all(POD, "demo")) == 1, "the gang's pods to go")
-    await world.wait_for(lambda: world.workload_of(RAY_CLUSTER, "demo", "gang") is None, "its Workload to go")
-
-
 async def test_a_pod_that_a_finalizer_keeps_is_terminal_and_has_given_its_gpu_back(world: Sandbox) -> None:
     container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     metadata = {"name": "held", "namespace": "demo", "finalizers": ["example.com/mine"]}
@@ -209,11 +166,6 @@ async def test_a_pod_that_a_finalizer_keeps_is_terminal_and_has_given_its_gpu_ba
     await world.wait_for(lambda: phase() == "", "the pod to go")
 
 
-async def test_what_is_waited_for_in_vain_is_named(world: Sandbox) -> None:
-    with pytest.raises(TimeoutError, match=r"waited 0.05 s for a miracle in vain"):
-        await world.wait_for(lambda: False, "a miracle", within=0.05)
-
-
 @pytest.mark.parametrize(
     ("manifest", "error", "message"),
     [
@@ -226,13 +178,6 @@ async def test_a_manifest_that_cannot_be_applied_says_why(
 ) -> None:
     with pytest.raises(error, match=message):
         await world.apply(manifest)
-
-
-async def test_the_kubeconfig_leads_to_the_api(world: Sandbox, tmp_path: Path) -> None:
-    world.write_kubeconfig(tmp_path / "kubeconfig")
-    async with await KubeTransport.connect(tmp_path / "kubeconfig") as transport:
-        assert transport.server == world.api_url
-        assert b"user-queue" in await transport.get("/apis/kueue.x-k8s.io/v1beta2/namespaces/demo/localqueues")
 
 
 REAL_CRDS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "crds"
@@ -292,22 +237,3 @@ def unknown_fields(ours: Json, theirs: Json, path: str = "") -> list[str]:
         elif not theirs.get("x-kubernetes-preserve-unknown-fields"):
             found.append(f"{path}.{name}")
     return found
-
-
-async def test_a_service_account_sees_what_its_role_allows_and_no_more(tmp_path: Path) -> None:
-    async with Sandbox(SandboxConfig(parts=frozenset())) as world:
-        await world.apply(QUEUES)
-        subject = {"kind": "ServiceAccount", "name": "default", "namespace": "demo"}
-        rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "reader", "namespace": "demo"}}
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
-        rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
-        await world.apply([{**rbac, "kind": "Role", "rules": [rule]}])
-        await world.apply([{**rbac, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]}])
-        world.write_kubeconfig(tmp_path / "account", token=await world.token_of("demo", "default"))
-        async with await KubeTransport.connect(tmp_path / "account") as transport:
-            assert await transport.get(POD.path("demo"))
-            with pytest.raises(
-                KubeError, match=r'"system:serviceaccount:demo:default" cannot list .*cluster scope'
-            ) as no:
-                await transport.get(POD.path())
-            assert no.value.status == 403

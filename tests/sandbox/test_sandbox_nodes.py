@@ -6,14 +6,12 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, cast
 
-import aiohttp
 import pytest
-from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC
 from scaler_sandbox.client import Client
-from scaler_sandbox.conditions import condition, has
+from scaler_sandbox.conditions import condition
 from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.fleet import Exporter, Fleet, FleetConfig, Machine
-from scaler_sandbox.kinds import NODE, POD, PROVISIONING_REQUEST, Json
+from scaler_sandbox.fleet import Fleet, FleetConfig, Machine
+from scaler_sandbox.kinds import NODE, POD, Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from scaler_sandbox.sandbox import Sandbox
 from sim.client import SimClient
@@ -59,17 +57,6 @@ class Cluster:
 
 
 # ------------------------------------------------------------------------------------------------------ nodes that come
-
-
-async def test_a_pod_that_fits_nowhere_runs_on_a_node_that_comes() -> None:
-    cluster = Cluster()
-    await cluster.settle()
-    await cluster.add("big", 4, nodeSelector={"pool": "new"})
-    assert cluster.node_of("big") == ""
-    cluster.fleet.add(Machine(name="node-b", gpus=4, labels={"pool": "new"}))
-    await cluster.settle()
-    assert cluster.node_of("big") == "node-b"
-    assert sum(1 for gpu in cluster.fleet.on("node-b") if cluster.fleet.holder(gpu.uuid)) == 4
 
 
 async def test_a_taint_keeps_away_who_does_not_tolerate_it_and_says_so() -> None:
@@ -127,47 +114,6 @@ async def test_pods_that_had_ended_stay_and_those_that_were_ending_are_over() ->
     assert [each["metadata"]["name"] for each in cluster.client.all(POD)] == ["done"]
 
 
-async def test_a_machine_that_comes_back_has_the_same_devices() -> None:
-    cluster = Cluster()
-    before = [gpu.uuid for gpu in cluster.fleet.on("node-a")]
-    cluster.fleet.remove("node-a")
-    await cluster.settle()
-    cluster.fleet.add(Machine(name="node-a", gpus=2))
-    await cluster.settle()
-    assert [gpu.uuid for gpu in cluster.fleet.on("node-a")] == before
-    assert has(cluster.client.find(NODE, "", "node-a") or {}, "Ready")
-
-
-def test_a_machine_is_there_once_and_removed_once() -> None:
-    fleet = Fleet(FleetConfig(nodes={"node-a": 2}))
-    with pytest.raises(ValueError, match="'node-a' is there already"):
-        fleet.add(Machine(name="node-a", gpus=4))
-    assert len(fleet.readings("node-a")) == 2
-    fleet.remove("node-a")
-    assert fleet.readings("node-a") == []
-    with pytest.raises(ValueError, match="there is no node 'node-a'"):
-        fleet.remove("node-a")
-
-
-async def test_one_page_tells_of_all_nodes_whenever_they_come() -> None:
-    fleet = Fleet(FleetConfig(nodes={"node-a": 1}, collect_seconds=0.01))
-    async with Exporter(fleet) as exporter, aiohttp.ClientSession() as session:
-
-        async def told(url: str) -> set[str]:
-            async with session.get(url) as response:
-                lines = (await response.text()).splitlines()
-            return {name for name in ("node-a", "node-b") if any(f'Hostname="{name}"' in line for line in lines)}
-
-        assert await told(f"{exporter.url}/metrics") == {"node-a"}
-        fleet.add(Machine(name="node-b", gpus=1))
-        assert await told(f"{exporter.url}/metrics") == {"node-a", "node-b"}
-        fleet.remove("node-a")
-        assert await told(f"{exporter.url}/metrics") == {"node-b"}
-        assert set(exporter.node_urls) == {"node-b"}
-        async with session.get(f"{exporter.url}/nodes/node-a/metrics") as response:
-            assert response.status == 404
-
-
 # ------------------------------------------------------------------------------------------------- pods that end slowly
 
 
@@ -184,17 +130,6 @@ async def test_pods_that_no_kill_reaches_hold_their_gpus_as_long_as_the_pattern_
     assert sum(1 for gpu in cluster.fleet.gpus if cluster.fleet.holder(gpu.uuid)) == 1
     await cluster.settle(0.1)
     assert cluster.client.all(POD) == []
-
-
-async def test_a_pod_with_a_long_grace_may_take_all_of_it() -> None:
-    cluster = Cluster()
-    await cluster.settle()
-    await cluster.add("saver", 2, {"demo.idlegpu.io/termination": "90s"}, terminationGracePeriodSeconds=120)
-    await cluster.delete("saver")
-    await cluster.settle(89.9)
-    assert cluster.client.find(POD, NS, "saver") is not None
-    await cluster.settle(0.1)
-    assert cluster.client.find(POD, NS, "saver") is None
 
 
 # ----------------------------------------------------------------------------------------------------- the whole world
@@ -228,31 +163,3 @@ async def test_a_world_gains_a_node_and_loses_it_again(world: Sandbox) -> None:
     world.remove_node("node-b")
     await world.wait_for(lambda: world.find(POD, NS, "big") is None, "its pod to be lost")
     await world.wait_for(lambda: world.find(NODE, "", "node-b") is None, "its Node to go")
-
-
-async def test_a_world_answers_a_request_and_takes_back_what_is_revoked(world: Sandbox) -> None:
-    template = {
-        "apiVersion": "v1",
-        "kind": "PodTemplate",
-        "metadata": {"name": "ppt", "namespace": NS},
-        "template": {"spec": pod("x", 8)["spec"]},
-    }
-    request = {
-        "apiVersion": PROVISIONING_REQUEST.api_version,
-        "kind": PROVISIONING_REQUEST.kind,
-        "metadata": {"name": "gang", "namespace": NS},
-        "spec": {
-            "provisioningClassName": BEST_EFFORT_ATOMIC,
-            "podSets": [{"count": 2, "podTemplateRef": {"name": "ppt"}}],
-        },
-    }
-    await world.apply([template, request])
-    await world.wait_for(lambda: world.condition(PROVISIONING_REQUEST, NS, "gang", "Accepted"), "its being accepted")
-    await world.wait_for(lambda: world.condition(PROVISIONING_REQUEST, NS, "gang", "Provisioned"), "its nodes")
-    assert len(world.all(NODE)) == 3
-    taken = {"type": "CapacityRevoked", "status": "True", "reason": "Spot", "message": "taken back"}
-    found = world.find(PROVISIONING_REQUEST, NS, "gang")
-    assert found is not None
-    conditions = [*found["status"]["conditions"], {**taken, "lastTransitionTime": "2026-11-20T12:00:00Z"}]
-    await world.patch(PROVISIONING_REQUEST, NS, "gang", {"status": {"conditions": conditions}}, "status")
-    await world.wait_for(lambda: len(world.all(NODE)) == 1, "its nodes to go")
