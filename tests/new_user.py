@@ -23,12 +23,11 @@ from installed_scaler import InstalledScaler, Names
 from prometheus_server import PrometheusServer, static_scrape
 from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.fleet import FleetConfig, Machine
-from scaler_sandbox.kinds import NAMESPACE
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.sandbox import Sandbox
 
 from dashboards.answers import Asker, Series
-from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.resources import DEPLOYMENT, NAMESPACE, SCALABLE_WORKLOAD, SCALED_OBJECT
 
 Json = dict[str, Any]
 

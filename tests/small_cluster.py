@@ -16,13 +16,13 @@ from typing import Any
 import yaml
 from builders import WorkloadJson
 from scaler_sandbox import crds
-from scaler_sandbox.kinds import NAMESPACE
 from scaler_sandbox.kubeapi import KubeApi
 
 from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
 from scaler.kube.objects.resources import (
     EVENT,
     JOB,
+    NAMESPACE,
     POD,
     RAY_CLUSTER,
     SCALABLE_WORKLOAD,

@@ -10,12 +10,11 @@ from running_scaler import runtime, settings_document
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.config import SandboxConfig
 from scaler_sandbox.fleet import Machine
-from scaler_sandbox.kinds import JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.sandbox import Sandbox
 
 from scaler.app.packaged import crds, packaged
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER, SCALABLE_WORKLOAD
 from scaler.reporting.doctor.permissions import REQUIRED_RULES
 
 HURRIED = {"idleAfter": "1h", "idleAfterUnderPressure": "2s", "warmUp": "0s"}

@@ -14,14 +14,14 @@ from pathlib import Path
 from followed_page import ROOT, commands
 from running_scaler import runtime, settings_document
 from scaler_sandbox.config import SandboxConfig
-from scaler_sandbox.kinds import DEPLOYMENT, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.sandbox import Sandbox
 from small_cluster import until
 
 from scaler.app.packaged import crds
 from scaler.app.process import Runtime
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import DEPLOYMENT, SCALED_OBJECT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECTION = README[README.index("## Ten minutes on a cluster") : README.index("## Documentation")]

@@ -6,7 +6,8 @@ outdated view fails with a conflict and is made again, instead of overwriting th
 
 from dataclasses import dataclass, field
 
-from scaler_sandbox.kinds import Json, Resource
+from scaler.kube.objects.resources import Resource
+from scaler_sandbox.kinds import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

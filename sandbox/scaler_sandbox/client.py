@@ -23,12 +23,13 @@ import structlog
 from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import ObjectMeta, Struct
+from scaler.kube.objects.resources import EVENT, POD, Resource
 from scaler.kube.reflector import Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import Backoff, WatchTiming
 from scaler_sandbox.actions import Action, Bind, Create, Delete, Patch, RecordEvent
 from scaler_sandbox.conditions import timestamp
-from scaler_sandbox.kinds import EVENT, POD, Json, Resource
+from scaler_sandbox.kinds import Json
 
 _log = structlog.get_logger(__name__)
 

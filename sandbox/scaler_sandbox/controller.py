@@ -13,9 +13,9 @@ from typing import ClassVar
 import structlog
 
 from scaler.errors import KubeError
+from scaler.kube.objects.resources import Resource
 from scaler_sandbox.actions import Action
 from scaler_sandbox.client import Client
-from scaler_sandbox.kinds import Resource
 
 _log = structlog.get_logger(__name__)
 

@@ -8,9 +8,9 @@ import yaml
 
 from scaler.errors import ConfigurationError
 from scaler.kube.discovery import Discovery
-from scaler.kube.objects.resources import Resource
+from scaler.kube.objects.resources import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, Resource
 from scaler.kube.transport import KubeTransport, PatchType
-from scaler_sandbox.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, Json
+from scaler_sandbox.kinds import Json
 
 Manifest = str | Json | Iterable[Json]
 

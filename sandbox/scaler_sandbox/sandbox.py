@@ -21,6 +21,7 @@ import msgspec
 import yaml
 
 from scaler.errors import KubeError
+from scaler.kube.objects.resources import CUSTOM_RESOURCE_DEFINITION, WORKLOAD, Resource
 from scaler.kube.scheduling import Taint
 from scaler.kube.transport import KubeTransport
 from scaler_sandbox import crds
@@ -31,7 +32,7 @@ from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.controller import Controller
 from scaler_sandbox.fleet import Exporter, Fleet, Machine
 from scaler_sandbox.keda import Keda
-from scaler_sandbox.kinds import CUSTOM_RESOURCE_DEFINITION, SERVICE_ACCOUNT, WORKLOAD, Json, Resource
+from scaler_sandbox.kinds import SERVICE_ACCOUNT, Json
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import Kubelets
 from scaler_sandbox.kueue import Kueue

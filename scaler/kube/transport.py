@@ -12,7 +12,7 @@ Laws:
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from itertools import count
@@ -41,7 +41,6 @@ class PatchType(StrEnum):
     """How a patch is to be understood."""
 
     MERGE = "application/merge-patch+json"
-    JSON = "application/json-patch+json"
     APPLY = "application/apply-patch+yaml"
 
 
@@ -174,7 +173,7 @@ class KubeTransport:
     async def patch(
         self,
         path: str,
-        body: Json | Sequence[Json],
+        body: Json,
         *,
         content_type: PatchType = PatchType.MERGE,
         field_manager: str = "",

@@ -9,16 +9,7 @@ from typing import Any
 
 import pytest
 from scaler_sandbox.conditions import timestamp
-from scaler_sandbox.kinds import (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    JOB,
-    LOCAL_QUEUE,
-    NODE,
-    RESOURCE_FLAVOR,
-    WORKLOAD,
-    WORKLOAD_PRIORITY_CLASS,
-)
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from sim.cluster import CHECK, GPU, HOST, SimCluster
 from sim.provisioning_cluster import ProvisioningCluster, failing
 
@@ -26,7 +17,17 @@ from scaler.admission.workload import YIELDED_ANNOTATION
 from scaler.errors import KubeError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    JOB,
+    LOCAL_QUEUE,
+    NODE,
+    RECLAIM_POLICY,
+    RESOURCE_FLAVOR,
+    SCALABLE_WORKLOAD,
+    WORKLOAD,
+)
 from scaler.kube.reflector import Absent, Disconnected
 from scaler.suspension.leader_api import NOT_LEADING
 

@@ -1,8 +1,10 @@
 """What "fits" counts: gangs that start whole beside whoever else takes memory, ports, and nodes of their own."""
 
 import pytest
-from scaler_sandbox.kinds import CLUSTER_QUEUE, LOCAL_QUEUE, NODE, POD, RESOURCE_FLAVOR, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from sim.cluster import GPU, HOST, SimCluster
+
+from scaler.kube.objects.resources import CLUSTER_QUEUE, LOCAL_QUEUE, NODE, POD, RESOURCE_FLAVOR, WORKLOAD
 
 
 async def _town(nodes: dict[str, int]) -> SimCluster:

@@ -14,7 +14,7 @@ from builders import GPUS
 from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.conditions import has
 from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.kinds import ADMISSION_CHECK, JOB, NODE, POD, PROVISIONING_REQUEST, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.sandbox import Sandbox
 
@@ -30,7 +30,16 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.kube.discovery import Discovery
 from scaler.kube.events import EventRecorder
 from scaler.kube.objects.idlegpu import ReclaimPolicy
-from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    JOB,
+    NODE,
+    POD,
+    PROVISIONING_REQUEST,
+    RECLAIM_POLICY,
+    SCALABLE_WORKLOAD,
+    WORKLOAD,
+)
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.node_watch import NodeWatch, node_reflector

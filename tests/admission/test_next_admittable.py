@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from builders import NOON, at
-from scaler_sandbox.kinds import CLUSTER_QUEUE, LOCAL_QUEUE
 from sim.provisioning_cluster import ProvisioningCluster, failing
 
 from scaler.admission.next_admittable import MAX_FORECASTS, next_admittable
+from scaler.kube.objects.resources import CLUSTER_QUEUE, LOCAL_QUEUE
 
 ASKS = {"atLimit": "Yield", "retry": {"limit": 0, "base": "1s", "max": "1s"}}
 

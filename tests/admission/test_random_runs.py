@@ -11,12 +11,13 @@ from datetime import timedelta
 from random import Random
 
 import pytest
-from scaler_sandbox.kinds import NODE, POD, WORKLOAD
 from sim.api import FaultRates, FaultyApi
 from sim.cluster import SimCluster
 from sim.environment import nature_of
 from sim.random_ops import RandomOpsCluster
 from sim.random_runs import Outcome, play
+
+from scaler.kube.objects.resources import NODE, POD, WORKLOAD
 
 RUNS, SHARES = 120, 4
 """In all, and parts of them that may be played side by side: some 6 s of one core."""

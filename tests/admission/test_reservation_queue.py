@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from scaler_sandbox.kinds import ADMISSION_CHECK, PROVISIONING_REQUEST
 from sim.cluster import CHECK, SimCluster
 
 from scaler.admission.checks import checks_with_provisioning
-from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.kube.objects.resources import ADMISSION_CHECK, PROVISIONING_REQUEST, RECLAIM_POLICY
 from scaler.placement.requests import Insufficient
 from scaler.placement.what_if import ReservationQueue, WhatIf
 from scaler.quota.watch import NotSynced

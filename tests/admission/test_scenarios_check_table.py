@@ -23,12 +23,19 @@ from typing import Any
 import pytest
 from decision.documented import rows
 from scaler_sandbox.conditions import make, with_conditions
-from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, LOCAL_QUEUE, RESOURCE_FLAVOR, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from sim.cluster import CHECK, SimCluster
 from sim.provisioning_cluster import NOBODY, ProvisioningCluster
 
 from scaler.admission import check
-from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    LOCAL_QUEUE,
+    RECLAIM_POLICY,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+)
 from scaler.placement import reservations
 from scaler.placement.requests import Blocked, PlacementResult
 

@@ -16,11 +16,18 @@ from typing import Any
 
 import pytest
 from scaler_sandbox.autoscaler import Scenario
-from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, LOCAL_QUEUE, RESOURCE_FLAVOR, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from sim.cluster import CHECK, GPU
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
-from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    LOCAL_QUEUE,
+    RECLAIM_POLICY,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+)
 
 # --------------------------------------------------------------------------------------------------------- parameters
 

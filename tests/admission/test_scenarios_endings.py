@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from scaler_sandbox.conditions import make, with_conditions
-from scaler_sandbox.kinds import LOCAL_QUEUE, NODE, WORKLOAD, WORKLOAD_PRIORITY_CLASS
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from sim.cluster import CHECK
 from sim.provisioning_cluster import NOBODY, ProvisioningCluster
 
-from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.kube.objects.resources import LOCAL_QUEUE, NODE, RECLAIM_POLICY, WORKLOAD
 
 State = Callable[[], Awaitable[ProvisioningCluster]]
 RESTING = {"retry": {"limit": 2, "base": "20m"}}

@@ -9,10 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, LOCAL_QUEUE, WORKLOAD
 from sim.provisioning_cluster import NOBODY, ProvisioningCluster, failing
 
-from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, LOCAL_QUEUE, RECLAIM_POLICY, WORKLOAD
 
 Story = Callable[[ProvisioningCluster], Awaitable[None]]
 _DEFAULTS: dict[str, Any] = {"nodes": {"a": 8}, "scenarios": NOBODY}

@@ -24,11 +24,10 @@ import pytest
 from decision.documented import rows
 from scaler_sandbox.autoscaler import CHECK_CAPACITY, QUEUED_PROVISIONING, Scenario, Shape
 from scaler_sandbox.conditions import has, timestamp
-from scaler_sandbox.kinds import JOB, POD_TEMPLATE, PROVISIONING_REQUEST, WORKLOAD
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
 from scaler.admission.provisioning import lifecycle
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import JOB, POD_TEMPLATE, PROVISIONING_REQUEST, SCALABLE_WORKLOAD, WORKLOAD
 
 # ---------------------------------------------------------------------------------------------------- the table itself
 

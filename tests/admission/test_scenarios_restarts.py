@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
-from scaler_sandbox.kinds import LOCAL_QUEUE, PROVISIONING_REQUEST, WORKLOAD
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
 from scaler.admission.workload import YIELDED_ANNOTATION
 from scaler.errors import KubeError
-from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.kube.objects.resources import LOCAL_QUEUE, PROVISIONING_REQUEST, RECLAIM_POLICY, WORKLOAD
 from scaler.suspension.leader_api import NOT_LEADING
 
 Story = Callable[[ProvisioningCluster], Awaitable[None]]

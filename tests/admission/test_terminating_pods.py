@@ -5,12 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from scaler_sandbox.kinds import CLUSTER_QUEUE, JOB, POD, WORKLOAD, WORKLOAD_PRIORITY_CLASS
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from sim.cluster import GPU, SimCluster
 from sim.provisioning_cluster import NOBODY, ProvisioningCluster, failing
 
 from scaler.errors import KubeError
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import CLUSTER_QUEUE, JOB, POD, SCALABLE_WORKLOAD, WORKLOAD
 
 NEVER = 1e9
 PREEMPTS: dict[str, Any] = {"preemption": {"withinClusterQueue": "LowerPriority"}}

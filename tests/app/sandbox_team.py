@@ -14,7 +14,7 @@ from running_scaler import runtime, settings_document
 from scaler_sandbox.conditions import has
 from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.keda import KedaTiming
-from scaler_sandbox.kinds import EVENT, JOB, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.sandbox import Sandbox
 from small_cluster import until
@@ -22,7 +22,7 @@ from small_cluster import until
 from scaler.admission.workload import CONTROLLER
 from scaler.app.packaged import crds
 from scaler.app.process import Runtime
-from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import ADMISSION_CHECK, EVENT, JOB, RECLAIM_POLICY, SCALABLE_WORKLOAD, WORKLOAD
 
 TEAM, CHECK = "team", "gate"
 GPU = "nvidia.com/gpu"

@@ -10,10 +10,10 @@ from app.sandbox_team import CHECK, HURRIED, TEAM, Team, team
 from running_scaler import fetch
 from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.config import Component
-from scaler_sandbox.kinds import POD, PROVISIONING_REQUEST, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
 
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import POD, PROVISIONING_REQUEST, SCALED_OBJECT
 
 SLOW = replace(HURRIED, kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=1)))
 """Pods take a second to end."""

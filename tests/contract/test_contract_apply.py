@@ -43,14 +43,6 @@ async def test_status_is_applied_through_its_subresource_only(widgets: Widgets) 
     assert body["status"]["phase"] == "p"
 
 
-async def test_two_controllers_share_a_list_of_conditions(widgets: Widgets) -> None:
-    await widgets.create("one", {})
-    for manager, kind in (("a", "A"), ("b", "B")):
-        status = {"conditions": [{"type": kind, "status": "True"}]}
-        body = (await widgets.apply(manager, "one", subresource="status", status=status)).ok()
-    assert [each["type"] for each in body["status"]["conditions"]] == ["A", "B"]
-
-
 async def test_a_status_cannot_be_applied_to_nothing(widgets: Widgets) -> None:
     answer = await widgets.apply("a", "none", subresource="status", status={"phase": "p"})
     assert (answer.status, answer.reason) == (404, "NotFound")
@@ -62,26 +54,8 @@ async def test_unknown_fields_cannot_be_applied(widgets: Widgets) -> None:
     assert ".spec.nope: field not declared in schema" in answer.body["message"]
 
 
-async def test_an_item_cannot_be_applied_twice(widgets: Widgets) -> None:
-    (await widgets.apply("a", "one", {"parts": [{"name": "p"}]})).ok()
-    answer = await widgets.apply("a", "one", {"parts": [{"name": "p"}, {"name": "p"}]})
-    assert answer.status == 500
-    assert "duplicate entries for key" in answer.body["message"]
-
-
-async def test_an_applied_object_is_validated(widgets: Widgets) -> None:
-    answer = await widgets.apply("a", "one", {"color": "blue"})
-    assert (answer.status, answer.reason) == (422, "Invalid")
-
-
 async def test_applying_on_a_stale_resource_version_is_a_conflict(widgets: Widgets) -> None:
     stale = (await widgets.apply("a", "one", {"note": "x"})).ok()["metadata"]["resourceVersion"]
     (await widgets.apply("a", "one", {"note": "y"})).ok()
     answer = await widgets.apply("a", "one", {"note": "z"}, metadata={"resourceVersion": stale})
     assert (answer.status, answer.reason) == (409, "Conflict")
-
-
-async def test_applying_to_a_uid_that_is_gone_is_a_conflict(widgets: Widgets) -> None:
-    answer = await widgets.apply("a", "one", {}, metadata={"uid": "00000000-0000-0000-0000-000000000000"})
-    assert (answer.status, answer.reason) == (409, "Conflict")
-    assert (await widgets.client.get(widgets.at("one"))).status == 404

@@ -133,19 +133,6 @@ async def test_each_served_version_shows_the_same_object(own: Own, namespace: st
     assert (await own.client.get(paths["v1alpha1"])).status == 404
 
 
-async def test_a_watch_speaks_its_own_version(own: Own, namespace: str) -> None:
-    crd = own.definition()
-    crd["spec"]["versions"] = [version("v1beta1", note=STRING), version("v1", storage=True, note=STRING)]
-    await own.install(crd)
-    path = f"/apis/{own.group}/v1beta1/namespaces/{namespace}/widgets"
-    revision = (await own.client.get(path)).ok()["metadata"]["resourceVersion"]
-    async with own.client.watch(path, resourceVersion=revision) as watch:
-        widgets = Widgets(own.client, own.group, namespace)
-        await widgets.create("one", {"note": "x"})
-        _, body = await watch.next()
-    assert (body["apiVersion"], body["spec"]) == (f"{own.group}/v1beta1", {"note": "x"})
-
-
 async def test_a_changed_schema_holds_for_new_writes(own: Own, namespace: str) -> None:
     crd = own.definition(schema={"openAPIV3Schema": fields(spec=fields(note=STRING, count=INTEGER))})
     crd["spec"]["versions"][0].pop("selectableFields")

@@ -86,15 +86,6 @@ async def test_nobody_marks_an_object_deleted_by_writing_it(widgets: Widgets) ->
     (await widgets.client.delete(widgets.at("one"))).ok()
 
 
-async def test_a_mark_is_not_taken_off_by_writing(widgets: Widgets) -> None:
-    await widgets.create("one", {}, metadata={"finalizers": ["ex.com/f"]})
-    held = (await widgets.client.delete(widgets.at("one"))).ok()
-    del held["metadata"]["deletionTimestamp"]
-    kept = (await widgets.client.put(widgets.at("one"), held)).ok()
-    assert kept["metadata"]["deletionTimestamp"]
-    (await widgets.patch("one", {"metadata": {"finalizers": None}})).ok()
-
-
 async def test_a_delete_can_be_meant_for_one_uid_and_one_revision(widgets: Widgets) -> None:
     created = await widgets.create("one", {})
     uid, revision = created["metadata"]["uid"], created["metadata"]["resourceVersion"]
@@ -103,12 +94,6 @@ async def test_a_delete_can_be_meant_for_one_uid_and_one_revision(widgets: Widge
         answer = await widgets.client.delete(widgets.at("one"), {"preconditions": preconditions})
         assert (answer.status, answer.reason) == (409, "Conflict")
     (await widgets.client.delete(widgets.at("one"), {"preconditions": {"uid": uid}})).ok()
-
-
-async def test_a_propagation_policy_must_be_one(widgets: Widgets) -> None:
-    await widgets.create("one", {})
-    answer = await widgets.client.delete(widgets.at("one"), {"propagationPolicy": "Sideways"})
-    assert (answer.status, answer.causes) == (422, [("FieldValueNotSupported", "propagationPolicy")])
 
 
 async def test_dependents_follow_their_owner(widgets: Widgets) -> None:
@@ -139,28 +124,12 @@ async def test_a_dependent_stays_while_one_of_its_owners_does(widgets: Widgets) 
     await eventually(has_one_owner, "the reference to the first owner is gone")
 
 
-async def test_a_dependent_of_nobody_goes(widgets: Widgets) -> None:
-    nobody = {"apiVersion": f"{widgets.group}/v1", "kind": "Widget", "name": "nobody"}
-    reference = {**nobody, "uid": "00000000-0000-0000-0000-000000000000"}
-    await widgets.create("child", {}, metadata={"ownerReferences": [reference]})
-    await eventually(lambda: is_gone(widgets, "child"), "the child is gone")
-
-
 async def test_an_owner_reference_must_be_complete(widgets: Widgets) -> None:
     metadata = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod"}]}
     answer = await widgets.client.post(widgets.path, widgets.body("one", {}, metadata=metadata))
     assert answer.status == 422
     causes = {("FieldValueInvalid", f"metadata.ownerReferences.{part}") for part in ("name", "uid")}
     assert set(answer.causes) == causes
-
-
-async def test_a_collection_is_deleted_by_selector(widgets: Widgets) -> None:
-    for name, app in (("a", "x"), ("b", "y"), ("c", "x")):
-        await widgets.create(name, {}, metadata={"labels": {"app": app}})
-    answer = (await widgets.client.delete(widgets.path, labelSelector="app=x")).ok()
-    assert answer["kind"] == "WidgetList"
-    left = (await widgets.client.get(widgets.path)).ok()["items"]
-    assert [item["metadata"]["name"] for item in left] == ["b"]
 
 
 async def test_a_pod_on_a_node_waits_for_its_kubelet(client: Client, namespace: str, service_account: None) -> None:
@@ -181,39 +150,10 @@ async def test_a_pod_on_a_node_waits_for_its_kubelet(client: Client, namespace: 
     assert (await client.get(f"{path}/one")).status == 404
 
 
-async def test_a_pod_says_itself_how_long_it_takes(client: Client, namespace: str, service_account: None) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": "contract-nowhere"}
-    (await client.post(path, {"metadata": {"name": "one"}, "spec": {**spec, "terminationGracePeriodSeconds": 7}})).ok()
-    marked = (await client.delete(f"{path}/one")).ok()
-    assert marked["metadata"]["deletionGracePeriodSeconds"] == 7
-    (await client.delete(f"{path}/one", {"gracePeriodSeconds": 0})).ok()
-
-
 async def test_a_pod_on_no_node_goes_at_once(client: Client, namespace: str, service_account: None) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     (await client.post(path, gated_pod("one"))).ok()
     (await client.delete(f"{path}/one")).ok()
-    assert (await client.get(f"{path}/one")).status == 404
-
-
-async def test_a_finished_pod_goes_at_once(client: Client, namespace: str, service_account: None) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": "contract-nowhere"}
-    (await client.post(path, {"metadata": {"name": "one"}, "spec": spec})).ok()
-    (await client.patch(f"{path}/one/status", {"status": {"phase": "Succeeded"}})).ok()
-    (await client.delete(f"{path}/one")).ok()
-    assert (await client.get(f"{path}/one")).status == 404
-
-
-async def test_a_pod_with_a_finalizer_outlives_its_kubelet(
-    client: Client, namespace: str, service_account: None
-) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    (await client.post(path, gated_pod("one", finalizers=["ex.com/f"]))).ok()
-    marked = (await client.delete(f"{path}/one", {"gracePeriodSeconds": 0})).ok()
-    assert marked["metadata"]["deletionGracePeriodSeconds"] == 0
-    (await client.patch(f"{path}/one", {"metadata": {"finalizers": None}})).ok()
     assert (await client.get(f"{path}/one")).status == 404
 
 

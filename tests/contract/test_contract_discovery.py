@@ -57,7 +57,7 @@ async def test_custom_resources_are_discovered(widgets: Widgets) -> None:
     assert set(by_name) == {"widgets", "widgets/status", "widgets/scale"}
     widget = by_name["widgets"]
     assert (widget["kind"], widget["singularName"], widget["shortNames"]) == ("Widget", "widget", ["wd"])
-    assert set(widget["verbs"]) >= {"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+    assert set(widget["verbs"]) >= {"create", "delete", "get", "list", "patch", "update", "watch"}
     scale = by_name["widgets/scale"]
     assert (scale["group"], scale["version"], scale["kind"]) == ("autoscaling", "v1", "Scale")
 

@@ -16,11 +16,6 @@ async def test_scale_shows_wanted_and_present_replicas_and_the_selector(widgets:
     assert scale["status"] == {"replicas": 1, "selector": "app=one"}
 
 
-async def test_zero_is_written_as_nothing(widgets: Widgets) -> None:
-    await widgets.create("one", {"replicas": 0})
-    assert (await widgets.client.get(widgets.at("one", "scale"))).ok()["spec"] == {}
-
-
 async def test_scaling_changes_the_number_and_the_generation(widgets: Widgets) -> None:
     await widgets.create("one", {"note": "x"})
     scaled = (await widgets.patch("one", {"spec": {"replicas": 0}}, "scale")).ok()
@@ -52,21 +47,6 @@ async def test_replacing_a_stale_scale_is_a_conflict(widgets: Widgets) -> None:
     assert (await widgets.get("one"))["spec"]["replicas"] == 3
 
 
-async def test_a_scale_patch_may_carry_a_lock(widgets: Widgets) -> None:
-    created = await widgets.create("one", {})
-    (await widgets.patch("one", {"spec": {"note": "x"}})).ok()
-    lock = {"resourceVersion": created["metadata"]["resourceVersion"]}
-    answer = await widgets.patch("one", {"metadata": lock, "spec": {"replicas": 0}}, "scale")
-    assert (answer.status, answer.reason) == (409, "Conflict")
-
-
-async def test_the_schema_bounds_the_scale(widgets: Widgets) -> None:
-    await widgets.create("one", {})
-    answer = await widgets.patch("one", {"spec": {"replicas": 4}}, "scale")
-    assert (answer.status, answer.reason) == (422, "Invalid")
-    assert ("FieldValueInvalid", "spec.replicas") in answer.causes
-
-
 async def test_replicas_are_a_count(widgets: Widgets) -> None:
     await widgets.create("one", {})
     answer = await widgets.patch("one", {"spec": {"replicas": -1}}, "scale")
@@ -76,11 +56,6 @@ async def test_replicas_are_a_count(widgets: Widgets) -> None:
     )
     answer = await widgets.patch("one", {"spec": {"replicas": "many"}}, "scale")
     assert (answer.status, answer.causes) == (422, [("FieldValueInvalid", "patch")])
-
-
-async def test_what_is_not_there_has_no_scale(widgets: Widgets) -> None:
-    answer = await widgets.client.get(widgets.at("none", "scale"))
-    assert (answer.status, answer.reason) == (404, "NotFound")
 
 
 async def test_a_replicas_field_that_is_absent_is_an_error_of_the_server(

@@ -3,10 +3,8 @@
 import asyncio
 
 import pytest
-from contract.contract_client import TABLE, Client, Json
+from contract.contract_client import Json
 from contract.contract_widgets import Widgets
-
-END_OF_STATE = {"k8s.io/initial-events-end": "true"}
 
 
 async def revision(widgets: Widgets) -> str:
@@ -110,36 +108,6 @@ async def test_a_watch_ends_cleanly_when_its_time_is_up(widgets: Widgets) -> Non
     assert 0.5 < asyncio.get_running_loop().time() - started < 30
 
 
-async def test_the_state_can_be_asked_for_with_a_bookmark_at_its_end(widgets: Widgets) -> None:
-    await widgets.create("one", {})
-    await widgets.create("two", {})
-    query: Json = {"sendInitialEvents": True, "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": True}
-    async with widgets.client.watch(widgets.path, **query) as watch:
-        events = [await watch.next() for _ in range(3)]
-        assert sorted(told(events[:2])) == [("ADDED", "one"), ("ADDED", "two")]
-        kind, bookmark = events[2]
-        assert (kind, bookmark["kind"]) == ("BOOKMARK", "Widget")
-        assert bookmark["metadata"]["annotations"] == END_OF_STATE
-        newest = max(int(body["metadata"]["resourceVersion"]) for _, body in events[:2])
-        assert int(bookmark["metadata"]["resourceVersion"]) >= newest
-        await widgets.create("three", {})
-        assert told([await watch.next()]) == [("ADDED", "three")]
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"sendInitialEvents": True},
-        {"sendInitialEvents": True, "resourceVersionMatch": "Exact"},
-        {"resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"},
-    ],
-    ids=str,
-)
-async def test_parameters_that_contradict_each_other_are_refused(widgets: Widgets, query: Json) -> None:
-    answer = await widgets.client.get(widgets.path, watch=True, **query)
-    assert (answer.status, answer.reason) == (422, "Invalid")
-
-
 async def test_a_bookmark_comes_before_the_time_is_up_where_it_is_asked_for(widgets: Widgets) -> None:
     query: Json = {"resourceVersion": await revision(widgets), "timeoutSeconds": 3}
 
@@ -153,23 +121,3 @@ async def test_a_bookmark_comes_before_the_time_is_up_where_it_is_asked_for(widg
     seen, bookmark = (int(body["metadata"]["resourceVersion"]) for _, body in asked[:2])
     assert bookmark >= seen
     assert set(asked[1][1]) == {"kind", "apiVersion", "metadata"}
-
-
-async def test_only_the_first_table_of_a_watch_names_the_columns(widgets: Widgets) -> None:
-    async with widgets.client.watch(widgets.path, accept=TABLE, resourceVersion=await revision(widgets)) as watch:
-        await widgets.create("one", {"color": "red"})
-        await widgets.create("two", {})
-        (_, first), (_, second) = await watch.next(), await watch.next()
-    assert (first["kind"], second["kind"]) == ("Table", "Table")
-    assert first["columnDefinitions"]
-    assert not second.get("columnDefinitions")
-    assert first["rows"][0]["cells"][:2] == ["one", "red"]
-
-
-async def test_a_watch_of_pods_is_a_watch_like_any_other(client: Client, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    at = (await client.get(path)).ok()["metadata"]["resourceVersion"]
-    async with client.watch(path, resourceVersion=at, labelSelector="mine") as watch:
-        (await client.post(path, {"metadata": {"name": "one", "labels": {"mine": "1"}}})).ok()
-        kind, body = await watch.next()
-    assert (kind, body["kind"], body["apiVersion"], body["metadata"]["name"]) == ("ADDED", "ConfigMap", "v1", "one")

@@ -15,7 +15,7 @@ from deploy.helm_chart import NAMESPACE, objects
 from running_scaler import fetch, runtime, settings_document
 from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.keda import KedaTiming
-from scaler_sandbox.kinds import JOB, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.sandbox import Sandbox
 from small_cluster import until
@@ -24,7 +24,7 @@ from scaler.app.packaged import crds
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import ClusterQueue
-from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, Resource
+from scaler.kube.objects.resources import DEPLOYMENT, JOB, SCALABLE_WORKLOAD, WORKLOAD, Resource
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser
 from scaler.reporting.doctor.diagnosis import diagnose

@@ -26,7 +26,13 @@ from scaler_sandbox.autoscaler import AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.conditions import condition, has, make, with_conditions
 from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.fleet import FleetConfig, Machine
-from scaler_sandbox.kinds import (
+from scaler_sandbox.kubelet import KubeletTiming
+from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
+from scaler_sandbox.sandbox import Sandbox
+
+from scaler.app.packaged import crds
+from scaler.errors import KubeError
+from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
     JOB,
@@ -34,15 +40,9 @@ from scaler_sandbox.kinds import (
     POD,
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
+    SCALABLE_WORKLOAD,
     WORKLOAD,
 )
-from scaler_sandbox.kubelet import KubeletTiming
-from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
-from scaler_sandbox.sandbox import Sandbox
-
-from scaler.app.packaged import crds
-from scaler.errors import KubeError
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.kube.transport import KubeTransport
 
 T = TypeVar("T")

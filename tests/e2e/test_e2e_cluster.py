@@ -9,12 +9,21 @@ import pytest
 from e2e.e2e_cluster import UnsuitableClusterError, delete_labelled, items, real_cluster
 from e2e.e2e_manifests import RUN_LABEL, check, job, namespace, policy, queues
 from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, NODE, POD, RESOURCE_FLAVOR, WORKLOAD
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.sandbox import Sandbox
 
 from scaler.app.packaged import crds
-from scaler.kube.objects.resources import NAMESPACE, RECLAIM_POLICY
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    JOB,
+    NAMESPACE,
+    NODE,
+    POD,
+    RECLAIM_POLICY,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+)
 from scaler.kube.transport import KubeTransport
 
 

@@ -156,11 +156,6 @@ WRITES = {
     "create": (lambda t: t.create(PODS, {"a": 1}), "POST", "application/json"),
     "replace": (lambda t: t.replace(POD.path("ns", "p"), {"a": 1}), "PUT", "application/json"),
     "merge patch": (lambda t: t.patch(POD.path("ns", "p"), {"a": None}), "PATCH", "application/merge-patch+json"),
-    "JSON patch": (
-        lambda t: t.patch(POD.path("ns", "p"), [{"op": "test", "path": "/a"}], content_type=PatchType.JSON),
-        "PATCH",
-        "application/json-patch+json",
-    ),
     "delete": (lambda t: t.delete(POD.path("ns", "p"), uid="u"), "DELETE", "application/json"),
 }
 

@@ -13,19 +13,12 @@ from typing import Any, cast
 
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import condition
-from scaler_sandbox.kinds import (
-    CLUSTER_QUEUE,
-    JOB,
-    LOCAL_QUEUE,
-    NAMESPACE,
-    RESOURCE_FLAVOR,
-    WORKLOAD,
-    WORKLOAD_PRIORITY_CLASS,
-    Json,
-)
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS, Json
 from scaler_sandbox.kueue import Kueue
 from scaler_sandbox.operators import JobController
 from sim.client import CONDITIONS, START, SimClient
+
+from scaler.kube.objects.resources import CLUSTER_QUEUE, JOB, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR, WORKLOAD
 
 FOLDER = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "recordings"
 STEP_SECONDS = 0.1

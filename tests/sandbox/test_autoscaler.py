@@ -17,9 +17,11 @@ from scaler_sandbox.autoscaler import (
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has, message_of, reason_of
 from scaler_sandbox.fleet import Fleet, FleetConfig
-from scaler_sandbox.kinds import NODE, POD, POD_TEMPLATE, PROVISIONING_REQUEST, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from sim.client import SimClient
+
+from scaler.kube.objects.resources import NODE, POD, POD_TEMPLATE, PROVISIONING_REQUEST
 
 NS = "team"
 AT_ONCE = timedelta(0)

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 from sandbox.kubeapi_session import CONFIG_MAPS, MERGE, Session, next_event, serving
-from scaler_sandbox.kubeapi import Faults, KubeApi
+from scaler_sandbox.kubeapi import KubeApi
 
 
 @pytest.fixture
 async def session() -> AsyncIterator[Session]:
-    async with serving(KubeApi(faults=Faults())) as session:
+    async with serving(KubeApi()) as session:
         yield session
 
 

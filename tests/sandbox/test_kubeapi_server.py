@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 from sandbox.kubeapi_session import CONFIG_MAPS, Session, next_event, serving
 from scaler_sandbox.kubeapi import ApiError, KubeApi
 
@@ -56,19 +54,6 @@ async def test_garbage_that_fell_before_an_outage_is_collected_after_it(session:
     async with asyncio.timeout(30):
         while (await session.call("GET", f"{CONFIG_MAPS}/child"))[0] != 404:  # noqa: ASYNC110 - it is polled over HTTP
             await asyncio.sleep(0.01)
-
-
-async def test_a_token_is_asked_for_where_there_is_one(tmp_path: Path) -> None:
-    async with serving(KubeApi(token="secret")) as session:
-        status, body = await session.call("GET", CONFIG_MAPS)
-        assert (status, body["reason"]) == (401, "Unauthorized")
-        session.api.write_kubeconfig(tmp_path / "config")
-        assert (tmp_path / "config").stat().st_mode & 0o077 == 0
-        config = yaml.safe_load((tmp_path / "config").read_text())
-        assert config == session.api.kubeconfig()
-        assert config["users"][0]["user"] == {"token": "secret"}
-        session.http.headers["Authorization"] = "Bearer secret"
-        assert (await session.call("GET", CONFIG_MAPS))[0] == 200
 
 
 async def test_definitions_are_installed_before_or_after_the_start_and_replaced() -> None:

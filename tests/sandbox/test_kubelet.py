@@ -7,9 +7,11 @@ import pytest
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import condition, has
 from scaler_sandbox.fleet import Fleet, FleetConfig
-from scaler_sandbox.kinds import NODE, POD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from sim.client import SimClient
+
+from scaler.kube.objects.resources import NODE, POD
 
 TIMING = KubeletTiming(start_delay=timedelta(seconds=3), termination=timedelta(seconds=5))
 

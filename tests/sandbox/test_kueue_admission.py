@@ -1,17 +1,10 @@
 """Who gets quota, when, and what their pods then carry. The embedded Kueue in virtual time."""
 
 import pytest
-from scaler_sandbox.kinds import (
-    CLUSTER_QUEUE,
-    JOB,
-    LOCAL_QUEUE,
-    POD,
-    RAY_CLUSTER,
-    RESOURCE_FLAVOR,
-    WORKLOAD,
-)
 from scaler_sandbox.kueue.jobs import workload_name
 from sim.kueue_cluster import GPU, KueueCluster, cluster_queue, job, ray_cluster, template
+
+from scaler.kube.objects.resources import CLUSTER_QUEUE, JOB, LOCAL_QUEUE, POD, RAY_CLUSTER, RESOURCE_FLAVOR, WORKLOAD
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from scaler_sandbox.conditions import has
-from scaler_sandbox.kinds import CLUSTER_QUEUE, POD, RESOURCE_FLAVOR, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from sim.kueue_cluster import GPU, KueueCluster, cluster_queue, job
+
+from scaler.kube.objects.resources import CLUSTER_QUEUE, POD, RESOURCE_FLAVOR, WORKLOAD
 
 SPOT, ON_DEMAND = 2, 4
 """GPUs of quota: a Job of 2 gets spot, and one of 4 on-demand."""

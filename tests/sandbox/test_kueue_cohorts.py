@@ -5,10 +5,11 @@ from datetime import timedelta
 import pytest
 from scaler_sandbox.actions import Action
 from scaler_sandbox.conditions import message_of
-from scaler_sandbox.kinds import CLUSTER_QUEUE, JOB, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR, WORKLOAD
 from scaler_sandbox.kueue import KueueConfig
 from sim.client import states_of
 from sim.kueue_cluster import GPU, LOWER_FIRST, RECLAIM_ANY, Teams, flavor_quota, job, team, template
+
+from scaler.kube.objects.resources import CLUSTER_QUEUE, JOB, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR, WORKLOAD
 
 
 async def test_a_team_takes_back_its_quota_and_the_borrower_comes_back_later() -> None:

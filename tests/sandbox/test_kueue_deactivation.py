@@ -1,8 +1,9 @@
 """Deactivation and its traps, checks, and edits of jobs: the embedded Kueue in virtual time, held to recordings."""
 
 import pytest
-from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, LOCAL_QUEUE, POD, RAY_CLUSTER, WORKLOAD
 from sim.kueue_cluster import KueueCluster, cluster_queue, job, ray_cluster
+
+from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, JOB, LOCAL_QUEUE, POD, RAY_CLUSTER, WORKLOAD
 
 ADMITTED = ("active", "QuotaReserved=True/QuotaReserved", "Admitted=True/Admitted")
 

@@ -17,18 +17,19 @@ from scaler_sandbox.actions import status_patch
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has
 from scaler_sandbox.controller import Controller
-from scaler_sandbox.kinds import (
+from scaler_sandbox.kinds import Json
+from scaler_sandbox.kueue import Kueue, KueueConfig, workload_status
+from sim.client import SimClient
+
+from scaler.kube.objects.resources import (
     CLUSTER_QUEUE,
     COHORT,
     LOCAL_QUEUE,
     NAMESPACE,
     RESOURCE_FLAVOR,
     WORKLOAD,
-    Json,
     Resource,
 )
-from scaler_sandbox.kueue import Kueue, KueueConfig, workload_status
-from sim.client import SimClient
 
 _ROOT = Path(__file__).parents[3]
 FILE = Path(os.environ.get("SCALER_SHARED_DATA", _ROOT / "shared" / "data")) / "oracle" / "oracle-public.jsonl.gz"

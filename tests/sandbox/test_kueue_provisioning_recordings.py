@@ -6,15 +6,10 @@ import pytest
 from sandbox.kueue_replay import FOLDER, Recording, Replay
 from scaler_sandbox.actions import Delete
 from scaler_sandbox.client import Client
-from scaler_sandbox.kinds import (
-    ADMISSION_CHECK,
-    POD_TEMPLATE,
-    PROVISIONING_REQUEST,
-    PROVISIONING_REQUEST_CONFIG,
-    WORKLOAD,
-    Json,
-)
+from scaler_sandbox.kinds import PROVISIONING_REQUEST_CONFIG, Json
 from sim.kueue_provisioning_check import ProvisioningCheck
+
+from scaler.kube.objects.resources import ADMISSION_CHECK, POD_TEMPLATE, PROVISIONING_REQUEST, WORKLOAD
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recordings: set SCALER_SHARED_DATA")
 

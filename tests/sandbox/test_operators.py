@@ -5,10 +5,12 @@ from typing import Any, cast
 import pytest
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has
-from scaler_sandbox.kinds import DEPLOYMENT, JOB, POD, RAY_CLUSTER, Json, Resource
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.operators import DeploymentController, JobController, RayClusterOperator
 from sim.client import SimClient
 from sim.kueue_cluster import ray_cluster, template
+
+from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, RAY_CLUSTER, Resource
 
 
 @pytest.fixture

@@ -13,12 +13,13 @@ import yaml
 from scaler_sandbox import crds
 from scaler_sandbox.conditions import has, reason_of
 from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.kinds import POD, RAY_CLUSTER, WORKLOAD, Json, Resource
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.sandbox import Sandbox
 
 from scaler.errors import ConfigurationError, KubeError
+from scaler.kube.objects.resources import POD, RAY_CLUSTER, WORKLOAD, Resource
 
 QUEUES = """
 apiVersion: v1

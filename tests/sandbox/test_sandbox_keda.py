@@ -15,10 +15,11 @@ from scaler_sandbox.conditions import reason_of
 from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.keda.scaledobjects import read_scaled_object
-from scaler_sandbox.kinds import DEPLOYMENT, EVENT, SCALED_OBJECT, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.sandbox import Sandbox
 
 from scaler.errors import ConfigurationError
+from scaler.kube.objects.resources import DEPLOYMENT, EVENT, SCALED_OBJECT
 
 POLLING = 0.1
 ANNOTATION = "autoscaling.keda.sh/"

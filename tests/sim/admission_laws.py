@@ -19,12 +19,13 @@ from typing import Any
 
 from scaler_sandbox.autoscaler.requests import RequestStage, request_stage_of
 from scaler_sandbox.conditions import condition, has
-from scaler_sandbox.kinds import NODE, POD, PROVISIONING_REQUEST, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from sim.cluster import CHECK, MEMORY, memory_of
 from sim.environment import Environment
 from sim.random_ops import RandomOpsCluster, gpus_of, is_ending, is_on_a_node, is_over, is_waiting, owner_uid
 
 from scaler.admission.check import CheckReason
+from scaler.kube.objects.resources import NODE, POD, PROVISIONING_REQUEST, WORKLOAD
 
 Pod = tuple[int, int, frozenset[tuple[str, str]]]
 """Its GPUs, its Gi of memory, and the node labels that it selects."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 from scaler_sandbox.conditions import timestamp
-from scaler_sandbox.kinds import PROVISIONING_REQUEST, Json, Resource
+from scaler_sandbox.kinds import Json
 from sim.client import SimClient
 
 from scaler.admission.provisioning.requests import MANAGED_LABEL, workload_uid_of
@@ -18,6 +18,7 @@ from scaler.errors import KubeError
 from scaler.kube.events import ObjectReference
 from scaler.kube.object_cache import Index, ObjectCache, T
 from scaler.kube.objects.nodes import ProvisioningRequest
+from scaler.kube.objects.resources import PROVISIONING_REQUEST, Resource
 from scaler.kube.reflector import Reflecting, State
 
 # ------------------------------------------------------------------------------------------------------------ the calls

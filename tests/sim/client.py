@@ -15,7 +15,9 @@ from datetime import UTC, datetime, timedelta
 from scaler_sandbox.actions import Action, Bind, Create, Delete, Patch, RecordEvent
 from scaler_sandbox.conditions import condition, timestamp
 from scaler_sandbox.controller import Controller
-from scaler_sandbox.kinds import POD, WORKLOAD, Json, Resource
+from scaler_sandbox.kinds import Json
+
+from scaler.kube.objects.resources import POD, WORKLOAD, Resource
 
 START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 

@@ -18,22 +18,7 @@ from typing import Any, cast
 from builders import GPUS
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has
-from scaler_sandbox.kinds import (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    JOB,
-    LOCAL_QUEUE,
-    NAMESPACE,
-    NODE,
-    POD,
-    POD_TEMPLATE,
-    PROVISIONING_REQUEST,
-    RAY_CLUSTER,
-    RESOURCE_FLAVOR,
-    WORKLOAD,
-    Json,
-    Resource,
-)
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue import Kueue
 from scaler_sandbox.operators import JobController, RayClusterOperator
 from sim.api import RequestStore, SimApi, SimEvents, SimStore
@@ -56,7 +41,23 @@ from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
-from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    JOB,
+    LOCAL_QUEUE,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_TEMPLATE,
+    PROVISIONING_REQUEST,
+    RAY_CLUSTER,
+    RECLAIM_POLICY,
+    RESOURCE_FLAVOR,
+    SCALABLE_WORKLOAD,
+    WORKLOAD,
+    Resource,
+)
 from scaler.placement.capacity import Capacity
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import NotSynced

@@ -9,7 +9,12 @@ from typing import Any, cast
 
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import condition, message_of, reason_of
-from scaler_sandbox.kinds import (
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS, Json
+from scaler_sandbox.kueue import Kueue, KueueConfig
+from scaler_sandbox.operators import JobController, RayClusterOperator
+from sim.client import SimClient, state_of
+
+from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
     COHORT,
@@ -18,13 +23,8 @@ from scaler_sandbox.kinds import (
     NAMESPACE,
     RESOURCE_FLAVOR,
     WORKLOAD,
-    WORKLOAD_PRIORITY_CLASS,
-    Json,
     Resource,
 )
-from scaler_sandbox.kueue import Kueue, KueueConfig
-from scaler_sandbox.operators import JobController, RayClusterOperator
-from sim.client import SimClient, state_of
 
 GPU = "nvidia.com/gpu"
 

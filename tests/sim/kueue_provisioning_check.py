@@ -31,19 +31,19 @@ from typing import ClassVar
 from scaler_sandbox.actions import Action, Create, Delete, Patch, RecordEvent, status_patch
 from scaler_sandbox.conditions import condition, has, make, message_of, with_conditions
 from scaler_sandbox.controller import Controller
-from scaler_sandbox.kinds import (
-    ADMISSION_CHECK,
-    POD_TEMPLATE,
-    PROVISIONING_REQUEST,
-    PROVISIONING_REQUEST_CONFIG,
-    RESOURCE_FLAVOR,
-    WORKLOAD,
-    Json,
-    Resource,
-)
+from scaler_sandbox.kinds import PROVISIONING_REQUEST_CONFIG, Json
 from scaler_sandbox.kueue import workload_status
 from scaler_sandbox.kueue.jobs import REQUEST_PARAMETER
 from scaler_sandbox.kueue.templates import Injection, injected
+
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    POD_TEMPLATE,
+    PROVISIONING_REQUEST,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+    Resource,
+)
 
 CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 _CONSUME = "autoscaling.x-k8s.io/consume-provisioning-request"

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from random import Random
 
 from scaler_sandbox.conditions import has
-from scaler_sandbox.kinds import JOB, POD, RAY_CLUSTER, WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from sim.admission_laws import can_seat
 from sim.cluster import GPU, MEMORY
 from sim.environment import Environment
 from sim.random_ops import RandomOpsCluster, is_ending, is_let_go, is_on_a_node, owner_uid
 
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import JOB, POD, RAY_CLUSTER, SCALABLE_WORKLOAD, WORKLOAD
 from scaler.placement.capacity import Capacity, capacity_of
 from scaler.placement.demand import NodeDemand
 from scaler.placement.node_index import NodeIndex, NodeInfo

@@ -20,19 +20,7 @@ from scaler_sandbox.autoscaler.cloud import Cloud
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import make, with_conditions
 from scaler_sandbox.fleet import Fleet, FleetConfig, Machine
-from scaler_sandbox.kinds import (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    JOB,
-    NODE,
-    POD,
-    POD_TEMPLATE,
-    PROVISIONING_REQUEST,
-    PROVISIONING_REQUEST_CONFIG,
-    RAY_CLUSTER,
-    WORKLOAD,
-    Json,
-)
+from scaler_sandbox.kinds import PROVISIONING_REQUEST_CONFIG, Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from sim.api import SimApi, is_managed
 from sim.cluster import SimCluster
@@ -40,7 +28,19 @@ from sim.kueue_provisioning_check import ProvisioningCheck
 
 from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL
 from scaler.errors import KubeError
-from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    JOB,
+    NODE,
+    POD,
+    POD_TEMPLATE,
+    PROVISIONING_REQUEST,
+    RAY_CLUSTER,
+    RECLAIM_POLICY,
+    SCALABLE_WORKLOAD,
+    WORKLOAD,
+)
 from scaler.suspension.leader_api import NOT_LEADING
 
 QUICK = Scenario(

@@ -20,9 +20,11 @@ from random import Random
 from scaler_sandbox.actions import Action
 from scaler_sandbox.autoscaler import requests as answers
 from scaler_sandbox.autoscaler.requests import RequestStage, request_stage_of
-from scaler_sandbox.kinds import NODE, POD_TEMPLATE, PROVISIONING_REQUEST, Json
+from scaler_sandbox.kinds import Json
 from sim.cluster import MEMORY, memory_of
 from sim.random_ops import SECOND, RandomOpsCluster, gpus_of
+
+from scaler.kube.objects.resources import NODE, POD_TEMPLATE, PROVISIONING_REQUEST
 
 LABEL = "pool.example.com/request"
 DETAIL = "RequestName"

@@ -15,7 +15,14 @@ from typing import Any, cast
 
 from scaler_sandbox.conditions import has
 from scaler_sandbox.controller import Controller
-from scaler_sandbox.kinds import (
+from scaler_sandbox.kinds import Json
+from sim.api import FaultRates, FaultyApi, ProcessKilled
+from sim.client import SimClient
+from sim.cluster import GPU, SimCluster, memory_of
+
+from scaler.admission.evicted_reservations import RELEASE_DELAY
+from scaler.errors import KubeError
+from scaler.kube.objects.resources import (
     JOB,
     NODE,
     POD,
@@ -23,15 +30,8 @@ from scaler_sandbox.kinds import (
     PROVISIONING_REQUEST,
     RAY_CLUSTER,
     WORKLOAD,
-    Json,
     Resource,
 )
-from sim.api import FaultRates, FaultyApi, ProcessKilled
-from sim.client import SimClient
-from sim.cluster import GPU, SimCluster, memory_of
-
-from scaler.admission.evicted_reservations import RELEASE_DELAY
-from scaler.errors import KubeError
 
 SECOND = timedelta(seconds=1)
 _LOOKS_EVERY = timedelta(seconds=5)

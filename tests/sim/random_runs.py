@@ -22,7 +22,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from scaler_sandbox.kinds import NODE, POD, PROVISIONING_REQUEST, WORKLOAD, WORKLOAD_PRIORITY_CLASS
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from sim.admission_laws import LawBrokenError, Laws
 from sim.api import FaultRates
 from sim.client import START
@@ -33,7 +33,7 @@ from sim.random_autoscaler import Whims
 from sim.random_ops import SECOND, RandomOpsCluster, is_let_go, is_on_a_node
 from sim.second_check import NAME, SecondCheck
 
-from scaler.kube.objects.resources import RECLAIM_POLICY
+from scaler.kube.objects.resources import NODE, POD, PROVISIONING_REQUEST, RECLAIM_POLICY, WORKLOAD
 
 _MOST = 8
 """Jobs of one run."""

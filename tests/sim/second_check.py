@@ -4,8 +4,10 @@ from datetime import datetime
 from random import Random
 
 from scaler_sandbox.conditions import condition, has, timestamp
-from scaler_sandbox.kinds import WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from sim.random_ops import SECOND, RandomOpsCluster
+
+from scaler.kube.objects.resources import WORKLOAD
 
 NAME = "other"
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from itertools import count, islice
 from typing import ClassVar
 
+from scaler.kube.objects.resources import NODE, POD, POD_TEMPLATE, PROVISIONING_REQUEST, Resource
 from scaler_sandbox.actions import Action
 from scaler_sandbox.autoscaler import requests as answers
 from scaler_sandbox.autoscaler.cloud import GROUP, REQUEST, REQUEST_UID, Cloud, FreeResources, nodes_for, pack
@@ -31,7 +32,7 @@ from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has
 from scaler_sandbox.controller import Controller, soonest
 from scaler_sandbox.fleet import Machine
-from scaler_sandbox.kinds import NODE, POD, POD_TEMPLATE, PROVISIONING_REQUEST, Json, Resource
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet.scheduler import Node, free_devices, node_of
 
 

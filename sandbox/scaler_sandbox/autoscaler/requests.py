@@ -17,9 +17,10 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from scaler.kube.objects.resources import PROVISIONING_REQUEST
 from scaler_sandbox.actions import Action, status_patch
 from scaler_sandbox.conditions import has, make, timestamp, with_conditions
-from scaler_sandbox.kinds import PROVISIONING_REQUEST, Json
+from scaler_sandbox.kinds import Json
 
 CONSUME = "autoscaling.x-k8s.io/consume-provisioning-request"
 """Annotation of a pod: the request whose booking it uses."""

@@ -20,6 +20,7 @@ from typing import ClassVar
 import structlog
 
 from scaler.errors import ConfigurationError, KubeError
+from scaler.kube.objects.resources import SCALED_OBJECT, Resource
 from scaler_sandbox.actions import Patch, RecordEvent, status_patch
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import condition, has, with_conditions
@@ -36,7 +37,7 @@ from scaler_sandbox.keda.scaledobjects import (
     read_pause_annotations,
     read_scaled_object,
 )
-from scaler_sandbox.kinds import SCALED_OBJECT, Json, Resource
+from scaler_sandbox.kinds import Json
 
 _log = structlog.get_logger(__name__)
 

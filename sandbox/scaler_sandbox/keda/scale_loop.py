@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from scaler.errors import KubeError
+from scaler.kube.objects.resources import SCALED_OBJECT
 from scaler_sandbox.actions import Patch, RecordEvent, status_patch
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import timestamp, with_conditions
@@ -24,7 +25,7 @@ from scaler_sandbox.keda.scaledobjects import (
     Scales,
     read_pause_annotations,
 )
-from scaler_sandbox.kinds import SCALED_OBJECT, Json
+from scaler_sandbox.kinds import Json
 
 _log = structlog.get_logger(__name__)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from pathlib import Path
 
 import yaml
@@ -13,7 +12,7 @@ from scaler_sandbox.kubeapi.errors import Json, bad_request
 from scaler_sandbox.kubeapi.faults import Faults
 from scaler_sandbox.kubeapi.schema.resources import Resource, View
 from scaler_sandbox.kubeapi.server import Server
-from scaler_sandbox.kubeapi.verbs import ApiVerbs, wall_clock
+from scaler_sandbox.kubeapi.verbs import ApiVerbs
 from scaler_sandbox.kubeapi.writes.garbage import DefaultServiceAccounts, GarbageCollector, Registrar
 from scaler_sandbox.kubeapi.writes.typed import WriteOptions
 
@@ -30,18 +29,11 @@ class KubeApi:
     def __init__(
         self,
         *,
-        token: str = "",
-        faults: Faults | None = None,
-        now: Callable[[], datetime] = wall_clock,
         history: int = 20_000,
     ) -> None:
-        """`history` is how many past events per resource a watch can resume from.
-
-        With a `token`, requests without it get 401. kubectl and other users of client-go send tokens over TLS only, and
-        so cannot come in then.
-        """
-        self.faults = faults or Faults()
-        self._cluster = ApiVerbs(now=now, history=history)
+        """`history` is how many past events per resource a watch can resume from."""
+        self.faults = Faults()
+        self._cluster = ApiVerbs(history=history)
         self.permissions = Permissions(Rbac(self._cluster))
         self._collector = GarbageCollector(self._cluster)
         self._cluster.store.observers += [
@@ -49,9 +41,8 @@ class KubeApi:
             Registrar(self._cluster).observe,
             DefaultServiceAccounts(self._cluster).observe,
         ]
-        users = Users(self._cluster, admin_token=token)
+        users = Users(self._cluster)
         self._server = Server(self._cluster, faults=self.faults, permissions=self.permissions, users=users)
-        self._token = token
         self._runner: web.AppRunner | None = None
         self._collecting: asyncio.Task[None] | None = None
         self._address: tuple[str, int] | None = None
@@ -126,12 +117,11 @@ class KubeApi:
 
     def kubeconfig(self) -> Json:
         """A kubeconfig for this API, parsed."""
-        user = {"token": self._token} if self._token else {}
         return {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "embedded", "cluster": {"server": self.url}}],
-            "users": [{"name": "embedded", "user": user}],
+            "users": [{"name": "embedded", "user": {}}],
             "contexts": [{"name": "embedded", "context": {"cluster": "embedded", "user": "embedded"}}],
             "current-context": "embedded",
         }

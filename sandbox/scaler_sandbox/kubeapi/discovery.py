@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from scaler_sandbox.kubeapi.errors import Json
 from scaler_sandbox.kubeapi.schema.resources import Registry, Resource, View
 
-_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCE_VERBS = ["get", "patch", "update"]
 
 VERSION: Json = {
@@ -88,7 +88,8 @@ def _resource_list(group: str, version: str, registry: Registry) -> Json | None:
 
 def _entries(view: View) -> Iterable[Json]:
     resource = view.resource
-    yield _entry(resource, "", resource.kind, _VERBS) | _nicknames(resource)
+    names = {"shortNames": list(resource.short_names)} if resource.short_names else {}
+    yield _entry(resource, "", resource.kind, _VERBS) | names
     if view.version.has_status:
         yield _entry(resource, "/status", resource.kind, _SUBRESOURCE_VERBS)
     if view.version.scale:
@@ -100,11 +101,6 @@ def _entry(resource: Resource, suffix: str, kind: str, verbs: list[str]) -> Json
     name = resource.plural + suffix
     singular = "" if suffix else resource.singular
     return {"name": name, "singularName": singular, "namespaced": resource.namespaced, "kind": kind, "verbs": verbs}
-
-
-def _nicknames(resource: Resource) -> Json:
-    names = {"shortNames": list(resource.short_names), "categories": list(resource.categories)}
-    return {key: value for key, value in names.items() if value}
 
 
 def _places(registry: Registry) -> Iterable[str]:

@@ -26,6 +26,10 @@ class _Failure:
     path_part: str
 
 
+def _nothing() -> None:
+    """No server is connected."""
+
+
 class ConnectionDropped(Exception):  # noqa: N818 - it is an order to the server, not a failure of ours
     """The server closes the connection without a response."""
 
@@ -39,9 +43,11 @@ class Faults:
         self._drop_connections = False
         self._silence_watches = False
         self._failures: list[_Failure] = []
-        self._on_close_watches: list[Callable[[], None]] = []
-        self._on_wake_watches: list[Callable[[], None]] = []
-        self._on_compact: list[Callable[[], None]] = []
+        self.close_watches: Callable[[], None] = _nothing
+        """End every open watch, cleanly. This and the next two are the server's."""
+        self.compact_history: Callable[[], None] = _nothing
+        """Forget all past events and list snapshots: watches and lists from before get 410."""
+        self.wake_watches: Callable[[], None] = _nothing
 
     @property
     def drop_connections(self) -> bool:
@@ -51,7 +57,7 @@ class Faults:
     @drop_connections.setter
     def drop_connections(self, drop: bool) -> None:
         self._drop_connections = drop
-        _call(self._on_wake_watches)
+        self.wake_watches()
 
     @property
     def silence_watches(self) -> bool:
@@ -61,20 +67,12 @@ class Faults:
     @silence_watches.setter
     def silence_watches(self, silence: bool) -> None:
         self._silence_watches = silence
-        _call(self._on_wake_watches)
+        self.wake_watches()
 
     def fail_next(self, count: int = 1, *, status: int = 500, method: str = "", path_part: str = "") -> None:
         """Refuse the next requests of this method whose path holds this text (empty: any)."""
         if count > 0:
             self._failures.append(_Failure(remaining=count, status=status, method=method, path_part=path_part))
-
-    def close_watches(self) -> None:
-        """End every open watch, cleanly."""
-        _call(self._on_close_watches)
-
-    def compact_history(self) -> None:
-        """Forget all past events and list snapshots: watches and lists from before get 410."""
-        _call(self._on_compact)
 
     def heal(self) -> None:
         """Behave again."""
@@ -82,18 +80,6 @@ class Faults:
         self._failures.clear()
         self._drop_connections = False
         self.silence_watches = False
-
-    def connect(
-        self,
-        *,
-        close_watches: Callable[[], None],
-        wake_watches: Callable[[], None],
-        compact: Callable[[], None],
-    ) -> None:
-        """Register what the faults act on. Called by the server."""
-        self._on_close_watches.append(close_watches)
-        self._on_wake_watches.append(wake_watches)
-        self._on_compact.append(compact)
 
     async def before(self, method: str, path: str) -> None:
         """What happens to a request before it is looked at. Raises: ConnectionDropped, ApiError."""
@@ -113,11 +99,6 @@ class Faults:
                     self._failures.remove(failure)
                 return failure
         return None
-
-
-def _call(actions: list[Callable[[], None]]) -> None:
-    for act in actions:
-        act()
 
 
 def _refusal(status: int) -> ApiError:

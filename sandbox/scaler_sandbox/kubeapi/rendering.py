@@ -1,8 +1,7 @@
 """In which form does a client want objects? Whole, or as the `Table` from which `kubectl get` prints."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,64 +14,15 @@ from scaler_sandbox.kubeapi.storage.store import Stored, type_head
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """How one request wants its answer written."""
-
-    is_table: bool
-    """A table's rows carry the metadata of their objects."""
-
-    def single(self, view: View, stored: Stored, *, now: datetime) -> bytes:
-        """One object."""
-        if not self.is_table:
-            return stored.encode(view)
-        return _encode(self._table(view, [stored], _revision_of(stored), now=now))
-
-    def events(self, view: View, now: Callable[[], datetime]) -> Callable[[Stored], bytes]:
-        """How a watch writes the objects of its events: only its first table says what the columns are."""
-        if not self.is_table:
-            return lambda stored: self.single(view, stored, now=now())
-        header = [True]
-
-        def render(stored: Stored) -> bytes:
-            first = header.pop() if header else False
-            return _encode(self._table(view, [stored], _revision_of(stored), now=now(), header=first))
-
-        return render
-
-    def listed(self, view: View, items: Sequence[Stored], metadata: Json, *, now: datetime) -> bytes:
-        """A list."""
-        if not self.is_table:
-            return list_body(view, items, metadata)
-        return _encode(self._table(view, items, metadata, now=now))
-
-    def _table(
-        self, view: View, items: Sequence[Stored], metadata: Json, *, now: datetime, header: bool = True
-    ) -> Json:
-        columns, bodies = view.version.columns, [stored.as_served(view) for stored in items]
-        rows = [
-            {
-                "cells": [body["metadata"]["name"], *(_cell(body, column, now) for column in columns)],
-                "object": _metadata_only(body),
-            }
-            for body in bodies
-        ]
-        definitions = [_definition(column) for column in (_NAME, *columns)] if header else []
-        head = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
-        return {**head, "columnDefinitions": definitions, "rows": rows}
-
-
-def form_of(accept: str) -> Form:
-    """The first form that the client takes and that is served here. Raises: ApiError 406 where there is none."""
-    if not accept:
-        return Form(is_table=False)
-    for offer in accept.split(","):
+def wants_table(accept: str) -> bool:
+    """Whether the first form that the client takes and that is served here is a table. Raises: ApiError 406."""
+    for offer in accept.split(",") if accept else ["*/*"]:
         media, *parameters = (part.strip() for part in offer.split(";"))
         options = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
         form = options.get("as", "")
         is_json = media in ("application/json", "application/*", "*/*")
         if is_json and (not form or (form == "Table" and options.get("v", "v1") == "v1")):
-            return Form(is_table=bool(form))
+            return bool(form)
     raise ApiError(406, "NotAcceptable", "only the following media types are accepted: application/json")
 
 
@@ -83,27 +33,26 @@ def list_body(view: View, items: Sequence[Stored], metadata: Json) -> bytes:
     return b'%b"metadata":%b,"items":[%b]}' % (head, _encode(metadata), listed)
 
 
-def _revision_of(stored: Stored) -> Json:
-    return {"resourceVersion": str(stored.revision)}
+def table(view: View, items: Sequence[Stored], metadata: Json, *, now: datetime) -> bytes:
+    """The table of the objects; its rows carry their metadata."""
+    columns, bodies = view.version.columns, [stored.as_served(view) for stored in items]
+    partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    rows = [
+        {
+            "cells": [body["metadata"]["name"], *(_cell(body, column, now) for column in columns)],
+            "object": {**partial, "metadata": body["metadata"]},
+        }
+        for body in bodies
+    ]
+    definitions = [
+        {"name": each.name, "type": each.type, "format": "", "description": each.name, "priority": each.priority}
+        for each in (_NAME, *columns)
+    ]
+    head = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+    return _encode({**head, "columnDefinitions": definitions, "rows": rows})
 
 
-def _metadata_only(body: Json) -> Json:
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}
-
-
-# --------------------------------------------------------------------------------------------------------- the columns
-
-_NAME = Column(name="Name", path=".metadata.name", format="name", description="The object's name.")
-
-
-def _definition(column: Column) -> Json:
-    return {
-        "name": column.name,
-        "type": column.type,
-        "format": column.format,
-        "description": column.description or f"Custom resource definition column (in JSONPath format): {column.path}",
-        "priority": column.priority,
-    }
+_NAME = Column(name="Name", path=".metadata.name")
 
 
 def _cell(body: Json, column: Column, now: datetime) -> Any:

@@ -10,7 +10,6 @@ import yaml
 from aiohttp import web
 
 from scaler_sandbox.kubeapi.errors import Cause, Json, bad_request, invalid_option, unsupported_media_type
-from scaler_sandbox.kubeapi.rendering import Form, form_of
 from scaler_sandbox.kubeapi.schema.resources import Registry, View
 from scaler_sandbox.kubeapi.storage.listing import ListQuery
 from scaler_sandbox.kubeapi.storage.selectors import Predicate, selection
@@ -87,11 +86,6 @@ def is_watch(request: web.Request) -> bool:
     return request.query.get("watch") in ("1", "true")
 
 
-def form(request: web.Request) -> Form:
-    """The form in which the client wants its answer."""
-    return form_of(request.headers.get("Accept", ""))
-
-
 def list_query(request: web.Request, target: RequestTarget) -> ListQuery:
     """What a list asks for."""
     query = request.query
@@ -101,20 +95,16 @@ def list_query(request: web.Request, target: RequestTarget) -> ListQuery:
         limit=_whole(query.get("limit", "")) or 0,
         token=query.get("continue", ""),
         revision=query.get("resourceVersion", ""),
-        revision_match=query.get("resourceVersionMatch", ""),
     )
 
 
 def watch_query(request: web.Request, target: RequestTarget) -> WatchQuery:
     """What a watch asks for."""
     query = request.query
-    initial = query.get("sendInitialEvents")
     return WatchQuery(
         namespace=target.namespace if target.view.resource.namespaced else None,
         matches=_selection(request, target),
         revision=query.get("resourceVersion", ""),
-        revision_match=query.get("resourceVersionMatch", ""),
-        send_initial_events=None if initial is None else initial in ("1", "true"),
         bookmarks=query.get("allowWatchBookmarks") in ("1", "true"),
         # Without a timeout, spread over half an hour, so that not all clients come back at once.
         timeout_seconds=_whole(query.get("timeoutSeconds", "")) or random.uniform(1800, 3600),  # noqa: S311
@@ -136,7 +126,7 @@ def writing(request: web.Request) -> WriteOptions:
     options = {"POST": "CreateOptions", "PUT": "UpdateOptions"}.get(request.method, "PatchOptions")
     return WriteOptions(
         dry_run=_dry_run(query.getall("dryRun", []), options),
-        field_validation=query.get("fieldValidation") or "Warn",
+        is_strict=query.get("fieldValidation") == "Strict",
     )
 
 

@@ -17,12 +17,11 @@ from scaler_sandbox.kubeapi.errors import (
     success,
 )
 from scaler_sandbox.kubeapi.faults import ConnectionDropped, Faults
-from scaler_sandbox.kubeapi.rendering import list_body
+from scaler_sandbox.kubeapi.rendering import list_body, table, wants_table
 from scaler_sandbox.kubeapi.requests import (
     RequestTarget,
     decoded_body,
     deletion,
-    form,
     is_watch,
     list_query,
     object_body,
@@ -53,7 +52,8 @@ class Server:
         self._permissions = permissions
         self._users = users
         self._watchers: set[Watcher] = set()
-        faults.connect(close_watches=self.close_watches, wake_watches=self._wake_watches, compact=self._compact)
+        faults.close_watches, faults.wake_watches = self.close_watches, self._wake_watches
+        faults.compact_history = self._compact
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -109,7 +109,7 @@ class Server:
         if not target.name:
             verbs = {"GET": self._list_or_watch}
             if target.namespace is not None:
-                verbs |= {"POST": self._create, "DELETE": self._delete_collection}
+                verbs |= {"POST": self._create}
         elif not target.subresource:
             verbs = {"GET": self._get, "PUT": self._replace, "PATCH": self._patch, "DELETE": self._delete}
         elif target.subresource == "status" and version.has_status:
@@ -128,7 +128,10 @@ class Server:
         return self._single(request, target, self._cluster.get(target.view, *target.key))
 
     def _single(self, request: web.Request, target: RequestTarget, stored: Stored) -> web.Response:
-        return _bytes(form(request).single(target.view, stored, now=self._cluster.now()))
+        if not wants_table(request.headers.get("Accept", "")):
+            return _bytes(stored.encode(target.view))
+        metadata = {"resourceVersion": str(stored.revision)}
+        return _bytes(table(target.view, [stored], metadata, now=self._cluster.now()))
 
     async def _list_or_watch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         return await self._watch(request, target) if is_watch(request) else self._list(request, target)
@@ -140,12 +143,12 @@ class Server:
             metadata["continue"] = page.token
         if page.remaining is not None:
             metadata["remainingItemCount"] = page.remaining
-        return _bytes(form(request).listed(target.view, page.items, metadata, now=self._cluster.now()))
+        if wants_table(request.headers.get("Accept", "")):
+            return _bytes(table(target.view, page.items, metadata, now=self._cluster.now()))
+        return _bytes(list_body(target.view, page.items, metadata))
 
     async def _watch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
-        render = form(request).events(target.view, self._cluster.now)
-        query = watch_query(request, target)
-        watcher = Watcher(self._cluster, target.view, query, render=render, faults=self._faults)
+        watcher = Watcher(self._cluster, target.view, watch_query(request, target), faults=self._faults)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         self._watchers.add(watcher)
@@ -161,9 +164,8 @@ class Server:
         return self._store_new(request, target, await object_body(request))
 
     def _store_new(self, request: web.Request, target: RequestTarget, body: Json) -> web.Response:
-        how = writing(request)
-        stored = self._cluster.create(target.view, target.namespace or "", body, how)
-        return _bytes(stored.encode(target.view), status=201, warnings=how.warnings)
+        stored = self._cluster.create(target.view, target.namespace or "", body, writing(request))
+        return _bytes(stored.encode(target.view), status=201)
 
     async def _replace(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         body = await object_body(request)
@@ -181,12 +183,12 @@ class Server:
     def _apply(self, request: web.Request, target: RequestTarget, config: Json) -> web.Response:
         how = writing(request)
         stored, created = self._cluster.apply(target.view, target.key, config, how, subresource=target.subresource)
-        return _bytes(stored.encode(target.view), status=201 if created else 200, warnings=how.warnings)
+        return _bytes(stored.encode(target.view), status=201 if created else 200)
 
     def _update(self, request: web.Request, target: RequestTarget, change: Change) -> web.Response:
         how = writing(request)
         stored = self._cluster.update(target.view, target.key, change, how, subresource=target.subresource)
-        return _bytes(stored.encode(target.view), warnings=how.warnings)
+        return _bytes(stored.encode(target.view))
 
     async def _delete(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         how = deletion(request, await decoded_body(request))
@@ -194,12 +196,6 @@ class Server:
         if not gone or target.view.resource.returns_deleted:
             return self._single(request, target, stored)
         return _json(success(object_details(*target.view.resource.key, target.name, uid=stored.uid)))
-
-    async def _delete_collection(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
-        how = deletion(request, await decoded_body(request))
-        page = self._lister.page(target.view, list_query(request, target))
-        left = [self._cluster.delete(target.view, *stored.key, how)[0] for stored in page.items]
-        return _bytes(list_body(target.view, left, {"resourceVersion": str(self._cluster.store.revision)}))
 
     async def _create_token(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         return _json(self._users.token_request(target, await object_body(request)), status=201)
@@ -228,11 +224,8 @@ def _hang_up(request: web.Request) -> None:
         request.transport.abort()
 
 
-def _bytes(body: bytes, *, status: int = 200, warnings: list[str] | None = None) -> web.Response:
-    response = web.Response(body=body, status=status, content_type="application/json")
-    for warning in warnings or ():
-        response.headers.add("Warning", '299 - "' + warning.replace("\\", "\\\\").replace('"', '\\"') + '"')
-    return response
+def _bytes(body: bytes, *, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
 
 
 def _json(body: Json, *, status: int = 200) -> web.Response:

@@ -10,7 +10,7 @@ All verbs are synchronous: one event loop, no locks, and every write sees the st
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from scaler_sandbox.kubeapi.errors import Json, already_exists, conflict, not_found
+from scaler_sandbox.kubeapi.errors import Json, already_exists, not_found
 from scaler_sandbox.kubeapi.schema.builtins import BUILT_INS
 from scaler_sandbox.kubeapi.schema.resources import Registry, View, storage_view
 from scaler_sandbox.kubeapi.schema.shaping import fill_defaults, prune
@@ -33,18 +33,16 @@ from scaler_sandbox.kubeapi.writes.typed import DeletionOptions, WriteOptions
 Change = Callable[[Json], Json]
 
 
-def wall_clock() -> datetime:
-    """The present time."""
-    return datetime.now(UTC)
-
-
 class ApiVerbs:
     """Registry and store, and the verbs on them."""
 
-    def __init__(self, *, now: Callable[[], datetime] = wall_clock, history: int = 20_000) -> None:
-        self.now = now
+    def __init__(self, *, history: int = 20_000) -> None:
         self.registry = Registry(BUILT_INS)
         self.store = Store(history=history)
+
+    def now(self) -> datetime:
+        """The present time."""
+        return datetime.now(UTC)
 
     def get(self, view: View, namespace: str, name: str) -> Stored:
         """The object. Raises: ApiError 404."""
@@ -96,17 +94,9 @@ class ApiVerbs:
             raise not_found(*view.resource.key, key[1])
         body = applied(old.as_served(view) if old else {}, config, view.version.schema)
         if old is None:
-            self._check_expects_nothing(view, config)
             return self._store_new(view, self._accepted(view, key[0], body, writing), writing), True
         new = self._settled(view, old, body, writing, subresource=subresource)
         return self._store_next(view, old, new, writing), False
-
-    def _check_expects_nothing(self, view: View, config: Json) -> None:
-        """Raises: ApiError 409 where a configuration speaks of an object that should be there and is not."""
-        uid, name = config["metadata"].get("uid"), config["metadata"]["name"]
-        if uid:
-            why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-            raise conflict(*view.resource.key, name, why)
 
     def _settled(self, view: View, old: Stored, new: Json, writing: WriteOptions, *, subresource: str) -> Json:
         """A changed object as it may be stored. Raises: ApiError."""

@@ -12,12 +12,13 @@ from typing import ClassVar
 
 import structlog
 
+from scaler.kube.objects.resources import NODE, POD, Resource
 from scaler_sandbox.actions import Action, Create, Delete, Patch
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import parse_time, timestamp, with_conditions
 from scaler_sandbox.controller import Controller, soonest
 from scaler_sandbox.fleet import Fleet, Machine
-from scaler_sandbox.kinds import NODE, POD, Json, Resource
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet.pod_lifecycle import PodStage, finish_stage, length, pod_stage_of
 from scaler_sandbox.kubelet.scheduler import (
     DEVICES,

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from scaler.idleness.durations import parse_duration
+from scaler.kube.objects.resources import POD
 from scaler_sandbox.actions import Action, Delete, Patch, RecordEvent, status_patch
 from scaler_sandbox.conditions import make, timestamp, with_conditions
-from scaler_sandbox.kinds import POD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.operators.pods import is_ending, is_terminal, phase
 
 RUNTIME = "demo.idlegpu.io/runtime"

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scaler.kube.objects.resources import POD
 from scaler.kube.scheduling import Taint, Toleration, untolerated
 from scaler_sandbox.actions import Action, Bind, Patch, RecordEvent, status_patch
 from scaler_sandbox.conditions import has, message_of, with_conditions
 from scaler_sandbox.fleet import Gpu, Holder
-from scaler_sandbox.kinds import POD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.operators.pods import GPU, gpus_in, gpus_of, is_ending, is_terminal, phase
 
 DEVICES = "demo.idlegpu.io/gpus"

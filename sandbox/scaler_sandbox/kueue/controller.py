@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from scaler_sandbox.actions import Patch, status_patch
-from scaler_sandbox.client import Client
-from scaler_sandbox.controller import Controller, soonest
-from scaler_sandbox.kinds import (
+from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
     COHORT,
@@ -22,10 +19,12 @@ from scaler_sandbox.kinds import (
     RAY_CLUSTER,
     RESOURCE_FLAVOR,
     WORKLOAD,
-    WORKLOAD_PRIORITY_CLASS,
-    Json,
     Resource,
 )
+from scaler_sandbox.actions import Patch, status_patch
+from scaler_sandbox.client import Client
+from scaler_sandbox.controller import Controller, soonest
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS, Json
 from scaler_sandbox.kueue import decisions, workload_status
 from scaler_sandbox.kueue.decisions import Decision, Postpone, Preempt, Reserve
 from scaler_sandbox.kueue.jobs import JOB_KINDS, PRIORITY_CLASS, JobKind, owner_uid, queue_name

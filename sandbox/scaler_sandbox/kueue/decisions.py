@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from scaler.kube.objects.resources import WORKLOAD
 from scaler.quota.cycle import Considered, SchedulingCycle
 from scaler.quota.model import QuotaPodSetAssignment, QuotaWorkload
 from scaler.quota.node import QueueNode
@@ -15,7 +16,7 @@ from scaler.quota.preemption.candidates import PreemptionReason
 from scaler.quota.queues import CycleOutcome
 from scaler.quota.snapshot import Snapshot
 from scaler_sandbox.actions import Patch, RecordEvent, status_patch
-from scaler_sandbox.kinds import WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue import messages, workload_status
 from scaler_sandbox.kueue.messages import Wait, as_quantities, path, wait
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from scaler.kube.objects.resources import JOB, RAY_CLUSTER, Resource
 from scaler_sandbox.conditions import has, message_of
-from scaler_sandbox.kinds import JOB, RAY_CLUSTER, Json, Resource
+from scaler_sandbox.kinds import Json
 
 GROUP = "kueue.x-k8s.io"
 QUEUE_NAME = f"{GROUP}/queue-name"

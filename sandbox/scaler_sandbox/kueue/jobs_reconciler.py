@@ -10,9 +10,10 @@ and of a start: QuotaReserved → checks → Admitted → templates injected and
 from collections.abc import Mapping
 from datetime import datetime
 
+from scaler.kube.objects.resources import WORKLOAD
 from scaler_sandbox.actions import Action, Create, Delete, Patch, RecordEvent, merge_patch, status_patch
 from scaler_sandbox.conditions import has, message_of
-from scaler_sandbox.kinds import WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue import templates, workload_status
 from scaler_sandbox.kueue.jobs import (
     JOB_UID,

@@ -21,12 +21,7 @@ import structlog
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import UNREADABLE, decode
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.quota.from_objects.snapshot_updater import QuotaObject, SnapshotUpdater
-from scaler.quota.model import StopPolicy
-from scaler.quota.snapshot import Snapshot
-from scaler_sandbox.client import Client
-from scaler_sandbox.conditions import has
-from scaler_sandbox.kinds import (
+from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
     COHORT,
@@ -34,9 +29,14 @@ from scaler_sandbox.kinds import (
     NAMESPACE,
     RESOURCE_FLAVOR,
     WORKLOAD,
-    Json,
     Resource,
 )
+from scaler.quota.from_objects.snapshot_updater import QuotaObject, SnapshotUpdater
+from scaler.quota.model import StopPolicy
+from scaler.quota.snapshot import Snapshot
+from scaler_sandbox.client import Client
+from scaler_sandbox.conditions import has
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue.workload_status import has_failed_check
 
 _log = structlog.get_logger(__name__)

@@ -18,9 +18,10 @@ Source: Kueue, pkg/controller/core/workload_controller.go.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from scaler.kube.objects.resources import WORKLOAD
 from scaler_sandbox.actions import Action, Patch, RecordEvent, status_patch
 from scaler_sandbox.conditions import has, message_of, parse_time, reason_of, timestamp
-from scaler_sandbox.kinds import WORKLOAD, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue import messages, workload_status
 from scaler_sandbox.kueue.messages import Wait
 from scaler_sandbox.kueue.workload_status import is_active, is_pending

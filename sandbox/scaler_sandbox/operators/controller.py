@@ -4,10 +4,11 @@ from abc import abstractmethod
 from datetime import datetime
 from typing import ClassVar
 
+from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, RAY_CLUSTER, Resource
 from scaler_sandbox.actions import Action
 from scaler_sandbox.client import Client
 from scaler_sandbox.controller import Controller
-from scaler_sandbox.kinds import DEPLOYMENT, JOB, POD, RAY_CLUSTER, Json, Resource
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue.jobs import queue_name
 from scaler_sandbox.operators.deployment import plan_deployment
 from scaler_sandbox.operators.job import plan_job

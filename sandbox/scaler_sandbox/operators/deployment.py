@@ -2,9 +2,10 @@
 
 from datetime import datetime
 
+from scaler.kube.objects.resources import DEPLOYMENT
 from scaler_sandbox.actions import Action, status_patch
 from scaler_sandbox.conditions import make, with_conditions
-from scaler_sandbox.kinds import DEPLOYMENT, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.operators.pods import create_pod, delete_pod, is_alive, is_ending, is_ready, is_terminal
 
 

@@ -6,9 +6,10 @@ Kueue concludes that a suspended Job has stopped.
 
 from datetime import datetime
 
+from scaler.kube.objects.resources import JOB
 from scaler_sandbox.actions import Action, RecordEvent, status_patch
 from scaler_sandbox.conditions import has, make, timestamp, with_conditions
-from scaler_sandbox.kinds import JOB, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.operators.pods import create_pod, delete_pod, is_alive, is_ending, is_ready, phase
 
 _DEFAULT_BACKOFF_LIMIT = 6

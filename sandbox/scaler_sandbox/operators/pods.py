@@ -3,9 +3,10 @@
 import secrets
 from collections.abc import Iterable, Mapping
 
+from scaler.kube.objects.resources import POD
 from scaler_sandbox.actions import Create, Delete, RecordEvent
 from scaler_sandbox.conditions import has
-from scaler_sandbox.kinds import POD, Json
+from scaler_sandbox.kinds import Json
 
 GPU = "nvidia.com/gpu"
 _LONGEST_BASE = 57

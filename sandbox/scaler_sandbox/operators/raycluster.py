@@ -7,8 +7,9 @@ and Kueue takes the cluster to be active that long. Other pods of the same group
 from dataclasses import dataclass
 from datetime import datetime
 
+from scaler.kube.objects.resources import RAY_CLUSTER
 from scaler_sandbox.actions import Action, status_patch
-from scaler_sandbox.kinds import RAY_CLUSTER, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.operators.pods import (
     create_pod,
     delete_pod,

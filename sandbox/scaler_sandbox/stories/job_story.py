@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler_sandbox.kinds import JOB, POD, Json
+from scaler.kube.objects.resources import JOB, POD, SCALABLE_WORKLOAD
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.sandbox import Sandbox
 from scaler_sandbox.stories.facts import ActOutcome, Gang, News, Row, StoryEntry, gang, pods_of
 from scaler_sandbox.stories.job_manifests import COHORT, NAMESPACE, ReclaimTiming, RunningJob, job, scaling

@@ -17,8 +17,8 @@ import yaml
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import KubeError
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler_sandbox.kinds import POD, RAY_CLUSTER, Json
+from scaler.kube.objects.resources import POD, RAY_CLUSTER, SCALABLE_WORKLOAD
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.sandbox import Sandbox
 from scaler_sandbox.stories.facts import (
     ActOutcome,

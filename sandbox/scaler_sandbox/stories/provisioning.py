@@ -18,10 +18,10 @@ from datetime import timedelta
 from typing import ClassVar
 
 from scaler.admission.workload import CONTROLLER
-from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY
+from scaler.kube.objects.resources import ADMISSION_CHECK, NODE, PROVISIONING_REQUEST, RECLAIM_POLICY
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.conditions import has, message_of
-from scaler_sandbox.kinds import NODE, PROVISIONING_REQUEST, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 from scaler_sandbox.stories.facts import ActOutcome, Gang
 from scaler_sandbox.stories.job_manifests import COHORT, NAMESPACE, RunningJob, job, queues

@@ -9,14 +9,13 @@ from app.cli.command import command_beside
 from rich.console import Console
 from scaler_sandbox.conditions import has
 from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, WORKLOAD
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.sandbox import Sandbox
 
 from scaler.app.cli.doctor import answer_of, render
 from scaler.app.packaged import crds, packaged
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, SCALED_OBJECT, WORKLOAD
 from scaler.reporting.doctor.cluster_reader import ReviewedUser
 from scaler.reporting.doctor.findings import Finding, Severity, Topic
 from scaler.reporting.doctor.permissions import ResourceAttributes

@@ -14,7 +14,6 @@ from running_scaler import fetch, runtime, settings_document
 from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.conditions import has
 from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.kinds import ADMISSION_CHECK, JOB, PROVISIONING_REQUEST
 from scaler_sandbox.sandbox import Sandbox
 from small_cluster import until
 
@@ -23,7 +22,7 @@ from scaler.app.cli.pending import check_rows, gang_rows
 from scaler.app.packaged import crds
 from scaler.app.process import Runtime
 from scaler.app.settings.load import load
-from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import ADMISSION_CHECK, JOB, PROVISIONING_REQUEST, RECLAIM_POLICY, SCALABLE_WORKLOAD
 
 GPU = "nvidia.com/gpu"
 COLLECT = timedelta(milliseconds=200)

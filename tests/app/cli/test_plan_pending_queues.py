@@ -15,7 +15,6 @@ from reclaim_builders import nodes_with
 from rich.console import Console
 from running_scaler import fetch, gpus, runtime, settings_document
 from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.kinds import WORKLOAD
 from scaler_sandbox.sandbox import Sandbox
 from small_cluster import small_cluster, until
 from views_builders import Town
@@ -24,7 +23,7 @@ from scaler.app.cli import pending as pending_verb
 from scaler.app.cli import plan as plan_verb
 from scaler.app.cli import queues as queues_verb
 from scaler.app.packaged import crds
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.quota.model import QueueingStrategy
 
 COLLECT = timedelta(milliseconds=200)

@@ -95,7 +95,7 @@ BUILT_INS: tuple[Resource, ...] = (
     ),
     _built_in(
         "", "pods", "Pod", known(spec=POD_SPEC),
-        short_names=("po",), categories=("all",), has_status=True, graceful=True, returns_deleted=True,
+        short_names=("po",), has_status=True, graceful=True, returns_deleted=True,
         initial_status={"phase": "Pending", "qosClass": "BestEffort"}, selectable=("spec.nodeName", "status.phase"),
         columns=_columns(("Status", ".status.phase"), ("Node", ".spec.nodeName")),
     ),
@@ -118,7 +118,7 @@ BUILT_INS: tuple[Resource, ...] = (
     _built_in("", "secrets", "Secret", known(type=default_of("Opaque")), generation=False, selectable=("type",)),
     _built_in(
         "", "services", "Service", SERVICE,
-        short_names=("svc",), categories=("all",), generation=False, has_status=True,
+        short_names=("svc",), generation=False, has_status=True,
         initial_status={"loadBalancer": {}}, returns_deleted=True,
     ),
     _built_in(
@@ -128,7 +128,7 @@ BUILT_INS: tuple[Resource, ...] = (
     *(
         _built_in(
             "apps", plural, kind, REPLICATED,
-            short_names=(short,), categories=("all",), has_status=True, scale=_SCALE,
+            short_names=(short,), has_status=True, scale=_SCALE,
             columns=_columns(("Desired", ".spec.replicas"), ("Ready", ".status.readyReplicas")),
         )
         for plural, kind, short in (
@@ -138,7 +138,7 @@ BUILT_INS: tuple[Resource, ...] = (
         )
     ),
     _built_in(
-        "batch", "jobs", "Job", JOB, categories=("all",), has_status=True,
+        "batch", "jobs", "Job", JOB, has_status=True,
         columns=_columns(("Suspend", ".spec.suspend"), ("Succeeded", ".status.succeeded")), completed=_job_completed,
     ),
     _built_in(
@@ -158,6 +158,6 @@ BUILT_INS: tuple[Resource, ...] = (
         "apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", DEFINITION,
         validate=lambda new, _old: definition_problems(new), completed=with_names, cleanup_finalizer=CLEANUP_FINALIZER,
         unconditional_update=False,
-        short_names=("crd", "crds"), categories=("api-extensions",), namespaced=False, has_status=True,
+        short_names=("crd", "crds"), namespaced=False, has_status=True,
     ),
 )  # fmt: skip

@@ -74,7 +74,6 @@ def resource_of(crd: Json) -> Resource:
         singular=names.get("singular") or names["kind"].lower(),
         list_kind=names.get("listKind") or f"{names['kind']}List",
         short_names=tuple(names.get("shortNames") or ()),
-        categories=tuple(names.get("categories") or ()),
         namespaced=spec["scope"] == "Namespaced",
         versions=versions,
         storage=next(raw["name"] for raw in spec["versions"] if raw.get("storage")),
@@ -131,8 +130,6 @@ def _columns(raw: Any) -> tuple[Column, ...]:
             name=column["name"],
             path=column["jsonPath"],
             type=column["type"],
-            format=column.get("format", ""),
-            description=column.get("description", ""),
             priority=column.get("priority", 0),
         )
         for column in raw

@@ -32,8 +32,6 @@ class Column:
     name: str
     path: str
     type: str = "string"
-    format: str = ""
-    description: str = ""
     priority: int = 0
 
 
@@ -79,7 +77,6 @@ class Resource:
     singular: str = ""
     list_kind: str = ""
     short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
     custom: bool = False
     """From a CRD. Custom resources answer some questions differently: see `lifecycle`."""
     generation: bool = True

@@ -11,7 +11,7 @@ from scaler_sandbox.kubeapi.schema.structural import UNSET, Structural
 
 _OBJECT_META = frozenset(
     {
-        *("name", "generateName", "namespace", "uid", "labels", "annotations", "ownerReferences", "finalizers"),
+        *("name", "namespace", "uid", "labels", "annotations", "ownerReferences", "finalizers"),
         *("resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"),
         *("deletionTimestamp", "deletionGracePeriodSeconds"),
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from scaler_sandbox.kubeapi.errors import Cause, bad_request, expired, from_the_future, invalid_option
+from scaler_sandbox.kubeapi.errors import bad_request, expired, from_the_future
 from scaler_sandbox.kubeapi.schema.resources import View
 from scaler_sandbox.kubeapi.storage.selectors import Predicate, everything
 from scaler_sandbox.kubeapi.storage.store import Key, Stored
@@ -30,7 +30,6 @@ class ListQuery:
     limit: int = 0
     token: str = ""
     revision: str = ""
-    revision_match: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +70,11 @@ class Lister:
 
     def _checked_revision(self, query: ListQuery) -> int:
         present = self._cluster.store.revision
-        if query.revision_match and not query.revision:
-            message = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-            cause = Cause(reason="FieldValueForbidden", field="resourceVersionMatch", message=message)
-            raise invalid_option("ListOptions", cause)
         if not query.revision:
             return present
         asked = parse_revision(query.revision)
         if asked > present:
             raise from_the_future(asked, present)
-        if query.revision_match == "Exact" and asked != present:
-            raise expired("The resourceVersion for the provided list is too old.")
         return present
 
     def _continued(self, view: View, query: ListQuery) -> Page:

@@ -1,20 +1,15 @@
 """Does an object match? Label selectors and field selectors, parsed once into predicates over stored objects."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from scaler.kube.scheduling import parse_selector
 from scaler_sandbox.kubeapi.errors import Json, bad_request
 from scaler_sandbox.kubeapi.schema.resources import View
 
 Predicate = Callable[[Json], bool]
-_LabelTest = Callable[[Mapping[str, str]], bool]
-
-_SET = re.compile(r"^(?P<key>[^\s!=<>,()]+)\s+(?P<verb>in|notin)\s*\((?P<values>[^()]*)\)$")
 _COMPARE = re.compile(r"^(?P<key>[^\s!=<>,()]+)\s*(?P<verb>==|!=|=)\s*(?P<value>[^\s!=<>,()]*)$")
-_EXISTS = re.compile(r"^(?P<absent>!?)\s*(?P<key>[^\s!=<>,()]+)$")
-_COMMAS = re.compile(r",(?![^(]*\))")
-"""The commas between requirements: not those within parentheses."""
 
 
 def everything(_body: Json) -> bool:
@@ -32,37 +27,11 @@ def selection(view: View, *, labels: str, fields: str) -> Predicate:
 
 def label_predicate(selector: str) -> Predicate | None:
     """The predicate of a label selector; None where it is empty."""
-    tests = [_label_test(part.strip()) for part in _COMMAS.split(selector) if part.strip()]
-    if not tests:
-        return None
-    return lambda body: _all_hold(tests, body["metadata"].get("labels") or {})
-
-
-def _all_hold(tests: list[_LabelTest], labels: Mapping[str, str]) -> bool:
-    return all(test(labels) for test in tests)
-
-
-def _label_test(part: str) -> _LabelTest:
-    if match := _SET.match(part):
-        return _set_test(match["key"], match["verb"], frozenset(v.strip() for v in match["values"].split(",")))
-    if match := _COMPARE.match(part):
-        return _compare_test(match["key"], match["verb"], match["value"])
-    if match := _EXISTS.match(part):
-        key, wanted = match["key"], not match["absent"]
-        return lambda labels: (key in labels) is wanted
-    raise bad_request(f"unable to parse requirement: {part!r} is not a label selector requirement")
-
-
-def _set_test(key: str, verb: str, values: frozenset[str]) -> _LabelTest:
-    if verb == "in":
-        return lambda labels: labels.get(key) in values
-    return lambda labels: labels.get(key) not in values
-
-
-def _compare_test(key: str, verb: str, value: str) -> _LabelTest:
-    if verb in ("=", "=="):
-        return lambda labels: labels.get(key) == value
-    return lambda labels: labels.get(key) != value
+    try:
+        wanted = parse_selector(selector)
+    except ValueError as error:
+        raise bad_request(f"unable to parse requirement: {error}") from error
+    return (lambda body: wanted.matches(body["metadata"].get("labels") or {})) if wanted.requirements else None
 
 
 def field_predicate(selector: str, view: View) -> Predicate | None:

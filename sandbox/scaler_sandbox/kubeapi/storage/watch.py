@@ -13,12 +13,12 @@ and two seconds before the end, so that a quiet watcher resumes from a fresh rev
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from scaler_sandbox.kubeapi.errors import ApiError, Cause, expired, invalid_option
+from scaler_sandbox.kubeapi.errors import ApiError, expired
 from scaler_sandbox.kubeapi.faults import ConnectionDropped, Faults
 from scaler_sandbox.kubeapi.schema.resources import View
 from scaler_sandbox.kubeapi.storage.listing import parse_revision
@@ -28,10 +28,6 @@ from scaler_sandbox.kubeapi.verbs import ApiVerbs
 
 _BOOKMARK_EVERY_SECONDS = 60.0
 _BOOKMARK_BEFORE_END_SECONDS = 2.0
-INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-
-Render = Callable[[Stored], bytes]
-"""An object as a watcher asked to see it: whole, as a table, only its metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,35 +37,18 @@ class WatchQuery:
     namespace: str | None
     matches: Predicate = everything
     revision: str = ""
-    revision_match: str = ""
-    send_initial_events: bool | None = None
     bookmarks: bool = False
     timeout_seconds: float = 1800.0
-
-    def check(self) -> None:
-        """Raises: ApiError 422 for parameters that contradict each other."""
-        problem = ""
-        if self.send_initial_events is None and self.revision_match:
-            problem = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-            field = "resourceVersionMatch"
-        elif self.send_initial_events is not None and self.revision_match != "NotOlderThan":
-            problem = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-            field = "resourceVersionMatch"
-        if problem:
-            cause = Cause(reason="FieldValueForbidden", field=field, message=f"Forbidden: {problem}")
-            raise invalid_option("ListOptions", cause)
 
 
 class Watcher:
     """One open watch."""
 
-    def __init__(self, cluster: ApiVerbs, view: View, query: WatchQuery, *, render: Render, faults: Faults) -> None:
-        query.check()
+    def __init__(self, cluster: ApiVerbs, view: View, query: WatchQuery, *, faults: Faults) -> None:
         self._cluster = cluster
         self._collection: Collection = cluster.store.collection(view.resource)
         self._view = view
         self._query = query
-        self._render = render
         self._faults = faults
         self._news = asyncio.Event()
         self._ended = False
@@ -102,25 +81,17 @@ class Watcher:
     def _opening(self) -> tuple[bytes, bool]:
         """What is written first, and whether anything follows."""
         query = self._query
-        wants_state = query.revision in ("", "0") if query.send_initial_events is None else query.send_initial_events
         asked = parse_revision(query.revision or "0")
-        start = self._cluster.store.revision if wants_state or not asked else asked
+        start = asked or self._cluster.store.revision
         cursor = self._collection.cursor_after(start)
         if cursor is None:
             too_old = expired(f"too old resource version: {asked} ({self._collection.forgotten})")
             return self._error(too_old), False
         self._cursor = cursor
-        if not wants_state:
+        if asked:
             return b"", True
-        state = [self._line("ADDED", stored) for stored in self._state()]
-        if query.send_initial_events and query.bookmarks:
-            state.append(self._bookmark(initial_events_end=True))
-        return b"".join(state), True
-
-    def _state(self) -> Iterator[Stored]:
-        for stored in self._collection.ordered(self._query.namespace):
-            if self._matches(stored):
-                yield stored
+        present = filter(self._matches, self._collection.ordered(query.namespace))
+        return b"".join(self._line("ADDED", stored) for stored in present), True
 
     async def _follow(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -177,16 +148,11 @@ class Watcher:
         return self._query.namespace in (None, stored.key[0])
 
     def _line(self, kind: str, stored: Stored) -> bytes:
-        return b'{"type":"%b","object":%b}\n' % (kind.encode(), self._render(stored))
+        return b'{"type":"%b","object":%b}\n' % (kind.encode(), stored.encode(self._view))
 
-    def _bookmark(self, *, initial_events_end: bool = False) -> bytes:
+    def _bookmark(self) -> bytes:
         metadata = {"resourceVersion": str(self._cluster.store.revision)}
-        annotations = {"annotations": {INITIAL_EVENTS_END: "true"}} if initial_events_end else {}
-        body = {
-            "kind": self._view.resource.kind,
-            "apiVersion": self._view.api_version,
-            "metadata": {**metadata, **annotations},
-        }
+        body = {"kind": self._view.resource.kind, "apiVersion": self._view.api_version, "metadata": metadata}
         return b'{"type":"BOOKMARK","object":%b}\n' % msgspec.json.encode(body)
 
     @staticmethod

@@ -22,14 +22,12 @@ def taken_in(view: View, body: Json, writing: WriteOptions) -> Json:
     """The body pruned, without nulls, defaulted. Raises: ApiError 400 for unknown fields where that is asked."""
     schema = view.version.schema
     pruned, dropped = prune(body, schema)
-    unknown = [f'unknown field "{path}"' for path in sorted(dropped)]
-    if unknown and writing.field_validation == "Strict":
+    if dropped and writing.is_strict:
+        unknown = [f'unknown field "{path}"' for path in sorted(dropped)]
         kind, version = view.resource.kind, view.version.name
         raise bad_request(
             f'{kind} in version "{version}" cannot be handled as a {kind}: strict decoding error: {", ".join(unknown)}'
         )
-    if writing.field_validation == "Warn":
-        writing.warnings.extend(unknown)
     without_nulls = drop_nulls(pruned, schema) if view.resource.custom else drop_all_nulls(pruned)
     complete: Json = fill_defaults(without_nulls, schema)
     return complete

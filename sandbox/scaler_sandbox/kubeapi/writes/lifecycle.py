@@ -11,7 +11,6 @@ Pure: bodies and `now` in, bodies out; nothing here touches the store.
 Server-set metadata (uid, creation, deletion, generation) survives whatever a client sends.
 """
 
-import random
 import re
 import uuid
 from collections.abc import Callable
@@ -21,13 +20,10 @@ from typing import Any
 from scaler_sandbox.kubeapi.errors import STALE, ApiError, Cause, Json, bad_request, conflict, invalid
 from scaler_sandbox.kubeapi.schema.resources import View
 from scaler_sandbox.kubeapi.schema.structural import same
-from scaler_sandbox.kubeapi.writes.typed import Anything, check_shape
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-_LONGEST_GENERATED_BASE = 58
 _SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
 
@@ -38,10 +34,9 @@ def timestamp(moment: datetime) -> str:
 
 def checked_type(view: View, body: Any) -> Json:
     """The body, if it is an object of the type that the URL speaks of. Raises: ApiError 400, 422."""
-    if not isinstance(body, dict):
-        raise bad_request("the body of the request is not a JSON object")
+    if not isinstance(body, dict) or not isinstance(body.get("metadata") or {}, dict):
+        raise bad_request("the body of the request is not a JSON object with metadata")
     expected_kind, expected_version = view.resource.kind, view.api_version
-    check_shape(body, Anything, kind=expected_kind)
     named_kind, named_version = body.get("kind", ""), body.get("apiVersion", "")
     if not named_kind and view.resource.custom:
         raise bad_request("Object 'Kind' is missing in the body of the request")
@@ -84,20 +79,13 @@ def created(view: View, body: Json, *, now: datetime) -> Json:
     given.pop("managedFields", None)
     metadata = {
         **given,
-        "name": given.get("name") or _generated_name(given.get("generateName", "")),
+        "name": given.get("name", ""),
         "uid": str(uuid.uuid4()),
         "creationTimestamp": timestamp(now),
     }
     if view.resource.generation:
         metadata["generation"] = 1
     return {**_with_initial_status(view, body), "metadata": metadata}
-
-
-def _generated_name(base: str) -> str:
-    if not base:
-        return ""
-    suffix = "".join(random.choices(_SUFFIX_ALPHABET, k=5))  # noqa: S311 - a name, not a secret
-    return base[:_LONGEST_GENERATED_BASE] + suffix
 
 
 def _with_initial_status(view: View, body: Json) -> Json:
@@ -112,7 +100,7 @@ def name_problems(metadata: Json) -> list[Cause]:
     """What is wrong with an object's name."""
     name = metadata.get("name", "")
     if not name:
-        message = "Required value: name or generateName is required"
+        message = "Required value: name is required; names are not generated here"
         return [Cause(reason="FieldValueRequired", field="metadata.name", message=message)]
     if not isinstance(name, str) or len(name) > 253 or not _NAME.fullmatch(name):
         message = (
