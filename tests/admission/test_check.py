@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from builders import NOON, at
+from decision.documented import rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.admission import check
 from scaler.admission.check import (
     LONGEST_MESSAGE,
     CheckChange,
@@ -52,30 +54,30 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
     "one that is finished": (gang(finished=True), FITS, "nothing"),
     "one that is deactivated": (gang(active=False), FITS, "nothing"),
     "one that is being evicted": (gang(evicted=True), FITS, "nothing"),
-    "one that is evicted after it was let go": (gang(evicted=True, admitted=True), FITS, "nothing"),
+    "one that is evicted after it was admitted": (gang(evicted=True, admitted=True), FITS, "nothing"),
     "one without quota": (gang(reserved_at=None), FITS, "nothing"),
     "an entry that is not there yet": (gang(entry=None), FITS, "nothing"),
     "an entry that is not there yet, of one that runs": (gang(entry=None, admitted=True), FITS, "nothing"),
     "Kueue acts on Retry": (gang(entry=CheckEntry(state="Retry")), FITS, "nothing"),
-    "somebody has rejected it": (gang(entry=CheckEntry(state="Rejected")), FITS, "nothing"),
+    "Kueue acts on Rejected": (gang(entry=CheckEntry(state="Rejected")), FITS, "nothing"),
     "another check sends it back": (gang(is_sent_back=True), FITS, "nothing"),
     "another check sends back one that runs": (
         gang(is_sent_back=True, admitted=True),
         FITS,
         "Ready/AdmittedBefore",
     ),
-    "it was let go": (gang(entry=READY), CheckInputs(problem="wrong", blind="dark"), "nothing"),
-    "it was let go, and its nodes are taken away": (
+    "its check is Ready": (gang(entry=READY), CheckInputs(problem="wrong", blind="dark"), "nothing"),
+    "its check is Ready, and its nodes are revoked": (
         gang(entry=READY, admitted=True),
         CheckInputs(provisioning=ProvisioningStep(kind=StepKind.REVOKED, message="spot")),
         "Retry/NodesRevoked",
     ),
-    "it runs already, and the check is new": (
+    "it was admitted before the check was added": (
         gang(admitted=True),
         CheckInputs(problem="wrong"),
         "Ready/AdmittedBefore",
     ),
-    "nobody can follow the policy": (GANG, replace(FITS, problem="no such policy"), "Pending/PolicyUnusable"),
+    "the policy cannot be used": (GANG, replace(FITS, problem="no such policy"), "Pending/PolicyUnusable"),
     "pods of its victims are left": (GANG, replace(FITS, terminating=(ENDING,)), "Pending/PodsEnding"),
     "pods of its victims should have ended long ago": (GANG, replace(FITS, terminating=(OVERDUE,)), "Ready/Fits"),
     "some of them should have": (GANG, replace(FITS, terminating=(replace(OVERDUE, pods=3),)), "Pending/PodsEnding"),
@@ -91,8 +93,8 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
     ),
     "it runs elsewhere": (GANG, CheckInputs(runs_elsewhere=True, blind="dark"), "Ready/RunsElsewhere"),
     "it need not fit": (GANG, CheckInputs(requires_fit=False, blind="dark"), "Ready/PodsGone"),
-    "nobody sees the nodes": (GANG, replace(FITS, blind="dark"), "Pending/NodeCapacityUnknown"),
-    "nobody was asked": (GANG, CheckInputs(), "Pending/NodeCapacityUnknown"),
+    "node capacity is not available": (GANG, replace(FITS, blind="dark"), "Pending/NodeCapacityUnknown"),
+    "the placement was not computed": (GANG, CheckInputs(), "Pending/NodeCapacityUnknown"),
     "it has places": (GANG, FITS, "Ready/Fits"),
     "it has places, booked for it": (
         GANG,
@@ -128,7 +130,7 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
         ),
         "Retry/Yields",
     ),
-    "it is to yield, and nobody wants its quota": (
+    "it is to yield, and no other Workload can use its quota": (
         GANG,
         CheckInputs(
             verdict=LACKS,
@@ -191,6 +193,43 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
 @pytest.mark.parametrize(("found", "outlook", "expected"), TABLE.values(), ids=TABLE.keys())
 def test_the_table(found, outlook, expected):
     assert said(decide(found, outlook, NOON)) == expected
+
+
+DOCUMENTED: dict[tuple[str, str, str], list[str]] = {
+    ("finished, deactivated, evicted, without quota", "any", "–"): [
+        "one that is finished",
+        "one that is deactivated",
+        "one that is being evicted",
+        "one without quota",
+    ],
+    ("with quota", "none", "–"): ["an entry that is not there yet"],
+    ("with quota", "Retry, Rejected", "Kueue acts on it"): ["Kueue acts on Retry", "Kueue acts on Rejected"],
+    ("with quota", "Pending", "another check: Retry or Rejected"): ["another check sends it back"],
+    ("with quota", "Ready", "its nodes are revoked"): ["its check is Ready, and its nodes are revoked"],
+    ("with quota", "Ready", "–"): ["its check is Ready"],
+    ("admitted", "Pending", "–"): ["it was admitted before the check was added"],
+    ("with quota", "Pending", "the policy cannot be used"): ["the policy cannot be used"],
+    ("with quota", "Pending", "pods of its victims terminate"): ["pods of its victims are left"],
+    ("with quota", "Pending", "it runs on another cluster"): ["it runs elsewhere"],
+    ("with quota", "Pending", "it need not fit"): ["it need not fit"],
+    ("with quota", "Pending", "node capacity is not known"): [
+        "node capacity is not available",
+        "the placement was not computed",
+    ],
+    ("with quota", "Pending", "its places may be booked yet"): [
+        "it has places, some on nodes that may be booked for it yet"
+    ],
+    ("with quota", "Pending", "it has places for all of its pods"): ["it has places", "it has places, booked for it"],
+    ("with quota", "Pending", "it is to yield, and may"): ["it is to yield"],
+    ("with quota", "Pending", "–"): ["it fits no nodes", "it is to yield, and no other Workload can use its quota"],
+}
+
+
+def test_the_documented_table_is_the_one_that_is_tested():
+    documented = {row[:3]: row[3] for row in rows(check, "the Workload", "its entry")}
+    assert list(documented) == list(DOCUMENTED)
+    for row, state in documented.items():
+        assert {TABLE[tested][2].partition("/")[0] for tested in DOCUMENTED[row]} == {state}, row
 
 
 # ------------------------------------------------------------------------------------------------------------- messages

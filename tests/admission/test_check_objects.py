@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 from builders import NOON, WorkloadJson
-from hypothesis import given
-from hypothesis import strategies as st
 from recordings import moments, one, recorded
 from sim.client import merged
 
@@ -118,13 +116,6 @@ def test_what_pods_are_given_stands_in_the_entry_without_empty_fields():
     assert entries_after(workload(OURS), bare)[0]["podSetUpdates"] == [{"name": "main"}]
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=3) | st.none()), max_size=5))
-def test_whatever_others_write_survives(strange):
-    others = [each | {"name": f"other-{number}"} for number, each in enumerate(strange)]
-    entries = entries_after(workload(*others, OURS), WAITS)
-    assert entries[:-1] == others
-
-
 def test_what_was_written_is_read_again():
     written = merged(workload(OURS), {"status": {"admissionChecks": entries_after(workload(OURS), STARTS)}})
     gang = reserved_workload_of(decode(Workload, msgspec.json.encode(written)), "gate")
@@ -168,25 +159,6 @@ def check(*conditions: Json) -> Json:
 
 def active(found: Json, *, is_active: bool = True, message: str = "m") -> Any:
     return active_patch(found, is_active=is_active, reason="Active", message=message, now=NOON)
-
-
-def test_a_check_that_says_nothing_yet_is_made_active():
-    assert active(check()) == {
-        "metadata": {"uid": "u", "resourceVersion": "9"},
-        "status": {
-            "conditions": [
-                {
-                    "type": "Active",
-                    "status": "True",
-                    "reason": "Active",
-                    "message": "m",
-                    "lastTransitionTime": "2026-12-01T12:00:00Z",
-                    "observedGeneration": 2,
-                }
-            ]
-        },
-    }
-    assert active({"metadata": check()["metadata"]}) is not None
 
 
 def test_a_check_that_says_so_already_is_left_alone_and_other_conditions_always_are():

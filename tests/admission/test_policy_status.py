@@ -9,15 +9,12 @@ import pytest
 from sim.cluster import SimCluster
 from small_cluster import until
 
-from scaler.admission.checks import ReclaimPolicyStatusController, usable_patch
+from scaler.admission.checks import ReclaimPolicyStatusController
 from scaler.admission.policy import CheckPolicy, ProvisioningPolicy
-from scaler.errors import KubeError
 from scaler.kube.objects.resources import RECLAIM_POLICY
-from scaler.suspension.leader_api import NOT_LEADING
 
 PROVISIONING = {"className": "check-capacity.autoscaling.x-k8s.io"}
 PLAIN = {"waitForPodsGone": True}
-NOON = "2026-12-01T12:00:00Z"
 BROKEN = {"provisioning": {**PROVISIONING, "retry": {"base": "2h", "max": "1h"}}}
 
 
@@ -86,29 +83,6 @@ async def test_what_stands_there_is_not_written_again() -> None:
     assert author.written == 1
 
 
-async def test_a_copy_that_lags_causes_no_second_write() -> None:
-    author = Author(PLAIN)
-    for _ in range(3):
-        await author.status.tick(author.town.client.now)
-    assert author.written == 1
-
-
-async def test_the_time_changes_with_the_status_only_and_the_generation_with_the_spec() -> None:
-    author = Author({"provisioning": PROVISIONING})
-    await author.looks()
-    began = author.conditions["Usable"]["lastTransitionTime"]
-    author.town.client.now += timedelta(minutes=1)
-    author.writes({"provisioning": PROVISIONING, "reuse": {"enabled": False}})
-    await author.looks()
-    assert author.conditions["Usable"]["lastTransitionTime"] == began
-    assert author.conditions["Usable"]["observedGeneration"] == author.generation
-    assert "reclaims idle GPUs" not in author.usable[1]
-    author.writes(BROKEN)
-    await author.looks()
-    assert author.usable[0] == "False"
-    assert author.conditions["Usable"]["lastTransitionTime"] != began
-
-
 async def test_a_spec_that_does_the_same_in_words_is_seen_to_have_been_read() -> None:
     author = Author({"provisioning": PROVISIONING})
     await author.looks()
@@ -118,15 +92,6 @@ async def test_a_spec_that_does_the_same_in_words_is_seen_to_have_been_read() ->
     assert author.generation > before[0]
     assert author.usable == before[1]
     assert author.conditions["Usable"]["observedGeneration"] == author.generation
-
-
-async def test_conditions_of_others_are_kept() -> None:
-    author = Author(PLAIN)
-    other = {"type": "Approved", "status": "True", "reason": "ByHand", "message": "", "lastTransitionTime": NOON}
-    author.town.change(RECLAIM_POLICY, "policy", {"status": {"conditions": [other]}}, "status")
-    await author.looks()
-    assert author.conditions["Approved"] == other
-    assert author.usable[0] == "True"
 
 
 async def test_one_that_cannot_be_read_says_so() -> None:
@@ -151,24 +116,6 @@ async def test_what_somebody_writes_meanwhile_wins_and_is_looked_at_next() -> No
     assert author.conditions == {}
     await author.looks()
     assert author.usable[0] == "False"
-
-
-async def test_one_that_is_gone_troubles_nobody() -> None:
-    author = Author(PLAIN)
-    author.town.client.remove(RECLAIM_POLICY, "", "policy")
-    await author.looks()
-    assert author.written == 0
-
-
-async def test_whoever_leads_no_more_writes_no_more() -> None:
-    author = Author(PLAIN)
-
-    def lost(path: str) -> None:
-        raise KubeError(f"patch {path}: not sent", reason=NOT_LEADING)
-
-    author.town.api.before_patch = lost
-    with pytest.raises(KubeError, match="not sent"):
-        await author.looks()
 
 
 async def test_the_loop_looks_as_soon_as_a_policy_changes() -> None:
@@ -203,10 +150,3 @@ async def test_the_loop_looks_as_soon_as_a_policy_changes() -> None:
 )
 def test_a_policy_in_words(policy: CheckPolicy, words: str) -> None:
     assert policy.words == words
-
-
-def test_a_patch_is_guarded_by_what_was_judged() -> None:
-    found = {"metadata": {"uid": "u", "resourceVersion": "7", "generation": 3}}
-    patch = usable_patch(found, CheckPolicy(), SimCluster({}).client.now)
-    assert patch is not None
-    assert patch["metadata"] == {"uid": "u", "resourceVersion": "7"}

@@ -1,27 +1,13 @@
-"""Checks that are for some flavors only, parameters that are missing or wrong, and queues with several checks.
-
-| what issue writers ask for                     | played by                                                     |
-|------------------------------------------------|---------------------------------------------------------------|
-| the check's parameters missing or wrong        | test_a_check_whose_parameters_… (PARAMETERS), and back again  |
-| … while gangs wait, run, have open requests    | test_while_nobody_can_follow_the_policy_…                     |
-| `onFlavors`                                    | test_only_gangs_on_the_flavors_of_the_check_are_held, …       |
-| ours beside Kueue's own provisioning check     | test_beside_kueues_own_check_…, test_kueue_asks_for_nodes_…,  |
-|                                                | test_a_request_of_kueues_…, test_each_check_asks_…            |
-| ours beside MultiKueue                         | test_beside_multikueue_…, test_one_that_runs_on_another_…     |
-
-What doctor says of such queues is in test_diagnosis.
-"""
+"""Checks that are for some flavors only, and queues with several checks: Kueue's own, MultiKueue's."""
 
 from typing import Any
 
-import pytest
 from scaler_sandbox.autoscaler import Scenario
 from scaler_sandbox.kinds import Json
 from sim.cluster import CHECK, GPU
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
 from scaler.kube.objects.resources import (
-    ADMISSION_CHECK,
     CLUSTER_QUEUE,
     LOCAL_QUEUE,
     RECLAIM_POLICY,
@@ -69,29 +55,6 @@ PARAMETERS: dict[str, tuple[Json | None, Json | None, str]] = {
     ),
     "a policy that cannot be read": (POLICY, {"provisioning": "yes"}, "False: AdmissionCheck gate: spec.parameters: R"),
 }
-
-
-@pytest.mark.parametrize(("parameters", "policy", "says"), PARAMETERS.values(), ids=PARAMETERS)
-async def test_a_check_whose_parameters_are_not_in_order_says_so_and_admits_nobody_until_they_are(
-    parameters: Json | None, policy: Json | None, says: str
-) -> None:
-    town = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
-    town.client.remove(RECLAIM_POLICY, "", "policy")
-    if policy is not None:
-        town.add(RECLAIM_POLICY, "policy", spec=policy or {"requireFit": True})
-    town.change(ADMISSION_CHECK, CHECK, {"spec": {"parameters": parameters}})
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert town.active().startswith(says)
-    assert town.is_running("gang") is (says == "True")
-    assert town.holds_quota("gang") is (says == "True"), "Kueue gives none in a queue whose check is not Active"
-    if town.client.find(RECLAIM_POLICY, "", "policy"):
-        town.client.remove(RECLAIM_POLICY, "", "policy")
-    town.add(RECLAIM_POLICY, "policy", spec={"requireFit": True})
-    town.change(ADMISSION_CHECK, CHECK, {"spec": {"parameters": POLICY}})
-    await town.passes(3)
-    assert town.active() == "True"
-    assert town.is_running("gang")
 
 
 async def test_while_nobody_can_follow_the_policy_what_waits_waits_and_what_was_asked_for_stays() -> None:
@@ -165,15 +128,6 @@ async def test_only_gangs_on_the_flavors_of_the_check_are_held() -> None:
     assert town.entry("second") == {}
     assert town.is_running("second"), "on the other flavor, for which the check is not"
     assert town.pods("second")[0]["spec"]["nodeName"] == "c"
-
-
-async def test_a_gang_on_a_flavor_of_the_check_that_lacks_a_node_waits_and_asks() -> None:
-    town = await on_flavors(spot=24)
-    town.submit("gang", pods=3, gpus=8)
-    await town.passes(2)
-    assert town.says("gang").startswith("Pending: PodSet main: 1 of 3 pods does not fit")
-    assert town.requests("gang") == ["1: New"]
-    assert town.pods("gang") == []
 
 
 async def test_pods_on_their_way_of_a_gang_without_the_check_keep_their_places() -> None:
@@ -257,17 +211,6 @@ async def test_beside_kueues_own_check_ours_waits_for_pods_only_and_asks_nobody(
     assert town.entry("gang", KUEUES)["message"] == "go", "left as it was"
 
 
-async def test_beside_kueues_own_check_ours_is_ready_first_and_kueue_alone_is_waited_for() -> None:
-    town = await beside_kueue({})
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    assert town.says("gang") == "Ready: all pods of Workloads that released quota for it have terminated"
-    assert not town.is_admitted("gang")
-    set_ready(town, "gang", KUEUES)
-    await town.passes(1)
-    assert town.is_admitted("gang")
-
-
 async def beside_running_kueue(*scenarios: Scenario, nodes: int = 1, **policy: Any) -> ProvisioningCluster:
     """With the controller of Kueue's check, and an autoscaler that answers it."""
     names = dict.fromkeys(("a", "b", "c")[:nodes], 8)
@@ -332,19 +275,6 @@ async def test_places_are_not_kept_for_a_gang_that_kueues_check_sends_back() -> 
     await town.passes(1)
     assert town.is_running("other")
     assert town.holds_quota("gang")
-
-
-async def test_kueues_controller_leaves_our_requests_alone() -> None:
-    """It runs wherever ProvisioningRequests are served, and deletes what names a Workload as owner and is not its."""
-    town = ProvisioningCluster({"a": 8}, scenarios=[failing(1)], provisioning={"retry": {"limit": 1, "base": "5s"}})
-    town.run_kueues_check("unused")
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(6)
-    assert town.requests("gang") == ["1: Failed"]
-    await town.passes(10)
-    assert town.is_running("gang")
-    assert len(town.written("create", "provisioningrequests")) == 2
-    assert town.requests_of_kueue() == []
 
 
 async def test_each_check_asks_for_the_nodes_of_its_own_flavor() -> None:

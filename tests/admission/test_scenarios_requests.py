@@ -1,18 +1,7 @@
-"""Every line of the table of ProvisioningRequests, and every way in which one can end, played in virtual time.
+"""Stories of ProvisioningRequests in virtual time: how one can end, what gets free meanwhile, limits, autoscalers.
 
-| what issue writers ask for                   | played by                                                             |
-|----------------------------------------------|-----------------------------------------------------------------------|
-| every line × fits, is being served, lacks    | test_the_next_step_is_the_one_of_the_table                            |
-| what becomes of requests of one that started | test_one_that_has_started_keeps_what_its_pods_consume (STARTED)       |
-| failed twice, then provisioned               | test_failed_twice_then_provisioned                                    |
-| limit reached: Hold, Yield                   | test_at_the_limit_…                                                   |
-| booking expired before and after admission   | test_a_booking_that_expires_before_…, STARTED                         |
-| capacity revoked before and after admission  | test_capacity_revoked_before_…, test_capacity_revoked_while_it_runs_… |
-| the request deleted by hand                  | test_a_request_that_somebody_deletes_…, STARTED                       |
-| capacity gets free while a request runs      | test_what_gets_free_while_a_request_runs_…                            |
-| nodes come before theirs is provisioned      | test_nodes_that_come_before_…, test_nodes_whose_request_is_not_…      |
-| two gangs race for provisioned nodes         | test_of_two_gangs_that_race_for_provisioned_nodes_…                   |
-| an autoscaler that adds nodes, GKE's, check  | test_each_class_of_autoscaler_…                                       |
+Every row of the table of `provisioning/lifecycle.py` is in test_provisioning_lifecycle, every death of the process in
+test_scenarios_restarts.
 """
 
 from collections.abc import Callable
@@ -21,19 +10,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from decision.documented import rows
 from scaler_sandbox.autoscaler import CHECK_CAPACITY, QUEUED_PROVISIONING, Scenario, Shape
 from scaler_sandbox.conditions import has, timestamp
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
-from scaler.admission.provisioning import lifecycle
 from scaler.kube.objects.resources import JOB, POD_TEMPLATE, PROVISIONING_REQUEST, SCALABLE_WORKLOAD, WORKLOAD
 
 # ---------------------------------------------------------------------------------------------------- the table itself
-
-COLUMNS = ("gang fits", "is being served", "lacks nodes")
-TABLE = {row[0]: dict(zip(COLUMNS, row[1:], strict=True)) for row in rows(lifecycle, "request", *COLUMNS)}
-HOUR = 3600.0
 
 
 async def lacking(**asks: Any) -> ProvisioningCluster:
@@ -52,117 +35,6 @@ async def asked(**asks: Any) -> tuple[ProvisioningCluster, str]:
     await town.passes(1)
     assert town.requests("gang") == ["1: New"]
     return town, town.newest("gang")
-
-
-async def none() -> ProvisioningCluster:
-    return await lacking()
-
-
-async def one_is_being_deleted() -> ProvisioningCluster:
-    """It has failed long ago: without that, another would be due."""
-    town, name = await asked()
-    town.answer(name, "Failed", ago=HOUR)
-    going = {"deletionTimestamp": timestamp(town.client.now), "finalizers": ["example.com/keeps"]}
-    town.change(PROVISIONING_REQUEST, name, {"metadata": going})
-    return town
-
-
-async def one_was_made_for_something_else() -> ProvisioningCluster:
-    """The policy's parameters have changed meanwhile."""
-    town, _ = await asked()
-    town.set_policy(parameters={"ValidUntilSeconds": "600"})
-    return town
-
-
-async def new_or_accepted() -> ProvisioningCluster:
-    town, name = await asked()
-    town.answer(name, "Accepted")
-    return town
-
-
-async def provisioned_for_the_gang() -> ProvisioningCluster:
-    town, name = await asked()
-    town.answer(name, "Provisioned")
-    return town
-
-
-async def provisioned_for_what_was_missing() -> ProvisioningCluster:
-    town, name = await asked(amount="Missing")
-    town.answer(name, "Provisioned")
-    return town
-
-
-async def provisioned_late_pause_over() -> ProvisioningCluster:
-    """Its nodes were lost before the gang started, and no autoscaler says so."""
-    town, name = await asked()
-    town.answer(name, "Provisioned", ago=HOUR)
-    return town
-
-
-async def lost_pause_not_over() -> ProvisioningCluster:
-    town, name = await asked()
-    town.answer(name, "Failed", "no capacity")
-    return town
-
-
-async def lost_pause_over() -> ProvisioningCluster:
-    town, name = await asked()
-    town.answer(name, "BookingExpired", "too late", ago=HOUR)
-    return town
-
-
-async def lost_limit_reached() -> ProvisioningCluster:
-    town, name = await asked(retry={"limit": 0, "base": "10s"})
-    town.answer(name, "CapacityRevoked", "spot", ago=HOUR)
-    return town
-
-
-STANDINGS: dict[str, Callable[[], Any]] = {
-    "one is being deleted": one_is_being_deleted,
-    "one was made for something else": one_was_made_for_something_else,
-    "none": none,
-    "new or accepted": new_or_accepted,
-    "provisioned for the gang": provisioned_for_the_gang,
-    "provisioned for what was missing": provisioned_for_what_was_missing,
-    "provisioned, late, pause over": provisioned_late_pause_over,
-    "lost, pause not over": lost_pause_not_over,
-    "lost, pause over": lost_pause_over,
-    "lost, limit reached": lost_limit_reached,
-}
-NEEDS: dict[str, Callable[[ProvisioningCluster], None]] = {
-    "gang fits": lambda town: town.add_node("b", 8),
-    "is being served": lambda town: town.grant("victim", to="gang"),
-    "lacks nodes": lambda town: None,
-}
-
-
-def test_every_line_of_the_table_is_played() -> None:
-    assert STANDINGS.keys() == TABLE.keys()
-
-
-@pytest.mark.parametrize("need", NEEDS)
-@pytest.mark.parametrize("standing", STANDINGS)
-async def test_the_next_step_is_the_one_of_the_table(standing: str, need: str) -> None:
-    town: ProvisioningCluster = await STANDINGS[standing]()
-    NEEDS[need](town)
-    await town.passes(0, gate=False)
-    written = len(town.api.writes)
-    await town.gate.tick(town.client.now)
-    assert step_of(town, written) == TABLE[standing][need].replace("n + 1", "2")
-    await town.passes(60)
-    assert town.half_started() == []
-    assert town.is_running("gang") is (need == "gang fits")
-
-
-def step_of(town: ProvisioningCluster, written: int) -> str:
-    """What provisioning did in one look: a request made or removed, or else what it said first."""
-    for write in town.api.writes[written:]:
-        verb, _, what = write.partition(" ")
-        if what.startswith("provisioningrequests/"):
-            return f"CREATE {what.rpartition('-')[2]}" if verb == "create" else "REMOVE"
-    name = town.workload("gang")["metadata"]["name"]
-    kind = next((each.step.kind for each in town.report.plan.workloads if each.key == f"ns/{name}"), "Nothing")
-    return {"BackOff": "BACK_OFF", "AtLimit": "AT_LIMIT"}.get(str(kind), str(kind).upper())
 
 
 # ------------------------------------------------------------------------------------------------------ it has started
@@ -236,28 +108,6 @@ async def test_capacity_revoked_while_it_runs_evicts_it_and_nodes_are_asked_for_
     assert town.half_started() == []
 
 
-async def test_capacity_revoked_is_nothing_where_the_policy_ignores_it() -> None:
-    town, name = await started(onCapacityRevoked="Ignore")
-    town.answer(name, "CapacityRevoked", "the cloud says so")
-    await town.passes(10)
-    assert town.is_running("gang")
-    assert town.told.reasons("gang").count("NodesCapacityRevoked") == 1
-
-
-async def test_capacity_revoked_of_a_request_that_nobody_consumes_is_nothing_to_one_that_runs() -> None:
-    """It started on GPUs that got free, and `withdraw: Never` has left its request open."""
-    town = ProvisioningCluster({"a": 8}, provisioning={"withdraw": "Never"}, scenarios=NOBODY)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.add_node("b", 8)
-    await town.passes(61)
-    assert town.is_running("gang")
-    town.answer(town.newest("gang"), "CapacityRevoked", "spot")
-    await town.passes(5)
-    assert town.is_running("gang")
-    assert town.requests("gang") == []
-
-
 # ----------------------------------------------------------------------------------------------------- ways to the end
 
 
@@ -300,17 +150,6 @@ async def test_at_the_limit_a_gang_that_holds_waits_for_capacity_and_takes_it() 
     assert town.requests() == []
 
 
-async def test_at_the_limit_a_gang_that_holds_asks_again_once_its_requests_are_deleted() -> None:
-    """As the message says."""
-    town = ProvisioningCluster({"a": 8}, provisioning={"retry": {"limit": 0}}, scenarios=[failing(1)])
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(30)
-    assert town.says("gang").endswith("to start again, delete its ProvisioningRequests")
-    town.client.remove(PROVISIONING_REQUEST, "ns", town.newest("gang"))
-    await town.passes(6)
-    assert town.is_running("gang")
-
-
 async def test_at_the_limit_a_gang_that_yields_gives_its_quota_to_one_that_can_use_it_and_comes_back() -> None:
     """After its last attempt it rests a pause, yields, and asks from 1 again once it has quota again."""
     town = ProvisioningCluster(
@@ -335,25 +174,6 @@ async def test_at_the_limit_a_gang_that_yields_gives_its_quota_to_one_that_can_u
     assert town.is_running("gang"), town.says("gang")
 
 
-async def test_a_booking_that_expires_before_the_gang_starts_is_asked_for_again() -> None:
-    """Booked, but a foreign pod sits on the node: the gang does not start, and its booking runs out."""
-    town = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.answer(town.newest("gang"), "Provisioned", "booked")
-    await town.passes(5)
-    assert not town.is_admitted("gang")
-    town.answer(town.newest("gang"), "BookingExpired", "Capacity reservation time is expired")
-    await town.passes(9)
-    assert town.requests("gang") == ["1: BookingExpired"]
-    await town.passes(2)
-    assert town.requests("gang") == ["1: BookingExpired", "2: New"]
-    town.answer(town.newest("gang"), "Provisioned")
-    town.add_node("b", 8)
-    await town.passes(2)
-    assert town.is_running("gang")
-
-
 async def test_a_booking_that_expires_while_another_check_holds_the_gang_changes_nothing() -> None:
     """Ours is Ready, which is final: pods of the gang may come at any moment."""
     town = ProvisioningCluster({"a": 8}, checks=("gate", "foreign"), scenarios=NOBODY)
@@ -368,20 +188,6 @@ async def test_a_booking_that_expires_while_another_check_holds_the_gang_changes
     await town.passes(30)
     assert town.entry("gang")["state"] == "Ready"
     assert town.requests("gang") == ["1: BookingExpired"]
-
-
-async def test_capacity_revoked_before_the_gang_starts_is_asked_for_again_and_nothing_is_evicted() -> None:
-    town = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.answer(town.newest("gang"), "Provisioned")
-    town.answer(town.newest("gang"), "CapacityRevoked", "spot")
-    await town.passes(5)
-    assert town.holds_quota("gang")
-    assert town.entry("gang")["state"] == "Pending"
-    await town.passes(7)
-    assert town.requests("gang") == ["1: CapacityRevoked", "2: New"]
-    assert "retryCount" not in town.entry("gang")
 
 
 async def test_capacity_revoked_while_another_check_holds_the_gang_lets_it_go_through_all_of_it_again() -> None:
@@ -399,29 +205,6 @@ async def test_capacity_revoked_while_another_check_holds_the_gang_lets_it_go_th
     assert town.entry("gang")["state"] == "Pending"
     assert town.entry("gang")["retryCount"] == 1
     assert town.requests("gang") == ["1: New"]
-
-
-DELETED: dict[str, tuple[str, ...]] = {
-    "before it was answered": (),
-    "after it was accepted": ("Accepted",),
-    "after it was provisioned": ("Accepted", "Provisioned"),
-}
-
-
-@pytest.mark.parametrize("answers", DELETED.values(), ids=DELETED)
-async def test_a_request_that_somebody_deletes_while_the_gang_waits_is_made_again(answers: tuple[str, ...]) -> None:
-    town = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    name = town.newest("gang")
-    for answer in answers:
-        town.answer(name, answer)
-    await town.passes(1)
-    town.client.remove(PROVISIONING_REQUEST, "ns", name)
-    await town.passes(2)
-    assert town.requests("gang") == ["1: New"]
-    assert len(town.templates()) == 1
-    assert len(town.written("create", "provisioningrequests")) == 2
 
 
 async def test_a_request_whose_template_somebody_deletes_goes_with_it_and_is_made_again() -> None:
@@ -583,19 +366,6 @@ async def test_reuse_goes_first_and_nodes_are_asked_for_only_when_its_time_is_ov
 # ------------------------------------------------------------------------------------------------ several, and classes
 
 
-async def test_of_two_gangs_that_race_for_provisioned_nodes_each_gets_its_own() -> None:
-    """Both lack a node of 8, and both ask for one. Nobody starts on what was booked for the other."""
-    town = ProvisioningCluster({}, scenarios=[QUICK])
-    town.submit("one", gpus=8)
-    town.submit("two", gpus=8)
-    for _ in range(12):
-        await town.passes(1)
-        assert town.half_started() == []
-    assert town.is_running("one")
-    assert town.is_running("two")
-    assert len(town.fleet.machines) == 2
-
-
 async def test_of_two_gangs_one_of_which_gets_a_node_the_one_that_booked_it_has_it() -> None:
     """The older one's request fails; the younger one's is provisioned, and the node is its."""
     town = ProvisioningCluster({}, scenarios=NOBODY, provisioning={"retry": {"base": "20m"}})
@@ -704,6 +474,16 @@ async def test_after_an_eviction_nothing_of_the_earlier_request_reaches_the_pods
     annotations = [pod["metadata"].get("annotations") or {} for pod in town.pods("gang")]
     assert not any("autoscaling.x-k8s.io/consume-provisioning-request" in each for each in annotations)
     assert has(town.workload("gang"), "Admitted")
+
+
+async def test_what_an_evicted_gang_has_requested_goes_while_its_pods_still_terminate() -> None:
+    town, _ = await started()
+    town.termination["gang"] = 60.0
+    workload = town.workload("gang")["metadata"]["name"]
+    town.change(WORKLOAD, workload, {"spec": {"active": False}})
+    await town.passes(3)
+    assert len(town.pods("gang")) == 2, "they terminate slowly"
+    assert (town.requests(), town.templates()) == ([], [])
 
 
 async def test_a_template_of_somebody_else_stays_although_a_request_of_ours_names_it() -> None:

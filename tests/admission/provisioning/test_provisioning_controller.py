@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import yaml
 from builders import NOON, WorkloadJson, at
-from provisioning_builders import CHECK, CLASS, CONSUME, condition, entry, flavors, gang, pod_set
+from provisioning_builders import CHECK, CLASS, CONSUME, condition, flavors, gang, pod_set
 from scaler_sandbox import crds
 from scaler_sandbox.kubeapi import KubeApi
 
 from scaler.admission.plan import AdmissionInputs, AdmissionPlan, CheckedWorkload, plan_step
 from scaler.admission.planner import AdmissionPlanner
-from scaler.admission.policy import AtLimit, CheckPolicy, ProvisioningPolicy, Retry
+from scaler.admission.policy import CheckPolicy, ProvisioningPolicy, Retry
 from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.admission.provisioning.events import ProvisioningCount
 from scaler.admission.provisioning.lifecycle import ProvisioningStep, StepKind
@@ -289,14 +289,6 @@ async def test_nodes_are_asked_for_once(asked: Cluster) -> None:
     assert [(each.what, each.pods) for each in asked.seen] == [("Created", 2)]
 
 
-async def test_a_gang_that_fits_or_is_being_served_asks_nobody(cluster: Cluster) -> None:
-    await cluster.put(gang())
-    assert (await cluster.look(missing={})).kind is StepKind.NOTHING
-    assert (await cluster.look(reuse="plan p frees 8 GPUs")).kind is StepKind.WAIT
-    assert (await cluster.look(policy=None)).kind is StepKind.NOTHING
-    assert cluster.writes.sent == []
-
-
 async def test_a_copy_that_lags_does_not_ask_twice(cluster: Cluster) -> None:
     await cluster.put(gang())
     case = await cluster.case()
@@ -340,75 +332,6 @@ async def test_an_expectation_is_passed_on_and_provisioned_nodes_are_consumed(as
     assert asked.told.reasons[1:] == ["NodesAccepted", "NodesProvisioned"], "once each"
 
 
-async def test_failed_twice_then_provisioned(asked: Cluster) -> None:
-    """Pauses of 60 s and 120 s after failures at 12:00:00 and 12:02:00."""
-    await asked.answer(failed(0))
-    resting = await asked.look(at(1))
-    assert (resting.kind, resting.until, resting.request and resting.request.reason) == (
-        StepKind.BACK_OFF,
-        at(60),
-        "NoCapacity",
-    )
-    await asked.settle(at(60))
-    await asked.answer(failed(120), name="job-a-reclaim-2")
-    assert (await asked.look(at(121))).until == at(240)
-    await asked.settle(at(240))
-    await asked.answer(PROVISIONED, name="job-a-reclaim-3")
-    ready = await asked.look(at(241))
-    assert (ready.kind, ready.attempt, ready.patches[0].annotations[CONSUME]) == (
-        StepKind.PROVISIONED,
-        3,
-        "job-a-reclaim-3",
-    )
-
-
-async def test_past_the_limit_nobody_is_asked_again(asked: Cluster) -> None:
-    only_one = replace(POLICY, retry=Retry(limit=0))
-    await asked.answer(failed())
-    found = await asked.settle(at(36_000), policy=only_one)
-    assert (found.kind, found.is_yielding) == (StepKind.AT_LIMIT, False)
-    yielding = await asked.settle(at(36_000), policy=replace(only_one, at_limit=AtLimit.YIELD))
-    assert (yielding.kind, yielding.is_yielding) == (StepKind.AT_LIMIT, True)
-    assert await asked.names() == [FIRST]
-
-
-async def test_a_booking_that_expires_before_the_gang_starts_is_asked_for_again(asked: Cluster) -> None:
-    await asked.answer(PROVISIONED, condition("BookingExpired"))
-    assert (await asked.look(at(1))).kind is StepKind.BACK_OFF
-    assert (await asked.settle(at(60))).attempt == 2
-
-
-async def test_a_booking_that_expires_afterwards_and_a_deletion_mean_nothing(asked: Cluster) -> None:
-    await asked.answer(PROVISIONED, condition("BookingExpired"))
-    await asked.put(gang().with_status(admissionChecks=[entry("Ready", consumes=FIRST)]))
-    assert (await asked.settle(at(60), missing={})).kind is StepKind.NOTHING
-    await asked.client.delete(PROVISIONING_REQUEST.path(NAMESPACE, FIRST))
-    assert (await asked.settle(at(60), missing={})).kind is StepKind.NOTHING
-    assert await asked.names() == []
-
-
-async def test_revoked_capacity_is_told_while_the_gang_runs(asked: Cluster) -> None:
-    await asked.put(gang().condition("Admitted", True).with_status(admissionChecks=[entry("Ready", consumes=FIRST)]))
-    await asked.answer(PROVISIONED, condition("CapacityRevoked", message="maintenance"))
-    found = await asked.settle(missing={})
-    assert (found.kind, found.message) == (StepKind.REVOKED, "its nodes are revoked: CapacityRevoked: maintenance")
-
-
-async def test_a_request_that_somebody_deletes_is_made_again(asked: Cluster) -> None:
-    before = (await asked.stored(PROVISIONING_REQUEST, FIRST))["metadata"]["uid"]
-    await asked.client.delete(PROVISIONING_REQUEST.path(NAMESPACE, FIRST))
-    again = await asked.settle()
-    assert (again.kind, again.attempt) == (StepKind.WAIT, 1)
-    assert (await asked.stored(PROVISIONING_REQUEST, FIRST))["metadata"]["uid"] != before
-
-
-async def test_a_deletion_does_not_give_attempts_back(asked: Cluster) -> None:
-    await asked.answer(failed())
-    await asked.settle(at(60))
-    await asked.client.delete(PROVISIONING_REQUEST.path(NAMESPACE, "job-a-reclaim-2"))
-    assert (await asked.settle(at(61))).attempt == 2
-
-
 # ----------------------------------------------------------------------------------------------------------- the end
 
 
@@ -435,29 +358,6 @@ async def test_with_its_workload_everything_goes_by_itself(asked: Cluster) -> No
     async with asyncio.timeout(30):
         while await asked.names() or await asked.templates():  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
-
-
-async def test_a_request_is_withdrawn_once_its_gang_has_started_without_it(asked: Cluster) -> None:
-    assert (await asked.settle(missing={})).kind is StepKind.WAIT
-    assert await asked.names() == [FIRST], "not before"
-    await asked.put(gang(state="Ready"))
-    await asked.settle(missing={})
-    assert (await asked.names(), await asked.templates()) == ([], [])
-
-
-async def test_another_reservation_is_asked_for_anew(asked: Cluster) -> None:
-    """The flavor may be another one now, and so the template."""
-    await asked.answer(failed())
-    again = gang(pod_set(count=5)).with_status(conditions=[condition("QuotaReserved", since=at(30))])
-    await asked.put(again)
-    waiting = await asked.settle(at(31))
-    assert (waiting.kind, waiting.attempt) == (StepKind.WAIT, 1)
-    assert (await asked.stored(PROVISIONING_REQUEST, FIRST))["spec"]["podSets"][0]["count"] == 5
-
-
-async def test_what_was_asked_for_by_another_policy_is_asked_for_anew(asked: Cluster) -> None:
-    await asked.settle(policy=replace(POLICY, parameters={"zone": "b"}))
-    assert (await asked.stored(PROVISIONING_REQUEST, FIRST))["spec"]["parameters"] == {"zone": "b"}
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from builders import NOON, at, minutes
+from decision.documented import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.admission.policy import Amount, AtLimit, OnCapacityRevoked, ProvisioningPolicy, Retry, Withdraw
+from scaler.admission.provisioning import lifecycle
 from scaler.admission.provisioning.lifecycle import (
     LOST,
     ObservedRequest,
@@ -140,6 +142,28 @@ TABLE: dict[str, tuple[list[ObservedRequest], tuple[StepKind, StepKind, StepKind
         at(4 * 60),
     ),
 }
+
+
+DOCUMENTED = {
+    "one is being deleted": ["one is being deleted"],
+    "one was made for something else": [each for each in TABLE if each.startswith("one was made")],
+    "none": ["none"],
+    "new or accepted": ["new", "accepted"],
+    "provisioned for the gang": ["provisioned for the gang"],
+    "provisioned for what was missing": ["provisioned for what was missing"],
+    "provisioned, late, pause over": ["provisioned for the gang, late, and the pause is over"],
+    "lost, pause not over": [each for each in TABLE if each.endswith(" a moment ago")],
+    "lost, pause over": [each for each in TABLE if each.endswith(" a minute ago")],
+    "lost, limit reached": ["the last one failed"],
+}
+
+
+def test_the_documented_table_is_the_one_that_is_tested() -> None:
+    table = rows(lifecycle, "request", "gang fits", "is being served", "lacks nodes")
+    assert [row for row, *_ in table] == list(DOCUMENTED)
+    for row, *steps in table:
+        for tested in DOCUMENTED[row]:
+            assert [each.partition(" ")[0] for each in steps] == [each.name for each in TABLE[tested][1]], row
 
 
 @pytest.mark.parametrize("row", TABLE)
@@ -377,7 +401,7 @@ policies = st.builds(
 
 
 @given(policies, st.lists(events, max_size=25))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_happens_the_laws_hold(policy: ProvisioningPolicy, happens: list[Event]) -> None:
     life = Life(policy=policy)
     life.settle()
@@ -387,7 +411,7 @@ def test_whatever_happens_the_laws_hold(policy: ProvisioningPolicy, happens: lis
 
 
 @given(policies, st.lists(events, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_gang_that_lacks_nodes_gets_them_from_an_autoscaler_that_has_them(
     policy: ProvisioningPolicy, happens: list[Event]
 ) -> None:
