@@ -18,10 +18,10 @@ from scaler.kube.reflector import Reflector
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames
-from scaler.reporting.usage.fleet_metrics import FleetCollector, FleetMetrics
-from scaler.reporting.usage.fleet_snapshot import FleetReader
+from scaler.reporting.usage.fleet_collector import FleetCollector
+from scaler.reporting.usage.fleet_metrics import FleetMetrics
 from scaler.reporting.usage.gpu_usage import GpuUsageReader
-from scaler.reporting.usage.suspensions import ScaledDown, SuspensionWatch
+from scaler.reporting.usage.suspensions import SuspensionWatch
 
 
 def fleet_collector(
@@ -37,19 +37,15 @@ def fleet_collector(
     parts.reflectors.workloads.subscribe(pending.heard)
     parts.reflectors.scalable_workloads.subscribe(suspensions.scalable_heard)
     return FleetCollector(
-        board=parts.board,
-        reader=FleetReader(
-            cluster=cluster,
-            usage=GpuUsageReader(cluster=cluster, evaluator=parts.evaluator, queues=queues),
-            suspensions=suspensions,
-            scaled_down=ScaledDown(),
-            pending=pending,
-            queues=queues,
-            nodes=parts.cluster_reflectors.nodes,
-            requests=parts.cluster_reflectors.requests.items,
-            budgets=planning.policy.budgets,
-            quota=planning.quota,
-        ),
+        decisions=parts.board,
+        cluster=cluster,
+        usage=GpuUsageReader(cluster=cluster, evaluator=parts.evaluator, queues=queues),
+        suspensions=suspensions,
+        pending=pending,
+        queues=queues,
+        nodes=parts.cluster_reflectors.nodes,
+        requests=parts.cluster_reflectors.requests.items,
+        budgets=planning.policy.budgets,
         metrics=fleet,
         interval=settings.evaluation.interval,
         is_reporting=leadership.is_reporting,
@@ -70,15 +66,15 @@ class _Upkeep:
         loops, recorder = self._leadership.controllers, self._leadership.recorder
         if loops is not None:
             keys = {("Waiting",): loops.suspension.waiting, ("Failing",): loops.suspension.failing}
-            set_series(self._metrics.reconcile_queue, keys)
+            set_series(self._metrics.reconcile_queue_keys, keys)
         if recorder is not None:
             lost = recorder.dropped + recorder.failed
-            self._metrics.events_lost.inc(lost - self._lost_before)
+            self._metrics.events_lost_total.inc(lost - self._lost_before)
             self._lost_before = lost
 
 
 def export_ages(metrics: Metrics, board: DecisionCache, copies: Mapping[str, Reflector[Any]]) -> None:
     """Show the ages of decisions and of watched copies as of each scrape."""
-    metrics.board_age.set_function(lambda: board.age.total_seconds() if board.age is not None else math.nan)
+    metrics.board_age_seconds.set_function(lambda: board.age.total_seconds() if board.age is not None else math.nan)
     for name, copy in copies.items():
-        metrics.copy_age.labels(name).set_function(partial(seconds_since_heard, copy))
+        metrics.copy_age_seconds.labels(name).set_function(partial(seconds_since_heard, copy))

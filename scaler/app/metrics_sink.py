@@ -34,9 +34,9 @@ class MetricsSink:
 
     def ticked(self, tick: EvaluationTick) -> None:
         metrics, intake = self._metrics, tick.intake
-        metrics.tick.observe(tick.seconds)
-        metrics.samples.inc(intake.samples)
-        metrics.blanks.inc(intake.blanks)
+        metrics.tick_seconds.observe(tick.seconds)
+        metrics.samples_total.inc(intake.samples)
+        metrics.blank_samples_total.inc(intake.blanks)
         metrics.series.labels(attributed="no").set(intake.unattributed)
         metrics.series.labels(attributed="yes").set(intake.series - intake.unattributed)
         set_series(metrics.source_doubt, {(str(intake.doubt.reason),): 1} if intake.doubt is not None else {})
@@ -47,20 +47,20 @@ class MetricsSink:
 
     def _show(self, evaluation: Evaluation) -> None:
         metrics, entries = self._metrics, evaluation.entries.values()
-        metrics.evaluated_at.set(evaluation.at.timestamp())
+        metrics.evaluation_timestamp_seconds.set(evaluation.at.timestamp())
         metrics.scaled_objects.set(len(entries))
         metrics.unusable_triggers.set(sum(len(entry.problems) for entry in entries))
         decisions = (decision for found in evaluation.by_target.values() for decision in found)
         set_series(metrics.decisions, Counter(_kind(each) for each in decisions))
 
     def answered(self, rpc: RpcEnded) -> None:
-        self._metrics.rpcs.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
-        self._metrics.last_rpc.set_to_current_time()
+        self._metrics.rpc_seconds.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
+        self._metrics.last_rpc_timestamp_seconds.set_to_current_time()
 
     def called(self, call: ApiCall) -> None:
         resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
         labels = {"verb": call.verb, "resource": resource, "status": str(call.status)}
-        self._metrics.kube_calls.labels(**labels).observe(call.seconds)
+        self._metrics.kube_call_seconds.labels(**labels).observe(call.seconds)
 
     def planned(self, outlook: ReclaimReport) -> None:
         metrics = self._metrics
@@ -69,36 +69,36 @@ class MetricsSink:
         metrics.planning_blind.set(bool(outlook.blind))
         for each in outlook.refused:
             if each.budget:
-                metrics.budget_refusals.labels(each.budget).inc()
+                metrics.budget_refusals_total.labels(each.budget).inc()
         self.reasons.planned(outlook)
         if outlook.blind:
             log.debug("nothing can be planned", because=outlook.blind)
 
     def gated(self, report: AdmissionReport) -> None:
         self.reasons.checked(report)
-        set_series(self._metrics.gate, {(str(reason),): count for reason, count in report.reasons.items()})
+        set_series(self._metrics.gated_gangs, {(str(reason),): count for reason, count in report.reasons.items()})
         for gang in report.released:
-            self._metrics.gate_waits.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
-            self._metrics.gate_gpus.labels(origin="reused").inc(gang.reused_gpus)
-            self._metrics.gate_gpus.labels(origin="provisioned").inc(gang.provisioned_gpus)
+            self._metrics.gate_seconds.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
+            self._metrics.gate_gpus_total.labels(origin="reused").inc(gang.reused_gpus)
+            self._metrics.gate_gpus_total.labels(origin="provisioned").inc(gang.provisioned_gpus)
 
     def provisioned(self, happening: ProvisioningCount) -> None:
         labels = {"event": happening.what, "provisioning_class": happening.provisioning_class}
-        self._metrics.requests.labels(**labels, reason=happening.reason).inc()
-        self._metrics.failed_requests.inc(happening.what in LOST)
+        self._metrics.provisioning_requests_total.labels(**labels, reason=happening.reason).inc()
+        self._metrics.provisioning_failures_total.inc(happening.what in LOST)
 
     def boosted(self, workloads: int) -> None:
-        self._metrics.boosted.set(workloads)
+        self._metrics.boosted_workloads.set(workloads)
 
     def reallocated(self, entry: LedgerEntry) -> None:
         """An entry of the ledger has come to its end."""
-        self._metrics.reallocated_gpus.labels(outcome=str(entry.stage)).inc(entry.gpus)
+        self._metrics.reallocated_gpus_total.labels(outcome=str(entry.stage)).inc(entry.gpus)
         if entry.took is not None:
-            self._metrics.reallocations.observe(entry.took.total_seconds())
+            self._metrics.reallocation_seconds.observe(entry.took.total_seconds())
         for stage, seconds in _stages(entry):
-            self._metrics.reallocation_stages.labels(stage).observe(seconds)
+            self._metrics.reallocation_stage_seconds.labels(stage).observe(seconds)
         if entry.wasted_gpu_seconds is not None:
-            self._metrics.wasted_gpu_seconds.inc(entry.wasted_gpu_seconds)
+            self._metrics.wasted_gpu_seconds_total.inc(entry.wasted_gpu_seconds)
 
     def reconciled(self, done: ReconcileResult) -> None:
         match done.error:
@@ -108,7 +108,7 @@ class MetricsSink:
                 outcome = str(status)
             case _:
                 outcome = "broken"
-        self._metrics.reconciliations.labels(outcome=outcome).observe(done.seconds)
+        self._metrics.reconcile_seconds.labels(outcome=outcome).observe(done.seconds)
 
 
 def _stages(entry: LedgerEntry) -> Iterator[tuple[str, float]]:

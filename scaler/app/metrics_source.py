@@ -63,8 +63,8 @@ NO_METRICS_SOURCE = MetricsSource(signals=_Nothing(), demand=None, close=_Nothin
 def _prometheus(settings: PrometheusSettings, url: str, metrics: Metrics) -> MetricsSource:
     def observe(read: ReadRecord) -> None:
         labels = {"source": "prometheus", "query": read.query, "outcome": str(read.outcome)}
-        metrics.reads.labels(**labels).observe(read.seconds)
-        metrics.read_bytes.labels(source="prometheus").inc(read.size_bytes)
+        metrics.source_read_seconds.labels(**labels).observe(read.seconds)
+        metrics.source_read_bytes_total.labels(source="prometheus").inc(read.size_bytes)
 
     if settings.thanos and not settings.matchers:
         log.warning(
@@ -85,7 +85,7 @@ def _prometheus(settings: PrometheusSettings, url: str, metrics: Metrics) -> Met
 def _dcgm(settings: Settings, metrics: Metrics) -> MetricsSource:
     def observe(scrape: ReadRecord) -> None:
         labels = {"source": "dcgm", "query": "scrape", "outcome": str(scrape.outcome)}
-        metrics.reads.labels(**labels).observe(scrape.seconds)
+        metrics.source_read_seconds.labels(**labels).observe(scrape.seconds)
 
     source = ExpositionSource(settings.dcgm.endpoints, timeout=settings.dcgm.timeout, observe=observe)
     return MetricsSource(signals=source, demand=None, close=source.close)

@@ -48,7 +48,7 @@ class Runtime:
         self.settings = settings
         self.metrics = Metrics()
         self._sink = MetricsSink(self.metrics)
-        self.metrics.build.labels(version=__version__).set(1)
+        self.metrics.build_info.labels(version=__version__).set(1)
         self.grpc_port = 0
         self.http_port = 0
         self._stack = AsyncExitStack()

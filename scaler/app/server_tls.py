@@ -57,9 +57,9 @@ def _clients(tls: TlsSettings | None) -> AllowedClients:
 def _show(metrics: Metrics, change: CertificateChange) -> None:
     served, use = change.served, change.use
     metrics.certificate_files_usable.labels(use=use).set(change.is_new or not change.problem)
-    metrics.certificate_expiry.labels(use=use).set(served.ends.timestamp())
+    metrics.certificate_expiry_timestamp_seconds.labels(use=use).set(served.ends.timestamp())
     if served.trust_ends is not None:
-        metrics.certificate_expiry.labels(use=f"{use}-clients").set(served.trust_ends.timestamp())
+        metrics.certificate_expiry_timestamp_seconds.labels(use=f"{use}-clients").set(served.trust_ends.timestamp())
     facts = {"use": use, "names": served.chain[0].names, "until": served.ends.isoformat()}
     match change.is_new, change.problem:
         case True, "":

@@ -4,11 +4,10 @@ A declaration makes the metric and remembers how it was made, so that the page o
 made from the very same lines.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import TypeVar
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -41,57 +40,78 @@ class MetricDeclaration:
     meaning: str
 
 
-class MetricDeclarations:
-    """Makes metrics in one registry."""
+_Labels = tuple[str, ...]
+_Row = TypeVar("_Row", bound=_Labels)
+_Metric = TypeVar("_Metric", bound=Gauge | Counter | Histogram)
+
+
+class _Declared(Generic[_Metric]):
+    """A metric in the body of a `MetricSet`, by its name; of an instance, the metric itself."""
+
+    def __init__(
+        self, kind: type[_Metric], section: "MetricSection", meaning: str, labels: _Labels, **more: Any
+    ) -> None:
+        self._shown = more.pop("shown", None) or section.shown
+        self._unit = more.pop("unit", "")
+        self._kind, self._section, self._meaning, self._labels, self._more = kind, section, meaning, labels, more
+
+    def __set_name__(self, kind: type, name: str) -> None:
+        self.declaration = MetricDeclaration(
+            name=f"{PREFIX}_{name}",
+            type=self._kind.__name__.lower(),
+            unit=self._unit or _unit_in(name),
+            labels=self._labels,
+            shown=self._shown,
+            section=self._section.title,
+            meaning=self._meaning,
+        )
+
+    def make(self, registry: CollectorRegistry) -> _Metric:
+        made = self.declaration
+        return self._kind(made.name, made.meaning, made.labels, registry=registry, **self._more)
+
+    def __get__(self, of: "MetricSet", kind: type) -> _Metric:
+        return cast(_Metric, of.made[self.declaration.name])
+
+
+@dataclass(frozen=True)
+class MetricSection:
+    """Metrics that are documented under one heading, and shown by these replicas unless they say otherwise."""
+
+    title: str
+    shown: ReportedBy
+
+    def gauge(self, meaning: str, labels: _Labels = (), **more: Any) -> _Declared[Gauge]:
+        return _Declared(Gauge, self, meaning, labels, **more)
+
+    def counter(self, meaning: str, labels: _Labels = (), **more: Any) -> _Declared[Counter]:
+        """Its name ends in `_total`."""
+        return _Declared(Counter, self, meaning, labels, **more)
+
+    def histogram(self, meaning: str, labels: _Labels = (), **more: Any) -> _Declared[Histogram]:
+        """Of durations; its name ends in `_seconds`."""
+        return _Declared(Histogram, self, meaning, labels, **more)
+
+
+class MetricSet:
+    """The metrics that its class declares, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.declared: list[MetricDeclaration] = []
-        self.forget_of_one: list[Callable[[], None]] = []
-        """What empties the gauges that only the leader shows."""
-        self._section = ""
-        self._shown = ReportedBy.BY_EACH
+        declared = [each for each in vars(type(self)).values() if isinstance(each, _Declared)]
+        self.declared = [each.declaration for each in declared]
+        self.made = {each.declaration.name: each.make(self.registry) for each in declared}
 
-    def begin(self, section: str, shown: ReportedBy) -> None:
-        """What follows is documented under this heading, and shown by these replicas unless it says otherwise."""
-        self._section, self._shown = section, shown
-
-    def gauge(self, name: str, meaning: str, *labels: str, unit: str = "", shown: ReportedBy | None = None) -> Gauge:
-        self._note(name, "gauge", meaning, labels=labels, unit=unit, shown=shown)
-        gauge = Gauge(f"{PREFIX}_{name}", meaning, labels, registry=self.registry)
-        if (shown or self._shown) is ReportedBy.BY_ONE:
-            # One without labels has a series always, so it is 0 then.
-            self.forget_of_one.append(partial(set_series, gauge, {}) if labels else partial(gauge.set, 0))
-        return gauge
-
-    def counter(
-        self, name: str, meaning: str, *labels: str, unit: str = "", shown: ReportedBy | None = None
-    ) -> Counter:
-        """`name` ends in `_total`."""
-        self._note(name, "counter", meaning, labels=labels, unit=unit, shown=shown)
-        return Counter(f"{PREFIX}_{name}", meaning, labels, registry=self.registry)
-
-    def histogram(
-        self, name: str, meaning: str, *labels: str, buckets: Sequence[float], shown: ReportedBy | None = None
-    ) -> Histogram:
-        """Of durations; `name` ends in `_seconds`."""
-        self._note(name, "histogram", meaning, labels=labels, unit="", shown=shown)
-        return Histogram(f"{PREFIX}_{name}", meaning, labels, buckets=buckets, registry=self.registry)
-
-    def _note(
-        self, name: str, kind: str, meaning: str, *, labels: Sequence[str], unit: str, shown: ReportedBy | None
-    ) -> None:
-        self.declared.append(
-            MetricDeclaration(
-                name=f"{PREFIX}_{name}",
-                type=kind,
-                unit=unit or _unit_in(name),
-                labels=tuple(labels),
-                shown=shown or self._shown,
-                section=self._section,
-                meaning=meaning,
-            )
-        )
+    def forget_what_the_leader_shows(self) -> None:
+        """Another replica shows it now: what this one has shown last must not be added to that."""
+        for each in self.declared:
+            metric = self.made[each.name]
+            if not isinstance(metric, Gauge) or each.shown is not ReportedBy.BY_ONE:
+                continue
+            if each.labels:
+                set_series(metric, {})
+            else:
+                metric.set(0)  # it always has a series
 
 
 _UNITS = {
@@ -107,10 +127,7 @@ def _unit_in(name: str) -> str:
     return next((unit for end, unit in _UNITS.items() if counted.endswith(end)), counted.rpartition("_")[2])
 
 
-_Labels = TypeVar("_Labels", bound=tuple[str, ...])
-
-
-def set_series(gauge: Gauge, rows: Mapping[_Labels, float]) -> None:
+def set_series(gauge: Gauge, rows: Mapping[_Row, float]) -> None:
     """Replace everything that the gauge shows. Rows are keyed by the values of its labels, in their order.
 
     A series that stays is kept: to make thousands anew every few seconds would hold up the answers to KEDA.

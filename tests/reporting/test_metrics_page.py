@@ -6,7 +6,7 @@ import pytest
 from metrics_page import PAGE
 from programs import needs
 
-from scaler.reporting.metric_declarations import LABELS, MetricDeclarations, ReportedBy, set_series
+from scaler.reporting.metric_declarations import LABELS, MetricSection, MetricSet, ReportedBy, set_series
 from scaler.reporting.metrics import Metrics
 
 
@@ -79,11 +79,14 @@ def test_promtool_finds_nothing_to_complain_about() -> None:
 
 
 def test_a_gauge_shows_what_is_there_now_and_forgets_the_rest() -> None:
-    page = MetricDeclarations()
-    gauge = page.gauge("things", "Things.", "kind")
+    class Things(MetricSet):
+        things = MetricSection("Things", ReportedBy.BY_EACH).gauge("Things.", ("kind",))
+
+    metrics = Things()
+    gauge = metrics.things
     set_series(gauge, {("old",): 1, ("both",): 2})
     set_series(gauge, {("both",): 3, ("new",): 4})
-    values = {sample.labels["kind"]: sample.value for family in page.registry.collect() for sample in family.samples}
+    values = {sample.labels["kind"]: sample.value for sample in next(metrics.registry.collect()).samples}
     assert values == {"both": 3, "new": 4}
 
 

@@ -6,28 +6,19 @@ Worked example: at most 25 % at once of each namespace's GPU workloads. team-a h
 has 40, of which 3 are suspended: ⌊2⌋ − 2 = 0 are left in team-a, ⌊10⌋ − 3 = 7 in team-b. The budget's headroom is 0.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
+from typing import NamedTuple
 
 from scaler.reclaim.budgets.budget import Budget
 from scaler.reclaim.budgets.hours import is_open
 from scaler.reclaim.budgets.scopes import ScopeUsage, SuspensionHistory
 
 
-class BudgetLimitKind(StrEnum):
-    """Which of a budget's limits."""
+class LimitHeadroom(NamedTuple):
+    """What one limit allows, and what it counts already."""
 
-    AT_ONCE = "AtOnce"
-    PER_PERIOD = "PerPeriod"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitHeadroom:
-    """What one limit lets, and what it counts already."""
-
-    kind: BudgetLimitKind
     most: int
     used: int
 
@@ -43,8 +34,8 @@ class BudgetHeadroom:
     budget: str
     is_open: bool
     """Whether it allows suspensions at this hour."""
-    rooms: tuple[LimitHeadroom, ...] = ()
-    """None while its limits do not apply."""
+    limits: Mapping[str, LimitHeadroom] = field(default_factory=dict)
+    """`AtOnce` and `PerPeriod`; none while they do not apply."""
 
 
 def headroom(budget: Budget, spending: SuspensionHistory, now: datetime) -> BudgetHeadroom:
@@ -52,25 +43,23 @@ def headroom(budget: Budget, spending: SuspensionHistory, now: datetime) -> Budg
     try:
         allowed = not budget.allowed_during or is_open(budget.allowed_during, now)
         applies = not budget.applies_during or is_open(budget.applies_during, now)
-        rooms = [*_rooms(budget, spending, now)] if applies else []
+        found = [*_limits(budget, spending, now)] if applies else []
     except ValueError:
         return BudgetHeadroom(budget=budget.name, is_open=False)
-    tightest = {each.kind: each for each in sorted(rooms, key=lambda room: room.left, reverse=True)}
-    return BudgetHeadroom(budget=budget.name, is_open=allowed, rooms=tuple(tightest.values()))
+    tightest = dict(sorted(found, key=lambda each: each[1].left, reverse=True))
+    return BudgetHeadroom(budget=budget.name, is_open=allowed, limits=tightest)
 
 
-def _rooms(budget: Budget, spending: SuspensionHistory, now: datetime) -> Iterator[LimitHeadroom]:
+def _limits(budget: Budget, spending: SuspensionHistory, now: datetime) -> Iterator[tuple[str, LimitHeadroom]]:
     """Those of every group. Raises: ValueError for a selector that cannot be read."""
     accounts = ScopeUsage(budget.scope, spending)
     for group in _groups(budget, spending, accounts):
         account = accounts.of(group)
         if budget.at_once is not None:
-            most = budget.at_once.of(account.population)
-            yield LimitHeadroom(kind=BudgetLimitKind.AT_ONCE, most=most, used=len(account.asleep))
+            yield "AtOnce", LimitHeadroom(budget.at_once.of(account.population), len(account.asleep))
         if budget.rate is not None:
             recent = account.expiries(budget.rate.period, now, but=())
-            most = budget.rate.limit.of(account.population)
-            yield LimitHeadroom(kind=BudgetLimitKind.PER_PERIOD, most=most, used=len(recent))
+            yield "PerPeriod", LimitHeadroom(budget.rate.limit.of(account.population), len(recent))
 
 
 def _groups(budget: Budget, spending: SuspensionHistory, accounts: ScopeUsage) -> Sequence[str]:

@@ -1,31 +1,20 @@
 """The metrics about the cluster: GPUs, money, single workloads, suspensions, gangs, budgets.
 
-Laws:
-
-* Only one replica counts: one that is not to report shows nothing, and begins anew when it is its turn.
-* GPU time is what was observed × the time since the snapshot before. Where that is long ago it is not known what was in
-  between, and only a few intervals are counted.
-* What tenants name goes through the limits of the settings before it becomes a label.
+What tenants name goes through the limits of the settings before it becomes a label.
 """
 
-import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-from scaler.clock import every
-from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import answer_word, verdict_word
 from scaler.idleness.verdict import Busy, Idle, Unknown
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.pending_workloads import AdmittedWorkload, PendingWorkload
-from scaler.reporting.usage import gpu_states as core
 from scaler.reporting.usage.budget_headroom import BudgetHeadroom
-from scaler.reporting.usage.fleet_snapshot import FleetReader, FleetSnapshot
-from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
+from scaler.reporting.usage.gpu_states import IDLE, GpuState, GpuStatus, NodeTrust, distrusted, trust_in
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner, TargetUsage
 from scaler.reporting.usage.prices import Prices
 from scaler.reporting.usage.suspensions import (
@@ -37,57 +26,8 @@ from scaler.reporting.usage.suspensions import (
     SuspensionEvent,
 )
 
-_LONGEST_GAP = 4
-"""Intervals that are counted at most between two snapshots."""
 _VERDICTS = (*(each.__name__ for each in (Idle, Busy, Unknown)), "")
-_Rows = dict[tuple[str, ...], float]
-
-
-@dataclass(kw_only=True)
-class FleetCollector:
-    """The loop: shows a snapshot after every evaluation. `observe` is called after each one that was shown."""
-
-    name: ClassVar[str] = "fleet metrics"
-
-    board: DecisionCache
-    reader: FleetReader
-    metrics: "FleetMetrics"
-    interval: timedelta
-    is_reporting: Callable[[], bool]
-    forget: Callable[[], None] = lambda: None
-    """What other replicas have reported is not known to this one any more."""
-    observe: Callable[[], None] = lambda: None
-    _before: datetime | None = field(default=None, init=False)
-    """Instant of the snapshot before."""
-    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-
-    def wake(self) -> None:
-        """There is another evaluation."""
-        self._wake.set()
-
-    async def run(self) -> None:
-        """After every evaluation, until cancelled."""
-        await every(None, lambda _: self.tick(), self._wake, name=self.name)
-
-    async def tick(self) -> FleetSnapshot | None:
-        """Show what there is now; None where this replica is not to report, or nothing was evaluated yet."""
-        evaluation = self.board.evaluation
-        if evaluation is None or not self.is_reporting():
-            self._before = None
-            self.forget()
-            self.reader.scaled_down.forget()
-            self.metrics.clear()
-            return None
-        snapshot = await self.reader.read(evaluation, self._elapsed(evaluation.at))
-        self._before = evaluation.at
-        self.metrics.show(snapshot)
-        self.observe()
-        return snapshot
-
-    def _elapsed(self, at: datetime) -> timedelta:
-        if self._before is None or at <= self._before:
-            return timedelta(0)
-        return min(at - self._before, _LONGEST_GAP * self.interval)
+_Rows = defaultdict[tuple[str, ...], float]
 
 
 class FleetLimits(Protocol):
@@ -109,7 +49,7 @@ class FleetLimits(Protocol):
 
 
 class FleetMetrics:
-    """Snapshots and events → metrics."""
+    """What is collected, and events, → metrics."""
 
     def __init__(self, metrics: Metrics, limits: FleetLimits, *, is_reporting: Callable[[], bool]) -> None:
         self._metrics = metrics
@@ -117,35 +57,32 @@ class FleetMetrics:
         self._limits = limits
         self._prices = limits.price_list()
         self._namespaces = BoundedNames(limits.namespaces)
-        metrics.regret_window.set(limits.regret_within.total_seconds())
+        metrics.regret_window_seconds.set(limits.regret_within.total_seconds())
 
     def clear(self) -> None:
         """Another replica shows them now."""
         self._metrics.forget_what_the_leader_shows()
 
-    def show(self, snapshot: FleetSnapshot) -> None:
-        metrics = self._metrics
-        self._show_gpus(snapshot.usage, snapshot.elapsed)
-        self._show_nodes(snapshot.usage)
-        self._show_workloads(snapshot.usage.workloads)
-        metrics.paused_scaled_objects.set(snapshot.usage.paused_scaled_objects)
-        for event in snapshot.happened:
-            self.happened(event)
-        self._show_suspended(snapshot)
-        self._show_pending(snapshot)
-        self._show_budgets(snapshot.budgets)
-        set_series(metrics.node_gpus, {(model,): count for model, count in snapshot.node_gpus.items()})
-        set_series(metrics.open_requests, snapshot.open_requests)
-        metrics.folded_namespaces.set(self._namespaces.folded)
+    def show_usage(self, usage: FleetUsage, elapsed: timedelta) -> None:
+        """`elapsed`: for how long it counts."""
+        self._show_gpus(usage, elapsed)
+        self._show_trust(usage)
+        self._show_workloads(usage.workloads)
+        self._metrics.paused_scaled_objects.set(usage.paused_scaled_objects)
+
+    def show_nodes(self, gpus: Mapping[str, int], requests: Mapping[tuple[str, str], int]) -> None:
+        """GPUs that nodes offer by model, and ProvisioningRequests by class and state."""
+        set_series(self._metrics.node_gpus, {(model,): count for model, count in gpus.items()})
+        set_series(self._metrics.open_provisioning_requests, requests)
 
     def _place(self, place: GpuOwner, state: GpuState) -> tuple[str, str, str, str]:
         return self._namespaces.of(place.namespace), place.cluster_queue, place.model, str(state)
 
     def _show_gpus(self, usage: FleetUsage, elapsed: timedelta) -> None:
-        rows: _Rows = {}
+        rows = _Rows(float)
         for (place, found), count in usage.gpus.items():
             labels = (*self._place(place, found.state), str(found.reason))
-            rows[labels] = rows.get(labels, 0) + count
+            rows[labels] += count
             self._count_time(place, found, count * elapsed.total_seconds())
         set_series(self._metrics.gpus, rows)
         models = {place.model for place, _ in usage.gpus}
@@ -155,24 +92,24 @@ class FleetMetrics:
 
     def _count_time(self, place: GpuOwner, found: GpuStatus, gpu_seconds: float) -> None:
         labels = self._place(place, found.state)
-        self._metrics.gpu_seconds.labels(*labels).inc(gpu_seconds)
-        if found.state not in core.IDLE or not self._prices:
+        self._metrics.gpu_seconds_total.labels(*labels).inc(gpu_seconds)
+        if found.state not in IDLE or not self._prices:
             return
         cost = self._prices.cost(place.model, gpu_seconds)
         if cost is None:
-            self._metrics.unpriced_idle_gpu_seconds.labels(place.model).inc(gpu_seconds)
+            self._metrics.unpriced_idle_gpu_seconds_total.labels(place.model).inc(gpu_seconds)
         else:
-            self._metrics.idle_cost.labels(*labels[:3], self._prices.currency).inc(cost)
+            self._metrics.idle_cost_total.labels(*labels[:3], self._prices.currency).inc(cost)
 
-    def _show_nodes(self, usage: FleetUsage) -> None:
-        metrics, trust = self._metrics, Counter(core.trust_in(found) for found in usage.nodes.values())
-        set_series(metrics.gpu_nodes, {(str(each),): trust[each] for each in core.NodeTrust})
-        bad = {node: reasons for node, found in usage.nodes.items() if (reasons := core.distrusted(found))}
+    def _show_trust(self, usage: FleetUsage) -> None:
+        metrics, trust = self._metrics, Counter(trust_in(found) for found in usage.nodes.values())
+        set_series(metrics.gpu_nodes, {(str(each),): trust[each] for each in NodeTrust})
+        bad = {node: reasons for node, found in usage.nodes.items() if (reasons := distrusted(found))}
         worst = sorted(bad, key=lambda node: (-sum(bad[node].values()), node))[: self._limits.nodes]
         rows = {(node, str(reason)): count for node in worst for reason, count in bad[node].items()}
         set_series(metrics.distrusted_gpus, rows)
         metrics.hidden_nodes.set(len(bad) - len(worst))
-        set_series(metrics.signal_coverage, {(signal,): ratio for signal, ratio in usage.coverage.items()})
+        set_series(metrics.signal_coverage_ratio, {(signal,): ratio for signal, ratio in usage.coverage.items()})
 
     # ------------------------------------------------------------------------------------------------------- workloads
 
@@ -190,7 +127,7 @@ class FleetMetrics:
         set_series(
             metrics.workload_active_above_ratio, _rows(shown, lambda each: each.decision.policy.active_above_ratio)
         )
-        set_series(metrics.workload_suspend_timestamp, _rows(shown, _suspend_at))
+        set_series(metrics.workload_suspend_timestamp_seconds, _rows(shown, _suspend_at))
         set_series(metrics.workload_answer, {(*each.title, *_answer(each)): 1 for each in shown})
         set_series(metrics.workload_paused, {tuple(each.title): 1 for each in shown if each.is_paused})
         states = {(*each.title, str(state)): n for each in shown for state, n in each.states.items()}
@@ -200,15 +137,19 @@ class FleetMetrics:
 
     # ------------------------------------------------------------------------------------------------ suspended, given
 
-    def _show_suspended(self, snapshot: FleetSnapshot) -> None:
-        seconds, metrics, rows = snapshot.elapsed.total_seconds(), self._metrics, _Rows()
-        for (namespace, queue), gpus in snapshot.suspended.items():
+    def show_suspended(
+        self, gpus: Mapping[tuple[str, str], int], transfers: Iterable[QuotaTransfer], elapsed: timedelta
+    ) -> None:
+        """GPUs that suspended workloads would hold, by namespace and ClusterQueue, and what gangs have of them."""
+        seconds, metrics, rows = elapsed.total_seconds(), self._metrics, _Rows(float)
+        for (namespace, queue), count in gpus.items():
             labels = self._namespaces.of(namespace), queue
-            rows[labels] = rows.get(labels, 0) + gpus
-            metrics.reclaimed_gpu_seconds.labels(*labels).inc(gpus * seconds)
+            rows[labels] += count
+            metrics.reclaimed_gpu_seconds_total.labels(*labels).inc(count * seconds)
         set_series(metrics.suspended_gpus, rows)
-        for transfer in snapshot.given:
-            metrics.given_gpu_seconds.labels(*self._transfer(transfer)).inc(transfer.gpus * seconds)
+        for transfer in transfers:
+            metrics.given_gpu_seconds_total.labels(*self._transfer(transfer)).inc(transfer.gpus * seconds)
+        metrics.folded_namespaces.set(self._namespaces.folded)
 
     def _transfer(self, transfer: QuotaTransfer) -> tuple[str, str, str]:
         namespace = self._namespaces.of
@@ -224,53 +165,54 @@ class FleetMetrics:
             case Resumed():
                 self._resumed(event)
             case Restarted(after=after):
-                self._metrics.resumed_to_running.observe(after.total_seconds())
+                self._metrics.resumed_to_running_seconds.observe(after.total_seconds())
             case QuotaTransfer():
-                self._metrics.given_gpus.labels(*self._transfer(event)).inc(event.gpus)
+                self._metrics.given_gpus_total.labels(*self._transfer(event)).inc(event.gpus)
 
     def _suspended(self, event: Suspended) -> None:
         labels = self._namespaces.of(event.namespace), event.reason
-        self._metrics.suspensions.labels(*labels).inc()
-        self._metrics.reclaimed_gpus.labels(*labels).inc(event.gpus)
-        self._metrics.idle_suspensions.inc(event.reason in IDLE_REASONS)
+        self._metrics.suspensions_total.labels(*labels).inc()
+        self._metrics.reclaimed_gpus_total.labels(*labels).inc(event.gpus)
+        self._metrics.idle_suspensions_total.inc(event.reason in IDLE_REASONS)
         if event.idle_for is not None:
-            self._metrics.idle_to_suspended.labels(event.reason).observe(event.idle_for.total_seconds())
+            self._metrics.idle_to_suspended_seconds.labels(event.reason).observe(event.idle_for.total_seconds())
 
     def _resumed(self, event: Resumed) -> None:
         namespace = self._namespaces.of(event.namespace)
-        self._metrics.resumptions.labels(namespace).inc()
+        self._metrics.resumptions_total.labels(namespace).inc()
         if event.after is None:
             return
-        self._metrics.suspended_to_resumed.observe(event.after.total_seconds())
+        self._metrics.suspended_to_resumed_seconds.observe(event.after.total_seconds())
         if event.was_found_idle and event.after <= self._limits.regret_within:
-            self._metrics.regrets.labels(namespace, event.reason).inc()
-            self._metrics.regretted_suspensions.inc()
+            self._metrics.regrets_total.labels(namespace, event.reason).inc()
+            self._metrics.regretted_suspensions_total.inc()
 
     # ---------------------------------------------------------------------------------------------------------- gangs
 
     def admitted(self, admitted: AdmittedWorkload) -> None:
         if self._is_reporting():
-            self._metrics.admission_wait.labels(admitted.cluster_queue).observe(admitted.waited.total_seconds())
+            self._metrics.admission_wait_seconds.labels(admitted.cluster_queue).observe(admitted.waited.total_seconds())
 
-    def _show_pending(self, snapshot: FleetSnapshot) -> None:
-        metrics = self._metrics
-        set_series(metrics.pending_gangs, _summed(snapshot.pending, lambda _: 1))
-        set_series(metrics.pending_gpus, _summed(snapshot.pending, lambda each: each.gpus))
-        longest: _Rows = {}
-        for each in snapshot.pending:
-            waited = max(0.0, (snapshot.at - each.since).total_seconds())
-            longest[each.cluster_queue,] = max(waited, longest.get((each.cluster_queue,), 0.0))
-        set_series(metrics.longest_pending, longest)
+    def show_pending(self, pending: Iterable[PendingWorkload], at: datetime) -> None:
+        gangs, gpus, longest = _Rows(float), _Rows(float), _Rows(float)
+        for each in pending:
+            labels = each.cluster_queue, str(each.stage), each.reason
+            gangs[labels] += 1
+            gpus[labels] += each.gpus
+            longest[each.cluster_queue,] = max((at - each.since).total_seconds(), longest[each.cluster_queue,])
+        set_series(self._metrics.pending_gangs, gangs)
+        set_series(self._metrics.pending_gpus, gpus)
+        set_series(self._metrics.longest_pending_seconds, longest)
 
-    def _show_budgets(self, budgets: Collection[BudgetHeadroom]) -> None:
+    def show_budgets(self, budgets: Collection[BudgetHeadroom]) -> None:
         metrics = self._metrics
-        rooms = {(each.budget, str(room.kind)): room for each in budgets for room in each.rooms}
-        set_series(metrics.budget_limit, {labels: room.most for labels, room in rooms.items()})
-        set_series(metrics.budget_used, {labels: room.used for labels, room in rooms.items()})
-        set_series(metrics.budget_headroom, {labels: room.left for labels, room in rooms.items()})
+        limits = {(each.budget, kind): limit for each in budgets for kind, limit in each.limits.items()}
+        set_series(metrics.budget_limit_workloads, {labels: limit.most for labels, limit in limits.items()})
+        set_series(metrics.budget_used_workloads, {labels: limit.used for labels, limit in limits.items()})
+        set_series(metrics.budget_headroom_workloads, {labels: limit.left for labels, limit in limits.items()})
         set_series(metrics.budget_open, {(each.budget,): each.is_open for each in budgets})
         for each in budgets:
-            metrics.budget_refusals.labels(each.budget)  # from 0 on, so that the first one is an increase
+            metrics.budget_refusals_total.labels(each.budget)  # from 0 on, so that the first one is an increase
 
 
 def _rows(
@@ -288,14 +230,6 @@ def _answer(workload: TargetUsage) -> tuple[str, str]:
 def _suspend_at(workload: TargetUsage) -> float | None:
     due = workload.decision.suspend_at
     return None if due is None else due.timestamp()
-
-
-def _summed(pending: Iterable[PendingWorkload], of: Callable[[PendingWorkload], int]) -> _Rows:
-    rows: _Rows = {}
-    for each in pending:
-        labels = each.cluster_queue, str(each.stage), each.reason
-        rows[labels] = rows.get(labels, 0) + of(each)
-    return rows
 
 
 # -------------------------------------------------------------------------------------------------------- bounded names

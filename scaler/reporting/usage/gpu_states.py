@@ -20,7 +20,7 @@ Laws:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -105,7 +105,7 @@ class StartupLimits:
 
 
 def states_of(
-    pod: GpuPod, gpus: Sequence[GpuEvidence], keeper: IdleHold, *, youth: StartupLimits, now: datetime
+    pod: GpuPod, gpus: Sequence[GpuEvidence], hold: IdleHold, *, startup: StartupLimits, now: datetime
 ) -> Iterator[GpuStatus]:
     """One for each GPU that the pod holds; of a pod that requests none, one for each that reports for it."""
     held = gpus[: pod.gpus] if pod.gpus else gpus
@@ -115,25 +115,25 @@ def states_of(
         yield from [GpuStatus(GpuState.STARTING)] * max(pod.gpus, len(held))
     else:
         # Of a pod that requests no GPU no container is known to hold one, nor since when: then its age excuses nothing.
-        age = now - pod.running_since if pod.running_since is not None else youth.ripe
-        yield from (_state(gpu, keeper, age, youth) for gpu in held)
-        yield from [_silent(UnknownReason.NO_SAMPLES, age, youth)] * (pod.gpus - len(held))
+        age = now - pod.running_since if pod.running_since is not None else startup.ripe
+        yield from (_state(gpu, hold, age, startup) for gpu in held)
+        yield from [_silent(UnknownReason.NO_SAMPLES, age, startup)] * (pod.gpus - len(held))
 
 
-def _state(gpu: GpuEvidence, keeper: IdleHold, age: timedelta, youth: StartupLimits) -> GpuStatus:
+def _state(gpu: GpuEvidence, hold: IdleHold, age: timedelta, startup: StartupLimits) -> GpuStatus:
     match gpu.verdict:
         case Busy():
             return GpuStatus(GpuState.BUSY)
         case Unknown(reason=reason) if is_silent(gpu):
-            return _silent(reason, age, youth)
-        case Unknown(reason=reason) if reason in _NOTHING_YET and age < youth.ripe:
+            return _silent(reason, age, startup)
+        case Unknown(reason=reason) if reason in _NOTHING_YET and age < startup.ripe:
             return GpuStatus(GpuState.STARTING, DecisionReason.IDLE_NOT_LONG_ENOUGH)
-        case Unknown(reason=UnknownReason.SHARED_GPU) if age < youth.shown:
+        case Unknown(reason=UnknownReason.SHARED_GPU) if age < startup.shown:
             return GpuStatus(GpuState.STARTING)  # the last samples of the pod that had it before
         case Unknown(reason=reason):
             return GpuStatus(GpuState.UNKNOWN, reason)
         case Idle():
-            return _idle(keeper)
+            return _idle(hold)
 
 
 def is_silent(gpu: GpuEvidence) -> bool:
@@ -141,14 +141,14 @@ def is_silent(gpu: GpuEvidence) -> bool:
     return not gpu.windows and isinstance(gpu.verdict, Unknown) and gpu.verdict.reason in _SILENT
 
 
-def _silent(reason: UnknownReason, age: timedelta, youth: StartupLimits) -> GpuStatus:
-    return GpuStatus(GpuState.WITHOUT_METRICS, reason) if age >= youth.shown else GpuStatus(GpuState.STARTING)
+def _silent(reason: UnknownReason, age: timedelta, startup: StartupLimits) -> GpuStatus:
+    return GpuStatus(GpuState.WITHOUT_METRICS, reason) if age >= startup.shown else GpuStatus(GpuState.STARTING)
 
 
-def _idle(keeper: IdleHold) -> GpuStatus:
-    if keeper.doubt is not None:
-        return GpuStatus(GpuState.UNKNOWN, keeper.doubt, is_its_own=False)
-    return GpuStatus(GpuState.IDLE if keeper.held_by in _ONLY_TIME else GpuState.HELD_IDLE, keeper.held_by)
+def _idle(hold: IdleHold) -> GpuStatus:
+    if hold.doubt is not None:
+        return GpuStatus(GpuState.UNKNOWN, hold.doubt, is_its_own=False)
+    return GpuStatus(GpuState.IDLE if hold.held_by in _ONLY_TIME else GpuState.HELD_IDLE, hold.held_by)
 
 
 # ------------------------------------------------------------------------------------------------------------- nodes
@@ -186,24 +186,3 @@ def distrusted(found: Counter[GpuStatus]) -> dict[str, int]:
         if each.state in _DISTRUSTED and each.is_its_own:
             reasons[each.reason] += count
     return dict(reasons)
-
-
-# ---------------------------------------------------------------------------------------------------------- coverage
-
-
-class Coverage:
-    """Share of covered intervals by signal, over the windows of all GPUs that were added."""
-
-    def __init__(self) -> None:
-        self._covered: Counter[str] = Counter()
-        self._slots: Counter[str] = Counter()
-
-    def add(self, gpus: Iterable[GpuEvidence]) -> None:
-        for gpu in gpus:
-            for signal, window in gpu.windows.items():
-                self._covered[signal] += min(window.covered, window.slots)
-                self._slots[signal] += window.slots
-
-    def ratios(self) -> Mapping[str, float]:
-        """Range: 0..1. Signals of which there is no window are left out."""
-        return {signal: self._covered[signal] / count for signal, count in self._slots.items() if count}

@@ -10,10 +10,10 @@ Laws:
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
@@ -29,9 +29,10 @@ from scaler.kube.objects.core import is_true
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.candidates import is_scaling_paused
 from scaler.reporting.pending_workloads import QueueNames
-from scaler.reporting.usage import gpu_states as core
-from scaler.reporting.usage.gpu_states import GpuState, GpuStatus, IdleHold, StartupLimits
+from scaler.reporting.usage.gpu_states import GpuState, GpuStatus, IdleHold, StartupLimits, states_of
 from scaler.reporting.usage.prices import normalized_model
+
+T = TypeVar("T")
 
 _YIELD_EVERY = 64
 """Objects read before other tasks get the event loop again: about a millisecond."""
@@ -88,11 +89,11 @@ class FleetUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Claim:
+class _PodEvidence:
     """What is known of a pod by its ScaledObject."""
 
     pod: GpuPod
-    keeper: IdleHold
+    hold: IdleHold
     policy: Policy
     gpus: Sequence[GpuEvidence]
     is_judged: bool
@@ -108,22 +109,31 @@ class _Tally:
     models: dict[str, str]
     """Of the GPUs of each node, as far as any has ever reported."""
     by_pod: dict[Key, Counter[GpuState]] = field(default_factory=dict)
-    _coverage: core.Coverage = field(default_factory=core.Coverage)
+    _covered: Counter[str] = field(default_factory=Counter)
+    """Intervals that hold a sample, by signal, over the windows of all GPUs that report for long enough."""
+    _slots: Counter[str] = field(default_factory=Counter)
+    """All intervals of these windows."""
     _nameless: list[tuple[GpuOwner, GpuStatus, str]] = field(default_factory=list)
     """GPUs that nothing reports for, with the node they are on."""
 
-    def add(self, claim: _Claim, youth: StartupLimits) -> None:
+    def add(self, evidence: _PodEvidence, startup: StartupLimits) -> None:
         """Count the pod's GPUs."""
-        pod, at, gpus = claim.pod, self.usage.at, claim.gpus
+        pod, at, gpus = evidence.pod, self.usage.at, evidence.gpus
         queue = self.queues.get((pod.namespace, pod.name), "")
         states = self.by_pod[pod.namespace, pod.name] = Counter()
-        for number, found in enumerate(core.states_of(pod, gpus, claim.keeper, youth=youth, now=at)):
+        for number, found in enumerate(states_of(pod, gpus, evidence.hold, startup=startup, now=at)):
             gpu = gpus[number] if number < len(gpus) else None
             node = pod.node or (gpu.node if gpu else "")
             self._count(GpuOwner(pod.namespace, queue, normalized_model(gpu.model) if gpu else ""), found, node)
             states[found.state] += 1
-        if pod.running_since is not None and at - pod.running_since >= youth.ripe:
-            self._coverage.add(gpus)
+        if pod.running_since is not None and at - pod.running_since >= startup.ripe:
+            self._add_coverage(gpus)
+
+    def _add_coverage(self, gpus: Sequence[GpuEvidence]) -> None:
+        for gpu in gpus:
+            for signal, window in gpu.windows.items():
+                self._covered[signal] += min(window.covered, window.slots)
+                self._slots[signal] += window.slots
 
     def _count(self, place: GpuOwner, found: GpuStatus, node: str) -> None:
         if place.model:
@@ -138,7 +148,7 @@ class _Tally:
         for place, found, node in self._nameless:
             self.usage.gpus[place._replace(model=self.models.get(node, "")), found] += 1
         self._nameless.clear()
-        self.usage.coverage = self._coverage.ratios()
+        self.usage.coverage = {signal: self._covered[signal] / count for signal, count in self._slots.items() if count}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,60 +164,57 @@ class GpuUsageReader:
     async def take(self, evaluation: Evaluation) -> FleetUsage:
         """What the GPUs are doing as of the evaluation, with the pods that are there now."""
         tally = _Tally(usage=FleetUsage(at=evaluation.at), queues=await self._queues(), models=self._models)
-        claims = await self._claims(evaluation)
-        for count, (key, pod) in enumerate(self._holders(claims)):
-            claim = self._judged(pod, claims.get(key), evaluation.at)
-            tally.add(claim, self._youth(claim.policy))
-            await yield_to_event_loop(count)
+        known = await self._evidence(evaluation)
+        async for key, pod in in_steps(self._holders(known)):
+            evidence = self._judged(pod, known.get(key), evaluation.at)
+            tally.add(evidence, self._startup(evidence.policy))
         tally.settle()
         tally.usage.workloads = await self._workloads(evaluation, tally.by_pod)
         tally.usage.paused_scaled_objects = sum(self._is_paused(key) for key in evaluation.entries)
         return tally.usage
 
-    def _holders(self, claims: Mapping[Key, _Claim]) -> Iterator[tuple[Key, GpuPod]]:
+    def _holders(self, known: Mapping[Key, _PodEvidence]) -> Iterator[tuple[Key, GpuPod]]:
         """All pods with GPUs, those included that request none: by a claim, or a resource that is not configured."""
         for pod in self.cluster.gpu_pods():
             yield (pod.namespace, pod.name), pod
-        for key, claim in claims.items():
-            if claim.gpus and not claim.pod.gpus:
-                yield key, claim.pod
+        for key, evidence in known.items():
+            if evidence.gpus and not evidence.pod.gpus:
+                yield key, evidence.pod
 
     # -------------------------------------------------------------------------------------------------- what is known
 
     async def _queues(self) -> dict[Key, str]:
         """The ClusterQueue of every pod of a Workload, also while it ends after Kueue has taken its quota back."""
         found: dict[Key, str] = {}
-        for count, workload in enumerate(self.cluster.workloads.items()):
+        async for workload in in_steps(self.cluster.workloads.items()):
             pods = () if is_true(workload.status.conditions, "Finished") else self.cluster.pods_of_workload(workload)
             queue = self.queues.of(workload) if pods else ""
             for pod in pods:
                 found[pod.namespace, pod.name] = queue
-            await yield_to_event_loop(count)
         return found
 
-    async def _claims(self, evaluation: Evaluation) -> dict[Key, _Claim]:
+    async def _evidence(self, evaluation: Evaluation) -> dict[Key, _PodEvidence]:
         """By pod. Of several ScaledObjects of one pod the one that judges its GPUs."""
-        found: dict[Key, _Claim] = {}
-        for count, (key, entry) in enumerate(evaluation.entries.items()):
-            for pod, claim in self._claims_of(key, entry):
-                if claim.is_judged or pod not in found:
-                    found[pod] = claim
-            await yield_to_event_loop(count)
+        found: dict[Key, _PodEvidence] = {}
+        async for key, entry in in_steps(evaluation.entries.items()):
+            for pod, evidence in self._evidence_of(key, entry):
+                if evidence.is_judged or pod not in found:
+                    found[pod] = evidence
         return found
 
-    def _claims_of(self, key: Key, entry: EvaluatedScaledObject) -> Iterator[tuple[Key, _Claim]]:
+    def _evidence_of(self, key: Key, entry: EvaluatedScaledObject) -> Iterator[tuple[Key, _PodEvidence]]:
         decision = prevailing(list(entry.triggers.values()))
         by_pod: dict[str, list[GpuEvidence]] = {}
         for gpu in decision.verdict.gpus if decision and decision.verdict else ():
             by_pod.setdefault(gpu.pod, []).append(gpu)
-        keeper = self._keeper(key, decision)
+        hold = self._hold(key, decision)
         policy = decision.policy if decision else self._default
         for pod in entry.pods:
             gpus = by_pod.get(pod.name, [])
-            claim = _Claim(pod=pod, keeper=keeper, policy=policy, gpus=gpus, is_judged=bool(gpus))
-            yield (pod.namespace, pod.name), claim
+            evidence = _PodEvidence(pod=pod, hold=hold, policy=policy, gpus=gpus, is_judged=bool(gpus))
+            yield (pod.namespace, pod.name), evidence
 
-    def _keeper(self, key: Key, decision: Decision | None) -> IdleHold:
+    def _hold(self, key: Key, decision: Decision | None) -> IdleHold:
         if decision is None:
             return IdleHold(doubt=UnknownReason.INVALID_POLICY)
         return IdleHold.of_decision(decision, is_paused=self._is_paused(key))
@@ -220,21 +227,21 @@ class GpuUsageReader:
     def _default(self) -> Policy:
         return resolve(("settings", self.evaluator.config.defaults))
 
-    def _judged(self, pod: GpuPod, claim: _Claim | None, at: datetime) -> _Claim:
-        """The claim with the pod's GPUs, which are judged now where no decision has."""
-        if claim is not None and claim.is_judged:
-            return claim if claim.pod is pod else replace(claim, pod=pod)
+    def _judged(self, pod: GpuPod, evidence: _PodEvidence | None, at: datetime) -> _PodEvidence:
+        """The evidence with the pod's GPUs, which are judged now where no decision has."""
+        if evidence is not None and evidence.is_judged:
+            return evidence if evidence.pod is pod else replace(evidence, pod=pod)
         if not pod.is_running:
             gpus: Sequence[GpuEvidence] = ()
-            keeper = IdleHold()
+            hold = IdleHold()
         else:
             verdict = self.evaluator.judge_by_default(pod, at)
-            gpus, keeper = verdict.gpus, IdleHold.of_unscaled(verdict)
-        if claim is not None and keeper.doubt is None:
-            keeper = claim.keeper
-        return _Claim(pod=pod, keeper=keeper, policy=self._default, gpus=gpus, is_judged=False)
+            gpus, hold = verdict.gpus, IdleHold.of_unscaled(verdict)
+        if evidence is not None and hold.doubt is None:
+            hold = evidence.hold
+        return _PodEvidence(pod=pod, hold=hold, policy=self._default, gpus=gpus, is_judged=False)
 
-    def _youth(self, policy: Policy) -> StartupLimits:
+    def _startup(self, policy: Policy) -> StartupLimits:
         trust = self.evaluator.config.trust
         late = 2 * trust.interval
         return StartupLimits(ripe=judged_length(policy=policy, trust=trust) + late, shown=trust.max_age + late)
@@ -242,21 +249,19 @@ class GpuUsageReader:
     async def _workloads(self, evaluation: Evaluation, by_pod: Mapping[Key, Counter[GpuState]]) -> list[TargetUsage]:
         """One for each scale target, whichever of its ScaledObjects prevails."""
         found: dict[tuple[str, ScaleTargetRef], TargetUsage] = {}
-        for count, (key, entry) in enumerate(evaluation.entries.items()):
+        async for key, entry in in_steps(evaluation.entries.items()):
             namespace = key[0]
             decision = prevailing(evaluation.decisions_on(namespace, entry.target))
             if decision is not None and (namespace, entry.target) not in found:
-                title = TargetLabels(
-                    namespace, self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name
-                )
+                queue, kind, name = self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name
+                pods = (by_pod.get((pod.namespace, pod.name), Counter()) for pod in entry.pods)
                 found[namespace, entry.target] = TargetUsage(
-                    title=title,
+                    title=TargetLabels(namespace, queue, kind, name),
                     decision=decision,
-                    states=_sum(by_pod.get((pod.namespace, pod.name)) for pod in entry.pods),
+                    states=sum(pods, Counter[GpuState]()),
                     peaks=_peaks(decision.verdict.gpus if decision.verdict else ()),
                     is_paused=self._is_paused(key),
                 )
-            await yield_to_event_loop(count)
         return [*found.values()]
 
     def _queue_of(self, namespace: str, target: ScaleTargetRef) -> str:
@@ -268,17 +273,12 @@ class GpuUsageReader:
         return self.queues.of(workload) if workload is not None else ""
 
 
-async def yield_to_event_loop(count: int) -> None:
-    """Let other tasks have the event loop now and then."""
-    if count % _YIELD_EVERY == _YIELD_EVERY - 1:
-        await asyncio.sleep(0)
-
-
-def _sum(counters: Iterable[Counter[GpuState] | None]) -> Counter[GpuState]:
-    found: Counter[GpuState] = Counter()
-    for each in counters:
-        found.update(each or {})
-    return found
+async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items; other tasks get the event loop now and then."""
+    for count, each in enumerate(items, start=1):
+        yield each
+        if count % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)
 
 
 def _peaks(gpus: Sequence[GpuEvidence]) -> dict[str, float]:

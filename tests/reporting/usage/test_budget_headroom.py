@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scaler.reclaim.budgets.budget import Budget, Limit, Rate, budget_check
 from scaler.reclaim.budgets.hours import Hours
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Each, Scope, Suspension, SuspensionHistory
-from scaler.reporting.usage.budget_headroom import BudgetHeadroom, BudgetLimitKind, LimitHeadroom, headroom
+from scaler.reporting.usage.budget_headroom import BudgetHeadroom, LimitHeadroom, headroom
 
 A, B = "team-a", "team-b"
 POPULATION = {BudgetLocation(A, "gpus"): 8, BudgetLocation(B, "gpus"): 40}
@@ -29,25 +29,14 @@ def test_of_a_budget_for_each_namespace_the_tightest_is_shown() -> None:
     budget = Budget(name="quarter", at_once=Limit(share_ratio=0.25), scope=Scope(each=Each.NAMESPACE))
     found = headroom(budget, spending(*gone(A, 2), *gone(B, 3)), NOON)
     # ⌊0.25 × 8⌋ − 2 = 0 in team-a, ⌊0.25 × 40⌋ − 3 = 7 in team-b
-    assert found == BudgetHeadroom(
-        budget="quarter", is_open=True, rooms=(LimitHeadroom(kind=BudgetLimitKind.AT_ONCE, most=2, used=2),)
-    )
-    assert found.rooms[0].left == 0
+    assert found == BudgetHeadroom(budget="quarter", is_open=True, limits={"AtOnce": LimitHeadroom(2, 2)})
 
 
-def test_both_limits_of_a_budget_are_told() -> None:
+def test_both_limits_of_a_budget_are_shown() -> None:
     budget = Budget(name="few", at_once=Limit(count=5), rate=Rate(limit=Limit(count=3), period=timedelta(hours=1)))
     spent = spending(*gone(A, 2, over=True), *gone(B, 1, ago=minutes(90)))
     # Asleep is the one of team-b; within the hour the two of team-a were suspended.
-    assert {room.kind: (room.used, room.left) for room in headroom(budget, spent, NOON).rooms} == {
-        BudgetLimitKind.AT_ONCE: (1, 4),
-        BudgetLimitKind.PER_PERIOD: (2, 1),
-    }
-
-
-def test_an_overdrawn_budget_has_no_room_and_not_less() -> None:
-    [room] = headroom(Budget(name="few", at_once=Limit(count=1)), spending(*gone(A, 3)), NOON).rooms
-    assert (room.used, room.left) == (3, 0)
+    assert headroom(budget, spent, NOON).limits == {"AtOnce": (5, 1), "PerPeriod": (3, 2)}
 
 
 NIGHT = Hours(begin=time(22), end=time(6))
@@ -63,14 +52,14 @@ NIGHT = Hours(begin=time(22), end=time(6))
         pytest.param(
             Budget(name="b", at_once=Limit(count=1), scope=Scope(namespace_selector="a in (")),
             (False, 0),
-            id="nobody can read whom it covers",
+            id="its selector cannot be read",
         ),
         pytest.param(Budget(name="b", at_once=Limit(count=1)), (True, 1), id="open"),
     ],
 )
 def test_a_budget_is_open_or_not_and_has_limits_or_not(budget: Budget, expected: tuple[bool, int]) -> None:
     found = headroom(budget, spending(*gone(A, 1)), NOON)
-    assert (found.is_open, len(found.rooms)) == expected
+    assert (found.is_open, len(found.limits)) == expected
 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 6))
@@ -78,5 +67,5 @@ def test_there_is_room_for_one_exactly_where_budgets_admit_one(limit: int, aslee
     budget = Budget(name="b", at_once=Limit(count=limit))
     spent = spending(*gone(A, asleep))
     victims = [BudgetedWorkload(namespace=B, name=f"v{n}", cluster_queue="gpus") for n in range(wanted)]
-    [room] = headroom(budget, spent, NOON).rooms
+    room = headroom(budget, spent, NOON).limits["AtOnce"]
     assert (wanted <= room.left) == (budget_check([budget], spent, NOON)(victims) is None)

@@ -18,18 +18,16 @@ from builders import (
     pod,
     unknown,
     verdict,
-    window,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.target_state import Phase
-from scaler.idleness.pods import PodPhase
+from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.reasons import DecisionReason, NotScaledReason, UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Verdict
 from scaler.reporting.usage.gpu_states import (
-    Coverage,
     GpuState,
     GpuStatus,
     IdleHold,
@@ -40,8 +38,8 @@ from scaler.reporting.usage.gpu_states import (
     trust_in,
 )
 
-YOUTH = StartupLimits(ripe=minutes(30), shown=minutes(3))
-NOBODY = IdleHold()
+STARTUP = StartupLimits(ripe=minutes(30), shown=minutes(3))
+NO_HOLD = IdleHold()
 OLD = minutes(120)
 
 
@@ -49,61 +47,40 @@ def silent(reason: UnknownReason = UnknownReason.NO_SAMPLES) -> GpuEvidence:
     return gpu_evidence(unknown(reason), windows={})
 
 
-def state_of(gpu: GpuEvidence, keeper: IdleHold = NOBODY, *, age: timedelta = OLD) -> tuple[str, str]:
-    [found] = states_of(pod(running_since=NOON - age), [gpu], keeper, youth=YOUTH, now=NOON)
+def state_of(gpu: GpuEvidence, hold: IdleHold = NO_HOLD, *, age: timedelta = OLD) -> tuple[str, str]:
+    [found] = states_of(pod(running_since=NOON - age), [gpu], hold, startup=STARTUP, now=NOON)
     return str(found.state), found.reason
 
 
-def keeper_of(answer: Answer, **changes: object) -> IdleHold:
+def hold_of(answer: Answer, **changes: object) -> IdleHold:
     return IdleHold.of_decision(decision(answer), **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("gpu", "keeper", "expected"),
-    [
-        pytest.param(gpu_evidence(BUSY), NOBODY, ("Busy", ""), id="work was seen"),
-        pytest.param(gpu_evidence(BUSY), keeper_of(NO_ANSWER), ("Busy", ""), id="work was seen beside the unknown"),
-        pytest.param(gpu_evidence(IDLE), keeper_of(INACTIVE), ("Idle", "GPUsIdle"), id="told to go"),
-        pytest.param(
-            gpu_evidence(IDLE),
-            keeper_of(Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="")),
-            ("Idle", "IdleNotLongEnough"),
-            id="only time keeps it",
-        ),
-        pytest.param(gpu_evidence(IDLE), NOBODY, ("HeldIdle", "NoScaledObject"), id="nobody scales it"),
-        pytest.param(
-            gpu_evidence(IDLE),
-            keeper_of(Active(reason=DecisionReason.KEPT, message="")),
-            ("HeldIdle", "Kept"),
-            id="its owner keeps it",
-        ),
-        pytest.param(
-            gpu_evidence(IDLE),
-            keeper_of(Active(reason=DecisionReason.OBSERVE_ONLY, message="")),
-            ("HeldIdle", "ObserveOnly"),
-            id="it is only observed",
-        ),
-        pytest.param(
-            gpu_evidence(IDLE),
-            keeper_of(Active(reason=DecisionReason.GPUS_BUSY, message="")),
-            ("HeldIdle", "GPUsBusy"),
-            id="its neighbour works",
-        ),
-        pytest.param(
-            gpu_evidence(IDLE), keeper_of(INACTIVE, is_paused=True), ("HeldIdle", "PausedInKEDA"), id="KEDA is paused"
-        ),
-        pytest.param(
-            gpu_evidence(IDLE), keeper_of(NO_ANSWER), ("Unknown", "StaleSamples"), id="its workload is not known"
-        ),
-        pytest.param(gpu_evidence(unknown()), NOBODY, ("Unknown", "StaleSamples"), id="its samples are stale"),
-        pytest.param(silent(), NOBODY, ("WithoutMetrics", "NoSamples"), id="nothing reports for it"),
-        pytest.param(
-            silent(UnknownReason.MISSING_GPUS), NOBODY, ("WithoutMetrics", "MissingGPUs"), id="its sisters report"
-        ),
-    ],
-)
-def test_each_gpu_is_in_one_state_and_says_why(gpu: GpuEvidence, keeper: IdleHold, expected: tuple[str, str]) -> None:
-    assert state_of(gpu, keeper) == expected
+def active(reason: DecisionReason) -> IdleHold:
+    return hold_of(Active(reason=reason, message=""))
+
+
+QUIET, WORKING = gpu_evidence(IDLE), gpu_evidence(BUSY)
+STATES = {
+    "work was seen": (WORKING, NO_HOLD, "Busy", ""),
+    "work was seen, and its workload is not known": (WORKING, hold_of(NO_ANSWER), "Busy", ""),
+    "KEDA was answered 0": (QUIET, hold_of(INACTIVE), "Idle", "GPUsIdle"),
+    "only time keeps it": (QUIET, active(DecisionReason.IDLE_NOT_LONG_ENOUGH), "Idle", "IdleNotLongEnough"),
+    "no ScaledObject scales it": (QUIET, NO_HOLD, "HeldIdle", "NoScaledObject"),
+    "its owner keeps it": (QUIET, active(DecisionReason.KEPT), "HeldIdle", "Kept"),
+    "it is only observed": (QUIET, active(DecisionReason.OBSERVE_ONLY), "HeldIdle", "ObserveOnly"),
+    "another GPU of its workload works": (QUIET, active(DecisionReason.GPUS_BUSY), "HeldIdle", "GPUsBusy"),
+    "KEDA is paused": (QUIET, hold_of(INACTIVE, is_paused=True), "HeldIdle", "PausedInKEDA"),
+    "its workload is not known": (QUIET, hold_of(NO_ANSWER), "Unknown", "StaleSamples"),
+    "its samples are stale": (gpu_evidence(unknown()), NO_HOLD, "Unknown", "StaleSamples"),
+    "nothing reports for it": (silent(), NO_HOLD, "WithoutMetrics", "NoSamples"),
+    "other GPUs of the pod report": (silent(UnknownReason.MISSING_GPUS), NO_HOLD, "WithoutMetrics", "MissingGPUs"),
+}
+
+
+@pytest.mark.parametrize(("gpu", "hold", "state", "reason"), STATES.values(), ids=STATES)
+def test_each_gpu_is_in_one_state_with_a_reason(gpu: GpuEvidence, hold: IdleHold, state: str, reason: str) -> None:
+    assert state_of(gpu, hold) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +120,7 @@ def test_what_a_young_pod_cannot_have_shown_yet_is_no_fault(age: timedelta, gpu:
 
 def test_gpus_of_pods_that_do_not_run_are_allocated_all_the_same() -> None:
     def states(of: object, gpus: list[GpuEvidence]) -> list[str]:
-        return [str(each.state) for each in states_of(of, gpus, NOBODY, youth=YOUTH, now=NOON)]  # type: ignore[arg-type]
+        return [str(each.state) for each in states_of(of, gpus, NO_HOLD, startup=STARTUP, now=NOON)]  # type: ignore[arg-type]
 
     assert states(pending_pod(gpus=2), []) == ["Starting"] * 2
     assert states(pod(gpus=2, terminating=True), [gpu_evidence(BUSY)]) == ["Ending"] * 2
@@ -170,27 +147,27 @@ def test_the_states_of_a_pod_add_up_to_what_it_requests(
 ) -> None:
     of = pod(gpus=gpus, terminating=terminating, phase=phase, running_since=NOON - minutes(age))
     evidence = [gpu_evidence(each) for each in verdicts]
-    found = [*states_of(of, evidence, keeper_of(answer), youth=YOUTH, now=NOON)]
+    found = [*states_of(of, evidence, hold_of(answer), startup=STARTUP, now=NOON)]
     assert len(found) == gpus
     # Absence is not idleness: only positive evidence makes a GPU idle.
     assert sum(each.state in (GpuState.IDLE, GpuState.HELD_IDLE) for each in found) <= verdicts[:gpus].count(IDLE)
 
 
-def test_what_a_pod_holds_without_a_request_counts_by_what_reports() -> None:
-    found = [*states_of(pod(gpus=0), [gpu_evidence(BUSY), gpu_evidence(BUSY)], NOBODY, youth=YOUTH, now=NOON)]
-    assert [each.state for each in found] == [GpuState.BUSY, GpuState.BUSY]
+UNREQUESTED = {
+    "each that reports": (pod(gpus=0), [WORKING, WORKING], ["Busy", "Busy"]),
+    # Since when it runs is only known of containers that request a GPU.
+    "not starting for ever": (
+        pod(gpus=0, running_since=None),
+        [WORKING, gpu_evidence(unknown(UnknownReason.LOW_COVERAGE))],
+        ["Busy", "Unknown"],
+    ),
+    "ending with the pod": (pod(gpus=0, terminating=True), [WORKING], ["Ending"]),
+}
 
 
-def test_what_reports_for_a_pod_that_requests_none_is_not_starting_for_ever() -> None:
-    """Since when it runs is only known of containers that request a GPU."""
-    of, few = pod(gpus=0, running_since=None), gpu_evidence(unknown(UnknownReason.LOW_COVERAGE))
-    found = [*states_of(of, [gpu_evidence(BUSY), few], NOBODY, youth=YOUTH, now=NOON)]
-    assert [each.state for each in found] == [GpuState.BUSY, GpuState.UNKNOWN]
-
-
-def test_what_reported_for_a_pod_that_requests_none_ends_with_it() -> None:
-    found = [*states_of(pod(gpus=0, terminating=True), [gpu_evidence(BUSY)], NOBODY, youth=YOUTH, now=NOON)]
-    assert [each.state for each in found] == [GpuState.ENDING]
+@pytest.mark.parametrize(("of", "gpus", "states"), UNREQUESTED.values(), ids=UNREQUESTED)
+def test_gpus_of_a_pod_that_requests_none_count(of: GpuPod, gpus: list[GpuEvidence], states: list[str]) -> None:
+    assert [each.state for each in states_of(of, gpus, NO_HOLD, startup=STARTUP, now=NOON)] == states
 
 
 # ---- nodes
@@ -210,24 +187,12 @@ def test_a_node_is_as_trusted_as_its_worst_gpu_and_silent_when_none_reports() ->
 
 def test_a_node_is_not_blamed_for_what_another_node_lacks() -> None:
     doubted = GpuStatus(GpuState.UNKNOWN, "NoSamples", is_its_own=False)
-    assert [*states_of(pod(), [gpu_evidence()], IdleHold(doubt=UnknownReason.NO_SAMPLES), youth=YOUTH, now=NOON)] == [
-        doubted
-    ]
+    assert [
+        *states_of(pod(), [gpu_evidence()], IdleHold(doubt=UnknownReason.NO_SAMPLES), startup=STARTUP, now=NOON)
+    ] == [doubted]
     assert trust_in(Counter({doubted: 8})) is NodeTrust.TRUSTED
 
 
-# ---- coverage
-
-
-def test_coverage_is_the_share_of_all_intervals_by_signal() -> None:
-    whole, half = window(slots=60), window(slots=60, covered=30)
-    found = Coverage()
-    found.add([gpu_evidence(windows={"a": whole, "b": half}), gpu_evidence(windows={"a": half})])
-    found.add([silent()])
-    assert found.ratios() == {"a": 0.75, "b": 0.5}  # (60 + 30) / 120, 30 / 60
-    assert Coverage().ratios() == {}
-
-
-def test_nobody_believes_the_quiet_of_a_pod_of_which_a_gpu_is_unknown() -> None:
+def test_the_quiet_of_a_pod_is_doubted_where_one_of_its_gpus_is_unknown() -> None:
     assert IdleHold.of_unscaled(verdict(unknown())).doubt is UnknownReason.STALE_SAMPLES
     assert IdleHold.of_unscaled(verdict(IDLE)) == IdleHold(held_by=NotScaledReason.NO_SCALED_OBJECT)

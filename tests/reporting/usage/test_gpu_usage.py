@@ -1,9 +1,9 @@
-"""Whose GPUs are doing what, from the board of a small cluster in virtual time."""
+"""What GPUs do, from the decisions of a small cluster in virtual time."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def world_of(*inhabitants: Inhabitant, shown: Mapping[str, Sequence[Callable[[fl
 async def usage_in(world: World, *, now: timedelta = timedelta(0)) -> FleetUsage:
     evaluation = await world.tick(NOON + now)
     assert evaluation is not None
-    queues = QueueNames(quota=lambda: NotSynced("nobody looks"))
+    queues = QueueNames(quota=lambda: NotSynced("not watched"))
     usage = GpuUsageReader(cluster=world.cluster.read(), evaluator=world.evaluator, queues=queues)
     return await usage.take(evaluation)
 
@@ -68,7 +68,7 @@ async def usage_of(
     return await usage_in(world_of(*inhabitants, shown=shown), now=now)
 
 
-def told(usage: FleetUsage) -> dict[tuple[str, str, str], int]:
+def states_in(usage: FleetUsage) -> dict[tuple[str, str, str], int]:
     """By ClusterQueue, state and reason."""
     found: Counter[tuple[str, str, str]] = Counter()
     for (place, each), count in usage.gpus.items():
@@ -78,7 +78,7 @@ def told(usage: FleetUsage) -> dict[tuple[str, str, str], int]:
 
 
 def lone(name: str, *, gpus: int = 1, **changes: Any) -> Inhabitant:
-    """A pod that nobody scales."""
+    """A pod without a ScaledObject."""
 
     def settle(cluster: MemoryCluster) -> None:
         cluster.pods.put(pod(name, gpus=gpus, **changes))
@@ -86,7 +86,7 @@ def lone(name: str, *, gpus: int = 1, **changes: Any) -> Inhabitant:
     return settle
 
 
-async def test_every_gpu_is_told_by_queue_state_and_reason() -> None:
+async def test_every_gpu_is_counted_by_queue_state_and_reason() -> None:
     usage = await usage_of(
         gang("idle", gpus=2),
         gang("half", gpus=2),
@@ -94,7 +94,7 @@ async def test_every_gpu_is_told_by_queue_state_and_reason() -> None:
         deployment("serve", gpus=1),
         shown={"idle-pod": [QUIET] * 2, "half-pod": [BUSY, QUIET], "kept-pod": [QUIET], "serve-pod": [BUSY]},
     )
-    assert told(usage) == {
+    assert states_in(usage) == {
         ("cluster-queue", "Idle", "GPUsIdle"): 2,
         ("cluster-queue", "Busy", ""): 1,
         ("cluster-queue", "HeldIdle", "GPUsBusy"): 1,
@@ -103,7 +103,7 @@ async def test_every_gpu_is_told_by_queue_state_and_reason() -> None:
     }
 
 
-async def test_pods_that_nobody_scales_are_judged_by_the_defaults() -> None:
+async def test_pods_that_no_scaled_object_scales_are_judged_by_the_defaults() -> None:
     usage = await usage_of(
         lone("forgotten", gpus=2),
         lone("working"),
@@ -112,7 +112,7 @@ async def test_pods_that_nobody_scales_are_judged_by_the_defaults() -> None:
         lone("nowhere yet", started=None, phase="Pending", node=""),
         shown={"forgotten": [QUIET] * 2, "working": [BUSY]},
     )
-    assert told(usage) == {
+    assert states_in(usage) == {
         ("", "HeldIdle", "NoScaledObject"): 2,
         ("", "Busy", ""): 1,
         ("", "WithoutMetrics", "NoSamples"): 1,
@@ -128,15 +128,15 @@ async def test_pods_that_nobody_scales_are_judged_by_the_defaults() -> None:
         pytest.param(lambda world: hide(world), "StaleClusterView", id="its namespace is not seen whole"),
     ],
 )
-async def test_the_quiet_of_pods_that_nobody_scales_is_not_believed_when(
+async def test_the_quiet_of_pods_that_no_scaled_object_scales_is_not_believed_when(
     doubtful: Callable[[World], None], reason: str
 ) -> None:
     world = world_of(lone("quiet"), lone("working"), shown={"quiet": [QUIET], "working": [BUSY]})
     believed = await usage_in(world)
-    assert told(believed) == {("", "HeldIdle", "NoScaledObject"): 1, ("", "Busy", ""): 1}
+    assert states_in(believed) == {("", "HeldIdle", "NoScaledObject"): 1, ("", "Busy", ""): 1}
     doubtful(world)
     usage = await usage_in(world, now=timedelta(seconds=30))
-    assert told(usage) == {("", "Unknown", reason): 1, ("", "Busy", ""): 1}
+    assert states_in(usage) == {("", "Unknown", reason): 1, ("", "Busy", ""): 1}
 
 
 def fail(world: World) -> None:
@@ -148,35 +148,35 @@ def hide(world: World) -> None:
     world.cluster.pods.hidden[NAMESPACE] = NotWatched(NAMESPACE)
 
 
-async def test_the_quiet_of_pods_that_nobody_scales_is_not_believed_before_the_window_is_read_back() -> None:
-    """An hour is read at a time. The minute before it is no hole in what was seen; nobody has looked there."""
+async def test_the_quiet_of_pods_that_no_scaled_object_scales_is_not_believed_before_the_window_is_read_back() -> None:
+    """An hour is read at a time. The minute before it is no hole in what was seen; it was not read."""
     longer = Overrides(idle_after=minutes(61))
     world = world_of(lone("quiet"), shown={"quiet": [QUIET]}, defaults=longer)
-    assert told(await usage_in(world)) == {("", "Unknown", "ColdStart"): 1}
-    assert told(await usage_in(world, now=timedelta(seconds=30))) == {("", "HeldIdle", "NoScaledObject"): 1}
+    assert states_in(await usage_in(world)) == {("", "Unknown", "ColdStart"): 1}
+    assert states_in(await usage_in(world, now=timedelta(seconds=30))) == {("", "HeldIdle", "NoScaledObject"): 1}
 
 
 async def test_a_doubt_about_a_pod_outweighs_who_keeps_its_workload() -> None:
-    """Nobody has judged it, as it does not run whole: of its 2 GPUs only one reports."""
+    """It is not judged, as it does not run whole: of its 2 GPUs only one reports."""
 
     def settle(cluster: MemoryCluster) -> None:
         gang("half")(cluster)
         cluster.workloads.put(WorkloadJson("half-workload", pods=2, gpus_per_pod=2).admitted().decoded())
 
     usage = await usage_of(settle, shown={"half-pod": [QUIET]})
-    assert told(usage) == {
+    assert states_in(usage) == {
         ("cluster-queue", "Unknown", "MissingGPUs"): 1,
         ("cluster-queue", "WithoutMetrics", "MissingGPUs"): 1,
     }
 
 
-def test_nothing_comes_of_verdicts_on_pods_that_nobody_scales() -> None:
+def test_nothing_comes_of_verdicts_on_pods_that_no_scaled_object_scales() -> None:
     """Who hears of them only counts. Whoever else is to hear of them might act on what nobody has asked for."""
     assert who_names("judge_by_default") == {"decision/evaluation.py", "reporting/usage/gpu_usage.py"}
     assert who_names("from scaler.reporting.usage.gpu_usage import") == {
         "app/fleet_controller.py",
         "reporting/usage/fleet_metrics.py",
-        "reporting/usage/fleet_snapshot.py",
+        "reporting/usage/fleet_collector.py",
         "reporting/usage/suspensions.py",
     }
 
@@ -196,7 +196,7 @@ async def test_a_pod_that_requests_no_gpu_and_has_one_counts_as_its_workloads() 
         cluster.pods.put(pod("claims", gpus=0, workload="train-workload"))
 
     usage = await usage_of(settle, shown={"train-pod": [BUSY], "claims": [BUSY]})
-    assert told(usage) == {("cluster-queue", "Busy", ""): 1, ("cluster-queue", "Unknown", "UnexpectedGPUs"): 1}
+    assert states_in(usage) == {("cluster-queue", "Busy", ""): 1, ("cluster-queue", "Unknown", "UnexpectedGPUs"): 1}
 
 
 async def test_of_two_scaled_objects_of_a_pod_the_one_that_looks_at_it_tells_its_state() -> None:
@@ -208,7 +208,7 @@ async def test_of_two_scaled_objects_of_a_pod_the_one_that_looks_at_it_tells_its
         cluster.pods.put(pod("train-pod", gpus=2, workload="train-workload", labels={"app": "a-parent"}))
 
     usage = await usage_of(settle, shown={"train-pod": [QUIET] * 2})
-    assert told(usage) == {("cluster-queue", "Idle", "GPUsIdle"): 2}
+    assert states_in(usage) == {("cluster-queue", "Idle", "GPUsIdle"): 2}
 
 
 async def test_a_pod_of_a_finished_workload_is_of_no_queue() -> None:
@@ -217,7 +217,7 @@ async def test_a_pod_of_a_finished_workload_is_of_no_queue() -> None:
         cluster.workloads.put(done.decoded())
         cluster.pods.put(pod("left", workload="done"))
 
-    assert told(await usage_of(settle, shown={"left": [BUSY]})) == {("", "Busy", ""): 1}
+    assert states_in(await usage_of(settle, shown={"left": [BUSY]})) == {("", "Busy", ""): 1}
 
 
 async def test_a_gpu_without_metrics_is_of_the_model_of_its_node() -> None:
@@ -227,16 +227,16 @@ async def test_a_gpu_without_metrics_is_of_the_model_of_its_node() -> None:
     assert {place for place, found in usage.gpus if found.state is GpuState.BUSY} == {GpuOwner("demo", "", MODEL)}
 
 
-async def test_a_paused_scaled_object_holds_what_it_is_told_to_let_go() -> None:
+async def test_a_paused_scaled_object_holds_idle_gpus() -> None:
     paused = {"autoscaling.keda.sh/paused": "true"}
-    usage = await usage_of(gang("idle", annotations=paused), shown={"idle-pod": [QUIET] * 2})
-    assert told(usage) == {("cluster-queue", "HeldIdle", "PausedInKEDA"): 2}
-    assert (usage.paused_scaled_objects, [each.is_paused for each in usage.workloads]) == (1, [True])
-
-
-async def test_whoever_is_not_paused_is_not_said_to_be() -> None:
-    usage = await usage_of(gang("idle"), shown={"idle-pod": [QUIET] * 2})
-    assert (usage.paused_scaled_objects, [each.is_paused for each in usage.workloads]) == (0, [False])
+    shown = {"idle-pod": [QUIET] * 2, "other-pod": [QUIET] * 2}
+    usage = await usage_of(gang("idle", annotations=paused), gang("other"), shown=shown)
+    assert states_in(usage) == {
+        ("cluster-queue", "HeldIdle", "PausedInKEDA"): 2,
+        ("cluster-queue", "Idle", "GPUsIdle"): 2,
+    }
+    assert usage.paused_scaled_objects == 1
+    assert {each.title.name: each.is_paused for each in usage.workloads} == {"idle": True, "other": False}
 
 
 async def test_a_workload_that_has_not_come_up_whole_keeps_its_own_reason() -> None:
@@ -247,12 +247,12 @@ async def test_a_workload_that_has_not_come_up_whole_keeps_its_own_reason() -> N
         cluster.workloads.put(WorkloadJson("half-workload", pods=2, gpus_per_pod=2).admitted().decoded())
 
     usage = await usage_of(settle, shown={"half-pod": [QUIET] * 2})
-    assert told(usage) == {("cluster-queue", "HeldIdle", "Starting"): 2}
+    assert states_in(usage) == {("cluster-queue", "HeldIdle", "Starting"): 2}
 
 
 async def test_a_workload_whose_trigger_cannot_be_used_is_known_to_be_somebodys() -> None:
     usage = await usage_of(gang("typo", metadata={"idleAfter": "soon"}), shown={"typo-pod": [QUIET] * 2})
-    assert told(usage) == {("cluster-queue", "Unknown", "InvalidPolicy"): 2}
+    assert states_in(usage) == {("cluster-queue", "Unknown", "InvalidPolicy"): 2}
 
 
 async def test_the_states_of_single_workloads_are_those_of_their_pods() -> None:
@@ -300,11 +300,13 @@ async def test_nodes_and_coverage_say_what_is_trusted() -> None:
     assert usage.coverage == {"gr_engine_active": 1.0, "gpu_util": 1.0}
 
 
-async def test_what_a_young_pod_cannot_cover_yet_is_no_lack_of_coverage() -> None:
+async def test_coverage_is_the_share_of_intervals_with_a_sample_of_pods_that_are_old_enough() -> None:
     young = NOON - minutes(2)
 
-    def since(ratio: float) -> Callable[[float], float]:
-        return lambda at_s: ratio if at_s >= young.timestamp() else math.nan
+    def since(instant: datetime) -> Callable[[float], float]:
+        return lambda at_s: 0.9 if at_s > instant.timestamp() else math.nan
 
-    usage = await usage_of(lone("old"), lone("young", started=young), shown={"old": [BUSY], "young": [since(0.9)]})
-    assert usage.coverage == {"gr_engine_active": 1.0, "gpu_util": 1.0}
+    shown = {"whole": [BUSY], "half": [since(NOON - minutes(15))], "young": [since(young)]}
+    usage = await usage_of(lone("whole"), lone("half"), lone("young", started=young), shown=shown)
+    # 30 of 30 minutes, and 15 of 30.
+    assert usage.coverage == {"gr_engine_active": 0.75, "gpu_util": 0.75}

@@ -32,7 +32,7 @@ from scaler.reporting.usage.suspensions import (
 IDLE_SINCE = at(-1800)
 
 
-class Town:
+class Watched:
     """A cluster whose watches tell of every change."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Town:
         self.events: list[SuspensionEvent] = []
         self.watch = SuspensionWatch(
             cluster=self.cluster.read(),
-            queues=QueueNames(quota=lambda: NotSynced("nobody looks")),
+            queues=QueueNames(quota=lambda: NotSynced("not watched")),
             observe=self.events.append,
             clock=lambda: self.now,
         )
@@ -64,7 +64,7 @@ class Town:
         self.cluster.workloads.drop(name)
         self.watch.workload_heard(Change(("demo", name), old, None))
 
-    # ---- one giver of 2 GPUs, `a`
+    # ---- one donor of 2 GPUs, `a`
 
     def runs(self) -> None:
         self.scalable(scalable_workload("a", workload="a-w"))
@@ -90,66 +90,66 @@ def suspended(when: datetime, reason: str = "GPUsIdle") -> WorkloadJson:
 
 
 @pytest.fixture
-def town() -> Town:
-    found = Town()
+def cluster() -> Watched:
+    found = Watched()
     found.runs()
     return found
 
 
-def test_a_suspension_tells_why_how_much_and_after_how_long(town: Town) -> None:
-    town.suspends()
-    assert town.events == [
+def test_a_suspension_says_why_how_much_and_after_how_long(cluster: Watched) -> None:
+    cluster.suspends()
+    assert cluster.events == [
         Suspended(namespace="demo", reason="GPUsIdle", gpus=2, idle_for=timedelta(minutes=30)),
     ]
 
 
-def test_whom_somebody_scaled_to_zero_was_not_found_idle(town: Town) -> None:
-    town.suspends(reason="ScaledToZero")
-    assert town.events == [Suspended(namespace="demo", reason="ScaledToZero", gpus=2, idle_for=None)]
-    town.wakes(when=at(60))
-    [resumed] = town.of(Resumed)
+def test_a_workload_that_a_user_scaled_to_zero_was_not_found_idle(cluster: Watched) -> None:
+    cluster.suspends(reason="ScaledToZero")
+    assert cluster.events == [Suspended(namespace="demo", reason="ScaledToZero", gpus=2, idle_for=None)]
+    cluster.wakes(when=at(60))
+    [resumed] = cluster.of(Resumed)
     assert not resumed.was_found_idle
 
 
-def test_what_somebody_else_deactivates_is_not_ours(town: Town) -> None:
-    town.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).deactivated())
-    assert town.events == []
+def test_what_others_deactivate_is_not_ours(cluster: Watched) -> None:
+    cluster.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).deactivated())
+    assert cluster.events == []
 
 
-def test_one_that_kueue_made_anew_is_not_suspended_twice(town: Town) -> None:
-    town.suspends()
-    town.scalable(scalable_workload("a", workload="a-w", replicas=0, suspendedAt=stamp(NOON)))
-    town.drops("a-w")
-    town.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).waiting(""), when=at(5))
-    town.suspends(when=at(6))
-    assert len(town.of(Suspended)) == 1
+def test_a_workload_that_kueue_recreated_is_not_suspended_twice(cluster: Watched) -> None:
+    cluster.suspends()
+    cluster.scalable(scalable_workload("a", workload="a-w", replicas=0, suspendedAt=stamp(NOON)))
+    cluster.drops("a-w")
+    cluster.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).waiting(""), when=at(5))
+    cluster.suspends(when=at(6))
+    assert len(cluster.of(Suspended)) == 1
 
 
-def test_a_return_tells_how_long_it_slept_and_how_long_it_took_to_run(town: Town) -> None:
-    town.suspends()
-    town.wakes(when=at(600))
-    assert town.of(Resumed) == [Resumed(namespace="demo", reason="GPUsIdle", after=timedelta(minutes=10))]
-    town.now = at(660)
-    town.scalable(scalable_workload("a", workload="a-w", phase=Phase.STARTING))
-    town.scalable(scalable_workload("a", workload="a-w", phase=Phase.RUNNING))
-    town.scalable(scalable_workload("a", workload="a-w", phase=Phase.STARTING))
-    town.scalable(scalable_workload("a", workload="a-w", phase=Phase.RUNNING))
-    assert town.of(Restarted) == [Restarted(after=timedelta(minutes=1))]
+def test_a_return_says_how_long_it_slept_and_how_long_it_took_to_run(cluster: Watched) -> None:
+    cluster.suspends()
+    cluster.wakes(when=at(600))
+    assert cluster.of(Resumed) == [Resumed(namespace="demo", reason="GPUsIdle", after=timedelta(minutes=10))]
+    cluster.now = at(660)
+    cluster.scalable(scalable_workload("a", workload="a-w", phase=Phase.STARTING))
+    cluster.scalable(scalable_workload("a", workload="a-w", phase=Phase.RUNNING))
+    cluster.scalable(scalable_workload("a", workload="a-w", phase=Phase.STARTING))
+    cluster.scalable(scalable_workload("a", workload="a-w", phase=Phase.RUNNING))
+    assert cluster.of(Restarted) == [Restarted(after=timedelta(minutes=1))]
 
 
-def test_a_note_that_somebody_else_wrote_makes_no_label(town: Town) -> None:
-    town.suspends(reason="Whatever-4711")
-    assert [each.reason for each in town.of(Suspended)] == [""]
-    town.wakes(when=at(60))
-    assert [each.reason for each in town.of(Resumed)] == [""]
+def test_a_reason_that_others_wrote_makes_no_label(cluster: Watched) -> None:
+    cluster.suspends(reason="Whatever-4711")
+    assert [each.reason for each in cluster.of(Suspended)] == [""]
+    cluster.wakes(when=at(60))
+    assert [each.reason for each in cluster.of(Resumed)] == [""]
 
 
-def test_a_garbled_note_says_nothing_wrong(town: Town) -> None:
+def test_a_garbled_note_says_nothing_wrong(cluster: Watched) -> None:
     noted = WorkloadJson("a-w", pods=1, gpus_per_pod=2).with_annotations({"idlegpu.io/suspended": "{{"})
-    town.workload(noted.waiting("").deactivated())
-    town.wakes(when=at(600))
-    assert town.of(Suspended) == [Suspended(namespace="demo", reason="", gpus=2, idle_for=None)]
-    assert town.of(Resumed) == [Resumed(namespace="demo", reason="", after=None)]
+    cluster.workload(noted.waiting("").deactivated())
+    cluster.wakes(when=at(600))
+    assert cluster.of(Suspended) == [Suspended(namespace="demo", reason="", gpus=2, idle_for=None)]
+    assert cluster.of(Resumed) == [Resumed(namespace="demo", reason="", after=None)]
 
 
 # ---- by a plan
@@ -179,47 +179,47 @@ def granted(stage: str, *, with_grant: bool = True, **times: datetime) -> Scalab
     return scalable_workload("a", workload="a-w", replicas=0, **status)
 
 
-def reclaims(town: Town) -> None:
-    town.scalable(granted("Reclaimable"))
-    town.suspends(reason="Reclaimed")
-    town.scalable(granted("Releasing", releasingAt=NOON))
+def reclaims(cluster: Watched) -> None:
+    cluster.scalable(granted("Reclaimable"))
+    cluster.suspends(reason="Reclaimed")
+    cluster.scalable(granted("Releasing", releasingAt=NOON))
 
 
-def test_what_a_plan_took_is_given_as_its_ledger_says(town: Town) -> None:
-    reclaims(town)
-    town.workload(gang().admitted(), when=at(20))
-    assert town.of(QuotaTransfer) == []
-    town.scalable(granted("Admitted", releasingAt=NOON, admittedAt=at(20)))
-    town.scalable(granted("Admitted", with_grant=False, releasingAt=NOON, admittedAt=at(20)))
-    assert town.of(QuotaTransfer) == [TRANSFER]
-    assert town.in_use() == [TRANSFER]
-    town.workload(gang().admitted().condition("Finished", True))
-    assert town.in_use() == []
+def test_what_a_plan_took_is_given_as_its_ledger_says(cluster: Watched) -> None:
+    reclaims(cluster)
+    cluster.workload(gang().admitted(), when=at(20))
+    assert cluster.of(QuotaTransfer) == []
+    cluster.scalable(granted("Admitted", releasingAt=NOON, admittedAt=at(20)))
+    cluster.scalable(granted("Admitted", with_grant=False, releasingAt=NOON, admittedAt=at(20)))
+    assert cluster.of(QuotaTransfer) == [TRANSFER]
+    assert cluster.in_use() == [TRANSFER]
+    cluster.workload(gang().admitted().condition("Finished", True))
+    assert cluster.in_use() == []
 
 
-def test_a_workload_that_is_resumed_has_given_nothing_any_more(town: Town) -> None:
-    reclaims(town)
-    town.workload(gang().admitted(), when=at(20))
+def test_a_workload_that_is_resumed_has_given_nothing_any_more(cluster: Watched) -> None:
+    reclaims(cluster)
+    cluster.workload(gang().admitted(), when=at(20))
     entry_of_it = entry("Admitted", releasingAt=NOON, admittedAt=at(20))
-    town.scalable(scalable_workload("a", workload="a-w", replicas=1, reallocation=entry_of_it))
-    assert town.of(QuotaTransfer) == [TRANSFER]
-    assert town.in_use() == []
+    cluster.scalable(scalable_workload("a", workload="a-w", replicas=1, reallocation=entry_of_it))
+    assert cluster.of(QuotaTransfer) == [TRANSFER]
+    assert cluster.in_use() == []
 
 
 @pytest.mark.parametrize("stage", ["Reclaimable", "Releasing", "Cancelled"])
-def test_only_a_gang_that_was_admitted_has_been_given_something(town: Town, stage: str) -> None:
-    town.workload(gang().admitted(), when=at(20))
-    town.scalable(granted(stage, releasingAt=NOON))
-    assert town.of(QuotaTransfer) == town.in_use() == []
+def test_only_a_gang_that_was_admitted_has_been_given_something(cluster: Watched, stage: str) -> None:
+    cluster.workload(gang().admitted(), when=at(20))
+    cluster.scalable(granted(stage, releasingAt=NOON))
+    assert cluster.of(QuotaTransfer) == cluster.in_use() == []
 
 
 def test_a_new_process_knows_what_is_in_use_and_does_not_count_it_again() -> None:
-    town = Town()
-    town.workload(gang().admitted())
-    town.workload(suspended(NOON, "Reclaimed"))
-    town.scalable(granted("Admitted", with_grant=False, releasingAt=NOON, admittedAt=at(20)))
-    assert town.events == []
-    assert town.in_use() == [TRANSFER]
+    cluster = Watched()
+    cluster.workload(gang().admitted())
+    cluster.workload(suspended(NOON, "Reclaimed"))
+    cluster.scalable(granted("Admitted", with_grant=False, releasingAt=NOON, admittedAt=at(20)))
+    assert cluster.events == []
+    assert cluster.in_use() == [TRANSFER]
 
 
 # ------------------------------------------------------------------------------------------ what KEDA scales itself
@@ -238,62 +238,59 @@ def seen(answer: Answer, *, replicas: int = 1, gpus: int = 4, kind: str = "Deplo
     return TargetUsage(title=TargetLabels("team-a", "", kind, "serve"), decision=made, states=states, peaks={})
 
 
-def told(*steps: tuple[float, TargetUsage]) -> tuple[ScaledDown, list[SuspensionEvent]]:
+AT_ZERO = seen(ASLEEP, replicas=0, gpus=0)
+SCALED_DOWN = {
+    # idle for 30 min when it was last seen, and for 31 when it was at 0
+    "with KEDA answered 0: it was found idle": (
+        [(0, seen(INACTIVE)), (60, AT_ZERO), (90, AT_ZERO)],
+        [Suspended(namespace="team-a", reason="GPUsIdle", gpus=4, idle_for=minutes(31))],
+        4,
+    ),
+    "while it worked: a user scaled it down": (
+        [(0, seen(ACTIVE)), (60, AT_ZERO)],
+        [Suspended(namespace="team-a", reason="ScaledToZero", gpus=4, idle_for=None)],
+        4,
+    ),
+    "and up again": (
+        [(0, seen(INACTIVE)), (60, AT_ZERO), (360, seen(ACTIVE, gpus=0)), (390, seen(ACTIVE))],
+        [
+            Suspended(namespace="team-a", reason="GPUsIdle", gpus=4, idle_for=minutes(31)),
+            Resumed(namespace="team-a", reason="GPUsIdle", after=minutes(5)),
+        ],
+        0,
+    ),
+    "before this process began: nothing is known": ([(0, AT_ZERO), (60, seen(ACTIVE))], [], 0),
+    "while its pods could not be seen for a moment": (
+        [(0, seen(INACTIVE)), (30, seen(INACTIVE, gpus=0)), (60, AT_ZERO)],
+        [Suspended(namespace="team-a", reason="GPUsIdle", gpus=4, idle_for=minutes(31))],
+        4,
+    ),
+    "and deleted: it would hold nothing": (
+        [(0, seen(INACTIVE)), (60, AT_ZERO), (90, None)],
+        [Suspended(namespace="team-a", reason="GPUsIdle", gpus=4, idle_for=minutes(31))],
+        0,
+    ),
+    "when it was created anew: it is another one": ([(0, seen(INACTIVE)), (30, None), (60, AT_ZERO)], [], 0),
+    "a ScalableWorkload: its Workload shows it": (
+        [(0, seen(INACTIVE, kind="ScalableWorkload")), (60, seen(ASLEEP, replicas=0, kind="ScalableWorkload"))],
+        [],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "events", "gpus"), SCALED_DOWN.values(), ids=SCALED_DOWN)
+def test_what_keda_scales_to_zero(
+    steps: list[tuple[float, TargetUsage | None]], events: list[SuspensionEvent], gpus: int
+) -> None:
     following = ScaledDown()
-    events = [event for t, each in steps for event in following.follow(FleetUsage(at=at(t), workloads=[each]))]
-    return following, events
-
-
-def test_one_that_was_told_to_go_and_went_was_suspended() -> None:
-    following, events = told(
-        (0, seen(INACTIVE)), (60, seen(ASLEEP, replicas=0, gpus=0)), (90, seen(ASLEEP, replicas=0))
-    )
-    assert events == [Suspended(namespace="team-a", reason="GPUsIdle", gpus=4, idle_for=minutes(31))]
-    assert following.gpus() == {("team-a", ""): 4}
-
-
-def test_one_that_somebody_scaled_down_while_it_worked_was_not_found_idle() -> None:
-    _, events = told((0, seen(ACTIVE)), (60, seen(ASLEEP, replicas=0, gpus=0)))
-    assert events == [Suspended(namespace="team-a", reason="ScaledToZero", gpus=4, idle_for=None)]
-
-
-def test_one_that_comes_back_tells_how_long_it_slept() -> None:
-    following, events = told(
-        (0, seen(INACTIVE)), (60, seen(ASLEEP, replicas=0, gpus=0)), (360, seen(ACTIVE, gpus=0)), (390, seen(ACTIVE))
-    )
-    assert events[1:] == [Resumed(namespace="team-a", reason="GPUsIdle", after=timedelta(minutes=5))]
-    assert following.gpus() == {}
-
-
-def test_what_slept_when_we_began_is_nobodys_suspension() -> None:
-    following, events = told((0, seen(ASLEEP, replicas=0, gpus=0)), (60, seen(ACTIVE)))
-    assert (events, following.gpus()) == ([], {})
-
-
-def test_pods_that_cannot_be_seen_for_a_moment_are_not_forgotten() -> None:
-    _, events = told((0, seen(INACTIVE)), (30, seen(INACTIVE, gpus=0)), (60, seen(ASLEEP, replicas=0, gpus=0)))
-    assert [each.gpus for each in events if isinstance(each, Suspended)] == [4]
-
-
-def test_of_scalable_workloads_their_workloads_tell() -> None:
-    kind = "ScalableWorkload"
-    _, events = told((0, seen(INACTIVE, kind=kind)), (60, seen(ASLEEP, replicas=0, gpus=0, kind=kind)))
-    assert events == []
-
-
-def test_one_that_is_deleted_while_it_sleeps_saves_nothing_any_more() -> None:
-    following, _ = told((0, seen(INACTIVE)), (60, seen(ASLEEP, replicas=0, gpus=0)))
-    following.follow(FleetUsage(at=at(90)))
-    assert following.gpus() == {}
-
-
-def test_one_that_is_deleted_while_it_runs_is_not_suspended_by_being_made_anew_at_0() -> None:
-    following, _ = told((0, seen(INACTIVE)))
-    following.follow(FleetUsage(at=at(30)))
-    assert following.follow(FleetUsage(at=at(60), workloads=[seen(ASLEEP, replicas=0, gpus=0)])) == []
+    usages = (FleetUsage(at=at(t), workloads=[each] if each else []) for t, each in steps)
+    assert [event for usage in usages for event in following.follow(usage)] == events
+    assert following.gpus() == ({("team-a", ""): gpus} if gpus else {})
 
 
 def test_another_leader_begins_anew() -> None:
-    following, _ = told((0, seen(INACTIVE)))
+    following = ScaledDown()
+    following.follow(FleetUsage(at=NOON, workloads=[seen(INACTIVE)]))
     following.forget()
-    assert following.follow(FleetUsage(at=at(60), workloads=[seen(ASLEEP, replicas=0, gpus=0)])) == []
+    assert following.follow(FleetUsage(at=at(60), workloads=[AT_ZERO])) == []

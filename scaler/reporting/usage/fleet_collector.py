@@ -1,0 +1,135 @@
+"""Collects what is shown about the cluster after every evaluation: GPUs, suspensions, pending gangs, budgets.
+
+It reads from copies, a few objects at a time: KEDA gets its answers meanwhile. What is not known now (quota, nodes) is
+left out; everything else is shown.
+
+Laws:
+
+* Only one replica counts: one that is not to report shows nothing, and begins anew when it is its turn.
+* GPU time is what was observed × the time since the evaluation before. Where that is long ago it is not known what was
+  in between, and only a few intervals are counted.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL, request_of
+from scaler.clock import every
+from scaler.decision.cluster_state import ClusterState, ObjectLister
+from scaler.decision.decision_cache import DecisionCache
+from scaler.decision.workloads import suspended_annotation
+from scaler.kube.objects.nodes import Node, ProvisioningRequest, allocatable, labels
+from scaler.quota.watch import NotSynced
+from scaler.reclaim.budgets.budget import Budget
+from scaler.reclaim.candidates import suspension_history_of
+from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames, requested_gpus
+from scaler.reporting.usage.budget_headroom import BudgetHeadroom, headroom
+from scaler.reporting.usage.fleet_metrics import FleetMetrics
+from scaler.reporting.usage.gpu_usage import GpuUsageReader, in_steps
+from scaler.reporting.usage.prices import normalized_model
+from scaler.reporting.usage.suspensions import ScaledDown, SuspensionWatch
+
+_LONGEST_GAP = 4
+"""Intervals that are counted at most between two evaluations."""
+_MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
+"""On nodes. Source: NVIDIA's GPU feature discovery, AMD's node labeller."""
+
+
+@dataclass(kw_only=True)
+class FleetCollector:
+    """The controller. `observe` is called after each evaluation that was shown."""
+
+    name: ClassVar[str] = "fleet metrics"
+
+    decisions: DecisionCache
+    cluster: ClusterState
+    usage: GpuUsageReader
+    suspensions: SuspensionWatch
+    pending: PendingWorkloads
+    queues: QueueNames
+    nodes: ObjectLister[Node]
+    requests: Callable[[], Iterable[ProvisioningRequest]]
+    budgets: Sequence[Budget]
+    metrics: FleetMetrics
+    interval: timedelta
+    is_reporting: Callable[[], bool]
+    forget: Callable[[], None] = lambda: None
+    """What other replicas have reported is not known to this one any more."""
+    observe: Callable[[], None] = lambda: None
+    _scaled_down: ScaledDown = field(default_factory=ScaledDown, init=False)
+    _before: datetime | None = field(default=None, init=False)
+    """Instant of the evaluation before."""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def wake(self) -> None:
+        """There is another evaluation."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """After every evaluation, until cancelled."""
+        await every(None, lambda _: self.tick(), self._wake, name=self.name)
+
+    async def tick(self) -> None:
+        """Show what there is now; nothing where this replica is not to report, or nothing was evaluated yet."""
+        evaluation = self.decisions.evaluation
+        if evaluation is None or not self.is_reporting():
+            self._before = None
+            self.forget()
+            self._scaled_down.forget()
+            self.metrics.clear()
+            return
+        metrics, at = self.metrics, evaluation.at
+        usage, node_gpus = await self.usage.take(evaluation), await self._node_gpus()
+        events = self._scaled_down.follow(usage)
+        suspended, elapsed = await self._suspended(), self._elapsed(at)
+        # Nothing is awaited from here on: a scrape sees all of it, or nothing.
+        self._before = at
+        metrics.show_usage(usage, elapsed)
+        for event in events:
+            metrics.happened(event)
+        metrics.show_suspended(suspended, [*self.suspensions.transfers()], elapsed)
+        metrics.show_pending(self.pending.pending(), at)
+        metrics.show_budgets(self._headrooms(at))
+        metrics.show_nodes(node_gpus, self._open_requests())
+        self.observe()
+
+    def _elapsed(self, at: datetime) -> timedelta:
+        if self._before is None or at <= self._before:
+            return timedelta(0)
+        return min(at - self._before, _LONGEST_GAP * self.interval)
+
+    async def _suspended(self) -> Mapping[tuple[str, str], int]:
+        """GPUs that suspended workloads would hold, by namespace and ClusterQueue."""
+        found = Counter(self._scaled_down.gpus())
+        async for scalable in in_steps(self.cluster.scalable_workloads.items()):
+            workload = None if scalable.spec.replicas else self.cluster.workload_of(scalable)
+            if workload is not None and not workload.spec.active and suspended_annotation(workload) is not None:
+                where = scalable.metadata.namespace, self.queues.of(workload)
+                found[where] += requested_gpus(workload, self.cluster.gpus)
+        return found
+
+    def _headrooms(self, at: datetime) -> Sequence[BudgetHeadroom]:
+        quota = self.queues.quota()
+        if not self.budgets or isinstance(quota, NotSynced):
+            return ()
+        history = suspension_history_of(self.cluster, quota)
+        return [headroom(budget, history, at) for budget in self.budgets]
+
+    async def _node_gpus(self) -> Mapping[str, int]:
+        """GPUs that nodes offer, by model."""
+        found: Counter[str] = Counter()
+        async for node in in_steps(self.nodes.items()):
+            offered = sum(n for resource, n in allocatable(node).items() if self.cluster.gpus.matches(resource))
+            named = labels(node)
+            if offered:
+                found[normalized_model(next((named[each] for each in _MODEL_LABELS if named.get(each)), ""))] += offered
+        return found
+
+    def _open_requests(self) -> Mapping[tuple[str, str], int]:
+        """ProvisioningRequests of ours, by class and state."""
+        ours = (each for each in self.requests() if WORKLOAD_UID_LABEL in each.metadata.labels)
+        return Counter((each.spec.provisioning_class_name, str(request_of(each).state)) for each in ours)
