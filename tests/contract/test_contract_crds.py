@@ -57,48 +57,6 @@ async def test_a_definition_says_when_it_is_served(own: Own) -> None:
     assert found["spec"]["conversion"] == {"strategy": "None"}
 
 
-REFUSED: dict[str, tuple[tuple[str | int, ...], Any, tuple[str, str]]] = {
-    "scale without statusReplicasPath": (
-        ("spec", "versions", 0, "subresources", "scale", "statusReplicasPath"),
-        None,
-        ("FieldValueRequired", "spec.subresources.scale.statusReplicasPath"),
-    ),
-    "scale without specReplicasPath": (
-        ("spec", "versions", 0, "subresources", "scale", "specReplicasPath"),
-        None,
-        ("FieldValueRequired", "spec.subresources.scale.specReplicasPath"),
-    ),
-    "no schema": (
-        ("spec", "versions", 0, "schema"),
-        None,
-        ("FieldValueRequired", "spec.versions[0].schema.openAPIV3Schema"),
-    ),
-    "a name that is not plural.group": (
-        ("metadata", "name"),
-        "other.example.com",
-        ("FieldValueInvalid", "metadata.name"),
-    ),
-    "no stored version": (("spec", "versions", 0, "storage"), False, ("FieldValueInvalid", "spec.versions")),
-}
-
-
-@pytest.mark.parametrize(("path", "value", "cause"), REFUSED.values(), ids=REFUSED.keys())
-async def test_a_definition_that_cannot_be_served_is_refused(
-    own: Own, path: tuple[str | int, ...], value: Any, cause: tuple[str, str]
-) -> None:
-    crd = own.definition(subresources={"scale": {"specReplicasPath": ".spec.a", "statusReplicasPath": ".status.b"}})
-    place: Any = crd
-    for step in path[:-1]:
-        place = place[step]
-    if value is None:
-        del place[path[-1]]
-    else:
-        place[path[-1]] = value
-    answer = await own.client.post(DEFINITIONS, crd)
-    assert (answer.status, answer.reason) == (422, "Invalid")
-    assert cause in answer.causes
-
-
 async def test_a_cluster_wide_resource_has_no_namespaces(own: Own) -> None:
     crd = own.definition()
     crd["spec"]["scope"] = "Cluster"

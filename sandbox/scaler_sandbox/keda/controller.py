@@ -5,10 +5,7 @@
 | new, or its specification             | reconciled, and its loop is started (anew), with a poll at once     |
 | `paused` appears or disappears        | the loop ends, or starts with a poll at once                        |
 | another annotation                    | reconciled; the loop goes on and reads it at its next poll          |
-| deleted                               | the loop ends; original replicas restored where that is asked for   |
-
-At most five are reconciled at a time. A reconciliation calls GetMetricSpec without a deadline, so five scalers that
-never answer stop all others: KEDA's behaviour, kept.
+| deleted                               | the loop ends                                                       |
 """
 
 import asyncio
@@ -40,8 +37,6 @@ from scaler_sandbox.keda.scaledobjects import (
 from scaler_sandbox.kinds import Json
 
 _log = structlog.get_logger(__name__)
-
-_RECONCILERS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +78,6 @@ class Keda(Controller):
         self._scales = Scales(client.transport)
         self._channels = Channels()
         self._handled: dict[str, _Handled] = {}
-        self._reconcilers = asyncio.Semaphore(_RECONCILERS)
 
     async def run(self) -> None:
         try:
@@ -111,8 +105,7 @@ class Keda(Controller):
 
     async def _reconcile(self, handled: _Handled, scaled_object: Json) -> None:
         try:
-            async with self._reconcilers:
-                await self._settle(handled, scaled_object)
+            await self._settle(handled, scaled_object)
             handled.signature, handled.failures, handled.retry_at = _signature(scaled_object), 0, None
         except (KubeError, ConfigurationError) as error:
             handled.failures += 1
@@ -214,20 +207,9 @@ class Keda(Controller):
         metadata = scaled_object["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or []):
             return
-        await self._restore(scaled_object)
         rest = {"finalizers": [each for each in metadata["finalizers"] if each != FINALIZER]}
         note = RecordEvent(reason="ScaledObjectDeleted", message="ScaledObject was deleted", type="Warning")
         await self._change(scaled_object, lambda latest: _metadata_patch(latest, rest, note))
-
-    async def _restore(self, scaled_object: Json) -> None:
-        """The target as it was when it was first seen, where that is asked for. Like KEDA, logs a failure only."""
-        original = (scaled_object.get("status") or {}).get("originalReplicaCount")
-        try:
-            scaling = read_scaled_object(scaled_object)
-            if scaling.restores and original is not None:
-                await self._scales.set(scaling.namespace, scaling.target, original)
-        except (KubeError, ConfigurationError) as error:
-            _log.warning("ReplicasNotRestored", scaled_object=scaled_object["metadata"]["name"], error=str(error))
 
     async def _start_loop(
         self, handled: _Handled, scaled_object: Json, scaling: ScaledObjectSpec, scalers: list[ExternalScaler]

@@ -13,7 +13,8 @@ What it leaves out on purpose, and how that shows:
 * JSON patches and strategic merge patches (415), and deletion that waits for dependents or orphans them (422);
 * deletion of collections (405), generated names, and watches with `sendInitialEvents`;
 * warnings about unknown fields: they are dropped, or refused where the client asks for it (`fieldValidation=Strict`);
-* validation of built-in kinds: a Deployment without a selector is taken, `spec.nodeName` can be set;
+* validation of built-in kinds: a Deployment without a selector is taken, `spec.nodeName` can be set; CustomResource-
+  Definitions are not checked either;
 * schedulers, kubelets and workload controllers: the simulated cluster brings its own. Only what every cluster has is
   here: garbage collection, namespace contents, the default service account;
 * metadata alone (`PartialObjectMetadata`), and label selectors with `<` and `>`;

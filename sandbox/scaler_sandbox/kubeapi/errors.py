@@ -86,11 +86,10 @@ def already_exists(group: str, plural: str, name: str) -> ApiError:
     return ApiError(409, "AlreadyExists", message, details=object_details(group, plural, name))
 
 
-def conflict(group: str, plural: str, name: str, why: str, *, causes: Sequence[Cause] = ()) -> ApiError:
-    """409: the write rests on a state that is no longer the state, or takes fields that others own."""
+def conflict(group: str, plural: str, name: str, why: str) -> ApiError:
+    """409: the write rests on a state that is no longer the state."""
     message = f'Operation cannot be fulfilled on {qualified(group, plural)} "{name}": {why}'
-    more = {"causes": [cause.as_json() for cause in causes]} if causes else {}
-    return ApiError(409, "Conflict", message, details=object_details(group, plural, name, **more))
+    return ApiError(409, "Conflict", message, details=object_details(group, plural, name))
 
 
 STALE = "the object has been modified; please apply your changes to the latest version and try again"

@@ -7,7 +7,6 @@ decides when Kueue considers an evicted job stopped. The labels by which jobs an
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from scaler.kube.objects.resources import JOB, RAY_CLUSTER, Resource
 from scaler_sandbox.conditions import has, message_of
@@ -66,27 +65,6 @@ class JobOutcome:
     message: str
 
 
-class JobKind(Protocol):
-    """One kind of job."""
-
-    resource: Resource
-
-    def pod_sets(self, job: Json) -> list[PodSet]:
-        """What the job runs."""
-
-    def with_templates(self, job: Json, templates: Mapping[str, Json]) -> Json:
-        """The job with other pod templates, by pod set name."""
-
-    def is_active(self, job: Json) -> bool:
-        """Whether Kueue takes it to be still running something."""
-
-    def are_pods_ready(self, job: Json) -> bool:
-        """Whether all that it asks for runs."""
-
-    def outcome(self, job: Json) -> JobOutcome | None:
-        """How it ended; None as long as it has not."""
-
-
 def is_suspended(job: Json) -> bool:
     """Whether `spec.suspend` is true."""
     return bool(job["spec"].get("suspend"))
@@ -103,15 +81,18 @@ class BatchJob:
     resource = JOB
 
     def pod_sets(self, job: Json) -> list[PodSet]:
+        """What the job runs."""
         spec = job["spec"]
         parallelism = spec.get("parallelism", 1)
         count = min(parallelism, spec.get("completions", parallelism))
         return [PodSet(name="main", count=count, template=spec["template"])]
 
     def with_templates(self, job: Json, templates: Mapping[str, Json]) -> Json:
+        """The job with other pod templates, by pod set name."""
         return {**job, "spec": {**job["spec"], "template": templates["main"]}}
 
     def is_active(self, job: Json) -> bool:
+        """Whether Kueue takes it to be still running something."""
         return bool((job.get("status") or {}).get("active"))
 
     def are_pods_ready(self, job: Json) -> bool:
@@ -119,6 +100,7 @@ class BatchJob:
         return bool(status.get("ready", 0) + status.get("succeeded", 0) >= self.pod_sets(job)[0].count)
 
     def outcome(self, job: Json) -> JobOutcome | None:
+        """How it ended; None as long as it has not."""
         if has(job, "Complete"):
             return JobOutcome(reason="Succeeded", message=message_of(job, "Complete") or "Job finished successfully")
         if has(job, "Failed"):
@@ -162,4 +144,5 @@ def _worker_pod_set(group: Json) -> PodSet:
     return PodSet(name=group["groupName"], count=count, template=group["template"])
 
 
+JobKind = RayCluster | BatchJob
 JOB_KINDS: tuple[JobKind, ...] = (RayCluster(), BatchJob())

@@ -1,6 +1,6 @@
 """The loops around the plans: for every owner, its pods, and what follows from them."""
 
-from abc import abstractmethod
+from collections.abc import Callable
 from datetime import datetime
 from typing import ClassVar
 
@@ -20,6 +20,8 @@ class PodOwners(Controller):
     """All objects of one kind that own pods."""
 
     resource: ClassVar[Resource]
+    plan: ClassVar[Callable[..., list[Action]]]
+    """What an owner needs next; called with its pods and the time."""
 
     def __init__(self, client: Client, *, waits_for_kueue: bool = True) -> None:
         """`waits_for_kueue`: leave a queued job alone that Kueue has not touched yet.
@@ -29,10 +31,6 @@ class PodOwners(Controller):
         """
         super().__init__(client)
         self._waits_for_kueue = waits_for_kueue
-
-    @abstractmethod
-    def plan(self, owner: Json, pods: list[Json], *, now: datetime) -> list[Action]:
-        """What the owner needs next."""
 
     async def tick(self, now: datetime) -> datetime | None:
         owners = [owner for owner in self.client.all(self.resource) if self._is_ours(owner)]
@@ -54,9 +52,7 @@ class RayClusterOperator(PodOwners):
     name: ClassVar[str] = "raycluster-operator"
     resource: ClassVar[Resource] = RAY_CLUSTER
     watched: ClassVar[tuple[Resource, ...]] = (RAY_CLUSTER, POD)
-
-    def plan(self, owner: Json, pods: list[Json], *, now: datetime) -> list[Action]:
-        return plan_ray_cluster(owner, pods, now=now)
+    plan = staticmethod(plan_ray_cluster)
 
 
 class JobController(PodOwners):
@@ -65,9 +61,7 @@ class JobController(PodOwners):
     name: ClassVar[str] = "job-controller"
     resource: ClassVar[Resource] = JOB
     watched: ClassVar[tuple[Resource, ...]] = (JOB, POD)
-
-    def plan(self, owner: Json, pods: list[Json], *, now: datetime) -> list[Action]:
-        return plan_job(owner, pods, now=now)
+    plan = staticmethod(plan_job)
 
 
 class DeploymentController(PodOwners):
@@ -80,5 +74,4 @@ class DeploymentController(PodOwners):
     def __init__(self, client: Client) -> None:
         super().__init__(client, waits_for_kueue=False)
 
-    def plan(self, owner: Json, pods: list[Json], *, now: datetime) -> list[Action]:
-        return plan_deployment(owner, pods, now=now)
+    plan = staticmethod(plan_deployment)

@@ -17,7 +17,7 @@ from scaler_sandbox.kubeapi.schema.builtin_schemas import (
     default_of,
     known,
 )
-from scaler_sandbox.kubeapi.schema.crds import CLEANUP_FINALIZER, definition_problems, with_names
+from scaler_sandbox.kubeapi.schema.crds import CLEANUP_FINALIZER, with_names
 from scaler_sandbox.kubeapi.schema.resources import AGE, Column, Resource, ScalePaths, Version
 from scaler_sandbox.kubeapi.schema.structural import compile_schema
 
@@ -156,7 +156,7 @@ BUILT_INS: tuple[Resource, ...] = (
     ),
     _built_in(
         "apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", DEFINITION,
-        validate=lambda new, _old: definition_problems(new), completed=with_names, cleanup_finalizer=CLEANUP_FINALIZER,
+        completed=with_names, cleanup_finalizer=CLEANUP_FINALIZER,
         unconditional_update=False,
         short_names=("crd", "crds"), namespaced=False, has_status=True,
     ),

@@ -1,9 +1,9 @@
-"""What does a CustomResourceDefinition make the API serve? A `Resource`, or refusals that say which field is wrong."""
+"""What does a CustomResourceDefinition make the API serve? A `Resource`. Definitions are not validated."""
 
 from dataclasses import replace
 from typing import Any
 
-from scaler_sandbox.kubeapi.errors import Cause, Json
+from scaler_sandbox.kubeapi.errors import Json
 from scaler_sandbox.kubeapi.schema.builtin_schemas import OBJECT_META
 from scaler_sandbox.kubeapi.schema.resources import AGE, Column, Resource, ScalePaths, Version
 from scaler_sandbox.kubeapi.schema.structural import OPEN, Structural, compile_schema
@@ -13,57 +13,8 @@ CRD_KEY = ("apiextensions.k8s.io", "customresourcedefinitions")
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
-def definition_problems(crd: Json) -> list[Cause]:
-    """What is wrong with a definition; empty where it can be served."""
-    spec = crd.get("spec") or {}
-    names = spec.get("names") or {}
-    found = [
-        _required(f"spec.{path}")
-        for path, value in (
-            ("group", spec.get("group")),
-            ("scope", spec.get("scope")),
-            ("names.plural", names.get("plural")),
-            ("names.kind", names.get("kind")),
-            ("versions", spec.get("versions")),
-        )
-        if not value
-    ]
-    if found:
-        return found
-    if crd["metadata"].get("name") != f"{names['plural']}.{spec['group']}":
-        message = f'Invalid value: "{crd["metadata"].get("name")}": must be spec.names.plural+"."+spec.group'
-        found.append(Cause(reason="FieldValueInvalid", field="metadata.name", message=message))
-    if sum(bool(version.get("storage")) for version in spec["versions"]) != 1:
-        message = "Invalid value: must have exactly one version marked as storage version"
-        found.append(Cause(reason="FieldValueInvalid", field="spec.versions", message=message))
-    for index, version in enumerate(spec["versions"]):
-        path = f"spec.versions[{index}]"
-        # Real servers lift the subresources of a single version out of it.
-        found += _version_problems(version, path, scale="spec" if len(spec["versions"]) == 1 else path)
-    return found
-
-
-def _version_problems(version: Json, path: str, *, scale: str) -> list[Cause]:
-    """What is wrong with a version. `scale` is where its subresources are said to stand."""
-    found = [] if version.get("name") else [_required(f"{path}.name")]
-    if not (version.get("schema") or {}).get("openAPIV3Schema"):
-        found.append(_required(f"{path}.schema.openAPIV3Schema"))
-    paths = (version.get("subresources") or {}).get("scale")
-    if paths is not None:
-        found += [
-            _required(f"{scale}.subresources.scale.{name}")
-            for name in ("specReplicasPath", "statusReplicasPath")
-            if not paths.get(name)
-        ]
-    return found
-
-
-def _required(path: str) -> Cause:
-    return Cause(reason="FieldValueRequired", field=path, message="Required value")
-
-
 def resource_of(crd: Json) -> Resource:
-    """The resource that a definition without problems describes."""
+    """The resource that a definition describes."""
     spec = crd["spec"]
     names = spec["names"]
     versions = {raw["name"]: _version(raw) for raw in spec["versions"]}
