@@ -151,7 +151,9 @@ class Runtime:
             async with asyncio.timeout(seconds):
                 await self._wiring.reflectors.wait_synced()
         except TimeoutError:
-            raise ScalerError(f"the Kubernetes API did not list everything: {self._wiring.cluster.unlisted}") from None
+            raise ScalerError(
+                f"the Kubernetes API did not list everything: {self._wiring.cluster.unlisted()}"
+            ) from None
 
     async def _evaluate(self) -> None:
         """Evaluate for ever; first wait for the API's lists, or a tick would be lost."""

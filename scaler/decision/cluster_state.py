@@ -3,7 +3,7 @@
 Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
@@ -67,9 +67,6 @@ class ObjectLister(WatchHealth, Protocol[T_co]):
 
     def within(self, namespace: str) -> WatchHealth:
         """How well those of one namespace are followed. One may be hidden while others are seen."""
-
-
-# Index functions: each names the keys under which one object is found.
 
 
 def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
@@ -196,32 +193,26 @@ class ClusterState:
         default_factory=PerObjectCache, init=False, repr=False
     )
 
-    @property
-    def _stores(self) -> dict[str, ObjectLister[object]]:
-        return {
+    def _health(self, namespace: str | None) -> dict[str, WatchHealth]:
+        stores: dict[str, ObjectLister[object]] = {
             "ScaledObjects": self.scaled_objects,
             "ScalableWorkloads": self.scalable_workloads,
             "Workloads": self.workloads,
             "Pods": self.pods,
         }
+        return {name: store if namespace is None else store.within(namespace) for name, store in stores.items()}
 
-    @property
-    def view_age_s(self) -> float:
-        """Seconds since the quietest store last heard of the API; infinite while one of them was never filled."""
-        return max(seconds_since_heard(store) for store in self._stores.values())
+    def view_age_s(self, namespace: str | None = None) -> float:
+        """Seconds since the quietest store heard of the API, or of the namespace; infinite while one never did."""
+        return max(map(seconds_since_heard, self._health(namespace).values()))
 
-    @property
-    def unlisted(self) -> str:
-        """The kinds that were never listed, and why, in words."""
-        return _unlisted(self._stores)
-
-    def view_age_in(self, namespace: str) -> float:
-        """Seconds since the quietest store last heard of the namespace; infinite while one has never seen it."""
-        return max(seconds_since_heard(store.within(namespace)) for store in self._stores.values())
-
-    def unlisted_in(self, namespace: str) -> str:
-        """The kinds that were never listed in the namespace, and why, in words."""
-        return _unlisted({name: store.within(namespace) for name, store in self._stores.items()})
+    def unlisted(self, namespace: str | None = None) -> str:
+        """The kinds that were never listed, in the cluster or in the namespace, and why, in words."""
+        return ", ".join(
+            f"{name}: {state.message}" if not isinstance(state := followed.state, Reflecting) else name
+            for name, followed in self._health(namespace).items()
+            if not isfinite(seconds_since_heard(followed))
+        )
 
     def workload_of(self, scalable: ScalableWorkload) -> Workload | None:
         """The Kueue Workload that is scaled; of several of one job, the youngest that is not finished."""
@@ -313,28 +304,19 @@ class ClusterState:
 
     def _taken_by(self, scalable: ScalableWorkload, workload: Workload) -> str:
         """The oldest other ScalableWorkload of the same Workload, where there is an older one: it alone acts."""
-        rivals = (each for each in self.scalers_of(workload) if each.metadata.deletion_timestamp is None)
-        oldest = min(rivals, key=_seniority, default=None)
-        return oldest.metadata.name if oldest and oldest.metadata.uid != scalable.metadata.uid else ""
-
-
-def _seniority(scalable: ScalableWorkload) -> tuple[float, str]:
-    created = scalable.metadata.creation_timestamp
-    return created.timestamp() if created else 0.0, scalable.metadata.name
+        oldest = self.scaler_of(workload)
+        is_taken = (
+            oldest and oldest.metadata.deletion_timestamp is None and oldest.metadata.uid != scalable.metadata.uid
+        )
+        return oldest.metadata.name if oldest and is_taken else ""
 
 
 def _standing(scalable: ScalableWorkload) -> tuple[bool, float, str]:
-    return scalable.metadata.deletion_timestamp is not None, *_seniority(scalable)
+    created = scalable.metadata.creation_timestamp
+    age = created.timestamp() if created else 0.0
+    return scalable.metadata.deletion_timestamp is not None, age, scalable.metadata.name
 
 
 def seconds_since_heard(followed: WatchHealth) -> float:
     """Seconds since anything was heard of them. A kind that is not installed has no objects, and that is known."""
     return 0.0 if isinstance(followed.state, Absent) else followed.age
-
-
-def _unlisted(kinds: Mapping[str, WatchHealth]) -> str:
-    return ", ".join(
-        f"{name}: {state.message}" if not isinstance(state := followed.state, Reflecting) else name
-        for name, followed in kinds.items()
-        if not isfinite(seconds_since_heard(followed))
-    )

@@ -72,8 +72,7 @@ class Decision:
     @property
     def suspend_at(self) -> datetime | None:
         """When the answer will turn 0 if the GPUs stay quiet; None where that is not foreseeable."""
-        waits = isinstance(self.answer, Active) and self.answer.reason in _QUIET_SO_FAR
-        if not waits or self.idle_since is None or not self._may_shrink:
+        if self.answer.reason not in _QUIET_SO_FAR or self.idle_since is None or not self._may_shrink:
             return None
         due = self.idle_since + self.policy.window
         return max(due, self.policy.keep_until) if self.policy.keep_until else due

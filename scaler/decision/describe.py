@@ -10,7 +10,7 @@ from typing import Any
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.idleness.durations import format_duration
-from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, describe
+from scaler.idleness.policy import EnforcementMode, Reclaim, describe
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, verdict_name
 from scaler.idleness.window import Window
@@ -74,22 +74,13 @@ def prevailing(decisions: Sequence[Decision]) -> Decision | None:
     return min(decisions, key=lambda decision: order.index(type(decision.answer)), default=None)
 
 
-_DECISION_FIELDS = (
-    "verdict",
-    "reason",
-    "message",
-    "evidence",
-    "evidenceOmitted",
-    "idleSince",
-    "suspendAt",
-    "keepUntil",
-)
+_FIELDS = ["verdict", "reason", "message", "evidence", "evidenceOmitted", "idleSince", "suspendAt", "keepUntil"]
 
 
 def decision_status(decision: Decision | None) -> dict[str, Any]:
     """The fields of a ScalableWorkload's status that a decision fills. An absent field is None."""
     if decision is None:
-        return dict.fromkeys(_DECISION_FIELDS)
+        return dict.fromkeys(_FIELDS)
     listed = evidence(decision.verdict)
     return {
         "verdict": verdict_word(decision),
@@ -134,19 +125,28 @@ def explain(board: DecisionCache, key: Key) -> dict[str, Any] | None:
 
 
 def _trigger(decision: Decision) -> dict[str, Any]:
+    return _in_short(decision) | {
+        "desiredReplicas": decision.target.desired_replicas,
+        "runningSince": _iso(decision.target.running_since),
+        "verdict": verdict_word(decision) or None,
+        "next": what_next(decision),
+        "settings": [
+            {"name": shown, "value": describe(name, decision.policy), "source": decision.policy.source_of(name)}
+            for name, shown in _POLICY_FIELDS.items()
+        ],
+        "gpus": evidence(decision.verdict),
+    }
+
+
+def _in_short(decision: Decision) -> dict[str, Any]:
     return {
         "answer": answer_word(decision),
         "reason": str(decision.answer.reason),
         "message": decision.answer.message,
-        "desiredReplicas": decision.target.desired_replicas,
         "phase": str(decision.target.phase),
-        "runningSince": _iso(decision.target.running_since),
-        "verdict": verdict_word(decision) or None,
+        "verdict": verdict_word(decision),
         "idleSince": _iso(decision.idle_since),
         "suspendAt": _iso(decision.suspend_at),
-        "next": what_next(decision),
-        "settings": _settings(decision.policy),
-        "gpus": evidence(decision.verdict),
     }
 
 
@@ -170,13 +170,6 @@ def verdict_word(decision: Decision) -> str:
     return verdict_name(decision.verdict.verdict) if decision.verdict is not None else ""
 
 
-def _settings(policy: Policy) -> list[dict[str, str]]:
-    return [
-        {"name": shown, "value": describe(name, policy), "source": policy.source_of(name)}
-        for name, shown in _POLICY_FIELDS.items()
-    ]
-
-
 def what_next(decision: Decision) -> str:
     """What happens next and when, in a sentence."""
     match decision.answer:
@@ -197,30 +190,23 @@ def what_next(decision: Decision) -> str:
 def _when_suspended(decision: Decision) -> str:
     policy = decision.policy
     if decision.suspend_at is not None:
-        left = max(timedelta(0), decision.suspend_at - decision.decided_at)
+        left = timedelta(seconds=max(0, round((decision.suspend_at - decision.decided_at).total_seconds())))
         at = timestamp(decision.suspend_at)
-        return f"If its GPUs stay quiet the answer turns inactive at {at}, in {format_duration(_whole(left))}."
+        return f"If its GPUs stay quiet the answer turns inactive at {at}, in {format_duration(left)}."
     if decision.target.running_since is None or decision.verdict is None:
         return "It stays at 1; its GPUs are judged once all of its GPU pods run."
     if policy.mode is EnforcementMode.OBSERVE:
         return "It stays at 1 whatever its GPUs do: mode observe only reports."
     if policy.reclaim is not Reclaim.ALWAYS:
         return _UNTIL_TAKEN[policy.reclaim]
-    return f"It stays up while any work is seen; after {_quiet(policy)} without, the answer turns inactive."
+    window = format_duration(policy.window)
+    return f"It stays up while any work is seen; after {window} without, the answer turns inactive."
 
 
 _UNTIL_TAKEN = {
     Reclaim.ON_PRESSURE: "It stays up until a plan takes it for a gang that waits, and only while its GPUs are idle.",
     Reclaim.PRIORITY_BOOST: "It stays up until Kueue preempts it, which is likelier while it is idle.",
 }
-
-
-def _quiet(policy: Policy) -> str:
-    return format_duration(policy.window)
-
-
-def _whole(duration: timedelta) -> timedelta:
-    return timedelta(seconds=round(duration.total_seconds()))
 
 
 def overview(board: DecisionCache) -> list[Mapping[str, Any]]:
@@ -234,13 +220,4 @@ def _line(key: Key, entry: EvaluatedScaledObject) -> Mapping[str, Any]:
     shown = {"namespace": key[0], "name": key[1], "target": str(entry.target), "problems": list(entry.problems)}
     if decision is None:
         return shown
-    return shown | {
-        "answer": answer_word(decision),
-        "reason": str(decision.answer.reason),
-        "message": decision.answer.message,
-        "phase": str(decision.target.phase),
-        "gpus": len(decision.verdict.gpus) if decision.verdict else 0,
-        "verdict": verdict_word(decision),
-        "idleSince": _iso(decision.idle_since),
-        "suspendAt": _iso(decision.suspend_at),
-    }
+    return shown | _in_short(decision) | {"gpus": len(decision.verdict.gpus) if decision.verdict else 0}

@@ -12,7 +12,7 @@ Laws:
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 
@@ -22,15 +22,17 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, decide, needs_verdict
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.sampling import RefreshResult, Sampler
-from scaler.decision.scale_subresources import ScaleSubresources
-from scaler.decision.scale_targets import ScaleTarget, find_target, unknown_target
-from scaler.decision.trigger_metadata import PolicyBounds, foreign_keys, parse_metadata, resolve_policy
+from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
+from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
+from scaler.decision.trigger_metadata import foreign_keys, parse_metadata, resolve_policy
 from scaler.decision.wake_queries import WakeQueries
+from scaler.decision.workloads import keep_overrides, wake_request
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, resolve
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust, judged_length
+from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Trigger
 
 log = structlog.get_logger(__name__)
@@ -53,6 +55,82 @@ def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> lis
     ]
 
 
+# ---- what a ScaledObject scales
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleTarget:
+    """A scale target as observed, and its pods."""
+
+    state: TargetState
+    pods: Sequence[GpuPod] = ()
+    annotations: tuple[tuple[str, Overrides], ...] = ()
+    """The policy fields that annotations set, by the object that carries them, in the order of precedence."""
+
+
+def unknown_target(doubt: Unknown) -> ScaleTarget:
+    """A target of which nothing else counts than why it is not known."""
+    return ScaleTarget(state=TargetState(desired_replicas=1, phase=Phase.STARTING, doubt=doubt))
+
+
+def find_target(
+    scaled_object: ScaledObject, cluster: ClusterState, scales: ScaleSubresources, *, demand: str, at: datetime
+) -> ScaleTarget:
+    """What the ScaledObject scales, as observed at that instant; `demand` is the wake query that asks for it."""
+    namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
+    where = f"ScaledObject {scaled_object.metadata.name}"
+    try:
+        keep = where, keep_overrides(scaled_object.metadata.annotations, where=where)
+        if not is_scalable_workload(reference):
+            found = _scaled(scaled_object, cluster, scales, demand, where)
+        elif scalable := cluster.scalable_workloads.get(namespace, reference.name):
+            found = _scalable(scaled_object, scalable, cluster, demand=demand, where=where, at=at)
+        else:
+            missing = (
+                f"ScalableWorkload {namespace}/{reference.name} does not exist; create it or correct scaleTargetRef"
+            )
+            found = unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=missing))
+    except MetadataError as error:
+        return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
+    return replace(found, state=replace(found.state, demand=demand), annotations=(keep, *found.annotations))
+
+
+def _scalable(
+    scaled_object: ScaledObject,
+    scalable: ScalableWorkload,
+    cluster: ClusterState,
+    *,
+    demand: str,
+    where: str,
+    at: datetime,
+) -> ScaleTarget:
+    suspended_at = scalable.status.suspended_at
+    wake = wake_request(scaled_object.metadata.annotations, where=where, suspended_at=suspended_at) or demand
+    target = cluster.situation(scalable, wake=wake, at=at)
+    on_target = f"ScalableWorkload {scalable.metadata.name}"
+    keep = on_target, keep_overrides(scalable.metadata.annotations, where=on_target)
+    return ScaleTarget(state=state_of(target), pods=target.pods, annotations=(keep,))
+
+
+def _scaled(
+    scaled_object: ScaledObject, cluster: ClusterState, scales: ScaleSubresources, demand: str, where: str
+) -> ScaleTarget:
+    namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
+    scale = scales.of(namespace, reference)
+    if isinstance(scale, Unknown):
+        return unknown_target(scale)
+    try:
+        pods = cluster.pods_of_selector(namespace, scale.selector)
+    except ValueError as error:
+        message = f"selector of {reference}: {error}"
+        return unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=message))
+    wake = wake_request(scaled_object.metadata.annotations, where=where, suspended_at=None) or demand
+    return ScaleTarget(state=state_of_scale(replicas=scale.replicas, pods=pods, wake_request=wake), pods=pods)
+
+
+# ---- the loop
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
     interval: timedelta
@@ -62,10 +140,6 @@ class EvaluationConfig:
     max_view_age: timedelta = timedelta(minutes=3)
     scaler_addresses: frozenset[str] = frozenset()
     """`scalerAddress` values that mean this scaler; empty: all."""
-
-    @property
-    def bounds(self) -> PolicyBounds:
-        return PolicyBounds(defaults=self.defaults, max_window=self.max_window, collection_interval=self.trust.interval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +272,8 @@ class Evaluator:
 
     def _why_not_yet(self, intake: RefreshResult) -> str:
         """What is missing for the first evaluation; empty where nothing is, or where there was one before."""
-        if not isfinite(self.cluster.view_age_s):
-            return f"the Kubernetes API has not listed everything yet ({self.cluster.unlisted})"
+        if not isfinite(self.cluster.view_age_s()):
+            return f"the Kubernetes API has not listed everything yet ({self.cluster.unlisted()})"
         if self.sampler.is_backfilled or self.board.is_ready:
             return ""
         return intake.doubt.message if intake.doubt else "the window is being rebuilt from the metrics source"
@@ -210,17 +284,14 @@ class Evaluator:
         return {namespace: self._view_doubt(namespace) for namespace in namespaces}
 
     def _view_doubt(self, namespace: str) -> Unknown | None:
-        age_s, limit = self.cluster.view_age_in(namespace), self.config.max_view_age
+        age_s, limit = self.cluster.view_age_s(namespace), self.config.max_view_age
         if age_s <= limit.total_seconds():
             return None
-        if unlisted := self.cluster.unlisted_in(namespace):
+        if unlisted := self.cluster.unlisted(namespace):
             message = f"namespace {namespace} cannot be seen whole ({unlisted}); pods may run unseen"
             return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
-        since = f"for {int(age_s)} s"
-        return Unknown(
-            reason=UnknownReason.STALE_CLUSTER_VIEW,
-            message=f"the Kubernetes API has not been heard of {since}; pods may have changed unseen",
-        )
+        message = f"the Kubernetes API has not been heard of for {int(age_s)} s; pods may have changed unseen"
+        return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
 
     def _span(self, scaled_objects: Sequence[ScaledObject]) -> timedelta:
         """The longest window that any trigger asks for, so that all are judged from one history."""
@@ -282,7 +353,7 @@ class Evaluator:
         for trigger in triggers:
             try:
                 overrides = parse_metadata(trigger.metadata)
-                policy = resolve_policy(overrides, target.annotations, self.config.bounds)
+                policy = self._policy(overrides, target.annotations)
             except MetadataError as error:
                 problems.append(str(error))
             else:
@@ -293,6 +364,13 @@ class Evaluator:
             problems=tuple(problems),
             ignored=tuple(sorted({key for trigger in triggers for key in foreign_keys(trigger.metadata)})),
             pods=target.pods,
+        )
+
+    def _policy(self, trigger: Overrides, annotations: Iterable[tuple[str, Overrides]]) -> Policy:
+        """Raises: MetadataError."""
+        config = self.config
+        return resolve_policy(
+            trigger, annotations, defaults=config.defaults, longest=config.max_window, shortest=config.trust.interval
         )
 
     def _decide(self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None) -> Decision:

@@ -25,9 +25,9 @@ being wrong by a hundred about what counts as work.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -68,36 +68,31 @@ def foreign_keys(metadata: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(key for key in metadata if key not in KEDA_KEYS and not _intended_key(key)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyBounds:
-    """What the operator sets about the policies of all triggers."""
-
-    defaults: Overrides
-    max_window: timedelta
-    """Longest `idleAfter`."""
-    collection_interval: timedelta
-    """Time between two samples; nothing can be seen in less."""
-
-
-def resolve_policy(trigger: Overrides, annotations: Iterable[tuple[str, Overrides]], bounds: PolicyBounds) -> Policy:
+def resolve_policy(
+    trigger: Overrides,
+    annotations: Iterable[tuple[str, Overrides]],
+    *,
+    defaults: Overrides,
+    longest: timedelta,
+    shortest: timedelta,
+) -> Policy:
     """The policy of a trigger. `annotations` are nearer than its metadata, the last one nearest.
 
-    Raises: MetadataError where it is out of bounds.
+    Raises: MetadataError where its window is not within `shortest` (one collection interval) and `longest`.
     """
     nearer = (each for each in annotations if each[1] != _SILENT)
-    resolved = _resolve(("settings", bounds.defaults), ("trigger metadata", trigger), *nearer)
-    longest, shortest = resolved.idle_after, resolved.idle_after_if_pressed
-    if longest > bounds.max_window:
+    resolved = _resolve(("settings", defaults), ("trigger metadata", trigger), *nearer)
+    if resolved.idle_after > longest:
         raise MetadataError(
-            f"trigger metadata 'idleAfter': {format_duration(longest)} is longer than the "
-            f"operator allows ({format_duration(bounds.max_window)}, evaluation.maxWindow of the settings)"
+            f"trigger metadata 'idleAfter': {format_duration(resolved.idle_after)} is longer than the "
+            f"operator allows ({format_duration(longest)}, evaluation.maxWindow of the settings)"
         )
-    if shortest < bounds.collection_interval:
-        key = "idleAfter" if longest < bounds.collection_interval else "idleAfterUnderPressure"
+    if resolved.idle_after_if_pressed < shortest:
+        key = "idleAfter" if resolved.idle_after < shortest else "idleAfterUnderPressure"
         raise MetadataError(
-            f"trigger metadata '{key}': {format_duration(shortest)} is shorter than the time "
-            f"between two samples ({format_duration(bounds.collection_interval)}, trust.collectionInterval of the "
-            "settings); nothing could be seen in it"
+            f"trigger metadata '{key}': {format_duration(resolved.idle_after_if_pressed)} is shorter than the time "
+            f"between two samples ({format_duration(shortest)}, trust.collectionInterval of the settings); nothing "
+            "could be seen in it"
         )
     return resolved
 
@@ -137,12 +132,7 @@ class _Field(NamedTuple):
 def _field(key: str) -> _Field:
     if key in _FIELDS:
         return _FIELDS[key]
-    intended = _intended_key(key)
-    if key.lower().endswith("fromenv"):
-        raise ValueError(
-            f"values from a container's environment are not read; write {intended!r} with the value itself"
-        )
-    raise ValueError(f"is not a key of this scaler; did you mean {intended!r}?")
+    raise ValueError(f"is not a key of this scaler; did you mean {_intended_key(key)!r}?")
 
 
 def _value(field: _Field, text: str) -> Any:
@@ -184,31 +174,21 @@ def _percentage(text: str) -> float:
         raise ValueError(f"{text!r} is not a percentage; write for example '1%'")
     number, sign = match.groups()
     if not sign:
-        raise ValueError(f"{text!r} is ambiguous without a % sign; {_percentage_suggestion(float(number))}")
+        raise ValueError(f"{text!r} is ambiguous without a % sign; write for example '1%'")
     ratio = float(number) / 100
     if not 0 < ratio <= 1:
         raise ValueError(f"{text!r} is out of range; write a percentage above 0% and up to 100%")
     return ratio
 
 
-def _percentage_suggestion(number: float) -> str:
-    if 0 < number < 1:
-        return f"write '{number * 100:g}%' or '{number:g}%'"
-    return f"write '{number:g}%'" if 1 <= number <= 100 else "write for example '1%'"
+def _one_of(words: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def parse(text: str) -> StrEnum:
+        try:
+            return words(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is unknown; write {' or '.join(repr(str(each)) for each in words)}") from None
 
-
-def _mode(text: str) -> EnforcementMode:
-    try:
-        return EnforcementMode(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a mode; write 'observe' or 'enforce'") from None
-
-
-def _reclaim(text: str) -> Reclaim:
-    try:
-        return Reclaim(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a way to reclaim; write 'Always', 'OnPressure' or 'PriorityBoost'") from None
+    return parse
 
 
 _RFC3339 = re.compile(
@@ -219,14 +199,11 @@ _RFC3339 = re.compile(
 def _instant(text: str) -> datetime:
     """The instant in UTC, so that however it is written it is one and the same policy."""
     try:
-        instant = datetime.fromisoformat(text.upper())
         if _RFC3339.fullmatch(text):
-            return instant.astimezone(UTC)
+            return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not a time; write for example '2026-12-01T18:00:00Z'") from None
-    complete = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    suggestion = complete.isoformat(timespec="seconds").replace("+00:00", "Z")
-    raise ValueError(f"{text!r} is not a full RFC 3339 time with a zone; write for example '{suggestion}'")
+        pass
+    raise ValueError(f"{text!r} is not an RFC 3339 time with a zone; write for example '2026-12-01T18:00:00Z'")
 
 
 _FIELDS = {
@@ -234,8 +211,8 @@ _FIELDS = {
     "warmUp": _Field("warm_up", _duration, "10m"),
     "activeAbove": _Field("active_above_ratio", _percentage, "1%"),
     "gpus": _Field("gpus", GpuRule.parse, "all"),
-    "mode": _Field("mode", _mode, "observe"),
-    "reclaim": _Field("reclaim", _reclaim, "OnPressure"),
+    "mode": _Field("mode", _one_of(EnforcementMode), "observe"),
+    "reclaim": _Field("reclaim", _one_of(Reclaim), "OnPressure"),
     "idleAfterUnderPressure": _Field("idle_after_under_pressure", _positive_duration, "5m"),
     "keepUntil": _Field("keep_until", _instant, "2026-12-01T18:00:00Z"),
 }

@@ -23,7 +23,7 @@ from scaler.idleness.policy import Overrides
 from scaler.kube.objects.core import UNREADABLE, condition, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.kueue_workloads import PodSet, Workload
+from scaler.kube.objects.kueue_workloads import Workload
 
 WAKE_ANNOTATION = "idlegpu.io/wake"
 KEEP_UNTIL = "idlegpu.io/keep-until"
@@ -112,12 +112,8 @@ def expected_gpu_pods(workload: Workload, gpus: GpuResources) -> int:
     return sum(
         max(0, admitted.get(pod_set.name, pod_set.count) - done.get(pod_set.name, 0))
         for pod_set in workload.spec.pod_sets
-        if _has_gpus(pod_set, gpus)
+        if gpus.of_pod(pod_set.template.spec) > 0
     )
-
-
-def _has_gpus(pod_set: PodSet, gpus: GpuResources) -> bool:
-    return gpus.of_pod(pod_set.template.spec) > 0
 
 
 def owner_key(workload: Workload) -> tuple[str, str, str, str] | None:

@@ -21,19 +21,21 @@ _SHORTEST_SECRET = 4
 
 def credentials(config: PrometheusConfig) -> Callable[[PreparedRequest], PreparedRequest] | None:
     """What writes the header that proves who we are, with what the file holds now; None where nothing needs to."""
+    token, username, password = config.bearer_token_file, config.username, config.password_file
+    if token:
+        return lambda request: _authorized(request, f"Bearer {_token(token)}")
+    if username is not None and password:
+        return lambda request: _authorized(request, _basic(username, _content(password)))
+    return None
 
-    def bearer(request: PreparedRequest) -> PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {_token(config.bearer_token_file)}"
-        return request
 
-    def basic(request: PreparedRequest) -> PreparedRequest:
-        pair = f"{config.username}:{_content(config.password_file)}".encode()
-        request.headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
-        return request
+def _authorized(request: PreparedRequest, value: str) -> PreparedRequest:
+    request.headers["Authorization"] = value
+    return request
 
-    if config.bearer_token_file:
-        return bearer
-    return basic if config.username is not None else None
+
+def _basic(username: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{username}:{password}'.encode()).decode()}"
 
 
 def without_secrets(text: bytes | bytearray, request: PreparedRequest) -> bytes:
@@ -53,7 +55,7 @@ def _secrets_of(authorization: str) -> Iterator[str]:
         yield base64.b64decode(value).decode().partition(":")[2]
 
 
-def _token(path: Path | None) -> str:
+def _token(path: Path) -> str:
     """Raises: ReadError. The HTTP library would quote a token that is no header in its own error."""
     token = _content(path).strip()
     if not token.isascii() or not token.isprintable() or " " in token:
@@ -61,7 +63,7 @@ def _token(path: Path | None) -> str:
     return token
 
 
-def _content(path: Path | None) -> str:
+def _content(path: Path) -> str:
     """The text without the newline at its end.
 
     Raises: ReadError, transient because files are replaced while we look.

@@ -91,7 +91,7 @@ class SuspensionReconciler:
         scalable = self._cluster.scalable_workloads.get(*key)
         if scalable is None or scalable.metadata.deletion_timestamp is not None:
             return None
-        if unlisted := self._cluster.unlisted_in(key[0]):
+        if unlisted := self._cluster.unlisted(key[0]):
             raise KubeError(f"namespace {key[0]} cannot be seen whole, so nothing is done in it: {unlisted}")
         situation, decision = self._situation(scalable), self._decision(scalable)
         state = state_of(situation)

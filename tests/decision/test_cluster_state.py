@@ -320,24 +320,24 @@ def test_a_workload_that_nothing_owns_is_found_by_name_only() -> None:
 
 
 def test_the_view_is_as_old_as_its_quietest_part(memory: MemoryCluster) -> None:
-    assert memory.read().view_age_s == 0
+    assert memory.read().view_age_s() == 0
     memory.pods.age = 70
     memory.workloads.age = 90
-    assert memory.read().view_age_s == 90
+    assert memory.read().view_age_s() == 90
 
 
 def test_a_kind_that_is_not_installed_is_no_silence(memory: MemoryCluster) -> None:
     memory.workloads.age, memory.workloads.state = math.inf, Absent("404: no such resource")
-    assert memory.read().view_age_s == 0
-    assert memory.read().unlisted == ""
+    assert memory.read().view_age_s() == 0
+    assert memory.read().unlisted() == ""
 
 
 def test_a_part_that_was_never_listed_says_which_and_why(memory: MemoryCluster) -> None:
     memory.pods.age, memory.pods.state = math.inf, Denied("403: pods is forbidden")
     memory.workloads.age = math.inf
     memory.scaled_objects.age, memory.scaled_objects.state = 10, Disconnected("connection refused")
-    assert memory.read().view_age_s == math.inf
-    assert memory.read().unlisted == "Workloads, Pods: 403: pods is forbidden"
+    assert memory.read().view_age_s() == math.inf
+    assert memory.read().unlisted() == "Workloads, Pods: 403: pods is forbidden"
 
 
 def test_a_namespace_that_is_hidden_says_nothing_of_the_others(memory: MemoryCluster) -> None:
@@ -345,9 +345,9 @@ def test_a_namespace_that_is_hidden_says_nothing_of_the_others(memory: MemoryClu
     memory.workloads.hidden["b"] = NotWatched("b")
     memory.pods.hidden["c"] = Silent(80)
     cluster = memory.read()
-    assert [cluster.view_age_in(each) for each in "abc"] == [7, math.inf, 80]
-    assert [cluster.unlisted_in(each) for each in "abc"] == ["", "Workloads: namespace b is not watched", ""]
-    assert cluster.view_age_s == 7
+    assert [cluster.view_age_s(each) for each in "abc"] == [7, math.inf, 80]
+    assert [cluster.unlisted(each) for each in "abc"] == ["", "Workloads: namespace b is not watched", ""]
+    assert cluster.view_age_s() == 7
 
 
 @dataclass

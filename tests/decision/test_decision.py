@@ -352,8 +352,8 @@ def test_a_foreseen_suspension_lies_after_everything_that_forbids_it(
         assert isinstance(made.answer, Active)
         assert made.idle_since is not None
         assert target.running_since is not None
-        assert made.suspend_at >= target.running_since + given_policy.warm_up + given_policy.idle_after
-        assert made.suspend_at >= made.idle_since + given_policy.idle_after
+        assert made.suspend_at >= target.running_since + given_policy.warm_up + given_policy.window
+        assert made.suspend_at >= made.idle_since + given_policy.window
         assert given_policy.keep_until is None or made.suspend_at >= given_policy.keep_until
         assert given_policy.mode is EnforcementMode.ENFORCE
 
