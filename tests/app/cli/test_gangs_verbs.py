@@ -3,202 +3,89 @@ embedded world whose autoscaler takes its time, and on any terminal."""
 
 import json
 import re
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from app.cli.command import command_beside
+from app.sandbox_team import CHECK, HURRIED, TEAM, team
 from rich.console import Console
-from running_scaler import fetch, runtime, settings_document
-from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
-from scaler_sandbox.conditions import has
-from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.sandbox import Sandbox
+from running_scaler import fetch
+from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
+from scaler_sandbox.config import Component
 from small_cluster import until
 
 from scaler.app.cli.layout import labelled_rows
 from scaler.app.cli.pending import check_rows, gang_rows
-from scaler.app.packaged import crds
 from scaler.app.process import Runtime
 from scaler.app.settings.load import load
-from scaler.kube.objects.resources import ADMISSION_CHECK, JOB, PROVISIONING_REQUEST, RECLAIM_POLICY, SCALABLE_WORKLOAD
 
-GPU = "nvidia.com/gpu"
-COLLECT = timedelta(milliseconds=200)
-FOREVER = timedelta(hours=1)
-SCENARIOS = (
-    Scenario(
-        provisioning_class=QUEUED_PROVISIONING,
-        accepted_after=timedelta(seconds=0.1),
-        tells_eta=True,
-        provisioned_after=FOREVER,
-        shape=Shape(gpus=8),
-    ),
-    Scenario(
-        provisioning_class=BEST_EFFORT_ATOMIC, accepted_after=timedelta(0), provisioned_after=timedelta(0), failures=9
-    ),
+AN_HOUR = Scenario(
+    provisioning_class=QUEUED_PROVISIONING,
+    accepted_after=timedelta(seconds=0.1),
+    tells_eta=True,
+    provisioned_after=timedelta(hours=1),
+    shape=Shape(gpus=4),
+)
+SLOW_NODES = replace(
+    HURRIED, autoscaler=AutoscalerConfig(scenarios=(AN_HOUR,)), parts=HURRIED.parts | {Component.AUTOSCALER}
 )
 
 
-def gated(name, provisioning_class, **provisioning):
-    """A ReclaimPolicy, the AdmissionCheck that follows it, a ClusterQueue with that check, and its LocalQueue."""
-    kueue = "kueue.x-k8s.io/v1beta2"
-    parameters = {"apiGroup": RECLAIM_POLICY.group, "kind": RECLAIM_POLICY.kind, "name": f"{name}-policy"}
-    flavor = {"name": "flavor", "resources": [{"name": GPU, "nominalQuota": "64"}]}
-    queue = {
-        "namespaceSelector": {},
-        "admissionChecksStrategy": {"admissionChecks": [{"name": f"{name}-gate"}]},
-        "resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}],
-    }
-    check = {"controllerName": "idlegpu.io/reclaim", "parameters": parameters}
-    return [
-        {
-            "apiVersion": RECLAIM_POLICY.api_version,
-            "kind": RECLAIM_POLICY.kind,
-            "metadata": {"name": f"{name}-policy"},
-            "spec": {"provisioning": {"className": provisioning_class, **provisioning}},
-        },
-        {
-            "apiVersion": ADMISSION_CHECK.api_version,
-            "kind": ADMISSION_CHECK.kind,
-            "metadata": {"name": f"{name}-gate"},
-            "spec": check,
-        },
-        {"apiVersion": kueue, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": queue},
-        {
-            "apiVersion": kueue,
-            "kind": "LocalQueue",
-            "metadata": {"name": name, "namespace": "team"},
-            "spec": {"clusterQueue": name},
-        },
-    ]
-
-
-def job(name, *, queue, pods=1):
-    """One whose pods need 8 GPUs each."""
-    container = {"name": "main", "image": "train:1", "resources": {"limits": {GPU: "8"}}}
-    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": queue}},
-        "spec": {"parallelism": pods, "completions": pods, "suspend": True, "template": template},
-    }
-
-
-def scaled(name):
-    """A ScalableWorkload of the job, and the ScaledObject that scales it."""
-    metadata = {"name": name, "namespace": "team"}
-    kind = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
-    job_ref = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
-    triggers = [{"type": "external-push", "metadata": {"scalerAddress": "scaler:9090"}}]
-    spec = {"scaleTargetRef": {**kind, "name": name}, "triggers": triggers}
-    return [
-        {**kind, "metadata": metadata, "spec": {"replicas": 1, "jobRef": job_ref}},
-        {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": metadata, "spec": spec},
-    ]
-
-
-@asynccontextmanager
-async def town(folder):
-    """Two queues with a gate each: one asks for nodes that take an hour to come, the other in vain."""
-    config = replace(
-        SandboxConfig.fast({"n1": 8}, collect=COLLECT),
-        parts=frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS, Component.AUTOSCALER}),
-        autoscaler=AutoscalerConfig(scenarios=SCENARIOS),
-        follows=(SCALABLE_WORKLOAD, ADMISSION_CHECK, PROVISIONING_REQUEST, RECLAIM_POLICY),
-    )
-    async with Sandbox(config) as world:
-        await world.apply(crds())
-        flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "flavor"}}
-        await world.apply(
-            [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}, {**flavor, "spec": {}}]
-        )
-        await world.apply([*gated("queued", QUEUED_PROVISIONING), *gated("atomic", BEST_EFFORT_ATOMIC)])
-        world.write_kubeconfig(folder / "kubeconfig")
-        yield world
-
-
-def is_true(world, name, kind):
-    return has(world.workload_of(JOB, "team", name) or {}, kind)
-
-
-async def test_gangs_at_the_gate_are_shown_with_their_checks_requests_and_times(tmp_path, monkeypatch):
+async def test_gangs_at_the_check_are_shown_with_their_checks_requests_and_times(tmp_path, monkeypatch):
+    """There are three nodes of 4 GPUs; `train` runs on one of them, and the gang needs three."""
     monkeypatch.setenv("COLUMNS", "120")
-    async with town(tmp_path) as world:
-        document = settings_document(tmp_path / "kubeconfig", world.exporter_urls["n1"])
-        async with runtime(document) as running:
+    policy = {"provisioning": {"className": QUEUED_PROVISIONING}}
+    async with team(tmp_path, 64, gate=policy, config=SLOW_NODES, pressure=False) as ours:
+        async with ours.scaler() as running:
             server = f"http://127.0.0.1:{running.http_port}"
-            await world.wait_for(lambda: world.condition(ADMISSION_CHECK, "", "queued-gate", "Active"))
-            await world.apply(job("train", queue="queued"))
-            await world.wait_for(lambda: is_true(world, "train", "Admitted"))
-            await world.apply([job("gang", queue="queued", pods=2), *scaled("gang"), job("unlucky", queue="atomic")])
-            await until(lambda: is_told(running.http_port), seconds=60)
-            assert world.condition(RECLAIM_POLICY, "", "queued-policy", "Usable")
+            await ours.runs("train")
+            await ours.submits("gang", gpus=4, pods=3)
+            await until(lambda: has_accepted_request(running.http_port), seconds=60)
             await hold_to_pending(server)
             await hold_to_explain(server)
-        local = await Runtime(load(None, environ={}, flags=without_source(document))).query_once(
+        without_source = {name: section for name, section in ours.document.items() if name != "dcgm"}
+        local = await Runtime(load(None, environ={}, flags=without_source)).query_once(
             lambda local: local.queries.pending(), needs_verdicts=False
         )
-    assert {each["job"]: each["gates"][0]["reason"] for each in local["gangs"]} == {
-        "Job/gang": "NodesComing",
-        "Job/unlucky": "NodesLacking",
-    }
+    assert {each["job"]: each["gates"][0]["reason"] for each in local["gangs"]} == {"Job/gang": "NodesComing"}
     assert "no metrics source" in local["unjudged"]
 
 
-def without_source(document):
-    return {name: section for name, section in document.items() if name != "dcgm"}
-
-
-async def is_told(port):
-    """That nodes were asked for, by an answer for both."""
+async def has_accepted_request(port):
     _, _, body = await fetch(port, "/api/v1/pending")
-    states = [
-        request["state"]
-        for gang in json.loads(body).get("gangs", ())
-        for gate in gang["gates"]
-        for request in (gate["provisioning"] or {}).get("requests", ())
-    ]
-    return sorted(states) == ["Accepted", "Failed"]
+    gates = [gate for gang in json.loads(body).get("gangs", ()) for gate in gang["gates"]]
+    requests = [each for gate in gates for each in (gate["provisioning"] or {}).get("requests", ())]
+    return [each["state"] for each in requests] == ["Accepted"]
 
 
 async def hold_to_pending(server):
-    told = (await command_beside("pending", "--json", "--server", server)).json
-    gangs = {gang["job"]: gang for gang in told["gangs"]}
-    assert gangs.keys() == {"Job/gang", "Job/unlucky"}
-    [coming], [lacking] = gangs["Job/gang"]["gates"], gangs["Job/unlucky"]["gates"]
-    assert (coming["check"], coming["policy"], coming["reason"]) == ("queued-gate", "queued-policy", "NodesComing")
+    [gang] = (await command_beside("pending", "--json", "--server", server)).json["gangs"]
+    [coming] = gang["gates"]
+    assert (gang["job"], coming["check"], coming["policy"], coming["reason"]) == (
+        *("Job/gang", CHECK, "policy", "NodesComing"),
+    )
     assert coming["provisioning"]["eta"] is not None
-    assert (lacking["reason"], lacking["provisioning"]["state"]) == ("NodesLacking", "BackOff")
-    assert lacking["provisioning"]["nextAttemptAt"] is not None
-    shown = " ".join((await command_beside("pending", "--queue", "queued", "--server", server)).out.split())
+    shown = " ".join((await command_beside("pending", "--queue", "cq", "--server", server)).out.split())
     for words in (
-        r"because WaitingForAdmissionChecks quota of queued is reserved since \S+; check queued-gate is Pending: Nodes",
-        r"check queued-gate Pending since \S+, by ReclaimPolicy queued-policy PodSet main: 2 of 2 pods do not fit",
+        rf"because WaitingForAdmissionChecks quota of cq is reserved since \S+; check {CHECK} is Pending: Nodes",
+        rf"check {CHECK} Pending since \S+, by ReclaimPolicy policy PodSet main: \d of 3 pods do",
         r"nodes attempt 1 of 4 to queued-provisioning.gke.io; expected at \S+, in 5\dm",
-        r"request job-gang-\w+-queued-gate-1 Accepted since \S+, attempt 1 for 2 pods Accepted=True",
+        rf"request job-gang-\w+-{CHECK}-1 Accepted since \S+, attempt 1 for \d pods? Accepted=True",
         r"Provisioned=False \S+ CapacityIsNotFound: Waiting for resources. ETA:",
-        r"1 gang pending for 16 GPUs",
+        r"1 gang pending for 12 GPUs",
     ):
-        assert re.search(words, shown), words
+        assert re.search(words, shown), (words, shown)
 
 
 async def hold_to_explain(server):
-    """By the ScaledObject and by the job, and of one that was let go."""
-    decided = await command_beside("explain", "team/gang", "--server", server)
-    assert "team/gang scales ScalableWorkload gang" in " ".join(decided.out.split())
-    unlucky = await command_beside("explain", "team/Job/unlucky", "--server", server)
-    for told, words in ((decided, "expected at"), (unlucky, "next attempt at")):
-        assert (told.status, told.err) == (0, "")
-        assert words in told.out
-    train = (await command_beside("explain", "team/train", "--json", "--server", server)).json
-    assert train["scaledObject"] is None
-    admission = train["admission"]
-    assert (admission["job"], admission["state"], admission["gang"]) == ("Job/train", "Admitted", None)
-    assert [(each["check"], each["state"]) for each in admission["gates"]] == [("queued-gate", "Ready")]
-    assert "Job/train  Admitted since" in (await command_beside("explain", "team/train", "--server", server)).out
+    """By the ScaledObject, by the job, and of one that was admitted."""
+    decided = await command_beside("explain", f"{TEAM}/train", "--server", server)
+    assert f"{TEAM}/train scales ScalableWorkload train" in " ".join(decided.out.split())
+    assert f"check {CHECK} Ready since" in " ".join(decided.out.split())
+    gang = await command_beside("explain", f"{TEAM}/Job/gang", "--json", "--server", server)
+    assert (gang.json["scaledObject"], gang.json["admission"]["gang"]["job"]) == (None, "Job/gang")
+    assert "expected at" in (await command_beside("explain", f"{TEAM}/gang", "--server", server)).out
 
 
 # ------------------------------------------------------------------------------------------------------------ rendering

@@ -2,183 +2,91 @@
 
 import json
 import re
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 import yaml
 from app.cli.command import command, command_beside
+from app.sandbox_team import TEAM, team
 from http_stub import HttpStub, Reply
 from quota_builders import cluster_queue, cohort, holding, pod_set, quota, workload
 from reclaim_builders import nodes_with
 from rich.console import Console
 from running_scaler import fetch, gpus, runtime, settings_document
-from scaler_sandbox.config import Component, SandboxConfig
-from scaler_sandbox.sandbox import Sandbox
 from small_cluster import small_cluster, until
 from views_builders import Town
 
 from scaler.app.cli import pending as pending_verb
 from scaler.app.cli import plan as plan_verb
 from scaler.app.cli import queues as queues_verb
-from scaler.app.packaged import crds
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.quota.model import QueueingStrategy
 
-COLLECT = timedelta(milliseconds=200)
-KUEUE = "kueue.x-k8s.io/v1beta2"
 GPU = "nvidia.com/gpu"
-
-# ------------------------------------------------------------------------------------------------------------ the world
-
-
-def queue(name, gpus, **limits):
-    """A ClusterQueue of the cohort, its LocalQueue `gpus`, and the namespace of that team."""
-    resource = {"name": GPU, "nominalQuota": str(gpus), **limits}
-    groups = [{"coveredResources": [GPU], "flavors": [{"name": "a100", "resources": [resource]}]}]
-    spec = {
-        "cohortName": "research",
-        "namespaceSelector": {},
-        "queueingStrategy": "StrictFIFO",
-        "resourceGroups": groups,
-    }
-    return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}},
-        {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec},
-        {
-            "apiVersion": KUEUE,
-            "kind": "LocalQueue",
-            "metadata": {"name": "gpus", "namespace": name},
-            "spec": {"clusterQueue": name},
-        },
-    ]
-
-
-def job(namespace, name, gpus):
-    requests = {GPU: str(gpus)}
-    container = {"name": "main", "image": "train:1", "resources": {"requests": requests, "limits": requests}}
-    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    labels = {"kueue.x-k8s.io/queue-name": "gpus"}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": {"parallelism": 1, "completions": 1, "suspend": True, "template": template},
-    }
-
-
-def scaled(namespace, name):
-    """A ScalableWorkload of the job, and the ScaledObject that scales it."""
-    metadata = {"name": name, "namespace": namespace}
-    target = {"apiVersion": "idlegpu.io/v1alpha1", "kind": "ScalableWorkload", "name": name}
-    reclaim = {"reclaim": "OnPressure", "idleAfterUnderPressure": "1s", "warmUp": "0s", "scalerAddress": "scaler:9090"}
-    triggers = [{"type": "external-push", "metadata": reclaim}]
-    job_ref = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
-    return [
-        {
-            "apiVersion": "idlegpu.io/v1alpha1",
-            "kind": "ScalableWorkload",
-            "metadata": metadata,
-            "spec": {"replicas": 1, "jobRef": job_ref},
-        },
-        {
-            "apiVersion": "keda.sh/v1alpha1",
-            "kind": "ScaledObject",
-            "metadata": metadata,
-            "spec": {"scaleTargetRef": target, "triggers": triggers},
-        },
-    ]
-
-
-@asynccontextmanager
-async def two_teams(folder):
-    """Of 8 GPUs 2 are free; vision's notebook (2) and sweep (2) are idle, speech trains on 2, vision's gang wants 4."""
-    parts = frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS})
-    config = replace(SandboxConfig.fast({"n1": 8}, collect=COLLECT), parts=parts, follows=(SCALABLE_WORKLOAD,))
-    async with Sandbox(config) as world:
-        await world.apply(crds())
-        await world.apply({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "a100"}, "spec": {}})
-        await world.apply([*queue("vision", 4), *queue("speech", 4, borrowingLimit="0", lendingLimit="2")])
-        world.fleet.set_activity("speech", "*", 0.9)
-        for namespace, name in (("vision", "notebook"), ("vision", "sweep"), ("speech", "train")):
-            await world.apply([job(namespace, name, 2), *scaled(namespace, name)])
-        await world.wait_for(lambda: len([each for each in world.all(WORKLOAD) if is_admitted(each)]) == 3)
-        await world.apply(job("vision", "gang", 4))
-        world.write_kubeconfig(folder / "kubeconfig")
-        yield world
-
-
-def is_admitted(workload):
-    conditions = (workload.get("status") or {}).get("conditions", [])
-    return any(each["type"] == "Admitted" and each["status"] == "True" for each in conditions)
 
 
 async def test_a_running_scaler_is_asked_and_this_process_can_look_for_itself(tmp_path, monkeypatch):
+    """Of 8 GPUs 2 are free; Jobs a (2) and b (2) are idle, `busy` works on 2, and the gang wants 4."""
     monkeypatch.setenv("COLUMNS", "160")
-    async with two_teams(tmp_path) as world:
-        document = settings_document(tmp_path / "kubeconfig", world.exporter_urls["n1"], reclaim={"pressure": False})
-        async with runtime(document) as running:
+    async with team(tmp_path, 8, pressure=False) as ours:
+        async with ours.scaler() as running:
+            await ours.runs("a", "b")
+            await ours.submits("busy", gpus=2)
+            ours.works("busy")
+            await ours.submits("gang", gpus=4)
             server = f"http://127.0.0.1:{running.http_port}"
 
             async def is_seen():
-                """That just these are idle, and what Kueue has said. Without warm-up whoever works begins quiet."""
-                status, _, body = await fetch(running.http_port, "/api/v1/plans/vision/gang")
+                """That just these are idle, and what Kueue has said."""
+                status, _, body = await fetch(running.http_port, f"/api/v1/plans/{TEAM}/gang")
                 told = json.loads(body)
                 idle = {each["name"] for each in told["candidates"]} if status == 200 else set()
-                return idle == {"vision/notebook", "vision/sweep"} and told["gang"]["kueue"] is not None
+                return idle == {f"{TEAM}/a", f"{TEAM}/b"} and told["gang"]["kueue"] is not None
 
             await until(is_seen, seconds=60)
-            await hold_to_the_running_scaler(server)
-        await hold_to_this_process_alone(world, tmp_path, document)
+            await hold_to_plan(server)
+            await hold_to_pending_and_queues(server)
+            await hold_to_refusals(server)
+        await hold_to_this_process_alone(ours, tmp_path)
 
 
-async def hold_to_the_running_scaler(server):
-    told = await command_beside("plan", "vision/gang", "--server", server)
+async def hold_to_plan(server):
+    told = await command_beside("plan", f"{TEAM}/gang", "--server", server)
     assert (told.status, told.err) == (0, "")
     said = " ".join(told.out.split())
     for words in (
-        "because WaitingForQuota flavor a100 lacks 2 of 4 nvidia.com/gpu (2 available)",
+        "because WaitingForQuota flavor gpus lacks 2 of 4 nvidia.com/gpu (2 available)",
         "1 workload with 2 GPUs would be suspended",
         "PressureOff reclaim.pressure is off: no plan is carried out",
         "Kueue says QuotaReserved=False",
     ):
         assert words in said
     # 2 are free, 2 are freed, 4 are there, and 4 are taken.
-    assert re.search(r"a100 nvidia.com/gpu +2 +2 +4 +4 +0\n", told.out)
-    assert re.search(r"NODE  PODS  OF\n +n1 +1 +main", told.out)
+    assert re.search(r"gpus nvidia.com/gpu +2 +2 +4 +4 +0\n", told.out)
+    assert re.search(r"NODE    PODS  OF\n +node-. +1 +main", told.out)
+    as_json = (await command_beside("plan", f"{TEAM}/Job/gang", "--json", "--server", f"{server}/")).json
+    assert (as_json["gang"]["job"], as_json["plan"]["gpus"]) == ("Job/gang", 2)
+    if_one = await command_beside("plan", f"{TEAM}/gang", "--what-if-idle", f"{TEAM}/a", "--server", server)
+    assert f"assumed idle  {TEAM}/a" in if_one.out
 
-    as_json = (await command_beside("plan", "vision/Job/gang", "--json", "--server", f"{server}/")).json
-    assert as_json["gang"]["job"] == "Job/gang"
-    assert as_json["plan"]["gpus"] == 2
 
-    if_all = (await command_beside("plan", "vision/gang", "--what-if-idle", "--json", "--server", server)).json
-    if_one = await command_beside("plan", "vision/gang", "--what-if-idle", "speech/train", "--server", server)
-    assert {each["name"] for each in if_all["candidates"]} == {"vision/notebook", "vision/sweep", "speech/train"}
-    assert [each["name"] for each in if_all["candidates"] if each["isAssumed"]] == ["speech/train"]
-    assert "assumed idle  speech/train" in if_one.out
-
-    waiting = (await command_beside("pending", "--json", "--server", server)).json
-    [gang] = waiting["gangs"]
+async def hold_to_pending_and_queues(server):
+    [gang] = (await command_beside("pending", "--json", "--server", server)).json["gangs"]
     assert (gang["reason"], gang["position"], gang["gpus"]) == ("WaitingForQuota", 1, 4)
     assert gang["reclaim"]["outcome"] == "Planned"
-    elsewhere = await command_beside("pending", "--namespace", "speech", "--queue", "gpus", "--server", server)
-    assert elsewhere.out == "No pending Workload requests GPUs.\n"
-
     shown = await command_beside("queues", "--server", server)
-    table = {row[1]: row for line in shown.out.splitlines() if len(row := line.split()) > 8}
-    #                                     nominal used idle reclaimable available borrowed pending
-    assert table["vision"][2:] == ["a100", "4", "4", "4", "4", "2", "0", "4"]
-    assert table["speech"][2:10] == ["a100", "4", "2", "0", "0", "2", "0", "0"]
-    assert "borrows ≤ 0, lends ≤ 2" in shown.out
+    [row] = [row for line in shown.out.splitlines() if len(row := line.split()) > 8 and row[0] == "cq"]
+    #                       nominal used idle reclaimable available borrowed pending
+    assert row[1:] == ["gpus", "8", "6", "4", "4", "2", "0", "4"]
 
+
+async def hold_to_refusals(server):
     for arguments, problem in (
-        (["plan", "vision/nobody"], "there is no Workload vision/nobody, nor one of a job of that name"),
-        (["plan", "vision/notebook"], "is admitted by ClusterQueue vision: there is nothing to plan"),
-        (["plan", "vision/gang", "--what-if-idle", "vision/nobody"], "vision/nobody: no Workload or ScalableWorkload"),
+        (["plan", f"{TEAM}/none"], f"there is no Workload {TEAM}/none, nor one of a job of that name"),
+        (["plan", f"{TEAM}/a"], "is admitted by ClusterQueue cq: there is nothing to plan"),
+        (["plan", f"{TEAM}/gang", "--what-if-idle", f"{TEAM}/none"], f"{TEAM}/none: no Workload or ScalableWorkload"),
         (["pending", "--queue", "typo"], "there is no ClusterQueue typo, and no LocalQueue typo"),
         (["pending", "--namespace", "typo"], "there is no namespace typo"),
-        (["explain", "vision/nobody"], "there is no Workload vision/nobody, nor one of a job of that name"),
+        (["explain", f"{TEAM}/none"], f"there is no Workload {TEAM}/none, nor one of a job of that name"),
     ):
         refused = await command_beside(*arguments, "--server", server)
         assert (refused.status, refused.out) == (2, "")
@@ -187,25 +95,24 @@ async def hold_to_the_running_scaler(server):
     assert (status, json.loads(body)["error"]) == (400, "allResources='maybe' is neither true nor false")
 
 
-async def hold_to_this_process_alone(world, folder, document):
-    """It has just begun to look, so it knows nobody to be idle; what it asks changes nothing."""
+async def hold_to_this_process_alone(ours, folder):
+    """It has just begun to read samples, so none is idle; what it is asked changes nothing."""
     config, bare = folder / "settings.yaml", folder / "bare.yaml"
-    config.write_text(yaml.safe_dump(document))
-    bare.write_text(yaml.safe_dump({name: section for name, section in document.items() if name != "dcgm"}))
-    before = world.all(SCALABLE_WORKLOAD), world.all(WORKLOAD)
+    config.write_text(yaml.safe_dump(ours.document))
+    bare.write_text(yaml.safe_dump({name: section for name, section in ours.document.items() if name != "dcgm"}))
+    before = ours.world.all(SCALABLE_WORKLOAD), ours.world.all(WORKLOAD)
     by_itself = ("--json", "--local", "--config")
-    plan = (await command_beside("plan", "vision/gang", *by_itself, str(config))).json
-    # Neither of these needs to know who is idle, and so no metrics source.
-    if_all = (await command_beside("plan", "vision/gang", "--what-if-idle", *by_itself, str(bare))).json
+    plan = (await command_beside("plan", f"{TEAM}/gang", *by_itself, str(config))).json
+    # Neither of these needs verdicts, and so no metrics source.
+    if_all = (await command_beside("plan", f"{TEAM}/gang", "--what-if-idle", *by_itself, str(bare))).json
     queues = (await command_beside("queues", *by_itself, str(bare))).json
     assert plan["refusal"]["reason"] == "NotEnoughIdle"
-    assert {each["name"] for each in plan["holders"]} == {"vision/notebook", "vision/sweep", "speech/train"}
-    assert [each["isAssumed"] for each in if_all["candidates"]] == [True, True, True]
+    assert [each["isAssumed"] for each in if_all["candidates"]] == [True, True]
     assert if_all["plan"]["gpus"] == 2
     assert "no metrics source: set prometheus.url" in queues["unjudged"]
-    [research] = queues["trees"]
-    assert (research["name"], research["flavors"][0]["used"], research["pending"]) == ("research", 6, {GPU: 4})
-    assert (world.all(SCALABLE_WORKLOAD), world.all(WORKLOAD)) == before
+    [cq] = queues["trees"]
+    assert (cq["name"], cq["flavors"][0]["used"], cq["pending"]) == ("cq", 6, {GPU: 4})
+    assert (ours.world.all(SCALABLE_WORKLOAD), ours.world.all(WORKLOAD)) == before
 
 
 async def test_where_quota_cannot_be_seen_it_says_why(tmp_path):

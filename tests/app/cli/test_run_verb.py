@@ -38,29 +38,6 @@ def test_every_bad_setting_is_named_at_once_with_where_it_was_set(tmp_path, monk
         assert problem in said
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("relabel: [{action: labelkeep, regex: a}, {action: labeldropp, regex: a}]", "relabel rule [1]"),
-        ("signals: []", "signals"),
-        ("kubernetes: {lease: {duration: 5s}}", "retryPeriod < renewDeadline < duration"),
-        ("[not, a, mapping]", "must hold a mapping"),
-        ("a: b: c", "is not YAML"),
-        ("prometheus: {url: 'http://a', matchers: 7}", "prometheus.matchers"),
-    ],
-)
-def test_a_bad_file_is_refused(tmp_path, content, problem):
-    file = tmp_path / "settings.yaml"
-    file.write_text(content)
-    said = refused("--config", str(file))
-    assert problem in said
-    assert str(file) in said
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    assert "No such file or directory; check --config" in refused("--config", str(tmp_path / "nowhere.yaml"))
-
-
 def test_what_is_said_is_shown_as_it_is(tmp_path):
     """Square brackets are how terminals are told about colours, and how regular expressions are written."""
     said = refused("--components", "[/red]", "--log-format", "[bold]")
