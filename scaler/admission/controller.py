@@ -8,28 +8,53 @@ Laws:
 * A new leader first lets its watches catch up with what its predecessor wrote last, and lists everything: it neither
   releases a Workload by an old state, nor writes to all of them that nothing is known yet.
 * Where a provisioning step was not done the check state that was planned with it is not written.
+
+Laws of every write:
+
+* Before every write the Workload is read from the API, and its state is computed again. If the result differs nothing
+  is written; the next tick reconciles it.
+* Before Retry releases quota, the annotation `yielded` names that reservation. A process that dies in between causes
+  Retry for the same reservation once more, and not again and again.
+* A write counts at once, before the watch shows it. If a write got no response, the Workload is read again before any
+  other one is released: a gang whose check became Ready has its reservation.
+* No Event is recorded for a state that was not written.
+* Refused writes are retried with a growing delay; at once only after the first conflict.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
+import msgspec
 import structlog
 
-from scaler.admission.check import CheckChange, CheckReason, CheckState
+from scaler.admission.check import (
+    CheckChange,
+    CheckReason,
+    CheckState,
+    ReservedWorkload,
+    Yielded,
+    decide,
+)
 from scaler.admission.checks import AdmissionChecks
 from scaler.admission.plan import AdmissionPlan, CheckedWorkload, CheckKey
-from scaler.admission.planner import AdmissionPlanner
+from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
 from scaler.admission.provisioning.controller import ProvisioningController
-from scaler.admission.reclaim_answers import ReclaimAnswers
-from scaler.admission.writer import CheckStateWriter
+from scaler.admission.provisioning.requests import assignments_of
+from scaler.admission.workload import entry_patch, reserved_workload_of, yield_patch
 from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.errors import KubeError
+from scaler.idleness.durations import format_duration
+from scaler.kube.events import ObjectReference
+from scaler.kube.objects.core import UNREADABLE, decode
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import WORKLOAD
 from scaler.placement.requests import Fits
-from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.reconciler import EventSink
+from scaler.suspension.leader_api import NOT_LEADING, PatchApi
+from scaler.suspension.reconciler import EventSink, is_conflict
 
 log = structlog.get_logger(__name__)
 
@@ -186,3 +211,205 @@ class AdmissionCheckController:
             reused_gpus=reused,
             provisioned_gpus=provisioned,
         )
+
+
+# ----------------------------------------------------------------------------------------- the states on Workloads
+
+Json = dict[str, Any]
+
+_REFRESHED = 50
+"""Messages that are updated in one tick although their reason is the same."""
+_REFRESH_AFTER = timedelta(seconds=30)
+_GONE = 404
+_REFUSED_FOR = timedelta(seconds=1)
+_REFUSED_AT_MOST = timedelta(minutes=1)
+"""How long an entry is not written after the first refusal, and after many."""
+_RESET = "Reset to Pending after eviction."
+"""The message of an entry that Kueue has reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    because: CheckReason
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    times: int
+    until: datetime
+
+
+class CheckStateWriter:
+    """Writes entries of Workloads. `remember` is given every Workload as it was written."""
+
+    def __init__(self, api: PatchApi, announcer: EventSink, *, remember: Callable[[Workload], None]) -> None:
+        self._api = api
+        self._announcer = announcer
+        self._remember = remember
+        self._written: dict[CheckKey, _Written] = {}
+        self._refused: dict[CheckKey, _Refused] = {}
+        self._unconfirmed: set[str] = set()
+        """Keys of Workloads with a write that got no response."""
+
+    def forget_others(self, names: Iterable[CheckKey]) -> None:
+        """Forget what was written to all but these."""
+        kept = frozenset(names)
+        self._written = {name: each for name, each in self._written.items() if name in kept}
+        self._refused = {name: refused for name, refused in self._refused.items() if name in kept}
+
+    def due(
+        self, changes: Sequence[tuple[CheckedWorkload, CheckChange]], now: datetime
+    ) -> list[tuple[CheckedWorkload, CheckChange]]:
+        """The changes to write now: Ready first, then other states and reasons, then a few messages."""
+        unwritten = [
+            (checked, change)
+            for checked, change in changes
+            if not change.equals(checked.reserved.entry) and self.may_write(checked.name, now)
+        ]
+        news = [each for each in unwritten if self._is_news(*each)]
+        news.sort(
+            key=lambda each: (each[1].state is not CheckState.READY, each[0].reserved.reserved_at, each[0].reserved.uid)
+        )
+        stale = [each for each in unwritten if not self._is_news(*each) and self._is_stale(each[0].name, now)]
+        return news + stale[:_REFRESHED]
+
+    def _is_news(self, checked: CheckedWorkload, change: CheckChange) -> bool:
+        """Whether more than the message changes."""
+        entry, written = checked.reserved.entry, self._written.get(checked.name)
+        if entry is None or change.state != entry.state or change.updates != entry.updates:
+            return True
+        if not entry.message or entry.message.startswith(_RESET):
+            return True
+        return written is not None and written.because != change.because
+
+    def _is_stale(self, name: CheckKey, now: datetime) -> bool:
+        written = self._written.get(name)
+        return written is None or now - written.at >= _REFRESH_AFTER
+
+    def may_write(self, name: CheckKey, now: datetime) -> bool:
+        """Whether no pause after a refusal is left."""
+        refused = self._refused.get(name)
+        return refused is None or refused.until <= now
+
+    def _back_off(self, name: CheckKey, now: datetime, *, is_conflict: bool) -> None:
+        """After a refusal: for 1, 2, 4 … seconds, up to a minute. After the first conflict not at all."""
+        before = self._refused.get(name)
+        times = before.times + 1 if before is not None else 1
+        doublings = min(times - 1 - is_conflict, 10)
+        pause = min(_REFUSED_FOR * (1 << doublings), _REFUSED_AT_MOST) if doublings >= 0 else timedelta(0)
+        self._refused[name] = _Refused(times, now + pause)
+
+    async def write(self, checked: CheckedWorkload, change: CheckChange, now: datetime) -> bool:
+        """Whether the entry was written. Raises: KubeError with the reason NotLeading."""
+        try:
+            written = await self._write(checked, change, now)
+        except KubeError as error:
+            if error.reason == NOT_LEADING:
+                raise
+            self._back_off(checked.name, now, is_conflict=is_conflict(error))
+            write_log = log.debug if is_conflict(error) else log.warning
+            write_log(
+                "admission check not written", workload=checked.reserved.key, state=str(change.state), error=str(error)
+            )
+            return False
+        except UNREADABLE as error:
+            self._back_off(checked.name, now, is_conflict=False)
+            log.warning("admission check not written", workload=checked.reserved.key, error=f"cannot be read: {error}")
+            return False
+        if not written:
+            self._back_off(checked.name, now, is_conflict=True)
+        else:
+            self._refused.pop(checked.name, None)
+            self._announce(checked, change, now)
+            self._written[checked.name] = _Written(change.because, now)
+        return written
+
+    async def _write(self, checked: CheckedWorkload, change: CheckChange, now: datetime) -> bool:
+        """Raises: KubeError."""
+        raw, fresh = await self._read(checked.reserved.key)
+        gang = reserved_workload_of(fresh, checked.check)
+        if not _is_unchanged(checked, fresh, gang) or decide(gang, checked.inputs, now) != change:
+            return False
+        note = _note(gang, checked.inputs.wanted_by, now) if change.because is CheckReason.YIELDS else None
+        return await self._put(raw, checked.check, change, now, note=note)
+
+    async def _put(self, raw: Json, check: str, change: CheckChange, now: datetime, *, note: Yielded | None) -> bool:
+        """Raises: KubeError."""
+        namespace, name = raw["metadata"]["namespace"], raw["metadata"]["name"]
+        if note is not None:
+            noted = await self._api.patch(WORKLOAD.path(namespace, name), yield_patch(raw, note))
+            raw = msgspec.json.decode(noted)
+        body = entry_patch(raw, check, change, now)
+        if body is None:
+            return False
+        key = f"{namespace}/{name}"
+        self._unconfirmed.add(key)
+        try:
+            written = await self._api.patch(WORKLOAD.path(namespace, name, "status"), body)
+        except KubeError as error:
+            if _is_refused(error):
+                self._unconfirmed.discard(key)
+            raise
+        self._remember(decode(Workload, written))
+        self._unconfirmed.discard(key)
+        return True
+
+    async def _read(self, key: str) -> tuple[Json, Workload]:
+        namespace, _, name = key.partition("/")
+        body = await self._api.get(WORKLOAD.path(namespace, name))
+        return msgspec.json.decode(body), decode(Workload, body)
+
+    async def clear_doubts(self) -> str:
+        """Read the Workloads with writes that got no response. Why their state is not known; empty where it is.
+
+        A gang whose check became Ready has a reservation that other gangs must not get.
+        """
+        for key in sorted(self._unconfirmed):
+            try:
+                _, fresh = await self._read(key)
+            except (KubeError, *UNREADABLE) as error:
+                if not (isinstance(error, KubeError) and error.status == _GONE):
+                    return f"check state of {key} is not known after a write without response: {error}"
+            else:
+                self._remember(fresh)
+            self._unconfirmed.discard(key)
+        return ""
+
+    # --------------------------------------------------------------------------------------------------------- events
+
+    def _announce(self, checked: CheckedWorkload, change: CheckChange, now: datetime) -> None:
+        workload, written, reserved_at = checked.workload, self._written.get(checked.name), checked.reserved.reserved_at
+        match change.state:
+            case CheckState.READY if change.because is not CheckReason.ADMITTED_BEFORE and reserved_at is not None:
+                waited = timedelta(seconds=max(0, round((now - reserved_at).total_seconds())))
+                after = f"{format_duration(waited)} after its quota was reserved"
+                self._record(workload, "AdmissionCheckReady", f"{change.message}; {after}")
+            case CheckState.RETRY:
+                reason = "AdmissionCheckRetry" if change.because is CheckReason.YIELDS else str(change.because)
+                self._record(workload, reason, change.message, warning=True)
+            case CheckState.PENDING if written is None or written.because is not change.because:
+                self._record(workload, "AdmissionCheckPending", f"{change.because}: {change.message}")
+
+    def _record(self, workload: Workload, reason: str, message: str, *, warning: bool = False) -> None:
+        self._announcer.record(ObjectReference.of(WORKLOAD, workload.metadata), reason, message, warning=warning)
+
+
+def _is_refused(error: KubeError) -> bool:
+    """Whether it is certain that nothing was written. Without a response, or after a server error, it is not."""
+    return error.reason == NOT_LEADING or 400 <= error.status < 500
+
+
+def _note(gang: ReservedWorkload, to: str, now: datetime) -> Yielded:
+    """The annotation of a gang that releases its quota; unchanged where it names this reservation already."""
+    before = gang.yielded
+    if before is not None and gang.is_yielding:
+        return before
+    return Yielded(to=to, at=now, times=before.times + 1 if before is not None else 1, reserved_at=gang.reserved_at)
+
+
+def _is_unchanged(checked: CheckedWorkload, fresh: Workload, gang: ReservedWorkload) -> bool:
+    """Whether it is the same gang with the same reservation as when its state was computed."""
+    seen = checked.workload
+    is_same = fresh.metadata.uid == seen.metadata.uid and gang.reserved_at == checked.reserved.reserved_at
+    return is_same and assignments_of(fresh) == assignments_of(seen)

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from scaler.admission.checks import AdmissionChecks, ReclaimPolicyStatusController
 from scaler.admission.controller import AdmissionCheckController
+from scaler.admission.planner import ReclaimAnswers
 from scaler.admission.provisioning.controller import ProvisioningController
-from scaler.admission.reclaim_answers import ReclaimAnswers
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import Settings
 from scaler.app.wiring import Wiring, max_evaluation_age

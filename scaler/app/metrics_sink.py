@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import structlog
 
 from scaler.admission.controller import AdmissionReport
-from scaler.admission.provisioning.events import ProvisioningCount
+from scaler.admission.provisioning.controller import ProvisioningCount
 from scaler.admission.provisioning.lifecycle import LOST
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation

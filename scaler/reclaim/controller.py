@@ -17,8 +17,7 @@ from typing import ClassVar
 
 import structlog
 
-from scaler.admission.planner import AdmissionPlanner
-from scaler.admission.reclaim_answers import ReclaimAnswers
+from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
 from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.target_state import Seeks

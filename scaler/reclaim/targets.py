@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from scaler.admission.plan import CheckedWorkload
-from scaler.admission.planner import AdmissionPlanner
-from scaler.admission.reclaim_answers import ReclaimAnswers
+from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
 from scaler.kube.objects.core import is_true
 from scaler.placement.capacity import Capacity
 from scaler.placement.requests import Blocked, Insufficient, ReservationQueue

@@ -2,7 +2,7 @@
 
 from builders import NOON, at
 
-from scaler.admission.reclaim_answers import ReclaimAnswers
+from scaler.admission.planner import ReclaimAnswers
 
 
 def test_a_decision_is_waited_for_from_when_nodes_are_lacking_and_not_for_long() -> None:

@@ -19,6 +19,7 @@ from reclaim.reclaim_world import GPU, PressureWorld
 
 from scaler.admission.check import CheckChange, CheckReason, CheckState, ReservedWorkload
 from scaler.admission.plan import AdmissionPlan, CheckedWorkload
+from scaler.admission.planner import ReclaimAnswers
 from scaler.admission.policy import CheckPolicy
 from scaler.admission.provisioning.lifecycle import (
     NO_STEP,
@@ -28,7 +29,6 @@ from scaler.admission.provisioning.lifecycle import (
     RequestState,
     StepKind,
 )
-from scaler.admission.reclaim_answers import ReclaimAnswers
 from scaler.placement.allocations import BoundPod
 from scaler.placement.capacity import Capacity, capacity_of
 from scaler.placement.demand import NodeDemand

@@ -27,10 +27,8 @@ from sim.client import SimClient, state_of
 from scaler.admission.checks import AdmissionChecks
 from scaler.admission.controller import AdmissionCheckController, AdmissionReport
 from scaler.admission.evicted_reservations import RELEASE_DELAY
-from scaler.admission.planner import AdmissionPlanner
-from scaler.admission.provisioning.controller import ProvisioningController
-from scaler.admission.provisioning.events import ProvisioningCount
-from scaler.admission.reclaim_answers import ReclaimAnswers
+from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
+from scaler.admission.provisioning.controller import ProvisioningController, ProvisioningCount
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
 from scaler.admission.workload import CONTROLLER

@@ -21,8 +21,7 @@ from scaler_sandbox.kubeapi import KubeApi
 from scaler.admission.plan import AdmissionInputs, AdmissionPlan, CheckedWorkload, plan_step
 from scaler.admission.planner import AdmissionPlanner
 from scaler.admission.policy import CheckPolicy, ProvisioningPolicy, Retry
-from scaler.admission.provisioning.controller import ProvisioningController
-from scaler.admission.provisioning.events import ProvisioningCount
+from scaler.admission.provisioning.controller import ProvisioningController, ProvisioningCount
 from scaler.admission.provisioning.lifecycle import ProvisioningStep, StepKind
 from scaler.admission.provisioning.watch import RequestWatch
 from scaler.admission.workload import reserved_workload_of
