@@ -11,8 +11,7 @@ Laws:
   again; a condition that is up to date is not written.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -34,16 +33,14 @@ from scaler.admission.policy import (
     Unusable,
     Withdraw,
 )
-from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, active_patch, is_ours
-from scaler.clock import SYSTEM_CLOCK, Clock, every
+from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
 from scaler.errors import KubeError
 from scaler.idleness.durations import parse_duration
 from scaler.kube.events import ObjectReference
-from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import UNREADABLE, Json, condition, condition_patch, decode
 from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
 from scaler.kube.objects.kueue_queues import AdmissionCheck
-from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY
+from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, Resource
 from scaler.kube.reflector import Absent, Reflecting, State
 from scaler.suspension.leader_api import NOT_LEADING, PatchApi
 from scaler.suspension.reconciler import EventSink, is_conflict
@@ -154,6 +151,8 @@ class ReclaimPolicyStore(Protocol):
 
     def get(self, namespace: str, name: str) -> ReclaimPolicy | None: ...
 
+    def items(self) -> list[ReclaimPolicy]: ...
+
     @property
     def undecodable(self) -> Any:
         """Reasons by (namespace, name)."""
@@ -204,127 +203,69 @@ def checks_with_provisioning(checks: Iterable[AdmissionCheck], policies: Reclaim
     )
 
 
-# ---------------------------------------------------------------------------------------- the status of AdmissionChecks
+# ------------------------------------------------------------------------------------------------------- the conditions
 
 
 class AdmissionChecks:
-    """Our AdmissionChecks and their policies."""
+    """Keeps the condition `Active` of our AdmissionChecks up to date, and `Usable` of all ReclaimPolicies."""
 
     def __init__(self, api: PatchApi, policies: ReclaimPolicyStore, announcer: EventSink) -> None:
         self._api = api
         self._policies = policies
         self._announcer = announcer
 
-    def policy(self, check: AdmissionCheck) -> PolicyOrReason:
-        """The policy of the check."""
-        return policy_of(check, self._policies)
-
     async def keep(self, checks: Sequence[AdmissionCheck], now: datetime) -> None:
-        """Update the condition Active of every check. Raises: KubeError with the reason NotLeading."""
+        """Write the conditions that are not up to date. Raises: KubeError with the reason NotLeading."""
         for check in checks:
-            policy = self.policy(check)
-            if isinstance(policy, PolicyNotSynced) or check.metadata.deletion_timestamp is not None:
-                continue
-            try:
-                await self._update(check, policy, now)
-            except KubeError as error:
-                if error.reason == NOT_LEADING:
-                    raise
-                tell = log.debug if is_conflict(error) else log.warning
-                tell("AdmissionCheck not updated", check=check.metadata.name, error=str(error))
+            policy = policy_of(check, self._policies)
+            if not isinstance(policy, PolicyNotSynced) and check.metadata.deletion_timestamp is None:
+                await _logged(ADMISSION_CHECK, check.metadata.name, self._keep_active(check, policy, now))
+        due = {each.metadata.name for each in self._policies.items() if not _is_current(each)}
+        due |= {name for _, name in self._policies.undecodable}
+        for name in sorted(due):
+            await _logged(RECLAIM_POLICY, name, self._keep_usable(name, now))
 
-    async def _update(self, check: AdmissionCheck, policy: CheckPolicy | Unusable, now: datetime) -> None:
+    async def _keep_active(self, check: AdmissionCheck, policy: CheckPolicy | Unusable, now: datetime) -> None:
         """Raises: KubeError."""
         reason, message = ("Unusable", policy.reason) if isinstance(policy, Unusable) else ("Active", _ACTIVE_MESSAGE)
-        known = condition(check.status.conditions, ACTIVE)
-        wanted = (str(isinstance(policy, CheckPolicy)), reason, message, check.metadata.generation)
+        known, status = condition(check.status.conditions, ACTIVE), str(isinstance(policy, CheckPolicy))
+        wanted = (status, reason, message, check.metadata.generation)
         if known and (known.status, known.reason, known.message, known.observed_generation) == wanted:
             return
-        path = ADMISSION_CHECK.path("", check.metadata.name)
-        fresh: dict[str, Any] = msgspec.json.decode(await self._api.get(path))
+        fresh: Json = msgspec.json.decode(await self._api.get(ADMISSION_CHECK.path("", check.metadata.name)))
         if fresh["metadata"]["uid"] != check.metadata.uid:
             return
-        is_active = isinstance(policy, CheckPolicy)
-        body = active_patch(fresh, is_active=is_active, reason=reason, message=message, now=now)
-        if body is None:
+        patch = condition_patch(fresh, ACTIVE, status=status, reason=reason, message=message, now=now)
+        if patch is None:
             return
-        await self._api.patch(ADMISSION_CHECK.path("", check.metadata.name, "status"), body)
-        about = ObjectReference.of(ADMISSION_CHECK, check.metadata)
-        if known is None or known.status != str(is_active):
+        await self._api.patch(ADMISSION_CHECK.path("", check.metadata.name, "status"), patch)
+        if known is None or known.status != status:
+            about, is_active = ObjectReference.of(ADMISSION_CHECK, check.metadata), isinstance(policy, CheckPolicy)
             event = "CheckActive" if is_active else "CheckInactive"
             self._announcer.record(about, event, message, warning=not is_active)
+
+    async def _keep_usable(self, name: str, now: datetime) -> None:
+        """Raises: KubeError."""
+        body = await self._api.get(RECLAIM_POLICY.path("", name))
+        status, reason, message = _usable(_decoded_policy(name, body))
+        fresh: Json = msgspec.json.decode(body)
+        patch = condition_patch(fresh, USABLE, status=status, reason=reason, message=message, now=now)
+        if patch is not None:
+            await self._api.patch(RECLAIM_POLICY.path("", name, "status"), patch)
 
 
 _ACTIVE_MESSAGE = "stays Pending until all pods of a gang can start"
 
 
-# --------------------------------------------------------------------------------------- the status of ReclaimPolicies
-
-
-class WatchedReclaimPolicies(Protocol):
-    """The ReclaimPolicies. A Reflector keeps them."""
-
-    def items(self) -> list[ReclaimPolicy]: ...
-
-    @property
-    def undecodable(self) -> Any:
-        """Reasons by (namespace, name)."""
-
-    def subscribe(self, callback: Callable[[Change[ReclaimPolicy]], None]) -> Callable[[], None]: ...
-
-
-class ReclaimPolicyStatusController:
-    """Keeps the condition `Usable` up to date. Leader only."""
-
-    name = "ReclaimPolicy status"
-
-    def __init__(
-        self,
-        api: PatchApi,
-        policies: WatchedReclaimPolicies,
-        *,
-        interval: timedelta = timedelta(minutes=1),
-        rest: timedelta = timedelta(seconds=0.2),
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        """`rest` is the least time between two ticks."""
-        self._api = api
-        self._policies = policies
-        self._interval = interval
-        self._rest = rest
-        self._clock = clock
-        self._wake = asyncio.Event()
-
-    async def run(self) -> None:
-        """Tick until cancelled: at every interval, and as soon as a ReclaimPolicy changes."""
-        unsubscribe = self._policies.subscribe(lambda _: self.wake())
-        try:
-            await every(self._interval, self.tick, self._wake, name=self.name, rest=self._rest, clock=self._clock)
-        finally:
-            unsubscribe()
-
-    def wake(self) -> None:
-        self._wake.set()
-
-    async def tick(self, now: datetime) -> None:
-        """Write the conditions that are not up to date. Raises: KubeError with the reason NotLeading."""
-        due = [each.metadata.name for each in self._policies.items() if not _is_current(each)]
-        due += [name for _, name in self._policies.undecodable]
-        for name in sorted(set(due)):
-            try:
-                await self._write(name, now)
-            except KubeError as error:
-                if error.reason == NOT_LEADING:
-                    raise
-                tell = log.debug if is_conflict(error) or error.status == _ABSENT else log.warning
-                tell("ReclaimPolicy status not updated; retried", policy=name, error=str(error))
-
-    async def _write(self, name: str, now: datetime) -> None:
-        """Raises: KubeError."""
-        body = await self._api.get(RECLAIM_POLICY.path("", name))
-        patch = usable_patch(msgspec.json.decode(body), _decoded_policy(name, body), now)
-        if patch is not None:
-            await self._api.patch(RECLAIM_POLICY.path("", name, "status"), patch)
+async def _logged(resource: Resource, name: str, update: Coroutine[Any, Any, None]) -> None:
+    """The update; where it failed the next tick repeats it. Raises: KubeError with the reason NotLeading."""
+    try:
+        await update
+    except KubeError as error:
+        if error.reason == NOT_LEADING:
+            raise
+        tell = log.debug if is_conflict(error) or error.status == _ABSENT else log.warning
+        tell("condition not updated; retried", kind=resource.kind, name=name, error=str(error))
 
 
 def _decoded_policy(name: str, body: bytes) -> CheckPolicy | Unusable:
@@ -340,12 +281,6 @@ def _is_current(policy: ReclaimPolicy) -> bool:
     if known is None or known.observed_generation != policy.metadata.generation:
         return False
     return (known.status, known.reason, known.message) == _usable(check_policy_of(policy))
-
-
-def usable_patch(policy: Json, found: CheckPolicy | Unusable, now: datetime) -> Json | None:
-    """The patch of the status with the condition; None where it is up to date."""
-    status, reason, message = _usable(found)
-    return condition_patch(policy, USABLE, status=status, reason=reason, message=message, now=now)
 
 
 def _usable(found: CheckPolicy | Unusable) -> tuple[str, str, str]:

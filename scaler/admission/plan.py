@@ -44,7 +44,6 @@ from scaler.admission.provisioning.lifecycle import (
     StepKind,
     next_step,
 )
-from scaler.admission.provisioning.requests import ReadyUpdates
 from scaler.admission.watch import NodeTimes
 from scaler.admission.workload import PodDemands, on_booked_nodes
 from scaler.kube.objects.kueue_workloads import Workload
@@ -94,8 +93,6 @@ class CheckedWorkload:
     """Its ProvisioningRequests, made for this check, by name."""
     observed: tuple[ObservedRequest, ...] = ()
     """The same, as the life-cycle needs them."""
-    patches: Mapping[str, ReadyUpdates] = field(default_factory=dict)
-    """By name of a provisioned request, what its pods get to use it."""
     refused: str = ""
     """Why its requests are not written for a while; empty where they are."""
     quota_tree: QuotaTree | None = None
@@ -318,7 +315,7 @@ def _step(each: CheckedWorkload, inputs: AdmissionInputs) -> ProvisioningStep:
     step = next_step(lacking, each.observed, policy, inputs.at)
     if each.refused and step.kind in (StepKind.CREATE, StepKind.REMOVE):
         return _stuck(each.refused)
-    return _with_patches(step, each)
+    return _with_patches(step)
 
 
 def _stuck(why: str) -> ProvisioningStep:
@@ -334,12 +331,11 @@ def _considered(each: CheckedWorkload) -> str:
     return _CONSIDERED if each.is_reclaim_pending and each.may_reuse and each.lacks_nodes else ""
 
 
-def _with_patches(step: ProvisioningStep, each: CheckedWorkload) -> ProvisioningStep:
-    given = each.patches.get(step.request.name) if step.request is not None and step.is_booked else None
-    if given is None:
+def _with_patches(step: ProvisioningStep) -> ProvisioningStep:
+    if step.request is None or not step.is_booked:
         return step
-    message = "; ".join((step.message, *(f"left out: {left_out}" for left_out in given.left_out)))
-    return replace(step, message=message, patches=given.updates)
+    message = "; ".join((step.message, *(f"left out: {left_out}" for left_out in step.request.left_out)))
+    return replace(step, message=message, patches=step.request.updates)
 
 
 def _counts_on(each: CheckedWorkload) -> object:

@@ -1,7 +1,7 @@
 """Reads what an admission plan depends on, and makes the plan. Any replica can: nothing is written here."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -16,7 +16,6 @@ from scaler.admission.provisioning.requests import (
     WORKLOAD_ANNOTATION,
     WORKLOAD_UID_LABEL,
     Flavors,
-    ReadyUpdates,
     check_of,
     provisioning_inputs_of,
     ready_updates,
@@ -225,29 +224,23 @@ class AdmissionPlanner:
         requests = requests_of(self.requests, each.workload, each.check)
         if each.provisioning_policy is None and not requests:
             return each
-        observed = tuple(request_of(request) for request in requests.values())
+        observed = tuple(self._observed(each, request) for request in requests.values())
         return replace(
             each,
             provisioning=provisioning_inputs_of(each.workload, each.check, each.provisioning_policy),
             requests=requests,
             observed=observed,
-            patches=self._patches(each, requests, observed),
             refused=self.leader.refusals.get(each.uid, ""),
             quota_tree=self._quota_tree(each, now) if requests else None,
         )
 
-    def _patches(
-        self,
-        each: CheckedWorkload,
-        requests: Mapping[str, ProvisioningRequest],
-        observed: Iterable[ObservedRequest],
-    ) -> dict[str, ReadyUpdates]:
-        """The updates of its pods that let them use what was provisioned, by request."""
-        policy = each.provisioning_policy
-        if policy is None:
-            return {}
-        names = (one.name for one in observed if one.state is RequestState.PROVISIONED)
-        return {name: ready_updates(requests[name], each.workload, policy, self.flavors) for name in names}
+    def _observed(self, each: CheckedWorkload, request: ProvisioningRequest) -> ObservedRequest:
+        """The request; where it is provisioned, with the updates of its pods that let them use it."""
+        found, policy = request_of(request), each.provisioning_policy
+        if policy is None or found.state is not RequestState.PROVISIONED:
+            return found
+        updates, left_out = ready_updates(request, each.workload, policy, self.flavors)
+        return replace(found, updates=updates, left_out=left_out)
 
     def _quota_tree(self, each: CheckedWorkload, now: datetime) -> QuotaTree | None:
         """Where its quota is, if it may return that."""

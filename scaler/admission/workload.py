@@ -38,7 +38,7 @@ from scaler.admission.provisioning.requests import (
 )
 from scaler.kube import scheduling as core
 from scaler.kube.objects import kueue_workloads as kube
-from scaler.kube.objects.core import UNREADABLE, condition, condition_patch, guard, is_true, stamp
+from scaler.kube.objects.core import UNREADABLE, condition, guard, is_true, stamp
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import AdmissionCheckState, Workload
 from scaler.kube.scheduling import NodeSelection
@@ -148,11 +148,6 @@ def yield_patch(workload: Json, yielded: Yielded) -> Json:
     note |= {"of": stamp(yielded.reserved_at)} if yielded.reserved_at else {}
     annotations = {YIELDED_ANNOTATION: msgspec.json.encode(note).decode()}
     return {"metadata": {**guard(workload), "annotations": annotations}}
-
-
-def active_patch(check: Json, *, is_active: bool, reason: str, message: str, now: datetime) -> Json | None:
-    """The patch of the check's status with the condition Active; None where it is up to date."""
-    return condition_patch(check, ACTIVE, status=str(is_active), reason=reason, message=message, now=now)
 
 
 _PREEMPTOR = re.compile(r"\(UID: ([0-9A-Za-z-]{1,64})[,)]", re.ASCII)

@@ -6,7 +6,7 @@ Whatever they write goes through one `LeaderApi`, which asks before every write 
 import asyncio
 from typing import Protocol
 
-from scaler.admission.checks import AdmissionChecks, ReclaimPolicyStatusController
+from scaler.admission.checks import AdmissionChecks
 from scaler.admission.controller import AdmissionCheckController
 from scaler.admission.planner import ReclaimAnswers
 from scaler.admission.provisioning.controller import ProvisioningController
@@ -64,9 +64,7 @@ class LeaderControllers:
         )
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
         """Those that act on evaluations."""
-        self._admission: tuple[Controller, ...] = ()
-        if not shared.is_confined:
-            self._admission = (checks, ReclaimPolicyStatusController(api, shared.policies))
+        self._admission: tuple[Controller, ...] = () if shared.is_confined else (checks,)
 
     async def run(self) -> None:
         """Run until cancelled, and not before everything is listed."""

@@ -15,7 +15,6 @@ from scaler.admission.check import CheckChange, CheckEntry, CheckReason, CheckSt
 from scaler.admission.provisioning.lifecycle import PodSetPatch
 from scaler.admission.workload import (
     YIELDED_ANNOTATION,
-    active_patch,
     entry_patch,
     preemptor_of,
     reserved_workload_of,
@@ -155,27 +154,6 @@ def test_a_time_without_zone_is_taken_for_utc():
 def check(*conditions: Json) -> Json:
     metadata = {"name": "gate", "uid": "u", "resourceVersion": "9", "generation": 2}
     return {"metadata": metadata, "status": {"conditions": list(conditions)}}
-
-
-def active(found: Json, *, is_active: bool = True, message: str = "m") -> Any:
-    return active_patch(found, is_active=is_active, reason="Active", message=message, now=NOON)
-
-
-def test_a_check_that_says_so_already_is_left_alone_and_other_conditions_always_are():
-    other = {"type": "SingleInstanceInClusterQueue", "status": "True", "odd": [1]}
-    [*rest, condition] = active(check(other))["status"]["conditions"]
-    assert rest == [other]
-    assert active(check(other, condition)) is None
-    reworded = active(check(other, condition), message="other")["status"]["conditions"]
-    assert reworded == [other, condition | {"message": "other"}]
-
-
-def test_the_time_of_a_condition_changes_with_its_status_only():
-    long_ago = "2020-01-01T00:00:00Z"
-    before = {"type": "Active", "status": "True", "reason": "r", "message": "x", "lastTransitionTime": long_ago}
-    assert active(check(before))["status"]["conditions"][0]["lastTransitionTime"] == long_ago
-    off = active(check(before), is_active=False)["status"]["conditions"][0]
-    assert (off["status"], off["lastTransitionTime"]) == ("False", "2026-12-01T12:00:00Z")
 
 
 # ----------------------------------------------------------------------------------------------------------- recordings

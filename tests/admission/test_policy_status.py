@@ -1,20 +1,18 @@
 """What ReclaimPolicies say of themselves, and how little is written for it."""
 
-import asyncio
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sim.cluster import SimCluster
-from small_cluster import until
 
-from scaler.admission.checks import ReclaimPolicyStatusController
+from scaler.admission.checks import AdmissionChecks
 from scaler.admission.policy import CheckPolicy, ProvisioningPolicy
 from scaler.kube.objects.resources import RECLAIM_POLICY
 
 PROVISIONING = {"className": "check-capacity.autoscaling.x-k8s.io"}
 PLAIN = {"waitForPodsGone": True}
+NOON = "2026-12-01T12:00:00Z"
 BROKEN = {"provisioning": {**PROVISIONING, "retry": {"base": "2h", "max": "1h"}}}
 
 
@@ -23,11 +21,11 @@ class Author:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.town = SimCluster({}, policy=spec)
-        self.status = ReclaimPolicyStatusController(self.town.api, self.town.copies[RECLAIM_POLICY])
+        self.checks = AdmissionChecks(self.town.api, self.town.copies[RECLAIM_POLICY], self.town.told)
         self.town.follow()
 
     async def looks(self) -> None:
-        await self.status.tick(self.town.client.now)
+        await self.checks.keep([], self.town.client.now)
         self.town.follow()
 
     def writes(self, spec: dict[str, Any]) -> None:
@@ -94,6 +92,31 @@ async def test_a_spec_that_does_the_same_in_words_is_seen_to_have_been_read() ->
     assert author.conditions["Usable"]["observedGeneration"] == author.generation
 
 
+async def test_conditions_of_others_are_kept() -> None:
+    author = Author(PLAIN)
+    other = {"type": "Approved", "status": "True", "reason": "ByHand", "message": "", "lastTransitionTime": NOON}
+    author.town.change(RECLAIM_POLICY, "policy", {"status": {"conditions": [other]}}, "status")
+    await author.looks()
+    assert author.conditions["Approved"] == other
+    assert author.usable[0] == "True"
+
+
+async def test_the_time_changes_with_the_status_only_and_the_generation_with_the_spec() -> None:
+    author = Author({"provisioning": PROVISIONING})
+    await author.looks()
+    began = author.conditions["Usable"]["lastTransitionTime"]
+    author.town.client.now += timedelta(minutes=1)
+    author.writes({"provisioning": PROVISIONING, "reuse": {"enabled": False}})
+    await author.looks()
+    assert author.conditions["Usable"]["lastTransitionTime"] == began
+    assert author.conditions["Usable"]["observedGeneration"] == author.generation
+    assert "reclaims idle GPUs" not in author.usable[1]
+    author.writes(BROKEN)
+    await author.looks()
+    assert author.usable[0] == "False"
+    assert author.conditions["Usable"]["lastTransitionTime"] != began
+
+
 async def test_one_that_cannot_be_read_says_so() -> None:
     author = Author(PLAIN)
     author.writes({"waitForPodsGone": "perhaps"})
@@ -116,21 +139,6 @@ async def test_what_somebody_writes_meanwhile_wins_and_is_looked_at_next() -> No
     assert author.conditions == {}
     await author.looks()
     assert author.usable[0] == "False"
-
-
-async def test_the_loop_looks_as_soon_as_a_policy_changes() -> None:
-    author = Author(PLAIN)
-    author.status._interval, author.status._rest = timedelta(hours=1), timedelta(0)
-    running = asyncio.create_task(author.status.run())
-    try:
-        await until(lambda: author.conditions.get("Usable", {}).get("status") == "True")
-        author.town.follow()
-        author.writes(BROKEN)
-        await until(lambda: author.usable[0] == "False")
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
 
 
 @pytest.mark.parametrize(

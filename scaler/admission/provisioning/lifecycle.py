@@ -83,6 +83,15 @@ class RequestSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodSetPatch:
+    """What the pods of one PodSet are given, so that they use what a request has booked."""
+
+    name: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRequest:
     """A ProvisioningRequest as observed."""
 
@@ -102,6 +111,10 @@ class ObservedRequest:
     created_at: datetime | None = None
     is_ending: bool = False
     """Whether it is being deleted."""
+    updates: tuple[PodSetPatch, ...] = ()
+    """Of a provisioned one: what the gang's pods get to use it."""
+    left_out: tuple[str, ...] = ()
+    """What could not be given to them, and why."""
 
     @property
     def may_book(self) -> bool:
@@ -115,15 +128,6 @@ class ObservedRequest:
         if self.eta is not None:
             expected = min(max(expected, self.eta), self.since + _EXPECTED_AT_MOST)
         return now >= expected
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSetPatch:
-    """What the pods of one PodSet are given, so that they use what a request has booked."""
-
-    name: str
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    node_selector: Mapping[str, str] = field(default_factory=dict)
 
 
 class ReservationStage(StrEnum):

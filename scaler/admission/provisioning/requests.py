@@ -16,7 +16,6 @@ Source: Kueue, pkg/controller/admissionchecks/provisioning (controller.go, provi
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from scaler.admission.policy import ProvisioningPolicy
@@ -235,19 +234,11 @@ def _seconds(instant: datetime | None) -> datetime:
 # --------------------------------------------------------------------------------------------------- when it is ready
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyUpdates:
-    """What the gang's pods are given to use what was booked for them."""
-
-    updates: tuple[PodSetPatch, ...]
-    left_out: tuple[str, ...] = ()
-    """What could not be given, and why."""
-
-
 def ready_updates(
     found: ProvisioningRequest, workload: Workload, policy: ProvisioningPolicy, flavors: Flavors
-) -> ReadyUpdates:
-    """For every PodSet that the request is for: which request to consume, and the labels that its nodes have."""
+) -> tuple[tuple[PodSetPatch, ...], tuple[str, ...]]:
+    """For every PodSet that the request is for: which request to consume, and the labels that its nodes have; and what
+    could not be given to the pods, and why."""
     names = [name for name in found.metadata.annotations.get(POD_SETS_ANNOTATION, "").split(",") if name]
     labels, left_out = _labels(found, policy)
     annotations = {CONSUME_ANNOTATION: found.metadata.name, CLASS_ANNOTATION: found.spec.provisioning_class_name}
@@ -271,7 +262,7 @@ def ready_updates(
                 node_selector={key: value for key, value in labels.items() if key not in selected},
             )
         )
-    return ReadyUpdates(updates=tuple(updates), left_out=tuple(left_out))
+    return tuple(updates), tuple(left_out)
 
 
 def _given_by_others(workload: Workload, pod_set: PodSet, check: str) -> list[GivenUpdate]:

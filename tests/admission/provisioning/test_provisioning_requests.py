@@ -313,12 +313,12 @@ def test_every_pod_set_of_the_request_is_told_what_to_consume() -> None:
     merging = replace(SELECTING, merge_policy=TEMPLATES)
     workload = gang(pod_set("launcher", 1, gpus=0), pod_set("a"), pod_set("b"))
     found = provisioning_request(ordered(workload, merging).request, details={"ResizeRequestName": "rr-42"})
-    given = ready_updates(found, workload.decoded(), merging, FLAVORS.get)
+    updates, left_out = ready_updates(found, workload.decoded(), merging, FLAVORS.get)
     annotations = {CONSUME: "job-a-reclaim-1", "autoscaling.x-k8s.io/provisioning-class-name": CLASS}
-    assert given.updates == tuple(
+    assert updates == tuple(
         PodSetPatch(name=name, annotations=annotations, node_selector={"example.com/r": "rr-42"}) for name in "ab"
     )
-    assert given.left_out == ()
+    assert left_out == ()
 
 
 LEFT_OUT: dict[str, tuple[WorkloadJson, dict[str, str], str]] = {
@@ -342,26 +342,30 @@ def test_what_kueue_would_fail_the_workload_for_is_left_out(case: str) -> None:
     workload, details, reason = LEFT_OUT[case]
     known = flavors(flavor("other", {"example.com/r": "theirs"}))
     found = provisioning_request(ordered(workload, flavors=known.get).request, details=details)
-    given = ready_updates(found, workload.decoded(), SELECTING, known.get)
-    assert [each.node_selector for each in given.updates] == [{}]
-    (left_out,) = given.left_out
+    updates, left_out = ready_updates(found, workload.decoded(), SELECTING, known.get)
+    assert [each.node_selector for each in updates] == [{}]
+    (left_out,) = left_out
     assert reason in left_out
 
 
 def test_what_another_check_gives_is_not_contradicted() -> None:
     """Kueue's own check for ProvisioningRequests on the same queue names another request to consume."""
     workload = gang().with_status(admissionChecks=[entry(), entry("Ready", name="kueues", consumes="theirs")])
-    given = ready_updates(provisioning_request(ordered(workload).request), workload.decoded(), POLICY, FLAVORS.get)
-    assert [CONSUME in each.annotations for each in given.updates] == [False]
-    assert given.left_out == (f"{CONSUME}=job-a-reclaim-1 for PodSet main, which has {CONSUME}=theirs already",)
+    updates, left_out = ready_updates(
+        provisioning_request(ordered(workload).request), workload.decoded(), POLICY, FLAVORS.get
+    )
+    assert [CONSUME in each.annotations for each in updates] == [False]
+    assert left_out == (f"{CONSUME}=job-a-reclaim-1 for PodSet main, which has {CONSUME}=theirs already",)
 
 
 def test_what_our_own_entry_still_holds_of_an_earlier_request_is_no_contradiction() -> None:
     """Kueue resets entries to Pending with the updates that they had."""
     workload = gang().with_status(admissionChecks=[entry(consumes="job-a-reclaim-0")])
-    given = ready_updates(provisioning_request(ordered(workload).request), workload.decoded(), POLICY, FLAVORS.get)
-    assert [each.annotations[CONSUME] for each in given.updates] == ["job-a-reclaim-1"]
-    assert given.left_out == ()
+    updates, left_out = ready_updates(
+        provisioning_request(ordered(workload).request), workload.decoded(), POLICY, FLAVORS.get
+    )
+    assert [each.annotations[CONSUME] for each in updates] == ["job-a-reclaim-1"]
+    assert left_out == ()
 
 
 # ---------------------------------------------------------------------------------------------- what Kueue itself did
@@ -396,11 +400,10 @@ def test_kueue_has_asked_for_the_same_and_given_the_same(path: Path) -> None:
     assert template["template"] == by_kind["PodTemplate"][0]["template"]
     answered = provisioning_request(ours.request, *request["status"]["conditions"])
     answered = msgspec.structs.replace(answered, status=_status(request))
-    given = ready_updates(answered, workload.decoded(), policy, known.get)
+    updates, _ = ready_updates(answered, workload.decoded(), policy, known.get)
     ready = next(each for each in by_kind["Workload"] if _state(each) == "Ready")
     assert [
-        {"name": each.name, "annotations": each.annotations, "nodeSelector": each.node_selector}
-        for each in given.updates
+        {"name": each.name, "annotations": each.annotations, "nodeSelector": each.node_selector} for each in updates
     ] == ready["status"]["admissionChecks"][0]["podSetUpdates"]
 
 
