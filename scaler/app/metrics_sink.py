@@ -16,7 +16,7 @@ from scaler.errors import KubeError
 from scaler.keda.servicer import RpcEnded
 from scaler.kube.api_requests import ApiCall
 from scaler.reclaim.controller import ReclaimReport
-from scaler.reclaim.ledger import LedgerEntry
+from scaler.reclaim.transitions import LedgerEntry
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.waiting_reasons import ReportedReasons

@@ -24,8 +24,7 @@ from scaler.idleness.pods import TERMINAL
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.reclaim.candidates import is_idle, is_not_scaled, is_unknown, times_reclaimed
-from scaler.reclaim.ledger import LedgerEntry, LedgerStage
-from scaler.reclaim.transitions import GangState, Victim
+from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage, Victim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

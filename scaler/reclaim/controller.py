@@ -24,8 +24,7 @@ from scaler.decision.target_state import Seeks
 from scaler.errors import KubeError
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan
-from scaler.reclaim.backoff import PlanBackoff
-from scaler.reclaim.executor import PlanExecutor
+from scaler.reclaim.executor import PlanBackoff, PlanExecutor
 from scaler.reclaim.grant_writer import GrantCleanup
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.values import NoPlan, ReclaimPlan
@@ -163,7 +162,7 @@ class ReclaimController:
         looked_at: Counter[str] = Counter()
         for gang in target.gangs(sight):
             plan_scope = target.plan_scope(sight, gang.key)
-            if not self.backoff.may_plan_for(gang.uid, seeks, sight.now):
+            if not self.backoff.is_due((gang.uid, seeks), sight.now):
                 target.skip(gang)
                 continue
             if plan_scope in busy or looked_at[plan_scope] >= _GANGS_AT_ONCE:

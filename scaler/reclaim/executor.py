@@ -13,7 +13,7 @@ Laws:
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -21,11 +21,12 @@ import structlog
 
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.target_state import Seeks
+from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan, active_plans
-from scaler.reclaim.backoff import PlanBackoff
+from scaler.reclaim.config import ReclaimConfig, Unprotected
 from scaler.reclaim.planner import Planner, PlanningSnapshot
-from scaler.reclaim.search.values import Candidate, ReclaimPlan
+from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reclaim.targets import PlanTarget, fits_already
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, next_transition
 from scaler.reclaim.writer import PlanWriter
@@ -41,6 +42,86 @@ _HEARD_WITHIN = timedelta(seconds=5)
 """How long news of what was written here may take. Until then a plan whose victims are all deactivated looks as if some
 were not, and, tried on what the others have freed already, as if it did not hold any more."""
 _LOST = {Seeks.QUOTA: PlanEndReason.QUOTA_TAKEN, Seeks.NODES: PlanEndReason.NODES_TAKEN}
+
+
+_LONGEST_REST = timedelta(hours=6)
+_DOUBLINGS = 10
+_Gang = tuple[str, Seeks]
+"""Its uid and what it lacks: one that got its quota by a plan may get nodes by another."""
+
+
+@dataclass
+class PlanBackoff:
+    """Plans for single gangs, neither computed twice on the same state, nor too soon. In memory only: after a restart
+    all is tried anew.
+
+    What was given up in vain is not asked for again at once. A victim that woke is left alone for a while, and so is
+    one that KEDA does not bring to 0; a gang whose plan failed waits before others are asked in its stead, and ever
+    longer where plans for it were carried out in vain: else idle workloads would be suspended for it again and again.
+    """
+
+    policy: ReclaimConfig
+    _not_before: dict[str | _Gang, datetime] = field(default_factory=dict, init=False)
+    """By gang or name of a victim: when it may be part of a plan again."""
+    _in_vain: Counter[_Gang] = field(default_factory=Counter, init=False)
+    """How often victims were suspended and woken again without any use."""
+    _refused: dict[str, tuple[object, NoPlan]] = field(default_factory=dict, init=False)
+    """By uid of a gang, what was found for it, and on what: most ticks find the same things again."""
+
+    async def propose(
+        self, target: PlanTarget, sight: PlanningSnapshot, gang: QuotaWorkload, given: Sequence[Candidate]
+    ) -> ReclaimPlan | NoPlan:
+        """The plan for the gang, of these candidates but for those that are left alone for a while."""
+        candidates = [each for each in given if self.is_due(each.name, sight.now)]
+        seen = target, target.inputs(sight, gang), _fingerprint(sight, candidates)
+        known = self._refused.get(gang.uid)
+        if known is not None and known[0] == seen:
+            return known[1]
+        found = await target.plan(sight, gang, candidates)
+        if isinstance(found, NoPlan):
+            self._refused[gang.uid] = (seen, found)
+        elif self.policy.unprotected is Unprotected.REFUSE:
+            exposed = next((each for each in found.cautions if each.reason == NoPlanReason.UNPROTECTED), None)
+            if exposed is not None:
+                return NoPlan(gang=gang.key, why=NoPlanReason.UNPROTECTED, message=exposed.message)
+        return found
+
+    def is_due(self, name: str | _Gang, now: datetime) -> bool:
+        """Whether the victim of that name may be part of a plan, or a plan may be made for that gang."""
+        return self._not_before.get(name, now) <= now
+
+    def back_off(self, gang_uid: str, seeks: Seeks, now: datetime) -> None:
+        """Make no other such plan for the gang for a while."""
+        self._put_off([(gang_uid, seeks)], now + self.policy.replan_backoff, now)
+
+    def back_off_longer(self, gang_uid: str, seeks: Seeks, now: datetime) -> None:
+        """The same after a plan that was carried out in vain: for as long as a plan has, then twice that, and so on."""
+        gang = gang_uid, seeks
+        pause = min(self.policy.grant_for * 2 ** min(self._in_vain[gang], _DOUBLINGS), _LONGEST_REST)
+        self._in_vain[gang] += 1
+        self._put_off([gang], now + max(pause, self.policy.replan_backoff), now)
+
+    def back_off_victims(self, step: PlanTransition, now: datetime) -> None:
+        """Leave those alone for a while on whose account a plan failed."""
+        policy = self.policy
+        # What KEDA did not scale to 0 (paused, another trigger, a long cooldown) it will not scale to 0 the next time.
+        is_stubborn = step.ending in {PlanEndReason.GRANT_EXPIRED, PlanEndReason.NOT_RESERVED}
+        self._put_off(step.about, now + (policy.grant_for if is_stubborn else policy.replan_backoff), now)
+
+    def _put_off(self, names: Collection[str | _Gang], until: datetime, now: datetime) -> None:
+        self._not_before = {name: due for name, due in self._not_before.items() if due > now}
+        self._not_before |= dict.fromkeys(names, until)
+
+    def forget_others(self, uids: Collection[str]) -> None:
+        """Forget what was found for gangs that do not wait any more."""
+        self._refused = {uid: known for uid, known in self._refused.items() if uid in uids}
+        self._in_vain = Counter({gang: times for gang, times in self._in_vain.items() if gang[0] in uids})
+
+
+def _fingerprint(sight: PlanningSnapshot, candidates: Sequence[Candidate]) -> object:
+    """Equal only while the same answer is to be expected: budgets change with time, and by the minute is enough."""
+    idle = frozenset(each.name for each in candidates)
+    return idle, sight.leaving, sight.now.replace(second=0, microsecond=0)
 
 
 @dataclass(kw_only=True)
@@ -124,7 +205,9 @@ class PlanExecutor:
         seen = self._seen(plan, sight)
         if seen is None or now < self._deactivated.get(plan.grant.plan, now):
             return
-        why = await self._why_not(plan, seen)
+        gang, why = seen.snapshot.workload(plan.grant.gang), "the gang is not known any more"
+        if gang is not None:
+            why = await self._target(plan).why_not(plan, seen, gang, self._willing(plan, seen))
         if why:
             log.info("plan is not valid any more", plan=plan.grant.plan, because=why)
             step = PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
@@ -148,18 +231,10 @@ class PlanExecutor:
         return self.targets[plan.grant.seeks]
 
     def _is_still_due(self, plan: ActivePlan, now: datetime) -> bool:
-        """Whether it is to be carried out by what is known at this very moment."""
         found = next((each for each in self.standing() if each.grant.plan == plan.grant.plan), None)
         if found is None or {member.name for member in found.members} != {member.name for member in plan.members}:
             return False
         return next_transition(found.grant, found.gang_state, found.victims, now=now).action is PlanAction.COMMIT
-
-    async def _why_not(self, plan: ActivePlan, sight: PlanningSnapshot) -> str:
-        """Why the plan is not to be carried out, with everything as it is now; empty where it is."""
-        gang = sight.snapshot.workload(plan.grant.gang)
-        if gang is None:
-            return "the gang is not known any more"
-        return await self._target(plan).why_not(plan, sight, gang, self._willing(plan, sight))
 
     def _willing(self, plan: ActivePlan, sight: PlanningSnapshot) -> list[Candidate]:
         """Those of its victims that still hold their quota, and may be suspended."""

@@ -30,9 +30,17 @@ from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus, entry_status, split_key
 from scaler.reclaim.candidates import times_reclaimed
 from scaler.reclaim.grant_writer import FindScalable, GrantWriter
-from scaler.reclaim.ledger import LedgerEntry, LedgerStage, advance, closed, reopened
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
-from scaler.reclaim.transitions import PlanAction, PlanEndReason, PlanTransition
+from scaler.reclaim.transitions import (
+    LedgerEntry,
+    LedgerStage,
+    PlanAction,
+    PlanEndReason,
+    PlanTransition,
+    advance,
+    closed,
+    reopened,
+)
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.reconciler import EventSink
 

@@ -17,7 +17,7 @@ Laws:
 from prometheus_client import disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
-from scaler.reclaim.ledger import LedgerStage
+from scaler.reclaim.transitions import LedgerStage
 from scaler.reporting.metric_declarations import MetricSection, MetricSet, ReportedBy
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

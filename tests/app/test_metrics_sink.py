@@ -11,8 +11,8 @@ from scaler.admission.controller import AdmissionReport
 from scaler.admission.plan import AdmissionPlan
 from scaler.app.metrics_sink import MetricsSink
 from scaler.reclaim.controller import ReclaimReport
-from scaler.reclaim.ledger import LedgerEntry, LedgerStage
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
+from scaler.reclaim.transitions import LedgerEntry, LedgerStage
 from scaler.reporting.metrics import Metrics
 
 

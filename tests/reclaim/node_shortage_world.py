@@ -53,7 +53,7 @@ class Gate:
             return NotSynced(self.blind)
         held = [self._claim(name) for name in self.world.gated if self.world.is_admitted(name)]
         waiting = [self._claim(name) for name in self.world.gated if self.world.is_held_back(name)]
-        return ReservationQueue(capacity=self.world.capacity(), held=tuple(held), waiting=tuple(waiting))
+        return ReservationQueue(capacity=self.world.node_capacity(), held=tuple(held), waiting=tuple(waiting))
 
     def looks(self) -> None:
         """Who fits is let go, and the report says who does not."""
@@ -169,7 +169,7 @@ class NodesWorld(PressureWorld):
 
     # ------------------------------------------------------------------------------------------------------------ nodes
 
-    def capacity(self) -> Capacity:
+    def node_capacity(self) -> Capacity:
         nodes = [NodeInfo(name=name, allocatable={GPU: gpus, "pods": 110}) for name, gpus in self.nodes.items()]
         return capacity_of(nodes, [each for name, node in self.places.items() for each in self._occupants(name, node)])
 

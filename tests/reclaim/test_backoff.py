@@ -7,8 +7,8 @@ import pytest
 from builders import NOON
 
 from scaler.decision.target_state import Seeks
-from scaler.reclaim.backoff import PlanBackoff
 from scaler.reclaim.config import ReclaimConfig
+from scaler.reclaim.executor import PlanBackoff
 
 MINUTE = timedelta(minutes=1)
 
@@ -16,7 +16,7 @@ MINUTE = timedelta(minutes=1)
 def rests_long(proposals: PlanBackoff) -> float:
     """Minutes that the gang has to wait for the next plan after this one in vain."""
     proposals.back_off_longer("uid", Seeks.NODES, NOON)
-    return next(n for n in range(1_000) if proposals.may_plan_for("uid", Seeks.NODES, NOON + n * MINUTE))
+    return next(n for n in range(1_000) if proposals.is_due(("uid", Seeks.NODES), NOON + n * MINUTE))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def rests_long(proposals: PlanBackoff) -> float:
 def test_a_gang_rests_ever_longer_after_plans_in_vain(backoff: int, minutes: list[int]) -> None:
     proposals = PlanBackoff(ReclaimConfig(grant_for=10 * MINUTE, replan_backoff=backoff * MINUTE))
     assert [rests_long(proposals) for _ in minutes] == minutes
-    assert proposals.may_plan_for("uid", Seeks.QUOTA, NOON), "a plan for quota is another matter"
+    assert proposals.is_due(("uid", Seeks.QUOTA), NOON), "a plan for quota is another matter"
 
 
 @pytest.mark.parametrize(("waiting", "minutes"), [((), 10), (("uid",), 20)], ids=["which waits no more", "which waits"])

@@ -16,8 +16,8 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.budgets.budget import Budget, Limit
 from scaler.reclaim.config import Unprotected
 from scaler.reclaim.controller import ReclaimReport
-from scaler.reclaim.ledger import LedgerStage
 from scaler.reclaim.search.values import NoPlanReason
+from scaler.reclaim.transitions import LedgerStage
 
 GRANTED, HALF, AT_ZERO, BEGUN = "granted", "one of two at 0", "both at 0", "both deactivated"
 NOT_BEGUN = (GRANTED, HALF, AT_ZERO)

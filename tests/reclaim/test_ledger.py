@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.reclaim.ledger import LedgerEntry, LedgerStage, advance, closed, reopened
-from scaler.reclaim.transitions import GangState, Victim
+from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage, Victim, advance, closed, reopened
 
 T0 = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ENTRY = LedgerEntry(plan="p1", gang="team/gang", gpus=4, reclaimable_at=T0)

@@ -12,7 +12,7 @@ from scaler.decision.target_state import Grant, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.reclaim.active_plans import entry_of, entry_status
 from scaler.reclaim.candidates import times_reclaimed
-from scaler.reclaim.ledger import LedgerEntry, LedgerStage
+from scaler.reclaim.transitions import LedgerEntry, LedgerStage
 from scaler.reclaim.writer import grant_status
 
 GRANT = Grant(

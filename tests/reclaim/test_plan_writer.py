@@ -11,8 +11,7 @@ from scaler.errors import KubeError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reclaim.active_plans import ActivePlan
 from scaler.reclaim.grant_writer import GrantWriter
-from scaler.reclaim.ledger import LedgerStage
-from scaler.reclaim.transitions import PlanAction, PlanEndReason, PlanTransition
+from scaler.reclaim.transitions import LedgerStage, PlanAction, PlanEndReason, PlanTransition
 from scaler.reclaim.writer import PlanWriter
 
 GONE = PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.GANG_GONE)

@@ -16,8 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import cached_property
-from types import MappingProxyType
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from scaler.kube.scheduling import parse_selector
@@ -147,9 +146,9 @@ class SuspensionHistory:
     """What was suspended, and out of how many."""
 
     suspensions: tuple[Suspension, ...] = ()
-    population: Mapping[BudgetLocation, int] = field(default_factory=lambda: MappingProxyType({}))
+    population: Mapping[BudgetLocation, int] = field(default_factory=dict)
     """GPU workloads by place, suspended ones included."""
-    namespace_labels: Mapping[str, Labels] = field(default_factory=lambda: MappingProxyType({}))
+    namespace_labels: Mapping[str, Labels] = field(default_factory=dict)
     """Labels by namespace; those of a namespace that is not in it are not known."""
 
     def after(self, victims: Iterable[BudgetedWorkload], now: datetime) -> "SuspensionHistory":
@@ -184,26 +183,20 @@ class ScopeUsage:
     def __init__(self, scope: Scope, spending: SuspensionHistory) -> None:
         self.scope = scope
         self._spending = spending
-        self._covered: dict[BudgetLocation, bool | None] = {}
-        self._accounts: dict[str, GroupUsage] = {}
+        self.covers = cache(lambda place: scope.covers(place, spending.namespace_labels))
+        """Whether it covers the BudgetLocation. Raises: ValueError for a selector that cannot be read."""
+        self.of = cache(self._of)
+        """What the group of that name has used."""
 
-    def covers(self, place: BudgetLocation) -> bool | None:
-        """None where that is unknown. Raises: ValueError for a selector that cannot be read."""
-        if place not in self._covered:
-            self._covered[place] = self.scope.covers(place, self._spending.namespace_labels)
-        return self._covered[place]
-
-    def of(self, group: str) -> GroupUsage:
-        """What the group has used. A workload of an unknown group counts in each."""
-        if group not in self._accounts:
-            suspensions = self._suspensions.get(group, []) + self._suspensions.get(None, [])
-            self._accounts[group] = GroupUsage(
-                scope=self.scope.part(group),
-                suspensions=suspensions,
-                population=self._population[group],
-                asleep=frozenset(each.member.key for each in suspensions if not each.is_over),
-            )
-        return self._accounts[group]
+    def _of(self, group: str) -> GroupUsage:
+        """A workload of an unknown group counts in each."""
+        suspensions = self._suspensions.get(group, []) + self._suspensions.get(None, [])
+        return GroupUsage(
+            scope=self.scope.part(group),
+            suspensions=suspensions,
+            population=self._population[group],
+            asleep=frozenset(each.member.key for each in suspensions if not each.is_over),
+        )
 
     @cached_property
     def _suspensions(self) -> Mapping[str | None, list[Suspension]]:

@@ -146,8 +146,9 @@ def _available(
 ) -> dict[FlavorResource, int]:
     """What the gang's queue has of all that it might take; of these resources only, where any are named."""
     queue = tree.queues[context.queue.name]
-    keys = [key for key in sorted(context.count.keys) if not resources or key.resource in resources]
-    return {key: queue.available(key) for key in keys}
+    return {
+        key: queue.available(key) for key in sorted(context.count.keys) if not resources or key.resource in resources
+    }
 
 
 def _words(amounts: Mapping[FlavorResource, int]) -> str:

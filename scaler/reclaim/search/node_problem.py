@@ -126,6 +126,8 @@ class NodeProblem:
         self.request = request
         self.what_if = request.what_if
         self.demands: Sequence[NodeDemand] = self.what_if.request.demands
+        self.wanted = sum(each.count for each in self.demands)
+        """All pods that are not on nodes yet."""
         self.capacity: Capacity = self.what_if.left.without(request.leaving)
         """The most that is left for the gang."""
         holders = [each for each in request.candidates if self.capacity.held_by_workload(each.workload)]
@@ -146,31 +148,21 @@ class NodeProblem:
 
     def result(self, keys: frozenset[str]) -> PlacementResult:
         """What the AdmissionCheck would find with these suspended."""
-        known = self._results.get(keys)
-        if known is None:
-            known = self._results[keys] = self.what_if.result(keys | self.request.leaving)
-        return known
+        if keys not in self._results:
+            self._results[keys] = self.what_if.result(keys | self.request.leaving)
+        return self._results[keys]
 
     def is_placed(self, keys: frozenset[str]) -> bool:
         return is_placed(self.result(keys))
 
     def placed(self, keys: frozenset[str]) -> tuple[PodPlacement, ...]:
         """Where as many of its pods as possible would go with these suspended."""
-        known = self._placed.get(keys)
-        if known is None:
-            known = self._placed[keys] = self.what_if.most(keys | self.request.leaving)
-        return known
+        if keys not in self._placed:
+            self._placed[keys] = self.what_if.most(keys | self.request.leaving)
+        return self._placed[keys]
 
     def pods(self, keys: frozenset[str]) -> int:
         return sum(each.pods for each in self.placed(keys))
-
-    @property
-    def wanted(self) -> int:
-        """All pods that are not on nodes yet."""
-        return sum(each.count for each in self.demands)
-
-    def has_room(self, demands: Sequence[NodeDemand], keys: frozenset[str]) -> bool:
-        return self.what_if.has_room(demands, keys | self.request.leaving)
 
     # ------------------------------------------------------------------------------------------------------ the search
 
@@ -295,7 +287,8 @@ class _PartOfGang(_Acceptance):
 
     def accept(self, keys: frozenset[str]) -> bool:
         problem = self._problem
-        return problem.has_room(self.demands, keys) and self.pods <= problem.pods(keys) < problem.wanted
+        has_room = problem.what_if.has_room(self.demands, keys | problem.request.leaving)
+        return has_room and self.pods <= problem.pods(keys) < problem.wanted
 
     def explain(self, keys: frozenset[str]) -> tuple[NoPlanReason, str]:
         """Why these are not enough."""

@@ -62,15 +62,11 @@ def _why_needless(context: SearchContext) -> tuple[NoPlanReason, str] | None:
     """Why no plan is needed, or none need be searched."""
     if not context.forecast.comes_to_rest:
         cycles = len(context.forecast.run.cycles)
-        return (
-            NoPlanReason.UNFORESEEABLE,
-            f"Kueue would not reach a stable state within {cycles} cycles as things stand",
-        )
-    if context.simulator.without_victims.why is None:
-        return (
-            NoPlanReason.FITS_ALREADY,
-            "it fits into free quota, or will once current suspensions and evictions have ended",
-        )
+        message = f"Kueue would not reach a stable state within {cycles} cycles as things stand"
+        return NoPlanReason.UNFORESEEABLE, message
+    if context.simulator.accept(frozenset()):
+        message = "it fits into free quota, or will once current suspensions and evictions have ended"
+        return NoPlanReason.FITS_ALREADY, message
     if not context.count.could_ever_fit(context.tree):
         return NoPlanReason.NEVER_FITS, why_never(context)
     return None
@@ -79,14 +75,8 @@ def _why_needless(context: SearchContext) -> tuple[NoPlanReason, str] | None:
 def _no_plan(
     context: SearchContext, why: NoPlanReason, message: str, *, budget: str = "", is_exact: bool = True
 ) -> NoPlan:
-    return NoPlan(
-        gang=context.gang.key,
-        why=why,
-        message=message,
-        budget=budget,
-        alternatives=alternatives_tried(context),
-        is_exact=is_exact,
-    )
+    tried = alternatives_tried(context)
+    return NoPlan(gang=context.gang.key, why=why, message=message, budget=budget, alternatives=tried, is_exact=is_exact)
 
 
 def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult) -> ReclaimPlan:
@@ -111,11 +101,11 @@ def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult) 
         is_exact=found.is_exact,
         necessities=necessities_of(context, keys),
         alternatives=alternatives_to(context, keys, is_exact=found.is_exact),
-        cautions=tuple(_cautions(context, keys, simulated)),
+        cautions=tuple(_cautions(context, simulated)),
     )
 
 
-def _cautions(context: SearchContext, keys: frozenset[str], simulated: SimulatedAdmission) -> Iterator[PlanWarning]:
+def _cautions(context: SearchContext, simulated: SimulatedAdmission) -> Iterator[PlanWarning]:
     """What may go wrong with the plan all the same."""
     if context.request.planning_tree.capacity is None:
         yield PlanWarning(
@@ -129,24 +119,11 @@ def _cautions(context: SearchContext, keys: frozenset[str], simulated: Simulated
         if assigned.count < pods.count:
             message = f"it starts with {assigned.count} of {pods.count} pods of PodSet {pods.name}"
             yield PlanWarning(reason="PartialAdmission", message=message)
-    if context.forecast.changes and not context.simulator.does_after_forecast(keys):
-        message = f"these victims are not enough any more after what Kueue is about to do: {_about_to(context)}"
-        yield PlanWarning(reason="Unsettled", message=message)
     others = sorted(queue.name for queue in context.tree.scheduling if _may_be_admitted_first(context, queue))
     if others:
         queues = f"ClusterQueue{'s' if len(others) > 1 else ''} {named(others)}"
         message = f"freed quota is not reserved: a Workload created meanwhile in {queues} may be admitted first"
         yield PlanWarning(reason=str(NoPlanReason.UNPROTECTED), message=message)
-
-
-def _about_to(context: SearchContext) -> str:
-    """What Kueue does by itself, in words."""
-    ways = {
-        "admit": context.forecast.admitted,
-        "preempt": context.forecast.preempted,
-        "end the eviction of": context.forecast.ending,
-    }
-    return "; ".join(f"{verb} {named(sorted(keys))}" for verb, keys in ways.items() if keys)
 
 
 def _may_be_admitted_first(context: SearchContext, queue: QueueNode) -> bool:
@@ -171,7 +148,7 @@ def revalidate(request: PlanRequest, victims: Sequence[Candidate]) -> str:
     if ruled_out is not None:
         return f"{ruled_out.why}: {ruled_out.message}"
     simulator = AdmissionSimulator(request)
-    if simulator.without_victims.why is None:
+    if simulator.accept(frozenset()):
         return "the gang fits without suspending any workload"
     holding = {key for queue in request.planning_tree.tree.queues.values() for key in queue.workloads} - request.leaving
     names = {each.workload: each.name for each in victims if each.workload in holding}

@@ -11,7 +11,7 @@ Kueue's cycles are simulated with the set gone, until nothing changes any more. 
 A simulation ends early where that is no longer possible. Budgets are not asked here.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -58,7 +58,7 @@ class AdmissionSimulator:
         self._queue = request.planning_tree.world.cluster_queue_of(request.gang)
         self._forecast = request.planning_tree.forecast(request.leaving)
         self._capacity = free_capacity(request)
-        self._known: dict[frozenset[str], SimulatedAdmission] = {}
+        self.made: dict[frozenset[str], SimulatedAdmission] = {}
         self._left = _HEADS
 
     @property
@@ -69,7 +69,7 @@ class AdmissionSimulator:
     @property
     def are_foreseen(self) -> bool:
         """Whether all have come to an end."""
-        return all(each.why is not NoPlanReason.UNFORESEEABLE for each in self._known.values())
+        return all(each.why is not NoPlanReason.UNFORESEEABLE for each in self.made.values())
 
     def allow(self, heads: int) -> None:
         """Let further simulations look at so many heads."""
@@ -77,29 +77,13 @@ class AdmissionSimulator:
 
     def of(self, keys: frozenset[str]) -> SimulatedAdmission:
         """What comes of suspending the Workloads of these keys."""
-        known = self._known.get(keys)
-        if known is None:
-            known = self._known[keys] = self._simulate(keys)
-        return known
+        if keys not in self.made:
+            self.made[keys] = self._simulate(keys)
+        return self.made[keys]
 
     def accept(self, keys: frozenset[str]) -> bool:
         """Whether they are enough."""
         return self.of(keys).why is None
-
-    @property
-    def without_victims(self) -> SimulatedAdmission:
-        """What comes of suspending none."""
-        return self.of(frozenset())
-
-    @property
-    def made(self) -> Mapping[frozenset[str], SimulatedAdmission]:
-        return self._known
-
-    def does_after_forecast(self, keys: frozenset[str]) -> bool:
-        """Whether it would do as well once Kueue has done what it is about to do anyway."""
-        simulation, run = self._run(self._forecast.rest, keys)
-        preempted = {each.workload.key for cycle in run.cycles for each in cycle.preempted}
-        return simulation.holder(self._gang) is not None and preempted <= self._forecast.preempted
 
     def _simulate(self, keys: frozenset[str]) -> SimulatedAdmission:
         if not keys:
@@ -164,7 +148,7 @@ class AdmissionSimulator:
 
     def _why_waiting(self, simulation: Simulation, run: SimulationRun) -> tuple[NoPlanReason, str]:
         """Why the gang is not admitted, as far as a run tells."""
-        came = {each.key for cycle in run.cycles for each in cycle.admitted}
+        came = [each.key for cycle in run.cycles for each in cycle.admitted]
         ahead = self._ahead(came)
         if ahead:
             return NoPlanReason.HEAD_OF_LINE_BLOCKED, (
@@ -173,13 +157,10 @@ class AdmissionSimulator:
             )
         reason = simulation.reason(self._gang)
         waits = f"Kueue would leave the gang waiting ({reason})" if reason else "Kueue would not come to the gang"
-        takers = [each.key for cycle in run.cycles for each in cycle.admitted if self._is_new(each.key)]
+        takers = [key for key in came if key not in self._forecast.admitted]
         if takers:
             return NoPlanReason.WOULD_BE_TAKEN_BY_OTHER, f"what is freed would go to {named(takers)} first; {waits}"
         return NoPlanReason.NOT_ENOUGH_IDLE, waits
-
-    def _is_new(self, key: str) -> bool:
-        return key not in self._forecast.admitted
 
     def _ahead(self, came: Collection[str]) -> str:
         """Which Workload is queued before the gang in a StrictFIFO queue and is not admitted; empty where none is."""

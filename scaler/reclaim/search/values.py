@@ -103,10 +103,9 @@ class PlanningTree:
 
     def forecast(self, leaving: frozenset[str]) -> Forecast:
         """What comes of it if only those are suspended that are leaving anyway."""
-        known = self._forecasts.get(leaving)
-        if known is None:
-            known = self._forecasts[leaving] = forecast(self.simulation, leaving)
-        return known
+        if leaving not in self._forecasts:
+            self._forecasts[leaving] = forecast(self.simulation, leaving)
+        return self._forecasts[leaving]
 
     def closed_to(self, marks: Iterable[str], gone: Collection[str]) -> frozenset[str]:
         """Nodes that take no pod with any of these marks, although those of these Workloads have gone."""
@@ -116,20 +115,14 @@ class PlanningTree:
     @cached_property
     def heads(self) -> Mapping[str, QuotaWorkload]:
         """By ClusterQueue, which Workload is first in line there."""
-        firsts = (
-            (name, self._first(name, waiting)) for name, waiting in self.pending.items() if name in self.tree.queues
-        )
-        return {name: first for name, first in firsts if first is not None}
+        lines = {name: self._queued(name) for name in self.pending if name in self.tree.queues}
+        return {name: min(line, key=_place) for name, line in lines.items() if line}
 
-    def _first(self, queue: str, waiting: Iterable[QuotaWorkload]) -> QuotaWorkload | None:
-        spec = self.tree.queues[queue].spec
-        in_line = [each for each in waiting if each.may_queue]
-        first = min(in_line, key=_place, default=None)
-        if first is None or self.world.admits_namespace(spec, first.namespace):
-            return first
-        return min(
-            (each for each in in_line if self.world.admits_namespace(spec, each.namespace)), key=_place, default=None
-        )
+    def _queued(self, queue: str) -> list[QuotaWorkload]:
+        """Which Workloads the ClusterQueue may admit, in no order."""
+        spec, waiting = self.tree.queues[queue].spec, self.pending.get(queue, ())
+        admitted = {each: self.world.admits_namespace(spec, each) for each in {one.namespace for one in waiting}}
+        return [each for each in waiting if each.may_queue and admitted[each.namespace]]
 
     def is_before(self, one: QuotaWorkload, other: QuotaWorkload) -> bool:
         """Whether queues and cycles take the one first, if both borrow alike."""
@@ -137,10 +130,9 @@ class PlanningTree:
 
     def before(self, gang: QuotaWorkload) -> list[QuotaWorkload]:
         """Which Workloads are queued before the gang in its ClusterQueue, the first one first."""
-        queue = self.tree.queues[self.world.cluster_queue_of(gang)].spec
-        waiting = self.pending.get(queue.name, ())
-        ahead = (each for each in waiting if each.may_queue and _place(each) < _place(gang))
-        return sorted((each for each in ahead if self.world.admits_namespace(queue, each.namespace)), key=_place)
+        place = _place(gang)
+        ahead = (each for each in self._queued(self.world.cluster_queue_of(gang)) if _place(each) < place)
+        return sorted(ahead, key=_place)
 
 
 def _place(workload: QuotaWorkload) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reclaim.active_plans import entry_of
-from scaler.reclaim.ledger import LedgerEntry, LedgerStage
+from scaler.reclaim.transitions import LedgerEntry, LedgerStage
 from scaler.reporting.pending_workloads import QueueNames, is_admitted, requested_gpus
 from scaler.reporting.usage.gpu_usage import FleetUsage, TargetLabels, TargetUsage
 

@@ -6,8 +6,7 @@ from typing import Any
 from scaler.decision.describe import timestamp
 from scaler.decision.target_state import Seeks
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus, entry_of
-from scaler.reclaim.ledger import LedgerStage
-from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, next_transition
+from scaler.reclaim.transitions import GangState, LedgerStage, PlanAction, PlanEndReason, next_transition
 
 Json = dict[str, Any]
 

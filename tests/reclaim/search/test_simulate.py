@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from quota_builders import cluster_queue, cohort, holding, pod_set, preempting, workload
+from quota_builders import cluster_queue, holding, pod_set, preempting, workload
 from reclaim_builders import candidate, nodes_with, request
 
 from scaler.kube.scheduling import ANYWHERE
@@ -218,21 +218,6 @@ def test_a_plan_for_a_gang_that_cannot_get_in_any_more_does_not_hold() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- cautions
-
-
-def test_a_plan_that_kueue_is_about_to_make_void_says_so() -> None:
-    """4 are free, and small is about to take them; from then on 4 idle ones are too few for the gang (8)."""
-    idle, small = holding("idle", gpus=4), workload("small", gpus=4, priority=-1)
-    plan = planned(request(workload(gpus=8), [cluster_queue("a", gpus=8)], [idle, small], [candidate(idle)]))
-    (caution,) = (each for each in plan.cautions if each.reason == "Unsettled")
-    assert "admit team/small" in caution.message
-
-
-def test_a_plan_that_will_do_later_too_needs_no_such_caution() -> None:
-    idle, small = holding("idle", gpus=4, queue="b"), workload("small", gpus=1, priority=-1)
-    queues = [cluster_queue("a", gpus=5, cohort="co"), cluster_queue("b", gpus=4, cohort="co")]
-    plan = planned(request(workload(gpus=8), queues, [idle, small], [candidate(idle)], cohorts=[cohort("co")]))
-    assert "Unsettled" not in [each.reason for each in plan.cautions]
 
 
 def test_a_gang_that_would_start_with_fewer_pods_says_with_how_many() -> None:
