@@ -20,7 +20,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.reflector import Absent, Reflecting, State
-from scaler.kube.scheduling import Selector, parse_selector
+from scaler.kube.scheduling import Operator, Selector, parse_selector
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 """On pods of admitted Workloads. Source: Kueue, with the feature gate TopologyAwareScheduling (on by default)."""
@@ -272,9 +272,9 @@ class ClusterState:
         With a thousand targets in a namespace, to look at each of its pods for each of them takes seconds a tick.
         """
         found = [
-            [pod for value in each.values for pod in self.pods.by_index("label", (namespace, each.key, value))]
+            [pod for value in set(each.values) for pod in self.pods.by_index("label", (namespace, each.key, value))]
             for each in wanted.requirements
-            if each.values is not None and not each.negated and is_indexed(each.key)
+            if each.operator is Operator.IN and is_indexed(each.key)
         ]
         return min(found, key=len) if found else self.pods.by_index("gpus", namespace)
 

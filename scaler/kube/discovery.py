@@ -133,19 +133,15 @@ class Scale:
     """A label selector in its written form, `app=web,tier!=cache`; may be empty."""
 
 
-class _ScaleSpec(Struct, frozen=True):
+class _ScaleNumbers(Struct, frozen=True):
     replicas: int = 0
     """The API omits zero."""
-
-
-class _ScaleStatus(Struct, frozen=True):
-    replicas: int = 0
     selector: str = ""
 
 
 class _Scale(Struct, frozen=True):
-    spec: _ScaleSpec = _ScaleSpec()
-    status: _ScaleStatus = _ScaleStatus()
+    spec: _ScaleNumbers = _ScaleNumbers()
+    status: _ScaleNumbers = _ScaleNumbers()
 
 
 async def read_scale(transport: KubeTransport, resource: Resource, namespace: str, name: str) -> Scale:

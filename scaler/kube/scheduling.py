@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 
 class Operator(StrEnum):
-    """Of a node selector requirement."""
+    """Of a requirement."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -31,7 +31,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRequirement:
-    """One expression of a node affinity term."""
+    """One expression of a node affinity term or of a label selector."""
 
     key: str
     operator: Operator
@@ -132,25 +132,11 @@ _LONGEST = 16 * 1024
 """Characters. Real selectors have some hundred; an object that any tenant may write must not cost seconds to read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelRequirement:
-    """One requirement. `values` is None where only the presence of the key counts."""
-
-    key: str
-    values: frozenset[str] | None
-    negated: bool
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        if self.values is None:
-            return (self.key in labels) is not self.negated
-        return (labels.get(self.key) in self.values) is not self.negated
-
-
 @dataclass(frozen=True, slots=True)
 class Selector:
     """All requirements must hold. One without requirements matches everything."""
 
-    requirements: tuple[LabelRequirement, ...]
+    requirements: tuple[NodeRequirement, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return all(requirement.matches(labels) for requirement in self.requirements)
@@ -175,14 +161,22 @@ def _parts(text: str) -> Iterator[str]:
     yield text[begin:].strip()
 
 
-def _requirement(text: str) -> LabelRequirement:
+def _requirement(text: str) -> NodeRequirement:
     if found := _SET_BASED.fullmatch(text):
-        values = frozenset(value.strip() for value in found["values"].split(","))
-        return LabelRequirement(key=found["key"], values=values, negated=found["operator"] == "notin")
-    if found := _EQUALITY.fullmatch(text):
-        return LabelRequirement(
-            key=found["key"], values=frozenset({found["values"]}), negated=found["operator"] == "!="
-        )
-    if found := _PRESENCE.fullmatch(text):
-        return LabelRequirement(key=found["key"], values=None, negated=bool(found["absent"]))
-    raise ValueError(f"{text!r} is not a label requirement; write 'key=value', 'key in (a,b)', 'key' or '!key'")
+        operator, values = _BY_WORD[found["operator"]], tuple(value.strip() for value in found["values"].split(","))
+    elif found := _EQUALITY.fullmatch(text):
+        operator, values = _BY_WORD[found["operator"]], (found["values"],)
+    elif found := _PRESENCE.fullmatch(text):
+        operator, values = Operator.DOES_NOT_EXIST if found["absent"] else Operator.EXISTS, ()
+    else:
+        raise ValueError(f"{text!r} is not a label requirement; write 'key=value', 'key in (a,b)', 'key' or '!key'")
+    return NodeRequirement(key=found["key"], operator=operator, values=values)
+
+
+_BY_WORD = {
+    "in": Operator.IN,
+    "=": Operator.IN,
+    "==": Operator.IN,
+    "notin": Operator.NOT_IN,
+    "!=": Operator.NOT_IN,
+}

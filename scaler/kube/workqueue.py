@@ -8,21 +8,6 @@ Laws:
 * Of several delayed additions of one key the earliest counts; whatever was due then is seen by a level-triggered
   reconciler anyway.
 * After `close` nothing is handed out any more.
-
-A worker:
-
-    try:
-        while True:
-            key = await queue.get()
-            try:
-                await reconcile(key)
-                queue.forget(key)
-            except ScalerError:
-                queue.retry(key)
-            finally:
-                queue.done(key)
-    except QueueClosed:
-        return
 """
 
 import asyncio

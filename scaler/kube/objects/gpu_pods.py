@@ -56,16 +56,12 @@ def gpu_pod(pod: objects.Pod, resources: GpuResources) -> core.GpuPod:
     return core.GpuPod(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
-        phase=_phase(pod.status.phase),
+        phase=core.PodPhase(pod.status.phase) if pod.status.phase in set(core.PodPhase) else core.PodPhase.PENDING,
         gpus=resources.of_pod(pod.spec),
         running_since=_running_since(pod.status, holders),
         terminating=pod.metadata.deletion_timestamp is not None,
         node=pod.spec.node_name,
     )
-
-
-def _phase(text: str) -> core.PodPhase:
-    return core.PodPhase(text) if text in set(core.PodPhase) else core.PodPhase.PENDING
 
 
 def _running_since(status: objects.PodStatus, holders: Sequence[str]) -> datetime | None:

@@ -77,47 +77,34 @@ def _not_a_path(problem: str) -> KubeError:
     return KubeError(f"{problem}; nothing was asked of the Kubernetes API", status=400, reason="InvalidName")
 
 
-POD = Resource(group="", version="v1", plural="pods", kind="Pod")
-NODE = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False)
-NAMESPACE = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
-SERVICE = Resource(group="", version="v1", plural="services", kind="Service")
-EVENT = Resource(group="", version="v1", plural="events", kind="Event")
-DEPLOYMENT = Resource(group="apps", version="v1", plural="deployments", kind="Deployment")
-STATEFUL_SET = Resource(group="apps", version="v1", plural="statefulsets", kind="StatefulSet")
-JOB = Resource(group="batch", version="v1", plural="jobs", kind="Job")
-LEASE = Resource(group="coordination.k8s.io", version="v1", plural="leases", kind="Lease")
-CUSTOM_RESOURCE_DEFINITION = Resource(
-    group="apiextensions.k8s.io",
-    version="v1",
-    plural="customresourcedefinitions",
-    kind="CustomResourceDefinition",
-    namespaced=False,
+def _of(group_version: str, plural: str, kind: str, *, namespaced: bool = True) -> Resource:
+    group, _, version = group_version.rpartition("/")
+    return Resource(group=group, version=version, plural=plural, kind=kind, namespaced=namespaced)
+
+
+POD = _of("v1", "pods", "Pod")
+NODE = _of("v1", "nodes", "Node", namespaced=False)
+NAMESPACE = _of("v1", "namespaces", "Namespace", namespaced=False)
+SERVICE = _of("v1", "services", "Service")
+EVENT = _of("v1", "events", "Event")
+POD_TEMPLATE = _of("v1", "podtemplates", "PodTemplate")
+DEPLOYMENT = _of("apps/v1", "deployments", "Deployment")
+STATEFUL_SET = _of("apps/v1", "statefulsets", "StatefulSet")
+JOB = _of("batch/v1", "jobs", "Job")
+LEASE = _of("coordination.k8s.io/v1", "leases", "Lease")
+CUSTOM_RESOURCE_DEFINITION = _of(
+    "apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
-SCALED_OBJECT = Resource(group="keda.sh", version="v1alpha1", plural="scaledobjects", kind="ScaledObject")
-SCALABLE_WORKLOAD = Resource(
-    group="idlegpu.io", version="v1alpha1", plural="scalableworkloads", kind="ScalableWorkload"
-)
-WORKLOAD = Resource(group="kueue.x-k8s.io", version="v1beta2", plural="workloads", kind="Workload")
-LOCAL_QUEUE = Resource(group="kueue.x-k8s.io", version="v1beta2", plural="localqueues", kind="LocalQueue")
-CLUSTER_QUEUE = Resource(
-    group="kueue.x-k8s.io", version="v1beta2", plural="clusterqueues", kind="ClusterQueue", namespaced=False
-)
-COHORT = Resource(group="kueue.x-k8s.io", version="v1beta2", plural="cohorts", kind="Cohort", namespaced=False)
-RESOURCE_FLAVOR = Resource(
-    group="kueue.x-k8s.io", version="v1beta2", plural="resourceflavors", kind="ResourceFlavor", namespaced=False
-)
-ADMISSION_CHECK = Resource(
-    group="kueue.x-k8s.io", version="v1beta2", plural="admissionchecks", kind="AdmissionCheck", namespaced=False
-)
-RECLAIM_POLICY = Resource(
-    group="idlegpu.io", version="v1alpha1", plural="reclaimpolicies", kind="ReclaimPolicy", namespaced=False
-)
-POD_TEMPLATE = Resource(group="", version="v1", plural="podtemplates", kind="PodTemplate")
-PROVISIONING_REQUEST = Resource(
-    group="autoscaling.x-k8s.io", version="v1", plural="provisioningrequests", kind="ProvisioningRequest"
-)
-PROVISIONING_REQUEST_BETA = Resource(
-    group="autoscaling.x-k8s.io", version="v1beta1", plural="provisioningrequests", kind="ProvisioningRequest"
-)
+SCALED_OBJECT = _of("keda.sh/v1alpha1", "scaledobjects", "ScaledObject")
+SCALABLE_WORKLOAD = _of("idlegpu.io/v1alpha1", "scalableworkloads", "ScalableWorkload")
+RECLAIM_POLICY = _of("idlegpu.io/v1alpha1", "reclaimpolicies", "ReclaimPolicy", namespaced=False)
+WORKLOAD = _of("kueue.x-k8s.io/v1beta2", "workloads", "Workload")
+LOCAL_QUEUE = _of("kueue.x-k8s.io/v1beta2", "localqueues", "LocalQueue")
+CLUSTER_QUEUE = _of("kueue.x-k8s.io/v1beta2", "clusterqueues", "ClusterQueue", namespaced=False)
+COHORT = _of("kueue.x-k8s.io/v1beta2", "cohorts", "Cohort", namespaced=False)
+RESOURCE_FLAVOR = _of("kueue.x-k8s.io/v1beta2", "resourceflavors", "ResourceFlavor", namespaced=False)
+ADMISSION_CHECK = _of("kueue.x-k8s.io/v1beta2", "admissionchecks", "AdmissionCheck", namespaced=False)
+PROVISIONING_REQUEST = _of("autoscaling.x-k8s.io/v1", "provisioningrequests", "ProvisioningRequest")
+PROVISIONING_REQUEST_BETA = _of("autoscaling.x-k8s.io/v1beta1", "provisioningrequests", "ProvisioningRequest")
 """Where only this version is served; both have the same schema."""
-RAY_CLUSTER = Resource(group="ray.io", version="v1", plural="rayclusters", kind="RayCluster")
+RAY_CLUSTER = _of("ray.io/v1", "rayclusters", "RayCluster")

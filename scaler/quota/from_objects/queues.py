@@ -13,14 +13,13 @@ from typing import TypeVar
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import Quantity, condition, is_true
 from scaler.kube.quantity import amount, exact
-from scaler.kube.scheduling import LabelRequirement, Selector
+from scaler.kube.scheduling import NodeRequirement, Operator, Selector
 from scaler.quota import model
 from scaler.quota.model import FlavorResource, QuotaAdmissionCheck
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-_OPERATORS = {"In": False, "NotIn": True, "Exists": False, "DoesNotExist": True}
-"""Whether the requirement is a negated one."""
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 
 _FOUND_FROM_OBJECTS = frozenset({"", "Stopped", "FlavorNotFound", "AdmissionCheckNotFound", "AdmissionCheckInactive"})
 """Reasons of the condition Active that the snapshot finds itself: the condition lags behind by up to a second."""
@@ -88,18 +87,17 @@ def check_of(check: kube.AdmissionCheck) -> QuotaAdmissionCheck:
 def selector_of(selector: kube.LabelSelector) -> Selector:
     """Raises: ValueError for an operator that is none."""
     exactly = (
-        LabelRequirement(key=key, values=frozenset({value}), negated=False)
-        for key, value in selector.match_labels.items()
+        NodeRequirement(key=key, operator=Operator.IN, values=(value,)) for key, value in selector.match_labels.items()
     )
     return Selector((*exactly, *(_requirement(each) for each in selector.match_expressions)))
 
 
-def _requirement(requirement: kube.LabelSelectorRequirement) -> LabelRequirement:
-    negated = _OPERATORS.get(requirement.operator)
-    if negated is None:
+def _requirement(requirement: kube.LabelSelectorRequirement) -> NodeRequirement:
+    if requirement.operator not in _OPERATORS:
         raise ValueError(f"namespaceSelector: {requirement.operator!r} is not one of {', '.join(_OPERATORS)}")
-    values = frozenset(requirement.values) if requirement.operator in ("In", "NotIn") else None
-    return LabelRequirement(key=requirement.key, values=values, negated=negated)
+    return NodeRequirement(
+        key=requirement.key, operator=Operator(requirement.operator), values=tuple(requirement.values)
+    )
 
 
 def _group(group: kube.ResourceGroup) -> model.QuotaResourceGroup:
