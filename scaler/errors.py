@@ -29,13 +29,15 @@ class SourceError(ScalerError):
 class KubeError(ScalerError):
     """The Kubernetes API refused or could not be reached.
 
-    `status` is the HTTP status (0 where no answer came), `reason` the `reason` of the returned Status object.
+    `status` is the HTTP status (0 where no answer came), `reason` the `reason` of the returned Status object, and
+    `retry_after` the seconds that the server asks to wait.
     """
 
-    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.retry_after = retry_after
 
 
 class QueryError(ScalerError):

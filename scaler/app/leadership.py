@@ -14,7 +14,7 @@ from scaler.app.settings.model import FleetReporter, Settings
 from scaler.app.wiring import Wiring
 from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
-from scaler.kube.lease import LeaderElector
+from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.reporting.metrics import Metrics
 from scaler.suspension.leader_api import LeaderApi
 
@@ -84,9 +84,11 @@ class Leadership:
             namespace=self._lease_namespace or "default",
             name=self._settings.lease_name,
             identity=os.environ.get("POD_NAME") or socket.gethostname(),
-            lease_duration=lease.duration.total_seconds(),
-            renew_deadline=lease.renew_deadline.total_seconds(),
-            retry_period=lease.retry_period.total_seconds(),
+            timing=LeaseTiming(
+                lease_duration=lease.duration.total_seconds(),
+                renew_deadline=lease.renew_deadline.total_seconds(),
+                retry_period=lease.retry_period.total_seconds(),
+            ),
         )
         self._metrics.leader.set_function(lambda: float(elector.is_leader))
         self._elector = elector

@@ -109,14 +109,15 @@ _NOT_SERVED = "could not find the requested resource"
 """How API servers word the 404 for a path that leads to no resource, in an otherwise ordinary Status."""
 
 
-def refusal(request: ApiRequest, *, server: str, status: int, body: bytes) -> KubeError:
+def refusal(request: ApiRequest, *, server: str, status: int, body: bytes, retry_after: float = 0.0) -> KubeError:
     """The error for an HTTP status of 400 and above. Contains no parameters, headers or bodies of the request."""
     answer = read_status(body)
     said = answer.message if answer else " ".join(body[:200].decode("utf-8", "replace").split())
     reason = answer.reason if answer and answer.reason else ""
     advice = _advice(request, status, is_served=reason == "NotFound" and _NOT_SERVED not in said)
     text = f"{request} at {server}: {status} {reason or 'without a Status'}: {said or 'no message'}"
-    return KubeError(f"{text}; {advice}" if advice else text, status=status, reason=reason)
+    text = f"{text}; {advice}" if advice else text
+    return KubeError(text, status=status, reason=reason, retry_after=retry_after)
 
 
 def no_answer(request: ApiRequest, *, server: str, reason: str, what: str) -> KubeError:

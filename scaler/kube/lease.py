@@ -65,11 +65,6 @@ class LeaseTiming:
             )
 
     @property
-    def call_seconds(self) -> float:
-        """The limit of one call: half the deadline, so that a call that hangs leaves time for another."""
-        return self.renew_deadline / 2
-
-    @property
     def written_seconds(self) -> int:
         return max(1, math.ceil(self.lease_duration))
 
@@ -84,9 +79,7 @@ class LeaderElector:
         namespace: str,
         name: str,
         identity: str,
-        lease_duration: float = 15.0,
-        renew_deadline: float = 10.0,
-        retry_period: float = 2.0,
+        timing: LeaseTiming = LeaseTiming(),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._transport = transport
@@ -94,9 +87,7 @@ class LeaderElector:
         self._namespace = namespace
         self._name = name
         self.identity = f"{identity}_{secrets.token_hex(4)}"
-        self._timing = LeaseTiming(
-            lease_duration=lease_duration, renew_deadline=renew_deadline, retry_period=retry_period
-        )
+        self._timing = timing
         self._lease: dict[str, Any] = {}
         """As last read or written; empty where there is none."""
         self._is_current = False
@@ -106,7 +97,8 @@ class LeaderElector:
         self._vacant_from = -math.inf
         """When a Lease that does not exist may be taken."""
         self._leads_until = -math.inf
-        self._problem = ""
+        self.problem = ""
+        """Why the Lease could not be read or written the last time; empty where it could."""
 
     @property
     def is_leader(self) -> bool:
@@ -117,11 +109,6 @@ class LeaderElector:
     def holder(self) -> str:
         """Identity of the holder as far as known; empty where there is none."""
         return str(self._spec.get("holderIdentity") or "")
-
-    @property
-    def problem(self) -> str:
-        """Why the Lease could not be read or written the last time; empty where it could."""
-        return self._problem
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs `work` whenever this replica leads: starts it when leadership is won, cancels it when it is lost.
@@ -159,7 +146,7 @@ class LeaderElector:
             await _end(working)
             await _end(renewing)
         if not has_finished:
-            _log.warning("KubeLeadershipLost", lease=self._name, holder=self.holder, problem=self._problem)
+            _log.warning("KubeLeadershipLost", lease=self._name, holder=self.holder, problem=self.problem)
         if not working.cancelled():
             working.result()
         return has_finished
@@ -180,7 +167,7 @@ class LeaderElector:
                 await self._read()
             if self._may_take():
                 await self._write(self._spec_as_holder())
-            self._problem = ""
+            self.problem = ""
         except KubeError as error:
             self._is_current = False
             if error.status != 409:
@@ -198,9 +185,9 @@ class LeaderElector:
         return ours if theirs == self._timing.written_seconds else max(ours, float(theirs))
 
     def _note(self, error: KubeError) -> None:
-        if not self._problem:
+        if not self.problem:
             _log.warning("KubeLeaseUnavailable", lease=self._name, is_leader=self.is_leader, error=str(error))
-        self._problem = str(error)
+        self.problem = str(error)
 
     # --------------------------------------------------------------------------------------------------- the record
 
@@ -256,9 +243,12 @@ class LeaderElector:
         self._lease = lease
 
     def _call_seconds(self) -> float:
-        """The limit of a call: not beyond what is left of the leadership, where there is any."""
-        left = self._seconds_left()
-        return min(self._timing.call_seconds, left) if left else self._timing.call_seconds
+        """The limit of a call: half the deadline, so that one that hangs leaves time for another.
+
+        Not beyond what is left of the leadership, where there is any.
+        """
+        half = self._timing.renew_deadline / 2
+        return min(half, self._seconds_left() or half)
 
     def _spec_as_holder(self) -> dict[str, Any]:
         before, now = self._spec, _micro_time(self._clock.now())

@@ -18,7 +18,7 @@ from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import aiohttp
 
@@ -42,17 +42,6 @@ class PatchType(StrEnum):
 
     MERGE = "application/merge-patch+json"
     APPLY = "application/apply-patch+yaml"
-
-
-class ApiResponse(NamedTuple):
-    """What came of a request that is answered in whole."""
-
-    status: int
-    body: bytes = b""
-    retry_after: float = 0.0
-    """Seconds that the server asks to wait. Where that is beyond the deadline, it is left to the caller."""
-    failure: KubeError | None = None
-    """Why there is no answer, where the status is 0."""
 
 
 class KubeTransport:
@@ -115,7 +104,7 @@ class KubeTransport:
         self, path: str, params: Params | None = None, *, within: float | None = None, attempts: int = READ_ATTEMPTS
     ) -> bytes:
         """The answer's body. Units: `within` in seconds, all attempts together. Raises: KubeError."""
-        return await self._read(ApiRequest(method="GET", path=path, params=params or {}), within, attempts)
+        return await self._call(ApiRequest(method="GET", path=path, params=params or {}), within, attempts)
 
     async def list_pages(
         self, path: str, params: Params | None = None, *, limit: int = PAGE_SIZE
@@ -130,7 +119,7 @@ class KubeTransport:
         while True:
             asked = {**(params or {}), "limit": limit} | ({"continue": token} if token else {})
             request = ApiRequest(method="GET", path=path, params=asked)
-            body = await self._read(request, None, READ_ATTEMPTS)
+            body = await self._call(request, None, READ_ATTEMPTS)
             try:
                 page = decode(ListPage, body)
             except UNREADABLE as error:
@@ -152,7 +141,7 @@ class KubeTransport:
         and where the connection breaks.
         """
         request = ApiRequest(method="GET", path=path, params={**(params or {}), "watch": True})
-        response = await self._open(request, silence_seconds)
+        response, _ = await self._answer(request, self._deadline(None), silence_seconds)
         lines = self._lines(request, response)
         try:
             yield lines
@@ -164,11 +153,11 @@ class KubeTransport:
 
     async def create(self, path: str, body: Json, *, within: float | None = None) -> bytes:
         """The created object. Raises: KubeError; 409 where it exists."""
-        return await self._once(ApiRequest(method="POST", path=path, body=body), within)
+        return await self._call(ApiRequest(method="POST", path=path, body=body), within)
 
     async def replace(self, path: str, body: Json, *, within: float | None = None) -> bytes:
         """The object as replaced. Raises: KubeError; 409 where the body's resourceVersion is not the current one."""
-        return await self._once(ApiRequest(method="PUT", path=path, body=body), within)
+        return await self._call(ApiRequest(method="PUT", path=path, body=body), within)
 
     async def patch(
         self,
@@ -191,7 +180,7 @@ class KubeTransport:
         asked = {"fieldManager": field_manager, "force": "true" if force else "", "dryRun": "All" if dry_run else ""}
         params = {name: value for name, value in asked.items() if value}
         request = ApiRequest(method="PATCH", path=path, params=params, body=body, content_type=content_type)
-        return await self._once(request, within)
+        return await self._call(request, within)
 
     async def delete(
         self, path: str, *, uid: str = "", resource_version: str = "", within: float | None = None
@@ -200,65 +189,55 @@ class KubeTransport:
         wanted = {"uid": uid, "resourceVersion": resource_version}
         preconditions = {name: value for name, value in wanted.items() if value}
         body = {"preconditions": preconditions} if preconditions else None
-        return await self._once(ApiRequest(method="DELETE", path=path, body=body), within)
+        return await self._call(ApiRequest(method="DELETE", path=path, body=body), within)
 
     # --------------------------------------------------------------------------------------------------- one request
 
-    async def _read(self, request: ApiRequest, within: float | None, attempts: int) -> bytes:
+    async def _call(self, request: ApiRequest, within: float | None, attempts: int = 1) -> bytes:
+        """The body of the answer. Raises: KubeError."""
         deadline = self._deadline(within)
         for attempt in count(1):
-            answer = await self._answer(request, deadline)
-            wait = max(answer.retry_after, self._backoff.wait(attempt))
-            is_late = asyncio.get_running_loop().time() + wait >= deadline
-            if answer.status not in TRANSIENT or attempt >= attempts or is_late:
-                return self._body(request, answer)
+            try:
+                return (await self._answer(request, deadline))[1]
+            except KubeError as error:
+                wait = max(error.retry_after, self._backoff.wait(attempt))
+                is_late = asyncio.get_running_loop().time() + wait >= deadline
+                if error.status not in TRANSIENT or attempt >= attempts or is_late:
+                    raise
             await asyncio.sleep(wait)
         raise AssertionError("unreachable")
-
-    async def _once(self, request: ApiRequest, within: float | None) -> bytes:
-        return self._body(request, await self._answer(request, self._deadline(within)))
 
     def _deadline(self, within: float | None) -> float:
         return asyncio.get_running_loop().time() + (self._call_seconds if within is None else within)
 
-    def _body(self, request: ApiRequest, answer: ApiResponse) -> bytes:
-        if answer.failure:
-            raise answer.failure
-        if answer.status >= 300:
-            raise refusal(request, server=self.server, status=answer.status, body=answer.body)
-        return answer.body
+    async def _answer(
+        self, request: ApiRequest, deadline: float, silence_seconds: float | None = None
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        """The answer to one request, and its body unless it is an open watch, for which the limit on silence is given.
 
-    async def _answer(self, request: ApiRequest, deadline: float) -> ApiResponse:
-        """The whole answer to one request, or why there is none. Units: `deadline` in the event loop's time."""
-        started = time.monotonic()
+        Units: `deadline` in the event loop's time. Raises: KubeError.
+        """
+        started, response, body = time.monotonic(), None, b""
         try:
             with self._failures(request):
                 async with asyncio.timeout_at(deadline):
-                    response = await self._send(request)
-                    async with response:
-                        answer = ApiResponse(response.status, await response.read(), _retry_after(response))
-        except KubeError as failure:
-            answer = ApiResponse(NO_ANSWER, failure=failure)
-        self._report(request, answer.status, started)
-        return answer
-
-    async def _open(self, request: ApiRequest, silence_seconds: float) -> aiohttp.ClientResponse:
-        started = time.monotonic()
-        try:
-            with self._failures(request):
-                async with asyncio.timeout_at(self._deadline(None)):
                     response = await self._send(request, silence_seconds)
-                    refused = b"" if response.status < 300 else await response.read()
-        except KubeError:
-            self._report(request, NO_ANSWER, started)
+                    if silence_seconds is None or response.status >= 300:
+                        body = await response.read()
+        except BaseException as error:
+            if response is not None:
+                response.close()
+            if isinstance(error, KubeError):
+                self._report(request, NO_ANSWER, started)
             raise
         self._report(request, response.status, started)
         if response.status >= 300:
             response.close()
-            raise refusal(request, server=self.server, status=response.status, body=refused)
-        return response
+            wait = _retry_after(response)
+            raise refusal(request, server=self.server, status=response.status, body=body, retry_after=wait)
+        return response, body
 
-    async def _send(self, request: ApiRequest, silence_seconds: float | None = None) -> aiohttp.ClientResponse:
+    async def _send(self, request: ApiRequest, silence_seconds: float | None) -> aiohttp.ClientResponse:
         api = self._access.api
         headers = {"Accept": "application/json", "Content-Type": request.content_type or "application/json"}
         serialized = await api.param_serialize(

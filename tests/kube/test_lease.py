@@ -11,7 +11,7 @@ from kube.lease_api import LeaseApi
 from virtual_clock import VirtualClock, until
 
 from scaler.errors import ConfigurationError
-from scaler.kube.lease import LeaderElector
+from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.objects.resources import LEASE
 
 LEASE_DURATION, RENEW_DEADLINE, RETRY_PERIOD = 15.0, 10.0, 2.0
@@ -72,7 +72,12 @@ async def campaign(api, clock, stage):
 
     def start(name: str, client=None, *, work=None, leaves_slowly=0.0, **timing):
         elector = LeaderElector(
-            client or api.client(), namespace="default", name="it", identity=name, clock=clock, **timing
+            client or api.client(),
+            namespace="default",
+            name="it",
+            identity=name,
+            timing=LeaseTiming(**timing),
+            clock=clock,
         )
         task = asyncio.create_task(elector.run(work or stage.part(name, leaves_slowly=leaves_slowly)))
         running.append(task)
@@ -291,9 +296,9 @@ async def test_a_bug_in_the_work_is_raised_and_releases(api, clock, campaign):
 
 
 @pytest.mark.parametrize("wrong", [{"retry_period": 20.0}, {"lease_duration": 5.0}, {"retry_period": 0.0}])
-async def test_durations_that_cannot_work_are_refused(api, clock, wrong):
+def test_durations_that_cannot_work_are_refused(wrong):
     with pytest.raises(ConfigurationError, match="ascending order"):
-        LeaderElector(api.client(), namespace="default", name="it", identity="a", clock=clock, **wrong)
+        LeaseTiming(**wrong)
 
 
 # ---------------------------------------------------------------------------------------------------------- over HTTP
@@ -313,7 +318,7 @@ async def electing():
         async def work() -> None:
             await asyncio.get_running_loop().create_future()
 
-        elector = LeaderElector(transport, namespace="default", name="it", identity=name, **timing)
+        elector = LeaderElector(transport, namespace="default", name="it", identity=name, timing=LeaseTiming(**timing))
         tasks.append(asyncio.create_task(elector.run(work)))
         return elector, tasks[-1]
 
