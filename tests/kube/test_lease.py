@@ -130,13 +130,6 @@ async def test_a_leader_outlives_the_deletion_of_its_lease(api, clock, campaign,
     assert stage.moves == ["a enters"]
 
 
-async def test_what_others_wrote_into_the_lease_stays(api, clock, campaign, stage):
-    api.store(lease("", labels={"team": "ml"}))
-    campaign("a")
-    await until(clock, lambda: stage.acting == ["a"])
-    assert api.lease["metadata"]["labels"] == {"team": "ml"}
-
-
 # -------------------------------------------------------------------------------------------------------- succession
 
 

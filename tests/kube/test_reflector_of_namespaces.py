@@ -110,16 +110,6 @@ async def test_all_of_them_are_read_as_one_and_no_other_is_asked_for(api, clock,
 BOTH_WAYS = [(("b", "x"), False), (("b", "x"), True)]
 
 
-async def test_what_cannot_be_decoded_is_reported_for_every_namespace(api, clock, reflecting):
-    odd = {"metadata": {"name": "odd", "resourceVersion": "1"}, "spec": 7}
-    for namespace in ("a", "b"):
-        body = {**odd, "metadata": {**odd["metadata"], "namespace": namespace}}
-        api.answers(namespace, listing(body))
-    async with reflecting("a", "b") as copy:
-        await until(clock, lambda: copy.is_synced)
-        assert sorted(copy.undecodable) == [("a", "odd"), ("b", "odd")]
-
-
 async def test_a_namespace_that_is_refused_is_not_waited_for_and_joins_once_it_may_be_read(api, clock, reflecting):
     api.has("a", "x")
     api.answers("later", failing(refused(403)))

@@ -26,12 +26,6 @@ def read(kind: type[T], **fields: Any) -> T:
 # ------------------------------------------------------------------------------------------------------ quota objects
 
 
-def test_a_selector_for_all_namespaces_is_not_the_absence_of_one() -> None:
-    found = read(kube.ClusterQueue, spec={"namespaceSelector": {}}).spec.namespace_selector
-    assert found == kube.LabelSelector()
-    assert found is not None
-
-
 KINDS = {
     "clusterqueues": kube.ClusterQueue,
     "cohorts": kube.Cohort,
@@ -131,13 +125,3 @@ def test_required_node_affinity_becomes_terms_fields_included() -> None:
 def test_an_operator_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="Near"):
         terms(affinity({"matchExpressions": [{"key": "zone", "operator": "Near"}]}))
-
-
-def test_a_toleration_without_operator_compares_values() -> None:
-    spec = {"containers": [], "tolerations": [{"key": "spot", "value": "true"}, {"operator": "Exists"}]}
-    workload = read(Workload, spec={"podSets": [{"template": {"spec": spec}}]})
-    first, second = workload.spec.pod_sets[0].template.spec.tolerations
-    taint = core.Taint(key="spot", value="true", effect="NoSchedule")
-    assert first.covers(taint)
-    assert not first.covers(core.Taint(key="spot", value="false"))
-    assert second.covers(core.Taint(key="anything"))
