@@ -1,8 +1,8 @@
-"""A quota tree in memory with who waits, who is idle and which plan stands, for what operators ask about it.
+"""A quota tree in memory with pending and idle Workloads and active plans, for the queries of operators.
 
-    town = Town([cluster_queue("a", gpus=8)], [holding("runs", gpus=4), gang := workload("gang", gpus=8)])
-    town.idle("runs")
-    (await town.queries.plan("team", "gang"))["plan"]["victims"]     # team/runs
+    cluster = QuotaCluster([cluster_queue("a", gpus=8)], [holding("runs", gpus=4), gang := workload("gang", gpus=8)])
+    cluster.idle("runs")
+    (await cluster.queries.plan("team", "gang"))["plan"]["victims"]     # team/runs
 
 Everything is in namespace `team`; LocalQueues are named like their ClusterQueues, ScalableWorkloads and jobs like their
 Workloads. It is noon.
@@ -27,7 +27,7 @@ from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.placement.capacity import Capacity
-from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaLocalQueue, QuotaWorkload, StopPolicy
+from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaLocalQueue, QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.config import ReclaimConfig
@@ -39,8 +39,8 @@ IDLE_NOT_NEEDED = Active(reason=DecisionReason.IDLE_NOT_NEEDED, message="quiet; 
 RECLAIMED = Inactive(reason=DecisionReason.RECLAIMED, message="quiet; taken by a plan")
 
 
-class Seen:
-    """The view of a snapshot, or of nothing."""
+class QuotaView:
+    """What a watch of Kueue's objects has found."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.shown: Snapshot | NotSynced = snapshot
@@ -49,7 +49,7 @@ class Seen:
         return self.shown
 
 
-class Town:
+class QuotaCluster:
     """What is planned with, open for writing."""
 
     def __init__(
@@ -62,6 +62,7 @@ class Town:
         local_queues: Iterable[QuotaLocalQueue] | None = None,
         policy: ReclaimConfig = ReclaimConfig(),  # noqa: B008 (immutable)
         capacity: Callable[[], Capacity | NotSynced] | None = None,
+        is_judged: bool = True,
     ) -> None:
         """Without `capacity` nodes do not matter, whatever the policy says of them."""
         if capacity is None:
@@ -69,7 +70,7 @@ class Town:
         self.snapshot = Snapshot()
         self.cluster = MemoryCluster(scaled_objects=MemoryStore(scaled_object_indexes()))
         self.board = DecisionCache(max_age=timedelta(minutes=1), clock=lambda: 0.0)
-        self.view = Seen(self.snapshot)
+        self.view = QuotaView(self.snapshot)
         self._entries: dict[Key, EvaluatedScaledObject] = {}
         names = {name for queue in queues for group in queue.groups for name in group.flavors}
         given = {each.name: each for each in flavors}
@@ -84,7 +85,8 @@ class Town:
         self.snapshot.put_namespace(NAMESPACE, {})
         for each in workloads:
             self.put(each)
-        self.judged()
+        if is_judged:
+            self.judged()
         view: Any = self.view
         self.planning = Planner(
             self.cluster.read(), self.board, view, policy, max_age=timedelta(minutes=1), capacity=capacity
@@ -173,10 +175,6 @@ def _in_the_api(workload: QuotaWorkload, json: WorkloadJson) -> KueueWorkload:
         if workload.admitted:
             json.admitted()
     return decode(KueueWorkload, msgspec.json.encode(json.json))
-
-
-def stopped(name: str, policy: StopPolicy = StopPolicy.HOLD) -> QuotaLocalQueue:
-    return local_queue(name, stop_policy=policy)
 
 
 def reasons(view: Mapping[str, Any]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, select_autoescape
@@ -39,6 +39,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from scaler import __version__
 from scaler.errors import ConfigurationError, QueryError
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.views.query_service import QueryService
 from scaler.tls.identity import AllowedClients, CertificateMissing, ClientCertificate
 from scaler.tls.rotation import Rotation
 
@@ -48,19 +49,6 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 _ALL = "*"
 _TRUTHS = {"": False, "true": True, "false": False}
-
-
-class Queries(Protocol):
-    """Queries that take a while. Each raises QueryError where there is no answer."""
-
-    async def queues(self, *, all_resources: bool) -> Mapping[str, Any]: ...
-
-    async def pending(self, *, namespace: str, queue: str) -> Mapping[str, Any]: ...
-
-    async def gang(self, namespace: str, name: str) -> Mapping[str, Any]: ...
-
-    async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None) -> Mapping[str, Any]:
-        """`idle`: the workloads that are assumed to be idle; None for none, empty for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +61,7 @@ class Views:
     """What is still missing before it is ready."""
     overview: Callable[[], Sequence[Mapping[str, Any]]]
     explain: Callable[[str, str], Mapping[str, Any] | None]
-    queries: Queries
+    queries: QueryService
 
 
 class HttpTls:
@@ -162,7 +150,7 @@ class HttpServer:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         explanation = self._views.explain(namespace, name)
         if explanation is None:
-            problem = f"ScaledObject {namespace}/{name} is not on the board"
+            problem = f"ScaledObject {namespace}/{name} is not evaluated"
             missing = "; ".join(self._views.unready())
             return web.json_response({"error": f"{problem}: {missing}" if missing else problem}, status=404)
         return web.json_response(explanation)

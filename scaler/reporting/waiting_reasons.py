@@ -17,7 +17,7 @@
 Quota is counted as in `reclaim.search.quota_requirement`: by the sums, with the fewest pods that it starts with.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -26,7 +26,6 @@ from typing import NamedTuple
 from scaler.admission.controller import AdmissionReport
 from scaler.decision.describe import timestamp
 from scaler.kube.objects.core import condition
-from scaler.kube.objects.kueue_workloads import AdmissionCheckState
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.quantity import UNLIMITED, as_text
 from scaler.quota.cycle import Considered
@@ -132,7 +131,8 @@ def diagnose(
 ) -> Diagnosis:
     """`found` is what the planner says of it, where it was asked; `heads` what Kueue's next cycle does in its tree."""
     if gang.reservation is not None:
-        return Diagnosis(reasons=_held_up(snapshot, gang, observed), queue=snapshot.queue(gang.held.cluster_queue))
+        reasons = [*_planned(snapshot, gang), _with_quota(snapshot, gang, observed)]
+        return Diagnosis(reasons=reasons, queue=snapshot.queue(gang.held.cluster_queue))
     queue = snapshot.queue(snapshot.cluster_queue_of(gang))
     stopped = _stopped(snapshot, gang, queue)
     if queue is None:
@@ -154,39 +154,27 @@ def diagnose(
 
 def _planned(snapshot: ViewSnapshot, gang: QuotaWorkload) -> list[ReasonMessage]:
     plan = snapshot.plan_for(gang)
-    if plan is None:
-        return []
-    return [
-        ReasonMessage(WaitingReason.PLAN_UNDER_WAY, f"plan {plan.grant.plan} suspends {', '.join(plan.grant.victims)}")
-    ]
+    message = f"plan {plan.grant.plan} suspends {', '.join(plan.grant.victims)}" if plan is not None else ""
+    return [ReasonMessage(WaitingReason.PLAN_UNDER_WAY, message)] if plan is not None else []
 
 
 # ------------------------------------------------------------------------------------------------ while it holds quota
 
 
-def _held_up(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload | None) -> list[ReasonMessage]:
+def _with_quota(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload | None) -> ReasonMessage:
     if gang.evicted:
-        return [
-            *_planned(snapshot, gang),
-            ReasonMessage(WaitingReason.EVICTED, _words_of(observed, "Evicted") or "it loses its quota"),
-        ]
-    checks = observed.status.admission_checks if observed is not None else ()
-    ours = {each.check: each.reason for each in snapshot.gates.get(gang.key, ())}
+        return ReasonMessage(WaitingReason.EVICTED, _words_of(observed, "Evicted") or "it loses its quota")
+    checks, ours = observed.status.admission_checks if observed is not None else (), snapshot.checks.reasons(gang.key)
+    # Of one of ours the reason: its message stands beside it, with all else that there is to be said.
+    why = {each.name: ours.get(each.name) or each.message for each in checks if each.state != "Ready"}
     open_checks = [
-        f"{each.name} is {each.state or 'Pending'}{_why_open(each, ours)}" for each in checks if each.state != "Ready"
+        f"check {each.name} is {each.state or 'Pending'}{f': {why[each.name]}' if why[each.name] else ''}"
+        for each in checks
+        if each.name in why
     ]
+    waits = "; ".join(open_checks) or _words_of(observed, "Admitted") or "Kueue has not admitted it yet"
     since = f"quota of {gang.held.cluster_queue} is reserved since {timestamp(gang.held.at)}"
-    waits = f"check {'; check '.join(open_checks)}" if open_checks else _words_of(observed, "Admitted")
-    return [
-        *_planned(snapshot, gang),
-        ReasonMessage(WaitingReason.CHECKS, f"{since}; {waits or 'Kueue has not admitted it yet'}"),
-    ]
-
-
-def _why_open(check: AdmissionCheckState, ours: Mapping[str, str]) -> str:
-    """Of one of ours the reason; the words stand beside it, with all else that there is to be said."""
-    why = ours.get(check.name) or check.message
-    return f": {why}" if why else ""
+    return ReasonMessage(WaitingReason.CHECKS, f"{since}; {waits}")
 
 
 def _words_of(observed: KueueWorkload | None, kind: str) -> str:
@@ -281,17 +269,15 @@ def _short_of_quota(fits: bool, lines: Sequence[FlavorShortage]) -> list[ReasonM
     if fits:
         return []
     short = [_in_words(line) for line in lines if line.refusal or line.lacking]
-    return [
-        ReasonMessage(WaitingReason.QUOTA, "; ".join([*short, *_apart([(line, line.available) for line in lines])]))
-    ]
+    message = "; ".join([*short, *_apart([(line, line.available) for line in lines])])
+    return [ReasonMessage(WaitingReason.QUOTA, message)]
 
 
 def _in_words(line: FlavorShortage) -> str:
     if line.refusal:
         return line.refusal
-    wanted, available, lacking = (
-        as_text(line.key.resource, each) for each in (line.wanted, line.available, line.lacking)
-    )
+    amounts = (line.wanted, line.available, line.lacking)
+    wanted, available, lacking = (as_text(line.key.resource, each) for each in amounts)
     return f"flavor {line.key.flavor} lacks {lacking} of {wanted} {line.key.resource} ({available} available)"
 
 
@@ -305,9 +291,8 @@ def _though_it_fits(
     """Why it is not in although the sums say that it could be."""
     keepers = _keepers(gang, heads)
     if keepers:
-        return ReasonMessage(
-            WaitingReason.KEPT, f"what it needs is available, but Kueue keeps it for {', '.join(keepers)}"
-        )
+        message = f"what it needs is available, but Kueue keeps it for {', '.join(keepers)}"
+        return ReasonMessage(WaitingReason.KEPT, message)
     if isinstance(found, NoPlan) and found.why is not NoPlanReason.FITS_ALREADY:
         return ReasonMessage(found.why, found.message)
     place = f"it is number {position} in {queue.name}" if position else f"Kueue has not taken it into {queue.name} yet"

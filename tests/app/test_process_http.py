@@ -175,11 +175,11 @@ async def test_what_is_not_there_is_said_to_be_missing(cluster):
         async with scaler(cluster, exporter) as one:
             status, _, body = await fetch(one.http_port, "/api/v1/decisions/demo/nobody")
             assert status == 404
-            assert "ScaledObject demo/nobody is not on the board: the first evaluation is not complete" in body
+            assert "ScaledObject demo/nobody is not evaluated: the first evaluation is not complete" in body
             fleet.faults.clear()
             await until(lambda: is_ready(one.http_port))
             status, _, body = await fetch(one.http_port, "/api/v1/decisions/demo/nobody")
-            assert (status, body) == (404, '{"error": "ScaledObject demo/nobody is not on the board"}')
+            assert (status, body) == (404, '{"error": "ScaledObject demo/nobody is not evaluated"}')
             status, body = await get(one.http_port, "/api/v1/nothing")
             assert (status, body) == (404, "404: Not Found")
 

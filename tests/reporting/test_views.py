@@ -1,9 +1,7 @@
-"""What operators are told of quota and plans: why a gang waits, what queues hold, whom a plan takes, why not less."""
+"""What `pending`, `queues` and `plan` show: why a gang waits, what queues hold, which victims a plan takes and why."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -12,7 +10,6 @@ from builders import WorkloadJson
 from loops_builders import SCALABLE_WORKLOAD_KIND, scalable_workload, scaled_object
 from quota_builders import (
     GPU,
-    NOW,
     cluster_queue,
     cohort,
     flavor,
@@ -25,148 +22,72 @@ from quota_builders import (
     workload,
 )
 from reclaim_builders import nodes_with
-from views_builders import Town, reasons, stopped
+from views_builders import QuotaCluster, reasons
 
 from scaler.decision.decision import Active, Inactive
-from scaler.decision.decision_cache import DecisionCache
 from scaler.errors import QueryError
 from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
-from scaler.kube.quantity import as_number
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaPodSet, QuotaWorkload, StopPolicy
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.config import ReclaimConfig, Unprotected
 from scaler.reclaim.search.values import NoPlanReason
 from scaler.reporting.views.pending import pending_view
 from scaler.reporting.views.plans import _HELP
-from scaler.reporting.views.query_service import QueryService
 from scaler.reporting.views.queues import queues_view
 
 STRICT = QueueingStrategy.STRICT_FIFO
 BUSY = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
 
 
-async def pending(town: Town, name: str = "gang", **filters: str) -> dict[str, Any]:
-    """What is said of one gang."""
-    view = await town.queries.pending(**filters)
+async def pending(cluster: QuotaCluster, name: str = "gang", **filters: str) -> dict[str, Any]:
+    """What is shown of one gang."""
+    view = await cluster.queries.pending(**filters)
     return next(each for each in view["gangs"] if each["name"] == name)
 
 
-async def plan(town: Town, name: str = "gang", **asked: Any) -> dict[str, Any]:
-    return dict(await town.queries.plan("team", name, **asked))
+async def plan(cluster: QuotaCluster, name: str = "gang", **query: Any) -> dict[str, Any]:
+    return dict(await cluster.queries.plan("team", name, **query))
+
+
+def with_gang(json: WorkloadJson, gang: QuotaWorkload | None = None) -> QuotaCluster:
+    """Of 4 GPUs, with a gang that is so in the API."""
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [])
+    cluster.put(gang or workload(may_queue=False), json)
+    return cluster
 
 
 # -------------------------------------------------------------------------------------------------------- why it waits
 
 
-def short_of_one_flavor() -> Town:
+def short_of_one_flavor() -> QuotaCluster:
     # 4 − 3 = 1 is left, and 2 are wanted.
-    return Town([cluster_queue(gpus=4)], [holding(gpus=3), workload(gpus=2)])
+    return QuotaCluster([cluster_queue(gpus=4)], [holding(gpus=3), workload(gpus=2)])
 
 
-def shut_out_of_one_flavor() -> Town:
-    queue = cluster_queue(gpus={"spot": 8, "default": 4})
-    return Town([queue], [holding(gpus=4), workload(gpus=2)], flavors=[flavor("spot", taints=(taint(),))])
-
-
-def short_of_all_pod_sets_together() -> Town:
-    # 3 + 3 are free; each PodSet of 2 fits somewhere, and a third one nowhere.
-    pods = [pod_set(name, gpus=2) for name in ("one", "two", "three")]
-    return Town([cluster_queue(gpus={"a100": 3, "h100": 3})], [workload(pod_sets=tuple(pods))])
-
-
-def too_large_for_ever() -> Town:
-    queues = [cluster_queue("a", gpus=quota(4, borrowing=2), cohort="team"), cluster_queue("b", gpus=8, cohort="team")]
-    return Town(queues, [workload(gpus=7)])
-
-
-def for_a_resource_without_quota() -> Town:
-    return Town([cluster_queue()], [workload(pod_sets=(pod_set(requests={GPU: 1, "example.com/fpga": 1}),))])
-
-
-def behind_a_strict_head() -> Town:
-    return Town([cluster_queue(gpus=4, strategy=STRICT)], [workload("head", gpus=5), workload(gpus=1)])
-
-
-def behind_a_head_that_need_not_wait() -> Town:
-    return Town([cluster_queue(gpus=4)], [holding(gpus=4), workload("head", gpus=2), workload(gpus=1)])
-
-
-def without_a_local_queue() -> Town:
-    return Town([cluster_queue()], [workload()], local_queues=[])
-
-
-def with_a_stopped_local_queue() -> Town:
-    return Town([cluster_queue()], [workload()], local_queues=[stopped("a")])
-
-
-def with_a_local_queue_that_leads_nowhere() -> Town:
-    return Town([cluster_queue()], [workload()], local_queues=[local_queue("a", "gone")])
-
-
-def in_a_stopped_cluster_queue() -> Town:
-    return Town([cluster_queue(stop_policy=StopPolicy.HOLD)], [workload()])
-
-
-def in_an_inactive_cluster_queue() -> Town:
-    return Town([cluster_queue(checks=frozenset({"provisioning"}))], [workload()])
-
-
-def in_a_namespace_that_is_not_selected() -> Town:
-    return Town([cluster_queue(namespace_selector=None)], [workload()])
-
-
-def while_it_backs_off() -> Town:
-    town = Town([cluster_queue()], [])
-    json = WorkloadJson().with_status(requeueState={"count": 2, "requeueAt": "2026-12-01T12:05:00Z"})
-    town.put(workload(may_queue=False), json)
-    return town
-
-
-def while_it_is_not_requeued() -> Town:
-    town = Town([cluster_queue()], [])
-    town.put(workload(may_queue=False), WorkloadJson().condition("Requeued", False, "PodsReadyTimeout", "not ready"))
-    return town
-
-
-def behind_a_gate() -> Town:
-    town = Town([cluster_queue()], [])
-    json = WorkloadJson().with_annotations({"kueue.x-k8s.io/admission-gated-by": "example.com/budget"})
-    town.put(workload(may_queue=False), json)
-    return town
-
-
-def while_its_checks_are_not_ready() -> Town:
-    town = Town([cluster_queue(gpus=4)], [])
+def while_its_checks_are_not_ready() -> QuotaCluster:
     states = [{"name": "nodes", "state": "Pending", "message": "2 of 4 are there"}, {"name": "paid", "state": "Ready"}]
-    town.put(replace(holding("gang", gpus=2), admitted=False), WorkloadJson().with_status(admissionChecks=states))
-    return town
+    gang = replace(holding("gang", gpus=2), admitted=False)
+    return with_gang(WorkloadJson().with_status(admissionChecks=states), gang)
 
 
-def while_it_loses_its_quota() -> Town:
-    town = Town([cluster_queue(gpus=4)], [])
-    json = WorkloadJson().condition("Evicted", True, "AdmissionCheck", "the check says Retry")
-    town.put(replace(holding("gang", gpus=2, evicted=True), admitted=False), json)
-    return town
-
-
-def while_a_plan_is_under_way() -> Town:
+def while_a_plan_is_under_way() -> QuotaCluster:
     gang = workload(gpus=4)
-    town = Town([cluster_queue(gpus=4)], [holding(gpus=2), gang])
-    town.granted(gang, "runs")
-    return town
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding(gpus=2), gang])
+    cluster.granted(gang, "runs")
+    return cluster
 
 
-def although_its_quota_is_there() -> Town:
+def although_its_quota_is_there() -> QuotaCluster:
     # 8 are free, 4 on each node, and the pod needs 8 on one.
     other = holding("other", gpus=4, queue="b")
     capacity = nodes_with({"n1": 4, "n2": 8}, {"n2": {other: 4}})
     queues = [cluster_queue("a", gpus=8), cluster_queue("b", gpus=8)]
-    return Town(queues, [other, workload(gpus=8)], capacity=lambda: capacity)
+    return QuotaCluster(queues, [other, workload(gpus=8)], capacity=lambda: capacity)
 
 
-def while_kueue_keeps_quota_for_a_head_before_it() -> Town:
+def while_kueue_keeps_quota_for_a_head_before_it() -> QuotaCluster:
     # 3 − 2 = 1 is free, and kept for the older head of another queue, which wants 2. Both would borrow.
     lower = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
     queues = [
@@ -175,133 +96,176 @@ def while_kueue_keeps_quota_for_a_head_before_it() -> Town:
         # Its head has its turn before all others, and nothing is kept for it.
         cluster_queue("c", gpus=0, cohort="team"),
     ]
-    return Town(
-        queues,
-        [
-            holding(gpus=2, queue="b"),
-            workload("head", gpus=2, queue="b"),
-            workload("never", gpus=9, queue="c"),
-            workload(gpus=1),
-        ],
-    )
+    heads = [workload("head", gpus=2, queue="b"), workload("never", gpus=9, queue="c")]
+    return QuotaCluster(queues, [holding(gpus=2, queue="b"), *heads, workload(gpus=1)])
 
 
-def until_kueue_comes_to_it() -> Town:
-    return Town([cluster_queue(gpus=4)], [workload(gpus=4)])
-
-
-@pytest.mark.parametrize(
-    ("town", "reason", "message"),
-    [
-        (short_of_one_flavor, "WaitingForQuota", "flavor default lacks 1 of 2 nvidia.com/gpu (1 available)"),
-        (
-            shut_out_of_one_flavor,
-            "WaitingForQuota",
-            "flavor spot has the taint spot=true:NoSchedule, which the pods do not tolerate; "
-            "flavor default lacks 2 of 2 nvidia.com/gpu (0 available)",
-        ),
-        (short_of_all_pod_sets_together, "NeverFits", "but a PodSet takes each resource from one flavor"),
-        (
-            too_large_for_ever,
-            "NeverFits",
-            "flavor default could give 6 of 7 nvidia.com/gpu at most, borrowing included",
-        ),
-        (for_a_resource_without_quota, "NeverFits", "ClusterQueue a has no quota for example.com/fpga"),
-        (
-            behind_a_strict_head,
-            "HeadOfLineBlocked",
-            "ClusterQueue a is StrictFIFO; Workload team/head (priority 0) is its head",
-        ),
-        (behind_a_head_that_need_not_wait, "WaitingForQuota", "lacks 1 of 1"),
-        (without_a_local_queue, "QueueStopped", "there is no LocalQueue team/a"),
-        (with_a_stopped_local_queue, "QueueStopped", "LocalQueue a is stopped (Hold)"),
-        (with_a_local_queue_that_leads_nowhere, "QueueStopped", "LocalQueue a leads to ClusterQueue gone"),
-        (in_a_stopped_cluster_queue, "QueueStopped", "ClusterQueue a admits nothing: stopPolicy is Hold"),
-        (in_an_inactive_cluster_queue, "QueueStopped", "ClusterQueue a admits nothing: AdmissionCheckNotFound"),
-        (in_a_namespace_that_is_not_selected, "QueueStopped", "ClusterQueue a does not select namespace team"),
-        (while_it_backs_off, "NotQueued", "it backs off until 2026-12-01T12:05:00Z"),
-        (while_it_is_not_requeued, "NotQueued", "Requeued is False (PodsReadyTimeout): not ready"),
-        (behind_a_gate, "NotQueued", "example.com/budget"),
-        (while_its_checks_are_not_ready, "WaitingForAdmissionChecks", "check nodes is Pending: 2 of 4 are there"),
-        (while_it_loses_its_quota, "Evicted", "the check says Retry"),
-        (while_a_plan_is_under_way, "PlanUnderWay", "plan 0123456789 suspends team/runs"),
-        (although_its_quota_is_there, "PlacementImpossible", "PodSet main: 1 of 1 pods does not fit"),
-        (while_kueue_keeps_quota_for_a_head_before_it, "QuotaReservedForOther", "but Kueue keeps it for team/head"),
-        (until_kueue_comes_to_it, "Queued", "what it needs is available; it is number 1 in a"),
-    ],
+SPOT = QuotaCluster(
+    [cluster_queue(gpus={"spot": 8, "default": 4})],
+    [holding(gpus=4), workload(gpus=2)],
+    flavors=[flavor("spot", taints=(taint(),))],
 )
-async def test_a_gang_waits(town: Callable[[], Town], reason: str, message: str) -> None:
-    told = await pending(town())
-    assert told["reason"] == reason
-    assert message in told["message"]
-    assert told["reasons"][0] == {"reason": reason, "message": told["message"]}
+# 3 + 3 are free; each PodSet of 2 fits somewhere, and a third one nowhere.
+THREE_POD_SETS = workload(pod_sets=tuple(pod_set(name, gpus=2) for name in ("one", "two", "three")))
+BORROWS = cluster_queue("a", gpus=quota(4, borrowing=2), cohort="team")
+LENDS = cluster_queue("b", gpus=8, cohort="team")
+FPGA = pod_set(requests={GPU: 1, "example.com/fpga": 1})
+STRICT_QUEUE = cluster_queue(gpus=4, strategy=STRICT)
+BACKS_OFF = {"count": 2, "requeueAt": "2026-12-01T12:05:00Z"}
+GATED = {"kueue.x-k8s.io/admission-gated-by": "example.com/budget"}
+LOSING = replace(holding("gang", gpus=2, evicted=True), admitted=False)
+QUEUE, ONE = [cluster_queue()], [workload()]
+WAITS = {
+    "short of one flavor": (
+        short_of_one_flavor(),
+        "WaitingForQuota: flavor default lacks 1 of 2 nvidia.com/gpu (1 available)",
+    ),
+    "not tolerating the taint of another": (
+        SPOT,
+        "WaitingForQuota: flavor spot has the taint spot=true:NoSchedule, which the pods do not tolerate; "
+        "flavor default lacks 2 of 2 nvidia.com/gpu (0 available)",
+    ),
+    "short of all PodSets together": (
+        QuotaCluster([cluster_queue(gpus={"a100": 3, "h100": 3})], [THREE_POD_SETS]),
+        "NeverFits: but a PodSet takes each resource from one flavor",
+    ),
+    "too large for ever": (
+        QuotaCluster([BORROWS, LENDS], [workload(gpus=7)]),
+        "NeverFits: flavor default could give 6 of 7 nvidia.com/gpu at most, borrowing included",
+    ),
+    "for a resource without quota": (
+        QuotaCluster(QUEUE, [workload(pod_sets=(FPGA,))]),
+        "NeverFits: ClusterQueue a has no quota for example.com/fpga",
+    ),
+    "behind a StrictFIFO head": (
+        QuotaCluster([STRICT_QUEUE], [workload("head", gpus=5), workload(gpus=1)]),
+        "HeadOfLineBlocked: ClusterQueue a is StrictFIFO; Workload team/head (priority 0) is its head",
+    ),
+    "behind a BestEffortFIFO head": (
+        QuotaCluster([cluster_queue(gpus=4)], [holding(gpus=4), workload("head", gpus=2), workload(gpus=1)]),
+        "WaitingForQuota: lacks 1 of 1",
+    ),
+    "without a LocalQueue": (QuotaCluster(QUEUE, ONE, local_queues=[]), "QueueStopped: there is no LocalQueue team/a"),
+    "with a stopped LocalQueue": (
+        QuotaCluster(QUEUE, ONE, local_queues=[local_queue("a", stop_policy=StopPolicy.HOLD)]),
+        "QueueStopped: LocalQueue a is stopped (Hold)",
+    ),
+    "with a LocalQueue that leads nowhere": (
+        QuotaCluster(QUEUE, ONE, local_queues=[local_queue("a", "gone")]),
+        "QueueStopped: LocalQueue a leads to ClusterQueue gone",
+    ),
+    "in a stopped ClusterQueue": (
+        QuotaCluster([cluster_queue(stop_policy=StopPolicy.HOLD)], ONE),
+        "QueueStopped: ClusterQueue a admits nothing: stopPolicy is Hold",
+    ),
+    "in an inactive ClusterQueue": (
+        QuotaCluster([cluster_queue(checks=frozenset({"provisioning"}))], ONE),
+        "QueueStopped: ClusterQueue a admits nothing: AdmissionCheckNotFound",
+    ),
+    "in a namespace that is not selected": (
+        QuotaCluster([cluster_queue(namespace_selector=None)], ONE),
+        "QueueStopped: ClusterQueue a does not select namespace team",
+    ),
+    "while it backs off": (
+        with_gang(WorkloadJson().with_status(requeueState=BACKS_OFF)),
+        "NotQueued: it backs off until 2026-12-01T12:05:00Z",
+    ),
+    "while it is not requeued": (
+        with_gang(WorkloadJson().condition("Requeued", False, "PodsReadyTimeout", "not ready")),
+        "NotQueued: Requeued is False (PodsReadyTimeout): not ready",
+    ),
+    "behind an admission gate": (with_gang(WorkloadJson().with_annotations(GATED)), "NotQueued: example.com/budget"),
+    "while its checks are not Ready": (
+        while_its_checks_are_not_ready(),
+        "WaitingForAdmissionChecks: check nodes is Pending: 2 of 4 are there",
+    ),
+    "while it loses its quota": (
+        with_gang(WorkloadJson().condition("Evicted", True, "AdmissionCheck", "the check says Retry"), LOSING),
+        "Evicted: the check says Retry",
+    ),
+    "while a plan is under way": (while_a_plan_is_under_way(), "PlanUnderWay: plan 0123456789 suspends team/runs"),
+    "although its quota is there": (
+        although_its_quota_is_there(),
+        "PlacementImpossible: PodSet main: 1 of 1 pods does not fit",
+    ),
+    "while Kueue keeps quota for a head before it": (
+        while_kueue_keeps_quota_for_a_head_before_it(),
+        "QuotaReservedForOther: but Kueue keeps it for team/head",
+    ),
+    "until Kueue comes to it": (
+        QuotaCluster([cluster_queue(gpus=4)], [workload(gpus=4)]),
+        "Queued: what it needs is available; it is number 1 in a",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cluster", "expected"), WAITS.values(), ids=WAITS)
+async def test_a_gang_waits(cluster: QuotaCluster, expected: str) -> None:
+    shown, (reason, _, message) = await pending(cluster), expected.partition(": ")
+    assert shown["reason"] == reason
+    assert message in shown["message"]
+    assert shown["reasons"][0] == {"reason": reason, "message": shown["message"]}
 
 
 async def test_checks_that_are_ready_are_not_waited_for() -> None:
-    told = await pending(while_its_checks_are_not_ready())
-    assert "paid" not in told["message"]
-    assert [(each["name"], each["state"]) for each in told["checks"]] == [("nodes", "Pending"), ("paid", "Ready")]
+    shown = await pending(while_its_checks_are_not_ready())
+    assert "paid" not in shown["message"]
+    assert [(each["name"], each["state"]) for each in shown["checks"]] == [("nodes", "Pending"), ("paid", "Ready")]
 
 
-async def test_every_reason_that_holds_is_told() -> None:
+async def test_every_reason_that_holds_is_shown_and_the_numbers_flavor_by_flavor() -> None:
     """Behind a head, and short of quota as well: with the head gone it would still wait."""
-    told = await pending(
-        Town([cluster_queue(gpus=4, strategy=STRICT)], [holding(gpus=3), workload("head", gpus=2), workload(gpus=2)])
-    )
-    assert [each["reason"] for each in told["reasons"]] == ["HeadOfLineBlocked", "WaitingForQuota"]
-
-
-async def test_the_numbers_are_told_flavor_by_flavor() -> None:
-    told = await pending(
-        Town([cluster_queue(gpus={"a100": 4, "h100": 2})], [holding(gpus=3, flavor="a100"), workload(gpus=2)])
-    )
-    assert told["quota"] == [
+    queue = cluster_queue(gpus={"a100": 4, "h100": 1}, strategy=STRICT)
+    held = holding(gpus=3, flavor="a100")
+    shown = await pending(QuotaCluster([queue], [held, workload("head", gpus=2), workload(gpus=2)]))
+    assert [each["reason"] for each in shown["reasons"]] == ["HeadOfLineBlocked", "WaitingForQuota"]
+    assert shown["quota"] == [
         {"flavor": "a100", "resource": GPU, "wanted": 2, "available": 1, "lacking": 1, "most": 4, "refusal": None},
-        {"flavor": "h100", "resource": GPU, "wanted": 2, "available": 2, "lacking": 0, "most": 2, "refusal": None},
+        {"flavor": "h100", "resource": GPU, "wanted": 2, "available": 1, "lacking": 1, "most": 1, "refusal": None},
     ]
 
 
 async def test_its_place_in_line_is_that_of_priority_and_age() -> None:
-    town = Town(
+    cluster = QuotaCluster(
         [cluster_queue(gpus=1)],
         [holding(), workload("old", priority=1), workload("gang"), workload("young"), workload("urgent", priority=9)],
     )
-    told = await pending(town)
-    assert (told["position"], told["inLine"]) == (3, 4)
-    assert told["before"] == ["team/urgent", "team/old"]
+    shown = await pending(cluster)
+    assert (shown["position"], shown["inLine"]) == (3, 4)
+    assert shown["before"] == ["team/urgent", "team/old"]
     # Plans are made in the same order.
-    assert [each["name"] for each in (await town.queries.pending())["gangs"]] == ["urgent", "old", "gang", "young"]
+    assert [each["name"] for each in (await cluster.queries.pending())["gangs"]] == ["urgent", "old", "gang", "young"]
 
 
-async def test_kueues_own_words_stand_beside_ours() -> None:
-    town = Town([cluster_queue(gpus=1)], [])
-    town.put(workload(gpus=2), WorkloadJson().waiting("couldn't assign flavors to pod set main"))
-    told = await pending(town)
-    assert told["kueue"] == {
+async def test_kueues_own_message_stands_beside_ours() -> None:
+    cluster = QuotaCluster([cluster_queue(gpus=1)], [])
+    cluster.put(workload(gpus=2), WorkloadJson().waiting("couldn't assign flavors to pod set main"))
+    shown = await pending(cluster)
+    assert shown["kueue"] == {
         "condition": "QuotaReserved=False",
         "reason": "WaitingForQuota",
         "message": "couldn't assign flavors to pod set main",
         "since": "2026-12-01T09:00:01Z",
     }
-    assert told["job"] == "Job/gang-job"
+    assert shown["job"] == "Job/gang-job"
 
 
-async def test_who_asks_for_no_gpu_or_is_admitted_does_not_wait_for_gpus() -> None:
+async def test_a_workload_without_gpus_or_admitted_is_not_pending() -> None:
     cpu = QuotaPodSet(name="main", count=1, requests={"cpu": 1000})
-    town = Town([cluster_queue(gpus=1)], [holding(), workload("cpus", pod_sets=(cpu,)), workload()])
-    assert reasons(await town.queries.pending()) == {"gang": "WaitingForQuota"}
+    cluster = QuotaCluster([cluster_queue(gpus=1)], [holding(), workload("cpus", pod_sets=(cpu,)), workload()])
+    assert reasons(await cluster.queries.pending()) == {"gang": "WaitingForQuota"}
 
 
 async def test_filters_choose_by_namespace_local_queue_and_cluster_queue() -> None:
     queues = [cluster_queue("a", gpus=0), cluster_queue("b", gpus=0)]
-    town = Town(
+    cluster = QuotaCluster(
         queues,
         [workload("one", queue="mine"), workload("two", queue="b")],
         local_queues=[local_queue("mine", "a"), local_queue("b")],
     )
-    town.snapshot.put_namespace("others", {})
+    cluster.snapshot.put_namespace("others", {})
     chosen = [{"queue": "mine"}, {"queue": "a"}, {"queue": "b"}, {"namespace": "team"}, {"namespace": "others"}]
-    names = [[each["name"] for each in (await town.queries.pending(**each))["gangs"]] for each in chosen]
+    names = [[each["name"] for each in (await cluster.queries.pending(**each))["gangs"]] for each in chosen]
     assert names == [["one"], ["one"], ["two"], ["one", "two"], []]
 
 
@@ -313,22 +277,22 @@ async def test_filters_choose_by_namespace_local_queue_and_cluster_queue() -> No
         ({"namespace": "typo"}, "there is no namespace typo"),
     ],
 )
-async def test_who_asks_about_what_is_not_there_is_told_so(filters: dict[str, str], problem: str) -> None:
-    town = Town([cluster_queue("a")], [workload(queue="gone")], local_queues=[local_queue("b", "a")])
-    town.snapshot.put_namespace("other", {})
+async def test_a_filter_by_what_does_not_exist_is_refused(filters: dict[str, str], problem: str) -> None:
+    cluster = QuotaCluster([cluster_queue("a")], [workload(queue="gone")], local_queues=[local_queue("b", "a")])
+    cluster.snapshot.put_namespace("other", {})
     with pytest.raises(QueryError, match=problem) as refused:
-        await town.queries.pending(**filters)
+        await cluster.queries.pending(**filters)
     assert refused.value.status == 404
 
 
-async def test_a_local_queue_that_is_not_there_shows_those_who_wait_for_it() -> None:
-    town = Town([cluster_queue("a")], [workload(queue="gone")], local_queues=[])
-    assert reasons(await town.queries.pending(queue="gone")) == {"gang": "QueueStopped"}
+async def test_a_local_queue_that_does_not_exist_shows_workloads_that_name_it() -> None:
+    cluster = QuotaCluster([cluster_queue("a")], [workload(queue="gone")], local_queues=[])
+    assert reasons(await cluster.queries.pending(queue="gone")) == {"gang": "QueueStopped"}
 
 
 async def test_an_answer_that_leaves_some_out_says_how_many() -> None:
-    town = Town([cluster_queue(gpus=0)], [workload(f"gang-{n}") for n in range(5)])
-    view = pending_view(await town.view_snapshot(), most=2)
+    cluster = QuotaCluster([cluster_queue(gpus=0)], [workload(f"gang-{n}") for n in range(5)])
+    view = pending_view(await cluster.view_snapshot(), most=2)
     assert ([each["name"] for each in view["gangs"]], view["omitted"]) == (["gang-0", "gang-1"], 3)
 
 
@@ -336,35 +300,35 @@ async def test_an_answer_that_leaves_some_out_says_how_many() -> None:
 
 
 async def test_only_the_first_gang_of_a_tree_gets_the_next_plan() -> None:
-    town = Town(
+    cluster = QuotaCluster(
         [cluster_queue(gpus=4)],
         [holding("x", gpus=2), holding("y", gpus=2), workload("gang", gpus=2), workload("later", gpus=1)],
     )
-    town.idle("x", "y")
-    first, second = await pending(town), await pending(town, "later")
+    cluster.idle("x", "y")
+    first, second = await pending(cluster), await pending(cluster, "later")
     assert first["reclaim"]["outcome"] == "Planned"
     assert "team/x (2 GPUs)" in first["reclaim"]["message"]
     assert second["reclaim"] == {"outcome": "NotNext", "message": "the next plan in its quota tree is for team/gang"}
 
 
 async def test_a_gang_that_no_plan_serves_leaves_the_next_one_its_turn() -> None:
-    town = Town(
+    cluster = QuotaCluster(
         [cluster_queue(gpus=4)],
         [holding("x", gpus=2), holding("y", gpus=2), workload("gang", gpus=4), workload("later", gpus=2)],
     )
-    town.idle("x")
-    assert (await pending(town))["reclaim"]["outcome"] == "NotEnoughIdle"
-    assert (await pending(town, "later"))["reclaim"]["outcome"] == "Planned"
+    cluster.idle("x")
+    assert (await pending(cluster))["reclaim"]["outcome"] == "NotEnoughIdle"
+    assert (await pending(cluster, "later"))["reclaim"]["outcome"] == "Planned"
 
 
 async def test_while_a_plan_is_carried_out_the_others_of_its_tree_wait_for_its_end() -> None:
     gang = workload(gpus=4)
-    town = Town(
+    cluster = QuotaCluster(
         [cluster_queue(gpus=4), cluster_queue("b", gpus=0)],
         [holding(gpus=2), gang, workload("later", gpus=1), workload("far", queue="b")],
     )
-    town.granted(gang, "runs")
-    first, second, third = [await pending(town, name) for name in ("gang", "later", "far")]
+    cluster.granted(gang, "runs")
+    first, second, third = [await pending(cluster, name) for name in ("gang", "later", "far")]
     assert first["plan"]["stage"] == "Reclaimable"
     assert first["reclaim"]["outcome"] == "UnderWay"
     assert second["reclaim"]["outcome"] == "AfterAnother"
@@ -373,34 +337,32 @@ async def test_while_a_plan_is_carried_out_the_others_of_its_tree_wait_for_its_e
     assert third["reclaim"]["outcome"] == "NeverFits"
 
 
-async def test_where_nobody_knows_who_is_idle_quota_is_shown_all_the_same() -> None:
-    town = short_of_one_flavor()
-    town.board = town.planning._board = type(town.board)(max_age=timedelta(minutes=1), clock=lambda: 0.0)
-    town.queries._board = town.board
-    view = await town.queries.pending()
+async def test_while_it_is_not_known_which_workloads_are_idle_quota_is_shown_all_the_same() -> None:
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding(gpus=3), workload(gpus=2)], is_judged=False)
+    cluster.scaled("runs")
+    view = await cluster.queries.pending()
     assert "no workload has been evaluated yet" in view["unjudged"]
     assert reasons(view) == {"gang": "WaitingForQuota"}
-    [tree] = (await town.queries.queues())["trees"]
-    assert (tree["flavors"][0]["used"], tree["flavors"][0]["idle"], tree["flavors"][0]["reclaimable"]) == (
-        3,
-        None,
-        None,
-    )
-    with pytest.raises(QueryError, match="it is not known which workloads are idle") as refused:
-        await plan(town)
+    [tree] = (await cluster.queries.queues())["trees"]
+    assert [tree["flavors"][0][each] for each in ("used", "idle", "reclaimable")] == [3, None, None]
+    problem = r"it is not known which workloads are idle: no workload has been evaluated.*--what-if-idle"
+    with pytest.raises(QueryError, match=problem) as refused:
+        await plan(cluster)
     assert refused.value.status == 503
+    for idle in ([], ["team/runs"]):
+        assert [each["name"] for each in (await plan(cluster, idle=idle))["plan"]["victims"]] == ["team/runs"]
 
 
 async def test_what_the_planner_was_not_asked_for_want_of_time_is_said() -> None:
-    town = short_of_one_flavor()
-    town.queries._patience_s = -1.0
-    assert (await pending(town))["reclaim"]["outcome"] == "NotAsked"
+    cluster = short_of_one_flavor()
+    cluster.queries._patience_s = -1.0
+    assert (await pending(cluster))["reclaim"]["outcome"] == "NotAsked"
 
 
 # --------------------------------------------------------------------------------------------------------------- queues
 
 
-def three_teams() -> Town:
+def three_teams() -> QuotaCluster:
     """A cohort with 2 of its own; a borrows 1, b lends at most 1, c is below a cohort of its own."""
     queues = [
         cluster_queue("a", gpus=quota(4, borrowing=2), cohort="team"),
@@ -416,11 +378,11 @@ def three_teams() -> Town:
         workload("other", gpus=2),
         workload("head", gpus=1, queue="c"),
     ]
-    town = Town(queues, workloads, cohorts=[cohort("team", gpus=2), cohort("inner", parent="team")])
-    town.idle("x")
+    cluster = QuotaCluster(queues, workloads, cohorts=[cohort("team", gpus=2), cohort("inner", parent="team")])
+    cluster.idle("x")
     # Idle, and not to be taken by a plan: its time is up anyway.
-    town.judged(y=Inactive(reason=DecisionReason.GPUS_IDLE, message="quiet"), z=BUSY)
-    return town
+    cluster.judged(y=Inactive(reason=DecisionReason.GPUS_IDLE, message="quiet"), z=BUSY)
+    return cluster
 
 
 def flat(nodes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -431,8 +393,11 @@ def flat(nodes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-async def test_a_tree_is_told_with_who_uses_what() -> None:
-    nodes = flat(queues_view(await three_teams().view_snapshot())["trees"])
+async def test_a_tree_is_shown_with_what_is_used() -> None:
+    trees = queues_view(await three_teams().view_snapshot())["trees"]
+    assert [(each["kind"], each["name"]) for each in trees] == [("Cohort", "team"), ("ClusterQueue", "alone")]
+    assert [each["name"] for each in trees[0]["children"]] == ["inner", "a", "b"]
+    nodes = flat(trees)
     numbers = {
         name: tuple(
             node["flavors"][0][field] for field in ("nominal", "used", "idle", "reclaimable", "available", "borrowed")
@@ -455,82 +420,70 @@ async def test_a_tree_is_told_with_who_uses_what() -> None:
     }
     assert (limits["a"], limits["b"], limits["c"]) == ((2, None), (None, 1), (None, None))
     assert {name: each["pending"].get(GPU, 0) for name, each in nodes.items()} == {
-        "team": 6, "a": 5, "b": 0, "inner": 1, "c": 1, "alone": 0,
+        "team": 6, "a": 5, "b": 0, "inner": 1, "c": 1, "alone": 0
     }  # fmt: skip
     assert (nodes["a"]["waitingGangs"], nodes["team"]["waitingGangs"]) == (2, 3)
 
 
-async def test_who_is_not_idle_for_long_enough_holds_no_idle_gpus() -> None:
-    town = Town([cluster_queue(gpus=4)], [holding("quiet", gpus=2), holding("fresh", gpus=2)])
-    town.idle("quiet")
-    town.judged(fresh=Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="running for 2m"))
-    [queue] = queues_view(await town.view_snapshot())["trees"]
+async def test_a_workload_that_is_not_idle_for_long_enough_holds_no_idle_gpus() -> None:
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("quiet", gpus=2), holding("fresh", gpus=2)])
+    cluster.idle("quiet")
+    cluster.judged(fresh=Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="running for 2m"))
+    [queue] = queues_view(await cluster.view_snapshot())["trees"]
     assert queue["flavors"][0]["idle"] == 2
 
 
-async def test_who_holds_quota_and_waits_for_checks_is_not_pending() -> None:
-    town = Town([cluster_queue(gpus=4)], [replace(holding("held", gpus=2), admitted=False), workload(gpus=3)])
-    [queue] = queues_view(await town.view_snapshot())["trees"]
+async def test_a_workload_that_holds_quota_and_waits_for_checks_is_not_pending() -> None:
+    held = replace(holding("held", gpus=2), admitted=False)
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [held, workload(gpus=3)])
+    [queue] = queues_view(await cluster.view_snapshot())["trees"]
     assert (queue["pending"], queue["waitingGangs"], queue["flavors"][0]["used"]) == ({GPU: 3}, 1, 2)
 
 
-async def test_trees_are_drawn_as_they_are_nested() -> None:
-    trees = queues_view(await three_teams().view_snapshot())["trees"]
-    assert [(each["kind"], each["name"]) for each in trees] == [("Cohort", "team"), ("ClusterQueue", "alone")]
-    assert [each["name"] for each in trees[0]["children"]] == ["inner", "a", "b"]
-
-
 async def test_flavors_keep_the_order_in_which_they_are_tried() -> None:
-    town = Town([cluster_queue(gpus={"zeta": 1, "alpha": 2})], [])
-    [queue] = queues_view(await town.view_snapshot())["trees"]
+    cluster = QuotaCluster([cluster_queue(gpus={"zeta": 1, "alpha": 2})], [])
+    [queue] = queues_view(await cluster.view_snapshot())["trees"]
     assert [each["flavor"] for each in queue["flavors"]] == ["zeta", "alpha"]
 
 
 async def test_only_gpus_are_counted_unless_all_is_asked_for() -> None:
     given = cluster_queue(gpus=4)
     cpus = {key._replace(resource="cpu"): quota(1500) for key in given.quotas}
-    town = Town([cluster_queue(gpus=4, quotas={**given.quotas, **cpus})], [])
-    snapshot = await town.view_snapshot()
+    cluster = QuotaCluster([cluster_queue(gpus=4, quotas={**given.quotas, **cpus})], [])
+    snapshot = await cluster.view_snapshot()
     [only], [everything] = (queues_view(snapshot, all_resources=flag)["trees"] for flag in (False, True))
     assert [each["resource"] for each in only["flavors"]] == [GPU]
     assert {each["resource"]: each["nominal"] for each in everything["flavors"]} == {"cpu": 1.5, GPU: 4}
 
 
-@pytest.mark.parametrize(
-    ("resource", "amount", "shown"), [(GPU, 8, 8), ("cpu", 2000, 2), ("cpu", 250, 0.25), ("memory", 2**30, 2**30)]
-)
-def test_amounts_are_numbers_in_their_own_unit(resource: str, amount: int, shown: float) -> None:
-    assert as_number(resource, amount) == shown
-
-
 async def test_what_cannot_be_read_is_said_of_its_tree() -> None:
-    town = Town([cluster_queue()], [])
-    town.snapshot.put(cluster_queue("broken"), doubt="nominalQuota: 'many' is no quantity")
-    doubts = {each["name"]: each["doubts"] for each in queues_view(await town.view_snapshot())["trees"]}
+    cluster = QuotaCluster([cluster_queue()], [])
+    cluster.snapshot.put(cluster_queue("broken"), doubt="nominalQuota: 'many' is no quantity")
+    doubts = {each["name"]: each["doubts"] for each in queues_view(await cluster.view_snapshot())["trees"]}
     assert doubts == {"a": [], "broken": ["ClusterQueue broken: nominalQuota: 'many' is no quantity"]}
 
 
 # ---------------------------------------------------------------------------------------------------------------- plans
 
 
-def four_free_four_idle() -> Town:
+def four_free_four_idle() -> QuotaCluster:
     """The gang of 8 of the greedy peer's: 4 are free, 4 are idle in one workload, 8 in another, 1 in a third."""
     holders = [holding("four", gpus=4), holding("eight", gpus=8), holding("one", gpus=1)]
-    town = Town([cluster_queue(gpus=17, strategy=STRICT)], [*holders, workload(gpus=8)])
-    town.idle("four", "eight", "one")
-    return town
+    cluster = QuotaCluster([cluster_queue(gpus=17, strategy=STRICT)], [*holders, workload(gpus=8)])
+    cluster.idle("four", "eight", "one")
+    return cluster
 
 
 async def test_what_was_free_and_what_is_freed_is_what_the_gang_takes() -> None:
-    told = await plan(four_free_four_idle())
-    assert told["refusal"] is told["standing"] is told["whatIfIdle"] is None
-    assert [each["name"] for each in told["plan"]["victims"]] == ["team/four"]
-    [quota_line] = told["plan"]["quota"]
+    shown = await plan(four_free_four_idle())
+    assert shown["refusal"] is shown["standing"] is shown["whatIfIdle"] is None
+    assert [each["name"] for each in shown["plan"]["victims"]] == ["team/four"]
+    [quota_line] = shown["plan"]["quota"]
     assert quota_line == {
-        "flavor": "default", "resource": GPU, "freeBefore": 4, "freed": 4, "freeAfter": 8, "takes": 8,
+        "flavor": "default", "resource": GPU, "freeBefore": 4, "freed": 4, "freeAfter": 8, "takes": 8
     }  # fmt: skip
-    assert told["plan"]["assignments"] == [{"podSet": "main", "count": 1, "flavors": {GPU: "default"}}]
-    assert told["plan"]["placement"] is None
+    assert shown["plan"]["assignments"] == [{"podSet": "main", "count": 1, "flavors": {GPU: "default"}}]
+    assert shown["plan"]["placement"] is None
 
 
 async def test_a_victim_is_told_with_its_cost_and_since_when_it_is_idle() -> None:
@@ -551,59 +504,32 @@ async def test_a_victim_is_told_with_its_cost_and_since_when_it_is_idle() -> Non
 
 
 async def test_less_is_shown_not_to_do_and_more_to_cost_more() -> None:
-    told = await plan(four_free_four_idle())
-    [needed] = told["plan"]["necessities"]
+    shown = await plan(four_free_four_idle())
+    [needed] = shown["plan"]["necessities"]
     assert needed == {
         "victim": "team/four",
         "reason": "NotEnoughIdle",
         "message": "without it 4 nvidia.com/gpu would be missing",
     }
-    dearer = [each for each in told["alternatives"] if each["whyNot"] is None]
+    dearer = [each for each in shown["alternatives"] if each["whyNot"] is None]
     # Not also eight and one: what does it with one more besides is no other way.
     assert [(each["victims"], each["gpus"]) for each in dearer] == [(["team/eight"], 8)]
-    assert told["plan"]["cost"] < dearer[0]["cost"]
+    assert shown["plan"]["cost"] < dearer[0]["cost"]
 
 
-async def test_a_plan_without_any_one_of_its_victims_is_too_little() -> None:
-    town = Town(
-        [cluster_queue(gpus=4, strategy=STRICT)], [holding("x", gpus=2), holding("y", gpus=2), workload(gpus=4)]
-    )
-    town.idle("x", "y")
-    needed = (await plan(town))["plan"]["necessities"]
-    assert [each["victim"] for each in needed] == ["team/x", "team/y"]
-    assert {each["message"] for each in needed} == {"without it 2 nvidia.com/gpu would be missing"}
-
-
-async def test_lending_limits_are_in_the_numbers() -> None:
-    """b lends 1 of its 4: whatever is freed there, a sees no more."""
-    queues = [
-        cluster_queue("a", gpus=4, cohort="team", strategy=STRICT),
-        cluster_queue("b", gpus=quota(4, lending=1), cohort="team"),
-    ]
-    town = Town(queues, [holding("x", gpus=4), holding("y", gpus=4, queue="b"), workload(gpus=4)])
-    town.idle("x", "y")
-    told = await plan(town)
-    assert [each["name"] for each in told["plan"]["victims"]] == ["team/x"]
-    town = Town(queues, [holding("x", gpus=4), holding("y", gpus=4, queue="b"), workload(gpus=4)])
-    town.idle("y")
-    refusal = (await plan(town))["refusal"]
-    assert refusal["reason"] == "NotEnoughIdle"
-    assert "1 nvidia.com/gpu" in refusal["message"]
-
-
-async def test_who_gets_no_plan_is_told_who_is_idle_and_who_holds_the_rest_and_why() -> None:
-    town = Town(
+async def test_without_a_plan_idle_workloads_and_the_holders_of_the_rest_are_shown() -> None:
+    cluster = QuotaCluster(
         [cluster_queue(gpus=8)],
         [holding("idle", gpus=1), holding("busy", gpus=3), holding("bare", gpus=4), workload(gpus=8)],
     )
-    town.idle("idle")
-    town.judged(busy=BUSY)
-    told = await plan(town)
-    assert told["plan"] is None
-    assert told["refusal"]["reason"] == "NotEnoughIdle"
-    assert told["refusal"]["help"] == _HELP[NoPlanReason.NOT_ENOUGH_IDLE]
-    assert [each["name"] for each in told["candidates"]] == ["team/idle"]
-    assert [(each["workload"], each["name"], each["gpus"], each["reason"]) for each in told["holders"]] == [
+    cluster.idle("idle")
+    cluster.judged(busy=BUSY)
+    shown = await plan(cluster)
+    assert shown["plan"] is None
+    assert shown["refusal"]["reason"] == "NotEnoughIdle"
+    assert shown["refusal"]["help"] == _HELP[NoPlanReason.NOT_ENOUGH_IDLE]
+    assert [each["name"] for each in shown["candidates"]] == ["team/idle"]
+    assert [(each["workload"], each["name"], each["gpus"], each["reason"]) for each in shown["holders"]] == [
         ("team/bare", None, 4, "NotScaled"),
         ("team/busy", "team/busy", 3, "GPUsBusy"),
     ]
@@ -611,28 +537,30 @@ async def test_who_gets_no_plan_is_told_who_is_idle_and_who_holds_the_rest_and_w
 
 async def test_holders_that_another_plan_takes_or_keda_leaves_alone_are_told_apart() -> None:
     other = workload("other", gpus=2)
-    town = Town([cluster_queue(gpus=4)], [holding("taken", gpus=2), holding("paused", gpus=2), other, workload(gpus=4)])
-    town.granted(other, "taken")
-    town.idle("paused")
-    town.cluster.scaled_objects.put(
+    cluster = QuotaCluster(
+        [cluster_queue(gpus=4)], [holding("taken", gpus=2), holding("paused", gpus=2), other, workload(gpus=4)]
+    )
+    cluster.granted(other, "taken")
+    cluster.idle("paused")
+    cluster.cluster.scaled_objects.put(
         scaled_object(
             "paused", kind=SCALABLE_WORKLOAD_KIND, namespace="team", annotations={"autoscaling.keda.sh/paused": "true"}
         )
     )
-    told = await plan(town)
-    assert {each["name"]: each["reason"] for each in told["holders"]} == {
+    shown = await plan(cluster)
+    assert {each["name"]: each["reason"] for each in shown["holders"]} == {
         "team/taken": "TakenByPlan",
         "team/paused": "LeftAlone",
     }
 
 
-async def test_nobody_is_planned_on_whose_end_cannot_be_foreseen() -> None:
+async def test_a_workload_whose_end_cannot_be_foreseen_is_no_candidate() -> None:
     placed = holding("placed", gpus=2, opaque_because="it is placed by topology")
-    town = Town([cluster_queue(gpus=2)], [placed, workload(gpus=2)])
-    town.idle("placed")
-    told = await plan(town)
-    assert (told["plan"], told["candidates"], told["refusal"]["reason"]) == (None, [], "NotEnoughIdle")
-    assert [(each["name"], each["reason"]) for each in told["holders"]] == [("team/placed", "Unforeseeable")]
+    cluster = QuotaCluster([cluster_queue(gpus=2)], [placed, workload(gpus=2)])
+    cluster.idle("placed")
+    shown = await plan(cluster)
+    assert (shown["plan"], shown["candidates"], shown["refusal"]["reason"]) == (None, [], "NotEnoughIdle")
+    assert [(each["name"], each["reason"]) for each in shown["holders"]] == [("team/placed", "Unforeseeable")]
 
 
 def test_every_refusal_says_what_would_help() -> None:
@@ -640,40 +568,36 @@ def test_every_refusal_says_what_would_help() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "caution"),
-    [
-        (ReclaimConfig(pressure=False), "PressureOff"),
-        (ReclaimConfig(), "Unprotected"),
-    ],
+    ("policy", "caution"), [(ReclaimConfig(pressure=False), "PressureOff"), (ReclaimConfig(), "Unprotected")]
 )
 async def test_what_may_go_wrong_is_said(policy: ReclaimConfig, caution: str) -> None:
-    town = Town([cluster_queue(gpus=2)], [holding(gpus=2), workload(gpus=2)], policy=policy)
-    town.idle("runs")
-    assert caution in {each["reason"] for each in (await plan(town))["cautions"]}
+    cluster = QuotaCluster([cluster_queue(gpus=2)], [holding(gpus=2), workload(gpus=2)], policy=policy)
+    cluster.idle("runs")
+    assert caution in {each["reason"] for each in (await plan(cluster))["cautions"]}
 
 
 async def test_a_plan_that_settings_refuse_is_shown_with_the_refusal() -> None:
-    town = Town(
+    cluster = QuotaCluster(
         [cluster_queue(gpus=2)],
         [holding(gpus=2), workload(gpus=2)],
         policy=ReclaimConfig(unprotected=Unprotected.REFUSE),
     )
-    town.idle("runs")
-    told = await plan(town)
-    assert told["plan"]["gpus"] == 2
-    assert told["refusal"]["reason"] == "Unprotected"
-    assert (await pending(town))["reclaim"]["outcome"] == "Unprotected"
+    cluster.idle("runs")
+    shown = await plan(cluster)
+    assert shown["plan"]["gpus"] == 2
+    assert shown["refusal"]["reason"] == "Unprotected"
+    assert (await pending(cluster))["reclaim"]["outcome"] == "Unprotected"
 
 
 async def test_a_plan_says_where_the_pods_go_and_who_gets_in_before() -> None:
     holder, head = holding(gpus=8), workload("head", gpus=4)
     gang = workload(pod_sets=(pod_set("workers", pods=2, gpus=2),))
     capacity = nodes_with({"n1": 8}, {"n1": {holder: 8}})
-    town = Town([cluster_queue(gpus=8, strategy=STRICT)], [holder, head, gang], capacity=lambda: capacity)
-    town.idle("runs")
-    told = (await plan(town))["plan"]
-    assert told["others"] == ["team/head"]
-    assert {(each["workload"], each["podSet"], each["node"], each["pods"]) for each in told["placement"]} == {
+    cluster = QuotaCluster([cluster_queue(gpus=8, strategy=STRICT)], [holder, head, gang], capacity=lambda: capacity)
+    cluster.idle("runs")
+    shown = (await plan(cluster))["plan"]
+    assert shown["others"] == ["team/head"]
+    assert {(each["workload"], each["podSet"], each["node"], each["pods"]) for each in shown["placement"]} == {
         ("team/gang", "workers", "n1", 2),
         ("team/head", "main", "n1", 1),
     }
@@ -695,135 +619,106 @@ async def test_a_plan_says_where_the_pods_go_and_who_gets_in_before() -> None:
     ],
 )
 async def test_a_gang_is_shown_in_whatever_state_it_is(json: WorkloadJson, state: str) -> None:
-    town = Town([cluster_queue(gpus=4)], [])
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [])
     json.json["metadata"] |= {"namespace": "team", "name": "gang"}
-    town.cluster.workloads.put(decode(KueueWorkload, msgspec.json.encode(json.json)))
-    told = await town.queries.gang("team", "gang")
-    assert (told["state"], told["gang"], told["gates"]) == (state, None, [])
+    cluster.cluster.workloads.put(decode(KueueWorkload, msgspec.json.encode(json.json)))
+    shown = await cluster.queries.gang("team", "gang")
+    assert (shown["state"], shown["gang"], shown["gates"]) == (state, None, [])
 
 
 async def test_a_gang_that_waits_is_shown_as_among_all_that_do() -> None:
-    town = Town([cluster_queue(gpus=4)], [holding(gpus=3), workload(gpus=2)])
-    assert (await town.queries.gang("team", "gang"))["gang"] == await pending(town)
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding(gpus=3), workload(gpus=2)])
+    assert (await cluster.queries.gang("team", "gang"))["gang"] == await pending(cluster)
 
 
 async def test_a_gang_is_found_by_the_scalable_workload_that_acts_for_it() -> None:
-    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=3)])
-    town.scaled("x")
-    assert (await town.queries.gang("team", "ScalableWorkload/x"))["name"] == "x"
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=3)])
+    cluster.scaled("x")
+    assert (await cluster.queries.gang("team", "ScalableWorkload/x"))["name"] == "x"
     for name in ("ScalableWorkload/nobody", "nobody"):
         with pytest.raises(QueryError) as refused:
-            await town.queries.gang("team", name)
+            await cluster.queries.gang("team", name)
         assert refused.value.status == 404
 
 
 # -------------------------------------------------------------------------------------------------------------- what if
 
 
-async def test_as_if_everybody_were_idle() -> None:
-    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=4), workload(gpus=4)])
-    town.judged(x=BUSY)
-    assert (await plan(town))["plan"] is None
-    told = await plan(town, idle=[])
-    assert told["whatIfIdle"] == []
-    [victim] = told["plan"]["victims"]
-    assert (victim["name"], victim["isAssumed"], victim["idleSince"]) == ("team/x", True, None)
-    assert "LeftOut" not in [each["reason"] for each in told["cautions"]]
+async def test_as_if_all_were_idle() -> None:
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=4), workload(gpus=4)])
+    cluster.judged(x=BUSY)
+    assert (await plan(cluster))["plan"] is None
+    shown = await plan(cluster, idle=[])
+    assert shown["whatIfIdle"] == []
+    [victim] = shown["plan"]["victims"]
+    assert (victim["name"], victim["isAssumed"]) == ("team/x", True)
+    assert (victim["idleSince"], victim["idleFor"]) == (None, None)
+    assert "LeftOut" not in [each["reason"] for each in shown["cautions"]]
 
 
-async def test_whom_no_plan_may_take_is_not_taken_to_be_idle() -> None:
+async def test_what_no_plan_may_take_is_not_assumed_to_be_idle() -> None:
     # Of 8 GPUs 6 are held; only the 2 of x could be freed, and the gang wants 4.
     opaque = replace(holding("elastic", gpus=2), opaque_because="it is an elastic job")
-    town = Town([cluster_queue(gpus=8)], [holding("bare", gpus=2), opaque, holding("x", gpus=2), workload(gpus=4)])
-    town.judged(x=BUSY, elastic=BUSY)
-    told = await plan(town, idle=[])
-    assert [each["name"] for each in told["plan"]["victims"]] == ["team/x"]
-    assert [(each["reason"], each["message"]) for each in told["cautions"] if each["reason"] == "LeftOut"] == [
+    cluster = QuotaCluster(
+        [cluster_queue(gpus=8)], [holding("bare", gpus=2), opaque, holding("x", gpus=2), workload(gpus=4)]
+    )
+    cluster.judged(x=BUSY, elastic=BUSY)
+    shown = await plan(cluster, idle=[])
+    assert [each["name"] for each in shown["plan"]["victims"]] == ["team/x"]
+    assert [(each["reason"], each["message"]) for each in shown["cautions"] if each["reason"] == "LeftOut"] == [
         ("LeftOut", "no plan may take team/bare: no ScalableWorkload acts for it"),
-        (
-            "LeftOut",
-            "no plan may take team/elastic: what Kueue does when it goes is not known (it is an elastic job)",
-        ),
+        ("LeftOut", "no plan may take team/elastic: what Kueue does when it goes is not known (it is an elastic job)"),
     ]
     for name in ("team/bare", "team/elastic"):
         with pytest.raises(QueryError, match=f"{name}: no plan may take it, idle or not") as refused:
-            await plan(town, idle=[name])
+            await plan(cluster, idle=[name])
         assert refused.value.status == 409
 
 
-async def test_what_if_needs_nobody_to_be_judged() -> None:
-    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=4), workload(gpus=4)])
-    town.judged(x=BUSY)
-    town.board = DecisionCache(max_age=timedelta(minutes=1))
-    town.planning._board = town.board
-    town.queries = QueryService(town.planning, town.board, clock=lambda: NOW)
-    with pytest.raises(
-        QueryError, match=r"it is not known which workloads are idle: no workload has been evaluated.*--what-if-idle"
-    ):
-        await plan(town)
-    for idle in ([], ["team/x"]):
-        told = await plan(town, idle=idle)
-        assert [each["name"] for each in told["plan"]["victims"]] == ["team/x"]
-
-
-async def test_since_when_somebody_is_idle_who_is_not_is_not_told() -> None:
-    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=4), workload(gpus=4)])
-    town.judged(x=BUSY)
-    [victim] = (await plan(town, idle=[]))["plan"]["victims"]
-    assert (victim["name"], victim["idleSince"], victim["idleFor"]) == ("team/x", None, None)
-
-
 async def test_as_if_some_were_idle_by_either_name() -> None:
-    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), workload(gpus=2)])
-    town.cluster.scalable_workloads.put(scalable_workload("scale-y", workload="y", namespace="team"))
-    town.cluster.scaled_objects.put(scaled_object("scale-y", namespace="team"))
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), workload(gpus=2)])
+    cluster.cluster.scalable_workloads.put(scalable_workload("scale-y", workload="y", namespace="team"))
+    cluster.cluster.scaled_objects.put(scaled_object("scale-y", namespace="team"))
     for name in ("team/y", "team/scale-y"):
-        told = await plan(town, idle=[name])
-        assert [each["name"] for each in told["plan"]["victims"]] == ["team/scale-y"]
+        shown = await plan(cluster, idle=[name])
+        assert [each["name"] for each in shown["plan"]["victims"]] == ["team/scale-y"]
 
 
-async def test_as_if_a_stranger_were_idle_is_no_question() -> None:
+async def test_a_what_if_about_an_unknown_workload_is_refused() -> None:
     with pytest.raises(QueryError, match="team/nobody: no Workload or ScalableWorkload of that name") as refused:
         await plan(four_free_four_idle(), idle=["team/nobody", "team/four"])
     assert refused.value.status == 404
 
 
-# ------------------------------------------------------------------------------------------------------ a standing plan
+# ------------------------------------------------------------------------------------------------------ an active plan-
 
 
-@pytest.mark.parametrize(
-    ("town", "stage", "step"),
-    [
-        ({"replicas": 1}, "Reclaimable", "KEDA has asked 0 of 2 victims to be at 0; none is suspended until all are"),
-        ({"replicas": 0}, "Reclaimable", "all victims are idle and asked to be at 0"),
-        ({"replicas": 0, "stage": "Cancelled"}, "Cancelled", "all victims are idle"),
-    ],
-)
-async def test_a_plan_that_stands_is_shown_with_how_far_it_is(town: dict[str, Any], stage: str, step: str) -> None:
+STEPS = {
+    "before KEDA has acted": (1, {}, "KEDA has asked 0 of 2 victims to be at 0; none is suspended until all are"),
+    "when all victims are at 0": (0, {}, "all victims are idle and asked to be at 0"),
+    "once one was taken back": (0, {"stage": "Cancelled"}, "all victims are idle"),
+}
+
+
+@pytest.mark.parametrize(("replicas", "entry", "step"), STEPS.values(), ids=STEPS)
+async def test_an_active_plan_is_shown_with_its_progress(replicas: int, entry: dict[str, str], step: str) -> None:
     gang = workload(gpus=4)
-    given = Town([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), gang])
-    given.granted(gang, "x", "y", **town)
-    told = await plan(given)
-    assert told["plan"] is told["refusal"] is None
-    standing = told["standing"]
-    assert (standing["id"], standing["stage"], standing["gangState"]) == ("0123456789", stage, "Waiting")
-    assert step in standing["next"]
-    assert [(each["name"], each["gpus"], each["isIdle"]) for each in standing["victims"]] == [
-        ("team/x", 2, True),
-        ("team/y", 2, True),
-    ]
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), gang])
+    cluster.granted(gang, "x", "y", replicas=replicas, **entry)
+    shown = await plan(cluster)
+    assert shown["plan"] is shown["refusal"] is None
+    active = shown["standing"]
+    assert (active["id"], active["gangState"]) == ("0123456789", "Waiting")
+    assert active["stage"] == entry.get("stage", "Reclaimable")
+    assert step in active["next"]
+    victims = [(each["name"], each["gpus"], each["isIdle"]) for each in active["victims"]]
+    assert victims == [("team/x", 2, True), ("team/y", 2, True)]
+    cluster.judged(x=BUSY)
+    ended = (await plan(cluster))["standing"]["next"]
+    assert ended == "it is cancelled: a victim is not idle any more (team/x)"
 
 
-async def test_a_victim_that_works_again_is_seen_to_end_the_plan() -> None:
-    gang = workload(gpus=4)
-    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), gang])
-    town.granted(gang, "x", "y")
-    town.judged(x=BUSY)
-    standing = (await plan(town))["standing"]
-    assert standing["next"] == "it is cancelled: a victim is not idle any more (team/x)"
-
-
-# ------------------------------------------------------------------------------------------------------------ questions
+# -------------------------------------------------------------------------------------------------------------- queries
 
 
 @pytest.mark.parametrize("name", ["gang", "gang-job", "Job/gang-job", "job/gang-job"])
@@ -839,50 +734,50 @@ async def test_a_gang_is_found_by_its_workload_or_its_job(name: str) -> None:
         ("runs", 409, "Workload team/runs is admitted by ClusterQueue a: there is nothing to plan"),
     ],
 )
-async def test_who_does_not_wait_is_told_so(name: str, status: int, message: str) -> None:
+async def test_a_plan_for_a_workload_that_is_not_pending_is_refused(name: str, status: int, message: str) -> None:
     with pytest.raises(QueryError, match=message) as refused:
         await plan(short_of_one_flavor(), name)
     assert refused.value.status == status
 
 
 async def test_a_deactivated_workload_waits_for_nothing() -> None:
-    town = short_of_one_flavor()
-    town.put(gang := workload("off"), WorkloadJson().deactivated())
-    town.snapshot.drop(QuotaWorkload, gang.key)
+    cluster = short_of_one_flavor()
+    cluster.put(gang := workload("off"), WorkloadJson().deactivated())
+    cluster.snapshot.drop(QuotaWorkload, gang.key)
     with pytest.raises(QueryError, match="waits for nothing: it is deactivated"):
-        await plan(town, "off")
+        await plan(cluster, "off")
 
 
 async def test_a_job_of_several_workloads_has_to_be_named_by_one_of_them() -> None:
-    town = short_of_one_flavor()
-    town.put(workload("again", gpus=2), WorkloadJson().owned_by("batch/v1", "Job", "gang-job"))
+    cluster = short_of_one_flavor()
+    cluster.put(workload("again", gpus=2), WorkloadJson().owned_by("batch/v1", "Job", "gang-job"))
     with pytest.raises(QueryError, match="again, gang; name one of them") as refused:
-        await plan(town, "gang-job")
+        await plan(cluster, "gang-job")
     assert refused.value.status == 409
 
 
-async def test_where_quota_cannot_be_seen_every_question_is_refused_with_the_reason() -> None:
-    town = short_of_one_flavor()
-    town.view.shown = NotSynced("Kueue (kueue.x-k8s.io/v1beta2) is not installed")
-    for question in (town.queries.queues(), town.queries.pending(), town.queries.plan("team", "gang")):
+async def test_while_quota_is_not_known_every_query_is_refused_with_the_reason() -> None:
+    cluster = short_of_one_flavor()
+    cluster.view.shown = NotSynced("Kueue (kueue.x-k8s.io/v1beta2) is not installed")
+    for question in (cluster.queries.queues(), cluster.queries.pending(), cluster.queries.plan("team", "gang")):
         with pytest.raises(QueryError, match=r"quota is not known: Kueue .* is not installed") as refused:
             await question
         assert refused.value.status == 503
 
 
-async def test_questions_are_answered_one_at_a_time_and_too_many_are_refused() -> None:
-    town = four_free_four_idle()
-    found = await asyncio.gather(*(town.queries.plan("team", "gang") for _ in range(12)), return_exceptions=True)
+async def test_queries_are_answered_one_at_a_time_and_too_many_are_refused() -> None:
+    cluster = four_free_four_idle()
+    found = await asyncio.gather(*(cluster.queries.plan("team", "gang") for _ in range(12)), return_exceptions=True)
     refused = [each for each in found if isinstance(each, QueryError)]
     # One is answered, eight wait in line.
     assert len(found) - len(refused) == 9
     assert all(each.status == 503 for each in refused)
-    assert (await plan(town))["plan"]["gpus"] == 4
+    assert (await plan(cluster))["plan"]["gpus"] == 4
 
 
-async def test_asking_changes_nothing() -> None:
-    town = four_free_four_idle()
-    versions = [town.snapshot.version(tree) for tree in town.snapshot.trees]
-    first, again = [await town.queries.plan("team", "gang") for _ in range(2)]
+async def test_a_query_changes_nothing() -> None:
+    cluster = four_free_four_idle()
+    versions = [cluster.snapshot.version(tree) for tree in cluster.snapshot.trees]
+    first, again = [await cluster.queries.plan("team", "gang") for _ in range(2)]
     assert first == again
-    assert [town.snapshot.version(tree) for tree in town.snapshot.trees] == versions
+    assert [cluster.snapshot.version(tree) for tree in cluster.snapshot.trees] == versions

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from admission.checked_workloads import pending
+from builders import NOON
 from scaler_sandbox.autoscaler import Scenario
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
 from scaler.admission.check import Yielded
 from scaler.admission.planner import AdmissionPlanner
-from scaler.admission.policy import CheckPolicy, ProvisioningPolicy, Unusable
-from scaler.admission.provisioning.lifecycle import ProvisioningStep, StepKind
-from scaler.reporting.views.admission_checks import CheckView, check_view, checks_by_workload
+from scaler.admission.policy import CheckPolicy, Unusable
+from scaler.reporting.views.admission_checks import CheckViews
 
 Json = dict[str, Any]
 
@@ -36,8 +36,8 @@ async def seen(town: ProvisioningCluster, job: str = "gang") -> Json:
     """What is shown of the job's only check."""
     meta = town.workload(job)["metadata"]
     plan = await another_replica(town).plan(town.client.now)
-    [view] = checks_by_workload(plan)[f"ns/{meta['name']}"]
-    return check_view(view, town.client.now)
+    [shown] = CheckViews(plan.workloads, plan.unknown_requests).of(f"ns/{meta['name']}", town.client.now)
+    return shown
 
 
 async def nodes(town: ProvisioningCluster, job: str = "gang") -> Json:
@@ -195,39 +195,23 @@ async def test_where_requests_are_not_served_that_is_said() -> None:
 # ---------------------------------------------------------------------------------------------------- the shape of it
 
 
-def view(**fields: Any) -> CheckView:
-    return CheckView(planned=pending("ns/gang", **fields))
+def view(**fields: Any) -> Json:
+    [shown] = CheckViews([pending("ns/gang", **fields)]).of("ns/gang", NOON)
+    return shown
 
 
 def test_a_check_without_provisioning_shows_none() -> None:
-    town = ProvisioningCluster({})
-    shown = check_view(view(), town.client.now)
-    assert (shown["policy"], shown["provisioning"], shown["yielded"]) == (None, None, None)
-    shown = check_view(view(policy=Unusable("it is broken")), town.client.now)
-    assert shown["provisioning"] is None
+    for policy in (CheckPolicy(), Unusable("it is broken")):
+        shown = view(policy=policy)
+        assert (shown["provisioning"], shown["yielded"]) == (None, None)
 
 
 def test_that_it_gave_its_quota_back_is_shown_with_when_it_may_again() -> None:
-    now = ProvisioningCluster({}).client.now
-    shown = check_view(
-        view(reserved=replace(pending("ns/gang").reserved, yielded=Yielded(to="plan x", at=now, times=2))), now
-    )["yielded"]
-    assert (shown["to"], shown["times"]) == ("plan x", 2)
+    yielded = Yielded(to="plan x", at=NOON, times=2)
     # 1 minute after the first time, 2 after the second.
-    assert shown["notAgainBefore"] == f"{now + timedelta(minutes=2):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def test_the_json_keeps_its_shape() -> None:
-    policy = CheckPolicy(provisioning=ProvisioningPolicy(provisioning_class="c"))
-    shown = check_view(
-        view(policy=policy, step=ProvisioningStep(kind=StepKind.STUCK, message="cannot")),
-        ProvisioningCluster({}).client.now,
-    )
-    assert shown.keys() == {
-        "check", "policy", "state", "message", "since", "heldSince", "reason", "finds", "before", "beforeOmitted",
-        "yielded", "provisioning",
-    }  # fmt: skip
-    assert shown["provisioning"].keys() == {
-        "className", "state", "message", "attempt", "attemptsAllowed", "nextAttemptAt", "atLimit", "eta", "etaIn",
-        "requests",
-    }  # fmt: skip
+    assert view(reserved=replace(pending("ns/gang").reserved, yielded=yielded))["yielded"] == {
+        "to": "plan x",
+        "at": "2026-12-01T12:00:00Z",
+        "times": 2,
+        "notAgainBefore": "2026-12-01T12:02:00Z",
+    }

@@ -9,7 +9,7 @@ from admission.checked_workloads import pending
 from quota_builders import GPU, NOW, cluster_queue, holding, workload
 from reclaim_builders import nodes_with
 from rich.console import Console
-from views_builders import Town
+from views_builders import QuotaCluster
 
 from scaler.admission.plan import AdmissionPlan
 from scaler.admission.planner import AdmissionPlanner
@@ -67,12 +67,12 @@ class Gate:
         return AdmissionPlan(at=NOW, workloads=tuple(waiting))
 
 
-def town(*gangs: tuple[int, int], **gate: Any) -> tuple[Town, QueryService]:
+def town(*gangs: tuple[int, int], **gate: Any) -> tuple[QuotaCluster, QueryService]:
     """n1 is held by idle x and y with 4 GPUs each, n2 by somebody who works; quota is plenty. Each of the gangs holds
     its quota for so many pods with so many GPUs."""
     idle, busy = [holding(name, gpus=4) for name in ("x", "y")], holding("busy", gpus=8, queue="b")
     waiting = [replace(holding(f"gang-{n}", gpus=pods * gpus), admitted=False) for n, (pods, gpus) in enumerate(gangs)]
-    made = Town([cluster_queue("a", gpus=100), cluster_queue("b", gpus=100)], [*idle, busy, *waiting])
+    made = QuotaCluster([cluster_queue("a", gpus=100), cluster_queue("b", gpus=100)], [*idle, busy, *waiting])
     made.idle("x", "y")
     capacity = nodes_with({"n1": 8, "n2": 8}, {"n1": {idle[0]: 4, idle[1]: 4}, "n2": {busy: 8}})
     seen = {gang.name: (gang, *shape) for gang, shape in zip(waiting, gangs, strict=True)}

@@ -1,17 +1,18 @@
 """How Workloads stand with our AdmissionChecks and what was asked of autoscalers for them, as JSON. Pure.
 
-What the entry says is what stands in the API, for everybody to see. `reason` and `finds` are what is found at this
-moment: the entry follows within seconds, and only the leader writes it.
+`state` and `message` are those of the API. `reason` and `finds` are computed now: the API follows within seconds, and
+only the leader writes it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 from scaler.admission.check import CheckChange, Yielded
-from scaler.admission.plan import AdmissionPlan, CheckedWorkload
+from scaler.admission.plan import CheckedWorkload
 from scaler.admission.provisioning.lifecycle import LOST, ObservedRequest, ProvisioningStep, StepKind
 from scaler.admission.provisioning.requests import entry_of
 from scaler.decision.describe import timestamp
@@ -26,87 +27,62 @@ SHOWN = 5
 """Gangs before one that are named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckView:
-    """A Workload that holds quota, with one of our checks."""
+@dataclass(frozen=True)
+class CheckViews:
+    """Workloads that have quota and a check of ours, whether they wait or were released."""
 
-    planned: CheckedWorkload
-    before: Sequence[str] = ()
-    """Keys of the first of those that wait for nodes and come before it, in their order."""
-    more_before: int = 0
+    workloads: Sequence[CheckedWorkload] = ()
     unknown_requests: str = ""
     """Why ProvisioningRequests are not known; empty where they are."""
 
-    @property
-    def check(self) -> str:
-        return self.planned.check
+    @cached_property
+    def _by_key(self) -> Mapping[str, Sequence[CheckedWorkload]]:
+        found: dict[str, list[CheckedWorkload]] = {}
+        for each in self.workloads:
+            found.setdefault(each.key, []).append(each)
+        return found
 
-    @property
-    def waiting(self) -> CheckedWorkload | None:
-        """None of one that does not wait, or that is released at this moment."""
-        return self.planned if self.planned.is_pending else None
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        """Those that wait for nodes, in the order in which nodes are reserved (`PlacementRequest.turn`)."""
+        waiting = (each for each in self.workloads if each.is_pending and each.placement is not None)
+        ordered = sorted(waiting, key=lambda each: (not each.step.is_booked, each.reserved_at, each.uid))
+        return {key: place for place, key in enumerate(dict.fromkeys(each.key for each in ordered))}
 
-    @property
-    def change(self) -> CheckChange | None:
-        """What its check state is to be, of one that waits."""
-        change = self.planned.change
-        return change if self.planned.is_pending and isinstance(change, CheckChange) else None
+    def reasons(self, key: str) -> Mapping[str, str]:
+        """What the Workload waits for, by check."""
+        found = {each.check: _change(each) for each in self._by_key.get(key, ())}
+        return {check: str(change.because) for check, change in found.items() if change is not None}
 
-    @property
-    def reason(self) -> str:
-        """What it waits for; empty where it is not known to wait."""
-        return str(self.change.because) if self.change is not None else ""
+    def of(self, key: str, now: datetime) -> list[Json]:
+        """One for each of our checks that the Workload has."""
+        return [self._view(each, now) for each in self._by_key.get(key, ())]
 
-
-ChecksByWorkload = Mapping[str, Sequence[CheckView]]
-"""By key of the Workload, with one for each of our checks that it has."""
-
-
-def checks_by_workload(plan: AdmissionPlan) -> ChecksByWorkload:
-    """All Workloads that have quota and a check of ours, whether they wait or were released."""
-    line = _line(plan.pending)
-    found: dict[str, list[CheckView]] = {}
-    for each in plan.workloads:
-        place = line.get(each.key, 0) if each.is_pending and each.placement is not None else 0
-        view = CheckView(
-            planned=each,
-            before=list(islice(line, min(place, SHOWN))),
-            more_before=max(0, place - SHOWN),
-            unknown_requests=plan.unknown_requests,
-        )
-        found.setdefault(each.key, []).append(view)
-    return found
-
-
-def _line(waiting: Iterable[CheckedWorkload]) -> Mapping[str, int]:
-    """Those that wait for nodes, in the order in which nodes are reserved, each with how many come before it."""
-    ordered = sorted((each for each in waiting if each.placement is not None), key=_turn)
-    return {key: place for place, key in enumerate(dict.fromkeys(each.key for each in ordered))}
+    def _view(self, checked: CheckedWorkload, now: datetime) -> Json:
+        change = _change(checked)
+        entry = entry_of(checked.workload, checked.check) or AdmissionCheckState(name=checked.check)
+        is_in_line = checked.is_pending and checked.placement is not None
+        place = self._places.get(checked.key, 0) if is_in_line else 0
+        return {
+            "check": checked.check,
+            "policy": checked.policy_name or None,
+            "state": entry.state or "Pending",
+            "message": entry.message or None,
+            "since": timestamp(entry.last_transition_time),
+            "heldSince": timestamp(checked.reserved_at),
+            "reason": str(change.because) if change is not None else None,
+            "finds": change.message if change is not None else None,
+            "before": list(islice(self._places, min(place, SHOWN))),
+            "beforeOmitted": max(0, place - SHOWN),
+            "yielded": _yielded(checked.reserved.yielded),
+            "provisioning": _provisioning(checked, now, unknown_requests=self.unknown_requests),
+        }
 
 
-def _turn(each: CheckedWorkload) -> tuple[bool, datetime | None, str]:
-    """As in `PlacementRequest.turn`."""
-    return not each.step.is_booked, each.reserved_at, each.uid
-
-
-def check_view(view: CheckView, now: datetime) -> Json:
-    """One check of one Workload."""
-    planned, change = view.planned, view.change
-    entry = entry_of(planned.workload, planned.check) or AdmissionCheckState(name=planned.check)
-    return {
-        "check": view.check,
-        "policy": planned.policy_name or None,
-        "state": entry.state or "Pending",
-        "message": entry.message or None,
-        "since": timestamp(entry.last_transition_time),
-        "heldSince": timestamp(planned.reserved_at),
-        "reason": view.reason or None,
-        "finds": change.message if change is not None else None,
-        "before": list(view.before),
-        "beforeOmitted": view.more_before,
-        "yielded": _yielded(planned.reserved.yielded),
-        "provisioning": _provisioning(view, now),
-    }
+def _change(checked: CheckedWorkload) -> CheckChange | None:
+    """What its check state is to be, of one that waits; None of one that is released at this moment."""
+    change = checked.change if checked.is_pending else None
+    return change if isinstance(change, CheckChange) else None
 
 
 def _yielded(yielded: Yielded | None) -> Json | None:
@@ -124,24 +100,23 @@ def _yielded(yielded: Yielded | None) -> Json | None:
 # -------------------------------------------------------------------------------------------------- asking for nodes
 
 
-def _provisioning(view: CheckView, now: datetime) -> Json | None:
+def _provisioning(planned: CheckedWorkload, now: datetime, *, unknown_requests: str) -> Json | None:
     """None where nodes are not asked for, and never were."""
-    planned = view.planned
-    asking = planned.provisioning_policy
-    if asking is None and not planned.requests:
+    policy = planned.provisioning_policy
+    if policy is None and not planned.requests:
         return None
     read = sorted(planned.observed, key=lambda each: (each.attempt, each.name))
     newest = read[-1] if read else None
     step = planned.step if planned.is_pending else None
     eta = newest.eta if newest is not None else None
     return {
-        "className": asking.provisioning_class if asking else newest and newest.spec.provisioning_class,
+        "className": policy.provisioning_class if policy else newest and newest.spec.provisioning_class,
         "state": str(step.kind) if step is not None else None,
-        "message": (step.message if step is not None else "") or view.unknown_requests or None,
+        "message": (step.message if step is not None else "") or unknown_requests or None,
         "attempt": newest.attempt if newest is not None else 0,
-        "attemptsAllowed": asking.retry.limit + 1 if asking else None,
+        "attemptsAllowed": policy.retry.limit + 1 if policy else None,
         "nextAttemptAt": timestamp(_next_attempt_at(step, newest)),
-        "atLimit": str(asking.at_limit) if asking else None,
+        "atLimit": str(policy.at_limit) if policy else None,
         "eta": timestamp(eta),
         "etaIn": format_duration(timedelta(seconds=int((eta - now).total_seconds()))) if eta and eta > now else None,
         "requests": [_request(each, planned.requests[each.name]) for each in read],

@@ -3,12 +3,13 @@
 Kueue's own words stand beside ours: where they differ, one of us has not seen the latest yet, or is wrong.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from scaler.decision.describe import timestamp
+from scaler.decision.target_state import Seeks
 from scaler.errors import QueryError
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.core import condition, is_true
@@ -18,7 +19,6 @@ from scaler.quota.cycle import Considered
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reporting.views.active_plan import active_plan_view
-from scaler.reporting.views.admission_checks import check_view
 from scaler.reporting.views.snapshot import ViewSnapshot
 from scaler.reporting.waiting_reasons import Diagnosis, FlavorShortage, diagnose, pending_since
 
@@ -29,15 +29,13 @@ Json = dict[str, Any]
 class PlannerAnswers:
     """What the planner answers for gangs without an active plan, as far as it was asked."""
 
-    found: Mapping[str, ReclaimPlan | NoPlan] = field(default_factory=dict)
+    found: dict[str, ReclaimPlan | NoPlan] = field(default_factory=dict)
     """By uid of the gang."""
-    first: Mapping[str, str] = field(default_factory=dict)
-    """By root of a tree, the gang that gets the next plan there; the others come after it."""
+    first: dict[tuple[Seeks, str], str] = field(default_factory=dict)
+    """By scope of plans, the gang that gets the next plan there; the others come after it."""
     lacking: Collection[str] = frozenset()
     """Uids of the gangs that have quota and lack nodes."""
-    first_for_nodes: str = ""
-    """Key of the one of them that gets the next plan."""
-    heads: Mapping[str, Sequence[Considered]] = field(default_factory=dict)
+    heads: dict[str, Sequence[Considered]] = field(default_factory=dict)
     """By root of a tree, what Kueue's next cycle does with its heads, in their turns."""
 
 
@@ -67,18 +65,17 @@ def gang_page(snapshot: ViewSnapshot, observed: KueueWorkload, answers: PlannerA
     """One Workload. `gang` is what `pending` says of it; null for one that does not wait."""
     key = "/".join(observed.metadata.key)
     gang = next((gang for gang, _ in snapshot.waiting if gang.key == key), None)
-    owner = observed.metadata.controller_owner
     state, since = _state_of(observed)
     return {
         "at": timestamp(snapshot.at),
         "unjudged": snapshot.unjudged or None,
         "namespace": observed.metadata.namespace,
         "name": observed.metadata.name,
-        "job": f"{owner.kind}/{owner.name}" if owner is not None else None,
+        "job": _job_of(observed),
         "state": state,
         "since": timestamp(since),
         "checks": _checks(observed),
-        "gates": [check_view(each, snapshot.at) for each in snapshot.gates.get(key, ())],
+        "gates": snapshot.checks.of(key, snapshot.at),
         "gang": _gang(snapshot, gang, observed, answers) if gang is not None else None,
     }
 
@@ -138,7 +135,7 @@ def _gang(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload |
         "quota": [_line(line) for line in diagnosis.lines],
         "before": [each.key for each in diagnosis.before[:_SHOWN]],
         "checks": _checks(observed),
-        "gates": [check_view(each, snapshot.at) for each in snapshot.gates.get(gang.key, ())],
+        "gates": snapshot.checks.of(gang.key, snapshot.at),
         "plan": active_plan_view(plan, snapshot.at) if plan is not None else None,
         "reclaim": _reclaim(snapshot, gang, diagnosis, answers),
     }
@@ -151,13 +148,12 @@ def gang_view(
     snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload | None, diagnosis: Diagnosis
 ) -> Json:
     """Its name, its requests, its place in the queue, and what Kueue says of it."""
-    owner = observed.metadata.controller_owner if observed is not None else None
     first = diagnosis.reasons[0]
     since, spec = pending_since(gang), diagnosis.queue.spec if diagnosis.queue is not None else None
     return {
         "namespace": gang.namespace,
         "name": gang.name,
-        "job": f"{owner.kind}/{owner.name}" if owner is not None else None,
+        "job": _job_of(observed),
         "gpus": sum(
             amount for each in gang.requests for resource, amount in each.items() if snapshot.gpus.matches(resource)
         ),
@@ -185,6 +181,11 @@ def gang_view(
         "message": first.message,
         "reasons": [{"reason": str(each.reason), "message": each.message} for each in diagnosis.reasons],
     }
+
+
+def _job_of(observed: KueueWorkload | None) -> str | None:
+    owner = observed.metadata.controller_owner if observed is not None else None
+    return f"{owner.kind}/{owner.name}" if owner is not None else None
 
 
 def whole(duration: timedelta) -> timedelta:
@@ -237,12 +238,13 @@ def _reclaim(snapshot: ViewSnapshot, gang: QuotaWorkload, diagnosis: Diagnosis, 
     match answers.found.get(gang.uid):
         case ReclaimPlan() as found:
             victims = ", ".join(f"{each.name} ({each.gpus} GPUs)" for each in found.victims)
-            return _outcome("Planned", f"plan {found.id} would suspend {victims}")
+            outcome, message = "Planned", f"plan {found.id} would suspend {victims}"
         case NoPlan() as found:
-            return _outcome(str(found.why), found.message)
+            outcome, message = str(found.why), found.message
         case None:
             beyond = next((each for each in diagnosis.reasons if each.reason in _BEYOND_PLANS), None)
-            return _outcome(*(beyond or _why_not_asked(snapshot, gang, answers)))
+            outcome, message = beyond or _why_not_asked(snapshot, gang, answers)
+    return {"outcome": str(outcome), "message": message}
 
 
 _BEYOND_PLANS = frozenset({NoPlanReason.NEVER_FITS, NoPlanReason.QUEUE_STOPPED})
@@ -250,7 +252,7 @@ _BEYOND_PLANS = frozenset({NoPlanReason.NEVER_FITS, NoPlanReason.QUEUE_STOPPED})
 
 def _why_not_asked(snapshot: ViewSnapshot, gang: QuotaWorkload, answers: PlannerAnswers) -> tuple[str, str]:
     beside, has_quota = snapshot.plan_beside(gang), gang.reservation is not None
-    first = answers.first_for_nodes if has_quota else answers.first.get(snapshot.root_of(gang))
+    first = answers.first.get((Seeks.NODES, "") if has_quota else (Seeks.QUOTA, snapshot.root_of(gang)))
     where = "for nodes" if has_quota else "in its quota tree"
     reasons = {
         "UnderWay": "a plan is under way for it" if snapshot.plan_for(gang) is not None else "",
@@ -261,7 +263,3 @@ def _why_not_asked(snapshot: ViewSnapshot, gang: QuotaWorkload, answers: Planner
     }
     asks = f"'idle-gpu-scaler plan {gang.key}' tells what would be suspended for it"
     return next(((outcome, message) for outcome, message in reasons.items() if message), ("NotAsked", asks))
-
-
-def _outcome(outcome: str, message: str) -> Json:
-    return {"outcome": str(outcome), "message": message}

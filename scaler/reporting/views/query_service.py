@@ -17,6 +17,7 @@ from typing import Any
 
 from scaler.admission.planner import AdmissionPlanner
 from scaler.decision.decision_cache import DecisionCache
+from scaler.decision.target_state import Seeks
 from scaler.errors import QueryError
 from scaler.kube.objects.core import is_true
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
@@ -29,16 +30,14 @@ from scaler.reclaim.config import Unprotected
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, PlanRequest, PlanWarning, ReclaimPlan
-from scaler.reclaim.targets import NodeShortage
-from scaler.reporting.views.admission_checks import checks_by_workload
+from scaler.reclaim.targets import NodeShortage, PlanTarget, QuotaShortage
+from scaler.reporting.views.admission_checks import CheckViews
 from scaler.reporting.views.non_candidates import NonCandidate, non_candidates_in, scalable_of, why_ineligible
 from scaler.reporting.views.pending import PlannerAnswers, gang_page, pending_view, selected
 from scaler.reporting.views.plans import PlanReport, plan_view
 from scaler.reporting.views.queues import queues_view
 from scaler.reporting.views.snapshot import ViewSnapshot, take_view_snapshot
 
-_LACKING = 4
-"""Gangs that lack nodes for which `pending` asks the planner, as the leader does in one tick."""
 _IN_LINE = 8
 """Queries that wait; a page that many clients reload must not keep this process busy all the time."""
 
@@ -51,22 +50,23 @@ class QueryService:
 
     def __init__(
         self,
-        planning: Planner,
-        board: DecisionCache,
+        planner: Planner,
+        decisions: DecisionCache,
         *,
         admission: AdmissionPlanner | None = None,
         nodes: NodeShortage | None = None,
         patience: timedelta = timedelta(seconds=1),
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._planning = planning
-        self._board = board
+        self._planner = planner
+        self._decisions = decisions
         self._admission = admission
-        self._nodes = nodes or NodeShortage(planning=planning)
+        self._nodes = nodes or NodeShortage(planning=planner)
+        self._quota = QuotaShortage(planning=planner)
         self._patience_s = patience.total_seconds()
         self._clock = clock
         self._turn = asyncio.Lock()
-        self._asked = 0
+        self._queries = 0
 
     async def queues(self, *, all_resources: bool = False) -> Mapping[str, Any]:
         """The quota trees. Raises: QueryError."""
@@ -77,15 +77,15 @@ class QueryService:
     async def pending(self, *, namespace: str = "", queue: str = "") -> Mapping[str, Any]:
         """Every gang that waits, and why. Raises: QueryError."""
         async with self._in_turn():
-            snapshot = await self._snapshot(with_gates=True)
-            asked_about = [each for each, _ in selected(snapshot, namespace=namespace, queue=queue)]
-            answers = await self._planner_answers(snapshot, asked_about)
+            snapshot = await self._snapshot(with_checks=True)
+            chosen = [each for each, _ in selected(snapshot, namespace=namespace, queue=queue)]
+            answers = await self._planner_answers(snapshot, chosen)
             return await asyncio.to_thread(pending_view, snapshot, answers, namespace=namespace, queue=queue)
 
     async def gang(self, namespace: str, name: str) -> Mapping[str, Any]:
         """One Workload, whether it waits or not, and how it stands with our AdmissionChecks. Raises: QueryError."""
         async with self._in_turn():
-            snapshot = await self._snapshot(with_gates=True)
+            snapshot = await self._snapshot(with_checks=True)
             observed = self._find(namespace, name)
             waiting = [each for each, _ in snapshot.waiting if each.key == "/".join(observed.metadata.key)]
             answers = await self._planner_answers(snapshot, waiting)
@@ -94,7 +94,7 @@ class QueryService:
     async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None = None) -> Mapping[str, Any]:
         """What would be suspended for the gang; `idle` as in `PlanReport.what_if`. Raises: QueryError."""
         async with self._in_turn():
-            snapshot = await self._snapshot(with_gates=True)
+            snapshot = await self._snapshot(with_checks=True)
             observed = self._find(namespace, name)
             gang = self._gang(observed, snapshot)
             if snapshot.plan_for(gang) is not None:
@@ -105,80 +105,80 @@ class QueryService:
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncIterator[None]:
-        if self._asked > _IN_LINE:
+        if self._queries > _IN_LINE:
             raise QueryError("too many queries are being answered; try again in a moment", status=503)
-        self._asked += 1
+        self._queries += 1
         try:
             async with self._turn:
                 yield
         finally:
-            self._asked -= 1
+            self._queries -= 1
 
-    async def _snapshot(self, *, with_gates: bool = False) -> ViewSnapshot:
+    async def _snapshot(self, *, with_checks: bool = False) -> ViewSnapshot:
         now = self._clock()
-        snapshot = await take_view_snapshot(self._planning, self._board, now)
+        snapshot = await take_view_snapshot(self._planner, self._decisions, now)
         if isinstance(snapshot, NotSynced):
-            raise _unseen(snapshot)
-        if self._admission is None or not with_gates:
+            raise _not_known(snapshot)
+        if self._admission is None or not with_checks:
             return snapshot
-        return replace(snapshot, gates=checks_by_workload(await self._admission.plan(now)))
+        plan = await self._admission.plan(now)
+        return replace(snapshot, checks=CheckViews(plan.workloads, plan.unknown_requests))
 
     # ---------------------------------------------------------------------------------------------------------- pending
 
-    async def _planner_answers(self, snapshot: ViewSnapshot, asked_about: Sequence[QuotaWorkload]) -> PlannerAnswers:
-        """What the planner says of gangs in the trees of these, as far as time allows, in the order of plans."""
-        sight, roots = snapshot.sight, {snapshot.root_of(each) for each in asked_about}
-        found: dict[str, ReclaimPlan | NoPlan] = {}
-        first: dict[str, str] = {}
-        heads: dict[str, Sequence[Considered]] = {}
-        ends = monotonic() + self._patience_s
-        for gang, _ in snapshot.waiting:
-            root = snapshot.root_of(gang)
-            if sight is None or monotonic() > ends:
-                break
-            if root not in roots - first.keys() or not self._is_planned_for(snapshot, sight, gang):
-                continue
-            request = self._planning.request(sight, gang)
-            if isinstance(request, PlanRequest) and root not in heads:
-                heads[root] = await asyncio.to_thread(_next_cycle, request)
-            found[gang.uid] = await self._planner_answer(request)
-            if isinstance(found[gang.uid], ReclaimPlan):
-                first[root] = gang.key
-        lacking, first_for_nodes = await self._answers_about_nodes(snapshot, asked_about, found)
-        return PlannerAnswers(found=found, first=first, heads=heads, lacking=lacking, first_for_nodes=first_for_nodes)
+    async def _planner_answers(self, snapshot: ViewSnapshot, chosen: Sequence[QuotaWorkload]) -> PlannerAnswers:
+        """For gangs in the trees of the selected ones, in the order of the reclaim controller, as far as time allows.
 
-    async def _answers_about_nodes(
-        self, snapshot: ViewSnapshot, asked_about: Sequence[QuotaWorkload], found: dict[str, ReclaimPlan | NoPlan]
-    ) -> tuple[frozenset[str], str]:
-        """Uids of the gangs that have quota and lack nodes, and the one that the next plan is for. Adds to `found`.
-
-        They are asked about as the leader does it: also those that got their quota by a plan which is still active.
+        In each scope of plans the first gang that gets one is the last that is looked at.
         """
-        sight, asked = snapshot.sight, {each.uid for each in asked_about}
-        lacking = self._nodes.lacking(snapshot.at)
-        gangs = self._nodes.gangs(sight) if sight is not None and lacking & asked else ()
-        for gang in gangs[:_LACKING]:
-            if sight is None or snapshot.plan_beside(gang) is not None:
-                break
-            found[gang.uid] = await self._nodes.plan(sight, gang, sight.candidates)
-            if isinstance(found[gang.uid], ReclaimPlan):
-                return lacking, gang.key
-        return lacking, ""
+        answers = PlannerAnswers(lacking=self._nodes.lacking(snapshot.at))
+        planning, ends = snapshot.planning, monotonic() + self._patience_s
+        if planning is None:
+            return answers
+        scopes = {(Seeks.QUOTA, snapshot.root_of(each)) for each in chosen}
+        scopes |= {(Seeks.NODES, "") for each in chosen if each.uid in answers.lacking}
+        targets: Mapping[Seeks, PlanTarget] = {Seeks.QUOTA: self._quota, Seeks.NODES: self._nodes}
+        for seeks, target in targets.items():
+            for gang in target.gangs(planning):
+                scope = seeks, target.plan_scope(planning, gang.key)
+                is_open = scope in scopes - answers.first.keys() and self._is_open(snapshot, planning, seeks, gang)
+                if is_open and monotonic() <= ends:
+                    await self._add_answer(answers, scope, planning, gang)
+        return answers
 
-    async def _planner_answer(self, request: PlanRequest | NoPlan) -> ReclaimPlan | NoPlan:
-        found = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_reclaim, request)
-        return self._refusal(found) or found
-
-    def _is_planned_for(self, snapshot: ViewSnapshot, sight: PlanningSnapshot, gang: QuotaWorkload) -> bool:
+    def _is_open(self, snapshot: ViewSnapshot, planning: PlanningSnapshot, seeks: Seeks, gang: QuotaWorkload) -> bool:
         """Whether a plan could be made for it, and it is still as it was."""
-        waits = gang.reservation is None and gang.may_queue and sight.snapshot.workload(gang.key) is gang
-        return waits and snapshot.plan_for(gang) is None and snapshot.plan_beside(gang) is None
+        if snapshot.plan_beside(gang) is not None or planning.snapshot.workload(gang.key) is not gang:
+            return False
+        # For nodes also where it got its quota by a plan that is still active.
+        return seeks is Seeks.NODES or (gang.may_queue and snapshot.plan_for(gang) is None)
+
+    async def _add_answer(
+        self, answers: PlannerAnswers, scope: tuple[Seeks, str], planning: PlanningSnapshot, gang: QuotaWorkload
+    ) -> None:
+        answer, request = await self._answer(planning, gang, planning.candidates)
+        if request is not None and scope[1] not in answers.heads:
+            answers.heads[scope[1]] = await asyncio.to_thread(_next_cycle, request)
+        answers.found[gang.uid] = self._refusal(answer) or answer
+        if isinstance(answers.found[gang.uid], ReclaimPlan):
+            answers.first[scope] = gang.key
+
+    async def _answer(
+        self, planning: PlanningSnapshot, gang: QuotaWorkload, candidates: Sequence[Candidate]
+    ) -> tuple[ReclaimPlan | NoPlan, PlanRequest | None]:
+        """The plan for the gang, or why there is none; and for quota what it was made from."""
+        if gang.reservation is not None:
+            return await self._nodes.plan(planning, gang, candidates), None
+        request = self._planner.request(planning, gang, candidates)
+        if isinstance(request, NoPlan):
+            return request, None
+        return await asyncio.to_thread(plan_reclaim, request), request
 
     # ------------------------------------------------------------------------------------------------------------- plan
 
     def _find(self, namespace: str, name: str) -> KueueWorkload:
         """The Workload of that name, or that of a job: `name` or `Kind/name`. Raises: QueryError."""
-        workloads = self._planning.cluster.workloads
+        workloads = self._planner.cluster.workloads
         found = workloads.get(namespace, name)
         if found is not None:
             return found
@@ -200,8 +200,8 @@ class QueryService:
 
     def _find_scaled(self, namespace: str, name: str) -> KueueWorkload:
         """The Workload that the ScalableWorkload acts for. Raises: QueryError."""
-        scalable = self._planning.cluster.scalable_workloads.get(namespace, name)
-        found = self._planning.cluster.workload_of(scalable) if scalable is not None else None
+        scalable = self._planner.cluster.scalable_workloads.get(namespace, name)
+        found = self._planner.cluster.workload_of(scalable) if scalable is not None else None
         if found is None:
             raise QueryError(f"ScalableWorkload {namespace}/{name} is not there, or has no Workload", status=404)
         return found
@@ -209,9 +209,9 @@ class QueryService:
     def _gang(self, observed: KueueWorkload, snapshot: ViewSnapshot) -> QuotaWorkload:
         """The Workload as the quota engine sees it. Raises: QueryError for one that waits for no quota."""
         key = "/".join(observed.metadata.key)
-        quota = self._planning.quota()
+        quota = self._planner.quota()
         if isinstance(quota, NotSynced):
-            raise _unseen(quota)
+            raise _not_known(quota)
         gang = quota.workload(key)
         if gang is None:
             why = "it is finished" if observed.spec.active else "it is deactivated (spec.active is false)"
@@ -230,16 +230,17 @@ class QueryService:
     async def _report(
         self, snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload, idle: Sequence[str] | None
     ) -> PlanReport:
-        sight = self._sight(snapshot, idle)
-        candidates, barred = self._candidates(sight, gang, idle)
-        answer, asked = await self._answer(sight, gang, candidates)
-        holders, more = self._holders(snapshot, gang, candidates, answer)
+        planning = snapshot.planning or self._unjudged(snapshot, idle)
+        candidates, barred = self._candidates(planning, gang, idle)
+        answer, request = await self._answer(planning, gang, candidates)
+        useful = request.candidates if request is not None else candidates if gang.reservation is not None else ()
+        holders, more = self._holders(snapshot, planning, gang, candidates, answer)
         return PlanReport(
             gang=gang,
             observed=observed,
             answer=answer,
-            candidates=asked,
-            assumed={each.workload for each in candidates} - {each.workload for each in sight.candidates},
+            candidates=useful,
+            assumed={each.workload for each in candidates} - {each.workload for each in planning.candidates},
             what_if=idle,
             cautions=[*barred, *(self._cautions(snapshot, gang) if isinstance(answer, ReclaimPlan) else ())],
             refusal=self._refusal(answer),
@@ -247,102 +248,81 @@ class QueryService:
             more_holders=more,
         )
 
-    async def _answer(
-        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Sequence[Candidate]
-    ) -> tuple[ReclaimPlan | NoPlan, Sequence[Candidate]]:
-        """The plan for the gang, or why there is none; and the candidates that could be of use to it."""
-        if gang.reservation is not None:
-            return await self._nodes.plan(sight, gang, candidates), candidates
-        request = self._planning.request(sight, gang, candidates)
-        if isinstance(request, NoPlan):
-            return request, ()
-        return await asyncio.to_thread(plan_reclaim, request), request.candidates
-
-    def _sight(self, snapshot: ViewSnapshot, idle: Sequence[str] | None) -> PlanningSnapshot:
-        """What plans are made from. Raises: QueryError where that needs verdicts that are not known."""
-        sight = snapshot.sight
-        if sight is not None:
-            return sight
+    def _unjudged(self, snapshot: ViewSnapshot, idle: Sequence[str] | None) -> PlanningSnapshot:
+        """What plans are made from where verdicts are not known. Raises: QueryError where they are needed."""
         if idle is None:
             ask = "--what-if-idle assumes that the workloads which hold GPUs are idle"
             raise QueryError(f"it is not known which workloads are idle: {snapshot.unjudged}; {ask}", status=503)
-        assumed = self._planning.look(snapshot.at, judged=False)
+        assumed = self._planner.look(snapshot.at, judged=False)
         if isinstance(assumed, NotSynced):
-            raise _unseen(assumed)
+            raise _not_known(assumed)
         return assumed
 
     def _candidates(
-        self, sight: PlanningSnapshot, gang: QuotaWorkload, idle: Sequence[str] | None
+        self, planning: PlanningSnapshot, gang: QuotaWorkload, idle: Sequence[str] | None
     ) -> tuple[Sequence[Candidate], Sequence[PlanWarning]]:
         """The idle workloads, and those assumed to be; and what of these no plan may take even then.
 
         Raises: QueryError for an unknown name, or one that no plan may take.
         """
         if idle is None:
-            return sight.candidates, ()
-        known = {each.workload for each in sight.candidates}
-        everybody = self._planning.everybody(sight, gang)
-        barred = {
-            each.workload: why
-            for each in everybody
-            if each.workload not in known
-            and (why := why_ineligible(each.workload, sight.snapshot, self._planning.cluster))
-        }
-        named = [each if each.workload in known else self._named(each) for each in everybody]
-        self._check_names(idle, named, barred, gang)
-        holders = [each for each in named if each.workload not in barred]
-        chosen = [
-            each for each in holders if not idle or each.workload in known or {each.name, each.workload} & set(idle)
-        ]
-        return chosen, _left_out(barred) if not idle else ()
+            return planning.candidates, ()
+        known = {each.workload for each in planning.candidates}
+        holders = [self._named(each) for each in self._planner.everybody(planning, gang)]
+        unknown = (each.workload for each in holders if each.workload not in known)
+        reasons = {key: why_ineligible(key, planning.snapshot, self._planner.cluster) for key in unknown}
+        barred = {key: why for key, why in reasons.items() if why}
+        self._check_names(idle, holders, barred, gang)
+        chosen = [each for each in holders if not idle or each.workload in known or _is_named(each, idle)]
+        return [each for each in chosen if each.workload not in barred], _left_out(barred) if not idle else ()
 
     def _check_names(
         self, idle: Sequence[str], holders: Sequence[Candidate], barred: Mapping[str, str], gang: QuotaWorkload
     ) -> None:
         """Raises: QueryError for an unknown name, or one that no plan may take."""
-        strangers = set(idle) - {name for each in holders for name in (each.name, each.workload)}
-        if strangers:
-            names = ", ".join(sorted(strangers))
-            raise QueryError(
-                f"{names}: no Workload or ScalableWorkload of that name (NAMESPACE/NAME) holds GPUs"
-                + (f" in the quota tree of {gang.key}" if gang.reservation is None else ""),
-                status=404,
-            )
+        unknown = set(idle) - {name for each in holders for name in (each.name, each.workload)}
+        if unknown:
+            where = f" in the quota tree of {gang.key}" if gang.reservation is None else ""
+            what = "no Workload or ScalableWorkload of that name (NAMESPACE/NAME) holds GPUs"
+            raise QueryError(f"{', '.join(sorted(unknown))}: {what}{where}", status=404)
         for each in holders:
-            if each.workload in barred and {each.name, each.workload} & set(idle):
+            if each.workload in barred and _is_named(each, idle):
                 why = barred[each.workload]
                 raise QueryError(f"{each.name}: no plan may take it, idle or not: {why}", status=409)
 
     def _named(self, candidate: Candidate) -> Candidate:
         """With the name of its ScalableWorkload, where it has one."""
-        scalable = scalable_of(candidate.workload, self._planning.cluster)
+        scalable = scalable_of(candidate.workload, self._planner.cluster)
         return replace(candidate, name="/".join(scalable.metadata.key)) if scalable is not None else candidate
 
     def _holders(
-        self, snapshot: ViewSnapshot, gang: QuotaWorkload, candidates: Sequence[Candidate], answer: ReclaimPlan | NoPlan
+        self,
+        snapshot: ViewSnapshot,
+        planning: PlanningSnapshot,
+        gang: QuotaWorkload,
+        candidates: Sequence[Candidate],
+        answer: ReclaimPlan | NoPlan,
     ) -> tuple[Sequence[NonCandidate], int]:
         own = snapshot.tree_by_queue.get(snapshot.cluster_queue_of(gang))
         if own is None or not isinstance(answer, NoPlan) or answer.why not in _HELD_BY_OTHERS:
             return (), 0
-        spared = snapshot.leaving | {gang.key} | {each.workload for each in candidates}
+        spared = planning.leaving | {gang.key} | {each.workload for each in candidates}
         trees = [own] if gang.reservation is None else snapshot.trees
-        return non_candidates_in(trees, spared, self._planning.cluster, snapshot.evaluation)
+        return non_candidates_in(trees, spared, self._planner.cluster, snapshot.evaluation)
 
     def _refusal(self, answer: ReclaimPlan | NoPlan) -> NoPlan | None:
         """Why settings do not let the plan be carried out."""
-        if not isinstance(answer, ReclaimPlan) or self._planning.policy.unprotected is not Unprotected.REFUSE:
+        if not isinstance(answer, ReclaimPlan) or self._planner.policy.unprotected is not Unprotected.REFUSE:
             return None
         exposed = next((each for each in answer.cautions if each.reason == NoPlanReason.UNPROTECTED), None)
-        return (
-            NoPlan(gang=answer.gang, why=NoPlanReason.UNPROTECTED, message=exposed.message)
-            if exposed is not None
-            else None
-        )
+        if exposed is None:
+            return None
+        return NoPlan(gang=answer.gang, why=NoPlanReason.UNPROTECTED, message=exposed.message)
 
     def _cautions(self, snapshot: ViewSnapshot, gang: QuotaWorkload) -> list[PlanWarning]:
         """What keeps the plan from being carried out now."""
         found, beside = [], snapshot.plan_beside(gang)
-        if not self._planning.policy.pressure:
+        if not self._planner.policy.pressure:
             found.append(PlanWarning(reason="PressureOff", message="reclaim.pressure is off: no plan is carried out"))
         why_none = self._nodes.why_none(gang, snapshot.at) if gang.reservation is not None else ""
         if why_none:
@@ -364,6 +344,10 @@ _HELD_BY_OTHERS = frozenset(
 """Reasons that more idle workloads would change."""
 
 
+def _is_named(candidate: Candidate, names: Sequence[str]) -> bool:
+    return candidate.name in names or candidate.workload in names
+
+
 def _left_out(barred: Mapping[str, str]) -> list[PlanWarning]:
     """What was not assumed to be idle although all were to be."""
     by_reason: dict[str, list[str]] = {}
@@ -380,8 +364,8 @@ def _next_cycle(request: PlanRequest) -> Sequence[Considered]:
     return request.planning_tree.simulation.fork().step().considered
 
 
-def _unseen(blind: NotSynced) -> QueryError:
-    return QueryError(f"quota is not known: {blind.reason}", status=503)
+def _not_known(why: NotSynced) -> QueryError:
+    return QueryError(f"quota is not known: {why.reason}", status=503)
 
 
 def _is_of_job(workload: KueueWorkload, kind: str, name: str) -> bool:

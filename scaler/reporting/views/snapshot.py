@@ -1,14 +1,12 @@
 """Everything that the pages about quota are made from, as it was at one instant.
 
-Pages are computed in a thread, while watches go on and KEDA gets its answers. So what changes is copied first: the
-trees, and of live stores what the pages will ask of them.
-
-Quota is shown even where it is not known which workloads are idle. What depends on that says then why.
+Pages are computed in a thread, while watches go on and KEDA gets its answers. So what changes is copied first. Quota is
+shown even where it is not known which workloads are idle; what depends on that says why.
 """
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
@@ -19,7 +17,6 @@ from scaler.decision.target_state import Seeks
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle
 from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.quota.demands import FlavorOptions
@@ -33,12 +30,12 @@ from scaler.reclaim.active_plans import ActivePlan, active_plans
 from scaler.reclaim.candidates import gpus_of
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.values import Candidate
-from scaler.reporting.views.admission_checks import ChecksByWorkload
+from scaler.reporting.views.admission_checks import CheckViews
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSnapshot:
-    """Copies and values; but for `sight` nothing in it changes any more."""
+    """Copies and values; but for `planning` nothing in it changes any more."""
 
     at: datetime
     trees: Sequence[Tree]
@@ -50,24 +47,21 @@ class ViewSnapshot:
     """All that queue, whatever they ask for, by ClusterQueue and in no particular order."""
     waiting: Sequence[tuple[QuotaWorkload, KueueWorkload | None]]
     """Workloads that wait for GPUs, with their objects in the API; highest priority first."""
-    sight: PlanningSnapshot | None = None
-    """What plans are made from, for one that is made at once: unlike all else it goes on to change. None where it is
-    not known which workloads are idle."""
-    candidates: Sequence[Candidate] = ()
+    planning: PlanningSnapshot | None = None
+    """What plans are made from at once: unlike all else it goes on to change. None where it is not known which
+    workloads are idle."""
     idle: Collection[str] = frozenset()
     """Keys of the Workloads that hold quota and are idle by their verdict, whether a plan may take them or not."""
-    leaving: frozenset[str] = frozenset()
-    """Keys of those that are being suspended anyway."""
     unjudged: str = ""
     """Why it is not known which workloads are idle; empty where it is."""
-    standing: Sequence[ActivePlan] = ()
+    plans: Sequence[ActivePlan] = ()
     evaluation: Evaluation | None = None
     """The latest one, however old."""
     cluster_queues: Collection[str] = frozenset()
     local_queues: Collection[tuple[str, str]] = frozenset()
     """(namespace, name)."""
-    gates: ChecksByWorkload = field(default_factory=dict)
-    """Of our AdmissionChecks, by key of the Workload; empty where they were not read."""
+    checks: CheckViews = CheckViews()  # noqa: RUF009 - frozen
+    """Of our AdmissionChecks; none where they were not read."""
 
     @cached_property
     def tree_by_queue(self) -> Mapping[str, Tree]:
@@ -97,21 +91,25 @@ class ViewSnapshot:
         tree = self.tree_by_queue.get(self.cluster_queue_of(workload))
         return tree.root.name if tree is not None else ""
 
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        return self.planning.candidates if self.planning is not None else ()
+
     def plan_for(self, workload: QuotaWorkload) -> ActivePlan | None:
-        return next((each for each in self.standing if each.grant.gang_uid == workload.uid), None)
+        return next((each for each in self.plans if each.grant.gang_uid == workload.uid), None)
 
     def plan_beside(self, workload: QuotaWorkload) -> ActivePlan | None:
         """A plan for another gang that has to end first: one of the same tree for quota, and any for nodes."""
         if workload.reservation is not None:
-            return next((each for each in self.standing if each.grant.seeks is Seeks.NODES), None)
+            return next((each for each in self.plans if each.grant.seeks is Seeks.NODES), None)
         root, roots = self.root_of(workload), self._roots_of_plans
-        return next((each for each in self.standing if root and roots.get(each.grant.plan) == root), None)
+        return next((each for each in self.plans if root and roots.get(each.grant.plan) == root), None)
 
     @cached_property
     def _roots_of_plans(self) -> Mapping[str, str]:
         roots = {each.key: self.root_of(each) for each, _ in self.waiting}
         return {
-            each.grant.plan: roots.get(each.grant.gang, "") for each in self.standing if each.grant.seeks is Seeks.QUOTA
+            each.grant.plan: roots.get(each.grant.gang, "") for each in self.plans if each.grant.seeks is Seeks.QUOTA
         }
 
 
@@ -120,16 +118,16 @@ def place_in_line(workload: QuotaWorkload) -> tuple[int, datetime, str]:
     return -workload.priority, workload.queued_at, workload.uid
 
 
-async def take_view_snapshot(planning: Planner, board: DecisionCache, now: datetime) -> ViewSnapshot | NotSynced:
-    """The snapshot at this instant, or why quota cannot be seen. KEDA gets its answers between the steps."""
-    quota, cluster, evaluation = planning.quota(), planning.cluster, board.evaluation
+async def take_view_snapshot(planner: Planner, decisions: DecisionCache, now: datetime) -> ViewSnapshot | NotSynced:
+    """The snapshot at this instant, or why quota is not known. KEDA gets its answers between the steps."""
+    quota, cluster, evaluation = planner.quota(), planner.cluster, decisions.evaluation
     if isinstance(quota, NotSynced):
         return quota
-    look = planning.look(now)
+    look = planner.look(now)
     await asyncio.sleep(0)
-    sight = look if isinstance(look, PlanningSnapshot) else None
-    idle = _idle(sight.evaluation, cluster, quota) if sight is not None else frozenset()
-    standing = active_plans(cluster, evaluation if sight is not None else None)
+    planning = look if isinstance(look, PlanningSnapshot) else None
+    idle = _idle(planning.evaluation, cluster, quota) if planning is not None else frozenset()
+    plans = active_plans(cluster, evaluation if planning is not None else None)
     await asyncio.sleep(0)
     return ViewSnapshot(
         at=now,
@@ -143,12 +141,10 @@ async def take_view_snapshot(planning: Planner, board: DecisionCache, now: datet
         gpus=cluster.gpus,
         pending={name: found for tree in quota.trees for name, found in quota.pending_in(tree).items()},
         waiting=_waiting(quota, cluster),
-        sight=sight,
-        candidates=sight.candidates if sight is not None else (),
+        planning=planning,
         idle=idle,
-        leaving=sight.leaving if sight is not None else frozenset(),
         unjudged=look.reason if isinstance(look, NotSynced) else "",
-        standing=standing,
+        plans=plans,
         evaluation=evaluation,
         cluster_queues=frozenset(quota.cluster_queues),
         local_queues=frozenset(quota.local_queues),
@@ -164,18 +160,14 @@ def _idle(evaluation: Evaluation, cluster: ClusterState, quota: Snapshot) -> fro
     """Keys of the Workloads that hold quota and whose every verdict is Idle."""
     found = set()
     for (namespace, target), decisions in evaluation.by_target.items():
-        if target.kind != SCALABLE_WORKLOAD.kind or not is_quiet(decisions):
+        if target.kind != SCALABLE_WORKLOAD.kind or not (decisions and all(map(_is_quiet, decisions))):
             continue
         scalable = cluster.scalable_workloads.get(namespace, target.name)
-        workload = workload_holding_quota(scalable, cluster, quota) if scalable is not None else None
-        if workload is not None:
+        observed = cluster.workload_of(scalable) if scalable is not None else None
+        workload = quota.workload("/".join(observed.metadata.key)) if observed is not None else None
+        if workload is not None and workload.reservation is not None:
             found.add(workload.key)
     return frozenset(found)
-
-
-def is_quiet(decisions: Collection[Decision]) -> bool:
-    """Whether all of them found it idle for as long as its policy asks, whatever follows from that."""
-    return bool(decisions) and all(map(_is_quiet, decisions))
 
 
 def _is_quiet(decision: Decision) -> bool:
@@ -185,10 +177,3 @@ def _is_quiet(decision: Decision) -> bool:
 
 
 _TOO_EARLY = frozenset({DecisionReason.STARTING, DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
-
-
-def workload_holding_quota(scalable: ScalableWorkload, cluster: ClusterState, quota: Snapshot) -> QuotaWorkload | None:
-    """The Workload that it acts for; None where that holds no quota."""
-    observed = cluster.workload_of(scalable)
-    workload = quota.workload("/".join(observed.metadata.key)) if observed is not None else None
-    return workload if workload is not None and workload.reservation is not None else None

@@ -76,7 +76,7 @@ async def test_a_running_scaler_is_asked(cluster):
     assert as_json.json["triggers"][0]["reason"] == "GPUsBusy"
     assert nobody.status == 2
     assert nobody.out == ""
-    assert "error: ScaledObject demo/nobody is not on the board" in nobody.err
+    assert "error: ScaledObject demo/nobody is not evaluated" in nobody.err
 
 
 def prometheus(request: Received) -> Reply:

@@ -13,7 +13,7 @@ from reclaim_builders import nodes_with
 from rich.console import Console
 from running_scaler import fetch, gpus, runtime, settings_document
 from small_cluster import small_cluster, until
-from views_builders import Town
+from views_builders import QuotaCluster
 
 from scaler.app.cli import pending as pending_verb
 from scaler.app.cli import plan as plan_verb
@@ -178,7 +178,7 @@ def busy_town():
     capacity = nodes_with(
         {"node-1.example.com": 8, "node-2.example.com": 4}, {"node-1.example.com": {holder: 4, other: 2}}
     )
-    town = Town(
+    town = QuotaCluster(
         [
             cluster_queue("a", gpus=quota(8, borrowing=0), cohort="research", strategy=QueueingStrategy.STRICT_FIFO),
             cluster_queue("b", gpus={"default": 4, "h100": 2}, cohort="research"),
@@ -294,7 +294,7 @@ async def test_the_json_keeps_its_shape():
 
 async def test_a_plan_that_stands_is_shown_with_its_victims():
     gang = workload("gang", gpus=4)
-    town = Town([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), gang])
+    town = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), gang])
     town.granted(gang, "x", "y")
     shown = printed(await town.queries.plan("team", "gang"), plan_verb.render, 100)
     assert "Active plan 0123456789: Reclaimable" in shown
@@ -304,6 +304,6 @@ async def test_a_plan_that_stands_is_shown_with_its_victims():
 
 
 async def test_an_empty_cluster_has_nothing_to_show():
-    town = Town([], [])
+    town = QuotaCluster([], [])
     assert printed(await town.queries.queues(), queues_verb.render, 80) == "There are no ClusterQueues.\n"
     assert printed(await town.queries.pending(), pending_verb.render, 80) == "No pending Workload requests GPUs.\n"
