@@ -56,6 +56,8 @@ def test_the_answer_is_that_of_the_latest_evaluation(board: DecisionCache) -> No
     assert ask(board) == ACTIVE
     board.publish(evaluation(INACTIVE))
     assert ask(board) == INACTIVE
+    board.publish(Evaluation.of({("demo", "other"): entry(ACTIVE)}, at=NOON))
+    assert reason(ask(board)) is UnknownReason.TARGET_NOT_FOUND, "an evaluation replaces the one before whole"
 
 
 def test_before_the_first_evaluation_nobody_is_answered_and_is_told_why(board: DecisionCache) -> None:
@@ -65,15 +67,18 @@ def test_before_the_first_evaluation_nobody_is_answered_and_is_told_why(board: D
     assert ask(board).message == "the first evaluation is not complete: gpu_util: connection refused"
 
 
-def test_a_stale_board_answers_nobody(board: DecisionCache, clock: Clock) -> None:
+async def test_a_stale_evaluation_is_no_answer_and_opens_no_stream(board: DecisionCache, clock: Clock) -> None:
     board.publish(evaluation(INACTIVE))
     clock.advance(45)
     assert ask(board) == INACTIVE
     clock.advance(0.5)
     assert reason(ask(board)) is UnknownReason.COLD_START
     assert ask(board).message == "the last evaluation is 45s old; the next one is due"
+    opened = stream(board)
+    assert await opened.settled() == []
     board.publish(evaluation(ACTIVE))
     assert ask(board) == ACTIVE, "and recovers by itself"
+    assert await opened.settled() == [ACTIVE]
 
 
 def test_a_stale_board_still_tells_its_age_and_what_it_knew(board: DecisionCache, clock: Clock) -> None:
@@ -109,12 +114,6 @@ def test_metadata_that_is_not_on_the_board_has_no_answer(board: DecisionCache) -
     assert ask(board, changed).message == "idleAfter: too long; gpus: what?"
 
 
-def test_an_evaluation_replaces_the_one_before_whole(board: DecisionCache) -> None:
-    board.publish(evaluation(ACTIVE))
-    board.publish(Evaluation.of({("demo", "other"): entry(ACTIVE)}, at=NOON))
-    assert reason(ask(board)) is UnknownReason.TARGET_NOT_FOUND
-
-
 # ---------------------------------------------------------------------------------------------- answers of 0 age sooner
 
 
@@ -139,12 +138,6 @@ def test_an_answer_of_0_expires_before_the_others(strict: DecisionCache, clock: 
         clock.advance(after_s)
         found = ask(strict)
         assert found == expected if not isinstance(expected, UnknownReason) else reason(found) is expected
-
-
-def test_without_an_age_of_their_own_answers_of_0_last_as_long_as_the_board(board: DecisionCache, clock: Clock) -> None:
-    board.publish(evaluation(INACTIVE))
-    clock.advance(45)
-    assert ask(board) == INACTIVE
 
 
 # ------------------------------------------------------------------------------------------- amending single entries
@@ -219,21 +212,6 @@ def stream(board: DecisionCache, trigger: Overrides = ANY) -> Stream:
     return Stream(board.activations(*SCALED_OBJECT, trigger))
 
 
-@pytest.mark.parametrize("first", [ACTIVE, INACTIVE])
-async def test_a_stream_opens_with_the_current_answer(board: DecisionCache, first: Answer) -> None:
-    board.publish(evaluation(first))
-    assert await stream(board).settled() == [first]
-
-
-async def test_a_stream_opened_before_there_is_an_answer_waits_for_the_first(board: DecisionCache) -> None:
-    opened = stream(board)
-    assert await opened.settled() == []
-    board.publish(evaluation(NO_ANSWER))
-    assert await opened.settled() == []
-    board.publish(evaluation(INACTIVE))
-    assert await opened.settled() == [INACTIVE]
-
-
 @pytest.mark.parametrize(
     ("published", "expected"),
     [
@@ -245,6 +223,7 @@ async def test_a_stream_opened_before_there_is_an_answer_waits_for_the_first(boa
         pytest.param([INACTIVE, NO_ANSWER, ACTIVE], [INACTIVE, ACTIVE], id="no answer in between hides no change"),
         pytest.param([ACTIVE, NO_ANSWER, INACTIVE, ACTIVE], [ACTIVE, ACTIVE], id="nor one from inactive"),
         pytest.param([NO_ANSWER, NO_ANSWER], [], id="nothing usable, nothing told"),
+        pytest.param([NO_ANSWER, INACTIVE], [INACTIVE], id="the first usable answer is told"),
     ],
 )
 async def test_a_stream_tells_the_first_usable_answer_and_then_only_changes_to_active(
@@ -256,23 +235,6 @@ async def test_a_stream_tells_the_first_usable_answer_and_then_only_changes_to_a
         board.publish(evaluation(answer))
         await opened.settled()
     assert opened.received == expected
-
-
-async def test_a_slow_reader_misses_no_change(board: DecisionCache) -> None:
-    opened = stream(board)
-    await opened.settled()
-    for answer in (INACTIVE, ACTIVE, INACTIVE, ACTIVE):
-        board.publish(evaluation(answer))
-    assert await opened.settled() == [INACTIVE, ACTIVE, ACTIVE]
-
-
-async def test_a_stream_on_a_stale_board_waits_for_the_next_evaluation(board: DecisionCache, clock: Clock) -> None:
-    board.publish(evaluation(ACTIVE))
-    clock.advance(3600)
-    opened = stream(board)
-    assert await opened.settled() == []
-    board.publish(evaluation(ACTIVE))
-    assert await opened.settled() == [ACTIVE]
 
 
 async def test_streams_of_one_trigger_are_told_alike_and_of_others_nothing(board: DecisionCache) -> None:

@@ -237,72 +237,53 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
 
 
 @pytest.mark.parametrize("shown", [None, evaluation(ACTIVE)])
-def test_nothing_is_explained_that_is_not_on_the_board(shown: Evaluation | None) -> None:
+def test_nothing_is_explained_that_was_not_evaluated(shown: Evaluation | None) -> None:
     assert explain(board(shown), ("demo", "third")) is None
 
 
-def finished(of: type[Active] | type[Inactive]) -> Answer:
-    return of(reason=DecisionReason.FINISHED, message="the workload has finished")
+def active(reason: DecisionReason, **changes: Any) -> Decision:
+    return decision(Active(reason=reason, message=""), **changes)
 
 
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        pytest.param(
-            decision(NOT_YET, idle_since=at(-600)),
-            "If its GPUs stay quiet the answer turns inactive at 2026-12-01T12:20:00Z, in 20m.",
-            id="quiet for 10 of 30 min",
-        ),
-        pytest.param(
-            decision(ACTIVE),
-            "It stays up while any work is seen; after 30m without, the answer turns inactive.",
-            id="at work",
-        ),
-        pytest.param(
-            decision(ACTIVE, policy=policy(mode=EnforcementMode.OBSERVE)),
-            "It stays at 1 whatever its GPUs do: mode observe only reports.",
-            id="at work, mode observe",
-        ),
-        pytest.param(
-            decision(
-                Active(reason=DecisionReason.OBSERVE_ONLY, message="quiet"),
-                verdict=verdict(IDLE),
-                policy=policy(mode=EnforcementMode.OBSERVE),
-            ),
-            "It stays at 1 whatever its GPUs do: mode observe only reports.",
-            id="idle, mode observe",
-        ),
-        pytest.param(
-            decision(
-                Active(reason=DecisionReason.STARTING, message=""),
-                target=a_target(phase=Phase.STARTING),
-                verdict=None,
-            ),
-            "It stays at 1; its GPUs are judged once all of its GPU pods run.",
-            id="starting",
-        ),
-        pytest.param(
-            decision(NO_ANSWER),
-            "KEDA gets an error and leaves the replicas as they are, until this is known again.",
-            id="unknown",
-        ),
-        pytest.param(
-            decision(INACTIVE), "KEDA scales it to 0 at its next poll after its cooldownPeriod.", id="judged idle"
-        ),
-        pytest.param(
-            decision(Inactive(reason=DecisionReason.SUSPENDED, message=""), verdict=None),
-            "It stays at 0 until a wake-up: kubectl scale, annotation idlegpu.io/wake, or a wake query.",
-            id="suspended",
-        ),
-        pytest.param(
-            decision(Active(reason=DecisionReason.WAKING, message=""), verdict=None),
-            "KEDA scales it to 1 at its next poll, or at once with an external-push trigger.",
-            id="waking",
-        ),
-        pytest.param(decision(finished(Active)), "Nothing: the workload has finished.", id="finished at 1"),
-        pytest.param(decision(finished(Inactive)), "Nothing: the workload has finished.", id="finished at 0"),
-    ],
-)
+def inactive(reason: DecisionReason) -> Decision:
+    return decision(Inactive(reason=reason, message=""), verdict=None)
+
+
+OBSERVE = policy(mode=EnforcementMode.OBSERVE)
+STARTING = a_target(phase=Phase.STARTING)
+NEXT = {
+    "quiet for 10 of 30 min": (
+        decision(NOT_YET, idle_since=at(-600)),
+        "If its GPUs stay quiet the answer turns inactive at 2026-12-01T12:20:00Z, in 20m.",
+    ),
+    "at work": (decision(ACTIVE), "It stays up while any work is seen; after 30m without, the answer turns inactive."),
+    "mode observe": (
+        active(DecisionReason.OBSERVE_ONLY, verdict=verdict(IDLE), policy=OBSERVE),
+        "It stays at 1 whatever its GPUs do: mode observe only reports.",
+    ),
+    "starting": (
+        active(DecisionReason.STARTING, target=STARTING, verdict=None),
+        "It stays at 1; its GPUs are judged once all of its GPU pods run.",
+    ),
+    "unknown": (
+        decision(NO_ANSWER),
+        "KEDA gets an error and leaves the replicas as they are, until this is known again.",
+    ),
+    "judged idle": (decision(INACTIVE), "KEDA scales it to 0 at its next poll after its cooldownPeriod."),
+    "suspended": (
+        inactive(DecisionReason.SUSPENDED),
+        "It stays at 0 until a wake-up: kubectl scale, annotation idlegpu.io/wake, or a wake query.",
+    ),
+    "waking": (
+        active(DecisionReason.WAKING, verdict=None),
+        "KEDA scales it to 1 at its next poll, or at once with an external-push trigger.",
+    ),
+    "finished at 1": (active(DecisionReason.FINISHED), "Nothing: the workload has finished."),
+    "finished at 0": (inactive(DecisionReason.FINISHED), "Nothing: the workload has finished."),
+}
+
+
+@pytest.mark.parametrize(("made", "text"), NEXT.values(), ids=NEXT.keys())
 def test_what_happens_next_is_said_in_a_sentence(made: Decision, text: str) -> None:
     assert what_next(made) == text
 

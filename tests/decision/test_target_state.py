@@ -22,97 +22,76 @@ from scaler.suspension.transitions import SuspensionStep, next_step
 
 ENDING = pod("worker-0", terminating=True)
 ENDED = pod("worker-0", phase=PodPhase.FAILED, terminating=True)
+WAITING = observed(quota_reserved=False, admitted=False)
+BY_OTHER = suspended(suspended_by_us=False)
+FOREIGN_WAKE = {"wakes_foreign": True}
+GONE: dict[str, Any] = {"pods": []}
+NEVER_BOUND = {"was_bound": False}
 
-EVICTED = {"eviction_reason": "Deactivated"}
+Row = tuple[ObservedWorkload | None, dict[str, Any], Phase, SuspensionStep | None, type]
+"""A Workload and what else is observed; the phase, the step that is due, and the answer to KEDA if GPUs are idle."""
 
-AT_ZERO = [
-    pytest.param(None, {}, Phase.NO_WORKLOAD, None, id="none"),
-    pytest.param(observed(finished=True), {}, Phase.FINISHED, None, id="finished"),
-    pytest.param(observed(finished=True, active=False), {}, Phase.FINISHED, None, id="finished and inactive"),
-    pytest.param(observed(is_plain_pod=True), {}, Phase.REFUSED, None, id="a plain Pod's"),
-    pytest.param(observed(), {}, Phase.SUSPENDING, SuspensionStep.DEACTIVATE, id="active and admitted"),
-    pytest.param(
-        observed(quota_reserved=False, admitted=False),
-        {},
-        Phase.SUSPENDING,
-        SuspensionStep.DEACTIVATE,
-        id="active and waiting",
-    ),
-    pytest.param(
-        observed(suspended_by_us=True),
-        {},
-        Phase.SUSPENDING,
-        SuspensionStep.DEACTIVATE,
-        id="active again, recreated by Kueue",
-    ),
-    pytest.param(
-        suspended(suspended_by_us=False), {}, Phase.SUSPENDING, SuspensionStep.ADOPT, id="inactive, not by us"
-    ),
-    pytest.param(
-        suspended(quota_reserved=True, admitted=True), {}, Phase.SUSPENDING, None, id="inactive, quota still reserved"
-    ),
-    pytest.param(suspended(), {"pods": [ENDING]}, Phase.SUSPENDING, None, id="inactive, pods still there"),
-    pytest.param(suspended(), {"pods": [ENDED]}, Phase.SUSPENDED, None, id="inactive, pods ended, held by a finalizer"),
-    pytest.param(suspended(), {"pods": []}, Phase.SUSPENDED, None, id="inactive, no pods"),
-]
+AT_ZERO: dict[str, Row] = {
+    "none yet": (None, NEVER_BOUND, Phase.NO_WORKLOAD, None, Inactive),
+    "vanished": (None, {}, Phase.NO_WORKLOAD, None, Unknown),
+    "finished": (observed(finished=True), {}, Phase.FINISHED, None, Inactive),
+    "finished and inactive": (observed(finished=True, active=False), {}, Phase.FINISHED, None, Inactive),
+    "a plain Pod's": (observed(is_plain_pod=True), {}, Phase.REFUSED, None, Unknown),
+    "active and admitted": (observed(), {}, Phase.SUSPENDING, SuspensionStep.DEACTIVATE, Unknown),
+    "active and waiting": (WAITING, {}, Phase.SUSPENDING, SuspensionStep.DEACTIVATE, Unknown),
+    "recreated by Kueue": (observed(suspended_by_us=True), {}, Phase.SUSPENDING, SuspensionStep.DEACTIVATE, Unknown),
+    "held for its plan": (observed(), {"is_held": True}, Phase.HELD, None, Inactive),
+    "held, and preempted by Kueue": (WAITING, {"is_held": True}, Phase.WAITING_FOR_QUOTA, None, Inactive),
+    "inactive, not by us": (BY_OTHER, {}, Phase.SUSPENDING, SuspensionStep.ADOPT, Inactive),
+    "inactive, quota reserved": (suspended(quota_reserved=True, admitted=True), {}, Phase.SUSPENDING, None, Inactive),
+    "inactive, pods still there": (suspended(), {"pods": [ENDING]}, Phase.SUSPENDING, None, Inactive),
+    "inactive, pods ended, held by a finalizer": (suspended(), {"pods": [ENDED]}, Phase.SUSPENDED, None, Inactive),
+    "inactive, no pods": (suspended(), GONE, Phase.SUSPENDED, None, Inactive),
+    "woken while it ends": (suspended(), {"wake_request": "annotation"}, Phase.SUSPENDING, None, Active),
+    "woken": (suspended(), {**GONE, "wake_request": "annotation"}, Phase.SUSPENDED, None, Active),
+}
 
-AT_ONE = [
-    pytest.param(None, {}, Phase.NO_WORKLOAD, None, id="none"),
-    pytest.param(observed(finished=True), {}, Phase.FINISHED, None, id="finished"),
-    pytest.param(observed(is_plain_pod=True), {}, Phase.REFUSED, None, id="a plain Pod's"),
-    pytest.param(suspended(quota_reserved=True), {}, Phase.SUSPENDING, None, id="inactive by us, quota reserved"),
-    pytest.param(
-        suspended(), {"pods": []}, Phase.RESUMING, SuspensionStep.ACTIVATE, id="inactive by us, quota released"
-    ),
-    pytest.param(
-        suspended(), {"pods": [ENDING]}, Phase.RESUMING, SuspensionStep.ACTIVATE, id="inactive by us, pods still end"
-    ),
-    pytest.param(
-        suspended(suspended_by_us=False), {}, Phase.DEACTIVATED_BY_OTHER, None, id="inactive by somebody else"
-    ),
-    pytest.param(
-        suspended(suspended_by_us=False),
-        {"wake_request": "demand query 'inbox'"},
-        Phase.DEACTIVATED_BY_OTHER,
-        None,
-        id="inactive by somebody else, demand does not undo it",
-    ),
-    pytest.param(
-        suspended(suspended_by_us=False),
-        {"wakes_foreign": True},
-        Phase.RESUMING,
-        SuspensionStep.ACTIVATE,
-        id="inactive by somebody else, its owner wakes it",
-    ),
-    pytest.param(
+AT_ONE: dict[str, Row] = {
+    "none yet": (None, NEVER_BOUND, Phase.NO_WORKLOAD, None, Active),
+    "vanished": (None, {}, Phase.NO_WORKLOAD, None, Unknown),
+    "finished": (observed(finished=True), {}, Phase.FINISHED, None, Active),
+    "a plain Pod's": (observed(is_plain_pod=True), {}, Phase.REFUSED, None, Unknown),
+    "inactive by us, quota reserved": (suspended(quota_reserved=True), {}, Phase.SUSPENDING, None, Active),
+    "inactive by us, quota released": (suspended(), GONE, Phase.RESUMING, SuspensionStep.ACTIVATE, Active),
+    "the same, pods still end": (suspended(), {"pods": [ENDING]}, Phase.RESUMING, SuspensionStep.ACTIVATE, Active),
+    "inactive by another client": (BY_OTHER, {}, Phase.DEACTIVATED_BY_OTHER, None, Active),
+    "the same, in demand": (BY_OTHER, {"wake_request": "demand"}, Phase.DEACTIVATED_BY_OTHER, None, Active),
+    "the same, its owner wakes it": (BY_OTHER, FOREIGN_WAKE, Phase.RESUMING, SuspensionStep.ACTIVATE, Active),
+    "the same, quota reserved": (
         suspended(suspended_by_us=False, quota_reserved=True),
-        {"wakes_foreign": True},
+        FOREIGN_WAKE,
         Phase.SUSPENDING,
         None,
-        id="its owner wakes it before Kueue has released its quota",
+        Active,
     ),
-    pytest.param(
-        observed(quota_reserved=False, admitted=False), {"pods": []}, Phase.WAITING_FOR_QUOTA, None, id="no quota"
+    "no quota": (WAITING, GONE, Phase.WAITING_FOR_QUOTA, None, Active),
+    "quota, not admitted": (observed(admitted=False), GONE, Phase.WAITING_FOR_CHECKS, None, Active),
+    "admitted, no pod yet": (observed(), GONE, Phase.STARTING, None, Active),
+    "admitted, one of two pods runs": (observed(), {"pods": gang(running=1)}, Phase.STARTING, None, Active),
+    "one of two pods exists": (observed(), {"pods": gang(running=1, of=1)}, Phase.STARTING, None, Active),
+    "one more is pending": (observed(), {"pods": [*gang(), pending_pod("extra")]}, Phase.STARTING, None, Active),
+    "admitted, all GPU pods run": (observed(), {}, Phase.RUNNING, None, Inactive),
+    "a pod without GPUs waits": (
+        observed(),
+        {"pods": [*gang(), pending_pod("head", gpus=0)]},
+        Phase.RUNNING,
+        None,
+        Inactive,
     ),
-    pytest.param(observed(admitted=False), {"pods": []}, Phase.WAITING_FOR_CHECKS, None, id="quota, not admitted"),
-    pytest.param(observed(), {"pods": []}, Phase.STARTING, None, id="admitted, no pod yet"),
-    pytest.param(observed(), {"pods": gang(running=1)}, Phase.STARTING, None, id="admitted, one of two pods runs"),
-    pytest.param(
-        observed(), {"pods": gang(running=1, of=1)}, Phase.STARTING, None, id="one of two expected pods exists"
-    ),
-    pytest.param(observed(), {"pods": [*gang(), pending_pod("extra")]}, Phase.STARTING, None, id="one more is pending"),
-    pytest.param(observed(), {"pods": gang()}, Phase.RUNNING, None, id="admitted, all GPU pods run"),
-    pytest.param(
-        observed(), {"pods": [*gang(), pending_pod("head", gpus=0)]}, Phase.RUNNING, None, id="a pod without GPUs waits"
-    ),
-    pytest.param(
+    "no pod has a GPU": (observed(expected_gpu_pods=0), {"pods": [pod(gpus=0)]}, Phase.RUNNING, None, Unknown),
+    "activated by hand after our suspension": (
         observed(suspended_by_us=True),
-        {"pods": gang()},
+        {},
         Phase.RUNNING,
         SuspensionStep.RELEASE_OWNERSHIP,
-        id="activated by hand after our suspension",
+        Inactive,
     ),
-]
+}
 
 
 def looked_at(target: ObservedTarget) -> tuple[Phase, SuspensionStep | None]:
@@ -124,38 +103,27 @@ def step_of(target: ObservedTarget) -> SuspensionStep | None:
     return looked_at(target)[1]
 
 
-@pytest.mark.parametrize(("workload", "changes", "phase", "step"), AT_ZERO)
-def test_asked_to_be_at_zero(
-    workload: ObservedWorkload | None, changes: dict[str, Any], phase: Phase, step: SuspensionStep | None
-) -> None:
-    assert looked_at(situation(workload, desired=0, **changes)) == (phase, step)
+@pytest.mark.parametrize(("desired", "row"), [(0, row) for row in AT_ZERO.values()], ids=AT_ZERO.keys())
+def test_at_zero(desired: int, row: Row) -> None:
+    is_as_the_table_says(desired, row)
 
 
-@pytest.mark.parametrize(("workload", "changes", "phase", "step"), AT_ONE)
-def test_asked_to_be_at_one(
-    workload: ObservedWorkload | None, changes: dict[str, Any], phase: Phase, step: SuspensionStep | None
-) -> None:
-    assert looked_at(situation(workload, desired=1, **changes)) == (phase, step)
+@pytest.mark.parametrize(("desired", "row"), [(1, row) for row in AT_ONE.values()], ids=AT_ONE.keys())
+def test_at_one(desired: int, row: Row) -> None:
+    is_as_the_table_says(desired, row)
+
+
+def is_as_the_table_says(desired: int, row: Row) -> None:
+    workload, changes, phase, step, answer = row
+    target = situation(workload, desired=desired, **changes)
+    assert looked_at(target) == (phase, step)
+    assert type(decide(state_of(target), verdict(IDLE), policy=policy(), now=NOON).answer) is answer
 
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_replicas_is_one_only_in_the_phases_of_an_admitted_workload(phase: Phase) -> None:
     state = TargetState(desired_replicas=1, phase=phase)
     assert state.admitted_replicas == (1 if phase in {Phase.STARTING, Phase.RUNNING, Phase.HELD} else 0)
-
-
-def test_a_workload_of_a_plan_is_not_deactivated_before_its_plan_is_carried_out() -> None:
-    held = situation(observed(), desired=0, pods=gang(), is_held=True)
-    assert looked_at(held) == (Phase.HELD, None)
-    assert step_of(situation(observed(), desired=0, pods=gang())) is SuspensionStep.DEACTIVATE
-
-
-def test_nor_is_one_that_kueue_has_preempted_meanwhile() -> None:
-    """It waits for its quota like any other, and must not be taken out of its queue for a plan that has lost it."""
-    preempted = observed(quota_reserved=False, admitted=False, eviction_reason="Preempted")
-    held = situation(preempted, desired=0, pods=[], is_held=True)
-    assert looked_at(held) == (Phase.WAITING_FOR_QUOTA, None)
-    assert state_of(held).admitted_replicas == 0
 
 
 @pytest.mark.parametrize(
@@ -275,80 +243,6 @@ def test_at_one_nothing_but_an_idle_verdict_makes_the_answer_zero(given_situatio
             assert given_situation.workload is not None
             assert given_situation.workload.admitted
             assert given_situation.workload.active
-
-
-# ---------------------------------------------------------------------------------------------- what phases lead to
-
-
-@pytest.mark.parametrize(
-    ("given_situation", "phase", "answer"),
-    [
-        pytest.param(situation(None, was_bound=False), Phase.NO_WORKLOAD, Active, id="1, no Workload yet"),
-        pytest.param(situation(None), Phase.NO_WORKLOAD, Unknown, id="1, Workload vanished"),
-        pytest.param(situation(observed(finished=True)), Phase.FINISHED, Active, id="1, finished"),
-        pytest.param(situation(observed(is_plain_pod=True)), Phase.REFUSED, Unknown, id="1, refused"),
-        pytest.param(situation(suspended(quota_reserved=True)), Phase.SUSPENDING, Active, id="1, still releasing"),
-        pytest.param(situation(suspended()), Phase.RESUMING, Active, id="1, to be activated"),
-        pytest.param(
-            situation(suspended(suspended_by_us=False)),
-            Phase.DEACTIVATED_BY_OTHER,
-            Active,
-            id="1, by others",
-        ),
-        pytest.param(
-            situation(observed(quota_reserved=False, admitted=False)), Phase.WAITING_FOR_QUOTA, Active, id="1, no quota"
-        ),
-        pytest.param(situation(observed(admitted=False)), Phase.WAITING_FOR_CHECKS, Active, id="1, checks"),
-        pytest.param(situation(observed(), pods=gang(running=1)), Phase.STARTING, Active, id="1, starting"),
-        pytest.param(situation(observed()), Phase.RUNNING, Inactive, id="1, running and judged idle"),
-        pytest.param(situation(None, desired=0, was_bound=False), Phase.NO_WORKLOAD, Inactive, id="0, none yet"),
-        pytest.param(situation(None, desired=0), Phase.NO_WORKLOAD, Unknown, id="0, vanished"),
-        pytest.param(situation(observed(finished=True), desired=0), Phase.FINISHED, Inactive, id="0, finished"),
-        pytest.param(situation(observed(is_plain_pod=True), desired=0), Phase.REFUSED, Unknown, id="0, refused"),
-        pytest.param(situation(observed(), desired=0), Phase.SUSPENDING, Unknown, id="0, to be deactivated"),
-        pytest.param(situation(suspended(), desired=0), Phase.SUSPENDING, Inactive, id="0, pods still end"),
-        pytest.param(situation(suspended(), desired=0, pods=[]), Phase.SUSPENDED, Inactive, id="0, suspended"),
-        pytest.param(
-            situation(suspended(), desired=0, wake_request="annotation"),
-            Phase.SUSPENDING,
-            Active,
-            id="0, woken while it ends",
-        ),
-        pytest.param(
-            situation(suspended(), desired=0, pods=[], wake_request="annotation"),
-            Phase.SUSPENDED,
-            Active,
-            id="0, woken",
-        ),
-    ],
-)
-def test_a_phase_leads_to_an_answer(given_situation: ObservedTarget, phase: Phase, answer: type) -> None:
-    found = state_of(given_situation)
-    assert found.phase is phase
-    assert isinstance(decide(found, verdict(IDLE), policy=policy(), now=NOON).answer, answer)
-
-
-@pytest.mark.parametrize(
-    ("given_situation", "reason"),
-    [
-        (situation(None), UnknownReason.WORKLOAD_MISSING),
-        (situation(observed(is_plain_pod=True)), UnknownReason.UNSUPPORTED_WORKLOAD),
-        (situation(observed(expected_gpu_pods=0), pods=[pod(gpus=0)]), UnknownReason.NO_GPU_PODS),
-        (situation(observed()), None),
-        (situation(suspended(), desired=0), None),
-    ],
-)
-def test_what_cannot_be_known_of_a_target_is_a_doubt(
-    given_situation: ObservedTarget, reason: UnknownReason | None
-) -> None:
-    doubt = state_of(given_situation).doubt
-    assert (doubt.reason if doubt else None) == reason
-
-
-def test_a_state_carries_the_wake_request_and_kueues_words() -> None:
-    waiting = observed(quota_reserved=False, admitted=False, status_message="2 more needed")
-    found = state_of(situation(waiting, wake_request="annotation idlegpu.io/wake"))
-    assert (found.wake_request, found.message) == ("annotation idlegpu.io/wake", "2 more needed")
 
 
 # ------------------------------------------------------------------------------------------------------------- warm-up
