@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from scaler.app.settings.model import Settings, TlsSettings
-from scaler.keda.tls import ServerTls
+from scaler.keda.server import ServerTls
 from scaler.reporting.http import HttpTls
 from scaler.reporting.metrics import Metrics
 from scaler.tls.identity import AllowedClients

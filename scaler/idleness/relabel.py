@@ -25,29 +25,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum
 from typing import Any
 
 import re2
 
 from scaler.errors import ConfigurationError
-
-
-class RelabelAction(StrEnum):
-    """What a rule does."""
-
-    REPLACE = "replace"
-    KEEP = "keep"
-    DROP = "drop"
-    KEEPEQUAL = "keepequal"
-    DROPEQUAL = "dropequal"
-    HASHMOD = "hashmod"
-    LABELMAP = "labelmap"
-    LABELDROP = "labeldrop"
-    LABELKEEP = "labelkeep"
-    LOWERCASE = "lowercase"
-    UPPERCASE = "uppercase"
-
 
 Template = tuple[str | tuple[int, ...], ...]
 """A text with `$1`, `${1}` or `$name` in it: literal texts, and for each reference the groups that it may mean."""
@@ -57,7 +39,7 @@ Template = tuple[str | tuple[int, ...], ...]
 class RelabelRule:
     """One validated rule."""
 
-    action: RelabelAction
+    action: str
     source_labels: tuple[str, ...]
     separator: str
     regex: Any
@@ -145,14 +127,14 @@ def _labelmap(rule: RelabelRule, labels: _Labels) -> bool:
 
 
 def _drop_or_keep_labels(rule: RelabelRule, labels: _Labels) -> bool:
-    drops = rule.action is RelabelAction.LABELDROP
+    drops = rule.action == "labeldrop"
     for name in [name for name in labels if (rule.regex.search(name) is not None) is drops]:
         del labels[name]
     return True
 
 
 def _change_case(rule: RelabelRule, labels: _Labels) -> bool:
-    change = str.lower if rule.action is RelabelAction.LOWERCASE else str.upper
+    change = str.lower if rule.action == "lowercase" else str.upper
     _set(labels, rule.target_label, _char_by_char(change, rule.source(labels)))
     return True
 
@@ -164,18 +146,18 @@ def _char_by_char(change: Callable[[str], str], text: str) -> str:
     return "".join(changed if len(changed := change(char)) == 1 else char for char in text)
 
 
-_EFFECTS: Mapping[RelabelAction, Callable[[RelabelRule, _Labels], bool]] = {
-    RelabelAction.REPLACE: _replace,
-    RelabelAction.KEEP: _keep,
-    RelabelAction.DROP: _drop,
-    RelabelAction.KEEPEQUAL: _keepequal,
-    RelabelAction.DROPEQUAL: _dropequal,
-    RelabelAction.HASHMOD: _hashmod,
-    RelabelAction.LABELMAP: _labelmap,
-    RelabelAction.LABELDROP: _drop_or_keep_labels,
-    RelabelAction.LABELKEEP: _drop_or_keep_labels,
-    RelabelAction.LOWERCASE: _change_case,
-    RelabelAction.UPPERCASE: _change_case,
+_EFFECTS: Mapping[str, Callable[[RelabelRule, _Labels], bool]] = {
+    "replace": _replace,
+    "keep": _keep,
+    "drop": _drop,
+    "keepequal": _keepequal,
+    "dropequal": _dropequal,
+    "hashmod": _hashmod,
+    "labelmap": _labelmap,
+    "labeldrop": _drop_or_keep_labels,
+    "labelkeep": _drop_or_keep_labels,
+    "lowercase": _change_case,
+    "uppercase": _change_case,
 }
 
 
@@ -195,25 +177,16 @@ _DEFAULTS: Mapping[str, Any] = {
     "replacement": "$1",
     "action": "replace",
 }
-_NEED_TARGET = frozenset(
-    {
-        RelabelAction.REPLACE,
-        RelabelAction.HASHMOD,
-        RelabelAction.LOWERCASE,
-        RelabelAction.UPPERCASE,
-        RelabelAction.KEEPEQUAL,
-        RelabelAction.DROPEQUAL,
-    }
-)
+_NEED_TARGET = frozenset({"replace", "hashmod", "lowercase", "uppercase", "keepequal", "dropequal"})
 _EQUALITY_FORBIDS = ("regex", "modulus", "separator", "replacement")
 _NAMES_FORBID = ("source_labels", "target_label", "modulus", "separator", "replacement")
-_FORBIDDEN: Mapping[RelabelAction, tuple[str, ...]] = {
-    RelabelAction.KEEPEQUAL: _EQUALITY_FORBIDS,
-    RelabelAction.DROPEQUAL: _EQUALITY_FORBIDS,
-    RelabelAction.LABELDROP: _NAMES_FORBID,
-    RelabelAction.LABELKEEP: _NAMES_FORBID,
-    RelabelAction.LOWERCASE: ("replacement",),
-    RelabelAction.UPPERCASE: ("replacement",),
+_FORBIDDEN: Mapping[str, tuple[str, ...]] = {
+    "keepequal": _EQUALITY_FORBIDS,
+    "dropequal": _EQUALITY_FORBIDS,
+    "labeldrop": _NAMES_FORBID,
+    "labelkeep": _NAMES_FORBID,
+    "lowercase": ("replacement",),
+    "uppercase": ("replacement",),
 }
 
 
@@ -268,13 +241,10 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
-def _action(text: str) -> RelabelAction:
-    try:
-        return RelabelAction(text.lower())
-    except ValueError:
-        raise ValueError(
-            f"unknown action {text!r}; {_suggestion(text, [str(known) for known in RelabelAction])}"
-        ) from None
+def _action(text: str) -> str:
+    if text.lower() not in _EFFECTS:
+        raise ValueError(f"unknown action {text!r}; {_suggestion(text, _EFFECTS)}")
+    return text.lower()
 
 
 def _source_labels(given: Any) -> tuple[str, ...]:
@@ -286,28 +256,24 @@ def _source_labels(given: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _check_modulus(action: RelabelAction, modulus: Any) -> None:
+def _check_modulus(action: str, modulus: Any) -> None:
     if not isinstance(modulus, int) or isinstance(modulus, bool) or not 0 <= modulus <= _HIGHEST_MODULUS:
         raise ValueError(f"modulus must be a whole number above 0, not {modulus!r}")
-    if action is RelabelAction.HASHMOD and modulus == 0:
+    if action == "hashmod" and modulus == 0:
         raise ValueError("action hashmod needs a modulus; write for example 'modulus: 8'")
 
 
-def _check_names(action: RelabelAction, target_label: str, replacement: str) -> None:
+def _check_names(action: str, target_label: str, replacement: str) -> None:
     if action in _NEED_TARGET and not target_label:
-        raise ValueError(f"action {action} needs a target_label; name the label to {_purpose(action)}")
-    allowed = _NAME_TEMPLATE if action is RelabelAction.REPLACE else _LABEL_NAME
+        raise ValueError(f"action {action} needs a target_label")
+    allowed = _NAME_TEMPLATE if action == "replace" else _LABEL_NAME
     if action in _NEED_TARGET and not allowed.fullmatch(target_label):
         raise ValueError(f"target_label {target_label!r} is not a label name; use letters, digits and underscores")
-    if action is RelabelAction.LABELMAP and not _NAME_TEMPLATE.fullmatch(replacement):
+    if action == "labelmap" and not _NAME_TEMPLATE.fullmatch(replacement):
         raise ValueError(f"replacement {replacement!r} does not make a label name; write for example '$1'")
 
 
-def _purpose(action: RelabelAction) -> str:
-    return "compare with" if action in (RelabelAction.KEEPEQUAL, RelabelAction.DROPEQUAL) else "write to"
-
-
-def _check_forbidden(action: RelabelAction, fields: Mapping[str, Any]) -> None:
+def _check_forbidden(action: str, fields: Mapping[str, Any]) -> None:
     for key in _FORBIDDEN.get(action, ()):
         if fields[key] != _DEFAULTS[key]:
             raise ValueError(f"{key} means nothing to action {action}; remove it")

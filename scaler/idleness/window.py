@@ -64,18 +64,12 @@ class Ring:
     __slots__ = ("_earliest", "_head", "_interval_s", "_last_sample_s", "_latest", "_values")
 
     def __init__(self, *, slots: int, interval: timedelta) -> None:
-        if slots < 1 or interval <= timedelta(0):
-            raise ValueError(f"a ring needs at least one slot and a positive interval, not {slots} × {interval}")
         self._interval_s = interval.total_seconds()
         self._values = array("f", [_EMPTY]) * slots
         self._earliest = bytearray(slots)
         self._latest = bytearray(slots)
         self._head = _EARLIEST_SLOT
         self._last_sample_s = float("-inf")
-
-    @property
-    def slots(self) -> int:
-        return len(self._values)
 
     @property
     def last_sample_s(self) -> float:
@@ -85,10 +79,6 @@ class Ring:
     @property
     def last_sample_at(self) -> datetime | None:
         return None if self._head == _EARLIEST_SLOT else datetime.fromtimestamp(self._last_sample_s, UTC)
-
-    def add(self, at_s: float, ratio: float) -> None:
-        """Record one sample, as `extend` does."""
-        self.extend([(at_s, ratio)])
 
     def extend(self, samples: Iterable[tuple[float, float]]) -> None:
         """Record samples. The order of arrival does not matter; a sample older than the ring is dropped.
@@ -156,11 +146,9 @@ class Ring:
         slot = next(s for s in range(self._head, self._head - size, -1) if self._values[s % size] >= floor)
         return datetime.fromtimestamp((slot + 1) * self._interval_s, UTC)
 
-    def _holds(self, slot: int) -> bool:
-        return self._head - len(self._values) < slot <= self._head
-
     def _value(self, slot: int) -> float:
-        return self._values[slot % len(self._values)] if self._holds(slot) else _EMPTY
+        size = len(self._values)
+        return self._values[slot % size] if self._head - size < slot <= self._head else _EMPTY
 
     def _between(self, first: int, last: int) -> "array[float]":
         """The values of slots first..last, oldest first; slots that the ring does not hold are empty."""

@@ -4,14 +4,20 @@ Laws of this file:
 
 * Connections end at a limited age. KEDA keeps one connection for the life of its operator and looks for new replicas
   of the scaler only when it has to reconnect.
-* A connection of that age ends with its last stream, and no stream is cut (`streams`): the grace has no limit.
+* A connection of that age takes no new streams and ends with the last one that it has; the grace has no limit. Any
+  limit, however generous, cuts the streams of a process that was stopped for longer: on its return the limit and the
+  ends of the streams are due at the same moment, and gRPC's timer comes first.
 * Readiness follows the first full snapshot, liveness only whether this process answers: restarting it never helps
   against a Prometheus that is down.
 * The health services are answered to every client that gets through TLS: their replies name no workload.
+* gRPC asks for the certificate at every handshake, from a thread of its own. An open connection keeps the one that it
+  began with, and its streams go on; it ends by its age.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -20,9 +26,10 @@ from scaler.decision.decision_cache import DecisionCache
 from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
-from scaler.keda.servicer import ExternalScalerServicer, Observe
-from scaler.keda.streams import StreamLifetimes
-from scaler.keda.tls import ServerTls
+from scaler.keda.servicer import ExternalScalerServicer, Observe, StreamLifetimes
+from scaler.tls.identity import AllowedClients
+from scaler.tls.material import ServerCertificate
+from scaler.tls.rotation import Rotation
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -47,6 +54,39 @@ class ServerConfig:
     """Open streams included, at about 30 KB each. Beyond it clients get RESOURCE_EXHAUSTED instead of our memory."""
     reflection: bool = False
     """Describe the service to tools such as grpcurl. Needs the extra `reflection`."""
+
+
+class ServerTls:
+    """What a gRPC server needs to speak TLS."""
+
+    def __init__(self, rotation: Rotation, clients: AllowedClients | None = None) -> None:
+        self._rotation = rotation
+        self.clients = clients if rotation.is_mutual else None
+        """None: every client that connects is allowed."""
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Of one port. Ports must not share them: gRPC's question is about what is new since it last asked."""
+        first = self._rotation.material
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(first), self._changes_since(first), require_client_authentication=self._rotation.is_mutual
+        )
+
+    def _changes_since(self, last: ServerCertificate) -> Callable[[], Any]:
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal last
+            current = self._rotation.material
+            if current is last:
+                return None
+            last = current
+            return _configuration(current)
+
+        return fetch
+
+
+def _configuration(material: ServerCertificate) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(material.key_pem, material.certificate_pem)], root_certificates=material.client_authorities_pem
+    )
 
 
 class ExternalScalerServer:

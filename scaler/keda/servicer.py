@@ -8,7 +8,9 @@ Laws of this file, from what KEDA does with a reply:
 * No usable answer is an error, never `false` or 0. KEDA leaves the replicas alone on errors, and acts on the rest.
 * GetMetrics and IsActive say the same thing, because both are the DecisionCache's answer.
 * Exactly one metric, value 1 or 0 with target 1: the HorizontalPodAutoscaler then never wants more than one replica.
-* A stream only ever ends with OK, see `lifetimes`. Where there is nothing to say it stays open and silent.
+* A stream only ever ends with OK, each by itself at a time of its own, and all of them at once on drain. KEDA treats a
+  stream that breaks as an error and doubles its wait before the next one, up to a minute and for good. Where there is
+  nothing to say a stream stays open and silent.
 * A client that is not allowed learns nothing of any workload, and opens no stream. GetMetricSpec is equal for all, so
   it is answered: then it is GetMetrics that fails, whose text KEDA shows to the owner.
 
@@ -25,11 +27,14 @@ Laws of this file, from what KEDA does with a reply:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from random import uniform
 from time import perf_counter
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple, TypeVar, assert_never
 
 import grpc
 
@@ -39,9 +44,8 @@ from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
 from scaler.idleness.verdict import Unknown
 from scaler.keda._pb import externalscaler_pb2 as pb
-from scaler.keda.streams import StreamLifetimes
-from scaler.keda.tls import presented
-from scaler.tls.identity import AllowedClients, CertificateMissing, IdentityNotAllowed
+from scaler.tls.certificates import certificates_in
+from scaler.tls.identity import AllowedClients, CertificateMissing, ClientCertificate, IdentityNotAllowed
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,6 +61,8 @@ _LONGEST_DETAILS = 900
 """Characters. An Event's message holds 1024, and KEDA puts the status code in front of these."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+AuthContext = Mapping[str, Iterable[bytes]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,64 @@ Observe = Callable[[RpcEnded], None]
 class _Refusal(NamedTuple):
     code: grpc.StatusCode
     details: str
+
+
+class StreamLifetimes:
+    """The ends of all streams of one server.
+
+    A stream lives at most `longest`, wherever in the life of its connection it was opened; the lives differ by chance
+    (half of `longest` to all of it), so that streams which were opened together are not reopened together for ever.
+    """
+
+    def __init__(self, longest: timedelta) -> None:
+        self._longest_s = longest.total_seconds()
+        self._waits: set[asyncio.Timeout] = set()
+        self._all_over = False
+
+    def end_of_new_stream(self) -> float:
+        """The event loop's time at which a stream that opens now has to end."""
+        life_s = self._longest_s * uniform(0.5, 1.0)  # noqa: S311 -- spreads load, guards nothing
+        return asyncio.get_running_loop().time() + life_s
+
+    def end_all(self) -> None:
+        """Let every stream end now, and those that are still to open as soon as they wait for something."""
+        self._all_over = True
+        now = asyncio.get_running_loop().time()
+        for wait in self._waits:
+            wait.reschedule(now)
+
+    async def until(self, end: float, values: AsyncIterator[T]) -> AsyncIterator[T]:
+        """The values until the stream has to end or there are no more.
+
+        Only waiting for a value is interrupted. What is done with a value, such as writing it, always completes: half
+        a write would break the stream that is to end well.
+        """
+        while True:
+            try:
+                async with self._interrupted_at(end):
+                    value = await anext(values)
+            except (TimeoutError, StopAsyncIteration):
+                return
+            yield value
+
+    async def wait(self, end: float) -> None:
+        """Return when the stream has to end."""
+        try:
+            async with self._interrupted_at(end):
+                await asyncio.get_running_loop().create_future()
+        except TimeoutError:
+            return
+
+    @asynccontextmanager
+    async def _interrupted_at(self, end: float) -> AsyncIterator[None]:
+        """Raises: TimeoutError in its body at `end`, or as soon as all streams have to end."""
+        at = asyncio.get_running_loop().time() if self._all_over else end
+        async with asyncio.timeout_at(at) as wait:
+            self._waits.add(wait)
+            try:
+                yield
+            finally:
+                self._waits.discard(wait)
 
 
 class ExternalScalerServicer:
@@ -212,3 +276,22 @@ def _projected(answer: Answer) -> bool | _Refusal:
 
 def _clipped(details: str) -> str:
     return details if len(details) <= _LONGEST_DETAILS else f"{details[: _LONGEST_DETAILS - 1]}…"
+
+
+def presented(context: AuthContext) -> ClientCertificate | None:
+    """What the client has shown, out of an RPC's `auth_context`; None without a certificate."""
+    pem = b"".join(context.get("x509_pem_cert") or ())
+    if not pem:
+        return None
+    names = [*(context.get("x509_subject_alternative_name") or ()), *(context.get("x509_common_name") or ())]
+    return ClientCertificate(
+        names=[each.decode("utf-8", errors="replace") for each in names if each], not_after=_end(pem)
+    )
+
+
+@lru_cache(maxsize=256)
+def _end(pem: bytes) -> datetime | None:
+    try:
+        return min((each.not_after for each in certificates_in(pem)[:1]), default=None)
+    except ValueError:
+        return None

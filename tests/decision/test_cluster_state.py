@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 from builders import GPUS, WorkloadJson, at
-from loops_builders import MemoryCluster, MemoryStore, pod, scalable_workload, scaled_object, stamp
+from loops_builders import MemoryCluster, MemoryStore, pod, scalable_workload, stamp
 from msgspec import structs
 
 from scaler.decision.cluster_state import (
     PerObjectCache,
-    is_indexed,
     pod_indexes,
     scalable_workload_indexes,
     scaled_by_key,
-    scaled_object_indexes,
     workload_indexes,
 )
-from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.idleness import pods as core
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -83,12 +80,6 @@ def test_without_either_pods_are_those_that_the_jobs_label_names(memory: MemoryC
     assert names(memory.read().pods_of_workload(workload)) == ["one"]
 
 
-def test_of_a_kind_without_a_known_label_only_own_pods_are_found(memory: MemoryCluster) -> None:
-    memory.pods.put(pod("one", labels={"batch.kubernetes.io/job-name": "train"}))
-    workload = WorkloadJson("wl").owned_by("example.com/v1", "Custom", "train").decoded()
-    assert memory.read().pods_of_workload(workload) == []
-
-
 def test_annotations_go_before_owners_and_owners_before_labels(memory: MemoryCluster) -> None:
     """A job that was recreated: pods of its earlier Workload still end, and name it."""
     label = {"batch.kubernetes.io/job-name": "train"}
@@ -135,14 +126,6 @@ def of_job(name: str, *, created: float = 0, finished: bool = False, job: tuple[
     json = WorkloadJson(name).owned_by(*job)
     json.json["metadata"]["creationTimestamp"] = stamp(at(created))
     return (json.condition("Finished", True) if finished else json).decoded()
-
-
-def test_a_workload_is_found_by_its_name(memory: MemoryCluster) -> None:
-    memory.workloads.put(named("wl"), named("wl-2"))
-    found = memory.read().workload_of(scalable_workload("train", workload="wl"))
-    assert found is not None
-    assert found.metadata.name == "wl"
-    assert memory.read().workload_of(scalable_workload("train", workload="wl", namespace="another")) is None
 
 
 def test_a_workload_is_found_by_its_job_whatever_the_version(memory: MemoryCluster) -> None:
@@ -235,20 +218,6 @@ def test_gpu_pods_of_a_selector(memory: MemoryCluster, selector: str, expected: 
     assert names(memory.read().pods_of_selector("demo", selector)) == expected
 
 
-def test_a_selector_that_cannot_be_read_says_so(memory: MemoryCluster) -> None:
-    with pytest.raises(ValueError, match="'a b' is not a label requirement"):
-        memory.read().pods_of_selector("demo", "a b")
-
-
-def test_labels_that_change_change_what_is_found(memory: MemoryCluster) -> None:
-    memory.pods.put(pod("web-1", labels={"app": "web"}))
-    memory.pods.put(pod("web-1", labels={"app": "db"}))
-    assert memory.read().pods_of_selector("demo", "app=web") == []
-    assert names(memory.read().pods_of_selector("demo", "app=db")) == ["web-1"]
-    memory.pods.drop("web-1")
-    assert memory.read().pods_of_selector("demo", "app=db") == []
-
-
 class CountingStore(MemoryStore[Pod]):
     """Counts the pods that it hands out."""
 
@@ -272,17 +241,7 @@ def test_a_selector_looks_at_no_more_pods_than_bear_its_rarest_label() -> None:
     assert pods.given == 1 + 20
 
 
-def test_labels_of_one_pod_only_are_not_indexed() -> None:
-    assert not is_indexed("pod-template-hash")
-    assert is_indexed("app")
-
-
 # ---- indexes of the other stores
-
-
-def test_a_scaled_object_is_found_by_what_it_scales() -> None:
-    index = scaled_object_indexes()["target"]
-    assert list(index(scaled_object("train"))) == [("demo", scalable_workload_ref("train"))]
 
 
 def test_a_scalable_workload_and_its_workload_are_found_by_the_same_key() -> None:
@@ -311,25 +270,7 @@ def acting_for(workload: str, memory: MemoryCluster) -> str:
     return found.metadata.name if found is not None else ""
 
 
-def test_a_workload_that_nothing_owns_is_found_by_name_only() -> None:
-    workload = WorkloadJson("wl").owned_by("v1", "Pod", "a", "b", controller=False).decoded()
-    assert list(workload_indexes()["owner"](workload)) == []
-
-
 # ---- how old the view is
-
-
-def test_the_view_is_as_old_as_its_quietest_part(memory: MemoryCluster) -> None:
-    assert memory.read().view_age_s() == 0
-    memory.pods.age = 70
-    memory.workloads.age = 90
-    assert memory.read().view_age_s() == 90
-
-
-def test_a_kind_that_is_not_installed_is_no_silence(memory: MemoryCluster) -> None:
-    memory.workloads.age, memory.workloads.state = math.inf, Absent("404: no such resource")
-    assert memory.read().view_age_s() == 0
-    assert memory.read().unlisted() == ""
 
 
 def test_a_part_that_was_never_listed_says_which_and_why(memory: MemoryCluster) -> None:
@@ -338,6 +279,9 @@ def test_a_part_that_was_never_listed_says_which_and_why(memory: MemoryCluster) 
     memory.scaled_objects.age, memory.scaled_objects.state = 10, Disconnected("connection refused")
     assert memory.read().view_age_s() == math.inf
     assert memory.read().unlisted() == "Workloads, Pods: 403: pods is forbidden"
+    memory.pods.age, memory.pods.state = 7, Reflecting()
+    memory.workloads.state = Absent("404: no such resource")
+    assert (memory.read().view_age_s(), memory.read().unlisted()) == (10, ""), "a kind that is not installed is known"
 
 
 def test_a_namespace_that_is_hidden_says_nothing_of_the_others(memory: MemoryCluster) -> None:

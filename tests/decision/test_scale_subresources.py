@@ -89,12 +89,6 @@ async def scale_to(
 # ---- what is read
 
 
-async def test_a_deployments_scale_is_read_with_its_selector(cluster: SmallCluster, reader: Reader) -> None:
-    await cluster.create(DEPLOYMENT, deployment(replicas=2))
-    await reader.refresh(SERVE)
-    assert reader.of() == Scale(replicas=2, observed_replicas=0, selector="app=serve")
-
-
 async def test_nothing_is_asked_while_nothing_changes(cluster: SmallCluster, reader: Reader) -> None:
     """However many ScaledObjects there are, a tick without news costs the API nothing."""
     names = [f"serve-{n}" for n in range(20)]
@@ -197,15 +191,6 @@ async def test_a_custom_resource_without_a_scale_is_no_target(cluster: SmallClus
     assert why(reader.of(OF_CRD)) is UnknownReason.TARGET_NOT_FOUND
 
 
-async def test_a_kind_that_nobody_knows_is_named(reader: Reader) -> None:
-    unknown = scaled_object("llm", kind=("apps/v1", "Deploymnet"))
-    await reader.refresh(unknown)
-    found = reader.of(unknown)
-    assert isinstance(found, Unknown)
-    assert found.reason is UnknownReason.TARGET_NOT_FOUND
-    assert "'Deploymnet'" in found.message
-
-
 async def test_a_kind_that_is_installed_later_is_found(
     cluster: SmallCluster, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,16 +215,6 @@ async def test_names_that_lead_elsewhere_ask_nothing(cluster: SmallCluster, read
 
 
 # ---- what is missing or not heard of
-
-
-async def test_a_target_that_does_not_exist_says_so(cluster: SmallCluster, reader: Reader) -> None:
-    await cluster.create(DEPLOYMENT, deployment("other"))
-    await reader.refresh(SERVE)
-    found = reader.of()
-    assert isinstance(found, Unknown)
-    assert found.reason is UnknownReason.TARGET_NOT_FOUND
-    assert found.message == "Deployment/serve does not exist in namespace demo; create it or correct scaleTargetRef"
-    assert reader.reads() == 0
 
 
 async def test_a_namespace_that_hides_its_objects_says_so_and_no_other_suffers(cluster: SmallCluster) -> None:

@@ -5,7 +5,7 @@ import pytest
 from builders import GPUS, WorkloadJson, at, observed
 
 from scaler.decision.target_state import ObservedWorkload
-from scaler.decision.workloads import SUSPENDED_ANNOTATION, expected_gpu_pods, group_of, observe, owner_key
+from scaler.decision.workloads import SUSPENDED_ANNOTATION, expected_gpu_pods, observe
 from scaler.suspension.transitions import workload_patch
 
 CAUSE = json.dumps({"at": "2026-12-01T12:00:00Z", "by": "ScalableWorkload/first-raycluster", "reason": "GPUsIdle"})
@@ -59,13 +59,6 @@ def test_spec_active_is_true_where_it_is_left_out() -> None:
     workload = WorkloadJson()
     del workload.json["spec"]["active"]
     assert seen(workload).active
-
-
-def test_what_identifies_it_travels_along() -> None:
-    found = seen(WorkloadJson().admitted())
-    assert (found.namespace, found.name) == ("demo", "raycluster-first-raycluster-6cd3b")
-    assert (found.uid, found.resource_version) == ("7e6b1a34", "4711")
-    assert (found.queue, found.cluster_queue) == ("user-queue", "cluster-queue")
 
 
 def test_an_eviction_is_named_while_it_stands() -> None:
@@ -198,17 +191,6 @@ def test_pods_that_kueue_knows_to_be_done_are_not_expected() -> None:
 # ---------------------------------------------------------------------------------------------------------- ownership
 
 
-def test_a_workload_is_found_by_the_job_that_controls_it() -> None:
-    assert owner_key(WorkloadJson().decoded()) == ("demo", "ray.io", "RayCluster", "first-raycluster")
-    group = WorkloadJson().owned_by("v1", "Pod", "g0", controller=False)
-    assert owner_key(group.decoded()) is None
-
-
-@pytest.mark.parametrize(("version", "group"), [("ray.io/v1", "ray.io"), ("v1", ""), ("batch/v1", "batch"), ("", "")])
-def test_versions_of_one_group_serve_the_same_objects(version: str, group: str) -> None:
-    assert group_of(version) == group
-
-
 # ------------------------------------------------------------------------------------------------------------- patches
 
 
@@ -224,10 +206,3 @@ def test_activating_takes_the_annotation_back_in_the_same_patch() -> None:
         "metadata": {"uid": "7e6b1a34", "resourceVersion": "4711", "annotations": {"idlegpu.io/suspended": None}},
         "spec": {"active": True},
     }
-
-
-@pytest.mark.parametrize("body", [workload_patch(observed(), cause=CAUSE), workload_patch(observed(), cause=None)])
-def test_no_patch_touches_anything_else(body: dict[str, Any]) -> None:
-    assert set(body) == {"metadata", "spec"}
-    assert set(body["spec"]) == {"active"}
-    assert set(body["metadata"]["annotations"]) == {SUSPENDED_ANNOTATION}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, Unit, identify, utilisation_ratio
+from scaler.idleness.gpu import GpuId, Unit, identify, utilisation_ratio
 
 GPU = "GPU-603a8873-0edd-c157-ce48-2078e8b1a935"
 POD = {"namespace": "demo", "pod": "worker-0"}
@@ -48,14 +48,9 @@ def test_work_is_never_taken_for_a_blank_because_its_unit_was_declared_wrongly(v
     assert utilisation_ratio(value, unit) is not None
 
 
-def test_the_default_signals_are_two_that_mean_different_things() -> None:
-    units = {signal.name: (signal.unit, signal.absent_on_mig) for signal in DEFAULT_SIGNALS}
-    assert units == {"gr_engine_active": (Unit.RATIO, False), "gpu_util": (Unit.PERCENT, True)}
-
-
 @pytest.mark.parametrize("name", ["UUID", "uuid", "gpu_uuid"])
 def test_a_series_names_its_device_as_any_exporter_spells_it(name: str) -> None:
-    found = identify({name: GPU, "gpu": "0", **POD})
+    found = identify({name: GPU, "gpu": "0", "GPU_I_ID": "", **POD})
     assert found is not None
     assert (found.gpu, found.namespace, found.pod) == (GpuId(device=GPU), "demo", "worker-0")
 
@@ -75,12 +70,6 @@ def test_instances_of_a_partitioned_gpu_are_devices_of_their_own(name: str) -> N
     assert one.gpu != two.gpu
     assert one.gpu.is_mig
     assert str(one.gpu) == f"{GPU}/mig-1"
-
-
-def test_an_empty_instance_label_is_a_whole_gpu() -> None:
-    found = identify({"UUID": GPU, "GPU_I_ID": "", **POD})
-    assert found is not None
-    assert not found.gpu.is_mig
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,6 @@ def seconds(offset_s: float) -> float:
     return NOON.timestamp() + offset_s
 
 
-def test_samples_are_found_by_the_pod_that_the_labels_name() -> None:
-    made = history()
-    record(made, series("GPU-0", pod="worker-0"), every(30, start=-60, end=0))
-    record(made, series("GPU-1", pod="worker-1"), every(30, start=-60, end=0))
-    assert set(made.devices_of("demo", "worker-0")) == {GpuId(device="GPU-0")}
-    assert set(made.devices_of("demo", "worker-1")) == {GpuId(device="GPU-1")}
-    assert made.devices_of("prod", "worker-0") == {}
-    assert len(made) == len(list(made)) == 2
-
-
 def test_a_gpu_that_changed_hands_has_a_history_per_pod() -> None:
     made = history()
     record(made, series(pod="yesterdays"), every(30, start=-600, end=-300, ratio=1.0))
@@ -43,15 +33,6 @@ def test_each_signal_has_its_own_window_and_one_that_never_reported_has_none() -
     device = made.devices_of("demo", "worker-0")[GPU]
     assert device.window("gpu_util", end=NOON, length=minutes(2)).covered == 5
     assert device.window("gr_engine_active", end=NOON, length=minutes(2)) == NO_WINDOW
-
-
-def test_units_become_ratios_once() -> None:
-    made = history()
-    assert made.record(GPU_UTIL, series(), [(seconds(0), 40.0)]) == 0
-    assert made.record(GR_ENGINE, series(), [(seconds(0), 0.4)]) == 0
-    device = made.devices_of("demo", "worker-0")[GPU]
-    peaks = {name: device.window(name, end=at(5), length=INTERVAL).peak_ratio for name in device.rings}
-    assert peaks == {"gpu_util": pytest.approx(0.4), "gr_engine_active": pytest.approx(0.4)}
 
 
 def test_blanks_are_counted_and_leave_their_interval_empty() -> None:

@@ -51,13 +51,6 @@ def test_evidence_names_the_pods_node_where_the_exporter_names_none() -> None:
     assert judged([replace(pod(gpus=2), node="node-b")], made).gpus[1].node == "node-b", "missing GPUs, too"
 
 
-def test_one_working_member_keeps_the_gang() -> None:
-    made = history()
-    quiet(made, "GPU-0", "worker-0")
-    working(made, "GPU-1", "worker-1")
-    assert isinstance(judged([pod("worker-0"), pod("worker-1")], made).verdict, Busy)
-
-
 def test_a_single_sample_of_work_anywhere_in_the_window_is_work() -> None:
     made = history()
     quiet(made)
@@ -107,14 +100,6 @@ def test_a_gpu_that_reported_in_the_window_and_fell_silent_is_stale_not_missing(
     assert reason(judged([pod(gpus=2)], made).verdict) is UnknownReason.STALE_SAMPLES
 
 
-def test_work_on_a_surplus_gpu_is_not_believed_either() -> None:
-    """Attribution is in doubt, so nothing that is attributed says anything; the answer holds all the same."""
-    made = history()
-    working(made, "GPU-0")
-    quiet(made, "GPU-1")
-    assert reason(judged([pod(gpus=1)], made).verdict) is UnknownReason.UNEXPECTED_GPUS
-
-
 def test_work_for_a_pod_that_requests_no_gpu_keeps_the_gang() -> None:
     """A claim (DRA), or a resource that is not among gpuResources: its GPUs are the workload's all the same."""
     made = history()
@@ -157,12 +142,6 @@ def test_an_instance_of_a_partitioned_gpu_needs_no_signal_that_exporters_do_not_
     found = judged([pod()], made)
     assert isinstance(found.verdict, Idle)
     assert list(found.gpus[0].windows) == ["gr_engine_active"]
-
-
-def test_a_whole_gpu_needs_both_signals() -> None:
-    made = history()
-    record(made, series(), every(30, start=-WINDOW_S - 60, end=-5), signals=[GR_ENGINE])
-    assert reason(judged([pod()], made).verdict) is UnknownReason.NO_SAMPLES
 
 
 # ------------------------------------------------------------------------------------------------- which pods count

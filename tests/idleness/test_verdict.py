@@ -31,7 +31,6 @@ from scaler.idleness.verdict import (
     distrust,
     gpu_verdict,
     judged_length,
-    verdict_name,
     workload_verdict,
 )
 from scaler.idleness.window import NO_WINDOW, Window, as_stored
@@ -177,13 +176,6 @@ def test_idle_needs_positive_evidence_from_every_signal(shown: dict[str, Window]
             assert NOON - each.last_sample_at <= timedelta(seconds=90)
 
 
-@given(shown=st.dictionaries(st.sampled_from("abc"), windows, min_size=1), data=st.data())
-def test_losing_a_signal_never_makes_a_gpu_idle(shown: dict[str, Window], data: st.DataObject) -> None:
-    lost = data.draw(st.sampled_from(sorted(shown)))
-    found = gpu_verdict({**shown, lost: NO_WINDOW}, policy=policy(), trust=TRUST, end=NOON)
-    assert not isinstance(found, Idle)
-
-
 # ---------------------------------------------------------------------------------------------------- the workload
 
 
@@ -216,10 +208,6 @@ def test_a_workload_is_judged_by_its_rule(gpus: Sequence[Verdict], rule: str, ex
     assert len(found.gpus) == len(gpus)
 
 
-def test_nothing_to_judge_is_unknown_with_its_own_reason() -> None:
-    assert reason(workload_verdict([], rule=ALL).verdict) is UnknownReason.NO_GPU_PODS
-
-
 def test_a_workloads_doubt_names_the_gpu_that_causes_it() -> None:
     found = workload_verdict([gpu_evidence(), gpu_evidence(UNKNOWN, gpu="GPU-1", pod="worker-1")], rule=ALL)
     assert found.verdict == unknown(message="GPU GPU-1 of pod worker-1: newest sample is 5m old")
@@ -229,17 +217,8 @@ verdicts = st.sampled_from([IDLE, BUSY, UNKNOWN])
 rules = st.one_of(st.just(ALL), st.just(ANY), st.floats(0.01, 1).map(lambda share: GpuRule(share=share)))
 
 
-@given(gpus=st.lists(verdicts, min_size=1, max_size=12), rule=rules, data=st.data())
-def test_unknown_never_shrinks(gpus: list[Verdict], rule: GpuRule, data: st.DataObject) -> None:
-    """Whichever GPU falls silent: what was not idle does not become it, and what was is so no more."""
-    silent = data.draw(st.integers(0, len(gpus) - 1))
-    with_silence = [*gpus[:silent], UNKNOWN, *gpus[silent + 1 :]]
-    found = workload_verdict([gpu_evidence(each) for each in with_silence], rule=rule)
-    assert not isinstance(found.verdict, Idle)
-
-
 @given(gpus=st.lists(verdicts, min_size=1, max_size=12), rule=rules)
-def test_idle_is_exactly_enough_idle_gpus_and_no_unknown_one(gpus: list[Verdict], rule: GpuRule) -> None:
+def test_idle_is_exactly_enough_idle_gpus_and_unknown_never_shrinks(gpus: list[Verdict], rule: GpuRule) -> None:
     found = workload_verdict([gpu_evidence(each) for each in gpus], rule=rule)
     enough = gpus.count(IDLE) >= rule.idle_gpus_needed(len(gpus))
     assert isinstance(found.verdict, Idle) == (enough and UNKNOWN not in gpus)
@@ -266,16 +245,9 @@ def test_under_a_doubt_about_the_source_all_is_unknown_but_work_that_was_seen(of
     assert distrust(verdict(of), doubt).verdict == doubt
     assert distrust(verdict(BUSY), doubt).verdict == BUSY
     assert distrust(verdict(of), doubt).gpus == verdict(of).gpus, "the evidence stays to be seen"
-
-
-def test_without_a_doubt_a_verdict_is_what_it_was() -> None:
-    assert distrust(verdict(IDLE), None) == verdict(IDLE)
+    assert distrust(verdict(of), None) == verdict(of)
 
 
 @pytest.mark.parametrize(("idle_after", "expected"), [(minutes(30), minutes(30)), (timedelta(seconds=5), INTERVAL)])
 def test_the_judged_window_is_idle_after_and_at_least_one_interval(idle_after: timedelta, expected: timedelta) -> None:
     assert judged_length(policy=policy(idle_after=idle_after), trust=Trust(interval=INTERVAL)) == expected
-
-
-def test_verdicts_have_the_names_that_people_see() -> None:
-    assert [verdict_name(each) for each in (IDLE, BUSY, UNKNOWN)] == ["Idle", "Busy", "Unknown"]

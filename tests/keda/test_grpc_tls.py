@@ -22,9 +22,8 @@ from secret_volume import YESTERDAY, SecretVolume, chain_of
 from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
-from scaler.keda.server import ExternalScalerServer, ServerConfig
+from scaler.keda.server import ExternalScalerServer, ServerConfig, ServerTls
 from scaler.keda.servicer import RpcEnded
-from scaler.keda.tls import ServerTls
 from scaler.tls.certificates import parse
 from scaler.tls.identity import AllowedClients
 from scaler.tls.rotation import Rotation

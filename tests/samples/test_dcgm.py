@@ -13,7 +13,7 @@ import pytest
 from http_stub import HttpStub, Received, Reply, Wire
 
 from scaler.errors import ConfigurationError, SourceError
-from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
+from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal
 from scaler.samples.dcgm import Endpoint, ExpositionSource, addresses, parse_endpoint
 from scaler.samples.source import ReadOutcome, ReadRecord
 
@@ -99,14 +99,6 @@ async def test_a_signal_that_is_asked_for_later_is_still_served(stubs: Any) -> N
         assert len(one.received) == 3
 
 
-async def test_a_signal_under_another_name_is_found(stubs: Any) -> None:
-    (one,) = stubs(text(b'gpu_gfx_activity{UUID="AMD-1"} 12\n'))
-    async with source([one.url]) as opened:
-        assert await read(opened, Signal(name="gfx", metrics=("gpu_gfx_activity",), unit=Unit.PERCENT)) == {
-            "AMD-1": [(NOW_S, 12.0)]
-        }
-
-
 @pytest.mark.parametrize(
     ("at_s", "expected"),
     [
@@ -119,12 +111,6 @@ async def test_the_exporters_own_timestamps_are_believed(stubs: Any, at_s: float
     (one,) = stubs(text(page("GPU-1", util=5, at=f" {int(at_s * 1000)}")))
     async with source([one.url]) as opened:
         assert (await read(opened)).get("GPU-1") == expected
-
-
-async def test_there_is_no_clock_to_compare_with(stubs: Any) -> None:
-    (one,) = stubs(text(page("GPU-1")))
-    async with source([one.url]) as opened:
-        assert (await opened.read(UTIL, start=START, end=END)).server_time is None
 
 
 def hang(wire: Wire) -> None:
@@ -220,14 +206,6 @@ async def test_an_exporter_without_gpus_is_no_failure(stubs: Any) -> None:
     (one,) = stubs(text(b""))
     async with source([one.url]) as opened:
         assert await read(opened) == {}
-
-
-async def test_nobody_listening_is_reported_with_the_reason() -> None:
-    with HttpStub(always(text(page("GPU-1")))) as stub:
-        url = stub.url
-    async with source([url]) as opened:
-        with pytest.raises(SourceError, match="Cannot connect to host"):
-            await read(opened)
 
 
 async def test_many_that_hang_cost_twice_the_timeout_at_most(stubs: Any) -> None:
@@ -335,9 +313,3 @@ def test_what_is_no_url_is_refused_at_start_with_an_example(text: str) -> None:
 def test_addresses_cannot_be_checked_by_certificates() -> None:
     with pytest.raises(ConfigurationError, match="with http only"):
         parse_endpoint("dns+https://dcgm-exporter:9400")
-
-
-async def test_a_name_stands_for_all_of_its_addresses() -> None:
-    found = await addresses(parse_endpoint("dns+http://localhost:9400"))
-    assert Endpoint(url="http://127.0.0.1:9400/metrics") in found
-    assert {endpoint.instance for endpoint in found} <= {"127.0.0.1:9400", "[::1]:9400"}

@@ -134,21 +134,18 @@ async def test_the_environment_does_not_redirect_requests(monkeypatch: pytest.Mo
 # ---- what comes back
 
 
-async def test_the_servers_clock_is_told() -> None:
-    with HttpStub(always(GOOD)) as stub:
-        async with source(stub.url) as opened:
-            reading = await opened.read(UTIL, start=START, end=END)
-    assert reading.server_time is not None
-    assert abs(datetime.now(UTC) - reading.server_time) < timedelta(seconds=60)
-
-
-async def test_a_server_without_a_clock_is_believed() -> None:
+async def test_the_servers_clock_is_read_where_it_has_one() -> None:
     def undated(wire: Wire) -> None:
         wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(ONE_SERIES), ONE_SERIES))
 
     with HttpStub(always(Reply(undated))) as stub:
         async with source(stub.url) as opened:
             assert (await opened.read(UTIL, start=START, end=END)).server_time is None
+    with HttpStub(always(GOOD)) as stub:
+        async with source(stub.url) as opened:
+            dated = (await opened.read(UTIL, start=START, end=END)).server_time
+    assert dated is not None
+    assert abs(datetime.now(UTC) - dated) < timedelta(seconds=60)
 
 
 async def test_compressed_answers_are_read() -> None:
@@ -189,13 +186,6 @@ def interrupted_chunks(wire: Wire) -> None:
 
 FAULTS: dict[str, tuple[Reply, ReadOutcome, str, int]] = {
     "an error of the server": (BROKEN, ReadOutcome.UNAVAILABLE, "500 internal: head block is broken", 3),
-    "an overloaded proxy": (Reply(b"<h1>502</h1>", status=502), ReadOutcome.UNAVAILABLE, "<h1>502</h1>", 3),
-    "a server that is starting": (
-        Reply(b"Service Unavailable", status=503),
-        ReadOutcome.UNAVAILABLE,
-        "Service Unavail",
-        3,
-    ),
     "warnings": (Reply(answer([], warnings=["store down"])), ReadOutcome.PARTIAL, "store down", 3),
     "a body that breaks off": (Reply(interrupted), ReadOutcome.UNREACHABLE, "connection failed", 3),
     "chunks that break off": (Reply(interrupted_chunks), ReadOutcome.UNREACHABLE, "connection failed", 3),
@@ -212,30 +202,14 @@ FAULTS: dict[str, tuple[Reply, ReadOutcome, str, int]] = {
         "parse error",
         1,
     ),
-    "too many samples": (
-        Reply(b'{"status":"error","errorType":"execution","error":"too many samples"}', status=422),
-        ReadOutcome.REFUSED,
-        "too many samples",
-        1,
-    ),
-    "no permission": (Reply(b"forbidden", status=403), ReadOutcome.DENIED, "check the credentials", 1),
-    "a wrong path": (Reply(b"404 page not found", status=404), ReadOutcome.PROTOCOL, "check the URL", 1),
     "a redirect": (
         Reply(b"", status=302, headers={"Location": "https://sso.test/login?token=t0p-secret"}),
         ReadOutcome.PROTOCOL,
         "redirected (302) to https://sso.test/login;",
         1,
     ),
-    "a sign-in page": (Reply(b"<html>Sign in</html>"), ReadOutcome.PROTOCOL, "Sign in", 1),
-    "another result type": (Reply(answer([], "vector")), ReadOutcome.PROTOCOL, "gives a vector", 1),
     "an answer that announces too much": (
         Reply(ONE_SERIES + b" " * 100_000),
-        ReadOutcome.TOO_LARGE,
-        "more than 50000 bytes",
-        1,
-    ),
-    "an answer that expands to too much": (
-        Reply(gzip.compress(b"[" * 50_000_000), headers={"Content-Encoding": "gzip"}),
         ReadOutcome.TOO_LARGE,
         "more than 50000 bytes",
         1,
@@ -260,7 +234,7 @@ async def test_a_fault_is_an_error_and_only_what_may_pass_is_tried_again(
 
 
 async def test_a_bomb_is_not_unpacked() -> None:
-    bomb = gzip.compress(b"[" * 200_000_000)
+    bomb = gzip.compress(b"[" * 50_000_000)
     with HttpStub(always(Reply(bomb, headers={"Content-Encoding": "gzip"}))) as stub:
         async with source(stub.url, max_bytes=1_000_000) as opened:
             tracemalloc.start()
@@ -289,12 +263,6 @@ async def test_nobody_listening_is_unreachable() -> None:
         with pytest.raises(ReadError, match="Connection refused") as failed:
             await read(opened)
     assert failed.value.transient
-
-
-async def test_a_name_that_does_not_exist_is_unreachable() -> None:
-    async with source("http://prometheus.invalid:9090", attempts=1) as opened:
-        with pytest.raises(ReadError, match="connection failed"):
-            await read(opened)
 
 
 # ---- time
@@ -410,23 +378,6 @@ async def test_a_token_is_read_anew_for_each_request(tmp_path: Path) -> None:
         ]
 
 
-async def test_a_token_that_is_replaced_by_a_link_is_followed(tmp_path: Path) -> None:
-    """As the kubelet does: `token` → `..data/token`, and `..data` is renamed over."""
-    for generation in ("1", "2"):
-        (tmp_path / generation).mkdir()
-        (tmp_path / generation / "token").write_text(f"token-{generation}")
-    data, token = tmp_path / "..data", tmp_path / "token"
-    data.symlink_to("1")
-    token.symlink_to("..data/token")
-    with HttpStub(always(GOOD)) as stub:
-        async with source(stub.url, bearer_token_file=token) as opened:
-            await read(opened)
-            (tmp_path / "new").symlink_to("2")
-            (tmp_path / "new").rename(data)
-            await read(opened)
-        assert stub.received[1].headers["Authorization"] == "Bearer token-2"
-
-
 async def test_a_token_that_vanishes_for_a_moment_is_waited_for(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("t")
@@ -453,7 +404,7 @@ async def test_basic_authentication(tmp_path: Path) -> None:
         assert stub.received[0].headers["Authorization"] == "Basic cmVhZGVyOm9wZW4gc8Opc2FtZQ=="
 
 
-@pytest.mark.parametrize("status", [200, 400, 401, 500])
+@pytest.mark.parametrize("status", [200, 401])
 @pytest.mark.parametrize("mechanism", ["bearer", "basic"])
 async def test_no_secret_is_repeated_though_the_server_echoes_it(tmp_path: Path, status: int, mechanism: str) -> None:
     def echo(request: Received) -> Reply:

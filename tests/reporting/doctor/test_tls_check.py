@@ -19,8 +19,7 @@ from made_certificates import Made, Pair
 from secret_volume import TOMORROW, YESTERDAY, SecretVolume, chain_of
 
 from scaler.errors import ConfigurationError
-from scaler.keda.server import ExternalScalerServer, ServerConfig
-from scaler.keda.tls import ServerTls
+from scaler.keda.server import ExternalScalerServer, ServerConfig, ServerTls
 from scaler.reporting.doctor.findings import Finding, Severity
 from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
 from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger
