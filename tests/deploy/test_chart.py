@@ -1,5 +1,6 @@
 """What the chart makes of its values, as the program and the kubelet will see it."""
 
+import json
 import re
 from pathlib import Path
 from textwrap import dedent
@@ -8,7 +9,7 @@ from typing import Any
 import deploy.helm_chart as helm_chart
 import pytest
 import yaml
-from deploy.helm_chart import FOLDER, merged, objects, one, settings_of
+from deploy.helm_chart import FOLDER, ROOT, objects, one, settings_of
 from helm_python import HelmError, lint
 
 from scaler import __version__
@@ -78,11 +79,6 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_what_does_not_go_together_is_refused_with_what_to_do(said: str, values: dict[str, Any]) -> None:
     with pytest.raises(HelmError, match=rf"{re.escape(said)}: .+; "):
         helm_chart.texts(values)
-
-
-def test_what_is_refused_together_is_taken_alone() -> None:
-    assert objects({"admissionCheck": {"enabled": True}})
-    assert objects({"tls": {"source": "openshift", "clients": {"required": True, "caSecretName": "keda-ca"}}})
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
@@ -212,12 +208,6 @@ def test_the_kubelet_asks_by_grpc_and_by_http_where_grpc_speaks_tls() -> None:
     assert both["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http", "scheme": "HTTPS"}
 
 
-def test_one_replica_has_no_budget_since_it_would_hold_up_every_drain() -> None:
-    kinds = [each["kind"] for each in objects({"replicas": 1})]
-    assert "PodDisruptionBudget" not in kinds
-    assert one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-
-
 def test_there_is_time_to_end_well() -> None:
     """5 s until everybody knows + 10 s of drain + the Lease < 30 s."""
     pod = one("Deployment")["spec"]["template"]["spec"]
@@ -256,13 +246,6 @@ def test_nobody_named_is_nobody_let_in() -> None:
     assert not policy["ingress"]
 
 
-def test_outgoing_traffic_is_restricted_if_rules_are_given() -> None:
-    dns = {"ports": [{"port": 53, "protocol": "UDP"}]}
-    policy = one("NetworkPolicy", {"networkPolicy": {"egress": [dns]}})["spec"]
-    assert policy["policyTypes"] == ["Ingress", "Egress"]
-    assert policy["egress"] == [dns]
-
-
 def test_the_certificate_is_for_the_names_that_scaled_objects_use() -> None:
     values = TLS["from cert-manager"]
     hosts = [address.rpartition(":")[0] for address in settings_of(values)["keda"]["scalerAddresses"]]
@@ -270,11 +253,6 @@ def test_the_certificate_is_for_the_names_that_scaled_objects_use() -> None:
     assert certificate["dnsNames"] == hosts
     volumes = one("Deployment", values)["spec"]["template"]["spec"]["volumes"]
     assert certificate["secretName"] in [each["secret"]["secretName"] for each in volumes if "secret" in each]
-
-
-def test_openshift_makes_the_certificate_for_the_service_of_grpc() -> None:
-    annotations = one("Service", TLS["from OpenShift"])["metadata"]["annotations"]
-    assert annotations == {"service.beta.openshift.io/serving-cert-secret-name": "idle-gpu-scaler-tls"}
 
 
 # --------------------------------------------------------------------------------------------------------------- notes
@@ -322,5 +300,28 @@ def test_names_of_releases_are_kept_apart() -> None:
     assert not first & second
 
 
-def test_values_of_platforms_are_merged_as_helm_does() -> None:
-    assert merged({"a": {"b": 1, "c": [1]}}, {"a": {"c": [2]}}) == {"a": {"b": 1, "c": [2]}}
+# ---------------------------------------------------------------------------------------------------- pages
+
+INSTALL_PAGE = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+
+
+def test_objects_are_called_as_the_chart_calls_them() -> None:
+    names = {each["metadata"]["name"] for each in helm_chart.objects()}
+    called = set(re.findall(r"`(idle-gpu-scaler-[a-z]+)`", INSTALL_PAGE))
+    assert called
+    assert called <= names
+
+
+def test_what_the_first_holder_wants_on_openshift_is_what_the_release_says_there() -> None:
+    """Its trigger, patched as docs/platforms.md has it, speaks TLS like that of the notes."""
+    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    [patch] = re.findall(r"patch scaledobject holder --type json -p '(.*?)'", page, re.DOTALL)
+    added = {each["path"].rpartition("/triggers/0/")[2]: each["value"] for each in json.loads(patch)}
+    notes = helm_chart.texts(helm_chart.platform("openshift"))["NOTES.txt"]
+    told = re.search(r" +- type: external-push\n.*?\n\n", notes, re.DOTALL)
+    assert told
+    [trigger] = yaml.safe_load(dedent(told[0]))
+    assert added == {
+        "metadata/enableTLS": trigger["metadata"]["enableTLS"],
+        "authenticationRef": trigger["authenticationRef"],
+    }

@@ -24,7 +24,7 @@ from scaler.app.packaged import crds
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import ClusterQueue
-from scaler.kube.objects.resources import DEPLOYMENT, JOB, SCALABLE_WORKLOAD, WORKLOAD, Resource
+from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, WORKLOAD
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser
 from scaler.reporting.doctor.diagnosis import diagnose
@@ -39,10 +39,10 @@ GPU = {"nvidia.com/gpu": "1"}
 POD = {"containers": [{"name": "main", "image": "i", "resources": {"requests": GPU, "limits": GPU}}]}
 HURRIED = replace(
     SandboxConfig.fast({"node-a": 4, "node-b": 4}, collect=timedelta(seconds=0.2)),
-    parts=frozenset({Component.KUEUE, Component.JOBS, Component.DEPLOYMENTS, Component.KUBELETS, Component.KEDA}),
+    parts=frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS, Component.KEDA}),
     kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=0.2)),
     keda=KedaTiming(polling=timedelta(seconds=0.2), push_backoff=timedelta(seconds=0.2)),
-    follows=(SCALABLE_WORKLOAD, DEPLOYMENT),
+    follows=(SCALABLE_WORKLOAD,),
 )
 
 
@@ -67,25 +67,8 @@ def namespace(name: str) -> list[Json]:
 def roles(*namespaces: str) -> list[Json]:
     """The account and the roles in these namespaces, of a chart that lists more."""
     kinds = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-    made = [each for each in objects({"namespaces": LISTED, "targets": TARGETS}) if each["kind"] in kinds]
+    made = [each for each in objects({"namespaces": LISTED, "targets": []}) if each["kind"] in kinds]
     return [each for each in made if each["metadata"].get("namespace", "") in ("", *namespaces)]
-
-
-TARGETS = [{"apiGroup": "apps", "resources": ["deployments"]}]
-
-
-def scaled(where: str, resource: Resource, name: str, address: str) -> Json:
-    target = {"apiVersion": resource.api_version, "kind": resource.kind, "name": name}
-    trigger = {"scalerAddress": address, "idleAfter": "1s", "warmUp": "0s"}
-    spec = {
-        "scaleTargetRef": target,
-        "minReplicaCount": 0,
-        "maxReplicaCount": 1,
-        "cooldownPeriod": 0,
-        "triggers": [{"type": "external-push", "metadata": trigger}],
-    }
-    metadata = {"name": name, "namespace": where}
-    return {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": metadata, "spec": spec}
 
 
 def job(where: str, address: str) -> Iterator[Json]:
@@ -98,18 +81,15 @@ def job(where: str, address: str) -> Iterator[Json]:
     reference = {"jobRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "train"}}
     scalable = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
     yield {**scalable, "metadata": metadata, "spec": {"replicas": 1, **reference}}
-    yield scaled(where, SCALABLE_WORKLOAD, "train", address)
-
-
-def deployment(where: str, address: str) -> Iterator[Json]:
-    labels = {"app": "web"}
-    spec = {
-        "replicas": 1,
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": POD},
+    trigger = {"scalerAddress": address, "idleAfter": "1s", "warmUp": "0s"}
+    scaling = {
+        "scaleTargetRef": {**scalable, "name": "train"},
+        "minReplicaCount": 0,
+        "maxReplicaCount": 1,
+        "cooldownPeriod": 0,
+        "triggers": [{"type": "external-push", "metadata": trigger}],
     }
-    yield {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": where}, "spec": spec}
-    yield scaled(where, DEPLOYMENT, "web", address)
+    yield {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": metadata, "spec": scaling}
 
 
 @asynccontextmanager
@@ -148,15 +128,9 @@ async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothin
 
         for each in ("team-a", "team-b", "other"):
             await world.apply([*job(each, address)])
-        await world.apply([*deployment("team-b", address)])
         await world.wait_for(lambda: is_suspended("team-a"), "team-a's job to be suspended", within=SECONDS)
         await world.wait_for(lambda: is_suspended("team-b"), "team-b's job to be suspended", within=SECONDS)
-        await world.wait_for(
-            lambda: (world.find(DEPLOYMENT, "team-b", "web") or {})["spec"]["replicas"] == 0,
-            "0 replicas",
-            within=SECONDS,
-        )
-        assert seen() == {("team-a", "train"), ("team-b", "train"), ("team-b", "web")}
+        assert seen() == {("team-a", "train"), ("team-b", "train")}
         assert [each["spec"].get("active", True) for each in world.all(WORKLOAD, "other")] == [True]
         status, *_, body = await fetch(running.http_port, "/api/v1/queues")
         assert status == 503

@@ -4,6 +4,8 @@ from typing import Any
 
 import deploy.generated_files as generated_files
 import deploy.helm_chart as helm_chart
+import pytest
+import yaml
 from deploy.helm_chart import DEPLOY
 
 
@@ -41,3 +43,35 @@ def _leaves(values: dict[str, Any], path: str) -> Iterator[str]:
 
 def _covers(known: str, path: str) -> bool:
     return path == known or path.startswith(f"{known}.")
+
+
+# ------------------------------------------------------------------------- what `kubectl explain` and `get` show
+
+DEFINITIONS = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((DEPLOY / "crds").glob("*.yaml"))]
+KINDS = [pytest.param(each, id=each["spec"]["names"]["kind"]) for each in DEFINITIONS]
+EVERYBODYS = {"apiVersion", "kind", "metadata"}
+"""What Kubernetes itself explains, at the top; and so are the fields of a condition."""
+
+
+def silent(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Fields without a description."""
+    for name, field in schema.get("properties", {}).items():
+        if not path and name in EVERYBODYS:
+            continue
+        if not field.get("description"):
+            yield f"{path}{name}"
+        if name != "conditions":
+            yield from silent(field.get("items", field), f"{path}{name}.")
+
+
+@pytest.mark.parametrize("definition", KINDS)
+def test_every_field_is_explained(definition: dict[str, Any]) -> None:
+    for version in definition["spec"]["versions"]:
+        assert list(silent(version["schema"]["openAPIV3Schema"])) == []
+
+
+@pytest.mark.parametrize("definition", KINDS)
+def test_every_column_but_the_age_is_explained(definition: dict[str, Any]) -> None:
+    for version in definition["spec"]["versions"]:
+        columns = version["additionalPrinterColumns"]
+        assert [each["name"] for each in columns if not each.get("description")] == ["Age"]
