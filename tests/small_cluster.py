@@ -117,6 +117,9 @@ class SmallCluster:
     async def scalable(self, name: str = NAME) -> Json:
         return await self.read(SCALABLE_WORKLOAD, name)
 
+    async def has_phase(self, phase: str, name: str = NAME) -> bool:
+        return (await self.status(name)).get("phase") == phase
+
     async def status(self, name: str = NAME) -> Json:
         """The ScalableWorkload's status, empty before the first one is written."""
         status: Json = (await self.scalable(name)).get("status") or {}
@@ -169,6 +172,9 @@ class SmallCluster:
         if name not in [each["metadata"]["name"] for each in await self.all(resource)]:
             await self.create(resource, {"metadata": {"name": name}, "spec": _OWNER_SPECS[kind]})
         return str((await self.read(resource, name))["metadata"]["uid"])
+
+    async def is_active(self) -> bool:
+        return bool((await self.observed_workload())["spec"]["active"])
 
     async def observed_workload(self) -> Json:
         return await self.read(WORKLOAD, self.workload.json["metadata"]["name"])

@@ -71,15 +71,3 @@ class ScalerProcess:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
-
-
-def hurried(kubeconfig: Path, *, interval_s: float = 0.5) -> dict[str, Any]:
-    """Settings for a world in which half a minute takes half a second."""
-    return {
-        "kubernetes": {
-            "kubeconfig": str(kubeconfig),
-            "lease": {"namespace": "default", "duration": "2s", "renewDeadline": "1500ms", "retryPeriod": "300ms"},
-        },
-        "evaluation": {"interval": f"{interval_s:g}s", "overlap": "3s"},
-        "trust": {"collectionInterval": f"{interval_s:g}s"},
-    }

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 from contextlib import asynccontextmanager
@@ -260,45 +259,3 @@ async def test_it_listens_where_it_is_told_to(address, reachable):
     async with aiohttp.ClientSession() as session, session.get(f"http://{reachable}:{port}/healthz") as answer:
         assert answer.status == 200
     await server.stop()
-
-
-def chromium() -> str:
-    """The browser. Skips where there is none; in CI that fails."""
-    found = shutil.which("chromium")
-    if found is None:
-        reason = "the program 'chromium' is not installed (Debian: apt-get install chromium)"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
-
-
-@pytest.mark.chromium
-async def test_a_browser_shows_the_decisions(cluster, tmp_path):
-    browser = chromium()
-    async with gpus(busy=0.9) as (_, exporter), scaler(cluster, exporter) as one:
-        await run_gang(cluster)
-        await until(lambda: is_decided(one.http_port, "GPUsBusy"))
-        browsing = await asyncio.create_subprocess_exec(
-            browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--dump-dom",
-            f"http://127.0.0.1:{one.http_port}/",
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        async with asyncio.timeout(60):
-            shown, _ = await browsing.communicate()
-    dom = shown.decode()
-    row = dom[dom.index('<tr class="active">') :]
-    assert f">demo/{NAME}</a>" in row
-    assert '<td class="answer">active</td>' in row
-    assert "GPUsBusy" in row

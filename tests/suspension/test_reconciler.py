@@ -173,7 +173,7 @@ async def test_a_scale_up_that_the_copy_has_not_seen_calls_the_suspension_off(ru
     leader.patches.clear()
     await leader.reconciler.reconcile((NAMESPACE_NAME, NAME))
     assert leader.patches == []
-    assert (await running.observed_workload())["spec"]["active"] is True
+    assert await running.is_active()
     assert await leader.recorder.drain(2)
     assert "ScaledToZero" not in await running.reasons()
 
@@ -201,11 +201,11 @@ async def test_a_workload_that_changed_meanwhile_is_looked_at_again(running, lea
         await leader.reconciler.reconcile((NAMESPACE_NAME, NAME))
     assert refused.value.status == 409
     assert is_conflict(refused.value)
-    assert (await running.observed_workload())["spec"]["active"] is True
+    assert await running.is_active()
     running.api.faults.silence_watches = False
     await running.annotate(WORKLOAD, WORKLOAD_NAME, "somebody", "was here again")
     await leader.reconciles()
-    assert (await running.observed_workload())["spec"]["active"] is False
+    assert not await running.is_active()
 
 
 async def test_it_is_asleep_only_when_quota_is_released_and_pods_are_gone(running, leader):
@@ -258,7 +258,7 @@ async def test_a_workload_that_kueue_made_anew_is_put_to_sleep_again(suspended, 
     await suspended.recreate_workload()
     fresh = (await suspended.observed_workload())["metadata"]["uid"]
     await leader.reconciles()
-    assert (await suspended.observed_workload())["spec"]["active"] is False
+    assert not await suspended.is_active()
     assert leader.workload_patches[0]["metadata"]["uid"] == fresh
     await leader.reconciles()
     assert (await suspended.status())["workloadUID"] == fresh
@@ -296,7 +296,7 @@ async def test_its_owner_can_wake_what_somebody_else_has_deactivated(foreign, le
     await foreign.is_scaled_by({})
     await foreign.annotate(resource, NAME, WAKE_ANNOTATION, "true")
     await leader.reconciles(2)
-    assert (await foreign.observed_workload())["spec"]["active"] is True
+    assert await foreign.is_active()
     assert (await foreign.status())["phase"] == "WaitingForQuota"
 
 
@@ -308,7 +308,7 @@ async def test_zero_replicas_of_what_was_inactive_already_are_noted_on_it(foreig
     assert (await foreign.status())["phase"] == "Suspended"
     await foreign.scale(1)
     await leader.reconciles()
-    assert (await foreign.observed_workload())["spec"]["active"] is True
+    assert await foreign.is_active()
 
 
 # --------------------------------------------------------------------------------------------------- nothing to be done
@@ -370,7 +370,7 @@ async def test_a_plain_pod_is_refused(cluster, leader, replicas):
     await cluster.submit(WorkloadJson("pod-notebook-1a2b3").owned_by("v1", "Pod", "notebook"))
     await cluster.admit()
     await leader.reconciles(2)
-    assert (await cluster.observed_workload())["spec"]["active"] is True
+    assert await cluster.is_active()
     assert leader.patches_of(WORKLOAD, "pod-notebook-1a2b3") == []
     assert (await cluster.status())["phase"] == "Refused"
     assert await leader.recorder.drain(2)
@@ -402,7 +402,7 @@ async def test_of_two_scalable_workloads_of_one_workload_only_the_older_acts(run
     assert "ScalableWorkload first-raycluster" in status["conditions"][0]["message"]
     await running.delete(SCALABLE_WORKLOAD, NAME)
     await leader.reconciles(name="second-thought")
-    assert (await running.observed_workload())["spec"]["active"] is False
+    assert not await running.is_active()
 
 
 # --------------------------------------------------------------------------------------------------------------- status

@@ -43,16 +43,8 @@ async def running(cluster: SmallCluster, leader: Replica):
     await cluster.admit()
     await cluster.run_pods()
     async with leader.leads():
-        await until(lambda: stands(cluster, "Running"))
+        await until(lambda: cluster.has_phase("Running"))
         yield cluster
-
-
-async def stands(cluster: SmallCluster, phase: str) -> bool:
-    return (await cluster.status()).get("phase") == phase
-
-
-async def is_active(cluster: SmallCluster) -> bool:
-    return bool((await cluster.observed_workload())["spec"]["active"])
 
 
 async def quiet(leader: Replica, seconds: float = 0.3) -> int:
@@ -67,15 +59,15 @@ async def quiet(leader: Replica, seconds: float = 0.3) -> int:
 
 async def test_a_scale_is_followed_to_sleep_and_back_without_an_evaluation(running, leader):
     await running.scale(0)
-    await until(lambda: stands(running, "Suspending"))
-    assert not await is_active(running)
+    await until(lambda: running.has_phase("Suspending"))
+    assert not await running.is_active()
     await running.evict()
     await running.end_pods()
     await running.release()
-    await until(lambda: stands(running, "Suspended"))
+    await until(lambda: running.has_phase("Suspended"))
     await running.scale(1)
-    await until(lambda: is_active(running))
-    await until(lambda: stands(running, "WaitingForQuota"))
+    await until(running.is_active)
+    await until(lambda: running.has_phase("WaitingForQuota"))
 
 
 async def test_pods_that_do_not_name_their_workload_are_seen_to_end(cluster, leader):
@@ -86,22 +78,22 @@ async def test_pods_that_do_not_name_their_workload_are_seen_to_end(cluster, lea
     await cluster.admit()
     await cluster.run_pods(annotated=False)
     async with leader.leads():
-        await until(lambda: stands(cluster, "Suspending"))
+        await until(lambda: cluster.has_phase("Suspending"))
         await cluster.evict()
         await cluster.release()
         await asyncio.sleep(0.2)
-        assert await stands(cluster, "Suspending")
+        assert await cluster.has_phase("Suspending")
         await cluster.end_pods()
-        await until(lambda: stands(cluster, "Suspended"))
+        await until(lambda: cluster.has_phase("Suspended"))
 
 
 async def test_a_workload_that_appears_is_taken_up(cluster, leader):
     await cluster.wants(0)
     async with leader.leads():
-        await until(lambda: stands(cluster, "NoWorkload"))
+        await until(lambda: cluster.has_phase("NoWorkload"))
         await cluster.submit()
-        await until(lambda: stands(cluster, "Suspended"))
-    assert not await is_active(cluster)
+        await until(lambda: cluster.has_phase("Suspended"))
+    assert not await cluster.is_active()
 
 
 async def test_an_evaluation_is_written_where_it_changed_something(running, leader):
@@ -157,7 +149,7 @@ async def paced(cluster: SmallCluster) -> AsyncIterator[tuple[VirtualClock, Repl
 
     async def runs() -> bool:
         await clock.advance(1.0)
-        return await stands(cluster, "Running")
+        return await cluster.has_phase("Running")
 
     clock = VirtualClock()
     async with replica(cluster, clock) as leader:
@@ -187,15 +179,15 @@ async def test_an_api_that_refuses_is_asked_less_and_less(cluster, paced):
             await until(lambda due=tries + 1: refused(leader) == due)
         assert len(leader.workload_patches) == 4
         assert leader.rounds[-1].error.status == 500
-        assert await is_active(cluster)
+        assert await cluster.is_active()
 
 
 async def test_a_conflict_is_looked_at_again(running, leader):
     """Somebody else changed the object between the look and the write."""
     running.api.faults.fail_next(1, status=409, method="PATCH", path_part=WORKLOAD_NAME)
     await running.scale(0)
-    await until(lambda: stands(running, "Suspending"))
-    assert not await is_active(running)
+    await until(lambda: running.has_phase("Suspending"))
+    assert not await running.is_active()
     assert {done.error.status for done in leader.rounds if done.error} == {409}
 
 
@@ -272,14 +264,14 @@ async def test_a_wish_that_is_none_is_left_where_it_is(running, leader):
 async def test_a_wish_brings_back_what_somebody_else_deactivated_and_only_then_goes(running, leader):
     await running.change(WORKLOAD, WORKLOAD_NAME, {"spec": {"active": False}})
     await running.evict()
-    await until(lambda: stands(running, "DeactivatedByOther"))
+    await until(lambda: running.has_phase("DeactivatedByOther"))
     await wished(running, leader)
     leader.decides(UP)
     await asyncio.sleep(0.1)
     assert await wish(running) == "true"  # its quota is not released yet
     await running.end_pods()
     await running.release()
-    await until(lambda: is_active(running))
+    await until(running.is_active)
     leader.decides(UP)
     await until(lambda: no_wish(running))
 
@@ -310,7 +302,7 @@ async def test_after_leadership_nothing_is_written(cluster, leader):
     await cluster.wants(1)
     await cluster.submit()
     async with leader.leads():
-        await until(lambda: stands(cluster, "WaitingForQuota"))
+        await until(lambda: cluster.has_phase("WaitingForQuota"))
     leader.patches.clear()
     await cluster.is_scaled_by({})
     await cluster.annotate(SCALED_OBJECT, NAME, WAKE_ANNOTATION, "true")
@@ -318,7 +310,7 @@ async def test_after_leadership_nothing_is_written(cluster, leader):
     leader.decides(UP)
     await asyncio.sleep(0.2)
     assert leader.patches == []
-    assert await is_active(cluster)
+    assert await cluster.is_active()
 
 
 async def test_leadership_that_is_lost_in_the_midst_of_work_leaves_the_rest_undone(cluster, leader):
@@ -345,7 +337,7 @@ async def test_leadership_that_returns_goes_on(cluster, leader):
 
 
 async def has_activity(cluster: SmallCluster, wanted: bool) -> bool:
-    return await is_active(cluster) is wanted
+    return await cluster.is_active() is wanted
 
 
 async def test_a_write_is_not_sent_once_the_lease_is_lost(running, leader):
@@ -367,4 +359,4 @@ async def test_a_write_is_not_sent_once_the_lease_is_lost(running, leader):
     assert isinstance(failure, KubeError)
     assert failure.reason == NOT_LEADING
     assert leader.patches == []
-    assert await is_active(running)
+    assert await running.is_active()

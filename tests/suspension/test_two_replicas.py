@@ -40,10 +40,6 @@ async def holder(cluster: SmallCluster) -> str:
     return str(lease["spec"].get("holderIdentity") or "")
 
 
-async def is_active(cluster: SmallCluster) -> bool:
-    return bool((await cluster.observed_workload())["spec"]["active"])
-
-
 async def writes(replica: Runtime | Process) -> float:
     """Patches that this replica has sent; its Lease is written with updates."""
     return await metric(replica.http_port, "idle_gpu_scaler_kube_call_seconds_count", verb="patch")
@@ -103,11 +99,11 @@ async def test_both_answer_and_only_the_leader_writes(cluster, document):
             await until(lambda: answers(to_one, False))
             await until(lambda: answers(to_other, False))
         await cluster.scale(0)
-        await until(lambda: has_phase(cluster, "Suspending"))
+        await until(lambda: cluster.has_phase("Suspending"))
         await cluster.evict()
         await cluster.end_pods()
         await cluster.release()
-        await until(lambda: has_phase(cluster, "Suspended"))
+        await until(lambda: cluster.has_phase("Suspended"))
         leading, following = (one, other) if await leads(one) else (other, one)
         assert [await leads(leading), await leads(following)] == [True, False]
         assert await writes(leading) > 0
@@ -117,10 +113,6 @@ async def test_both_answer_and_only_the_leader_writes(cluster, document):
 
 async def answers(client: Keda, wanted: bool | grpc.StatusCode) -> bool:
     return await client.is_active() is wanted
-
-
-async def has_phase(cluster: SmallCluster, phase: str) -> bool:
-    return (await cluster.status()).get("phase") == phase
 
 
 async def has_reason(cluster: SmallCluster, reason: str) -> bool:
@@ -144,7 +136,7 @@ async def test_a_leader_that_stops_hands_over_at_once_and_the_other_never_stops_
 
 
 async def is_asleep(cluster: SmallCluster) -> bool:
-    return not await is_active(cluster)
+    return not await cluster.is_active()
 
 
 @pytest.mark.slow
@@ -174,7 +166,7 @@ async def test_a_leader_that_is_killed_half_way_is_succeeded_within_its_lease(cl
                 # Three seconds of Lease, and up to 0.12 s between two looks; the rest is this machine's.
                 assert asyncio.get_running_loop().time() - killed_at < 13, "by default it would be 15"
                 assert await holder(cluster) != dead
-                await until(lambda: has_phase(cluster, "Suspending"))
+                await until(lambda: cluster.has_phase("Suspending"))
                 await until(lambda: len(heard) > while_asked_for)
                 assert {type(answer) for answer in heard[while_asked_for:]} == {bool}
                 assert set(heard[:while_asked_for]) <= {True, False, grpc.StatusCode.UNAVAILABLE}
@@ -191,7 +183,7 @@ async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more
         await until(lambda: leads(paused))
         async with runtime(document) as successor:
             await until(lambda: is_ready(successor.grpc_port))
-            await until(lambda: has_phase(cluster, "Running"))
+            await until(lambda: cluster.has_phase("Running"))
             await until(lambda: has_reason(cluster, "GPUsIdle"))
             written = await settled_writes(paused)
             paused.send(signal.SIGSTOP)
@@ -203,7 +195,7 @@ async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more
             await cluster.evict()
             await cluster.release()
             await cluster.scale(1)
-            await until(lambda: is_active(cluster))
+            await until(cluster.is_active)
             assert await writes(paused) == written
             assert await leads(successor)
 

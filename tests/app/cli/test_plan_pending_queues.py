@@ -7,7 +7,6 @@ import pytest
 import yaml
 from app.cli.command import command, command_beside
 from app.sandbox_team import TEAM, team
-from http_stub import HttpStub, Reply
 from quota_builders import cluster_queue, cohort, holding, pod_set, quota, workload
 from reclaim_builders import nodes_with
 from rich.console import Console
@@ -130,26 +129,6 @@ async def test_where_quota_cannot_be_seen_it_says_why(tmp_path):
 
 
 # ----------------------------------------------------------------------------------------------------------- the asking
-
-QUESTIONS = [["queues"], ["pending"], ["plan", "demo/gang"]]
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_where_nobody_answers_it_says_what_to_do(question):
-    done = command(*question, "--server", "http://127.0.0.1:1")
-    assert done.status == 2
-    assert "no scaler answers at http://127.0.0.1:1 (ClientConnectorError)" in done.err
-    assert "--server" in done.err
-    assert "--local" in done.err
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_what_is_no_scaler_is_not_taken_for_one(question):
-    reply = Reply(b'{"status": "up"}', headers={"Content-Type": "application/json"})
-    with HttpStub(lambda _request: reply) as stub:
-        done = command(*question, "--server", stub.url)
-    assert done.status == 2
-    assert f"no scaler answers at {stub.url} (status 200)" in done.err
 
 
 @pytest.mark.parametrize(

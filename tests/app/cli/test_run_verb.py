@@ -86,7 +86,7 @@ async def test_one_replica_of_each_component_can_run_alone(tmp_path):
             await until(lambda: is_ready(scaler.http_port))
             assert scaler.leadership.controllers is None
         async with runtime(document, components=["reconciler"]) as reconciler:
-            await until(lambda: has_phase(cluster, "Running"))
+            await until(lambda: cluster.has_phase("Running"))
             assert reconciler.grpc_port == 0
 
 
@@ -97,10 +97,6 @@ async def is_ready(port: int) -> bool:
 
 async def is_leader(port: int) -> bool:
     return await metric(port, "idle_gpu_scaler_leader") == 1
-
-
-async def has_phase(cluster, phase: str) -> bool:
-    return (await cluster.status()).get("phase") == phase
 
 
 async def test_it_runs_by_its_flags_alone_and_ends_in_order(tmp_path):
