@@ -1,18 +1,4 @@
-"""Pages over HTTP: metrics, liveness, readiness, every decision as JSON and as an HTML page, quota and plans.
-
-| path                              | answer                                                             |
-|-----------------------------------|--------------------------------------------------------------------|
-| `/metrics`                        | Prometheus exposition                                              |
-| `/healthz`                        | 200 while the loops run; says which one stopped otherwise (503)    |
-| `/readyz`                         | 200 after the first full evaluation; says what is missing (503)    |
-| `/api/v1/decisions`               | one line per ScaledObject, JSON                                    |
-| `/api/v1/decisions/{ns}/{name}`   | everything known about one ScaledObject, JSON                      |
-| `/api/v1/queues`                  | the quota trees, JSON; `?allResources=true` for more than GPUs     |
-| `/api/v1/pending`                 | every gang that waits and why, JSON; `?namespace=…&queue=…`        |
-| `/api/v1/gangs/{ns}/{name}`       | one Workload, its AdmissionChecks and ProvisioningRequests, JSON   |
-| `/api/v1/plans/{ns}/{name}`       | what would be suspended for a gang, JSON; `?whatIfIdle=NS/NAME`,   |
-|                                   | repeatable, or `*` for all                                         |
-| `/`                               | the decisions as a page                                            |
+"""Pages over HTTP: metrics, probes, every decision as JSON and as an HTML page, quota and plans (docs/command-line.md).
 
 With client certificates, the two probes are answered without one, because the kubelet has none; everything else is 401
 without one, and 403 with one that is not allowed.
@@ -47,7 +33,6 @@ _HIGHEST_PORT = 65535
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-_ALL = "*"
 _TRUTHS = {"": False, "true": True, "false": False}
 
 
@@ -99,7 +84,7 @@ class HttpServer:
 
     async def start(self) -> int:
         """Listen; returns the port. Raises: ConfigurationError where the address cannot be bound."""
-        clients = self._tls.clients if self._tls else None
+        clients, queries = self._tls.clients if self._tls else None, self._views.queries
         app = web.Application(middlewares=[] if clients is None else [_only_for(clients)])
         app.add_routes(
             [
@@ -108,10 +93,10 @@ class HttpServer:
                 web.get("/readyz", self._probe(self._views.unready)),
                 web.get("/api/v1/decisions", self._get_overview),
                 web.get("/api/v1/decisions/{namespace}/{name}", self._get_explanation),
-                web.get("/api/v1/queues", _answered(self._get_queues)),
-                web.get("/api/v1/pending", _answered(self._get_pending)),
-                web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(self._get_gang)),
-                web.get("/api/v1/plans/{namespace}/{name:.+}", _answered(self._get_plan)),
+                web.get("/api/v1/queues", _answered(self._queues)),
+                web.get("/api/v1/pending", _answered(self._pending)),
+                web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(lambda at: queries.gang(**at.match_info))),
+                web.get("/api/v1/plans/{namespace}/{name:.+}", _answered(self._plan)),
                 web.get("/", self._get_page),
             ]
         )
@@ -150,28 +135,24 @@ class HttpServer:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         explanation = self._views.explain(namespace, name)
         if explanation is None:
-            problem = f"ScaledObject {namespace}/{name} is not evaluated"
-            missing = "; ".join(self._views.unready())
+            problem, missing = f"ScaledObject {namespace}/{name} is not evaluated", "; ".join(self._views.unready())
             return web.json_response({"error": f"{problem}: {missing}" if missing else problem}, status=404)
         return web.json_response(explanation)
 
-    async def _get_queues(self, request: web.Request) -> Mapping[str, Any]:
+    async def _queues(self, request: web.Request) -> Mapping[str, Any]:
         given = request.query.get("allResources", "")
         if given not in _TRUTHS:
             raise QueryError(f"allResources={given!r} is neither true nor false", status=400)
         return await self._views.queries.queues(all_resources=_TRUTHS[given])
 
-    async def _get_pending(self, request: web.Request) -> Mapping[str, Any]:
+    async def _pending(self, request: web.Request) -> Mapping[str, Any]:
         namespace, queue = (request.query.get(each, "") for each in ("namespace", "queue"))
         return await self._views.queries.pending(namespace=namespace, queue=queue)
 
-    async def _get_gang(self, request: web.Request) -> Mapping[str, Any]:
-        return await self._views.queries.gang(request.match_info["namespace"], request.match_info["name"])
-
-    async def _get_plan(self, request: web.Request) -> Mapping[str, Any]:
+    async def _plan(self, request: web.Request) -> Mapping[str, Any]:
         names = request.query.getall("whatIfIdle", [])
-        idle = None if not names else [] if _ALL in names else names
-        return await self._views.queries.plan(request.match_info["namespace"], request.match_info["name"], idle=idle)
+        idle = None if not names else [] if "*" in names else names
+        return await self._views.queries.plan(**request.match_info, idle=idle)
 
     async def _get_page(self, _: web.Request) -> web.Response:
         html = self._page.render(version=__version__, decisions=self._views.overview(), missing=self._views.unready())
@@ -188,12 +169,11 @@ def _only_for(clients: AllowedClients) -> Any:
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if request.path not in _PROBES and (
-            refusal := clients.refusal(client_identity(request.get_extra_info("peercert")))
-        ):
-            return web.json_response(
-                {"error": refusal.reason}, status=401 if isinstance(refusal, CertificateMissing) else 403
-            )
+        identity = client_identity(request.get_extra_info("peercert"))
+        refusal = clients.refusal(identity) if request.path not in _PROBES else None
+        if refusal:
+            status = 401 if isinstance(refusal, CertificateMissing) else 403
+            return web.json_response({"error": refusal.reason}, status=status)
         return await handler(request)
 
     return guard

@@ -30,7 +30,7 @@ _SHOWN = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """Everything that is known about one gang's plan."""
+    """One gang's plan."""
 
     gang: QuotaWorkload
     observed: KueueWorkload | None
@@ -149,9 +149,9 @@ def _idle_since(snapshot: ViewSnapshot, name: str) -> datetime | None:
 def _placement(placement: Placement, gang: str) -> list[Json]:
     """Pods of other Workloads, which are admitted before the gang, are named `namespace/name/podSet` by the planner."""
     found = []
-    for seat in placement.placements:
-        workload, _, pod_set = seat.pod_set.rpartition("/")
-        found.append({"workload": workload or gang, "podSet": pod_set, "node": seat.node, "pods": seat.pods})
+    for each in placement.placements:
+        workload, _, pod_set = each.pod_set.rpartition("/")
+        found.append({"workload": workload or gang, "podSet": pod_set, "node": each.node, "pods": each.pods})
     return found
 
 

@@ -39,17 +39,16 @@ class Cluster:
     async def apply(self, *bodies: Json) -> None:
         await self._applier.apply([*bodies])
 
-    async def caller(self, *, kind: str = "", name: str = "tls", **metadata: str) -> AuthenticatedTrigger:
+    async def caller(self, *, kind: str = "", name: str = "tls", namespace: str = "demo") -> AuthenticatedTrigger:
         """Of a ScaledObject that refers to the authentication of that kind."""
         ref = {"name": name} | ({"kind": kind} if kind else {})
-        [caller] = await TriggerAuthenticationReader(self.transport).take([scaled(ref if name else None, **metadata)])
+        [caller] = await TriggerAuthenticationReader(self.transport).take([scaled(ref, namespace)])
         return caller
 
 
-def scaled(ref: Json | None, **metadata: str) -> Any:
-    trigger = {"type": "external", "metadata": {"scalerAddress": "scaler.gpus.svc:9090", **metadata}}
-    spec = {"triggers": [trigger | ({"authenticationRef": ref} if ref else {})]}
-    body = {"metadata": {"namespace": "demo", "name": "ana"}, "spec": spec}
+def scaled(ref: Json, namespace: str = "demo") -> Any:
+    trigger = {"type": "external", "metadata": {"scalerAddress": "scaler.gpus.svc:9090"}, "authenticationRef": ref}
+    body = {"metadata": {"namespace": namespace, "name": "ana"}, "spec": {"triggers": [trigger]}}
     scaled_object = msgspec.convert(body, ScaledObject)
     return scaled_object, scaled_object.spec.triggers[0]
 
@@ -93,11 +92,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         await api.stop()
 
 
-async def test_a_trigger_without_authentication_is_its_metadata(cluster: Cluster) -> None:
-    assert (await cluster.caller(name="")).credentials == CallCredentials()
-    assert (await cluster.caller(name="", enableTLS="true")).credentials == CallCredentials(encrypted=True)
-    assert (await cluster.caller(name="", enableTLS="true", caCert="x")).credentials == CallCredentials(encrypted=True)
-    assert (await cluster.caller(name="", unsafeSsl="true")).credentials == CallCredentials(verifies=False)
+WITHOUT: dict[str, tuple[dict[str, str], CallCredentials]] = {
+    "nothing": ({}, CallCredentials()),
+    "enableTLS": ({"enableTLS": "true"}, CallCredentials(encrypted=True)),
+    "caCert, which KEDA does not read there": ({"enableTLS": "true", "caCert": "x"}, CallCredentials(encrypted=True)),
+    "unsafeSsl": ({"unsafeSsl": "true"}, CallCredentials(verifies=False)),
+}
+
+
+@pytest.mark.parametrize(("metadata", "credentials"), WITHOUT.values(), ids=WITHOUT)
+def test_a_trigger_without_authentication_is_its_metadata(
+    metadata: dict[str, str], credentials: CallCredentials
+) -> None:
+    assert AuthenticatedTrigger(namespace="demo", name="ana", metadata=metadata).credentials == credentials
 
 
 async def test_parameters_come_from_secrets_of_the_namespace(cluster: Cluster) -> None:
@@ -137,27 +144,27 @@ async def test_what_is_not_there_is_gone_without(cluster: Cluster) -> None:
     assert "nor tlsClientKey from key 'tls.key' of Secret pair: KEDA calls without it" in checks["Missing"]
 
 
-async def test_an_authentication_that_is_not_there_fails(cluster: Cluster) -> None:
-    caller = await cluster.caller(name="gone")
+async def finding_of(caller: AuthenticatedTrigger) -> tuple[str, str, str, str]:
     [finding] = tls_findings([caller], {}, NOW)
-    assert (finding.severity, finding.check) == ("fail", "NotRead")
-    assert "TriggerAuthentication gone" in finding.what
-    assert "KEDA builds no scaler" in finding.do
+    return str(finding.severity), finding.check, finding.what, finding.do
 
 
-async def test_what_may_not_be_read_is_not_known(cluster: Cluster) -> None:
+async def test_an_authentication_that_does_not_exist_fails(cluster: Cluster) -> None:
+    severity, check, what, do = await finding_of(await cluster.caller(name="gone"))
+    assert (severity, check) == ("fail", "NotRead")
+    assert "TriggerAuthentication gone" in what
+    assert "KEDA builds no scaler" in do
+
+
+async def test_what_may_not_be_read_or_only_by_keda_is_not_known(cluster: Cluster) -> None:
     await cluster.apply(authentication("demo"), secret("demo", **WHOLE_SECRET))
     cluster.api.permissions.deny("get", "secrets")
-    caller = await cluster.caller()
-    [finding] = tls_findings([caller], {}, NOW)
-    assert (finding.severity, finding.check) == ("warn", "NotRead")
-    assert "grant verb 'get' on 'secrets'" in finding.what
-
-
-async def test_what_only_keda_can_read_is_not_known(cluster: Cluster) -> None:
+    severity, check, what, _ = await finding_of(await cluster.caller())
+    assert (severity, check) == ("warn", "NotRead")
+    assert "grant verb 'get' on 'secrets'" in what
     vault = {"vaultUri": "https://vault", "secrets": [{"parameter": "caCert", "name": "ca"}]}
-    await cluster.apply(authentication("demo", azureKeyVault=vault))
-    caller = await cluster.caller()
+    await cluster.apply(authentication("keda", azureKeyVault=vault))
+    caller = await cluster.caller(namespace="keda")
     assert caller.unread
     assert caller.unread.reason == "caCert comes from azureKeyVault, which only KEDA can read"
 
@@ -169,7 +176,7 @@ async def test_parameters_of_other_scalers_do_not_matter(cluster: Cluster) -> No
     assert (caller.credentials, caller.missing, caller.unread) == (CallCredentials(), (), None)
 
 
-async def test_each_object_is_asked_for_once_however_many_triggers_name_it(cluster: Cluster) -> None:
+async def test_each_object_is_read_once(cluster: Cluster) -> None:
     await cluster.apply(authentication("demo"), secret("demo", **WHOLE_SECRET))
     cluster.calls.clear()
     callers = await TriggerAuthenticationReader(cluster.transport).take([scaled({"name": "tls"}) for _ in range(5)])
