@@ -119,39 +119,13 @@ async def test_replicas_whose_clocks_differ_within_an_interval_decide_the_same()
 # ---- settings: whose, and from where
 
 
-async def test_the_nearest_source_of_a_setting_wins_field_by_field() -> None:
-    defaults = Overrides(idle_after=minutes(20), warm_up=minutes(2), mode=EnforcementMode.OBSERVE)
-    metadata = {"idleAfter": "10m", "keepUntil": stamp(NOON - minutes(1))}
-    world = cluster_of(
-        gang("train", metadata=metadata, annotations={"idlegpu.io/keep-until": stamp(NOON - minutes(2))}),
-        gang("other", metadata=metadata),
-        gang("third", metadata={}),
-        defaults=defaults,
-    )
-    world.cluster.scalable_workloads.put(
-        scalable_workload(
-            "train", workload="train-workload", annotations={"idlegpu.io/keep-until": stamp(NOON + minutes(1))}
-        )
-    )
-    await world.tick(NOON)
-    shown = {name: _sources(world, name) for name in ("train", "other", "third")}
-    assert shown["train"] == {
-        "idle_after": ("trigger metadata", minutes(10)),
-        "warm_up": ("settings", minutes(2)),
-        "mode": ("settings", EnforcementMode.OBSERVE),
-        "active_above_ratio": ("built-in default", 0.01),
-        "keep_until": ("ScalableWorkload train", NOON + minutes(1)),
-    }
-    assert shown["other"]["keep_until"] == ("trigger metadata", NOON - minutes(1))
-    assert shown["third"]["idle_after"] == ("settings", minutes(20))
-    assert word(world.answer("train")) == KEPT
-    assert word(world.answer("other")) == f"Active {DecisionReason.OBSERVE_ONLY}"
-
-
-def _sources(world: World, name: str) -> dict[str, tuple[str, Any]]:
-    ((_, decision),) = world.entry(name).triggers.items()
-    fields = ("idle_after", "warm_up", "mode", "active_above_ratio", "keep_until")
-    return {each: (decision.policy.source_of(each), getattr(decision.policy, each)) for each in fields}
+async def test_what_a_trigger_leaves_out_is_as_the_settings_say() -> None:
+    defaults = Overrides(idle_after=minutes(20), mode=EnforcementMode.OBSERVE)
+    world = cluster_of(gang("train", metadata={"idleAfter": "10m"}), defaults=defaults)
+    assert await decided(world, "train") == f"Active {DecisionReason.OBSERVE_ONLY}"
+    ((_, decision),) = world.entry("train").triggers.items()
+    shown = {each: decision.policy.source_of(each) for each in ("idle_after", "mode", "warm_up")}
+    assert shown == {"idle_after": "trigger metadata", "mode": "settings", "warm_up": "built-in default"}
 
 
 async def test_triggers_of_one_scaled_object_are_decided_each_by_its_own_metadata() -> None:

@@ -310,6 +310,13 @@ class GarbledSeries:
         raise SourceError("the samples cannot be read", transient=False)
 
 
+class EmptySeries(GarbledSeries):
+    """All of its samples lie before what was read."""
+
+    def samples(self) -> Sequence[tuple[float, float]]:
+        return ()
+
+
 class AndOneMore:
     """A source that adds one series to each reading of a signal."""
 
@@ -331,6 +338,18 @@ async def test_a_series_that_cannot_be_read_is_a_doubt_and_not_a_crash() -> None
         assert intake.doubt.reason is UnknownReason.SOURCE_UNAVAILABLE
         assert intake.doubt.message == "gpu_util: the samples cannot be read"
         assert not sampler.is_backfilled
+
+
+async def test_a_series_without_samples_takes_nothing_from_the_others() -> None:
+    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
+    source = AndOneMore(bench.source, signal="gpu_util", series=EmptySeries())
+    sampler = Sampler(source, signals=DEFAULT_SIGNALS, rules=DEFAULT_RULES, trust=TRUST, overlap=OVERLAP)
+    assert (await bench.refresh(NOON, sampler=sampler)).doubt is None
+    found = windows(sampler.history, NOON)
+    assert {name: found["train", "GPU-0", name].coverage_ratio for name in ("gr_engine_active", "gpu_util")} == {
+        "gr_engine_active": 1.0,
+        "gpu_util": 1.0,
+    }
 
 
 @pytest.mark.parametrize(
