@@ -21,10 +21,9 @@ import pytest
 from followed_page import ROOT, Helm, Release
 from installed_scaler import InstalledScaler, Names
 from prometheus_server import PrometheusServer, static_scrape
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.fleet import FleetConfig, Machine
 from scaler_sandbox.manifests import objects_in
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from dashboards.answers import Asker, Series
 from scaler.kube.objects.resources import DEPLOYMENT, NAMESPACE, SCALABLE_WORKLOAD, SCALED_OBJECT

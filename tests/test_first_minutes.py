@@ -13,10 +13,9 @@ from pathlib import Path
 
 from followed_page import ROOT, commands
 from running_scaler import runtime, settings_document
-from scaler_sandbox.config import SandboxConfig
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.manifests import objects_in
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 from small_cluster import until
 
 from scaler.app.packaged import crds

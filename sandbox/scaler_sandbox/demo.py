@@ -23,9 +23,8 @@ from scaler.errors import ConfigurationError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reporting import logs
 from scaler_sandbox.autoscaler import AutoscalerConfig
-from scaler_sandbox.config import SandboxConfig
 from scaler_sandbox.prometheus import PrometheusProcess
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 from scaler_sandbox.stories import cohort, provisioning
 from scaler_sandbox.stories.cohort import CohortStory
 from scaler_sandbox.stories.facts import ActOutcome, StoryEntry

@@ -13,6 +13,9 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -25,21 +28,69 @@ from scaler.kube.objects.resources import CUSTOM_RESOURCE_DEFINITION, WORKLOAD, 
 from scaler.kube.scheduling import Taint
 from scaler.kube.transport import KubeTransport
 from scaler_sandbox import crds
-from scaler_sandbox.autoscaler import Autoscaler, Cloud
+from scaler_sandbox.autoscaler import Autoscaler, AutoscalerConfig, Cloud
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.controller import Controller
-from scaler_sandbox.fleet import Exporter, Fleet, Machine
-from scaler_sandbox.keda import Keda
+from scaler_sandbox.fleet import Exporter, Fleet, FleetConfig, Machine
+from scaler_sandbox.keda import Keda, KedaTiming
 from scaler_sandbox.kinds import SERVICE_ACCOUNT, Json
 from scaler_sandbox.kubeapi import KubeApi
-from scaler_sandbox.kubelet import Kubelets
-from scaler_sandbox.kueue import Kueue
+from scaler_sandbox.kubelet import Kubelets, KubeletTiming
+from scaler_sandbox.kueue import Kueue, KueueConfig
 from scaler_sandbox.manifests import Applier, Manifest
 from scaler_sandbox.operators import DeploymentController, JobController, RayClusterOperator
 
 T = TypeVar("T")
+
+
+class Component(StrEnum):
+    """The controllers of a world. Whichever a real cluster has of its own is left out."""
+
+    KUEUE = "kueue"
+    RAY_CLUSTERS = "raycluster-operator"
+    JOBS = "job-controller"
+    DEPLOYMENTS = "deployment-controller"
+    KUBELETS = "kubelets"
+    KEDA = "keda"
+    AUTOSCALER = "autoscaler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxConfig:
+    """A world. The defaults take as long as the real thing would; `fast` makes a story of half a minute of it."""
+
+    fleet: FleetConfig = field(default_factory=lambda: FleetConfig(nodes={"node-a": 1, "node-b": 1}))
+    kueue: KueueConfig = field(default_factory=KueueConfig)
+    kubelet: KubeletTiming = field(default_factory=KubeletTiming)
+    keda: KedaTiming = field(default_factory=KedaTiming)
+    autoscaler: AutoscalerConfig = field(default_factory=AutoscalerConfig)
+    parts: frozenset[Component] = frozenset(Component)
+    follows: tuple[Resource, ...] = ()
+    """Kinds to look at (`World.find`, `World.all`) beyond those that the parts need."""
+    schedules: bool = True
+    """Whether pods are placed here, and not by a kube-scheduler."""
+    namespaces: frozenset[str] = frozenset()
+    """Only pods of these namespaces are bound here; empty: of all. For a shared, real cluster."""
+    defines: bool = True
+    """Whether CustomResourceDefinitions that are missing are installed."""
+    kubeconfig: Path | None = None
+    """A Kubernetes API to play in; None starts the embedded one."""
+
+    @classmethod
+    def fast(
+        cls, nodes: Mapping[str, int] | None = None, *, collect: timedelta = timedelta(seconds=1)
+    ) -> "SandboxConfig":
+        """Short waits, for a demo and for tests. Kueue keeps its own second, which is part of its behaviour."""
+        base = cls()
+        return replace(
+            base,
+            fleet=FleetConfig(nodes=dict(nodes or base.fleet.nodes), collect_seconds=collect.total_seconds()),
+            kubelet=KubeletTiming(start_delay=timedelta(seconds=0.3), termination=timedelta(seconds=1)),
+            keda=KedaTiming(polling=timedelta(seconds=0.5), push_backoff=timedelta(seconds=0.5)),
+            autoscaler=AutoscalerConfig.fast(),
+        )
+
 
 _CONTROLLERS: dict[Component, type[Controller]] = {
     Component.KUEUE: Kueue,
@@ -64,7 +115,7 @@ class Sandbox:
         """Where nodes are ordered from."""
         self.api = KubeApi()
         """The embedded API. Not started where the configuration names another one."""
-        self._exporter = Exporter(self.fleet, host=self.config.host, port=self.config.exporter_port)
+        self._exporter = Exporter(self.fleet)
         self._exits = AsyncExitStack()
         self._tasks: dict[Component, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
@@ -90,7 +141,7 @@ class Sandbox:
     async def _start(self) -> None:
         folder = Path(self._exits.enter_context(tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-")))
         if self.config.kubeconfig is None:
-            await self.api.start(self.config.host, self.config.api_port)
+            await self.api.start()
             self._exits.push_async_callback(self.api.stop)
             self.write_kubeconfig(folder / "kubeconfig")
         self._transport = await KubeTransport.connect(self.config.kubeconfig or folder / "kubeconfig")

@@ -12,11 +12,10 @@ from typing import Any
 
 from running_scaler import runtime, settings_document
 from scaler_sandbox.conditions import has
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
 
 from scaler.admission.workload import CONTROLLER

@@ -9,9 +9,9 @@ import pytest
 from app.sandbox_team import CHECK, HURRIED, TEAM, Team, team
 from running_scaler import fetch
 from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, AutoscalerConfig, Scenario, Shape
-from scaler_sandbox.config import Component
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
+from scaler_sandbox.sandbox import Component
 
 from scaler.kube.objects.resources import POD, PROVISIONING_REQUEST, SCALED_OBJECT
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from deploy.helm_chart import NAMESPACE, objects
 from running_scaler import fetch, runtime, settings_document
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
 
 from scaler.app.packaged import crds

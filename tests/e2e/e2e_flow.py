@@ -24,11 +24,10 @@ from e2e.e2e_cluster import RealCluster, delete_labelled, embedded_keda
 from e2e.e2e_manifests import NODE_TAINT, RUN_LABEL, Json
 from scaler_sandbox.autoscaler import AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.conditions import condition, has, make, with_conditions
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.fleet import FleetConfig, Machine
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.app.packaged import crds
 from scaler.errors import KubeError

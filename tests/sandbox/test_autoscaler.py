@@ -226,17 +226,6 @@ async def test_revoked_capacity_takes_its_nodes_and_their_pods_with_it() -> None
     assert [pod["metadata"]["name"] for pod in cluster.client.all(POD)] == ["other"]
 
 
-async def test_nodes_may_come_after_they_were_promised() -> None:
-    cluster = Cluster(replace(QUICK, nodes_after=timedelta(seconds=40)))
-    cluster.ask("gang", (2, 8))
-    await cluster.settle()
-    assert (cluster.says("gang"), cluster.nodes) == (["Accepted", "Provisioned"], 0)
-    await cluster.settle(39)
-    assert cluster.nodes == 0
-    await cluster.settle(1)
-    assert cluster.nodes == 1
-
-
 async def test_two_requests_of_the_same_moment_get_nodes_of_their_own() -> None:
     cluster = Cluster(QUICK)
     cluster.run("other", 8)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import aiohttp
 import pytest
 from sandbox.kubeapi_session import CONFIG_MAPS, MERGE, Session, next_event, serving
 from scaler_sandbox.kubeapi import KubeApi
@@ -42,17 +41,6 @@ async def test_only_what_is_meant_fails(session: Session) -> None:
     for expected in (500, 200):
         status, _ = await session.call("PATCH", f"{CONFIG_MAPS}/one", {"data": {"a": "1"}}, kind=MERGE)
         assert status == expected
-
-
-async def test_connections_are_cut_and_open_watches_with_them(session: Session) -> None:
-    async with session.watch() as watch:
-        session.api.faults.drop_connections = True
-        with pytest.raises(aiohttp.ClientError):
-            await asyncio.wait_for(watch.content.read(), 30)
-    with pytest.raises(aiohttp.ClientError):
-        await session.call("GET", CONFIG_MAPS)
-    session.api.faults.heal()
-    assert (await session.call("GET", CONFIG_MAPS))[0] == 200
 
 
 async def test_a_silent_watch_stays_open_and_later_tells_what_it_missed(session: Session) -> None:

@@ -12,11 +12,10 @@ import pytest
 import yaml
 from scaler_sandbox import crds
 from scaler_sandbox.conditions import has, reason_of
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import KubeletTiming
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.objects.resources import POD, RAY_CLUSTER, WORKLOAD, Resource

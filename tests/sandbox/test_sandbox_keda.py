@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from sandbox.scripted_scaler import ScriptedScaler, scripted_scaler
 from scaler_sandbox.conditions import reason_of
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.keda.scaledobjects import read_scaled_object
 from scaler_sandbox.kinds import Json
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.errors import ConfigurationError
 from scaler.kube.objects.resources import DEPLOYMENT, EVENT, SCALED_OBJECT

@@ -9,11 +9,10 @@ from typing import Any, cast
 import pytest
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import condition
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.fleet import Fleet, FleetConfig, Machine
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from sim.client import SimClient
 
 from scaler.kube.objects.resources import NODE, POD

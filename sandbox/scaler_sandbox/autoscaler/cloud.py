@@ -4,7 +4,6 @@ it has ordered, and nothing is ordered twice.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from scaler_sandbox.fleet import Fleet, Machine
 from scaler_sandbox.kinds import Json
@@ -19,44 +18,16 @@ GROUP = "demo.idlegpu.io/node-group"
 
 
 class Cloud:
-    """Turns orders into machines of the fleet."""
+    """Adds machines to the fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self._orders: dict[str, tuple[datetime, Machine]] = {}
         self._asked: dict[tuple[str, str], list[str]] = {}
 
-    def order(self, machine: Machine, *, at: datetime) -> None:
-        """The machine, of a name that no other has, will be there at that time."""
-        self._orders[machine.name] = at, machine
-
-    def deliver(self, now: datetime) -> None:
-        """What is due is there."""
-        for name, (at, machine) in list(self._orders.items()):
-            if at <= now:
-                del self._orders[name]
-                self.fleet.add(machine)
-
-    @property
-    def due(self) -> datetime | None:
-        """When the next machine comes; None where none was ordered."""
-        return min((at for at, _ in self._orders.values()), default=None)
-
-    @property
-    def ordered(self) -> list[Machine]:
-        """Machines that are still to come."""
-        return [machine for _, machine in self._orders.values()]
-
-    def cancel(self, uid: str) -> None:
-        """What was ordered for that request, and has not come yet, never comes."""
-        mine = [name for name, (_, machine) in self._orders.items() if machine.annotations.get(REQUEST_UID) == uid]
-        for name in mine:
-            del self._orders[name]
-
     def machines_for(self, uid: str) -> list[Machine]:
-        """The machines that were ordered for the request, whether they are there or not."""
-        known = [*self.fleet.machines.values(), *self.ordered]
-        return [machine for machine in known if machine.annotations.get(REQUEST_UID) == uid]
+        """The machines that were ordered for the request."""
+        machines = self.fleet.machines.values()
+        return [machine for machine in machines if machine.annotations.get(REQUEST_UID) == uid]
 
     def turn(self, scenario: tuple[str, str], uid: str) -> int:
         """Which of the scenario's requests this is, counted from 1 in the order in which they are asked for."""

@@ -53,13 +53,11 @@ class Autoscaler(Controller):
     async def tick(self, now: datetime) -> datetime | None:
         self._running = {}
         requests = self._requests()
-        self._cancel_orders(requests)
-        self._cloud.deliver(now)
         done = sum([await self.act(self._answer(each, now)) for each in requests])
         self._since = {key: since for key, since in self._since.items() if key in self._running}
         if done:
             return now
-        return soonest([self._cloud.due, *(ends for ends in self._running.values() if ends > now)])
+        return soonest(ends for ends in self._running.values() if ends > now)
 
     def _requests(self) -> list[Json]:
         """All of them, the oldest first."""
@@ -112,10 +110,9 @@ class Autoscaler(Controller):
         if wanted is None:
             return answers.not_found(request, now=now)
         for machine in wanted:
-            self._cloud.order(machine, at=now + (scenario.nodes_after or timedelta(0)))
-        self._cloud.deliver(now)
+            self._cloud.fleet.add(machine)
         mine = self._cloud.machines_for(uid)
-        if scenario.nodes_after is None and not all(self.client.find(NODE, "", each.name) for each in mine):
+        if not all(self.client.find(NODE, "", each.name) for each in mine):
             return []
         details = filled_in(scenario.details, _id_of(request))
         return answers.provisioned(request, added=bool(mine), details=details, now=now)
@@ -146,14 +143,13 @@ class Autoscaler(Controller):
         return None if more is None else list(islice(self._new_machines(request, shape), more))
 
     def _rooms(self, request: Json) -> list[FreeResources]:
-        """What all nodes have free, and those to come, without what is booked for others."""
+        """What all nodes have free without what is booked for others."""
         pods, fleet = self.client.all(POD), self._cloud.fleet
         rooms = [
             FreeResources(node=node, free=len(free_devices(fleet.gpus, pods, node.name)))
             for machine in fleet.machines.values()
             if (node := self._node(machine))
         ]
-        rooms += [FreeResources(node=_bare(machine), free=machine.gpus) for machine in self._cloud.ordered]
         for other in self._requests():
             if other["metadata"]["uid"] != request["metadata"]["uid"] and self._has_claim(other):
                 self._book(other, rooms, pods)
@@ -185,24 +181,15 @@ class Autoscaler(Controller):
     def _new_machines(self, request: Json, shape: Shape) -> Iterator[Machine]:
         """Machines for the request, with names that none has had."""
         fleet = self._cloud.fleet
-        taken = fleet.gone | fleet.machines.keys() | {each.name for each in self._cloud.ordered}
+        taken = fleet.gone | fleet.machines.keys()
         names = (f"{shape.name}-{_id_of(request)}-{number}" for number in count(1))
         for name in (name for name in names if name not in taken):
             annotations = {GROUP: shape.name, REQUEST: name_of(request), REQUEST_UID: request["metadata"]["uid"]}
             yield Machine(name=name, gpus=shape.gpus, labels=shape.labels, taints=shape.taints, annotations=annotations)
 
     def _take_away(self, uid: str) -> None:
-        self._cloud.cancel(uid)
         for machine in self._cloud.machines_for(uid):
             self._cloud.fleet.remove(machine.name)
-
-    def _cancel_orders(self, requests: Iterable[Json]) -> None:
-        """Cancels orders whose request no longer exists."""
-        waiting = {each["metadata"]["uid"] for each in requests if request_stage_of(each) is not RequestStage.OVER}
-        for machine in self._cloud.ordered:
-            uid = machine.annotations[REQUEST_UID]
-            if uid not in waiting:
-                self._cloud.cancel(uid)
 
 
 def _id_of(request: Json) -> str:

@@ -58,10 +58,6 @@ class Scenario:
     """The nodes to add; None adds none, and waits until the pods fit what is free."""
     counts_free: bool = True
     """Whether pods may go where GPUs are free already, or get nodes of their own."""
-    nodes_after: timedelta | None = None
-    """None: Provisioned is said when all nodes are there. A duration: it is said when they are ordered, and they come
-    so much later. Source: Cluster Autoscaler, best-effort-atomic, which does not wait for what it has asked its cloud
-    for."""
     failures: int = 0
     """So many requests fail first, instead of being provisioned."""
     failure: str = "the cloud has no such nodes left"

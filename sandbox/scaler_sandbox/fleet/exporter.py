@@ -16,6 +16,7 @@ from aiohttp import web
 from scaler_sandbox.fleet.fleet import Fleet
 from scaler_sandbox.fleet.gpus import FB_USED, GPU_UTIL, GR_ENGINE_ACTIVE, METRICS, POWER_USAGE, SENTINEL, Reading
 
+_HOST = "127.0.0.1"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _HELP = {
@@ -71,17 +72,16 @@ def _escaped(value: str) -> str:
 class Exporter:
     """Serves the fleet's metrics. Use as an async context manager."""
 
-    def __init__(self, fleet: Fleet, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._host = host
-        self._port = port
+        self._port = 0
         self._runner: web.AppRunner | None = None
         self._collecting: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://{self._host}:{self._port}"
+        return f"http://{_HOST}:{self._port}"
 
     @property
     def node_urls(self) -> dict[str, str]:
@@ -94,7 +94,7 @@ class Exporter:
         app.router.add_get("/nodes/{node}/metrics", self._node)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        await web.TCPSite(self._runner, _HOST, 0).start()
         self._port = self._runner.addresses[0][1]
         self._collecting = asyncio.create_task(self._fleet.collect(), name="fleet-collection")
         return self

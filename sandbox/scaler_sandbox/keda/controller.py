@@ -46,8 +46,6 @@ class KedaTiming:
     polling: timedelta | None = None
     """Between two polls of every ScaledObject, whose own pollingInterval can only be whole seconds. None: its own."""
     push_backoff: timedelta = timedelta(seconds=2)
-    rpc_deadline: timedelta | None = None
-    """KEDA has none."""
     retry: timedelta = timedelta(seconds=1)
     """Before a failed reconciliation is tried again; doubled up to 30 times as long."""
 
@@ -185,10 +183,8 @@ class Keda(Controller):
         return scaling
 
     def _scalers(self, scaling: ScaledObjectSpec) -> list[ExternalScaler]:
-        deadline = self._timing.rpc_deadline.total_seconds() if self._timing.rpc_deadline else None
         return [
-            ExternalScaler(self._channels, scaling.namespace, scaling.name, trigger, deadline_seconds=deadline)
-            for trigger in scaling.triggers
+            ExternalScaler(self._channels, scaling.namespace, scaling.name, trigger) for trigger in scaling.triggers
         ]
 
     @staticmethod

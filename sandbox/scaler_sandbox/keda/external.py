@@ -8,7 +8,7 @@
 | IsActive      | GetMetricSpec, (GetMetrics, IsActive) ×2   | `rpc error: code = … desc = …`        |
 
 There is one channel per address for all ScaledObjects. KEDA sets no deadline, so that a scaler that never answers
-stops the loop of its ScaledObject for good; a deadline can be set here, so that a test of something else cannot hang.
+stops the loop of its ScaledObject for good.
 
 Source: KEDA 2.18, pkg/scalers/external_scaler.go and pkg/scaling/cache/scalers_cache.go.
 """
@@ -67,19 +67,16 @@ class TriggerState:
 class ExternalScaler:
     """The scaler of one trigger of one ScaledObject."""
 
-    def __init__(
-        self, channels: Channels, namespace: str, name: str, trigger: Trigger, *, deadline_seconds: float | None = None
-    ) -> None:
+    def __init__(self, channels: Channels, namespace: str, name: str, trigger: Trigger) -> None:
         self._stub = channels.stub(trigger.address)
         self._ref = pb.ScaledObjectRef(namespace=namespace, name=name, scalerMetadata=dict(trigger.metadata))
-        self._deadline = deadline_seconds
         self.trigger = trigger
 
     async def metric_names(self) -> list[str]:
         """The metrics that the scaler specifies. Raises: ScalerFailed."""
         for _ in range(2):
             try:
-                specs = (await self._stub.GetMetricSpec(self._ref, timeout=self._deadline)).metricSpecs
+                specs = (await self._stub.GetMetricSpec(self._ref)).metricSpecs
             except grpc.aio.AioRpcError:
                 continue
             if specs:
@@ -98,8 +95,8 @@ class ExternalScaler:
 
     async def _metric_and_activity(self, metric: str) -> bool:
         request = pb.GetMetricsRequest(scaledObjectRef=self._ref, metricName=metric)
-        await self._stub.GetMetrics(request, timeout=self._deadline)
-        return bool((await self._stub.IsActive(self._ref, timeout=self._deadline)).result)
+        await self._stub.GetMetrics(request)
+        return bool((await self._stub.IsActive(self._ref)).result)
 
     async def listen(self, activated: Callable[[], Awaitable[None]]) -> bool:
         """Calls back at every pushed true; a pushed false is ignored. Returns whether the stream ended well."""

@@ -17,6 +17,7 @@ from scaler_sandbox.kubeapi.writes.garbage import DefaultServiceAccounts, Garbag
 from scaler_sandbox.kubeapi.writes.typed import WriteOptions
 
 _SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_HOST = "127.0.0.1"
 _SHUTDOWN_SECONDS = 1.0
 
 
@@ -45,22 +46,17 @@ class KubeApi:
         self._server = Server(self._cluster, faults=self.faults, permissions=self.permissions, users=users)
         self._runner: web.AppRunner | None = None
         self._collecting: asyncio.Task[None] | None = None
-        self._address: tuple[str, int] | None = None
+        self._port = 0
         namespaces = ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}} for n in _SYSTEM_NAMESPACES)
         self.load(namespaces)
 
     @property
     def url(self) -> str:
-        """Where the API is (or was, while stopped). Raises: RuntimeError before the first start."""
-        if self._address is None:
-            raise RuntimeError("the embedded Kubernetes API has no address yet; call start() first")
-        host, port = self._address
-        return f"http://{host}:{port}"
+        """Where the API is, or was while it is stopped."""
+        return f"http://{_HOST}:{self._port}"
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve, and the URL. A restart without a port takes the earlier port again."""
-        if port == 0 and self._address is not None:
-            port = self._address[1]
+    async def start(self) -> str:
+        """Serve, and the URL. A restart takes the earlier port again."""
         runner = web.AppRunner(
             self._server.application(),
             access_log=None,
@@ -68,9 +64,9 @@ class KubeApi:
             shutdown_timeout=_SHUTDOWN_SECONDS,
         )
         await runner.setup()
-        site = web.TCPSite(runner, host, port, reuse_address=True)
+        site = web.TCPSite(runner, _HOST, self._port, reuse_address=True)
         await site.start()
-        self._address = (host, runner.addresses[0][1])
+        self._port = runner.addresses[0][1]
         self._runner = runner
         self._collecting = asyncio.create_task(self._collector.run(), name="embedded-garbage-collector")
         return self.url

@@ -30,17 +30,12 @@ def _nothing() -> None:
     """No server is connected."""
 
 
-class ConnectionDropped(Exception):  # noqa: N818 - it is an order to the server, not a failure of ours
-    """The server closes the connection without a response."""
-
-
 class Faults:
     """The faults in force. They may be changed at any time, and hold until they are changed again or healed."""
 
     def __init__(self) -> None:
         self.latency_seconds = 0.0
         """Every answer comes this much later."""
-        self._drop_connections = False
         self._silence_watches = False
         self._failures: list[_Failure] = []
         self.close_watches: Callable[[], None] = _nothing
@@ -48,16 +43,6 @@ class Faults:
         self.compact_history: Callable[[], None] = _nothing
         """Forget all past events and list snapshots: watches and lists from before get 410."""
         self.wake_watches: Callable[[], None] = _nothing
-
-    @property
-    def drop_connections(self) -> bool:
-        """Connections are cut instead of answered, and open watches with them."""
-        return self._drop_connections
-
-    @drop_connections.setter
-    def drop_connections(self, drop: bool) -> None:
-        self._drop_connections = drop
-        self.wake_watches()
 
     @property
     def silence_watches(self) -> bool:
@@ -78,15 +63,12 @@ class Faults:
         """Behave again."""
         self.latency_seconds = 0.0
         self._failures.clear()
-        self._drop_connections = False
         self.silence_watches = False
 
     async def before(self, method: str, path: str) -> None:
-        """What happens to a request before it is looked at. Raises: ConnectionDropped, ApiError."""
+        """What happens to a request before it is looked at. Raises: ApiError."""
         if self.latency_seconds:
             await asyncio.sleep(self.latency_seconds)
-        if self._drop_connections:
-            raise ConnectionDropped
         failure = self._due(method, path)
         if failure is not None:
             raise _refusal(failure.status)

@@ -16,7 +16,7 @@ from scaler_sandbox.kubeapi.errors import (
     object_details,
     success,
 )
-from scaler_sandbox.kubeapi.faults import ConnectionDropped, Faults
+from scaler_sandbox.kubeapi.faults import Faults
 from scaler_sandbox.kubeapi.rendering import list_body, table, wants_table
 from scaler_sandbox.kubeapi.requests import (
     RequestTarget,
@@ -81,9 +81,6 @@ class Server:
             return await self._answer(request, user)
         except ApiError as error:
             return _refusal(error)
-        except ConnectionDropped:
-            _hang_up(request)
-            return web.Response(status=500)
 
     async def _answer(self, request: web.Request, user: User) -> web.StreamResponse:
         path = request.path
@@ -154,8 +151,6 @@ class Server:
         self._watchers.add(watcher)
         try:
             await watcher.stream(response.write)
-        except ConnectionDropped:
-            _hang_up(request)
         finally:
             self._watchers.discard(watcher)
         return response
@@ -217,11 +212,6 @@ class Server:
         to_object = scaled(target.view, change)
         stored = self._cluster.update(target.view, target.key, to_object, writing(request), subresource="scale")
         return _json(scale_of(target.view, stored))
-
-
-def _hang_up(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
 
 
 def _bytes(body: bytes, *, status: int = 200) -> web.Response:

@@ -8,10 +8,9 @@ import pytest
 from app.cli.command import command_beside
 from rich.console import Console
 from scaler_sandbox.conditions import has
-from scaler_sandbox.config import Component, SandboxConfig
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import objects_in
-from scaler_sandbox.sandbox import Sandbox
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.app.cli.doctor import answer_of, render
 from scaler.app.packaged import crds, packaged

@@ -12,7 +12,7 @@ from app.sandbox_team import CHECK, HURRIED, TEAM, team
 from rich.console import Console
 from running_scaler import fetch
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
-from scaler_sandbox.config import Component
+from scaler_sandbox.sandbox import Component
 from small_cluster import until
 
 from scaler.app.cli.layout import labelled_rows

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from scaler_sandbox.kubeapi.errors import ApiError, expired
-from scaler_sandbox.kubeapi.faults import ConnectionDropped, Faults
+from scaler_sandbox.kubeapi.faults import Faults
 from scaler_sandbox.kubeapi.schema.resources import View
 from scaler_sandbox.kubeapi.storage.listing import parse_revision
 from scaler_sandbox.kubeapi.storage.selectors import Predicate, everything
@@ -64,10 +64,7 @@ class Watcher:
         self._news.set()
 
     async def stream(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Write events until the time is up, the watch is ended, or the log has overtaken it.
-
-        Raises: ConnectionDropped.
-        """
+        """Write events until the time is up, the watch is ended, or the log has overtaken it."""
         self._collection.listeners.add(self._news.set)
         try:
             opening, goes_on = self._opening()
@@ -99,8 +96,6 @@ class Watcher:
         bookmark_at = _next_bookmark(loop.time(), end) if self._query.bookmarks else end
         while not self._ended and not self._collection.closed and loop.time() < end:
             self._news.clear()
-            if self._faults.drop_connections:
-                raise ConnectionDropped
             if not self._faults.silence_watches:
                 batch = self._batch()
                 if batch is None:
