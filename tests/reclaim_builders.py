@@ -16,12 +16,8 @@ from scaler.quota.workload_index import SchedulingContext
 from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.costs import Cost, CostWeights, cost_of
-from scaler.reclaim.search.values import (
-    AntiAffinityNodes,
-    Candidate,
-    PlanningTree,
-    PlanRequest,
-)
+from scaler.reclaim.search.quota_problem import plan_reclaim
+from scaler.reclaim.search.values import AntiAffinityNodes, Candidate, NoPlan, PlanningTree, PlanRequest, ReclaimPlan
 
 
 def candidate(workload: QuotaWorkload, *, cost: int | None = None, **stake: Any) -> Candidate:
@@ -100,6 +96,27 @@ def request(
         leaving=frozenset(leaving),
         refuse=refuse,
     )
+
+
+def planned(given: PlanRequest) -> ReclaimPlan:
+    found = plan_reclaim(given)
+    assert isinstance(found, ReclaimPlan), found
+    return found
+
+
+def refused(given: PlanRequest) -> NoPlan:
+    found = plan_reclaim(given)
+    assert isinstance(found, NoPlan), found
+    return found
+
+
+def names(plan: ReclaimPlan) -> set[str]:
+    return {each.workload.removeprefix("team/") for each in plan.victims}
+
+
+def reasons(plan: ReclaimPlan) -> list[str]:
+    """Of its warnings."""
+    return [each.reason for each in plan.cautions]
 
 
 def nodes_with(

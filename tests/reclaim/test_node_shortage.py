@@ -1,4 +1,4 @@
-"""Gangs that have quota and lack nodes: who is suspended for them, when, and when nobody is."""
+"""Gangs that have quota and lack nodes: which workloads are suspended for them, and when none is."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from reclaim.node_shortage_world import CHECK, NodesWorld
-from reclaim.reclaim_world import PressureWorld
 
 from scaler.decision.target_state import Seeks
 from scaler.quota.model import QuotaWorkload
@@ -15,7 +14,7 @@ from scaler.reclaim.planner import PlanningSnapshot
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
 
 
-def town(**options: Any) -> NodesWorld:
+def cluster(**options: Any) -> NodesWorld:
     """n1 is held by two idle halves, n2 by somebody who works. A gang of two pods of 4 fits neither; n3 takes one."""
     world = NodesWorld({"n1": 4, "n2": 4, "n3": 4}, **options)
     world.runs("a", gpus=2, on="n1")
@@ -26,7 +25,7 @@ def town(**options: Any) -> NodesWorld:
 
 
 async def test_idle_workloads_go_together_for_a_gang_that_has_quota_and_lacks_a_node() -> None:
-    world = town()
+    world = cluster()
     await world.passes(minutes=4)
     assert all(world.is_untouched(name) for name in ("a", "b"))
     world.waits("gang", pods=2, gpus=4)
@@ -44,8 +43,8 @@ async def test_idle_workloads_go_together_for_a_gang_that_has_quota_and_lacks_a_
     assert world.is_untouched("busy")
 
 
-async def test_a_gate_that_has_said_nothing_for_long_is_not_believed() -> None:
-    world = town()
+async def test_an_admission_plan_that_is_old_does_not_count() -> None:
+    world = cluster()
     world.waits("gang", pods=2, gpus=4)
     await world.kueue()
     nodes = world.pressure.nodes
@@ -63,8 +62,8 @@ async def looked(world: NodesWorld, name: str = "gang") -> tuple[PlanningSnapsho
     return sight, gang
 
 
-async def test_what_is_known_of_a_gang_is_asked_anew_when_it_lacks_nodes_another_time() -> None:
-    world = town()
+async def test_a_gang_is_decided_about_anew_when_it_lacks_nodes_another_time() -> None:
+    world = cluster()
     world.waits("gang", pods=2, gpus=4)
     sight, gang = await looked(world)
     nodes = world.pressure.nodes
@@ -77,8 +76,8 @@ async def test_what_is_known_of_a_gang_is_asked_anew_when_it_lacks_nodes_another
     assert world.reclaim_answers.is_pending(gang.uid, world.now)
 
 
-async def test_for_a_gang_that_cannot_be_foreseen_nobody_is_suspended() -> None:
-    world = town()
+async def test_for_a_gang_that_cannot_be_foreseen_no_workload_is_suspended() -> None:
+    world = cluster()
     world.waits("gang", pods=2, gpus=4)
     sight, gang = await looked(world)
     found = await world.pressure.nodes.plan(sight, replace(gang, opaque_because="topology"), sight.candidates)
@@ -87,9 +86,9 @@ async def test_for_a_gang_that_cannot_be_foreseen_nobody_is_suspended() -> None:
     assert isinstance(await world.pressure.nodes.plan(sight, gang, sight.candidates), ReclaimPlan)
 
 
-async def test_who_has_quota_comes_first_and_nobody_is_taken_for_two() -> None:
+async def test_gangs_with_quota_come_first_and_no_victim_is_in_two_plans() -> None:
     """All quota is held, of 16 GPUs. With a and b gone `gang` has its node, or `poor` its quota: one plan is made."""
-    world = town(quota=16)
+    world = cluster(quota=16)
     world.waits("gang", pods=2, gpus=4)
     await world.kueue()
     world.waits("poor", gpus=4)
@@ -101,20 +100,8 @@ async def test_who_has_quota_comes_first_and_nobody_is_taken_for_two() -> None:
     assert [each.gang for each in first.refused] == ["demo/poor"]
 
 
-async def test_a_victim_that_works_before_all_are_at_zero_costs_nobody_anything() -> None:
-    world = town()
-    world.slow.add("b")
-    world.waits("gang", pods=2, gpus=4)
-    await world.passes(minutes=8, until=lambda: world.replicas("a") == 0)
-    world.works("b")
-    await world.passes(minutes=5)
-    assert world.deactivated == []
-    assert all(world.replicas(name) == 1 and not world.has_grant(name) for name in ("a", "b"))
-    assert world.is_held_back("gang")
-
-
 async def test_room_that_comes_before_the_commit_spares_the_victims() -> None:
-    world = town()
+    world = cluster()
     world.slow.add("b")
     world.waits("gang", pods=2, gpus=4)
     await world.passes(minutes=8, until=lambda: world.replicas("a") == 0)
@@ -125,9 +112,9 @@ async def test_room_that_comes_before_the_commit_spares_the_victims() -> None:
     assert world.deactivated == []
 
 
-async def test_nobody_goes_for_a_gang_that_awaits_nodes_or_whose_policy_spares_the_idle() -> None:
+async def test_no_workload_is_suspended_for_a_gang_that_awaits_nodes_or_whose_policy_reuses_none() -> None:
     for mark in ("coming", "spared"):
-        world = town()
+        world = cluster()
         getattr(world, mark).add("gang")
         world.waits("gang", pods=2, gpus=4)
         await world.passes(minutes=5)
@@ -137,8 +124,8 @@ async def test_nobody_goes_for_a_gang_that_awaits_nodes_or_whose_policy_spares_t
         assert world.is_admitted("gang")
 
 
-async def test_where_nodes_are_not_seen_nothing_is_planned_and_nothing_that_was_begun_is_carried_out() -> None:
-    world = town()
+async def test_where_nodes_are_not_known_nothing_is_planned_and_no_plan_is_executed() -> None:
+    world = cluster()
     world.waits("gang", pods=2, gpus=4)
     await world.passes(minutes=5, until=lambda: world.has_grant("a"))
     world.gate.blind = "nodes are hidden"
@@ -153,8 +140,8 @@ async def test_where_nodes_are_not_seen_nothing_is_planned_and_nothing_that_was_
     assert world.is_admitted("gang")
 
 
-async def test_a_gang_that_loses_its_quota_gets_nobody_suspended() -> None:
-    world = town()
+async def test_for_a_gang_that_loses_its_quota_no_workload_is_suspended() -> None:
+    world = cluster()
     world.slow |= {"a", "b"}
     world.waits("gang", pods=2, gpus=4)
     await world.passes(minutes=5, until=lambda: world.has_grant("a"))
@@ -165,9 +152,9 @@ async def test_a_gang_that_loses_its_quota_gets_nobody_suspended() -> None:
     assert world.deactivated == []
 
 
-async def test_whoever_takes_the_node_meanwhile_leaves_nobody_suspended_for_nothing() -> None:
+async def test_where_another_pod_takes_the_node_no_workload_stays_suspended() -> None:
     """A pod that Kueue does not know of takes a part of n1 when a and b end. They come back at once."""
-    world = town()
+    world = cluster()
     world.waits("gang", pods=2, gpus=4)
     await world.passes(minutes=10, until=lambda: len(world.deactivated) == 2)
     world.starts("stranger", "n1", 2)
@@ -180,7 +167,7 @@ async def test_whoever_takes_the_node_meanwhile_leaves_nobody_suspended_for_noth
 @pytest.mark.parametrize("with_other", [True, False])
 async def test_a_victim_that_is_woken_after_the_commit_is_replaced_or_ends_the_plan(with_other: bool) -> None:
     """The other one is dearer by a GPU, and would do alone."""
-    world = town()
+    world = cluster()
     if with_other:
         world.nodes["n4"] = 5
         world.runs("c", gpus=5, on="n4")
@@ -200,7 +187,7 @@ async def test_a_victim_that_is_woken_after_the_commit_is_replaced_or_ends_the_p
 async def test_with_provisioning_a_part_is_kept_only_while_nodes_come_for_the_rest(is_coming: bool) -> None:
     """Three pods of 4 where one fits: a and b make place for one more, and a node comes for the third, half an hour
     later. Without word of that node they come back after their time, and are left alone for ever longer."""
-    world = town(provisions=True, grant_for=timedelta(minutes=5))
+    world = cluster(provisions=True, grant_for=timedelta(minutes=5))
     world.waits("gang", pods=3, gpus=4)
     await world.passes(minutes=10, until=lambda: len(world.deactivated) == 2)
     world.coming |= {"gang"} if is_coming else set()
@@ -212,26 +199,6 @@ async def test_with_provisioning_a_part_is_kept_only_while_nodes_come_for_the_re
     world.coming.clear()
     await world.passes(minutes=1, until=lambda: world.is_admitted("gang"))
     assert world.is_admitted("gang") or not is_coming
-
-
-async def test_without_provisioning_nobody_goes_for_a_part() -> None:
-    world = town()
-    world.waits("gang", pods=3, gpus=4)
-    await world.passes(minutes=5)
-    assert all(world.is_untouched(name) for name in ("a", "b"))
-    assert world.events.reasons("gang") == ["NotEnoughIdle"]
-
-
-async def test_another_leader_goes_on_with_a_plan_for_nodes() -> None:
-    world = town()
-    world.slow.add("b")
-    world.waits("gang", pods=2, gpus=4)
-    await world.passes(minutes=8, until=lambda: world.replicas("a") == 0)
-    world.another_leads()
-    world.slow.clear()
-    await world.passes(minutes=5)
-    assert world.is_admitted("gang")
-    assert sorted(world.deactivated) == ["a", "b"]
 
 
 async def test_one_plan_for_nodes_at_a_time_and_no_candidate_in_two() -> None:
@@ -259,7 +226,7 @@ async def test_one_plan_for_nodes_at_a_time_and_no_candidate_in_two() -> None:
 # ------------------------------------------------------------------------------------------- before nodes are asked for
 
 
-async def test_nodes_are_asked_for_once_it_is_known_that_idle_gpus_do_not_serve() -> None:
+async def test_nodes_are_requested_once_it_is_known_that_idle_gpus_do_not_serve() -> None:
     world = NodesWorld({"n1": 4}, provisions=True)
     world.runs("busy", gpus=4, on="n1")
     world.works("busy")
@@ -278,19 +245,10 @@ async def test_nodes_are_asked_for_once_it_is_known_that_idle_gpus_do_not_serve(
 
 
 async def test_a_gang_that_backs_off_after_a_plan_that_failed_does_not_keep_nodes_from_being_requested() -> None:
-    world = town(provisions=True)
+    world = cluster(provisions=True)
     world.waits("gang", pods=2, gpus=4)
     _, gang = await looked(world)
     world.pressure.backoff.back_off(gang.uid, Seeks.NODES, world.now)
     assert world.reclaim_answers.is_pending(gang.uid, world.now)
     await world.planned()
     assert not world.reclaim_answers.is_pending(gang.uid, world.now)
-
-
-async def test_without_a_gate_no_plans_for_nodes_are_made() -> None:
-    world = PressureWorld(8)
-    world.runs("a")
-    await world.passes(minutes=4)
-    outlook = await world.planned()
-    assert not [each for each in (*outlook.made, *outlook.refused) if isinstance(each, ReclaimPlan | NoPlan)]
-    assert world.is_untouched("a")

@@ -1,3 +1,7 @@
+"""Which workloads a budget covers."""
+
+from dataclasses import replace
+
 import pytest
 
 from scaler.reclaim.budgets.scopes import BudgetLocation, Each, Scope
@@ -5,48 +9,34 @@ from scaler.reclaim.budgets.scopes import BudgetLocation, Each, Scope
 LABELS = {"team-a": {"team": "a"}, "team-b": {"team": "b"}}
 
 
-@pytest.mark.parametrize(
-    ("scope", "place", "expected"),
-    [
-        pytest.param(Scope(), BudgetLocation("team-a"), True, id="the cluster covers what nobody knows more of"),
-        pytest.param(Scope(namespaces=frozenset({"team-a"})), BudgetLocation("team-a"), True, id="its namespace"),
-        pytest.param(Scope(namespaces=frozenset({"team-a"})), BudgetLocation("team-b"), False, id="another namespace"),
-        pytest.param(Scope(namespace_selector="team in (a,c)"), BudgetLocation("team-a"), True, id="labels that match"),
-        pytest.param(
-            Scope(namespace_selector="team in (a,c)"), BudgetLocation("team-b"), False, id="labels that do not"
-        ),
-        pytest.param(Scope(namespace_selector="team"), BudgetLocation("new"), None, id="labels that are not known"),
-        pytest.param(Scope(cluster_queues=frozenset({"gpus"})), BudgetLocation("team-a", "gpus"), True, id="its queue"),
-        pytest.param(
-            Scope(cluster_queues=frozenset({"gpus"})), BudgetLocation("team-a", "other"), False, id="another queue"
-        ),
-        pytest.param(
-            Scope(cluster_queues=frozenset({"gpus"})), BudgetLocation("team-a"), None, id="a queue that is not known"
-        ),
-        pytest.param(Scope(cluster_queues=frozenset({"gpus"})), BudgetLocation("team-a", ""), False, id="no queue"),
-        pytest.param(
-            Scope(each=Each.CLUSTER_QUEUE), BudgetLocation("team-a", "gpus"), True, id="any queue, each for itself"
-        ),
-        pytest.param(Scope(each=Each.CLUSTER_QUEUE), BudgetLocation("team-a"), None, id="which of them is not known"),
-        pytest.param(Scope(each=Each.CLUSTER_QUEUE), BudgetLocation("team-a", ""), False, id="none of them"),
-        pytest.param(
-            Scope(namespaces=frozenset({"team-b"}), cluster_queues=frozenset({"gpus"})),
-            BudgetLocation("team-a"),
-            False,
-            id="excluded by the one condition, whatever the unknown says of the other",
-        ),
-        pytest.param(
-            Scope(namespaces=frozenset({"team-a"}), namespace_selector="team=b"),
-            BudgetLocation("team-a"),
-            False,
-            id="all conditions must hold",
-        ),
-    ],
-)
+A, B = frozenset({"team-a"}), frozenset({"team-b"})
+GPUS = Scope(cluster_queues=frozenset({"gpus"}))
+EACH_QUEUE = Scope(each=Each.CLUSTER_QUEUE)
+LABELLED = Scope(namespace_selector="team in (a,c)")
+COVERED = {
+    "the cluster covers all": (Scope(), ("team-a",), True),
+    "its namespace": (Scope(namespaces=A), ("team-a",), True),
+    "another namespace": (Scope(namespaces=A), ("team-b",), False),
+    "labels that match": (LABELLED, ("team-a",), True),
+    "labels that do not": (LABELLED, ("team-b",), False),
+    "labels that are not known": (LABELLED, ("new",), None),
+    "its queue": (GPUS, ("team-a", "gpus"), True),
+    "another queue": (GPUS, ("team-a", "other"), False),
+    "a queue that is not known": (GPUS, ("team-a",), None),
+    "no queue": (GPUS, ("team-a", ""), False),
+    "any queue, each for itself": (EACH_QUEUE, ("team-a", "gpus"), True),
+    "which of them is not known": (EACH_QUEUE, ("team-a",), None),
+    "none of them": (EACH_QUEUE, ("team-a", ""), False),
+    "excluded by one condition, another is unknown": (replace(GPUS, namespaces=B), ("team-a",), False),
+    "all conditions must hold": (Scope(namespaces=A, namespace_selector="team=b"), ("team-a",), False),
+}
+
+
+@pytest.mark.parametrize(("scope", "place", "expected"), COVERED.values(), ids=COVERED)
 def test_a_scope_covers_what_meets_all_its_conditions(
-    scope: Scope, place: BudgetLocation, expected: bool | None
+    scope: Scope, place: tuple[str, ...], expected: bool | None
 ) -> None:
-    assert scope.covers(place, LABELS) is expected
+    assert scope.covers(BudgetLocation(*place), LABELS) is expected
 
 
 def test_a_selector_that_cannot_be_read_is_an_error_even_where_labels_are_not_known() -> None:

@@ -3,19 +3,12 @@
 from collections.abc import Collection
 
 from quota_builders import cluster_queue, holding, workload
-from reclaim_builders import candidate, forbids, nodes_with, request
+from reclaim_builders import candidate, forbids, names, nodes_with, planned, reasons, refused, request
 
 from scaler.quota.model import QueueingStrategy
 from scaler.reclaim.budgets.budget import BudgetExhausted
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
-from scaler.reclaim.search.quota_problem import plan_reclaim
-from scaler.reclaim.search.values import NoPlanReason, PlanRequest, ReclaimPlan
-
-
-def planned(given: PlanRequest) -> ReclaimPlan:
-    found = plan_reclaim(given)
-    assert isinstance(found, ReclaimPlan), found
-    return found
+from scaler.reclaim.search.values import NoPlanReason, ReclaimPlan
 
 
 def shown(plan: ReclaimPlan) -> list[tuple[tuple[str, ...], int, NoPlanReason | None]]:
@@ -38,6 +31,9 @@ def test_a_victim_that_is_needed_for_somebody_before_the_gang_says_for_whom() ->
     ahead = workload("ahead", gpus=4, priority=10)
     idle = [candidate(first, cost=3), candidate(second, cost=5)]
     plan = planned(request(workload(gpus=4), [cluster_queue("a", gpus=8)], [first, second, ahead], idle))
+    assert names(plan) == {"first", "second"}
+    assert plan.others == (ahead.key,)
+    assert "OtherWorkloadsFirst" in reasons(plan)
     assert {each.why for each in plan.necessities} == {NoPlanReason.WOULD_BE_TAKEN_BY_OTHER}
     assert all("would go to team/ahead first" in each.message for each in plan.necessities)
 
@@ -78,8 +74,11 @@ def test_the_cheaper_set_that_a_budget_forbids_is_shown_with_the_budgets_words()
     queues = [cluster_queue("a", gpus=4, cohort="co"), cluster_queue("b", gpus=4, cohort="co")]
     idle = [candidate(cheap, cost=1), candidate(dear, cost=9)]
     plan = planned(request(workload(gpus=4), queues, [cheap, dear], idle, refuse=refuse))
+    assert names(plan) == {"dear"}
     assert shown(plan) == [(("cheap",), 1_000, NoPlanReason.BUDGET_EXHAUSTED)]
     assert plan.alternatives[0].message == "not at night"
+    both = refused(request(workload(gpus=8), queues, [cheap, dear], idle, refuse=refuse))
+    assert (both.why, both.message, both.budget) == (NoPlanReason.BUDGET_EXHAUSTED, "not at night", "few")
 
 
 def test_the_next_best_set_without_a_victim_is_shown_with_its_cost() -> None:

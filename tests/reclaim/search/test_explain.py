@@ -17,18 +17,11 @@ from quota_builders import (
     selecting,
     workload,
 )
-from reclaim_builders import candidate, forbids, nodes_with, request
+from reclaim_builders import candidate, forbids, nodes_with, refused, request
 
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, Reservation, StopPolicy
 from scaler.reclaim.search.problem import SearchLimits
-from scaler.reclaim.search.quota_problem import plan_reclaim
-from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanRequest
-
-
-def refused(given: PlanRequest) -> NoPlan:
-    found = plan_reclaim(given)
-    assert isinstance(found, NoPlan), found
-    return found
+from scaler.reclaim.search.values import NoPlanReason, PlanRequest
 
 
 def free_already() -> PlanRequest:

@@ -203,32 +203,9 @@ def test_what_was_promised_to_one_that_was_let_go_is_not_counted() -> None:
     )
 
 
-def test_what_one_before_it_would_take_does_not_do() -> None:
-    """One before it lacks a node, too. With x gone that one goes; with x and y gone both do."""
-    capacity = full({"a": 8, "b": 8}, {"a": {"x": 8}, "b": {"y": 8}})
-    before = [claim("before", demand(1, 8))]
-    both = [idle("x"), idle("y")]
-    assert victims(plan_nodes(asked(capacity, demand(1, 8), idlers=both, before=before))) == ["x", "y"]
-    assert (
-        refusal(plan_nodes(asked(capacity, demand(1, 8), idlers=both[:1], before=before)))
-        is NoPlanReason.NOT_ENOUGH_IDLE
-    )
-
-
-def test_one_before_it_that_awaits_nodes_keeps_what_it_has_found() -> None:
-    capacity = full({"a": 8, "b": 8}, {"b": {"x": 8}})
-    before = [claim("before", demand(3, 8), awaits_nodes=True)]
-    assert (
-        refusal(plan_nodes(asked(capacity, demand(1, 8), idlers=[idle("x")], before=before)))
-        is NoPlanReason.NOT_ENOUGH_IDLE
-    )
-
-
 def test_nobody_goes_for_places_that_the_gang_would_not_be_sure_of() -> None:
     """A pod of 4 and a pod of 1: with x gone node a has 4 and b has 1, and the small one may go to a."""
-    capacity = full({"a": 4, "b": 1, "c": 8}, {"a": {"x": 4}, "c": {"busy": 8}})
-    request = asked(capacity, demand(1, 4), demand(1, 1, pod_set="small"), idlers=[idle("x")])
-    found = plan_nodes(request)
+    found = plan_nodes(asked(UNSURE, *LARGE_AND_SMALL, idlers=[idle("x")]))
     assert refusal(found) is NoPlanReason.PLACEMENT_IMPOSSIBLE
     assert "only one arrangement" in found.message  # type: ignore[union-attr]
 
@@ -243,51 +220,26 @@ def test_why_nobody_goes_is_said_with_numbers() -> None:
     assert "no idle workload is on nodes" in nobody.message  # type: ignore[union-attr]
 
 
-STILL: dict[str, tuple[Capacity, Sequence[NodeDemand], list[str], bool, str]] = {
-    "it holds": (full({"a": 8}, {"a": {"x": 8}}), [demand(1, 8)], ["x"], False, ""),
-    "room is there by now": (
-        full({"a": 8, "b": 8}, {"a": {"x": 8}}),
-        [demand(1, 8)],
-        ["x"],
-        False,
-        "without suspending any",
-    ),
-    "a victim is gone": (
-        full({"a": 8}, {"a": {"x": 4, "busy": 4}}),
-        [demand(1, 8)],
-        ["x", "y"],
-        False,
-        "would lack nodes",
-    ),
-    "one does": (full({"a": 8, "b": 8}, {"a": {"x": 8}, "b": {"y": 8}}), [demand(1, 8)], ["x", "y"], False, "without"),
-    "one holds nothing any more": (
-        full({"a": 8}, {"a": {"x": 8}}),
-        [demand(1, 8)],
-        ["x", "y"],
-        False,
-        "without team/scale-y",
-    ),
-    "all fit by then, but not for sure": (
-        full({"a": 4, "b": 1, "c": 8}, {"a": {"x": 4}, "c": {"busy": 8}}),
-        [demand(1, 4), demand(1, 1, pod_set="small")],
-        ["x"],
-        True,
-        "only one arrangement",
-    ),
-    "a part does, with nodes to come": (full({"a": 8}, {"a": {"x": 8}}), [demand(2, 8)], ["x"], True, ""),
-    "no part is gained": (
-        full({"a": 8}, {"a": {"x": 4, "busy": 4}}),
-        [demand(2, 8)],
-        ["x"],
-        True,
-        "no more of its pods",
-    ),
+ONE, TWO = [demand(1, 8)], [demand(2, 8)]
+X_ON_A = full({"a": 8}, {"a": {"x": 8}})
+X_BESIDE_BUSY = full({"a": 8}, {"a": {"x": 4, "busy": 4}})
+UNSURE = full({"a": 4, "b": 1, "c": 8}, {"a": {"x": 4}, "c": {"busy": 8}})
+LARGE_AND_SMALL = [demand(1, 4), demand(1, 1, pod_set="small")]
+STILL: dict[str, tuple[Capacity, Sequence[NodeDemand], str, bool, str]] = {
+    "it is valid": (X_ON_A, ONE, "x", False, ""),
+    "room is there by now": (full({"a": 8, "b": 8}, {"a": {"x": 8}}), ONE, "x", False, "without suspending any"),
+    "a victim is gone": (X_BESIDE_BUSY, ONE, "xy", False, "would lack nodes"),
+    "one does": (full({"a": 8, "b": 8}, {"a": {"x": 8}, "b": {"y": 8}}), ONE, "xy", False, "without"),
+    "one holds nothing any more": (X_ON_A, ONE, "xy", False, "without team/scale-y"),
+    "all fit by then, but not for sure": (UNSURE, LARGE_AND_SMALL, "x", True, "only one arrangement"),
+    "a part does, with nodes to come": (X_ON_A, TWO, "x", True, ""),
+    "no part is gained": (X_BESIDE_BUSY, TWO, "x", True, "no more of its pods"),
 }
 
 
 @pytest.mark.parametrize(("capacity", "demands", "names", "may_provision", "why"), STILL.values(), ids=STILL.keys())
-def test_before_it_is_carried_out_a_plan_is_put_on_trial_again(
-    capacity: Capacity, demands: Sequence[NodeDemand], names: list[str], may_provision: bool, why: str
+def test_a_plan_is_revalidated_before_it_is_executed(
+    capacity: Capacity, demands: Sequence[NodeDemand], names: str, may_provision: bool, why: str
 ) -> None:
     idlers = [idle(name) for name in names]
     answer = revalidate_nodes(asked(capacity, *demands, idlers=idlers, may_provision=may_provision))

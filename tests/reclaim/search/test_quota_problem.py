@@ -1,34 +1,13 @@
 """Head to head: what greedy counting of idle GPUs gets wrong, and who else may be in the way."""
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
-from quota_builders import cluster_queue, cohort, holding, pod_set, preempting, quota, requiring, selecting, workload
-from reclaim_builders import candidate, forbids, nodes_with, request
+from quota_builders import cluster_queue, cohort, holding, pod_set, quota, requiring, selecting, workload
+from reclaim_builders import candidate, names, nodes_with, planned, reasons, refused, request
 
-from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaWorkload
-from scaler.reclaim.budgets.budget import BudgetExhausted
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
-from scaler.reclaim.search.quota_problem import plan_reclaim
-from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanRequest, ReclaimPlan
-
-
-def planned(given: PlanRequest) -> ReclaimPlan:
-    found = plan_reclaim(given)
-    assert isinstance(found, ReclaimPlan), found
-    return found
-
-
-def refused(given: PlanRequest) -> NoPlan:
-    found = plan_reclaim(given)
-    assert isinstance(found, NoPlan), found
-    return found
-
-
-def names(plan: ReclaimPlan) -> set[str]:
-    return {each.name.removeprefix("team/scale-") for each in plan.victims}
-
+from scaler.quota.model import QueueingStrategy, QuotaWorkload
+from scaler.reclaim.search.values import NoPlanReason
 
 # --------------------------------------------------------------------------------------------------- the peer's cases
 
@@ -147,92 +126,6 @@ def test_the_flavor_that_the_pods_select_is_the_one_that_must_be_freed() -> None
     assert refused(request(unknown, queues, [old, new], idle)).why is NoPlanReason.NEVER_FITS
 
 
-# -------------------------------------------------------------------------------------------------- who else is waiting
-
-
-def test_a_head_that_would_take_it_is_seen() -> None:
-    idle, gang = holding("idle", gpus=4), workload(gpus=4, queue="b")
-    thief = workload("thief", gpus=4, priority=10)
-    queues = [cluster_queue("a", gpus=4, cohort="co"), cluster_queue("b", gpus=0, cohort="co")]
-    found = refused(request(gang, queues, [idle, thief], [candidate(idle)]))
-    assert found.why is NoPlanReason.WOULD_BE_TAKEN_BY_OTHER
-    assert "team/thief" in found.message
-
-
-def test_enough_is_taken_for_the_one_before_it_too() -> None:
-    first, second = holding("first", gpus=4), holding("second", gpus=4)
-    gang, ahead = workload(gpus=4), workload("ahead", gpus=4, priority=10)
-    idle = [candidate(first, cost=3), candidate(second, cost=5)]
-    plan = planned(request(gang, [cluster_queue("a", gpus=8)], [first, second, ahead], idle))
-    assert names(plan) == {"first", "second"}
-    assert plan.others == (ahead.key,)
-    assert "OtherWorkloadsFirst" in [each.reason for each in plan.cautions]
-
-
-def test_a_strict_queue_is_blocked_by_its_head() -> None:
-    idle, gang = holding("idle", gpus=4), workload(gpus=4)
-    head = workload("head", gpus=8, priority=10)
-    strict = cluster_queue("a", gpus=8, strategy=QueueingStrategy.STRICT_FIFO)
-    busy = holding("busy", gpus=4)
-    found = refused(request(gang, [strict], [idle, busy, head], [candidate(idle)]))
-    assert found.why is NoPlanReason.HEAD_OF_LINE_BLOCKED
-    assert "Workload team/head" in found.message
-    best_effort = cluster_queue("a", gpus=8)
-    assert names(planned(request(gang, [best_effort], [idle, busy, head], [candidate(idle)]))) == {"idle"}
-
-
-def test_nobody_outside_the_plan_is_preempted_for_it() -> None:
-    idle, low = holding("idle", gpus=2, queue="b"), holding("low", gpus=4, queue="b", priority=-5)
-    queues = [
-        cluster_queue("a", gpus=0, cohort="co"),
-        cluster_queue("b", gpus=6, cohort="co", preemption=preempting(within=PreemptionPolicy.LOWER_PRIORITY)),
-    ]
-    head = workload("head", gpus=4, queue="b", priority=5)
-    # With idle gone Kueue preempts low for head in b, and 2 are left for the gang: at the cost of low.
-    found = plan_reclaim(request(workload(gpus=2), queues, [idle, low, head], [candidate(idle)]))
-    if isinstance(found, ReclaimPlan):
-        assert not set(names(found)) - {"idle"}
-    else:
-        assert found.why in {
-            NoPlanReason.FITS_ALREADY,
-            NoPlanReason.WOULD_PREEMPT_OTHERS,
-            NoPlanReason.WOULD_BE_TAKEN_BY_OTHER,
-        }
-
-
-def test_a_gang_whose_queue_stands_still_gets_no_plan() -> None:
-    idle = holding("idle", gpus=4)
-    queue = cluster_queue("a", gpus=4, inactive_because="AdmissionCheckNotFound")
-    found = refused(request(workload(gpus=4), [queue], [idle], [candidate(idle)]))
-    assert (found.why, "AdmissionCheckNotFound" in found.message) == (NoPlanReason.QUEUE_STOPPED, True)
-
-
-def test_what_cannot_be_foreseen_is_not_planned_for() -> None:
-    idle = holding("idle", gpus=4)
-    gang = workload(gpus=4, opaque_because="it asks for a topology")
-    assert (
-        refused(request(gang, [cluster_queue("a", gpus=4)], [idle], [candidate(idle)])).why
-        is NoPlanReason.UNFORESEEABLE
-    )
-
-
-# -------------------------------------------------------------------------------------------------------- the budgets
-
-
-def test_a_budget_that_forbids_the_cheapest_makes_the_next_one_the_plan() -> None:
-    cheap, dear = holding("cheap", gpus=4, queue="b"), holding("dear", gpus=4)
-    idle = [candidate(cheap, cost=1), candidate(dear, cost=9)]
-
-    def refuse(members: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
-        return forbids("not at night" if any(each.cluster_queue == "b" for each in members) else "")
-
-    queues = [cluster_queue("a", gpus=4, cohort="co"), cluster_queue("b", gpus=4, cohort="co")]
-    plan = planned(request(workload(gpus=4), queues, [cheap, dear], idle, refuse=refuse))
-    assert names(plan) == {"dear"}
-    found = refused(request(workload(gpus=8), queues, [cheap, dear], idle, refuse=refuse))
-    assert (found.why, found.message, found.budget) == (NoPlanReason.BUDGET_EXHAUSTED, "not at night", "few")
-
-
 # ------------------------------------------------------------------------------------------------------------ cautions
 
 
@@ -252,7 +145,7 @@ def test_a_plan_says_where_a_newcomer_could_take_a_piece(
     if neighbour:
         queues.append(cluster_queue("b", gpus=0, cohort="co"))
     plan = planned(request(workload(gpus=4), queues, [idle], [candidate(idle)], cohorts=[cohort("co")]))
-    assert ("Unprotected" in [each.reason for each in plan.cautions]) == is_exposed
+    assert ("Unprotected" in reasons(plan)) == is_exposed
 
 
 def test_the_same_plan_has_the_same_id_and_another_has_another() -> None:

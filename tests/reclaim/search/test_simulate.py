@@ -1,30 +1,21 @@
 """When a set of victims is accepted: the gang gets in, stays, fits the nodes, and nobody else pays for it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from quota_builders import cluster_queue, holding, pod_set, preempting, workload
-from reclaim_builders import candidate, nodes_with, request
+from reclaim_builders import candidate, names, nodes_with, planned, refused, request
 
 from scaler.kube.scheduling import ANYWHERE
 from scaler.placement.allocations import BoundPod
 from scaler.placement.capacity import capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy
-from scaler.reclaim.search.quota_problem import plan_reclaim, revalidate
-from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanRequest, ReclaimPlan
+from scaler.reclaim.search.quota_problem import revalidate
+from scaler.reclaim.search.values import NoPlanReason
 
 LOWER = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
-
-
-def planned(given: PlanRequest) -> ReclaimPlan:
-    found = plan_reclaim(given)
-    assert isinstance(found, ReclaimPlan), found
-    return found
-
-
-def names(plan: ReclaimPlan) -> set[str]:
-    return {each.workload.removeprefix("team/") for each in plan.victims}
 
 
 # --------------------------------------------------------------------------------------------- what happens in any case
@@ -109,8 +100,7 @@ def test_one_that_gets_in_first_and_takes_the_nodes_is_seen() -> None:
     idle = holding("idle", gpus=4)
     first, gang = workload("first", gpus=4, priority=5), workload(gpus=4)
     nodes = nodes_with({"n0": 4}, {"n0": {idle: 4}})
-    found = plan_reclaim(request(gang, [cluster_queue("a", gpus=8)], [idle, first], [candidate(idle)], capacity=nodes))
-    assert isinstance(found, NoPlan)
+    found = refused(request(gang, [cluster_queue("a", gpus=8)], [idle, first], [candidate(idle)], capacity=nodes))
     assert found.why is NoPlanReason.PLACEMENT_IMPOSSIBLE
     assert "beside team/first, which are admitted first" in found.message
 
@@ -139,23 +129,19 @@ def test_pods_that_keep_apart_need_a_node_each() -> None:
 def test_a_pod_that_keeps_others_away_does_so_until_it_is_gone(keeper: str, victims: set[str] | None) -> None:
     """idle holds 2 of the node's 6 GPUs, busy 2 and leaving 2; the gang needs 4, and is kept away by one of them."""
     held = {name: holding(name, gpus=2) for name in ("busy", "idle", "leaving")}
-    found = plan_reclaim(
-        request(
-            workload(pod_sets=(pod_set(gpus=4, nodes=APART),)),
-            [cluster_queue("a", gpus=6)],
-            held.values(),
-            [candidate(held["idle"])],
-            leaving=[held["leaving"].key],
-            capacity=nodes_with({"n0": 6}, {"n0": dict.fromkeys(held.values(), 2)}),
-            marked={"port TCP/29500": {held[keeper].key: frozenset({"n0"})}},
-        )
+    given = request(
+        workload(pod_sets=(pod_set(gpus=4, nodes=APART),)),
+        [cluster_queue("a", gpus=6)],
+        held.values(),
+        [candidate(held["idle"])],
+        leaving=[held["leaving"].key],
+        capacity=nodes_with({"n0": 6}, {"n0": dict.fromkeys(held.values(), 2)}),
+        marked={"port TCP/29500": {held[keeper].key: frozenset({"n0"})}},
     )
     if victims is not None:
-        assert isinstance(found, ReclaimPlan)
-        assert names(found) == victims
+        assert names(planned(given)) == victims
     else:
-        assert isinstance(found, NoPlan)
-        assert found.why is NoPlanReason.PLACEMENT_IMPOSSIBLE
+        assert refused(given).why is NoPlanReason.PLACEMENT_IMPOSSIBLE
 
 
 # ------------------------------------------------------------------------------------------------------ the candidates
@@ -177,44 +163,39 @@ def test_a_candidate_that_holds_nothing_here_any_more_is_passed_over() -> None:
 # -------------------------------------------------------------------------------------------------- does it still hold?
 
 
-def test_a_plan_holds_until_something_has_changed() -> None:
-    idle, other = holding("idle", gpus=4), holding("other", gpus=4)
-    queue, gang = cluster_queue("a", gpus=8), workload(gpus=6)
-    given = request(gang, [queue], [idle, other], [candidate(idle), candidate(other)])
-    victims = planned(given).victims
-    assert len(victims) == 2
-    assert revalidate(request(gang, [queue], [idle, other]), victims) == ""
-    thief = workload("thief", gpus=4, priority=7)
-    assert "what is freed would go to team/thief first" in revalidate(
-        request(gang, [queue], [idle, other, thief]), victims
-    )
-
-
 @pytest.mark.parametrize(
-    ("quota", "left", "why"),
+    ("now", "left", "why"),
     [
-        (16, ("idle", "other"), "the gang fits without suspending any workload"),
-        (12, ("idle", "other"), "the gang fits without team/scale-idle, too"),
-        (8, ("idle",), ""),
-        (6, (), "the gang fits without suspending any workload"),
-        (5, (), "NotEnoughIdle"),
+        ({"gpus": 8}, ("idle", "other"), ""),
+        ({"gpus": 16}, ("idle", "other"), "the gang fits without suspending any workload"),
+        ({"gpus": 12}, ("idle", "other"), "the gang fits without team/scale-idle, too"),
+        ({"gpus": 8}, ("idle",), ""),
+        ({"gpus": 6}, (), "the gang fits without suspending any workload"),
+        ({"gpus": 5}, (), "NotEnoughIdle"),
+        (
+            {"gpus": 8, "inactive_because": "FlavorNotFound"},
+            ("idle",),
+            "QueueStopped: ClusterQueue a admits nothing: F",
+        ),
     ],
 )
-def test_a_plan_that_takes_more_than_is_needed_by_now_does_not_hold(
-    quota: int, left: tuple[str, ...], why: str
+def test_a_plan_is_valid_while_it_is_enough_and_no_victim_is_needless(
+    now: dict[str, Any], left: tuple[str, ...], why: str
 ) -> None:
     """The gang needs 6, each victim holds 4; `left` are those of them that still hold quota."""
     victims = [holding(name, gpus=4) for name in ("idle", "other")]
     there = [each for each in victims if each.name in left]
-    now = request(workload(gpus=6), [cluster_queue("a", gpus=quota)], there)
-    found = revalidate(now, [candidate(each) for each in victims])
+    found = revalidate(
+        request(workload(gpus=6), [cluster_queue("a", **now)], there), [candidate(each) for each in victims]
+    )
     assert found.startswith(why) if why else not found
 
 
-def test_a_plan_for_a_gang_that_cannot_get_in_any_more_does_not_hold() -> None:
-    idle = holding("idle", gpus=4)
-    now = request(workload(gpus=4), [cluster_queue("a", gpus=4, inactive_because="FlavorNotFound")], [idle])
-    assert revalidate(now, [candidate(idle)]) == "QueueStopped: ClusterQueue a admits nothing: FlavorNotFound"
+def test_a_plan_whose_quota_would_go_to_another_is_not_valid() -> None:
+    victims = [holding(name, gpus=4) for name in ("idle", "other")]
+    thief = workload("thief", gpus=4, priority=7)
+    now = request(workload(gpus=6), [cluster_queue("a", gpus=8)], [*victims, thief])
+    assert "what is freed would go to team/thief first" in revalidate(now, [candidate(each) for each in victims])
 
 
 # ------------------------------------------------------------------------------------------------------------- cautions
