@@ -4,6 +4,9 @@ That this file exists puts its folder on the import path, so that `import promet
 """
 
 import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -19,6 +22,19 @@ structlog.configure(
 # How fast something is, is measured elsewhere.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
+
+
+if TYPE_CHECKING:
+    from small_cluster import SmallCluster
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> "AsyncIterator[SmallCluster]":
+    """An embedded API with an empty namespace."""
+    from small_cluster import small_cluster
+
+    async with small_cluster(tmp_path) as started:
+        yield started
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

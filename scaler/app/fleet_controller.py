@@ -4,7 +4,7 @@ Every replica watches, so that the next leader knows since when Workloads have w
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -50,27 +50,26 @@ def fleet_collector(
         interval=settings.evaluation.interval,
         is_reporting=leadership.is_reporting,
         forget=sink.reasons.forget,
-        observe=_Upkeep(metrics, leadership).show,
+        observe=_upkeep(metrics, leadership),
     )
 
 
-class _Upkeep:
-    """The queue of the leader's controllers, and the Events that were lost."""
+def _upkeep(metrics: Metrics, leadership: Leadership) -> Callable[[], None]:
+    """Shows the queue of the leader's controllers, and the Events that were lost."""
+    lost_before = 0
 
-    def __init__(self, metrics: Metrics, leadership: Leadership) -> None:
-        self._metrics = metrics
-        self._leadership = leadership
-        self._lost_before = 0
-
-    def show(self) -> None:
-        loops, recorder = self._leadership.controllers, self._leadership.recorder
+    def show() -> None:
+        nonlocal lost_before
+        loops, recorder = leadership.controllers, leadership.recorder
         if loops is not None:
             keys = {("Waiting",): loops.suspension.waiting, ("Failing",): loops.suspension.failing}
-            set_series(self._metrics.reconcile_queue_keys, keys)
+            set_series(metrics.reconcile_queue_keys, keys)
         if recorder is not None:
             lost = recorder.dropped + recorder.failed
-            self._metrics.events_lost_total.inc(lost - self._lost_before)
-            self._lost_before = lost
+            metrics.events_lost_total.inc(lost - lost_before)
+            lost_before = lost
+
+    return show
 
 
 def export_ages(metrics: Metrics, board: DecisionCache, copies: Mapping[str, Reflector[Any]]) -> None:

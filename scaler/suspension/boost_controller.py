@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from scaler.clock import SYSTEM_CLOCK, Clock, every
+from scaler.clock import every
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, Evaluation, Key
@@ -56,6 +56,8 @@ from scaler.suspension.reconciler import EventSink, is_conflict, record_on_both
 
 log = structlog.get_logger(__name__)
 
+_INTERVAL = timedelta(seconds=15)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoostCandidate:
@@ -88,9 +90,7 @@ class PriorityBoostController:
         policy: PriorityBoost,
         *,
         max_age: timedelta,
-        interval: timedelta = timedelta(seconds=15),
         observe: Callable[[int], None] = lambda _: None,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._api = api
         self._cluster = cluster
@@ -98,9 +98,7 @@ class PriorityBoostController:
         self._announcer = announcer
         self._policy = policy
         self._max_age = max_age
-        self._interval = interval
         self._observe = observe
-        self._clock = clock
         self._wake = asyncio.Event()
         self._gate = FeatureGateProbe(api, policy)
         self._warnings = _Warnings(announcer)
@@ -110,7 +108,7 @@ class PriorityBoostController:
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and after every evaluation."""
         self._unknown_since = {}
-        await every(self._interval, self.tick, self._wake, name=self.name, clock=self._clock)
+        await every(_INTERVAL, self.tick, self._wake, name=self.name)
 
     def wake(self) -> None:
         """There is a new evaluation."""

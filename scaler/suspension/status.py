@@ -15,20 +15,8 @@ _SETTLED = {Phase.RUNNING: 1, Phase.SUSPENDED: 0}
 """Phases in which a ScalableWorkload is where it was asked to be, if it was asked to be at that number."""
 
 _WORTH_A_WRITE = (
-    "observedGeneration",
-    "replicas",
-    "selector",
-    "workloadName",
-    "workloadUID",
-    "phase",
-    "verdict",
-    "reason",
-    "idleSince",
-    "suspendAt",
-    "warnedAt",
-    "suspendedAt",
-    "resumedAt",
-    "keepUntil",
+    *("observedGeneration", "replicas", "selector", "workloadName", "workloadUID", "phase", "verdict", "reason"),
+    *("idleSince", "suspendAt", "warnedAt", "suspendedAt", "resumedAt", "keepUntil"),
 )
 """Fields whose change is written at once. Message and evidence change with every tick and travel along."""
 

@@ -12,16 +12,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_server import free_port
 from running_scaler import TRIGGER, fetch, gpus, keda, metric, run_gang, runtime, settings_document
-from small_cluster import NAME, small_cluster, until
+from small_cluster import NAME, until
 
 from scaler.reporting.http import HttpServer, Views
 from scaler.reporting.metrics import Metrics
-
-
-@pytest.fixture
-async def cluster(tmp_path):
-    async with small_cluster(tmp_path) as started:
-        yield started
 
 
 @asynccontextmanager

@@ -4,15 +4,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 from running_scaler import TRIGGER, gpus, keda, metric, run_gang, runtime, settings_document
-from small_cluster import NAME, small_cluster, until
+from small_cluster import NAME, until
 
 from scaler.kube.objects.resources import POD, SCALED_OBJECT
-
-
-@pytest.fixture
-async def cluster(tmp_path):
-    async with small_cluster(tmp_path) as started:
-        yield started
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from running_scaler import TRIGGER, gpus, run_gang, runtime, settings_document
 from scaler_sandbox.manifests import Applier
 from secret_volume import YESTERDAY, SecretVolume, chain_of
-from small_cluster import NAME, NAMESPACE_NAME, small_cluster, until
+from small_cluster import NAME, NAMESPACE_NAME, until
 from structlog.testing import capture_logs
 
 from scaler.app.server_tls import ServerCertificates
@@ -30,12 +30,6 @@ from scaler.reporting.metrics import Metrics
 KEDA = "keda-operator.keda.svc"
 HURRIED = {"checkEvery": "20ms"}
 CRDS = Path(__file__).parent.parent / "example_crds.yaml"
-
-
-@pytest.fixture
-async def cluster(tmp_path):
-    async with small_cluster(tmp_path) as started:
-        yield started
 
 
 @asynccontextmanager

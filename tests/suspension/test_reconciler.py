@@ -14,7 +14,7 @@ from builders import (
     verdict,
 )
 from loops_builders import MemoryStore
-from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
+from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, until
 from suspension.replica import Replica, replica
 
 from scaler.decision.cluster_state import ClusterState, workload_indexes
@@ -40,18 +40,6 @@ WAKING = decision(
     target=a_target(desired_replicas=0, phase=Phase.SUSPENDED, running_since=None),
     verdict=None,
 )
-
-
-@pytest.fixture
-async def cluster(tmp_path):
-    async with small_cluster(tmp_path) as started:
-        yield started
-
-
-@pytest.fixture
-async def leader(cluster):
-    async with replica(cluster) as started:
-        yield started
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from builders import ACTIVE, INACTIVE, NO_ANSWER, a_target, decision
-from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
+from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, until
 from suspension.replica import Replica, replica
 from virtual_clock import VirtualClock
 
@@ -21,18 +21,6 @@ from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
 
 DEPLOYMENT = ScaleTargetRef(api_version="apps/v1", kind="Deployment", name=NAME)
-
-
-@pytest.fixture
-async def cluster(tmp_path):
-    async with small_cluster(tmp_path) as started:
-        yield started
-
-
-@pytest.fixture
-async def leader(cluster):
-    async with replica(cluster) as started:
-        yield started
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import grpc
 import pytest
 import yaml
 from running_scaler import Keda, Process, gpus, keda, metric, process, run_gang, runtime, settings_document
-from small_cluster import NAME, SmallCluster, small_cluster, until
+from small_cluster import NAME, SmallCluster, until
 
 from scaler.app.process import Runtime
 from scaler.errors import KubeError
@@ -18,10 +18,9 @@ from scaler.kube.objects.resources import LEASE
 
 
 @pytest.fixture
-async def cluster(tmp_path):
-    async with small_cluster(tmp_path) as started:
-        await run_gang(started)
-        yield started
+async def cluster(cluster):
+    await run_gang(cluster)
+    return cluster
 
 
 @pytest.fixture

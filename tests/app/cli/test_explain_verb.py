@@ -11,7 +11,7 @@ import yaml
 from app.cli.command import command, command_beside
 from http_stub import HttpStub, Received, Reply
 from running_scaler import fetch, gpus, run_gang, runtime, settings_document
-from small_cluster import NAME, PODS, small_cluster, until
+from small_cluster import NAME, PODS, until
 
 EXPLANATION = {
     "scaledObject": {"namespace": "demo", "name": "notebook"},
@@ -39,10 +39,9 @@ EXPLANATION = {
 
 
 @pytest.fixture
-async def cluster(tmp_path):
-    async with small_cluster(tmp_path) as started:
-        await run_gang(started)
-        yield started
+async def cluster(cluster):
+    await run_gang(cluster)
+    return cluster
 
 
 async def is_decided(port: int) -> bool:
