@@ -1,4 +1,4 @@
-"""Who waits for GPUs, and since when."""
+"""Which Workloads are pending for GPUs, since when, and why."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -14,7 +14,6 @@ from scaler.admission.controller import AdmissionReport
 from scaler.admission.plan import AdmissionPlan, CheckedWorkload
 from scaler.decision.target_state import Grant
 from scaler.kube.object_cache import Change
-from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan
 from scaler.reclaim.controller import ReclaimReport
@@ -24,7 +23,7 @@ from scaler.reporting.pending_workloads import AdmittedWorkload, PendingWorkload
 from scaler.reporting.waiting_reasons import ReportedReasons
 
 
-class Town:
+class Watched:
     """A cluster of one kind of object, whose watch reports every change."""
 
     def __init__(self) -> None:
@@ -32,7 +31,7 @@ class Town:
         self.cluster = MemoryCluster()
         self.admitted: list[AdmittedWorkload] = []
         self.reasons = ReportedReasons()
-        self.waits = PendingWorkloads(
+        self.pending = PendingWorkloads(
             self.cluster.read(),
             QueueNames(quota=lambda: NotSynced("not listed yet")),
             self.reasons,
@@ -40,20 +39,20 @@ class Town:
             clock=lambda: self.now,
         )
 
-    def hears(self, json: WorkloadJson, *, when: datetime | None = None) -> None:
+    def put(self, json: WorkloadJson, *, when: datetime | None = None) -> None:
         self.now = when or self.now
         new = json.decoded()
         old = self.cluster.workloads.get(*new.metadata.key)
         self.cluster.workloads.put(new)
-        self.waits.heard(Change(new.metadata.key, old, new))
+        self.pending.heard(Change(new.metadata.key, old, new))
 
-    def drops(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         old = self.cluster.workloads.get("demo", name)
         self.cluster.workloads.drop(name)
-        self.waits.heard(Change(("demo", name), old, None))
+        self.pending.heard(Change(("demo", name), old, None))
 
     def since(self) -> dict[str, datetime]:
-        return {each.key.removeprefix("demo/"): each.since for each in self.waits.pending()}
+        return {each.key.removeprefix("demo/"): each.since for each in self.pending.pending()}
 
 
 def workload(name: str = "w", *, gpus: int = 2) -> WorkloadJson:
@@ -66,83 +65,57 @@ LOST = CREATED + timedelta(seconds=1)
 """When the builder's conditions were last changed."""
 
 
-@pytest.mark.parametrize(
-    ("json", "since"),
-    [
-        pytest.param(workload(), CREATED, id="since it was created, where Kueue has said nothing yet"),
-        pytest.param(workload().waiting("no quota"), LOST, id="since Kueue says that it has no quota"),
-    ],
-)
-def test_of_what_waited_before_this_process_its_own_conditions_tell(json: WorkloadJson, since: datetime) -> None:
-    town = Town()
-    town.hears(json)
-    assert town.since() == {"w": since}
+def test_a_workload_that_was_pending_before_this_process_began_waits_by_its_own_conditions() -> None:
+    cluster = Watched()
+    cluster.put(workload("new"))
+    cluster.put(workload("without-quota").waiting("no quota"))
+    assert cluster.since() == {"new": CREATED, "without-quota": LOST}
 
 
-def test_one_waits_until_it_is_admitted_and_not_only_until_it_has_quota() -> None:
-    town = Town()
-    town.hears(workload(gpus=0).waiting(""))  # asks for no GPU
-    town.hears(workload().waiting(""))
-    town.hears(workload().reserved(), when=at(10))
-    [waiting] = town.waits.pending()
+def test_a_workload_is_pending_until_it_is_admitted_and_not_only_until_it_has_quota() -> None:
+    cluster = Watched()
+    cluster.put(workload(gpus=0).waiting(""))  # asks for no GPU
+    cluster.put(workload().waiting(""))
+    cluster.put(workload().reserved(), when=at(10))
+    [waiting] = cluster.pending.pending()
     assert (waiting.stage, waiting.reason) == ("AdmissionCheck", "WaitingForAdmissionChecks")
-    town.hears(workload().admitted(), when=at(40))
-    assert town.admitted == [AdmittedWorkload(cluster_queue="cluster-queue", waited=at(40) - LOST)]
-    assert town.since() == {}
+    cluster.put(workload().admitted(), when=at(40))
+    assert cluster.admitted == [AdmittedWorkload(cluster_queue="cluster-queue", waited=at(40) - LOST)]
+    assert cluster.since() == {}
 
 
-def test_one_that_lost_its_quota_begins_anew() -> None:
-    town = Town()
-    town.hears(workload().admitted())
-    town.hears(workload().waiting("preempted"), when=at(100))
-    assert town.since() == {"w": at(100)}
-    town.hears(workload().admitted(), when=at(130))
-    assert [each.waited for each in town.admitted] == [timedelta(seconds=30)]
+def test_a_workload_that_lost_its_quota_or_is_resumed_begins_anew() -> None:
+    for before in (workload().admitted(), workload().waiting("").deactivated()):
+        cluster = Watched()
+        cluster.put(before)
+        assert (cluster.since(), cluster.admitted) == ({}, []), "what ran before was not admitted just now"
+        cluster.put(workload().waiting("preempted"), when=at(100))
+        assert cluster.since() == {"w": at(100)}
+        cluster.put(workload().admitted(), when=at(130))
+        cluster.put(workload().admitted().with_annotations({"a": "b"}), when=at(150))
+        assert [each.waited for each in cluster.admitted] == [timedelta(seconds=30)], "once"
 
 
-def test_nights_that_one_was_asleep_are_no_waiting() -> None:
-    town = Town()
-    town.hears(workload().waiting("").deactivated())
-    assert town.since() == {}
-    town.hears(workload().waiting(""), when=at(100))
-    assert town.since() == {"w": at(100)}
+ENDS: dict[str, Callable[[Watched], None]] = {
+    "deleted": lambda cluster: cluster.drop("w"),
+    "being deleted": lambda cluster: cluster.put(ending()),
+    "finished": lambda cluster: cluster.put(workload().waiting("").condition("Finished", True)),
+    "deactivated": lambda cluster: cluster.put(workload().waiting("").deactivated()),
+}
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        pytest.param(lambda town: town.drops("w"), id="deleted"),
-        pytest.param(lambda town: town.hears(ending()), id="told to be deleted"),
-        pytest.param(lambda town: town.hears(workload().waiting("").condition("Finished", True)), id="finished"),
-        pytest.param(lambda town: town.hears(workload().waiting("").deactivated()), id="deactivated"),
-    ],
-)
-def test_nobody_waits_for_ever(end: Callable[[Town], None]) -> None:
-    town = Town()
-    town.hears(workload().waiting(""))
-    end(town)
-    assert town.since() == {}
-    assert town.admitted == []
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_workload_is_pending_until(end: Callable[[Watched], None]) -> None:
+    cluster = Watched()
+    cluster.put(workload().waiting(""))
+    end(cluster)
+    assert (cluster.since(), cluster.admitted) == ({}, [])
 
 
 def ending() -> WorkloadJson:
     json = workload().waiting("")
     json.json["metadata"]["deletionTimestamp"] = "2026-12-01T12:00:00Z"
     return json
-
-
-def test_one_is_admitted_once_whatever_changes_afterwards() -> None:
-    town = Town()
-    town.hears(workload().waiting(""))
-    town.hears(workload().admitted(), when=at(40))
-    town.hears(workload().admitted().with_annotations({"a": "b"}), when=at(50))
-    assert len(town.admitted) == 1
-
-
-def test_what_runs_when_this_process_starts_was_not_admitted_just_now() -> None:
-    town = Town()
-    town.hears(workload().admitted())
-    assert town.admitted == []
 
 
 def test_gpus_are_those_of_all_pods_as_admitted() -> None:
@@ -152,8 +125,6 @@ def test_gpus_are_those_of_all_pods_as_admitted() -> None:
         admission={"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 2}]}
     )
     assert requested_gpus(part.decoded(), GPUS) == 8  # partial admission: 2 × 4
-    found: Workload = asked.decoded()
-    assert found.status.admission is None
 
 
 # ---- reasons
@@ -168,52 +139,47 @@ def held(gang: str) -> CheckedWorkload:
 
 
 @pytest.fixture
-def town() -> Town:
-    found = Town()
-    found.hears(workload("quota").waiting(""))
-    found.hears(workload("check").reserved())
+def cluster() -> Watched:
+    found = Watched()
+    found.put(workload("quota").waiting(""))
+    found.put(workload("check").reserved())
     return found
 
 
-def reasons(town: Town) -> dict[str, str]:
-    return {each.key.removeprefix("demo/"): each.reason for each in town.waits.pending()}
+def reasons(cluster: Watched) -> dict[str, str]:
+    return {each.key.removeprefix("demo/"): each.reason for each in cluster.pending.pending()}
 
 
 UNREPORTED = {"quota": "WaitingForQuota", "check": "WaitingForAdmissionChecks"}
 
 
-def test_a_workload_of_which_no_controller_has_reported_is_pending_all_the_same(town: Town) -> None:
-    assert reasons(town) == UNREPORTED
-
-
-def test_reasons_are_those_of_the_latest_report_of_each(town: Town) -> None:
-    town.reasons.planned(ReclaimReport(at=NOON, refused=(no_plan("demo/quota"),)))
-    town.reasons.checked(AdmissionReport(plan=AdmissionPlan(at=NOON, workloads=(held("demo/check"),))))
-    assert reasons(town) == {"quota": "NotEnoughIdle", "check": "PodsEnding"}
+def test_reasons_are_those_of_the_latest_report_of_each(cluster: Watched) -> None:
+    assert reasons(cluster) == UNREPORTED
+    cluster.reasons.planned(ReclaimReport(at=NOON, refused=(no_plan("demo/quota"),)))
+    cluster.reasons.checked(AdmissionReport(plan=AdmissionPlan(at=NOON, workloads=(held("demo/check"),))))
+    assert reasons(cluster) == {"quota": "NotEnoughIdle", "check": "PodsEnding"}
     # Not every report of plans is about every gang, but one of checks is about all that are held.
-    town.reasons.planned(ReclaimReport(at=NOON))
-    town.reasons.checked(AdmissionReport(plan=AdmissionPlan(at=NOON)))
-    assert reasons(town) == {"quota": "NotEnoughIdle", "check": "WaitingForAdmissionChecks"}
-    town.hears(workload("quota").waiting("").deactivated())
-    assert reasons(town).keys() == {"check"}
-    town.hears(workload("quota").waiting(""))
-    assert reasons(town) == UNREPORTED, "it waits anew"
+    cluster.reasons.planned(ReclaimReport(at=NOON))
+    cluster.reasons.checked(AdmissionReport(plan=AdmissionPlan(at=NOON)))
+    assert reasons(cluster) == {"quota": "NotEnoughIdle", "check": "WaitingForAdmissionChecks"}
+    cluster.put(workload("quota").waiting("").deactivated())
+    assert reasons(cluster).keys() == {"check"}
+    cluster.put(workload("quota").waiting(""))
+    assert reasons(cluster) == UNREPORTED, "it waits anew"
+    # Another replica leads now: what it finds is not known here.
+    cluster.reasons.planned(ReclaimReport(at=NOON, refused=(no_plan("demo/quota"),)))
+    cluster.reasons.forget()
+    assert reasons(cluster) == UNREPORTED
 
 
-def test_what_another_leader_reports_is_not_known_here(town: Town) -> None:
-    town.reasons.planned(ReclaimReport(at=NOON, refused=(no_plan("demo/quota"),)))
-    town.reasons.forget()
-    assert reasons(town) == UNREPORTED
-
-
-def test_a_plan_is_a_reason_for_as_long_as_it_is_under_way(town: Town) -> None:
+def test_a_plan_is_a_reason_for_as_long_as_it_is_under_way(cluster: Watched) -> None:
     grant = Grant(plan="p", gang="demo/quota", gang_uid="u", victims=("demo/a",), granted_at=NOON, expires_at=at(300))
     standing = ActivePlan(grant=grant, gang=None, gang_state=GangState.WAITING, members=())
     for under_way in (ReclaimReport(at=NOON, made=(plan("demo/quota"),)), ReclaimReport(at=NOON, standing=(standing,))):
-        town.reasons.planned(under_way)
-        assert reasons(town)["quota"] == "PlanUnderWay"
-        town.reasons.planned(ReclaimReport(at=NOON))
-        assert reasons(town)["quota"] == "WaitingForQuota"
+        cluster.reasons.planned(under_way)
+        assert reasons(cluster)["quota"] == "PlanUnderWay"
+        cluster.reasons.planned(ReclaimReport(at=NOON))
+        assert reasons(cluster)["quota"] == "WaitingForQuota"
 
 
 def plan(gang: str) -> ReclaimPlan:

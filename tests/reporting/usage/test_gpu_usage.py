@@ -86,39 +86,98 @@ def lone(name: str, *, gpus: int = 1, **changes: Any) -> Inhabitant:
     return settle
 
 
-async def test_every_gpu_is_counted_by_queue_state_and_reason() -> None:
-    usage = await usage_of(
-        gang("idle", gpus=2),
-        gang("half", gpus=2),
-        gang("kept", gpus=1, metadata={"idleAfter": "10m", "warmUp": "1m", "mode": "observe"}),
-        deployment("serve", gpus=1),
-        shown={"idle-pod": [QUIET] * 2, "half-pod": [BUSY, QUIET], "kept-pod": [QUIET], "serve-pod": [BUSY]},
-    )
-    assert states_in(usage) == {
-        ("cluster-queue", "Idle", "GPUsIdle"): 2,
-        ("cluster-queue", "Busy", ""): 1,
-        ("cluster-queue", "HeldIdle", "GPUsBusy"): 1,
-        ("cluster-queue", "HeldIdle", "ObserveOnly"): 1,
-        ("", "Busy", ""): 1,
-    }
+def both(*settle: Inhabitant) -> Inhabitant:
+    def settled(cluster: MemoryCluster) -> None:
+        for each in settle:
+            each(cluster)
+
+    return settled
 
 
-async def test_pods_that_no_scaled_object_scales_are_judged_by_the_defaults() -> None:
-    usage = await usage_of(
-        lone("forgotten", gpus=2),
-        lone("working"),
-        lone("silent"),
-        lone("coming", started=None, phase="Pending"),
-        lone("nowhere yet", started=None, phase="Pending", node=""),
-        shown={"forgotten": [QUIET] * 2, "working": [BUSY]},
-    )
-    assert states_in(usage) == {
-        ("", "HeldIdle", "NoScaledObject"): 2,
-        ("", "Busy", ""): 1,
-        ("", "WithoutMetrics", "NoSamples"): 1,
-        ("", "Starting", ""): 1,
-    }
-    assert not usage.workloads
+def objects(**of_kind: Any) -> Inhabitant:
+    """Objects by the name of their store."""
+
+    def settle(cluster: MemoryCluster) -> None:
+        for store, given in of_kind.items():
+            getattr(cluster, store).put(given)
+
+    return settle
+
+
+OBSERVED = {"idleAfter": "10m", "warmUp": "1m", "mode": "observe"}
+HALF = both(gang("half"), objects(workloads=WorkloadJson("half-workload", pods=2, gpus_per_pod=2).admitted().decoded()))
+"""A gang of two pods of which one does not run."""
+FINISHED = WorkloadJson("done", pods=1, gpus_per_pod=1).admitted().condition("Finished", True)
+QUEUE = "cluster-queue"
+STATES: dict[str, tuple[Inhabitant, dict[str, list[Callable[[float], float]]], dict[tuple[str, str, str], int]]] = {
+    "of workloads with a ScaledObject": (
+        both(gang("idle"), gang("half"), gang("kept", gpus=1, metadata=OBSERVED), deployment("serve", gpus=1)),
+        {"idle-pod": [QUIET] * 2, "half-pod": [BUSY, QUIET], "kept-pod": [QUIET], "serve-pod": [BUSY]},
+        {
+            (QUEUE, "Idle", "GPUsIdle"): 2,
+            (QUEUE, "Busy", ""): 1,
+            (QUEUE, "HeldIdle", "GPUsBusy"): 1,
+            (QUEUE, "HeldIdle", "ObserveOnly"): 1,
+            ("", "Busy", ""): 1,
+        },
+    ),
+    "of pods without one, by the defaults": (
+        both(
+            lone("forgotten", gpus=2),
+            lone("working"),
+            lone("silent"),
+            lone("coming", started=None, phase="Pending"),
+            lone("without a node", started=None, phase="Pending", node=""),
+        ),
+        {"forgotten": [QUIET] * 2, "working": [BUSY]},
+        {
+            ("", "HeldIdle", "NoScaledObject"): 2,
+            ("", "Busy", ""): 1,
+            ("", "WithoutMetrics", "NoSamples"): 1,
+            ("", "Starting", ""): 1,
+        },
+    ),
+    "of a workload that has not started whole, which is not judged": (
+        HALF,
+        {"half-pod": [QUIET] * 2},
+        {(QUEUE, "HeldIdle", "Starting"): 2},
+    ),
+    "and a doubt about its pod outweighs that": (
+        HALF,
+        {"half-pod": [QUIET]},
+        {(QUEUE, "Unknown", "MissingGPUs"): 1, (QUEUE, "WithoutMetrics", "MissingGPUs"): 1},
+    ),
+    "of a workload whose trigger cannot be used": (
+        gang("typo", metadata={"idleAfter": "soon"}),
+        {"typo-pod": [QUIET] * 2},
+        {(QUEUE, "Unknown", "InvalidPolicy"): 2},
+    ),
+    "of a pod that requests none, by a claim or a resource that is not configured": (
+        both(gang("train", gpus=1), lone("claims", gpus=0, workload="train-workload")),
+        {"train-pod": [BUSY], "claims": [BUSY]},
+        {(QUEUE, "Busy", ""): 1, (QUEUE, "Unknown", "UnexpectedGPUs"): 1},
+    ),
+    # One scales the gang, the other a Deployment that is at 0 and whose selector selects its pod, too.
+    "of a pod of two ScaledObjects, by the one that judges it": (
+        both(
+            deployment("a-parent", replicas=0),
+            gang("train"),
+            lone("train-pod", gpus=2, workload="train-workload", labels={"app": "a-parent"}),
+        ),
+        {"train-pod": [QUIET] * 2},
+        {(QUEUE, "Idle", "GPUsIdle"): 2},
+    ),
+    "of a pod of a finished Workload, in no queue": (
+        both(objects(workloads=FINISHED.decoded()), lone("left", workload="done")),
+        {"left": [BUSY]},
+        {("", "Busy", ""): 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("settle", "shown", "states"), STATES.values(), ids=STATES)
+async def test_gpus_are_counted(settle: Inhabitant, shown: Any, states: dict[tuple[str, str, str], int]) -> None:
+    assert states_in(await usage_of(settle, shown=shown)) == states
 
 
 @pytest.mark.parametrize(
@@ -156,22 +215,8 @@ async def test_the_quiet_of_pods_that_no_scaled_object_scales_is_not_believed_be
     assert states_in(await usage_in(world, now=timedelta(seconds=30))) == {("", "HeldIdle", "NoScaledObject"): 1}
 
 
-async def test_a_doubt_about_a_pod_outweighs_who_keeps_its_workload() -> None:
-    """It is not judged, as it does not run whole: of its 2 GPUs only one reports."""
-
-    def settle(cluster: MemoryCluster) -> None:
-        gang("half")(cluster)
-        cluster.workloads.put(WorkloadJson("half-workload", pods=2, gpus_per_pod=2).admitted().decoded())
-
-    usage = await usage_of(settle, shown={"half-pod": [QUIET]})
-    assert states_in(usage) == {
-        ("cluster-queue", "Unknown", "MissingGPUs"): 1,
-        ("cluster-queue", "WithoutMetrics", "MissingGPUs"): 1,
-    }
-
-
 def test_nothing_comes_of_verdicts_on_pods_that_no_scaled_object_scales() -> None:
-    """Who hears of them only counts. Whoever else is to hear of them might act on what nobody has asked for."""
+    """They are only counted. Another reader might act on what no ScaledObject asks for."""
     assert who_names("judge_by_default") == {"decision/evaluation.py", "reporting/usage/gpu_usage.py"}
     assert who_names("from scaler.reporting.usage.gpu_usage import") == {
         "app/fleet_controller.py",
@@ -188,42 +233,11 @@ def who_names(text: str) -> set[str]:
     return {each.relative_to(files).as_posix() for each in found}
 
 
-async def test_a_pod_that_requests_no_gpu_and_has_one_counts_as_its_workloads() -> None:
-    """By a claim, or by a resource that is not configured."""
-
-    def settle(cluster: MemoryCluster) -> None:
-        gang("train", gpus=1)(cluster)
-        cluster.pods.put(pod("claims", gpus=0, workload="train-workload"))
-
-    usage = await usage_of(settle, shown={"train-pod": [BUSY], "claims": [BUSY]})
-    assert states_in(usage) == {("cluster-queue", "Busy", ""): 1, ("cluster-queue", "Unknown", "UnexpectedGPUs"): 1}
-
-
-async def test_of_two_scaled_objects_of_a_pod_the_one_that_looks_at_it_tells_its_state() -> None:
-    """One scales the gang, the other a Deployment that is at 0 and whose selector names its pod, too."""
-
-    def settle(cluster: MemoryCluster) -> None:
-        deployment("a-parent", replicas=0)(cluster)
-        gang("train")(cluster)
-        cluster.pods.put(pod("train-pod", gpus=2, workload="train-workload", labels={"app": "a-parent"}))
-
-    usage = await usage_of(settle, shown={"train-pod": [QUIET] * 2})
-    assert states_in(usage) == {("cluster-queue", "Idle", "GPUsIdle"): 2}
-
-
-async def test_a_pod_of_a_finished_workload_is_of_no_queue() -> None:
-    def settle(cluster: MemoryCluster) -> None:
-        done = WorkloadJson("done", pods=1, gpus_per_pod=1).admitted().condition("Finished", True)
-        cluster.workloads.put(done.decoded())
-        cluster.pods.put(pod("left", workload="done"))
-
-    assert states_in(await usage_of(settle, shown={"left": [BUSY]})) == {("", "Busy", ""): 1}
-
-
 async def test_a_gpu_without_metrics_is_of_the_model_of_its_node() -> None:
     usage = await usage_of(lone("seen"), lone("silent"), lone("far", node="node-z"), shown={"seen": [BUSY]})
     models = {place.model: found.state for place, found in usage.gpus if found.state is GpuState.WITHOUT_METRICS}
     assert models == {MODEL: GpuState.WITHOUT_METRICS, "": GpuState.WITHOUT_METRICS}
+    assert {node: sum(found.values()) for node, found in usage.nodes.items()} == {"node-a": 2, "node-z": 1}
     assert {place for place, found in usage.gpus if found.state is GpuState.BUSY} == {GpuOwner("demo", "", MODEL)}
 
 
@@ -237,22 +251,6 @@ async def test_a_paused_scaled_object_holds_idle_gpus() -> None:
     }
     assert usage.paused_scaled_objects == 1
     assert {each.title.name: each.is_paused for each in usage.workloads} == {"idle": True, "other": False}
-
-
-async def test_a_workload_that_has_not_come_up_whole_keeps_its_own_reason() -> None:
-    """A gang of two pods of which one does not run: its GPUs are looked at all the same."""
-
-    def settle(cluster: MemoryCluster) -> None:
-        gang("half")(cluster)
-        cluster.workloads.put(WorkloadJson("half-workload", pods=2, gpus_per_pod=2).admitted().decoded())
-
-    usage = await usage_of(settle, shown={"half-pod": [QUIET] * 2})
-    assert states_in(usage) == {("cluster-queue", "HeldIdle", "Starting"): 2}
-
-
-async def test_a_workload_whose_trigger_cannot_be_used_is_known_to_be_somebodys() -> None:
-    usage = await usage_of(gang("typo", metadata={"idleAfter": "soon"}), shown={"typo-pod": [QUIET] * 2})
-    assert states_in(usage) == {("cluster-queue", "Unknown", "InvalidPolicy"): 2}
 
 
 async def test_the_states_of_single_workloads_are_those_of_their_pods() -> None:
@@ -270,34 +268,17 @@ async def test_the_states_of_single_workloads_are_those_of_their_pods() -> None:
     assert found["serve"].peaks["gpu_util"] > 0.89
 
 
-async def test_one_target_of_two_scaled_objects_is_one_workload() -> None:
-    def settle(cluster: MemoryCluster) -> None:
-        gang("train")(cluster)
-        cluster.scaled_objects.put(scaled_object("other", target="train"))
-
-    usage = await usage_of(settle, shown={"train-pod": [QUIET] * 2})
-    assert [each.title.name for each in usage.workloads] == ["train"]
-    assert sum(usage.gpus.values()) == 2
-
-
-async def test_one_that_sleeps_is_shown_with_no_gpus() -> None:
-    def settle(cluster: MemoryCluster) -> None:
-        cluster.scaled_objects.put(scaled_object("asleep"))
-        cluster.scalable_workloads.put(scalable_workload("asleep", replicas=0, workload="w"))
-        suspended = WorkloadJson("w").with_annotations({"idlegpu.io/suspended": "{}"}).deactivated()
-        cluster.workloads.put(suspended.decoded())
-
-    usage = await usage_of(settle, shown={})
-    [asleep] = usage.workloads
-    assert (asleep.states, asleep.idle_seconds) == ({}, None)
-
-
-async def test_nodes_and_coverage_say_what_is_trusted() -> None:
-    usage = await usage_of(
-        lone("seen", gpus=2), lone("silent", node="node-z"), shown={"seen": [BUSY, QUIET]}, now=minutes(5)
+async def test_a_target_is_shown_once_and_one_at_zero_without_gpus() -> None:
+    suspended = WorkloadJson("w").with_annotations({"idlegpu.io/suspended": "{}"}).deactivated().decoded()
+    asleep = scalable_workload("asleep", replicas=0, workload="w")
+    settle = both(
+        gang("train"),
+        objects(scaled_objects=scaled_object("other", target="train")),
+        objects(scaled_objects=scaled_object("asleep"), scalable_workloads=asleep, workloads=suspended),
     )
-    assert {node: sum(found.values()) for node, found in usage.nodes.items()} == {"node-a": 2, "node-z": 1}
-    assert usage.coverage == {"gr_engine_active": 1.0, "gpu_util": 1.0}
+    usage = await usage_of(settle, shown={"train-pod": [QUIET] * 2})
+    assert {each.title.name: each.states for each in usage.workloads} == {"train": {GpuState.IDLE: 2}, "asleep": {}}
+    assert (len(usage.workloads), sum(usage.gpus.values())) == (2, 2)
 
 
 async def test_coverage_is_the_share_of_intervals_with_a_sample_of_pods_that_are_old_enough() -> None:

@@ -23,13 +23,13 @@ from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
 
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x1", "container": "exporter"}
 SCALER = {"namespace": "idle-gpu-scaler", "pod": "idle-gpu-scaler-x1", "node": "control", "service": "idle-gpu-scaler"}
-"""Of the scaler's own pod, as operators set them, here where nobody honours labels."""
+"""Of the scaler's own pod, as operators set them, where honorLabels is off."""
 INTERVAL = "500ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The Prometheus, and when what was told."""
+class Watched:
+    """The Prometheus, and when what happened."""
 
     url: str
     start: float
@@ -47,7 +47,7 @@ class Told:
 
 
 @contextmanager
-def told_story(folder: Path) -> Iterator[Told]:
+def watched_story(folder: Path) -> Iterator[Watched]:
     """The Prometheus goes on when the story is over."""
     with asyncio.Runner() as runner:
         stack = runner.run(_entered())
@@ -55,8 +55,8 @@ def told_story(folder: Path) -> Iterator[Told]:
             stage = runner.run(demo.start_act(stack, demo.ACTS["third"], "dcgm"))
             with PrometheusServer(folder, _scrapes(stage)) as prometheus:
                 start = time.time()
-                waiting_at = runner.run(_tell(stage, prometheus.url))
-                yield Told(url=prometheus.url, start=start, waiting_at=waiting_at, end=time.time())
+                waiting_at = runner.run(_play(stage, prometheus.url))
+                yield Watched(url=prometheus.url, start=start, waiting_at=waiting_at, end=time.time())
         finally:
             runner.run(stack.aclose())
 
@@ -75,8 +75,8 @@ def _scrapes(stage: demo.RunningAct) -> list[dict[str, Any]]:
     return [plain, honored, scaler]
 
 
-async def _tell(stage: demo.RunningAct, url: str) -> float:
-    """The act, and then somebody who regrets; and when nodes were on their way."""
+async def _play(stage: demo.RunningAct, url: str) -> float:
+    """The act, and then a suspension that is taken back; returns when nodes were on their way."""
     waiting_at = 0.0
 
     def tell(entry: StoryEntry) -> None:
@@ -95,7 +95,7 @@ async def _tell(stage: demo.RunningAct, url: str) -> float:
         return bool(found["spec"]["replicas"])
 
     await until(is_woken, seconds=60)
-    # What is left at the end: GPUs that nobody holds, and a server that is quiet and will be suspended for that.
+    # What is left at the end: GPUs that are free, and a server that is quiet and will be suspended for that.
     await stage.world.delete(JOB, NAMESPACE, story.gang)
     await stage.world.apply(quiet_server(stage.scaler_address))
 
