@@ -76,7 +76,7 @@ class Client:
         self._reflectors = {resource: Reflector(transport, resource, Whole, timing=_TIMING) for resource in resources}
         self._objects: dict[Resource, dict[Key, Json]] = {resource: {} for resource in resources}
         self._listeners: dict[Resource, list[Callable[[], None]]] = {resource: [] for resource in resources}
-        self._buried: dict[str, None] = {}
+        self._deleted: dict[str, None] = {}
         """Objects (uid) that are gone. A response that arrives after the deletion must not restore one."""
         self._exits = AsyncExitStack()
 
@@ -134,23 +134,23 @@ class Client:
             return
         key = (body["metadata"].get("namespace", ""), body["metadata"]["name"])
         known = objects.get(key)
-        if body["metadata"]["uid"] in self._buried:
+        if body["metadata"]["uid"] in self._deleted:
             return
         if known is None or _revision(known) < _revision(body):
             objects[key] = {"spec": {}, "status": {}, **body}
-            self._tell(resource)
+            self._notify(resource)
 
     def _forget(self, resource: Resource, key: Key, uid: str) -> None:
-        self._buried[uid] = None
-        if len(self._buried) > _TOMBSTONES:
-            del self._buried[next(iter(self._buried))]
+        self._deleted[uid] = None
+        if len(self._deleted) > _TOMBSTONES:
+            del self._deleted[next(iter(self._deleted))]
         objects = self._objects[resource]
         known = objects.get(key)
         if known is not None and known["metadata"]["uid"] == uid:
             del objects[key]
-            self._tell(resource)
+            self._notify(resource)
 
-    def _tell(self, resource: Resource) -> None:
+    def _notify(self, resource: Resource) -> None:
         for wake in self._listeners[resource]:
             wake()
 

@@ -180,9 +180,9 @@ class LeaderElector:
 
     def _wait_for_holder(self) -> float:
         """Seconds without a change of the record after which its holder has stopped leading."""
-        theirs = int(self._spec.get("leaseDurationSeconds") or 0)
-        ours = self._timing.lease_duration
-        return ours if theirs == self._timing.written_seconds else max(ours, float(theirs))
+        holders = int(self._spec.get("leaseDurationSeconds") or 0)
+        own = self._timing.lease_duration
+        return own if holders == self._timing.written_seconds else max(own, float(holders))
 
     def _note(self, error: KubeError) -> None:
         if not self.problem:
@@ -264,7 +264,7 @@ class LeaderElector:
         return spec
 
     async def _release(self) -> None:
-        """Leaves the Lease without a holder, if it is ours. Where the API does not answer, time releases it."""
+        """Removes this replica as the holder of the Lease. Where the API does not answer, time does."""
         self._leads_until = -math.inf
         while self.holder == self.identity:
             try:

@@ -205,19 +205,19 @@ class ObjectCache(Generic[T]):
                 await _give_way(count)
             version = page.metadata.resource_version
         before, self._store, self._undecodable = self._store, fresh, undecodable
-        await self._tell_differences(before, fresh)
+        await self._notify_of_differences(before, fresh)
         return version
 
     async def clear(self) -> None:
         before, self._store, self._undecodable = self._store, Indexer(self._indexes), {}
-        await self._tell_differences(before, self._store)
+        await self._notify_of_differences(before, self._store)
 
     def put(self, raw: msgspec.Raw) -> str:
         """The version of the object that was filed."""
         metadata, old = self._file(raw, self._store, self._undecodable)
         new = self._store.get(metadata.key)
         if _differ(old, new):
-            self._tell(Change(metadata.key, old, new))
+            self._notify(Change(metadata.key, old, new))
         return metadata.resource_version
 
     def remove(self, raw: msgspec.Raw) -> str:
@@ -226,7 +226,7 @@ class ObjectCache(Generic[T]):
         self._undecodable.pop(metadata.key, None)
         old = self._store.drop(metadata.key)
         if old is not None:
-            self._tell(Change(metadata.key, old, None))
+            self._notify(Change(metadata.key, old, None))
         return metadata.resource_version
 
     def _file(
@@ -255,16 +255,16 @@ class ObjectCache(Generic[T]):
 
     # -------------------------------------------------------------------------------------------------- subscribers
 
-    async def _tell_differences(self, before: Indexer[T], after: Indexer[T]) -> None:
+    async def _notify_of_differences(self, before: Indexer[T], after: Indexer[T]) -> None:
         if not self._subscribers:
             return
         for count, key in enumerate({**dict.fromkeys(after.keys()), **dict.fromkeys(before.keys())}, start=1):
             old, new = before.get(key), after.get(key)
             if _differ(old, new):
-                self._tell(Change(key, old, new))
+                self._notify(Change(key, old, new))
             await _give_way(count)
 
-    def _tell(self, change: Change[T]) -> None:
+    def _notify(self, change: Change[T]) -> None:
         for subscriber in tuple(self._subscribers):
             subscriber(change)
 

@@ -31,13 +31,13 @@ class Access:
     server: str
     headers: dict[str, str]
     tls: ssl.SSLContext | None
-    tls_of_nobody: ssl.SSLContext | None = None
+    tls_without_certificate: ssl.SSLContext | None = None
     """Without the user's own certificate, which would come before a token."""
 
     def with_token(self, token: str) -> "Access":
         """The same API as somebody else."""
         headers = {"Authorization": f"Bearer {token}"}
-        return Access(self.server, headers, self.tls_of_nobody, self.tls_of_nobody)
+        return Access(self.server, headers, self.tls_without_certificate, self.tls_without_certificate)
 
     @classmethod
     def from_kubeconfig(cls, config: Json) -> "Access":
@@ -45,10 +45,10 @@ class Access:
         cluster = next(c["cluster"] for c in config["clusters"] if c["name"] == context["cluster"])
         user = next(u["user"] for u in config["users"] if u["name"] == context["user"]) or {}
         headers = {"Authorization": f"Bearer {user['token']}"} if user.get("token") else {}
-        tls, of_nobody = None, None
+        tls, without_certificate = None, None
         if cluster["server"].startswith("https"):
-            tls, of_nobody = _tls(cluster, user), _tls(cluster, {})
-        return cls(cluster["server"].rstrip("/"), headers, tls, of_nobody)
+            tls, without_certificate = _tls(cluster, user), _tls(cluster, {})
+        return cls(cluster["server"].rstrip("/"), headers, tls, without_certificate)
 
     @classmethod
     def from_file(cls, path: str) -> "Access":

@@ -78,7 +78,7 @@ async def test_no_finalizer_is_added_to_what_is_being_deleted(widgets: Widgets) 
     (await widgets.patch("one", {"metadata": {"finalizers": None}})).ok()
 
 
-async def test_nobody_marks_an_object_deleted_by_writing_it(widgets: Widgets) -> None:
+async def test_a_write_does_not_mark_an_object_deleted(widgets: Widgets) -> None:
     await widgets.create("one", {})
     answer = await widgets.patch("one", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     assert (answer.status, answer.reason) == (422, "Invalid")

@@ -107,7 +107,7 @@ async def test_to_list_is_not_to_watch_and_to_delete_one_is_not_to_delete_all(
     assert (refused.status, "cannot deletecollection resource" in refused.body["message"]) == (403, True)
 
 
-async def test_what_the_account_of_another_namespace_may_is_that_ones_alone(
+async def test_a_binding_to_the_account_of_another_namespace_grants_nothing_here(
     client: Client, account: Client, namespace: str
 ) -> None:
     await bind(client, namespace, rule("list", "configmaps"), name="others", whose="kube-system")
@@ -159,7 +159,7 @@ async def test_reviews_say_what_would_be_allowed(client: Client, account: Client
     assert not await allowed(client, others, who, verb="list")
 
 
-async def test_only_who_may_is_told_what_others_may(account: Client, namespace: str) -> None:
+async def test_a_review_of_another_user_needs_permission(account: Client, namespace: str) -> None:
     spec = {"resourceAttributes": {"resource": "configmaps", "verb": "list", "namespace": namespace}}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
     path = "/apis/authorization.k8s.io/v1"

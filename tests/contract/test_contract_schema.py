@@ -108,7 +108,7 @@ async def test_status_is_validated(widgets: Widgets) -> None:
     assert ("FieldValueRequired", "status.conditions[0].status") in answer.causes
 
 
-async def test_a_transition_rule_sees_what_was_before(widgets: Widgets) -> None:
+async def test_a_transition_rule_compares_with_the_old_value(widgets: Widgets) -> None:
     await widgets.create("one", {})
     (await widgets.patch("one", {"spec": {"fixed": "a"}})).ok()
     (await widgets.patch("one", {"spec": {"fixed": "a", "note": "x"}})).ok()

@@ -11,7 +11,7 @@ async def revision(widgets: Widgets) -> str:
     return str((await widgets.client.get(widgets.path)).ok()["metadata"]["resourceVersion"])
 
 
-def told(events: list[tuple[str, Json]]) -> list[tuple[str, str]]:
+def summary(events: list[tuple[str, Json]]) -> list[tuple[str, str]]:
     return [(kind, body["metadata"].get("name", "")) for kind, body in events]
 
 
@@ -25,7 +25,7 @@ async def test_a_watch_tells_every_change_after_its_revision(widgets: Widgets) -
         (await widgets.client.delete(widgets.at("one"))).ok()
         await widgets.create("last", {})
         events = await watch.until("last")
-    assert told(events) == [("ADDED", "one"), ("MODIFIED", "one"), ("MODIFIED", "one"), ("DELETED", "one")]
+    assert summary(events) == [("ADDED", "one"), ("MODIFIED", "one"), ("MODIFIED", "one"), ("DELETED", "one")]
     revisions = [int(body["metadata"]["resourceVersion"]) for _, body in events]
     assert revisions == sorted(set(revisions))
     assert events[-1][1]["spec"]["note"] == "x"
@@ -41,7 +41,7 @@ async def test_a_watch_resumes_where_another_ended(widgets: Widgets) -> None:
     resumed = seen["metadata"]["resourceVersion"]
     await widgets.create("last", {})
     async with widgets.client.watch(widgets.path, resourceVersion=resumed) as watch:
-        assert told(await watch.until("last")) == [("ADDED", "two"), ("ADDED", "three")]
+        assert summary(await watch.until("last")) == [("ADDED", "two"), ("ADDED", "three")]
 
 
 @pytest.mark.parametrize("asked", [None, "0"])
@@ -51,9 +51,9 @@ async def test_a_watch_from_nowhere_starts_with_the_state(widgets: Widgets, aske
     query = {} if asked is None else {"resourceVersion": asked}
     async with widgets.client.watch(widgets.path, **query) as watch:
         state = [await watch.next(), await watch.next()]
-        assert sorted(told(state)) == [("ADDED", "one"), ("ADDED", "two")]
+        assert sorted(summary(state)) == [("ADDED", "one"), ("ADDED", "two")]
         await widgets.create("three", {})
-        assert told([await watch.next()]) == [("ADDED", "three")]
+        assert summary([await watch.next()]) == [("ADDED", "three")]
 
 
 async def test_a_revision_that_is_forgotten_is_gone(widgets: Widgets) -> None:
@@ -89,7 +89,7 @@ async def test_a_field_selector_works_on_watches(widgets: Widgets) -> None:
     async with widgets.client.watch(widgets.path, **query) as watch:
         await widgets.create("two", {})
         await widgets.create("one", {})
-        assert told([await watch.next()]) == [("ADDED", "one")]
+        assert summary([await watch.next()]) == [("ADDED", "one")]
 
 
 async def test_a_watch_of_a_namespace_hears_nothing_of_others(widgets: Widgets) -> None:
@@ -98,7 +98,7 @@ async def test_a_watch_of_a_namespace_hears_nothing_of_others(widgets: Widgets) 
         (await widgets.client.post(elsewhere, widgets.body(f"at-{widgets.namespace}", {}))).ok()
         (await widgets.client.delete(f"{elsewhere}/at-{widgets.namespace}")).ok()
         await widgets.create("one", {})
-        assert told([await watch.next()]) == [("ADDED", "one")]
+        assert summary([await watch.next()]) == [("ADDED", "one")]
 
 
 async def test_a_watch_ends_cleanly_when_its_time_is_up(widgets: Widgets) -> None:

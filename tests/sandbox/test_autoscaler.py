@@ -153,7 +153,7 @@ async def test_a_class_that_adds_no_nodes_waits_until_the_pods_fit() -> None:
     assert (cluster.says("gang"), cluster.nodes) == (["Accepted", "Provisioned"], 0)
 
 
-async def test_nodes_can_be_told_apart_by_the_request_that_they_were_added_for() -> None:
+async def test_nodes_carry_the_identifier_of_the_request_that_they_were_added_for() -> None:
     shape = Shape(labels={"request": "{id}"})
     cluster = Cluster(replace(QUICK, counts_free=False, shape=shape, details={"ResizeRequestName": "{id}"}))
     cluster.ask("one", (1, 8))

@@ -96,7 +96,7 @@ def names(workloads: Iterable[QuotaWorkload]) -> set[str]:
     return {each.name for each in workloads}
 
 
-def test_after_quota_is_let_go_those_set_aside_are_looked_at_a_batch_period_later() -> None:
+def test_inadmissible_workloads_are_retried_a_batch_period_after_quota_was_released() -> None:
     cluster, victim = Cluster(), holding("victim", gpus=4)
     cluster.put(victim, workload("gang", gpus=4))
     cluster.run()
@@ -147,7 +147,7 @@ def test_a_preemptor_stays_first_while_its_victims_end() -> None:
     assert names(cluster.run()[0].admitted) == {"urgent"}
 
 
-def test_a_strict_queue_knows_no_such_favour() -> None:
+def test_in_a_strict_queue_a_preemptor_does_not_stay_first() -> None:
     cluster = Cluster(cluster_queue(preemption=LOWER_FIRST, strategy=QueueingStrategy.STRICT_FIFO))
     cluster.put(holding("victim", gpus=4), workload("urgent", gpus=4, priority=10))
     cluster.run()
@@ -214,7 +214,7 @@ def test_a_retry_reaches_the_whole_tree_and_no_other() -> None:
     assert cluster.admitted == {"waits"}
 
 
-def test_made_anew_it_looks_at_everybody() -> None:
+def test_after_a_restart_all_workloads_are_queued() -> None:
     cluster, victim = Cluster(), holding("victim", gpus=4)
     cluster.put(victim, workload("gang", gpus=4))
     cluster.run()

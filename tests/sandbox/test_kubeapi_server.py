@@ -93,7 +93,7 @@ def test_rules_that_cannot_be_evaluated_are_listed_and_not_guessed() -> None:
     assert set(unchecked) == {rules["kubernetes only"], rules["optional"], rules["a date"]}
 
 
-async def test_a_watcher_that_is_overtaken_by_the_log_is_told_to_list_again() -> None:
+async def test_a_watch_from_before_the_log_gets_410() -> None:
     async with serving(KubeApi(history=8)) as session:
         revision = await session.revision()
         for index in range(30):

@@ -58,7 +58,7 @@ async def test_pods_get_the_node_labels_of_their_flavor_and_templates_lose_them_
     assert "nodeSelector" not in stopped["spec"]
 
 
-async def test_what_exceeds_the_quota_altogether_is_told_so(world: KueueCluster) -> None:
+async def test_a_workload_that_exceeds_all_quota_has_that_reason(world: KueueCluster) -> None:
     await world.submit(job("huge", pods=3))
     assert "QuotaReserved=False/ExceedsMaxQuota" in world.state("huge")
     assert world.why_waiting("huge") == (

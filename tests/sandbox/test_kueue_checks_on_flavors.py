@@ -98,7 +98,7 @@ async def test_an_entry_for_one_flavor_goes_with_the_quota_and_does_not_come_bac
     assert {pod["metadata"]["labels"].get("from") for pod in world.client.all(POD)} == {None}
 
 
-async def test_a_rule_that_is_made_narrower_lets_go_whom_it_is_not_for_any_more() -> None:
+async def test_a_rule_that_is_made_narrower_admits_workloads_of_other_flavors() -> None:
     world = world_of(rule("gate"))
     await world.submit(job("large", pods=ON_DEMAND))
     assert entries(world, "large") == ["gate"]

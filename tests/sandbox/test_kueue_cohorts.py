@@ -56,7 +56,7 @@ async def test_one_that_is_deactivated_while_a_cycle_is_written_is_not_admitted(
 # ------------------------------------------------------------------------------------------------ flavors and messages
 
 
-async def test_flavors_are_tried_in_order_and_every_lack_is_told() -> None:
+async def test_flavors_are_tried_in_order_and_the_message_has_what_each_lacks() -> None:
     offered = [flavor_quota("a100", 2), flavor_quota("h100", 4)]
     world = Teams(team("a", flavors=offered, cohort=""))
     world.add_flavor("a100")
@@ -120,7 +120,7 @@ async def test_what_was_counted_is_shown_while_a_workload_waits() -> None:
         (CLUSTER_QUEUE, "", "a", "ClusterQueueStopped", "ClusterQueueRestarted"),
     ],
 )
-async def test_a_drained_queue_lets_go_and_takes_back_when_it_runs_again(
+async def test_a_drained_queue_evicts_and_requeues_once_it_runs_again(
     resource: object, namespace: str, name: str, evicted: str, restarted: str
 ) -> None:
     world = Teams(team("a", 2), team("b", 0))
@@ -160,7 +160,7 @@ async def test_a_namespace_that_is_labelled_later_is_admitted_then() -> None:
     assert world.admitted == {"gang"}
 
 
-async def test_what_cannot_be_read_keeps_nobody_else_from_being_admitted() -> None:
+async def test_an_object_that_cannot_be_read_affects_no_other() -> None:
     world = Teams(team("a", 2), team("broken", 2, cohort=""))
     body = {"spec": {"resourceGroups": [{"coveredResources": [GPU], "flavors": "none"}]}}
     world.client.change(CLUSTER_QUEUE, "", "broken", body)
@@ -173,7 +173,7 @@ async def test_what_cannot_be_read_keeps_nobody_else_from_being_admitted() -> No
     assert world.queue("a")["conditions"][0]["reason"] == "FlavorNotFound"
 
 
-async def test_after_a_restart_everybody_is_looked_at_again_at_once() -> None:
+async def test_after_a_restart_pending_workloads_are_tried_at_once() -> None:
     world = Teams(team("a"), team("b", preemption=LOWER_FIRST))
     await world.start("victim", "a", 8)
     await world.start("gang", "a", 6)

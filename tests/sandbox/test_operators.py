@@ -122,7 +122,7 @@ async def test_a_job_runs_to_completion(client: SimClient) -> None:
     assert "completionTime" in found["status"]
 
 
-async def test_a_suspended_job_counts_no_pod_as_active_that_was_told_to_stop(client: SimClient) -> None:
+async def test_a_suspended_job_counts_no_terminating_pod_as_active(client: SimClient) -> None:
     client.add(JOB, job())
     await settle(client)
     client.change(JOB, "ns", "train", {"spec": {"suspend": True}})

@@ -291,9 +291,7 @@ def test_what_is_not_simulated_is_refused(spec: Json) -> None:
         read_scaled_object(scaled_object("localhost:1", **spec))
 
 
-async def test_a_restarted_poller_goes_on_and_knows_when_the_target_was_last_active(
-    world: Sandbox, scaler: ScriptedScaler
-) -> None:
+async def test_a_restarted_keda_reads_when_the_target_was_last_active(world: Sandbox, scaler: ScriptedScaler) -> None:
     scaler.active = True
     await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
     await world.wait_for(lambda: "lastActiveTime" in shown(world)["status"])

@@ -133,13 +133,13 @@ class Autoscaler(Controller):
         """The machines that are missing; None where there is no way to make room."""
         mine = {machine.name for machine in self._cloud.machines_for(request["metadata"]["uid"])}
         rooms = [room for room in self._rooms(request) if scenario.counts_free or room.node.name in mine]
-        homeless = pack(specs, rooms)
-        if not homeless:
+        unplaced = pack(specs, rooms)
+        if not unplaced:
             return []
         if scenario.shape is None:
             return None
         shape = scenario.shape.of(_id_of(request))
-        more = nodes_for(homeless, _like(shape), shape.gpus)
+        more = nodes_for(unplaced, _like(shape), shape.gpus)
         return None if more is None else list(islice(self._new_machines(request, shape), more))
 
     def _rooms(self, request: Json) -> list[FreeResources]:
@@ -151,11 +151,11 @@ class Autoscaler(Controller):
             if (node := self._node(machine))
         ]
         for other in self._requests():
-            if other["metadata"]["uid"] != request["metadata"]["uid"] and self._has_claim(other):
+            if other["metadata"]["uid"] != request["metadata"]["uid"] and self._holds_capacity(other):
                 self._book(other, rooms, pods)
         return rooms
 
-    def _has_claim(self, request: Json) -> bool:
+    def _holds_capacity(self, request: Json) -> bool:
         """Whether it has booked room, or waits for nodes that are on their way."""
         is_coming = request_stage_of(request) is RequestStage.ACCEPTED and self._cloud.machines_for(
             request["metadata"]["uid"]

@@ -127,7 +127,7 @@ class Keda(Controller):
             await self._stop_loop(handled, scaled_object)
             await self._show(scaled_object, [_paused_condition(scaled_object, pauses)])
             return
-        await self._claim(scaled_object)
+        await self._add_finalizer(scaled_object)
         scaling = await self._checked(scaled_object)
         scalers = self._scalers(scaling)
         names = await self._metric_names(scalers)
@@ -137,7 +137,7 @@ class Keda(Controller):
             await self._start_loop(handled, scaled_object, scaling, scalers)
             handled.generation = generation
 
-    async def _claim(self, scaled_object: Json) -> None:
+    async def _add_finalizer(self, scaled_object: Json) -> None:
         """The finalizer and the label that KEDA puts on what it has taken care of."""
         metadata = scaled_object["metadata"]
         finalizers, labels = metadata.get("finalizers") or [], metadata.get("labels") or {}

@@ -183,10 +183,10 @@ class Kubelets(Controller):
         return None if lasts is None else since + lasts
 
     def _next(self, now: datetime) -> datetime | None:
-        pods, ours = self._bound(), self._fleet.machines
+        pods, own = self._bound(), self._fleet.machines
         alive = {pod["metadata"]["uid"] for pod in pods}
         self._since = {key: since for key, since in self._since.items() if key[0] in alive}
-        nodes = [node for node in self.client.all(NODE) if node["metadata"]["name"] in ours]
+        nodes = [node for node in self.client.all(NODE) if node["metadata"]["name"] in own]
         return soonest([*(self._due(pod, now) for pod in pods), *(self._beat_due(node) for node in nodes)])
 
     def _update_fleet(self) -> None:

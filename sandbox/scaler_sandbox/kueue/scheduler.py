@@ -49,7 +49,7 @@ _MATTERS = ("uid", "generation", "priority", "queued_at", "pod_sets")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Grove:
+class _TreeState:
     """One tree, as it was last seen."""
 
     tree: Tree
@@ -79,7 +79,7 @@ class ContinuousScheduler:
         self._batch = batch
         self._ignore_undeclared = ignore_undeclared
         self._number = 0
-        self._groves: dict[_Root, _Grove] = {}
+        self._states: dict[_Root, _TreeState] = {}
         self._lines: dict[str, PendingQueue] = {}
         self._memories: dict[str, _Memory] = {}
         self._retries: dict[_Root, datetime] = {}
@@ -96,19 +96,19 @@ class ContinuousScheduler:
     @property
     def is_busy(self) -> bool:
         """Whether another cycle may decide something although nothing changes."""
-        return any(self._has_turn(grove) for grove in self._groves.values())
+        return any(self._has_turn(state) for state in self._states.values())
 
     def held_because(self, cluster_queue: str, key: str) -> PendingReason | None:
         """Why one that is alike was put aside, for which the Workload is not looked at; None where there is none."""
-        line, grove = self._lines.get(cluster_queue), self._grove_of(cluster_queue)
-        number = grove.workload_index.numbers.get(key) if grove is not None else None
+        line, state = self._lines.get(cluster_queue), self._state_of(cluster_queue)
+        number = state.workload_index.numbers.get(key) if state is not None else None
         return line.held_because(number) if line is not None and number is not None else None
 
-    def _grove_of(self, cluster_queue: str) -> _Grove | None:
-        return next((grove for grove in self._groves.values() if cluster_queue in grove.tree.queues), None)
+    def _state_of(self, cluster_queue: str) -> _TreeState | None:
+        return next((state for state in self._states.values() if cluster_queue in state.tree.queues), None)
 
-    def _has_turn(self, grove: _Grove) -> bool:
-        return not grove.settled and any(self._lines[queue.name].has_head for queue in grove.tree.scheduling)
+    def _has_turn(self, state: _TreeState) -> bool:
+        return not state.settled and any(self._lines[queue.name].has_head for queue in state.tree.scheduling)
 
     # ------------------------------------------------------------------------------------------------ what has changed
 
@@ -116,7 +116,7 @@ class ContinuousScheduler:
         """Apply the changes of the snapshot, and queue Workloads again whose retry is due."""
         namespaces = dict(self._snapshot.namespaces)
         anywhere, self._namespaces = namespaces != self._namespaces, namespaces
-        before, self._groves = self._groves, {}
+        before, self._states = self._states, {}
         for tree in self._snapshot.trees:
             root, version = _root_of(tree), self._snapshot.version(tree)
             known = before.get(root)
@@ -124,16 +124,16 @@ class ContinuousScheduler:
                 differs = anywhere or known is None or known.tree is not tree
                 if self._take_in(tree) or (differs and not self._lines.keys().isdisjoint(tree.queues)):
                     self._retries.setdefault(root, now + self._batch)
-                known = _Grove(tree=tree, version=version, workload_index=self._settle(tree))
-            self._groves[root] = known
+                known = _TreeState(tree=tree, version=version, workload_index=self._settle(tree))
+            self._states[root] = known
         self._forget_queues()
         self._retry(now)
 
     def forget(self, key: str) -> None:
         """The decision on the Workload could not be carried out: it is in line again from the next look on."""
         for name, memory in self._memories.items():
-            if memory.waiting.pop(key, None) is not None and (grove := self._grove_of(name)) is not None:
-                grove.version = 0
+            if memory.waiting.pop(key, None) is not None and (state := self._state_of(name)) is not None:
+                state.version = 0
 
     def _take_in(self, tree: Tree) -> bool:
         """Compare usage with that of the last look. Whether quota was released, or a Workload left without it."""
@@ -174,37 +174,37 @@ class ContinuousScheduler:
 
     def _forget_queues(self) -> None:
         """Forget what is in no tree any more."""
-        queues: Collection[str] = {name for grove in self._groves.values() for name in grove.tree.queues}
+        queues: Collection[str] = {name for state in self._states.values() for name in state.tree.queues}
         for gone in self._memories.keys() - queues:
             del self._memories[gone]
             self._lines.pop(gone, None)
-        for root in self._retries.keys() - self._groves.keys():
+        for root in self._retries.keys() - self._states.keys():
             del self._retries[root]
 
     def _retry(self, now: datetime) -> None:
         for root in [root for root, at in self._retries.items() if at <= now]:
             del self._retries[root]
-            grove = self._groves[root]
-            grove.wake()
-            for name in grove.tree.queues:
+            state = self._states[root]
+            state.wake()
+            for name in state.tree.queues:
                 self._lines[name].retry()
 
     # --------------------------------------------------------------------------------------------------------- cycles
 
     def cycle(self, now: datetime) -> Sequence[SchedulingCycle]:
         """One cycle of every tree that has a head and something to decide. Nothing of it is in the snapshot yet."""
-        turns = [grove for grove in self._groves.values() if self._has_turn(grove)]
-        cycles = [self._run(grove, now) for grove in turns]
+        turns = [state for state in self._states.values() if self._has_turn(state)]
+        cycles = [self._run(state, now) for state in turns]
         self._number += bool(cycles)
         return cycles
 
-    def _run(self, grove: _Grove, now: datetime) -> SchedulingCycle:
+    def _run(self, state: _TreeState, now: datetime) -> SchedulingCycle:
         scheduler = Scheduler(
-            grove.tree.clone(), self._lines, grove.workload_index, fair_sharing=self._snapshot.fair_sharing
+            state.tree.clone(), self._lines, state.workload_index, fair_sharing=self._snapshot.fair_sharing
         )
         cycle = scheduler.cycle(self._number, now)
-        grove.quiet = 0 if cycle.decided or cycle.moved else grove.quiet + 1
-        grove.settled = bool(grove.quiet) and (cycle.will_repeat or grove.quiet >= QUIET_CYCLES)
+        state.quiet = 0 if cycle.decided or cycle.moved else state.quiet + 1
+        state.settled = bool(state.quiet) and (cycle.will_repeat or state.quiet >= QUIET_CYCLES)
         return cycle
 
 

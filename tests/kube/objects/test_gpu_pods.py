@@ -106,6 +106,13 @@ def test_a_pod_runs_since_the_newest_of_its_gpu_containers_started(statuses: lis
     assert found.is_running is (expected is not None)
 
 
+def test_a_container_without_gpus_may_come_and_go() -> None:
+    spec = {"containers": [container("main"), container("logs", None)]}
+    for logs in (running("logs", "2026-12-01T13:00:00Z"), waiting("logs"), ended("logs")):
+        pod = decoded(spec, {"containerStatuses": [running("main"), logs]})
+        assert gpu_pod(pod, GPUS).running_since == at(0)
+
+
 def test_a_sidecar_with_a_gpu_counts_like_a_container() -> None:
     spec = {"containers": [container("main")], "initContainers": [container("side", restartPolicy="Always")]}
     status = {
