@@ -298,4 +298,4 @@ def _failure(error: Exception) -> tuple[str, str]:
 def _retry_after(response: aiohttp.ClientResponse) -> float:
     """Seconds that the server asks to wait; 0 where it does not ask or writes a date."""
     seconds = response.headers.get("Retry-After", "")
-    return float(seconds) if seconds.isdigit() else 0.0
+    return float(seconds) if seconds.isdecimal() else 0.0

@@ -15,7 +15,7 @@ from scaler_sandbox.conditions import has, reason_of
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import KubeletTiming
-from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
+from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.objects.resources import POD, RAY_CLUSTER, WORKLOAD, Resource
@@ -121,26 +121,6 @@ async def test_a_deactivated_gang_makes_way_and_comes_back(world: Sandbox) -> No
     await world.wait_for(lambda: has(workload(world, "first"), "QuotaReserved", "False", "WaitingForQuota"))
     await world.delete(RAY_CLUSTER, "demo", "second")
     await world.wait_for(lambda: is_ready(world, "first"), "the first gang to run again")
-
-
-@pytest.mark.parametrize("part", [Component.KUEUE, Component.RAY_CLUSTERS, Component.KUBELETS])
-async def test_a_part_that_is_killed_again_and_again_ends_in_the_same_state(world: Sandbox, part: Component) -> None:
-    is_over = False
-
-    async def kill_all_the_time() -> None:
-        while not is_over:
-            await asyncio.sleep(0.15)
-            await world.restart(part)
-
-    await two_gangs(world)
-    killer = asyncio.create_task(kill_all_the_time())
-    await set_active(world, "first", False)
-    await asyncio.sleep(1.2)
-    is_over = True
-    await killer  # not cancelled: between a kill and its start the part would stay dead
-    await world.wait_for(lambda: is_ready(world, "second"), "the second gang to run")
-    await world.wait_for(lambda: has(workload(world, "first"), "QuotaReserved", "False", "Deactivated"))
-    assert len(world.all(POD, "demo")) == 2
 
 
 async def test_a_pod_that_a_finalizer_keeps_is_terminal_and_has_given_its_gpu_back(world: Sandbox) -> None:
