@@ -299,42 +299,34 @@ async def test_an_answer_that_leaves_some_out_says_how_many() -> None:
 # --------------------------------------------------------------------------------------------- what a plan could do
 
 
-async def test_only_the_first_gang_of_a_tree_gets_the_next_plan() -> None:
-    cluster = QuotaCluster(
-        [cluster_queue(gpus=4)],
-        [holding("x", gpus=2), holding("y", gpus=2), workload("gang", gpus=2), workload("later", gpus=1)],
-    )
-    cluster.idle("x", "y")
-    first, second = await pending(cluster), await pending(cluster, "later")
-    assert first["reclaim"]["outcome"] == "Planned"
-    assert "team/x (2 GPUs)" in first["reclaim"]["message"]
-    assert second["reclaim"] == {"outcome": "NotNext", "message": "the next plan in its quota tree is for team/gang"}
+def two_idle(*gangs: QuotaWorkload, idle: tuple[str, ...]) -> QuotaCluster:
+    """Of 2 GPUs each, which is all that there is."""
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=2), holding("y", gpus=2), *gangs])
+    cluster.idle(*idle)
+    return cluster
 
 
-async def test_a_gang_that_no_plan_serves_leaves_the_next_one_its_turn() -> None:
-    cluster = QuotaCluster(
-        [cluster_queue(gpus=4)],
-        [holding("x", gpus=2), holding("y", gpus=2), workload("gang", gpus=4), workload("later", gpus=2)],
-    )
-    cluster.idle("x")
+async def test_only_the_first_gang_of_a_tree_that_a_plan_serves_gets_the_next_one() -> None:
+    cluster = two_idle(workload(gpus=2), workload("later", gpus=1), idle=("x", "y"))
+    first, second = (await pending(cluster))["reclaim"], (await pending(cluster, "later"))["reclaim"]
+    assert (first["outcome"], "team/x (2 GPUs)" in first["message"]) == ("Planned", True)
+    assert second == {"outcome": "NotNext", "message": "the next plan in its quota tree is for team/gang"}
+    cluster = two_idle(workload(gpus=4), workload("later", gpus=2), idle=("x",))
     assert (await pending(cluster))["reclaim"]["outcome"] == "NotEnoughIdle"
     assert (await pending(cluster, "later"))["reclaim"]["outcome"] == "Planned"
 
 
-async def test_while_a_plan_is_carried_out_the_others_of_its_tree_wait_for_its_end() -> None:
-    gang = workload(gpus=4)
-    cluster = QuotaCluster(
-        [cluster_queue(gpus=4), cluster_queue("b", gpus=0)],
-        [holding(gpus=2), gang, workload("later", gpus=1), workload("far", queue="b")],
-    )
+async def test_while_a_plan_is_active_the_others_of_its_tree_wait_for_its_end() -> None:
+    gang, far = workload(gpus=4), workload("far", queue="b")
+    queues = [cluster_queue(gpus=4), cluster_queue("b", gpus=0)]
+    cluster = QuotaCluster(queues, [holding(gpus=2), gang, workload("later", gpus=1), far])
     cluster.granted(gang, "runs")
-    first, second, third = [await pending(cluster, name) for name in ("gang", "later", "far")]
-    assert first["plan"]["stage"] == "Reclaimable"
-    assert first["reclaim"]["outcome"] == "UnderWay"
-    assert second["reclaim"]["outcome"] == "AfterAnother"
-    assert "plan 0123456789 for team/gang" in second["reclaim"]["message"]
+    shown = {each["name"]: each for each in (await cluster.queries.pending())["gangs"]}
+    assert shown["gang"]["plan"]["stage"] == "Reclaimable"
+    outcomes = {name: each["reclaim"]["outcome"] for name, each in shown.items()}
     # Another tree shares no quota with it.
-    assert third["reclaim"]["outcome"] == "NeverFits"
+    assert outcomes == {"gang": "UnderWay", "later": "AfterAnother", "far": "NeverFits"}
+    assert "plan 0123456789 for team/gang" in shown["later"]["reclaim"]["message"]
 
 
 async def test_while_it_is_not_known_which_workloads_are_idle_quota_is_shown_all_the_same() -> None:
@@ -425,28 +417,20 @@ async def test_a_tree_is_shown_with_what_is_used() -> None:
     assert (nodes["a"]["waitingGangs"], nodes["team"]["waitingGangs"]) == (2, 3)
 
 
-async def test_a_workload_that_is_not_idle_for_long_enough_holds_no_idle_gpus() -> None:
-    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("quiet", gpus=2), holding("fresh", gpus=2)])
+async def test_what_counts_as_idle_and_as_pending() -> None:
+    held = replace(holding("held", gpus=1), admitted=False)
+    quiet = [holding(name, gpus=gpus, flavor="zeta") for name, gpus in (("quiet", 2), ("fresh", 3))]
+    cluster = QuotaCluster([cluster_queue(gpus={"zeta": 8, "alpha": 2})], [*quiet, held, workload(gpus=3)])
     cluster.idle("quiet")
     cluster.judged(fresh=Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="running for 2m"))
     [queue] = queues_view(await cluster.view_snapshot())["trees"]
-    assert queue["flavors"][0]["idle"] == 2
+    assert [each["flavor"] for each in queue["flavors"]][:2] == ["zeta", "alpha"], "in the order of the ClusterQueue"
+    assert (queue["flavors"][0]["idle"], queue["flavors"][0]["used"]) == (2, 5)
+    # What holds quota and waits for its checks is not pending.
+    assert (queue["pending"], queue["waitingGangs"]) == ({GPU: 3}, 1)
 
 
-async def test_a_workload_that_holds_quota_and_waits_for_checks_is_not_pending() -> None:
-    held = replace(holding("held", gpus=2), admitted=False)
-    cluster = QuotaCluster([cluster_queue(gpus=4)], [held, workload(gpus=3)])
-    [queue] = queues_view(await cluster.view_snapshot())["trees"]
-    assert (queue["pending"], queue["waitingGangs"], queue["flavors"][0]["used"]) == ({GPU: 3}, 1, 2)
-
-
-async def test_flavors_keep_the_order_in_which_they_are_tried() -> None:
-    cluster = QuotaCluster([cluster_queue(gpus={"zeta": 1, "alpha": 2})], [])
-    [queue] = queues_view(await cluster.view_snapshot())["trees"]
-    assert [each["flavor"] for each in queue["flavors"]] == ["zeta", "alpha"]
-
-
-async def test_only_gpus_are_counted_unless_all_is_asked_for() -> None:
+async def test_only_gpus_are_counted_unless_all_resources_are_wanted() -> None:
     given = cluster_queue(gpus=4)
     cpus = {key._replace(resource="cpu"): quota(1500) for key in given.quotas}
     cluster = QuotaCluster([cluster_queue(gpus=4, quotas={**given.quotas, **cpus})], [])
@@ -467,50 +451,26 @@ async def test_what_cannot_be_read_is_said_of_its_tree() -> None:
 
 
 def four_free_four_idle() -> QuotaCluster:
-    """The gang of 8 of the greedy peer's: 4 are free, 4 are idle in one workload, 8 in another, 1 in a third."""
+    """For a gang of 8: 4 are free, 4 are idle in one workload, 8 in another, 1 in a third."""
     holders = [holding("four", gpus=4), holding("eight", gpus=8), holding("one", gpus=1)]
     cluster = QuotaCluster([cluster_queue(gpus=17, strategy=STRICT)], [*holders, workload(gpus=8)])
     cluster.idle("four", "eight", "one")
     return cluster
 
 
-async def test_what_was_free_and_what_is_freed_is_what_the_gang_takes() -> None:
+async def test_a_plan_is_shown_with_what_it_frees_its_cost_and_its_alternatives() -> None:
     shown = await plan(four_free_four_idle())
-    assert shown["refusal"] is shown["standing"] is shown["whatIfIdle"] is None
-    assert [each["name"] for each in shown["plan"]["victims"]] == ["team/four"]
-    [quota_line] = shown["plan"]["quota"]
-    assert quota_line == {
-        "flavor": "default", "resource": GPU, "freeBefore": 4, "freed": 4, "freeAfter": 8, "takes": 8
-    }  # fmt: skip
+    assert shown["refusal"] is shown["standing"] is shown["whatIfIdle"] is shown["plan"]["placement"] is None
+    line = {"flavor": "default", "resource": GPU, "freeBefore": 4, "freed": 4, "freeAfter": 8, "takes": 8}
+    assert shown["plan"]["quota"] == [line]
     assert shown["plan"]["assignments"] == [{"podSet": "main", "count": 1, "flavors": {GPU: "default"}}]
-    assert shown["plan"]["placement"] is None
-
-
-async def test_a_victim_is_told_with_its_cost_and_since_when_it_is_idle() -> None:
-    [victim] = (await plan(four_free_four_idle()))["plan"]["victims"]
     # Running since two hours before noon, idle for 30 min: 1.5 h of work. (4 + 4 × 1.5 + 4 × 5/60) / 1.5 = 6.889
-    assert victim == {
-        "name": "team/four",
-        "workload": "team/four",
-        "clusterQueue": "a",
-        "gpus": 4,
-        "cost": 6.889,
-        "costParts": {"gpus": 4, "gpuHoursLost": 6, "priority": 0, "reclaimedBefore": 0, "timeToResume": 0.333},
-        "idleDivisor": 1.5,
-        "idleSince": "2026-12-01T11:30:00Z",
-        "idleFor": "30m",
-        "isAssumed": False,
-    }
-
-
-async def test_less_is_shown_not_to_do_and_more_to_cost_more() -> None:
-    shown = await plan(four_free_four_idle())
-    [needed] = shown["plan"]["necessities"]
-    assert needed == {
-        "victim": "team/four",
-        "reason": "NotEnoughIdle",
-        "message": "without it 4 nvidia.com/gpu would be missing",
-    }
+    parts = {"gpus": 4, "gpuHoursLost": 6, "priority": 0, "reclaimedBefore": 0, "timeToResume": 0.333}
+    victim = {"name": "team/four", "workload": "team/four", "clusterQueue": "a", "gpus": 4, "cost": 6.889}
+    idle = {"idleDivisor": 1.5, "idleSince": "2026-12-01T11:30:00Z", "idleFor": "30m", "isAssumed": False}
+    assert shown["plan"]["victims"] == [{**victim, "costParts": parts, **idle}]
+    message = "without it 4 nvidia.com/gpu would be missing"
+    assert shown["plan"]["necessities"] == [{"victim": "team/four", "reason": "NotEnoughIdle", "message": message}]
     dearer = [each for each in shown["alternatives"] if each["whyNot"] is None]
     # Not also eight and one: what does it with one more besides is no other way.
     assert [(each["victims"], each["gpus"]) for each in dearer] == [(["team/eight"], 8)]
@@ -518,49 +478,28 @@ async def test_less_is_shown_not_to_do_and_more_to_cost_more() -> None:
 
 
 async def test_without_a_plan_idle_workloads_and_the_holders_of_the_rest_are_shown() -> None:
-    cluster = QuotaCluster(
-        [cluster_queue(gpus=8)],
-        [holding("idle", gpus=1), holding("busy", gpus=3), holding("bare", gpus=4), workload(gpus=8)],
-    )
-    cluster.idle("idle")
+    other, bare, placed = workload("other", gpus=2), holding("bare", gpus=4), holding("placed", gpus=1)
+    held = [holding("idle", gpus=1), holding("busy", gpus=3), holding("taken", gpus=2), holding("paused", gpus=2)]
+    placed = replace(placed, opaque_because="it is placed by topology")
+    cluster = QuotaCluster([cluster_queue(gpus=13)], [*held, bare, placed, other, workload(gpus=13)])
+    cluster.granted(other, "taken")
+    cluster.idle("idle", "paused", "placed")
     cluster.judged(busy=BUSY)
+    paused = {"autoscaling.keda.sh/paused": "true"}
+    cluster.cluster.scaled_objects.put(
+        scaled_object("paused", kind=SCALABLE_WORKLOAD_KIND, namespace="team", annotations=paused)
+    )
     shown = await plan(cluster)
-    assert shown["plan"] is None
-    assert shown["refusal"]["reason"] == "NotEnoughIdle"
+    assert (shown["plan"], shown["refusal"]["reason"]) == (None, "NotEnoughIdle")
     assert shown["refusal"]["help"] == _HELP[NoPlanReason.NOT_ENOUGH_IDLE]
     assert [each["name"] for each in shown["candidates"]] == ["team/idle"]
     assert [(each["workload"], each["name"], each["gpus"], each["reason"]) for each in shown["holders"]] == [
         ("team/bare", None, 4, "NotScaled"),
         ("team/busy", "team/busy", 3, "GPUsBusy"),
+        ("team/paused", "team/paused", 2, "LeftAlone"),
+        ("team/taken", "team/taken", 2, "TakenByPlan"),
+        ("team/placed", "team/placed", 1, "Unforeseeable"),
     ]
-
-
-async def test_holders_that_another_plan_takes_or_keda_leaves_alone_are_told_apart() -> None:
-    other = workload("other", gpus=2)
-    cluster = QuotaCluster(
-        [cluster_queue(gpus=4)], [holding("taken", gpus=2), holding("paused", gpus=2), other, workload(gpus=4)]
-    )
-    cluster.granted(other, "taken")
-    cluster.idle("paused")
-    cluster.cluster.scaled_objects.put(
-        scaled_object(
-            "paused", kind=SCALABLE_WORKLOAD_KIND, namespace="team", annotations={"autoscaling.keda.sh/paused": "true"}
-        )
-    )
-    shown = await plan(cluster)
-    assert {each["name"]: each["reason"] for each in shown["holders"]} == {
-        "team/taken": "TakenByPlan",
-        "team/paused": "LeftAlone",
-    }
-
-
-async def test_a_workload_whose_end_cannot_be_foreseen_is_no_candidate() -> None:
-    placed = holding("placed", gpus=2, opaque_because="it is placed by topology")
-    cluster = QuotaCluster([cluster_queue(gpus=2)], [placed, workload(gpus=2)])
-    cluster.idle("placed")
-    shown = await plan(cluster)
-    assert (shown["plan"], shown["candidates"], shown["refusal"]["reason"]) == (None, [], "NotEnoughIdle")
-    assert [(each["name"], each["reason"]) for each in shown["holders"]] == [("team/placed", "Unforeseeable")]
 
 
 def test_every_refusal_says_what_would_help() -> None:
