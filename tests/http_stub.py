@@ -12,6 +12,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -49,6 +50,21 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._connections: list[socket.socket] = []
+        super().__init__(address, handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self._connections.append(connection)
+        return connection, address
+
+    def break_off(self) -> None:
+        """End the connections that are open."""
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hangs up is what many tests are about; anything else is a bug of the stub."""
         if not isinstance(sys.exception(), OSError):
@@ -58,11 +74,13 @@ class _Server(ThreadingHTTPServer):
 class HttpStub:
     """Serves on a port of its own, each connection in a thread, until it is closed."""
 
-    def __init__(self, answer: Callable[[Received], Reply], *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, answer: Callable[[Received], Reply], *, tls: ssl.SSLContext | None = None, port: int = 0
+    ) -> None:
         self.answer = answer
         self.received: list[Received] = []
         self._closing = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", port), self._handler())
         self._scheme = "https" if tls else "http"
         if tls:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -85,6 +103,7 @@ class HttpStub:
         self._closing.set()
         self._server.shutdown()
         self._server.server_close()
+        self._server.break_off()
         self._thread.join(5)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -92,6 +111,7 @@ class HttpStub:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # one packet an answer; unbuffered, headers and body wait for each other's ACK
 
             def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
@@ -109,8 +129,9 @@ class HttpStub:
                     reply.body(Wire(send=self._send_now, closing=stub._closing))
                     self._hang_up()
                     return
-                self.send_response(reply.status)
-                for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+                self.send_response_only(reply.status)
+                own = {"Date": self.date_time_string(), "Content-Length": str(len(reply.body))}
+                for name, value in {**own, **reply.headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(reply.body)

@@ -69,7 +69,7 @@ async def test_an_address_in_use_is_refused(tmp_path, part):
                     pass
 
 
-@pytest.mark.parametrize("address", ["8080", "localhost", ":http", "127.0.0.1:65536", "[::1]"])
+@pytest.mark.parametrize("address", ["8080", "127.0.0.1:65536"])
 async def test_an_address_that_is_none_is_refused(tmp_path, address):
     async with small_cluster(tmp_path) as cluster:
         document = settings_document(cluster.kubeconfig, "http://127.0.0.1:1", http={"address": address})

@@ -46,12 +46,6 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file_and_that_over_t
     assert everything.kubernetes.max_view_age == minutes(4)
 
 
-def test_the_namespaces_to_look_after_are_a_list_of_names(file: Path) -> None:
-    assert loaded("kubernetes: {namespaces: [a, team-b]}", file=file).kubernetes.namespaces == ("a", "team-b")
-    assert loaded(file=file, environ={"KUBERNETES__NAMESPACES": "[a]"}).kubernetes.namespaces == ("a",)
-    assert loaded(file=file).kubernetes.namespaces == ()
-
-
 @pytest.mark.parametrize(
     ("namespaces", "expected"),
     [
@@ -81,10 +75,6 @@ def test_namespaces_that_could_not_be_asked_for_are_refused(file: Path, namespac
 def test_what_metrics_cannot_show_is_refused(file: Path, metrics: str, expected: str) -> None:
     (problem,) = problems(f"metrics: {{{metrics}}}", file=file)
     assert expected in problem
-
-
-def test_a_flag_that_was_not_given_changes_nothing(file: Path) -> None:
-    assert loaded(NEARER, file=file, prometheus__url=None).prometheus.url == "http://file:9090"
 
 
 def test_without_a_file_there_are_defaults() -> None:
@@ -311,12 +301,6 @@ def test_a_relabel_rule_that_cannot_be_used_is_refused_with_its_index(file: Path
     assert problem.startswith("settings.yaml: relabel: ")
     assert "replase" in problem
     assert "1" in problem.split("relabel: ", 1)[1], "the second rule"
-
-
-def test_valid_relabel_rules_are_kept_as_they_are_written(file: Path) -> None:
-    found = loaded("relabel: [{source_labels: [a], target_label: b}]", file=file)
-    assert found.relabel == ({"source_labels": ["a"], "target_label": "b"},)
-    assert loaded(file=file).relabel is None, "which means the default chain"
 
 
 # ------------------------------------------------------------------------------------------------------------- secrets
