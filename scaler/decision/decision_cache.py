@@ -80,11 +80,8 @@ def since_boot() -> float:
 
 
 class DecisionCache:
-    """Implements `ports.DecisionBoard`.
-
-    `max_age` is how long an evaluation may be answered from after it was published, `max_zero_age` how long its
-    answers of 0 may be; both are the same where only one is given.
-    """
+    """`max_age` is how long an evaluation may be answered from after it was published, `max_zero_age` how long its
+    answers of 0 may be; both are the same where only one is given."""
 
     def __init__(
         self,

@@ -107,9 +107,9 @@ def is_warning_due(decision: Decision) -> bool:
 # ----------------------------------------------------------------------------------------------------------- explain
 
 
-def explain(board: DecisionCache, key: Key) -> dict[str, Any] | None:
+def explain(decisions: DecisionCache, key: Key) -> dict[str, Any] | None:
     """Everything known about a ScaledObject, as JSON; None where it has not been evaluated."""
-    evaluation = board.evaluation
+    evaluation = decisions.evaluation
     entry = evaluation.entries.get(key) if evaluation else None
     if evaluation is None or entry is None:
         return None
@@ -117,7 +117,7 @@ def explain(board: DecisionCache, key: Key) -> dict[str, Any] | None:
         "scaledObject": {"namespace": key[0], "name": key[1]},
         "target": {"apiVersion": entry.target.api_version, "kind": entry.target.kind, "name": entry.target.name},
         "evaluatedAt": evaluation.at.isoformat(),
-        "evaluationAgeSeconds": round(age.total_seconds(), 1) if (age := board.age) is not None else None,
+        "evaluationAgeSeconds": round(age.total_seconds(), 1) if (age := decisions.age) is not None else None,
         "triggers": [_trigger(trigger) for trigger in entry.triggers.values()],
         "problems": list(entry.problems),
         "ignoredKeys": list(entry.ignored),
@@ -209,9 +209,9 @@ _UNTIL_TAKEN = {
 }
 
 
-def overview(board: DecisionCache) -> list[Mapping[str, Any]]:
+def overview(decisions: DecisionCache) -> list[Mapping[str, Any]]:
     """One line per ScaledObject, for the status page."""
-    entries = board.evaluation.entries if board.evaluation else {}
+    entries = decisions.evaluation.entries if decisions.evaluation else {}
     return [_line(key, entry) for key, entry in sorted(entries.items())]
 
 

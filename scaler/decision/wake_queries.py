@@ -55,10 +55,7 @@ class WakeQueries:
         return next((doubt for query, doubt in self._unheard if query.covers(namespace)), None)
 
     async def ask(self, at: datetime) -> None:
-        """Learn which ScaledObjects the wake queries ask for; the first query that asks for one is the one to name.
-
-        A query that fails wakes no ScaledObject, and no ScaledObject that it covers is scaled to 0.
-        """
+        """Run the queries; of several that demand a ScaledObject the first is named."""
         queries, requested, unheard = self.queries, dict[Key, str](), list[tuple[WakeQuery, Unknown]]()
         answers = await asyncio.gather(*(self._elements(query, at) for query in queries))
         for query, elements in zip(queries, answers, strict=True):

@@ -95,14 +95,14 @@ class ExternalScalerServer:
     def __init__(
         self,
         config: ServerConfig,
-        board: DecisionCache,
+        decisions: DecisionCache,
         *,
         observe: Observe = lambda _: None,
         tls: ServerTls | None = None,
     ) -> None:
         """`tls`: None serves in the clear."""
         self._config = config
-        self._board = board
+        self._decisions = decisions
         self._tls = tls
         self._lifetimes = StreamLifetimes(config.max_stream_life)
         self._health = health.aio.HealthServicer()
@@ -111,7 +111,7 @@ class ExternalScalerServer:
             options=server_options(config), maximum_concurrent_rpcs=config.max_concurrent_rpcs
         )
         clients = tls.clients if tls else None
-        servicer = ExternalScalerServicer(board, self._lifetimes, observe=observe, clients=clients)
+        servicer = ExternalScalerServicer(decisions, self._lifetimes, observe=observe, clients=clients)
         pb_grpc.add_ExternalScalerServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if config.reflection:
@@ -125,7 +125,7 @@ class ExternalScalerServer:
         ports = [self._bind(address) for address in self._config.addresses]
         await self._server.start()
         await self._health.set(_LIVENESS, _SERVING)
-        await self.set_ready(self._board.is_ready)
+        await self.set_ready(self._decisions.is_ready)
         return ports[0]
 
     async def set_ready(self, ready: bool) -> None:

@@ -147,14 +147,14 @@ class ExternalScalerServicer:
 
     def __init__(
         self,
-        board: DecisionCache,
+        decisions: DecisionCache,
         lifetimes: StreamLifetimes,
         *,
         observe: Observe,
         clients: AllowedClients | None = None,
     ) -> None:
         """`clients`: the clients that are allowed; None allows every client that connects."""
-        self._board = board
+        self._decisions = decisions
         self._lifetimes = lifetimes
         self._observe = observe
         self._clients = clients
@@ -222,7 +222,7 @@ class ExternalScalerServicer:
 
     def _is_active(self, ref: Any) -> bool | _Refusal:
         try:
-            return _projected(self._board.answer(ref.namespace, ref.name, parse_metadata(ref.scalerMetadata)))
+            return _projected(self._decisions.answer(ref.namespace, ref.name, parse_metadata(ref.scalerMetadata)))
         except MetadataError as error:
             return _Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Exception as error:
@@ -234,7 +234,7 @@ class ExternalScalerServicer:
         """The current activity where there is one, then `True` per change to active, until the stream has to end."""
         try:
             trigger = parse_metadata(ref.scalerMetadata)
-            answers = self._board.activations(ref.namespace, ref.name, trigger)
+            answers = self._decisions.activations(ref.namespace, ref.name, trigger)
             is_first = True
             async for answer in self._lifetimes.until(end, answers):
                 active = _projected(answer)

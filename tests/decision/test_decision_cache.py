@@ -35,12 +35,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def board(clock: Clock) -> DecisionCache:
+def decisions(clock: Clock) -> DecisionCache:
     return DecisionCache(max_age=MAX_AGE, clock=clock)
 
 
-def ask(board: DecisionCache, trigger: Overrides = ANY) -> Answer:
-    return board.answer(*SCALED_OBJECT, trigger)
+def ask(decisions: DecisionCache, trigger: Overrides = ANY) -> Answer:
+    return decisions.answer(*SCALED_OBJECT, trigger)
 
 
 def reason(answer: Answer) -> UnknownReason:
@@ -51,67 +51,67 @@ def reason(answer: Answer) -> UnknownReason:
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
-def test_the_answer_is_that_of_the_latest_evaluation(board: DecisionCache) -> None:
-    board.publish(evaluation(ACTIVE))
-    assert ask(board) == ACTIVE
-    board.publish(evaluation(INACTIVE))
-    assert ask(board) == INACTIVE
-    board.publish(Evaluation.of({("demo", "other"): entry(ACTIVE)}, at=NOON))
-    assert reason(ask(board)) is UnknownReason.TARGET_NOT_FOUND, "an evaluation replaces the one before whole"
+def test_the_answer_is_that_of_the_latest_evaluation(decisions: DecisionCache) -> None:
+    decisions.publish(evaluation(ACTIVE))
+    assert ask(decisions) == ACTIVE
+    decisions.publish(evaluation(INACTIVE))
+    assert ask(decisions) == INACTIVE
+    decisions.publish(Evaluation.of({("demo", "other"): entry(ACTIVE)}, at=NOON))
+    assert reason(ask(decisions)) is UnknownReason.TARGET_NOT_FOUND, "an evaluation replaces the one before whole"
 
 
-def test_before_the_first_evaluation_nobody_is_answered_and_is_told_why(board: DecisionCache) -> None:
-    assert not board.is_ready
-    assert reason(ask(board)) is UnknownReason.COLD_START
-    board.explain_cold_start("gpu_util: connection refused")
-    assert ask(board).message == "the first evaluation is not complete: gpu_util: connection refused"
+def test_before_the_first_evaluation_nobody_is_answered_and_is_told_why(decisions: DecisionCache) -> None:
+    assert not decisions.is_ready
+    assert reason(ask(decisions)) is UnknownReason.COLD_START
+    decisions.explain_cold_start("gpu_util: connection refused")
+    assert ask(decisions).message == "the first evaluation is not complete: gpu_util: connection refused"
 
 
-async def test_a_stale_evaluation_is_no_answer_and_opens_no_stream(board: DecisionCache, clock: Clock) -> None:
-    board.publish(evaluation(INACTIVE))
+async def test_a_stale_evaluation_is_no_answer_and_opens_no_stream(decisions: DecisionCache, clock: Clock) -> None:
+    decisions.publish(evaluation(INACTIVE))
     clock.advance(45)
-    assert ask(board) == INACTIVE
+    assert ask(decisions) == INACTIVE
     clock.advance(0.5)
-    assert reason(ask(board)) is UnknownReason.COLD_START
-    assert ask(board).message == "the last evaluation is 45s old; the next one is due"
-    opened = stream(board)
+    assert reason(ask(decisions)) is UnknownReason.COLD_START
+    assert ask(decisions).message == "the last evaluation is 45s old; the next one is due"
+    opened = stream(decisions)
     assert await opened.settled() == []
-    board.publish(evaluation(ACTIVE))
-    assert ask(board) == ACTIVE, "and recovers by itself"
+    decisions.publish(evaluation(ACTIVE))
+    assert ask(decisions) == ACTIVE, "and recovers by itself"
     assert await opened.settled() == [ACTIVE]
 
 
-def test_a_stale_board_still_tells_its_age_and_what_it_knew(board: DecisionCache, clock: Clock) -> None:
-    assert (board.evaluation, board.age) == (None, None)
-    board.publish(evaluation(INACTIVE))
+def test_a_stale_evaluation_can_still_be_shown_with_its_age(decisions: DecisionCache, clock: Clock) -> None:
+    assert (decisions.evaluation, decisions.age) == (None, None)
+    decisions.publish(evaluation(INACTIVE))
     clock.advance(600)
-    assert board.age == timedelta(minutes=10)
-    assert board.evaluation is not None
-    assert board.is_ready, "it was complete once; that it is stale is another matter"
+    assert decisions.age == timedelta(minutes=10)
+    assert decisions.evaluation is not None
+    assert decisions.is_ready, "it was complete once; that it is stale is another matter"
 
 
-def test_a_scaled_object_that_was_not_evaluated_has_no_answer(board: DecisionCache) -> None:
-    board.publish(evaluation(ACTIVE))
-    answer = board.answer("demo", "third", ANY)
+def test_a_scaled_object_that_was_not_evaluated_has_no_answer(decisions: DecisionCache) -> None:
+    decisions.publish(evaluation(ACTIVE))
+    answer = decisions.answer("demo", "third", ANY)
     assert reason(answer) is UnknownReason.TARGET_NOT_FOUND
     assert "demo/third" in answer.message
     assert "scalerAddress" in answer.message
-    assert reason(board.answer("prod", SCALED_OBJECT[1], ANY)) is UnknownReason.TARGET_NOT_FOUND
+    assert reason(decisions.answer("prod", SCALED_OBJECT[1], ANY)) is UnknownReason.TARGET_NOT_FOUND
 
 
-def test_each_trigger_has_the_answer_of_its_own_metadata(board: DecisionCache) -> None:
+def test_each_trigger_has_the_answer_of_its_own_metadata(decisions: DecisionCache) -> None:
     other = Overrides(idle_after=minutes(1))
-    board.publish(evaluation(ACTIVE, INACTIVE))
-    assert (ask(board), ask(board, other)) == (ACTIVE, INACTIVE)
+    decisions.publish(evaluation(ACTIVE, INACTIVE))
+    assert (ask(decisions), ask(decisions, other)) == (ACTIVE, INACTIVE)
 
 
-def test_metadata_that_is_not_on_the_board_has_no_answer(board: DecisionCache) -> None:
+def test_metadata_that_was_not_evaluated_has_no_answer(decisions: DecisionCache) -> None:
     changed = Overrides(idle_after=minutes(7))
-    board.publish(evaluation(ACTIVE))
-    assert reason(ask(board, changed)) is UnknownReason.INVALID_POLICY
-    assert ask(board, changed).message == "the trigger's metadata changed since the last evaluation"
-    board.publish(evaluation(ACTIVE, problems=("idleAfter: too long", "gpus: what?")))
-    assert ask(board, changed).message == "idleAfter: too long; gpus: what?"
+    decisions.publish(evaluation(ACTIVE))
+    assert reason(ask(decisions, changed)) is UnknownReason.INVALID_POLICY
+    assert ask(decisions, changed).message == "the trigger's metadata changed since the last evaluation"
+    decisions.publish(evaluation(ACTIVE, problems=("idleAfter: too long", "gpus: what?")))
+    assert ask(decisions, changed).message == "idleAfter: too long; gpus: what?"
 
 
 # ---------------------------------------------------------------------------------------------- answers of 0 age sooner
@@ -143,34 +143,34 @@ def test_an_answer_of_0_expires_before_the_others(strict: DecisionCache, clock: 
 # ------------------------------------------------------------------------------------------- amending single entries
 
 
-def test_an_entry_can_be_replaced_between_evaluations_and_the_others_stay(board: DecisionCache) -> None:
-    board.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(ACTIVE)}, at=NOON))
-    board.amend({SCALED_OBJECT: entry(ACTIVE)})
-    assert ask(board) == ACTIVE
-    assert board.answer("demo", "other", ANY) == ACTIVE
-    assert board.evaluation is not None
-    assert [each.answer for each in board.evaluation.decisions_on("demo", TARGET)] == [ACTIVE, ACTIVE]
+def test_an_entry_can_be_replaced_between_evaluations_and_the_others_stay(decisions: DecisionCache) -> None:
+    decisions.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(ACTIVE)}, at=NOON))
+    decisions.amend({SCALED_OBJECT: entry(ACTIVE)})
+    assert ask(decisions) == ACTIVE
+    assert decisions.answer("demo", "other", ANY) == ACTIVE
+    assert decisions.evaluation is not None
+    assert [each.answer for each in decisions.evaluation.decisions_on("demo", TARGET)] == [ACTIVE, ACTIVE]
 
 
-def test_an_amended_board_is_no_younger(board: DecisionCache, clock: Clock) -> None:
-    board.publish(evaluation(ACTIVE))
+def test_an_amended_evaluation_is_no_younger(decisions: DecisionCache, clock: Clock) -> None:
+    decisions.publish(evaluation(ACTIVE))
     clock.advance(40)
-    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    decisions.amend({SCALED_OBJECT: entry(ACTIVE)})
     clock.advance(6)
-    assert reason(ask(board)) is UnknownReason.COLD_START
+    assert reason(ask(decisions)) is UnknownReason.COLD_START
 
 
-def test_there_is_nothing_to_amend_before_the_first_evaluation(board: DecisionCache) -> None:
-    board.amend({SCALED_OBJECT: entry(ACTIVE)})
-    assert reason(ask(board)) is UnknownReason.COLD_START
-    assert not board.is_ready
+def test_there_is_nothing_to_amend_before_the_first_evaluation(decisions: DecisionCache) -> None:
+    decisions.amend({SCALED_OBJECT: entry(ACTIVE)})
+    assert reason(ask(decisions)) is UnknownReason.COLD_START
+    assert not decisions.is_ready
 
 
-async def test_an_amended_entry_is_told_to_its_own_streams_only(board: DecisionCache) -> None:
-    board.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(INACTIVE)}, at=NOON))
-    own, other = stream(board), Stream(board.activations("demo", "other", ANY))
+async def test_an_amended_entry_is_told_to_its_own_streams_only(decisions: DecisionCache) -> None:
+    decisions.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(INACTIVE)}, at=NOON))
+    own, other = stream(decisions), Stream(decisions.activations("demo", "other", ANY))
     await asyncio.gather(own.settled(), other.settled())
-    board.amend({SCALED_OBJECT: entry(ACTIVE)})
+    decisions.amend({SCALED_OBJECT: entry(ACTIVE)})
     assert (await own.settled(), await other.settled()) == ([INACTIVE, ACTIVE], [INACTIVE])
 
 
@@ -208,8 +208,8 @@ class Stream:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def stream(board: DecisionCache, trigger: Overrides = ANY) -> Stream:
-    return Stream(board.activations(*SCALED_OBJECT, trigger))
+def stream(decisions: DecisionCache, trigger: Overrides = ANY) -> Stream:
+    return Stream(decisions.activations(*SCALED_OBJECT, trigger))
 
 
 @pytest.mark.parametrize(
@@ -227,52 +227,52 @@ def stream(board: DecisionCache, trigger: Overrides = ANY) -> Stream:
     ],
 )
 async def test_a_stream_tells_the_first_usable_answer_and_then_only_changes_to_active(
-    board: DecisionCache, published: list[Answer], expected: list[Answer]
+    decisions: DecisionCache, published: list[Answer], expected: list[Answer]
 ) -> None:
-    opened = stream(board)
+    opened = stream(decisions)
     await opened.settled()
     for answer in published:
-        board.publish(evaluation(answer))
+        decisions.publish(evaluation(answer))
         await opened.settled()
     assert opened.received == expected
 
 
-async def test_streams_of_one_trigger_are_told_alike_and_of_others_nothing(board: DecisionCache) -> None:
-    one, two, other = stream(board), stream(board), stream(board, Overrides(idle_after=minutes(9)))
+async def test_streams_of_one_trigger_are_told_alike_and_of_others_nothing(decisions: DecisionCache) -> None:
+    one, two, other = stream(decisions), stream(decisions), stream(decisions, Overrides(idle_after=minutes(9)))
     await asyncio.gather(one.settled(), two.settled(), other.settled())
-    board.publish(evaluation(ACTIVE))
+    decisions.publish(evaluation(ACTIVE))
     assert await one.settled() == await two.settled() == [ACTIVE]
     assert await other.settled() == []
 
 
-async def test_closing_ends_every_stream_and_those_that_are_opened_after_it(board: DecisionCache) -> None:
-    board.publish(evaluation(ACTIVE))
-    opened = stream(board)
+async def test_closing_ends_every_stream_and_those_that_are_opened_after_it(decisions: DecisionCache) -> None:
+    decisions.publish(evaluation(ACTIVE))
+    opened = stream(decisions)
     await opened.settled()
-    board.close()
-    late = stream(board)
+    decisions.close()
+    late = stream(decisions)
     assert (await opened.settled(), await late.settled()) == ([ACTIVE], [])
     assert opened.has_ended
     assert late.has_ended
-    assert ask(board) == ACTIVE, "calls in flight are answered to the end"
+    assert ask(decisions) == ACTIVE, "calls in flight are answered to the end"
 
 
-async def test_what_was_queued_before_closing_is_told_before_the_end(board: DecisionCache) -> None:
-    board.publish(evaluation(INACTIVE))
-    opened = stream(board)
+async def test_what_was_queued_before_closing_is_told_before_the_end(decisions: DecisionCache) -> None:
+    decisions.publish(evaluation(INACTIVE))
+    opened = stream(decisions)
     await opened.settled()
-    board.publish(evaluation(ACTIVE))
-    board.close()
+    decisions.publish(evaluation(ACTIVE))
+    decisions.close()
     assert await opened.settled() == [INACTIVE, ACTIVE]
     assert opened.has_ended
 
 
-async def test_a_stream_that_was_hung_up_on_is_told_no_more_and_disturbs_no_other(board: DecisionCache) -> None:
-    board.publish(evaluation(ACTIVE))
-    gone, stays = stream(board), stream(board)
+async def test_a_stream_that_was_hung_up_on_is_told_no_more_and_disturbs_no_other(decisions: DecisionCache) -> None:
+    decisions.publish(evaluation(ACTIVE))
+    gone, stays = stream(decisions), stream(decisions)
     await asyncio.gather(gone.settled(), stays.settled())
     await gone.cancel()
-    board.publish(evaluation(INACTIVE))
-    board.publish(evaluation(ACTIVE))
+    decisions.publish(evaluation(INACTIVE))
+    decisions.publish(evaluation(ACTIVE))
     assert await stays.settled() == [ACTIVE, ACTIVE]
     assert gone.received == [ACTIVE]

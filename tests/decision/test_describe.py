@@ -46,7 +46,7 @@ from scaler.idleness.verdict import WorkloadVerdict
 NOT_YET = Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="running for 20m")
 
 
-def board(shown: Evaluation | None) -> DecisionCache:
+def decisions(shown: Evaluation | None) -> DecisionCache:
     made = DecisionCache(max_age=minutes(1), clock=lambda: 1000.0)
     if shown:
         made.publish(shown)
@@ -210,7 +210,7 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         triggers={Overrides(): made},
         problems=("trigger metadata 'gpus': ...",),
     )
-    found = explain(board(Evaluation.of({SCALED_OBJECT: shown}, at=NOON)), SCALED_OBJECT)
+    found = explain(decisions(Evaluation.of({SCALED_OBJECT: shown}, at=NOON)), SCALED_OBJECT)
     assert found is not None
     (trigger,) = found.pop("triggers")
     assert found == {
@@ -238,7 +238,7 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
 
 @pytest.mark.parametrize("shown", [None, evaluation(ACTIVE)])
 def test_nothing_is_explained_that_was_not_evaluated(shown: Evaluation | None) -> None:
-    assert explain(board(shown), ("demo", "third")) is None
+    assert explain(decisions(shown), ("demo", "third")) is None
 
 
 def active(reason: DecisionReason, **changes: Any) -> Decision:
@@ -302,11 +302,11 @@ def test_the_overview_has_a_line_for_each_scaled_object_in_order() -> None:
         ("demo", "a"): entry(problems=("mode: what?",)),
         ("a", "z"): entry(ACTIVE),
     }
-    lines = overview(board(Evaluation.of(entries, at=NOON)))
+    lines = overview(decisions(Evaluation.of(entries, at=NOON)))
     assert [(line["namespace"], line["name"], line.get("answer"), line["problems"]) for line in lines] == [
         ("a", "z", "active", []),
         ("demo", "a", None, ["mode: what?"]),
         ("demo", "b", "inactive", []),
     ]
     assert lines[0]["gpus"] == 1
-    assert overview(board(None)) == []
+    assert overview(decisions(None)) == []

@@ -37,10 +37,10 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(board: DecisionCache, **config: Any) -> AsyncIterator[Served]:
+async def serving(decisions: DecisionCache, **config: Any) -> AsyncIterator[Served]:
     observed: list[RpcEnded] = []
     settings = ServerConfig(**{"addresses": ("127.0.0.1:0",), **config})
-    server = ExternalScalerServer(settings, board, observe=observed.append)
+    server = ExternalScalerServer(settings, decisions, observe=observed.append)
     port = await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

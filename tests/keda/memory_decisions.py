@@ -1,4 +1,4 @@
-"""A board that holds what a test puts on it, and the ways in which a board can misbehave."""
+"""A DecisionCache that holds what a test puts into it, and the ways in which one can misbehave."""
 
 import asyncio
 from collections import defaultdict
@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 
 class MemoryDecisions:
-    """A `DecisionCache` over a dict. What nobody put on it has no answer."""
+    """A `DecisionCache` over a dict. What was not put into it has no answer."""
 
     def __init__(self, answers: dict[Key, Answer] | None = None, *, is_ready: bool = True) -> None:
         self._answers: dict[Key, Answer] = dict(answers or {})
@@ -63,15 +63,15 @@ class MemoryDecisions:
             self._listeners[namespace, name].discard(queue)
 
 
-class BrokenBoard(MemoryDecisions):
-    """A board with a programming error."""
+class BrokenDecisions(MemoryDecisions):
+    """A DecisionCache with a programming error."""
 
     def answer(self, namespace: str, name: str, trigger: Overrides) -> Answer:
-        raise RuntimeError("the board is broken")
+        raise RuntimeError("the cache is broken")
 
 
-class EmptyHandedBoard(MemoryDecisions):
-    """A board that breaks its contract: it returns nothing, which must not be read as "inactive"."""
+class EmptyHandedDecisions(MemoryDecisions):
+    """A DecisionCache that breaks its contract: it returns nothing, which must not be read as "inactive"."""
 
     def answer(self, namespace: str, name: str, trigger: Overrides) -> Answer:
         return None  # type: ignore[return-value]

@@ -6,7 +6,7 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from keda.keda_harness import ref, refusal, serving
-from keda.memory_decisions import BUSY, IDLE, STALE, BrokenBoard, EmptyHandedBoard, MemoryDecisions
+from keda.memory_decisions import BUSY, IDLE, STALE, BrokenDecisions, EmptyHandedDecisions, MemoryDecisions
 
 from scaler.decision.decision import Answer
 from scaler.idleness.policy import EnforcementMode, Overrides
@@ -37,11 +37,11 @@ async def test_a_poll_of_keda_sees_one_value_that_agrees_with_the_activity(answe
         assert await poll(served.stub, ref(idleAfter="5m")) == expected
 
 
-async def test_the_board_is_asked_for_the_scaled_object_with_what_its_metadata_sets() -> None:
-    board = MemoryDecisions({FIRST: BUSY})
-    async with serving(board) as served:
+async def test_an_answer_is_looked_up_by_scaled_object_and_by_what_its_metadata_sets() -> None:
+    decisions = MemoryDecisions({FIRST: BUSY})
+    async with serving(decisions) as served:
         await served.stub.IsActive(ref(mode="observe", pricing="spot"))
-    assert board.asked == [("demo", "first-raycluster", Overrides(mode=EnforcementMode.OBSERVE))]
+    assert decisions.asked == [("demo", "first-raycluster", Overrides(mode=EnforcementMode.OBSERVE))]
 
 
 async def test_no_usable_answer_is_an_error_with_its_reason_and_never_a_value() -> None:
@@ -69,24 +69,24 @@ async def test_the_text_of_an_error_fits_an_event_however_much_is_wrong() -> Non
         assert text.endswith("…")
 
 
-@pytest.mark.parametrize("board", [BrokenBoard(), EmptyHandedBoard()])
-async def test_a_fault_of_ours_is_an_error_and_not_an_answer(board: Any) -> None:
-    async with serving(board) as served:
+@pytest.mark.parametrize("decisions", [BrokenDecisions(), EmptyHandedDecisions()])
+async def test_a_fault_of_ours_is_an_error_and_not_an_answer(decisions: Any) -> None:
+    async with serving(decisions) as served:
         code, text = await refusal(served.stub.IsActive(ref()))
         assert code is grpc.StatusCode.INTERNAL
         assert text.startswith("internal error, ")
         assert (await refusal(served.stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=ref()))))[0] is code
 
 
-@pytest.mark.parametrize("board", [MemoryDecisions(is_ready=False), BrokenBoard()])
-async def test_the_metric_spec_is_constant_whatever_is_wrong(board: Any) -> None:
-    async with serving(board) as served:
+@pytest.mark.parametrize("decisions", [MemoryDecisions(is_ready=False), BrokenDecisions()])
+async def test_the_metric_spec_is_constant_whatever_is_wrong(decisions: Any) -> None:
+    async with serving(decisions) as served:
         specs = {(await served.stub.GetMetricSpec(target)).SerializeToString() for target in (ref(), ref(idleAfter=""))}
         specs.add((await served.stub.GetMetricSpec(pb.ScaledObjectRef())).SerializeToString())
     assert len(specs) == 1
     (spec,) = pb.GetMetricSpecResponse.FromString(specs.pop()).metricSpecs
     assert (spec.targetSize, spec.targetSizeFloat) == (1, 1.0)
-    assert board.asked == []
+    assert decisions.asked == []
 
 
 async def test_an_unknown_metric_name_is_answered() -> None:
@@ -128,68 +128,68 @@ async def stays_silent(stream: Any, *, for_s: float = 0.15) -> bool:
 
 
 async def test_a_stream_reports_changes_to_active_only() -> None:
-    board = MemoryDecisions({FIRST: IDLE})
-    async with serving(board) as served:
+    decisions = MemoryDecisions({FIRST: IDLE})
+    async with serving(decisions) as served:
         stream = served.stub.StreamIsActive(ref())
         assert await received(stream) is False
-        board.put(*FIRST, BUSY)
+        decisions.put(*FIRST, BUSY)
         assert await received(stream) is True
-        board.put(*FIRST, BUSY)
-        board.put(*FIRST, IDLE)
-        board.put(*FIRST, STALE)
+        decisions.put(*FIRST, BUSY)
+        decisions.put(*FIRST, IDLE)
+        decisions.put(*FIRST, STALE)
         assert await stays_silent(stream)
 
 
 async def test_a_stream_without_a_usable_answer_waits_for_one() -> None:
-    board = MemoryDecisions({FIRST: STALE})
-    async with serving(board) as served:
+    decisions = MemoryDecisions({FIRST: STALE})
+    async with serving(decisions) as served:
         stream = served.stub.StreamIsActive(ref())
         read = asyncio.ensure_future(stream.read())
         assert not (await asyncio.wait({read}, timeout=0.15))[0]
-        board.put(*FIRST, BUSY)
+        decisions.put(*FIRST, BUSY)
         assert (await read).result is True
 
 
 @pytest.mark.parametrize(
-    ("board", "metadata"),
+    ("decisions", "metadata"),
     [
         (MemoryDecisions({FIRST: BUSY}), {"idleAfter": "soon"}),
-        (BrokenBoard(), {}),
-        (EmptyHandedBoard(), {}),
+        (BrokenDecisions(), {}),
+        (EmptyHandedDecisions(), {}),
     ],
-    ids=["unusable metadata", "a board that fails", "a board that breaks its contract"],
+    ids=["unusable metadata", "a cache that fails", "a cache that breaks its contract"],
 )
-async def test_a_stream_that_cannot_say_anything_stays_open(board: Any, metadata: dict[str, str]) -> None:
-    async with serving(board) as served:
+async def test_a_stream_that_cannot_say_anything_stays_open(decisions: Any, metadata: dict[str, str]) -> None:
+    async with serving(decisions) as served:
         stream = served.stub.StreamIsActive(ref(**metadata))
         assert await stays_silent(stream)
         assert served.observed == []
 
 
 async def test_a_stream_whose_client_left_listens_no_more() -> None:
-    board = MemoryDecisions({FIRST: BUSY})
-    async with serving(board) as served:
+    decisions = MemoryDecisions({FIRST: BUSY})
+    async with serving(decisions) as served:
         streams = [served.stub.StreamIsActive(ref()) for _ in range(20)]
         await asyncio.gather(*(received(stream) for stream in streams))
-        assert board.listeners == 20
+        assert decisions.listeners == 20
         for stream in streams:
             stream.cancel()
         async with asyncio.timeout(30):
-            while board.listeners or len(served.observed) < 20:  # noqa: ASYNC110 -- the server signals nothing
+            while decisions.listeners or len(served.observed) < 20:  # noqa: ASYNC110 -- the server signals nothing
                 await asyncio.sleep(0.01)
         assert {record.code for record in served.observed} == {"CANCELLED"}
 
 
 async def test_the_metric_spec_is_streamed_at_once_and_then_unchanged() -> None:
-    async with serving(BrokenBoard()) as served:
+    async with serving(BrokenDecisions()) as served:
         stream = served.stub.StreamMetricSpec(ref(idleAfter="soon"))
         assert await stream.read() == await served.stub.GetMetricSpec(ref())
         assert await stays_silent(stream)
 
 
 async def test_every_rpc_is_observed_with_its_status_and_duration() -> None:
-    board = MemoryDecisions({FIRST: BUSY})
-    async with serving(board, max_stream_life=timedelta(seconds=0.1)) as served:
+    decisions = MemoryDecisions({FIRST: BUSY})
+    async with serving(decisions, max_stream_life=timedelta(seconds=0.1)) as served:
         await poll(served.stub, ref())
         await refusal(served.stub.IsActive(ref(name="unheard-of")))
         assert await served.stub.StreamIsActive(ref()).read()

@@ -50,8 +50,8 @@ async def how_it_ends(stream: Any) -> tuple[grpc.StatusCode, list[bool]]:
 
 
 async def test_a_drain_ends_a_thousand_streams_with_ok_well_within_its_grace() -> None:
-    board = MemoryDecisions({FIRST: IDLE})
-    async with serving(board) as served:
+    decisions = MemoryDecisions({FIRST: IDLE})
+    async with serving(decisions) as served:
         streams = [served.stub.StreamIsActive(ref()) for _ in range(1000)]
         assert {(await stream.read()).result for stream in streams} == {False}
         silent = [served.stub.StreamIsActive(ref(idleAfter="soon")), served.stub.StreamIsActive(ref(name="unheard-of"))]
@@ -64,7 +64,7 @@ async def test_a_drain_ends_a_thousand_streams_with_ok_well_within_its_grace() -
         assert {(code, *said) for code, said in await asyncio.gather(*ends)} == {(grpc.StatusCode.OK,)}
         assert await specs.code() is grpc.StatusCode.OK
         assert perf_counter() - started < 40
-        assert board.listeners == 0
+        assert decisions.listeners == 0
         assert {record.code for record in served.observed} == {"OK"}
 
 

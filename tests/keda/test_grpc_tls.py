@@ -69,7 +69,7 @@ class Secured:
 @asynccontextmanager
 async def secured(
     folder: Path,
-    board: MemoryDecisions | None = None,
+    decisions: MemoryDecisions | None = None,
     *,
     mutual: bool = False,
     names: tuple[str, ...] = (),
@@ -81,7 +81,7 @@ async def secured(
     observed: list[RpcEnded] = []
     server = ExternalScalerServer(
         ServerConfig(**{"addresses": ("127.0.0.1:0",), **config}),
-        board or MemoryDecisions({FIRST: BUSY}),
+        decisions or MemoryDecisions({FIRST: BUSY}),
         observe=observed.append,
         tls=ServerTls(rotation, AllowedClients(names)),
     )
@@ -107,8 +107,8 @@ async def connect_anew(served: Secured, calls: list[bool], until: asyncio.Event)
 
 
 async def test_a_rotation_under_load_fails_no_call_and_ends_no_stream(tmp_path: Path) -> None:
-    board = MemoryDecisions({FIRST: IDLE})
-    async with secured(tmp_path, board) as served, served.client() as stub:
+    decisions = MemoryDecisions({FIRST: IDLE})
+    async with secured(tmp_path, decisions) as served, served.client() as stub:
         streams = [stub.StreamIsActive(ref()) for _ in range(100)]
         assert {(await stream.read()).result for stream in streams} == {False}
         old, new, over = list[bool](), list[bool](), asyncio.Event()
@@ -130,7 +130,7 @@ async def test_a_rotation_under_load_fails_no_call_and_ends_no_stream(tmp_path: 
         assert len(shown) == 6, "every new connection sees the newest certificate"
         assert {*old, *new} == {False}
 
-        board.put(*FIRST, BUSY)
+        decisions.put(*FIRST, BUSY)
         assert {(await stream.read()).result for stream in streams} == {True}, "streams are those of the beginning"
         assert {record.code for record in served.observed} == {"OK"}
 
@@ -170,8 +170,8 @@ async def test_clients_refuse_a_certificate_that_is_over_and_take_its_renewal(tm
         served.volume.put_certificate(over)
         # The process that starts with it: while it runs, it would have kept the one before.
         rotation = Rotation(served.volume.files(), use="grpc")
-        board = MemoryDecisions({FIRST: BUSY})
-        server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), board, tls=ServerTls(rotation))
+        decisions = MemoryDecisions({FIRST: BUSY})
+        server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), decisions, tls=ServerTls(rotation))
         served.port = await server.start()
         async with served.client() as stub:
             assert (await refusal(stub.IsActive(ref(), timeout=30)))[0] is grpc.StatusCode.UNAVAILABLE
@@ -235,9 +235,9 @@ async def test_a_client_is_known_by_its_spiffe_id(tmp_path: Path) -> None:
 
 
 async def test_a_client_of_another_name_is_told_so_and_hears_nothing_of_workloads(tmp_path: Path) -> None:
-    board = MemoryDecisions({FIRST: BUSY})
+    decisions = MemoryDecisions({FIRST: BUSY})
     async with (
-        secured(tmp_path, board, mutual=True, names=(KEDA,)) as served,
+        secured(tmp_path, decisions, mutual=True, names=(KEDA,)) as served,
         served.client(served.authority.issue_cert("grafana.monitoring.svc")) as stub,
     ):
         calls = [
@@ -250,7 +250,7 @@ async def test_a_client_of_another_name_is_told_so_and_hears_nothing_of_workload
         assert {await refusal(each) for each in calls} == {(grpc.StatusCode.PERMISSION_DENIED, words)}
         assert {record.code for record in served.observed} == {"PERMISSION_DENIED"}
         assert len(served.observed) == 4
-        assert board.listeners == 0
+        assert decisions.listeners == 0
         # It is the same for everybody, and KEDA shows nobody the text with which it fails.
         assert (await stub.GetMetricSpec(ref(), timeout=30)).metricSpecs
 
