@@ -562,7 +562,7 @@ async def test_a_gang_is_shown_in_whatever_state_it_is(json: WorkloadJson, state
     json.json["metadata"] |= {"namespace": "team", "name": "gang"}
     cluster.cluster.workloads.put(decode(KueueWorkload, msgspec.json.encode(json.json)))
     shown = await cluster.queries.gang("team", "gang")
-    assert (shown["state"], shown["gang"], shown["gates"]) == (state, None, [])
+    assert (shown["state"], shown["gang"], shown["admissionChecks"]) == (state, None, [])
 
 
 async def test_a_gang_that_waits_is_shown_as_among_all_that_do() -> None:

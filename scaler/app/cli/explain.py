@@ -55,7 +55,7 @@ async def _admission(client: ScalerClient, namespace: str, name: str) -> Json | 
     """The state of the Workload's quota and AdmissionChecks, or why it is unknown."""
     path = ["gangs", namespace, *name.split("/")]
     try:
-        return await client.ask(path, [], lambda local: local.queries.gang(namespace, name), key="gates")
+        return await client.ask(path, [], lambda local: local.queries.gang(namespace, name), key="admissionChecks")
     except ScalerError as error:
         return str(error)
 
@@ -104,7 +104,7 @@ def _standing(admission: Json) -> Iterator[RenderableType]:
     yield Text.assemble(
         (f"{admission['namespace']}/{admission['name']}", "bold"), f"{job}  ", (admission["state"], "bold"), since
     )
-    yield labelled_rows([row for gate in admission["gates"] for row in check_rows(gate)], indent=2)
+    yield labelled_rows([row for check in admission["admissionChecks"] for row in check_rows(check)], indent=2)
 
 
 def _decided(trigger: Mapping[str, Any]) -> RenderableType:

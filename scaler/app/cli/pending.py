@@ -52,8 +52,8 @@ def gang_rows(gang: Json) -> Iterator[Row]:
         yield "plan", Text.assemble((gang["plan"]["stage"], "bold green"), f"  {gang['plan']['next']}")
     elif gang["reclaim"]["outcome"] not in (gang["reason"], "NotNeeded"):
         yield "reclaim", reason_text(gang["reclaim"]["outcome"], gang["reclaim"]["message"])
-    for gate in gang["gates"]:
-        yield from check_rows(gate)
+    for check in gang["admissionChecks"]:
+        yield from check_rows(check)
     yield from standing_rows(gang)
 
 
@@ -99,38 +99,38 @@ _REQUESTS = {
 }
 
 
-def check_rows(gate: Json) -> Iterator[Row]:
+def check_rows(check: Json) -> Iterator[Row]:
     """The state of the check, the Workloads before it, and its ProvisioningRequests."""
-    yield "check", _check(gate)
-    if gate["before"]:
-        more = f" and {gate['beforeOmitted']} more" if gate["beforeOmitted"] else ""
-        yield "before it", f"{', '.join(gate['before'])}{more}"
-    if gate["yielded"]:
-        yield "gave back", _gave_back(gate["yielded"])
-    if gate["provisioning"]:
-        yield from _nodes(gate["provisioning"])
+    yield "check", _check(check)
+    if check["before"]:
+        more = f" and {check['beforeOmitted']} more" if check["beforeOmitted"] else ""
+        yield "before it", f"{', '.join(check['before'])}{more}"
+    if check["yielded"]:
+        yield "gave back", _gave_back(check["yielded"])
+    if check["provisioning"]:
+        yield from _nodes(check["provisioning"])
 
 
-def _check(gate: Json) -> RenderableType:
-    state = gate["state"]
-    by = f", by ReclaimPolicy {gate['policy']}" if gate["policy"] else ""
+def _check(check: Json) -> RenderableType:
+    state = check["state"]
+    by = f", by ReclaimPolicy {check['policy']}" if check["policy"] else ""
     head = Text.assemble(
-        gate["check"],
+        check["check"],
         "  ",
         (state, f"bold {_STATES.get(state, '')}"),
-        f" since {gate['since'] or '?'}{by}",
+        f" since {check['since'] or '?'}{by}",
     )
-    said = _said(gate)
+    said = _said(check)
     return Group(head, Text(said)) if said else head
 
 
-def _said(gate: Json) -> str:
+def _said(check: Json) -> str:
     """What stands on the Workload; where a request is there, what is found now, which follows that step by step.
 
     An entry that goes on waiting for the same thing is brought up to date twice a minute.
     """
-    is_followed = bool(gate["provisioning"] and gate["provisioning"]["requests"])
-    current, stored = gate["finds"] or "", gate["message"] or ""
+    is_followed = bool(check["provisioning"] and check["provisioning"]["requests"])
+    current, stored = check["finds"] or "", check["message"] or ""
     return (current or stored) if is_followed else (stored or current)
 
 

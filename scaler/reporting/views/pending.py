@@ -75,7 +75,7 @@ def gang_page(snapshot: ViewSnapshot, observed: KueueWorkload, answers: PlannerA
         "state": state,
         "since": timestamp(since),
         "checks": _checks(observed),
-        "gates": snapshot.checks.of(key, snapshot.at),
+        "admissionChecks": snapshot.checks.of(key, snapshot.at),
         "gang": _gang(snapshot, gang, observed, answers) if gang is not None else None,
     }
 
@@ -135,7 +135,7 @@ def _gang(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload |
         "quota": [_line(line) for line in diagnosis.lines],
         "before": [each.key for each in diagnosis.before[:_SHOWN]],
         "checks": _checks(observed),
-        "gates": snapshot.checks.of(gang.key, snapshot.at),
+        "admissionChecks": snapshot.checks.of(gang.key, snapshot.at),
         "plan": active_plan_view(plan, snapshot.at) if plan is not None else None,
         "reclaim": _reclaim(snapshot, gang, diagnosis, answers),
     }

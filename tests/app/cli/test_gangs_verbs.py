@@ -48,20 +48,20 @@ async def test_gangs_at_the_check_are_shown_with_their_checks_requests_and_times
         local = await Runtime(load(None, environ={}, flags=without_source)).query_once(
             lambda local: local.queries.pending(), needs_verdicts=False
         )
-    assert {each["job"]: each["gates"][0]["reason"] for each in local["gangs"]} == {"Job/gang": "NodesComing"}
+    assert {each["job"]: each["admissionChecks"][0]["reason"] for each in local["gangs"]} == {"Job/gang": "NodesComing"}
     assert "no metrics source" in local["unjudged"]
 
 
 async def has_accepted_request(port):
     _, _, body = await fetch(port, "/api/v1/pending")
-    gates = [gate for gang in json.loads(body).get("gangs", ()) for gate in gang["gates"]]
-    requests = [each for gate in gates for each in (gate["provisioning"] or {}).get("requests", ())]
+    checks = [check for gang in json.loads(body).get("gangs", ()) for check in gang["admissionChecks"]]
+    requests = [each for check in checks for each in (check["provisioning"] or {}).get("requests", ())]
     return [each["state"] for each in requests] == ["Accepted"]
 
 
 async def hold_to_pending(server):
     [gang] = (await command_beside("pending", "--json", "--server", server)).json["gangs"]
-    [coming] = gang["gates"]
+    [coming] = gang["admissionChecks"]
     assert (gang["job"], coming["check"], coming["policy"], coming["reason"]) == (
         *("Job/gang", CHECK, "policy", "NodesComing"),
     )
@@ -194,7 +194,7 @@ def test_what_a_plan_could_do_is_told_where_it_says_more_than_the_reason(outcome
         "reason": "Waiting",
         "plan": None,
         "reclaim": {"outcome": outcome, "message": "so it is"},
-        "gates": [],
+        "admissionChecks": [],
         "podSets": [],
         "waits": "5m",
         "since": "2026-12-01T12:00:00Z",

@@ -258,7 +258,7 @@ async def test_the_json_keeps_its_shape():
     assert plan["gang"].keys() == shared
     assert pending.keys() == {"at", "unjudged", "gangs", "omitted"}
     for gang in pending["gangs"]:
-        assert gang.keys() == shared | {"quota", "before", "checks", "gates", "plan", "reclaim"}
+        assert gang.keys() == shared | {"quota", "before", "checks", "admissionChecks", "plan", "reclaim"}
     assert queues.keys() == {"at", "unjudged", "trees"}
     [research] = queues["trees"]
     node = {"kind", "name", "parent", "waitingGangs", "pending", "flavors", "children"}
