@@ -8,13 +8,6 @@ Json = dict[str, Any]
 """A Kubernetes object or a part of one, as the API shows it."""
 
 SERVICE_ACCOUNT = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount")
-PROVISIONING_REQUEST_CONFIG = Resource(
-    group="kueue.x-k8s.io",
-    version="v1beta2",
-    plural="provisioningrequestconfigs",
-    kind="ProvisioningRequestConfig",
-    namespaced=False,
-)
 WORKLOAD_PRIORITY_CLASS = Resource(
     group="kueue.x-k8s.io",
     version="v1beta2",

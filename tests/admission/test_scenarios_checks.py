@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from scaler_sandbox.autoscaler import Scenario
 from scaler_sandbox.kinds import Json
 from sim.cluster import CHECK, GPU
-from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
+from sim.provisioning_cluster import NOBODY, ProvisioningCluster
 
 from scaler.kube.objects.resources import (
     CLUSTER_QUEUE,
@@ -17,45 +16,6 @@ from scaler.kube.objects.resources import (
 
 # --------------------------------------------------------------------------------------------------------- parameters
 
-POLICY = {"apiGroup": "idlegpu.io", "kind": "ReclaimPolicy", "name": "policy"}
-PARAMETERS: dict[str, tuple[Json | None, Json | None, str]] = {
-    # parameters of the check; spec of the policy, where there is one; what the check says
-    "none: all defaults": (None, None, "True"),
-    "a policy": (POLICY, {"requireFit": True}, "True"),
-    "a policy that is not there": (POLICY, None, "False: AdmissionCheck gate: spec.parameters: there is no Reclaim"),
-    "another name": (
-        POLICY | {"name": "other"},
-        {},
-        "False: AdmissionCheck gate: spec.parameters: there is no ReclaimPolicy 'other'",
-    ),
-    "another kind": (
-        POLICY | {"kind": "IdlePolicy"},
-        {},
-        "False: AdmissionCheck gate: spec.parameters: names IdlePolicy of idlegpu.io",
-    ),
-    "another group": (
-        POLICY | {"apiGroup": "kueue.x-k8s.io"},
-        {},
-        "False: AdmissionCheck gate: spec.parameters: names ReclaimPolicy of kueue.x-k8s.io",
-    ),
-    "a policy that contradicts itself": (
-        POLICY,
-        {"requireFit": False, "pin": {"enabled": True}},
-        "False: ReclaimPolicy 'policy': spec.requireFit",
-    ),
-    "a policy without a class": (
-        POLICY,
-        {"provisioning": {"className": ""}},
-        "False: ReclaimPolicy 'policy': spec.provisioning.className",
-    ),
-    "a policy with a time that is none": (
-        POLICY,
-        {"provisioning": {"className": "x", "after": "soon"}},
-        "False: ReclaimPolicy 'policy': spec.provisioning.after",
-    ),
-    "a policy that cannot be read": (POLICY, {"provisioning": "yes"}, "False: AdmissionCheck gate: spec.parameters: R"),
-}
-
 
 async def test_while_nobody_can_follow_the_policy_what_waits_waits_and_what_was_asked_for_stays() -> None:
     """One gang runs, one has an open request, one is Ready and held by another check."""
@@ -64,7 +24,7 @@ async def test_while_nobody_can_follow_the_policy_what_waits_waits_and_what_was_
     for name, pods in (("runs", 1), ("held", 1), ("waits", 1)):
         town.submit(name, pods=pods, gpus=8)
         await town.passes(1)
-    set_ready(town, "runs", "foreign")
+    set_state(town, "runs", "foreign")
     await town.passes(1)
     assert (town.is_running("runs"), town.entry("held")["state"]) == (True, "Ready")
     assert town.requests("waits") == ["1: New"]
@@ -80,13 +40,11 @@ async def test_while_nobody_can_follow_the_policy_what_waits_waits_and_what_was_
     assert len(town.api.writes[writes:]) == 2, "once each"
 
 
-def set_ready(town: ProvisioningCluster, job: str, check: str) -> None:
-    """The controller of another check lets the job go."""
+def set_state(town: ProvisioningCluster, job: str, check: str, state: str = "Ready", **given: Any) -> None:
+    """The controller of another check sets its state."""
     workload = town.workload(job)
-    entries = [
-        {**each, "state": "Ready", "message": "go"} if each["name"] == check else each
-        for each in workload["status"]["admissionChecks"]
-    ]
+    said = {"state": state, "message": "go", **given}
+    entries = [{**each, **said} if each["name"] == check else each for each in workload["status"]["admissionChecks"]]
     town.change(WORKLOAD, workload["metadata"]["name"], {"status": {"admissionChecks": entries}}, "status")
 
 
@@ -194,14 +152,14 @@ async def test_beside_kueues_own_check_ours_waits_for_pods_only_and_asks_nobody(
     town.termination["victim"] = 10.0
     town.submit("victim", pods=2, gpus=8)
     await town.passes(1)
-    set_ready(town, "victim", KUEUES)
+    set_state(town, "victim", KUEUES)
     await town.passes(1)
     assert town.is_running("victim")
     town.submit("gang", pods=2, gpus=8)
     await town.passes(1)
     town.deactivate("victim", for_gang="gang")
     await town.passes(3)
-    set_ready(town, "gang", KUEUES)
+    set_state(town, "gang", KUEUES)
     await town.passes(3)
     assert town.says("gang").startswith("Pending: waits for 2 pods of ns/job-victim")
     assert not town.is_admitted("gang")
@@ -211,91 +169,22 @@ async def test_beside_kueues_own_check_ours_waits_for_pods_only_and_asks_nobody(
     assert town.entry("gang", KUEUES)["message"] == "go", "left as it was"
 
 
-async def beside_running_kueue(*scenarios: Scenario, nodes: int = 1, **policy: Any) -> ProvisioningCluster:
-    """With the controller of Kueue's check, and an autoscaler that answers it."""
-    names = dict.fromkeys(("a", "b", "c")[:nodes], 8)
-    town = ProvisioningCluster(names, policy=policy or PODS_ONLY, checks=(CHECK, KUEUES), quota=16, scenarios=scenarios)
-    town.run_kueues_check(KUEUES, retryStrategy={"backoffLimitCount": 3, "backoffBaseSeconds": 6})
-    await town.passes(1)
-    return town
-
-
-async def test_kueue_asks_for_nodes_while_ours_waits_for_pods_and_the_gang_starts_when_both_are_ready() -> None:
-    """K7b. Nodes were there after 4 s; pods end after 10."""
-    town = await beside_running_kueue(QUICK, nodes=2)
-    town.termination["victim"] = 10.0
-    town.submit("victim", pods=2, gpus=8)
-    await town.passes(6)
-    assert town.is_running("victim")
+async def test_places_are_not_kept_for_a_gang_that_another_check_sends_back() -> None:
+    """It keeps its quota until the delay of that check is over, and GPUs that it cannot use go to another one."""
+    town = await beside_kueue({"a": 8}, requireFit=True, provisioning=None)
+    town.add(CLUSTER_QUEUE, "ours", spec=town.queue_spec(8))
+    town.add(LOCAL_QUEUE, "ours", namespace="ns", spec={"clusterQueue": "ours"})
     town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.deactivate("victim", for_gang="gang")
-    await town.passes(3)
-    assert town.says("gang").startswith("Pending: waits for 2 pods of ns/job-victim")
-    assert [each.startswith("job-gang") for each in town.requests_of_kueue()] == [True], "asked for at once"
-    await town.passes(4)
-    assert town.entry("gang", KUEUES)["state"] == "Ready"
-    assert not town.is_admitted("gang")
-    await town.passes(5)
-    assert town.is_running("gang")
-    assert town.requests() == [], "ours never asks"
-    [update] = town.entry("gang", KUEUES)["podSetUpdates"]
-    assert update["annotations"].keys() >= {"autoscaling.x-k8s.io/consume-provisioning-request"}
-
-
-async def test_a_request_of_kueues_that_fails_evicts_the_gang_that_ours_holds_and_both_start_over() -> None:
-    """K7b: after its delay of 6 s the quota is gone. Ours says nothing meanwhile, and the second attempt succeeds."""
-    town = await beside_running_kueue(failing(1), requireFit=True, provisioning=None)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(4)
-    assert town.entry("gang", KUEUES)["state"] == "Retry"
-    assert town.says("gang").startswith("Pending: PodSet main")
+    await town.passes(2)
+    set_state(town, "gang", KUEUES, "Retry", requeueAfterSeconds=60)
     before = len(town.api.patches)
     town.add_node("b", 8)
     await town.passes(1)
     assert town.api.patches[before:] == [], "it would fit, and is sent back all the same"
     assert town.holds_quota("gang")
-    await town.passes(6)
-    assert town.entry("gang", KUEUES)["retryCount"] == 1
-    assert "retryCount" not in town.entry("gang")
-    await town.passes(6)
-    assert town.is_running("gang")
-    assert town.requests_of_kueue() == [f"{town.workload('gang')['metadata']['name']}-{KUEUES}-2"]
-
-
-async def test_places_are_not_kept_for_a_gang_that_kueues_check_sends_back() -> None:
-    """It keeps its quota until its delay is over, and GPUs that it cannot use go to another one."""
-    town = await beside_running_kueue(failing(1), requireFit=True, provisioning=None)
-    town.add(CLUSTER_QUEUE, "ours", spec=town.queue_spec(8))
-    town.add(LOCAL_QUEUE, "ours", namespace="ns", spec={"clusterQueue": "ours"})
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(4)
-    town.add_node("b", 8)
     town.submit("other", gpus=8, queue="ours")
     await town.passes(1)
     assert town.is_running("other")
-    assert town.holds_quota("gang")
-
-
-async def test_each_check_asks_for_the_nodes_of_its_own_flavor() -> None:
-    """Ours for spot, Kueue's for the other one: each gang has one request, of the one or of the other."""
-    town = ProvisioningCluster({}, scenarios=[QUICK])
-    town.run_kueues_check(KUEUES)
-    for flavor in ("spot", "fixed"):
-        town.add(RESOURCE_FLAVOR, flavor, spec={})
-    rules = [{"name": CHECK, "onFlavors": ["spot"]}, {"name": KUEUES, "onFlavors": ["fixed"]}]
-    spec = flavored(8, 8) | {"admissionChecksStrategy": {"admissionChecks": rules}}
-    town.change(CLUSTER_QUEUE, "cq", {"spec": spec})
-    await town.passes(1)
-    town.submit("one", gpus=8)
-    town.submit("two", gpus=8)
-    await town.passes(1)
-    assert town.requests("one") == ["1: Accepted"]
-    assert town.requests("two") == []
-    assert town.requests_of_kueue() == [f"{town.workload('two')['metadata']['name']}-{KUEUES}-1"]
-    await town.passes(6)
-    assert town.is_running("one")
-    assert town.is_running("two")
 
 
 async def test_what_kueues_check_gives_to_pods_counts_for_where_they_fit() -> None:
@@ -303,15 +192,7 @@ async def test_what_kueues_check_gives_to_pods_counts_for_where_they_fit() -> No
     town = await beside_kueue({"a": 8}, requireFit=True, provisioning=None)
     town.submit("gang", gpus=8)
     await town.client.settle(*town.controllers)
-    workload = town.workload("gang")
-    update = {"name": "main", "nodeSelector": {"pool": "new"}}
-    entries = [
-        {**each, "state": "Ready", "message": "provisioned", "podSetUpdates": [update]}
-        if each["name"] == KUEUES
-        else each
-        for each in workload["status"]["admissionChecks"]
-    ]
-    town.change(WORKLOAD, workload["metadata"]["name"], {"status": {"admissionChecks": entries}}, "status")
+    set_state(town, "gang", KUEUES, podSetUpdates=[{"name": "main", "nodeSelector": {"pool": "new"}}])
     await town.passes(2)
     assert town.says("gang").startswith("Pending: PodSet main: 1 of 1 pods does not fit")
     town.add_node("new", 8, pool="new")
@@ -326,7 +207,7 @@ async def test_beside_multikueue_ours_waits_for_pods_that_end_here_and_then_lets
     town.termination["victim"] = 10.0
     town.submit("victim", gpus=8)
     await town.passes(1)
-    set_ready(town, "victim", "elsewhere")
+    set_state(town, "victim", "elsewhere")
     await town.passes(1)
     town.submit("gang", gpus=8)
     await town.passes(1)
@@ -348,7 +229,7 @@ async def test_one_that_runs_on_another_cluster_keeps_no_places_here() -> None:
     town.hold_pods()
     town.submit("away", gpus=8)
     await town.passes(1)
-    set_ready(town, "away", "elsewhere")
+    set_state(town, "away", "elsewhere")
     await town.passes(1)
     assert town.is_admitted("away")
     town.submit("gang", gpus=8, queue="here")

@@ -20,11 +20,10 @@ from scaler_sandbox.autoscaler.cloud import Cloud
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import make, with_conditions
 from scaler_sandbox.fleet import Fleet, FleetConfig, Machine
-from scaler_sandbox.kinds import PROVISIONING_REQUEST_CONFIG, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from sim.api import SimApi, is_managed
 from sim.cluster import SimCluster
-from sim.kueue_provisioning_check import ProvisioningCheck
 
 from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL
 from scaler.errors import KubeError
@@ -160,18 +159,6 @@ class ProvisioningCluster(SimCluster):
         before = (body.get("status") or {}).get("conditions")
         conditions = with_conditions(before, make(kind, "True", kind, message, now=now))
         self.change(PROVISIONING_REQUEST, request, {"status": {"conditions": conditions, **status}}, "status")
-
-    def run_kueues_check(self, name: str, **config: Any) -> None:
-        """Kueue's own check for ProvisioningRequests, and the controller that looks after it."""
-        parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "config"}
-        spec = {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": parameters}
-        self.add(PROVISIONING_REQUEST_CONFIG, "config", spec={"provisioningClassName": BEST_EFFORT_ATOMIC, **config})
-        self.add(ADMISSION_CHECK, name, spec=spec)
-        self.controllers = (*self.controllers, ProvisioningCheck(cast(Client, self.client)))
-
-    def requests_of_kueue(self) -> list[str]:
-        """Names of the requests that are not ours."""
-        return [each["metadata"]["name"] for each in self.client.all(PROVISIONING_REQUEST) if not is_managed(each)]
 
     # -------------------------------------------------------------------------------------------------------- looking
 
