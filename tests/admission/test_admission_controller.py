@@ -12,13 +12,11 @@ from sim.cluster import CHECK, GPU, HOST, SimCluster
 from sim.provisioning_cluster import ProvisioningCluster, failing
 
 from scaler.admission.workload import YIELDED_ANNOTATION
-from scaler.errors import KubeError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
-    JOB,
     LOCAL_QUEUE,
     NODE,
     RECLAIM_POLICY,
@@ -26,7 +24,6 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
 )
 from scaler.kube.reflector import Absent, Disconnected
-from scaler.suspension.leader_api import NOT_LEADING
 
 PROVISIONS = {"provisioning": {"className": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}}
 
@@ -363,53 +360,6 @@ async def test_an_evicted_gang_is_judged_anew_and_gets_nothing_of_what_it_was_gi
     await town.passes(10)
     assert town.is_running("gang")
     assert town.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
-
-
-@pytest.mark.parametrize("ending", ["finished", "deleted", "deactivated"])
-async def test_a_gang_that_goes_while_it_waits_frees_its_turn(ending):
-    town = SimCluster({"a": 8})
-    town.submit("runs", gpus=8)
-    await town.passes(2)
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    town.submit("next", gpus=8)
-    await town.passes(2)
-    workload = town.workload("gang")["metadata"]["name"]
-    if ending == "deactivated":
-        town.change(WORKLOAD, workload, {"spec": {"active": False}})
-    elif ending == "finished":
-        done = [{"type": "Finished", "status": "True", "reason": "Succeeded", "message": ""}]
-        before = town.workload("gang")["status"]["conditions"]
-        town.change(WORKLOAD, workload, {"status": {"conditions": before + done}}, "status")
-    else:
-        town.client.remove(WORKLOAD, "ns", workload)
-        town.client.remove(JOB, "ns", "gang")
-    town.finish("runs")
-    await town.passes(3)
-    assert town.is_running("next")
-
-
-# ---------------------------------------------------------------------------------------------------------- at restarts
-
-
-def _dies_at(number: int) -> Callable[[str], None]:
-    left = [number]
-
-    def die(path: str) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KubeError("the process is dead", reason=NOT_LEADING)
-
-    return die
-
-
-async def test_who_does_not_lead_any_more_stops():
-    town = SimCluster({"a": 8})
-    await town.passes(1)
-    town.api.before_patch = _dies_at(0)
-    town.submit("gang", gpus=8)
-    with pytest.raises(KubeError, match="dead"):
-        await town.passes(1)
 
 
 # -------------------------------------------------------------------------------------------------------- looking again

@@ -40,14 +40,6 @@ async def test_memory_that_a_job_without_gpus_was_let_go_for_is_not_promised_to_
     assert town.is_running("gang")
 
 
-async def test_a_job_without_gpus_that_takes_nothing_that_is_short_keeps_nobody_waiting() -> None:
-    town = await _town({"a": 8, "b": 8})
-    town.submit("etl", gpus=0, memory=100, queue="free")
-    town.submit("gang", pods=2, gpus=8, memory=400)
-    await _before_the_scheduler(town)
-    assert town.says("gang").startswith("Ready")
-
-
 async def _odd_is_let_go() -> SimCluster:
     """Its pod is on no node yet, and its flavor is gone: nobody can read what it needs."""
     town = await _town({"a": 8, "b": 8})
@@ -164,14 +156,6 @@ async def test_nodes_with_the_taint_of_their_devices_are_open_to_pods_that_ask_f
     assert town.is_running("gang")
 
 
-async def test_a_taint_of_something_else_keeps_pods_away() -> None:
-    town = SimCluster({"a": 8})
-    town.change(NODE, "a", {"spec": {"taints": [{"key": "example.com/other", "effect": "NoSchedule"}]}})
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert "1 node with a taint that they do not tolerate" in town.says("gang")
-
-
 # -------------------------------------------------------------------------------------------------- what is not counted
 
 
@@ -204,13 +188,3 @@ async def test_a_gang_goes_by_what_can_be_counted_and_is_told_what_cannot(templa
     town.submit("later", gpus=8, template=template)
     await town.passes(2)
     assert town.says("later").endswith(f"1 node open to them; {note}")
-
-
-async def test_what_is_only_preferred_is_not_worth_a_word() -> None:
-    town = SimCluster({"a": 8})
-    spread = {**_SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}
-    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": _NEAR}]}
-    affinity = {"podAffinity": preferred, "podAntiAffinity": preferred}
-    town.submit("gang", gpus=4, template={"spec": {"topologySpreadConstraints": [spread], "affinity": affinity}})
-    await town.passes(2)
-    assert town.says("gang") == "Ready: fits whole: 1 pod on 1 node (a)"

@@ -348,49 +348,27 @@ _OUTLOOKS = st.builds(
 
 
 @given(_GANGS, _OUTLOOKS)
-def test_rejected_is_never_said_and_a_message_always(found, outlook):
+def test_whatever_is_observed_the_laws_hold(found, outlook):
     answer = decide(found, outlook, NOON)
-    if isinstance(answer, CheckChange):
-        assert answer.state in set(CheckState)
-        assert answer.state != "Rejected"
-        assert answer.message
-    else:
-        assert answer.why
-
-
-@given(_GANGS, _OUTLOOKS)
-def test_nothing_is_said_without_a_reservation_or_an_entry(found, outlook):
     is_out = found.reserved_at is None or found.evicted or found.finished or not found.active or found.entry is None
-    if is_out:
-        assert isinstance(decide(found, outlook, NOON), NoChange)
+    if isinstance(answer, NoChange):
+        assert answer.why
+        return
+    assert not is_out, "nothing is written without a reservation or an entry"
+    assert answer.state in set(CheckState), "never Rejected"
+    assert answer.message
+    if answer.state is CheckState.RETRY:
+        yields = outlook.wanted_by and (found.yielded is None or found.yielded.until <= NOON) and not found.admitted
+        assert yields or outlook.provisioning.kind is StepKind.REVOKED, "only to a Workload, and after a pause"
+        assert answer.updates == ()
+    if answer.state is CheckState.READY and not found.admitted:
+        assert not outlook.terminating, "not while pods terminate"
+        assert not outlook.problem, "not without a policy"
+        is_elsewhere = not outlook.requires_fit or outlook.runs_elsewhere
+        assert is_elsewhere or (isinstance(outlook.verdict, Fits) and not outlook.blind), "unknown is not yes"
 
 
 @given(_GANGS, _OUTLOOKS)
-def test_ready_is_final_unless_its_nodes_are_taken_away(found, outlook):
+def test_ready_is_final_unless_its_nodes_are_revoked(found, outlook):
     answer = decide(replace(found, entry=READY), replace(outlook, provisioning=NO_STEP), NOON)
     assert isinstance(answer, NoChange)
-
-
-@given(_GANGS, _OUTLOOKS)
-def test_retry_is_said_only_to_yield_to_somebody_and_after_a_rest(found, outlook):
-    answer = decide(found, outlook, NOON)
-    if isinstance(answer, CheckChange) and answer.state is CheckState.RETRY:
-        yields = outlook.wanted_by and (found.yielded is None or found.yielded.until <= NOON) and not found.admitted
-        assert yields or outlook.provisioning.kind is StepKind.REVOKED
-        assert answer.updates == ()
-
-
-@given(_GANGS, _OUTLOOKS)
-def test_nobody_is_let_go_by_blindness_or_into_pods_that_end(found, outlook):
-    answer = decide(found, outlook, NOON)
-    if isinstance(answer, CheckChange) and answer.state is CheckState.READY and not found.admitted:
-        assert not outlook.terminating
-        assert not outlook.problem
-        assert isinstance(outlook.verdict, Fits) or not outlook.requires_fit or outlook.runs_elsewhere
-        assert not outlook.blind or not outlook.requires_fit or outlook.runs_elsewhere
-
-
-@given(_GANGS, _OUTLOOKS)
-def test_whoever_runs_already_is_let_go_whatever_is_seen(found, outlook):
-    runs = replace(found, admitted=True, entry=PENDING, reserved_at=NOON, evicted=False, active=True, finished=False)
-    assert said(decide(runs, outlook, NOON)) == "Ready/AdmittedBefore"

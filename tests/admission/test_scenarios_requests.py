@@ -111,29 +111,6 @@ async def test_capacity_revoked_while_it_runs_evicts_it_and_nodes_are_asked_for_
 # ----------------------------------------------------------------------------------------------------- ways to the end
 
 
-async def test_failed_twice_then_provisioned() -> None:
-    """Pauses of 10 and 20 s: each attempt is answered 1 + 3 s after it was made. 4 + 10 + 4 + 20 + 4 = 42."""
-    town = ProvisioningCluster({"a": 8}, scenarios=[failing(2)])
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(41)
-    assert town.requests("gang") == ["1: Failed", "2: Failed", "3: Accepted"]
-    assert not town.is_admitted("gang")
-    await town.passes(1)
-    assert town.is_running("gang")
-    assert len(town.requests("gang")) == 1
-    assert len(town.templates()) == 1
-    assert [each.what for each in town.counted] == [
-        "Created",
-        "Failed",
-        "Created",
-        "Failed",
-        "Created",
-        "Provisioned",
-        "Removed",
-        "Removed",
-    ]
-
-
 async def test_at_the_limit_a_gang_that_holds_waits_for_capacity_and_takes_it() -> None:
     town = ProvisioningCluster({"a": 8}, quota=16, provisioning={"retry": {"limit": 1}}, scenarios=[failing(9)])
     town.submit("gang", pods=2, gpus=8)
@@ -174,22 +151,6 @@ async def test_at_the_limit_a_gang_that_yields_gives_its_quota_to_one_that_can_u
     assert town.is_running("gang"), town.says("gang")
 
 
-async def test_a_booking_that_expires_while_another_check_holds_the_gang_changes_nothing() -> None:
-    """Ours is Ready, which is final: pods of the gang may come at any moment."""
-    town = ProvisioningCluster({"a": 8}, checks=("gate", "foreign"), scenarios=NOBODY)
-    town.add_check("foreign", "example.com/other")
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.answer(town.newest("gang"), "Provisioned")
-    town.add_node("b", 8)
-    await town.passes(1)
-    assert town.entry("gang")["state"] == "Ready"
-    town.answer(town.newest("gang"), "BookingExpired")
-    await town.passes(30)
-    assert town.entry("gang")["state"] == "Ready"
-    assert town.requests("gang") == ["1: BookingExpired"]
-
-
 async def test_capacity_revoked_while_another_check_holds_the_gang_lets_it_go_through_all_of_it_again() -> None:
     town = ProvisioningCluster({"a": 8}, checks=("gate", "foreign"), scenarios=NOBODY)
     town.add_check("foreign", "example.com/other")
@@ -205,17 +166,6 @@ async def test_capacity_revoked_while_another_check_holds_the_gang_lets_it_go_th
     assert town.entry("gang")["state"] == "Pending"
     assert town.entry("gang")["retryCount"] == 1
     assert town.requests("gang") == ["1: New"]
-
-
-async def test_a_request_whose_template_somebody_deletes_goes_with_it_and_is_made_again() -> None:
-    """The PodTemplate owns the request."""
-    town = ProvisioningCluster({"a": 8}, scenarios=[QUICK])
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    [template] = town.templates()
-    town.client.remove(POD_TEMPLATE, "ns", template)
-    await town.passes(30)
-    assert town.is_running("gang")
 
 
 # ------------------------------------------------------------------------------------------------ what gets free
@@ -366,20 +316,6 @@ async def test_reuse_goes_first_and_nodes_are_asked_for_only_when_its_time_is_ov
 # ------------------------------------------------------------------------------------------------ several, and classes
 
 
-async def test_of_two_gangs_one_of_which_gets_a_node_the_one_that_booked_it_has_it() -> None:
-    """The older one's request fails; the younger one's is provisioned, and the node is its."""
-    town = ProvisioningCluster({}, scenarios=NOBODY, provisioning={"retry": {"base": "20m"}})
-    town.submit("old", gpus=8)
-    await town.passes(2)
-    town.submit("young", gpus=8)
-    await town.passes(2)
-    town.answer(town.newest("old"), "Failed", "no capacity")
-    town.answer(town.newest("young"), "Provisioned")
-    town.add_node("new", 8)
-    await town.passes(2)
-    assert (town.is_running("old"), town.is_running("young")) == (False, True)
-
-
 GKE = Scenario(
     provisioning_class=QUEUED_PROVISIONING,
     accepted_after=timedelta(seconds=1),
@@ -412,23 +348,6 @@ async def test_a_gang_of_queued_provisioning_hears_the_eta_and_starts_on_its_own
     assert {pod["spec"]["nodeName"][:6] for pod in town.pods("gang")} == {"queued"}
     [update] = town.entry("gang")["podSetUpdates"]
     assert update["nodeSelector"].keys() == {"autoscaling.gke.io/provisioning-request"}
-
-
-async def test_a_gang_that_is_checked_for_capacity_starts_once_there_is_some() -> None:
-    """`check-capacity` adds nothing: the request waits until somebody else's pods have gone."""
-    scenario = Scenario(
-        provisioning_class=CHECK_CAPACITY, accepted_after=timedelta(0), provisioned_after=timedelta(seconds=1)
-    )
-    town = ProvisioningCluster({"a": 8, "b": 8}, provisioning={"className": CHECK_CAPACITY}, scenarios=[scenario])
-    town.submit("other", gpus=8)
-    await town.passes(2)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(10)
-    assert town.requests("gang") == ["1: Accepted"]
-    town.finish("other")
-    await town.passes(4)
-    assert town.is_running("gang")
-    assert set(town.fleet.machines) == {"a", "b"}
 
 
 async def test_a_parameter_that_a_job_sets_by_annotation_wins_over_the_policy() -> None:

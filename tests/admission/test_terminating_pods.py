@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from sim.cluster import GPU, SimCluster
-from sim.provisioning_cluster import NOBODY, ProvisioningCluster, failing
+from sim.provisioning_cluster import NOBODY, ProvisioningCluster
 
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import CLUSTER_QUEUE, JOB, POD, SCALABLE_WORKLOAD, WORKLOAD
@@ -223,15 +223,3 @@ async def test_after_the_first_conflict_and_only_then_an_entry_is_tried_again_at
         for _ in range(3):
             await town.gate.tick(town.client.now)
         assert len(refused) == expected
-
-
-# ------------------------------------------------------------------------------------------------------ at the limit
-
-
-async def test_a_gang_for_which_no_more_nodes_are_requested_is_told_apart() -> None:
-    asks = {"retry": {"limit": 0, "base": "1s", "max": "1s"}}
-    town = ProvisioningCluster({"a": 4}, scenarios=[failing(99)], provisioning=asks)
-    town.submit("gang", gpus=8)
-    await town.passes(8)
-    assert town.report.reasons == {"NodesLimitReached": 1}
-    assert "attempt 1 was the last" in town.says("gang")

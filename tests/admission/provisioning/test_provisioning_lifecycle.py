@@ -410,28 +410,6 @@ def test_whatever_happens_the_laws_hold(policy: ProvisioningPolicy, happens: lis
         life.settle()
 
 
-@given(policies, st.lists(events, max_size=12))
-@settings(max_examples=40, deadline=None)
-def test_a_gang_that_lacks_nodes_gets_them_from_an_autoscaler_that_has_them(
-    policy: ProvisioningPolicy, happens: list[Event]
-) -> None:
-    """Whatever was before: once requests are granted, the gang starts, unless it has used up its attempts."""
-    life = Life(policy=replace(policy, amount=Amount.GANG))
-    for event in happens:
-        event(life)
-        life.settle()
-    life.reserve()
-    life.lack(8, "")
-    for _ in range(6):
-        life.settle()
-        life.answer(RequestState.PROVISIONED)
-        life.settle()
-        life.wait(1800)
-        life.reserve()
-    is_spent = life.look().kind is StepKind.AT_LIMIT
-    assert life.gang.stage is ReservationStage.STARTED or is_spent
-
-
 @pytest.mark.parametrize(
     ("eta", "late_after"),
     [(None, 10), (at(5 * 60), 10), (at(25 * 60), 25), (at(48 * 3600), 60)],
