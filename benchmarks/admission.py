@@ -55,8 +55,7 @@ from scaler.kube.objects.nodes import Node, ProvisioningRequest
 from scaler.kube.objects.resources import PROVISIONING_REQUEST
 from scaler.kube.reflector import Reflecting
 from scaler.placement.capacity import capacity_of
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import NodeIndex
+from scaler.placement.node_index import NodeDemand, NodeIndex
 from scaler.placement.node_watch import NodeWatch
 from scaler.placement.requests import PlacementRequest, PlacementResult, ReservationQueue
 from scaler.placement.reservations import place_in_order

@@ -29,7 +29,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from rich.console import Console
@@ -39,12 +39,13 @@ from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.cycle import Considered, SchedulingCycle
 from scaler.quota.fair_sharing import dominant_resource_share
-from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
+from scaler.quota.from_objects.snapshot_updater import QuotaObject, SnapshotUpdater
 from scaler.quota.model import QuotaWorkload, StopPolicy
 from scaler.quota.node import TreeNode
 from scaler.quota.queues import CycleOutcome
 from scaler.quota.simulation import QUIET_CYCLES, Simulation, SimulationLimits
 from scaler.quota.snapshot import Snapshot
+from scaler.quota.workload_index import SchedulingContext
 
 Json = dict[str, Any]
 Assignments = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
@@ -74,16 +75,9 @@ class Replay:
 
 
 def simulations(snapshot: Snapshot, now: datetime) -> list[Simulation]:
+    world = SchedulingContext.of(snapshot)
     return [
-        Simulation(
-            tree,
-            snapshot.pending_in(tree),
-            flavors=snapshot.flavors,
-            namespaces=snapshot.namespaces,
-            local_queue=snapshot.local_queue,
-            now=now,
-            fair_sharing=snapshot.fair_sharing,
-        )
+        Simulation(tree, snapshot.pending_in(tree), world, now=now, fair_sharing=snapshot.fair_sharing)
         for tree in snapshot.trees
     ]
 
@@ -106,7 +100,7 @@ def snapshot_of(manifests: Iterable[Json], *, fair_sharing: bool, now: datetime)
     kinds = {kind.__name__: kind for kind in _KINDS}
     for manifest in manifests:
         if (kind := kinds.get(manifest["kind"])) is not None:
-            updater.put(msgspec.convert(manifest, kind), now=now)
+            updater.put(cast(QuotaObject, msgspec.convert(manifest, kind)), now=now)
     if updater.unreadable:
         raise ValueError(f"cannot be read: {updater.unreadable}")
     return updater.snapshot

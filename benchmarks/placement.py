@@ -32,11 +32,9 @@ from rich.table import Table
 
 from benchmarks.tick import machine
 from scaler.kube.scheduling import NodeSelection, Taint, Toleration
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import Capacity, capacity_of
-from scaler.placement.demand import NodeDemand
+from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.fit import Placement, fits, place
-from scaler.placement.node_index import NodeIndex, NodeInfo
+from scaler.placement.node_index import NodeDemand, NodeIndex, NodeInfo
 from scaler.placement.pod_slots import PodSlots
 from scaler.placement.shortage import Misfit, Unproven
 

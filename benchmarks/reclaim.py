@@ -40,8 +40,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scaler.kube.scheduling import ANYWHERE, NodeSelection, Selector
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import Capacity, capacity_of
+from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import (

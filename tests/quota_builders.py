@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from scaler.kube.scheduling import ANYWHERE, NodeRequirement, NodeSelection, Selector, Taint, Term, Toleration
+from scaler.quota.demands import FlavorOptions
 from scaler.quota.flavors import FlavorVerdict
 from scaler.quota.model import (
     Flavor,
@@ -35,6 +36,7 @@ from scaler.quota.preemption.candidates import PreemptionRequest, PreemptionTarg
 from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
 from scaler.quota.simulation import Simulation
 from scaler.quota.tree import Tree, build_trees
+from scaler.quota.workload_index import SchedulingContext
 
 GPU = "nvidia.com/gpu"
 NOW = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
@@ -217,7 +219,8 @@ def simulation(
     local_queues: Iterable[QuotaLocalQueue] | None = None,
     given_flavors: Mapping[str, Flavor] | None = None,
     namespaces: Mapping[str, Mapping[str, str]] | None = None,
-    **fields: Any,
+    fair_sharing: bool = False,
+    strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES,
 ) -> Simulation:
     """Of the one tree that they form. LocalQueues are named like their ClusterQueues, unless they are given."""
     queues, workloads = list(queues), list(workloads)
@@ -228,12 +231,10 @@ def simulation(
         if each.reservation is None and local and local.stop_policy is StopPolicy.NONE:
             pending.setdefault(local.cluster_queue, []).append(each)
     names = {name for queue in queues for group in queue.groups for name in group.flavors}
-    return Simulation(
-        tree(queues, cohorts, workloads),
-        pending,
-        flavors=given_flavors or flavors(*sorted(names)),
+    world = SchedulingContext(
+        flavor_options=FlavorOptions(flavors=given_flavors or flavors(*sorted(names))),
         namespaces={NAMESPACE: {}} if namespaces is None else namespaces,
         local_queue=lambda namespace, name: known.get((namespace, name)),
-        now=NOW,
-        **fields,
+        strategies=strategies,
     )
+    return Simulation(tree(queues, cohorts, workloads), pending, world, now=NOW, fair_sharing=fair_sharing)

@@ -6,8 +6,7 @@ from typing import Any
 
 from quota_builders import GPU, NAMESPACE, NOW, flavors, local_queue
 
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import Capacity, capacity_of
+from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaWorkload

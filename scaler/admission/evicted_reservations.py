@@ -26,7 +26,7 @@ from scaler.admission.provisioning.requests import holds_quota
 from scaler.admission.workload import PodDemands
 from scaler.kube.objects.core import is_true
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.placement.demand import NodeDemand
+from scaler.placement.node_index import NodeDemand
 from scaler.placement.requests import PlacementRequest
 
 RELEASE_DELAY = timedelta(seconds=3)

@@ -19,6 +19,7 @@ from scaler.quota.forecast import Forecast, forecast
 from scaler.quota.simulation import Simulation
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
+from scaler.quota.workload_index import SchedulingContext
 
 MAX_FORECASTS = 4
 """For one plan: each takes up to some tenths of a second."""
@@ -90,12 +91,5 @@ def _tree_of(key: str, snapshot: Snapshot) -> Tree | None:
 
 def _simulation(snapshot: Snapshot, tree: Tree, now: datetime) -> Simulation:
     """Of the tree as it is at this moment: whatever changes meanwhile does not reach it."""
-    return Simulation(
-        tree.clone(),
-        snapshot.pending_in(tree),
-        flavors=dict(snapshot.flavors),
-        namespaces=dict(snapshot.namespaces),
-        local_queue=snapshot.local_queue,
-        now=now,
-        fair_sharing=snapshot.fair_sharing,
-    )
+    pending, world = snapshot.pending_in(tree), SchedulingContext.of(snapshot)
+    return Simulation(tree.clone(), pending, world, now=now, fair_sharing=snapshot.fair_sharing)

@@ -30,7 +30,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.reflector import Absent, Reflecting
 from scaler.placement.capacity import PodPlacement
-from scaler.placement.demand import NodeDemand, excluding
+from scaler.placement.node_index import NodeDemand, excluding
 from scaler.placement.node_watch import holds_no_node
 from scaler.placement.requests import PlacementRequest
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets

@@ -42,7 +42,7 @@ from scaler.kube.objects.core import UNREADABLE, condition, guard, is_true, stam
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import AdmissionCheckState, Workload
 from scaler.kube.scheduling import NodeSelection
-from scaler.placement.demand import NodeDemand, on_flavors, tolerating_devices
+from scaler.placement.node_index import NodeDemand, on_flavors, tolerating_devices
 from scaler.quota.from_objects.pod_nodes import selection_of, unsupported_constraints, unsupported_message
 from scaler.quota.from_objects.pod_requests import pod_requests
 from scaler.quota.from_objects.queues import flavor_of

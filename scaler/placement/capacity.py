@@ -4,7 +4,10 @@ Laws:
 
 * A Capacity never changes; `without`, `once_ended` and `after` return another one, which shares what is the same. Each
   costs what it touches and a copy of one list, so that a planner may ask for hundreds of sets of victims.
-* What is gone is freed once, whichever way it was asked to go.
+* A pod occupies until it is really gone: deleted, or in phase Succeeded or Failed. One that is terminating still holds
+  its GPUs, for as long as it takes.
+* What is gone is freed once, whichever way it was asked to go: a pod that is terminating and whose workload is a victim
+  counts once.
 * Amounts may be negative, where a node has lost devices that are still in use: the first ones to be freed only fill
   that gap.
 
@@ -13,22 +16,14 @@ once y has ended 4; both 8.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from scaler.idleness.pods import TERMINAL, PodPhase
 from scaler.kube.quantity import UNLIMITED, Requests
-from scaler.placement.allocations import (
-    Allocation,
-    Allocations,
-    BoundPod,
-    Removed,
-    allocations_by_workload,
-    allocations_of,
-    needs_of,
-)
-from scaler.placement.node_index import NodeIndex, NodeInfo, NodeSet, PodNeeds, PodShape, members, union
+from scaler.placement.node_index import PODS, NodeIndex, NodeInfo, NodeSet, PodNeeds, PodShape, members, union
 
 Vector = tuple[int, ...]
 """Amounts in the order of the index's resources."""
@@ -38,9 +33,106 @@ Levels = Mapping[int, NodeSet]
 _SIZES_KEPT = 64
 
 
-class PodPlacement(NamedTuple):
-    """So many pods of one PodSet on one node."""
+# ------------------------------------------------------------------------------------------------- what pods hold
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPod:
+    """A pod that is bound to a node."""
+
+    pod: str
+    """`namespace/name`."""
+    node: str
+    requests: Requests
+    workload: str = ""
+    """Key of its Workload; empty where it has none, so that nothing frees what it holds."""
+    phase: PodPhase = PodPhase.RUNNING
+    terminating: bool = False
+
+    @property
+    def holds_resources(self) -> bool:
+        return self.phase not in TERMINAL
+
+
+@dataclass(slots=True)
+class Allocation:
+    node: int
+    amounts: PodNeeds
+    workload: str
+    ends: bool
+
+
+class Removed(NamedTuple):
+    workloads: frozenset[str] = frozenset()
+    ended: bool = False
+
+    def includes(self, held: Allocation) -> bool:
+        return (self.ended and held.ends) or held.workload in self.workloads
+
+
+NONE_REMOVED = Removed()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocations:
+    """The pods that may go. Those without a workload go only when they are terminating."""
+
+    of_workload: Mapping[str, list[Allocation]] = field(default_factory=dict)
+    ending: list[Allocation] = field(default_factory=list)
+
+    def leaving(self, workloads: Iterable[str], gone: Removed) -> Iterator[Allocation]:
+        held = (each for workload in set(workloads) for each in self.of_workload.get(workload, ()))
+        return (each for each in held if not gone.includes(each))
+
+    def exchanged(self, leaving: Sequence[Allocation], coming: Sequence[Allocation]) -> "Allocations":
+        """Without some of these very pods and with others. It shares what is the same."""
+        left, arrived = {id(held) for held in leaving}, allocations_by_workload(coming)
+        of_workload = dict(self.of_workload)
+        for workload in {held.workload for held in leaving} | arrived.of_workload.keys():
+            staying = [held for held in of_workload.pop(workload, ()) if id(held) not in left]
+            if present := staying + arrived.of_workload.get(workload, []):
+                of_workload[workload] = present
+        ending = [held for held in self.ending if id(held) not in left]
+        return Allocations(of_workload, ending + arrived.ending)
+
+
+def allocations_by_workload(holding: Iterable[Allocation]) -> Allocations:
+    of_workload: dict[str, list[Allocation]] = {}
+    ending: list[Allocation] = []
+    for held in holding:
+        if held.workload:
+            of_workload.setdefault(held.workload, []).append(held)
+        if held.ends:
+            ending.append(held)
+    return Allocations(of_workload, ending)
+
+
+def allocations_of(index: NodeIndex, occupants: Iterable[BoundPod]) -> Iterator[Allocation]:
+    """What each pod holds. Pods that are over, and pods on nodes that are not there, hold nothing."""
+    known: dict[int, tuple[Requests, PodNeeds]] = {}
+    for each in occupants:
+        node = index.position.get(each.node)
+        if node is not None and each.holds_resources:
+            requests = each.requests
+            found = known.get(id(requests))
+            if found is None:
+                found = known[id(requests)] = (requests, needs_of(index, requests))
+            yield Allocation(node, found[1], each.workload, each.terminating)
+
+
+def needs_of(index: NodeIndex, requests: Requests) -> PodNeeds:
+    """What a pod takes of the resources that nodes declare; one of `pods` in any case."""
+    positions = index.resource_position
+    needs = [
+        (positions[name], amount) for name, amount in requests.items() if amount and name in positions and name != PODS
+    ]
+    return (*needs, (positions[PODS], 1))
+
+
+# ------------------------------------------------------------------------------------------------------ what is free
+
+
+class PodPlacement(NamedTuple):
     pod_set: str
     node: str
     pods: int
@@ -49,18 +141,9 @@ class PodPlacement(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """What a node gains when workloads are gone."""
-
     node: str
     amounts: tuple[tuple[str, int], ...]
     """By resource, in the order of their names."""
-
-
-class EqualNodes(NamedTuple):
-    """Nodes that have equally much of a resource free."""
-
-    free: int
-    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +156,7 @@ class Capacity:
     levels: Mapping[int, Levels]
     """Per resource. By them the nodes that may have enough are found without a look at the others."""
     allocations: Allocations
-    gone: Removed = field(default_factory=Removed)
+    gone: Removed = NONE_REMOVED
     _held: dict[str, Mapping[int, Mapping[int, int]]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -91,18 +174,18 @@ class Capacity:
 
     def once_ended(self) -> "Capacity":
         """As it will be when the pods that are terminating now are gone."""
-        return self._freed(self.allocations.ended(self.gone), Removed(self.gone.workloads, ended=True))
+        ending = (held for held in self.allocations.ending if not self.gone.includes(held))
+        return self._freed(ending, self.gone._replace(ended=True))
 
     def after(self, placements: Iterable[PodPlacement]) -> "Capacity":
         """As it will be when these pods run, too. Nothing frees again what they take."""
         index = self.index
-        return self._taken(
-            (index.position[seat.node], needs_of(index, seat.requests), seat.pods) for seat in placements
-        )
+        pods = ((index.position[each.node], needs_of(index, each.requests), -each.pods) for each in placements)
+        return self._changed(pods, self.gone)
 
     def filled(self, shape: PodShape, pods: Iterable[tuple[int, int]]) -> "Capacity":
         """As it will be when each node, by its position, runs so many pods of the shape, too."""
-        return self._taken((node, shape.needs, count) for node, count in pods)
+        return self._changed(((node, shape.needs, -count) for node, count in pods), self.gone)
 
     def exchanged(self, leaving: Iterable[Allocation], coming: Iterable[Allocation]) -> "Capacity":
         """As it is once some of the pods have ended and others have come. For one from which nothing is counted out."""
@@ -111,14 +194,10 @@ class Capacity:
         return replace(self._changed(given, self.gone), allocations=self.allocations.exchanged(leaving, coming))
 
     def emptied(self) -> "Capacity":
-        """The most that there could ever be: no pod at all, every node ready and uncordoned."""
         return _emptied(self.index)
 
     def _freed(self, leaving: Iterable[Allocation], gone: Removed) -> "Capacity":
         return self._changed(((held.node, held.amounts, 1) for held in leaving), gone)
-
-    def _taken(self, pods: Iterable[tuple[int, PodNeeds, int]]) -> "Capacity":
-        return self._changed(((node, needs, -count) for node, needs, count in pods), self.gone)
 
     def _changed(self, changes: Iterable[tuple[int, PodNeeds, int]], gone: Removed) -> "Capacity":
         vectors: dict[int, list[int]] = {}
@@ -135,7 +214,6 @@ class Capacity:
         return Capacity(index=self.index, free=free, levels=levels, allocations=self.allocations, gone=gone)
 
     def _moved(self, resource: int, vectors: Mapping[int, list[int]]) -> Levels:
-        """The resource's levels, with the changed nodes in their new places."""
         level = self.index.level
         moved = [
             (node, old, new)
@@ -216,21 +294,8 @@ class Capacity:
             known = self._sizes[resource, nodes] = Counter(self.free[node][resource] for node in members(nodes))
         return known
 
-    def by_free_amount(self, resource: str, nodes: NodeSet | None = None) -> tuple[EqualNodes, ...]:
-        """What is free of the resource and on which of the nodes (of all open ones by default), the largest first."""
-        position = self.index.resource_position.get(resource)
-        if position is None:
-            return ()
-        by_size: dict[int, list[str]] = {}
-        for node in members(self.index.open if nodes is None else nodes):
-            free = self.free[node][position]
-            if free > 0:
-                by_size.setdefault(free, []).append(self.index.nodes[node].name)
-        return tuple(EqualNodes(free, tuple(by_size[free])) for free in sorted(by_size, reverse=True))
-
 
 def capacity_of(nodes: NodeIndex | Iterable[NodeInfo], occupants: Iterable[BoundPod]) -> Capacity:
-    """What the occupants leave free on the nodes."""
     index = nodes if isinstance(nodes, NodeIndex) else NodeIndex(nodes)
     return capacity_with(index, list(allocations_of(index, occupants)))
 
@@ -274,5 +339,4 @@ def slots_by(amount: int, sizes: Mapping[int, int], *, is_single: bool = False) 
 
 
 def total(sizes: Mapping[int, int]) -> int:
-    """What these nodes have free together."""
     return sum(free * nodes for free, nodes in sizes.items() if free > 0)

@@ -20,13 +20,13 @@ node is 4, so it misfits by one pod. Two pods of 4 fit. With both nodes empty (8
 The tempting alternative, comparing sums of free GPUs with the demand, lets 8 scattered GPUs pass for a pod of 8.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from scaler.placement.capacity import Capacity, PodPlacement
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import NodeIndex, NodeSet, PodShape, members, union
-from scaler.placement.packing import Bin, ItemKind, OutOfSteps, Packed, Steps, pack
+from scaler.placement.node_index import NodeDemand, NodeIndex, NodeSet, PodShape, members, union
+from scaler.placement.packing import Bin, ItemKind, PackingLimitError, Steps, pack
 from scaler.placement.shortage import Misfit, Unproven, explain_alone, explain_together
 
 STEPS = 20_000
@@ -41,7 +41,6 @@ class Placement:
     """Every pod has a node. This is one way of it: the scheduler may find another."""
 
     placements: tuple[PodPlacement, ...]
-    """By PodSet and node, both in the order of their names."""
 
 
 def place(demands: Sequence[NodeDemand], capacity: Capacity, *, steps: int = STEPS) -> Placement | Misfit | Unproven:
@@ -49,9 +48,7 @@ def place(demands: Sequence[NodeDemand], capacity: Capacity, *, steps: int = STE
     groups = _grouped(demands, capacity.index)
     found = _packing(groups, capacity, Steps(steps))
     if isinstance(found, _Packing):
-        return Placement(
-            placements=tuple(sorted(found.placements(capacity.index), key=lambda seat: (seat.pod_set, seat.node)))
-        )
+        return Placement(placements=found.placements(capacity.index))
     demand, missing = found.group.most, min(found.missing, found.group.most.count)
     if not found.is_proven:
         return Unproven(pod_set=demand.pod_set, count=demand.count, missing=missing, steps=steps)
@@ -67,6 +64,23 @@ def place(demands: Sequence[NodeDemand], capacity: Capacity, *, steps: int = STE
 def fits(demands: Sequence[NodeDemand], capacity: Capacity, *, steps: int = STEPS) -> bool:
     """Whether it is proven that every pod has a node: `place` without the reasons."""
     return isinstance(_packing(_grouped(demands, capacity.index), capacity, Steps(steps)), _Packing)
+
+
+def place_as_many(demands: Sequence[NodeDemand], capacity: Capacity) -> tuple[PodPlacement, ...]:
+    """Nodes for all pods, or for as many as fit one PodSet after the other."""
+    index = capacity.index
+    found = _packing(_grouped(demands, index), capacity, Steps(STEPS))
+    if not isinstance(found, _Packing):
+        alone = [_Group(index.shape(each.requests, each.nodes), (each,)) for each in demands if each.count > 0]
+        found = _Packing([(group, taken) for group, taken, _ in _one_by_one(alone, capacity)])
+    return found.placements(index)
+
+
+def missing_pods(demands: Iterable[NodeDemand], placements: Iterable[PodPlacement]) -> dict[str, int]:
+    placed = Counter[str]()
+    for each in placements:
+        placed[each.pod_set] += each.pods
+    return {each.pod_set: count for each in demands if (count := each.count - placed[each.pod_set]) > 0}
 
 
 def upper_bound(demand: NodeDemand, capacity: Capacity) -> int:
@@ -103,14 +117,16 @@ class _Group:
         return self.demands[-1]
 
     def placements(self, shares: Iterable[_Share], index: NodeIndex) -> Iterator[PodPlacement]:
-        """The nodes' shares, dealt out to the PodSets."""
+        """The nodes' shares, dealt out to the PodSets as far as they go."""
         left = iter(sorted(shares))
         node, room = 0, 0
         for demand in self.demands:
             waiting = demand.count
             while waiting:
                 if not room:
-                    node, room = next(left)
+                    node, room = next(left, (0, 0))
+                if not room:
+                    return
                 taken = min(waiting, room)
                 yield PodPlacement(demand.pod_set, index.nodes[node].name, taken, demand.requests)
                 waiting, room = waiting - taken, room - taken
@@ -118,13 +134,12 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """Every pod of the groups has a node."""
-
     shares: Sequence[tuple[_Group, Sequence[_Share]]]
 
-    def placements(self, index: NodeIndex) -> Iterator[PodPlacement]:
-        for group, shares in self.shares:
-            yield from group.placements(shares, index)
+    def placements(self, index: NodeIndex) -> tuple[PodPlacement, ...]:
+        """By PodSet and node, both in the order of their names."""
+        found = (each for group, shares in self.shares for each in group.placements(shares, index))
+        return tuple(sorted(found, key=lambda each: (each.pod_set, each.node)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +207,22 @@ def _filled(group: _Group, capacity: Capacity, closed: NodeSet = 0) -> tuple[lis
 def _greedy(groups: Iterable[_Group], capacity: Capacity) -> _Packing | _Remainder:
     """One group after the other. Its yes is right; its no means little."""
     shares: list[tuple[_Group, Sequence[_Share]]] = []
-    marked: dict[str, NodeSet] = {}
-    for group in groups:
-        taken, missing = _filled(group, capacity, union(marked.get(mark, 0) for mark in group.shape.apart))
+    for group, taken, missing in _one_by_one(groups, capacity):
         if missing:
             return _Remainder(group, missing)
         shares.append((group, taken))
+    return _Packing(shares)
+
+
+def _one_by_one(groups: Iterable[_Group], capacity: Capacity) -> Iterator[tuple[_Group, list[_Share], int]]:
+    """Where each group's pods go with those before it placed, and how many are left over."""
+    marked: dict[str, NodeSet] = {}
+    for group in groups:
+        taken, missing = _filled(group, capacity, union(marked.get(mark, 0) for mark in group.shape.apart))
+        yield group, taken, missing
         capacity = capacity.filled(group.shape, taken)
         for mark in group.shape.apart:
             marked[mark] = marked.get(mark, 0) | union(1 << node for node, _ in taken)
-    return _Packing(shares)
 
 
 def _exact(groups: Sequence[_Group], capacity: Capacity, steps: Steps) -> _Packing | _Remainder:
@@ -249,18 +270,18 @@ def _packed(
         )
         for node in nodes
     ]
-    match pack(kinds, spaces, steps):
-        case Packed(counts):
-            return _Packing(
-                [
-                    (group, [(nodes[space], taken[kind]) for space, taken in counts.items() if taken[kind]])
-                    for kind, group in enumerate(part)
-                ]
-            )
-        case OutOfSteps():
-            return _Remainder(greedy.group, greedy.missing, is_proven=False)
-        case _:
-            return greedy
+    try:
+        packed = pack(kinds, spaces, steps)
+    except PackingLimitError:
+        return _Remainder(greedy.group, greedy.missing, is_proven=False)
+    if packed is None:
+        return greedy
+    return _Packing(
+        [
+            (group, [(nodes[space], taken[kind]) for space, taken in packed.items() if taken[kind]])
+            for kind, group in enumerate(part)
+        ]
+    )
 
 
 def _amounts(shape: PodShape, resources: Iterable[int], marks: Iterable[str]) -> tuple[int, ...]:

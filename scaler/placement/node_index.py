@@ -15,6 +15,7 @@ The tempting alternative, asking every node for every pod, costs 2,000 compariso
 joined once per label cost one `&`, and how many nodes are in one is a `bit_count`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -22,8 +23,8 @@ from operator import and_, or_
 from typing import NamedTuple
 
 from scaler.kube.quantity import UNLIMITED, Requests
-from scaler.kube.scheduling import NodeRequirement, NodeSelection, Operator, Taint, untolerated
-from scaler.quota.model import EMPTY
+from scaler.kube.scheduling import ANYWHERE, NodeRequirement, NodeSelection, Operator, Taint, Toleration, untolerated
+from scaler.quota.model import EMPTY, Flavor, QuotaPodSet
 
 PODS = "pods"
 _PRECISION = 4
@@ -41,8 +42,6 @@ _CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """A node as far as placement goes."""
-
     name: str
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     taints: tuple[Taint, ...] = ()
@@ -67,7 +66,6 @@ class PodShape(NamedTuple):
     """Marks of which a node takes one pod each."""
 
     def slots_in(self, free: Sequence[int]) -> int:
-        """Pods of the shape that fit into what is free on one node."""
         room = max(0, min([free[resource] // amount for resource, amount in self.needs]))
         return min(1, room) if self.apart else room
 
@@ -107,7 +105,6 @@ def members(nodes: NodeSet) -> Iterator[int]:
 
 
 def union(sets: Iterable[NodeSet]) -> NodeSet:
-    """The nodes that are in any of the sets."""
     return reduce(or_, sets, 0)
 
 
@@ -144,7 +141,6 @@ class NodeIndex:
 
     @cached_property
     def open(self) -> NodeSet:
-        """The nodes that are ready and not cordoned."""
         return union(1 << position for position, node in enumerate(self.nodes) if node.is_open)
 
     @cached_property
@@ -158,12 +154,10 @@ class NodeIndex:
 
     @cached_property
     def largest(self) -> tuple[int, ...]:
-        """The most that any node has of each resource."""
         columns = zip(*map(self.allocatable, self.nodes), strict=True)
         return tuple(map(max, columns)) if self.nodes else tuple(0 for _ in self.resources)
 
     def allocatable(self, node: NodeInfo) -> tuple[int, ...]:
-        """The node's amounts, in the order of `resources`."""
         return tuple(node.allocatable.get(name, UNLIMITED if name == PODS else 0) for name in self.resources)
 
     def level(self, resource: int, free: int) -> int:
@@ -186,7 +180,6 @@ class NodeIndex:
         return union(1 << self.position[name] for name in names if name in self.position)
 
     def eligible(self, selection: NodeSelection) -> NodeSet:
-        """The open nodes that match the selection and whose taints it tolerates."""
         key = (frozenset(selection.labels.items()), selection.terms, selection.tolerations)
         known = self._eligible.get(key)
         if known is None:
@@ -196,7 +189,6 @@ class NodeIndex:
         return known
 
     def exclusions(self, selection: NodeSelection) -> Exclusions:
-        """How many nodes the selection leaves out, and for what."""
         matching = self._matching(selection)
         return Exclusions(
             closed=(self.all & ~self.open).bit_count(),
@@ -235,3 +227,74 @@ class NodeIndex:
 
 def _passes(taint: Taint) -> bool:
     return taint.key.startswith(_CONDITIONS)
+
+
+# ------------------------------------------------------------------------------------------- what a gang needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDemand:
+    """The pods of one PodSet. They are alike."""
+
+    pod_set: str
+    count: int
+    requests: Requests
+    """Of one pod."""
+    nodes: NodeSelection = ANYWHERE
+    """What a pod demands of its node, and what the flavors that it is assigned add to that."""
+
+
+def demand_of(pod_set: QuotaPodSet, flavors: Iterable[Flavor] = (), *, count: int | None = None) -> NodeDemand:
+    """What the PodSet needs once these flavors are assigned to it; `count` where it starts with fewer pods."""
+    return NodeDemand(
+        pod_set=pod_set.name,
+        count=pod_set.count if count is None else count,
+        requests=pod_set.requests,
+        nodes=tolerating_devices(on_flavors(pod_set.nodes, flavors), pod_set.requests),
+    )
+
+
+def excluding(demand: NodeDemand, closed: Collection[str]) -> NodeDemand:
+    """The demand for pods that may not go to these nodes, by their names."""
+    return replace(demand, nodes=replace(demand.nodes, closed=frozenset(closed))) if closed else demand
+
+
+def tolerating_devices(selection: NodeSelection, requests: Requests) -> NodeSelection:
+    """What pods demand that tolerate the taints by which nodes with devices keep others away.
+
+    Clouds taint these nodes with the name of the resource, such as nvidia.com/gpu, and add the toleration to every pod
+    that asks for it when the pod is made: a Workload's template lacks it.
+
+    Source: Kubernetes, plugin/pkg/admission/extendedresourcetoleration; GKE, and the GPU add-ons of other clouds.
+    """
+    borne = tuple(_of_device(name) for name, amount in sorted(requests.items()) if amount > 0 and is_device(name))
+    missing = tuple(each for each in borne if each not in selection.tolerations)
+    return replace(selection, tolerations=(*selection.tolerations, *missing)) if missing else selection
+
+
+def _of_device(resource: str) -> Toleration:
+    return Toleration(key=resource, operator="Exists", effect="NoSchedule")
+
+
+def on_flavors(selection: NodeSelection, flavors: Iterable[Flavor]) -> NodeSelection:
+    """What pods demand with the node labels and tolerations that Kueue gives them for their flavors.
+
+    Where a pod selects one value of a label and its flavor another, both are demanded, so that no node matches.
+    """
+    labels, conflicts, tolerations = dict(selection.labels), [], list(selection.tolerations)
+    for flavor in flavors:
+        for key, value in flavor.node_labels.items():
+            if labels.setdefault(key, value) != value:
+                conflicts.append(NodeRequirement(key=key, operator=Operator.IN, values=(value,)))
+        tolerations += (each for each in flavor.tolerations if each not in tolerations)
+    terms = tuple((*term, *conflicts) for term in selection.terms or ((),)) if conflicts else selection.terms
+    return replace(selection, labels=labels, terms=terms, tolerations=tuple(tolerations))
+
+
+def pod_counts(demands: Iterable[NodeDemand], index: NodeIndex) -> Counter[PodShape]:
+    """The demands' pods by shape."""
+    pods: Counter[PodShape] = Counter()
+    for demand in demands:
+        if demand.count > 0:
+            pods[index.shape(demand.requests, demand.nodes)] += demand.count
+    return pods

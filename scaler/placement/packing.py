@@ -11,9 +11,6 @@ one, and the counts that can be reached by then are kept; of those that differ i
 is dropped when the spaces to come cannot add what is missing, measured kind by kind and resource by resource. What a
 space adds is measured by the best of its combinations: 8 free hold one thing of 5, so that they add 5 to these.
 
-Half of the steps are for this walk, which is exact. If they run out, the other half is for a narrow one that keeps only
-the counts with most to spare, so many that the steps last to the end: its yes is right, its no means nothing.
-
 Worked example: two spaces of 8, two things of 5, two of 3. A space takes (1, 1) or (0, 2), and both are reached after
 the first. The second adds one thing of 5 at most: (0, 2) lacks two of them and is dropped; (1, 1) twice is all.
 
@@ -31,8 +28,6 @@ Counts = tuple[int, ...]
 
 
 class ItemKind(NamedTuple):
-    """Things that are alike."""
-
     needs: Counts
     """Of one of them, resource by resource."""
     wanted: int
@@ -48,25 +43,8 @@ class Bin(NamedTuple):
     """Whether each kind may go there."""
 
 
-class Packed(NamedTuple):
-    """Everything is packed: what goes into each space, by its position. Spaces that stay empty are left out."""
-
-    counts: dict[int, Counts]
-
-
-class Impossible(NamedTuple):
-    """No packing exists."""
-
-
-class OutOfSteps(NamedTuple):
-    """It is not known whether one exists."""
-
-
-PackingResult = Packed | Impossible | OutOfSteps
-
-
 class PackingLimitError(Exception):
-    """Ends a search. `pack` makes an answer of it."""
+    """The steps have run out: it is not known whether a packing exists."""
 
 
 @dataclass(slots=True)
@@ -74,12 +52,9 @@ class Steps:
     """How much may still be searched. A step is one combination that is looked at."""
 
     left: int
-    kept: int = 0
-    """Of these, for later."""
 
     def take(self, count: int) -> None:
-        """Raises: OutOfStepsError where so many are not left."""
-        if self.left - count < self.kept:
+        if self.left < count:
             raise PackingLimitError
         self.left -= count
 
@@ -89,8 +64,6 @@ Combinations = tuple[Counts, ...]
 
 
 class _Stop(NamedTuple):
-    """One space on the way, and what it takes."""
-
     space: int
     combinations: Combinations
 
@@ -107,8 +80,11 @@ _Layer = dict[Counts, _Reached]
 """What is reached after some spaces, by the numbers of all kinds but the last."""
 
 
-def pack(kinds: Sequence[ItemKind], spaces: Sequence[Bin], steps: Steps) -> PackingResult:
-    """Whether the spaces take all of the kinds together."""
+def pack(kinds: Sequence[ItemKind], spaces: Sequence[Bin], steps: Steps) -> dict[int, Counts] | None:
+    """What goes into each space, by its position, where they take all of the kinds together; None where they do not.
+
+    Spaces that stay empty are left out. Raises: PackingLimitError.
+    """
     # Only the greatest number is kept of the last kind, so that this is the one with the most numbers to tell apart.
     order = sorted(range(len(kinds)), key=lambda kind: (kinds[kind].wanted, kinds[kind].needs, kind))
     search = _Search(
@@ -116,14 +92,11 @@ def pack(kinds: Sequence[ItemKind], spaces: Sequence[Bin], steps: Steps) -> Pack
         [Bin(space.free, tuple(space.allowed[kind] for kind in order)) for space in spaces],
         steps,
     )
-    try:
-        found = search.run()
-    except PackingLimitError:
-        return OutOfSteps()
-    if not isinstance(found, dict):
-        return found
+    found = search.run()
+    if found is None:
+        return None
     back = [order.index(kind) for kind in range(len(kinds))]
-    return Packed({space: tuple(counts[place] for place in back) for space, counts in found.items()})
+    return {space: tuple(counts[place] for place in back) for space, counts in found.items()}
 
 
 @dataclass
@@ -138,38 +111,14 @@ class _Search:
 
     @cached_property
     def needs(self) -> list[Counts]:
-        """By resource, what one of each kind needs."""
         return list(zip(*(kind.needs for kind in self.kinds), strict=True))
 
-    @cached_property
-    def bulk(self) -> list[float]:
-        """How hard one of each kind is to pack: of two that together need as much as one, each is a quarter as hard."""
-        largest = [max(1, *column) for column in self.needs]
-        return [sum((need / most) ** 2 for need, most in zip(kind.needs, largest, strict=True)) for kind in self.kinds]
-
-    def run(self) -> dict[int, Counts] | Impossible | OutOfSteps:
+    def run(self) -> dict[int, Counts] | None:
         way = self._way()
         to_come = self._to_come(way)
-        self.steps.kept = self.steps.left // 2
-        try:
-            return self._walk(way, to_come) or Impossible()
-        except PackingLimitError:
-            self.steps.kept = 0
-            return self._walk(way, to_come, is_narrow=True) or OutOfSteps()
-        finally:
-            self.steps.kept = 0
-
-    def _walk(
-        self, way: Sequence[_Stop], to_come: Sequence[Counts], *, is_narrow: bool = False
-    ) -> dict[int, Counts] | None:
-        """What goes into each space. A narrow walk keeps only so many counts that the steps last to the end."""
-        ahead = sum(len(stop.combinations) for stop in way)
         nothing = tuple(0 for _ in self.kinds[1:])
         layers = [self._promising({nothing: _Reached(0, (), ())}, to_come[0])]
         for stop, bounds in zip(way, to_come[1:], strict=True):
-            if is_narrow:
-                layers[-1] = self._best(layers[-1], to_come[len(layers) - 1], self.steps.left // ahead)
-                ahead -= len(stop.combinations)
             grown = self._grown(layers[-1], stop.combinations)
             layers.append(grown)
             found = grown.get(self.wanted[:-1])
@@ -211,7 +160,6 @@ class _Search:
         return groups
 
     def _room(self, kind: int, space: Bin) -> int:
-        """How many of the kind alone go into the space."""
         if not space.allowed[kind]:
             return 0
         return _times(self.kinds[kind].needs, space.free, self.kinds[kind].wanted)
@@ -248,7 +196,6 @@ class _Search:
         return bounds[::-1]
 
     def _grown(self, layer: _Layer, combinations: Combinations) -> _Layer:
-        """What is reached with one space more."""
         self.steps.take(len(layer) * len(combinations))
         wanted, most = self.wanted[:-1], self.wanted[-1]
         grown: _Layer = {}
@@ -266,19 +213,6 @@ class _Search:
         return {
             counts: reached for counts, reached in layer.items() if min(self._spare(counts, reached.last, bounds)) >= 0
         }
-
-    def _best(self, layer: _Layer, bounds: Counts, size: int) -> _Layer:
-        """So many of its counts: those with most to spare, and of these those that have packed the bulky things."""
-        if len(layer) <= size:
-            return layer
-
-        def rank(counts: Counts) -> tuple[float, float, Counts]:
-            last = layer[counts].last
-            spare = zip(self._spare(counts, last, bounds), bounds, strict=True)
-            return min(each / max(1, bound) for each, bound in spare), sum(map(mul, self.bulk, (*counts, last))), counts
-
-        ranked = sorted(layer, key=rank, reverse=True)
-        return {counts: layer[counts] for counts in ranked[: max(1, size)]}
 
     def _spare(self, counts: Counts, last: int, bounds: Counts) -> Iterator[int]:
         """What is to come beyond what the counts lack, bound by bound."""

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scaler.placement.capacity import Capacity, total
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import NodeSet, PodNeeds, PodShape
+from scaler.placement.node_index import NodeDemand, NodeSet, PodNeeds, PodShape, pod_counts
 
 
 @dataclass(slots=True)
@@ -61,31 +60,21 @@ class PodSlots:
         )
 
     def room(self, demand: NodeDemand) -> int:
-        """Pods like those of the PodSet that fit, were they the only ones.
-
-        Raises: ValueError for a PodSet that is not of this gang.
-        """
+        """Pods like those of the PodSet, which is one of the gang's, that fit, were they the only ones."""
         shape = self._capacity.index.shape(demand.requests, demand.nodes)
-        for count in self._counts:
-            if count.shape == shape:
-                return count.room
-        raise ValueError(f"PodSet {demand.pod_set} is not among those that are counted")
+        return next(count.room for count in self._counts if count.shape == shape)
 
     def remove_workload(self, workload: str) -> None:
         """Count as if no pod of the workload were left. Raises: ValueError where it is removed already."""
         if workload in self._gone:
             raise ValueError(f"{workload} is removed already")
         self._gone.add(workload)
-        for node, amounts in self._holdings(workload):
-            self._change(node, amounts, 1)
+        self._change(workload, 1)
 
     def restore_workload(self, workload: str) -> None:
-        """Count as if the workload had never been removed. Raises: ValueError where it is not."""
-        if workload not in self._gone:
-            raise ValueError(f"{workload} is not removed")
+        """Count as if the workload had never been removed. Raises: KeyError where it is not."""
         self._gone.remove(workload)
-        for node, amounts in self._holdings(workload):
-            self._change(node, amounts, -1)
+        self._change(workload, -1)
 
     def _holdings(self, workload: str) -> list[tuple[int, PodNeeds]]:
         """What it holds on nodes where the gang may run, node by node."""
@@ -98,31 +87,28 @@ class PodSlots:
             ]
         return known
 
-    def _change(self, node: int, amounts: PodNeeds, sign: int) -> None:
-        free = self._free.get(node)
-        if free is None:
-            free = self._free[node] = list(self._capacity.free[node])
-        counts = [count for count in self._counts if count.shape.eligible >> node & 1]
-        sums = [each for each in self._sums if each.nodes >> node & 1]
-        for count in counts:
-            count.room -= count.shape.slots_in(free)
-        for each in sums:
-            each.free -= max(0, free[each.resource])
-        for resource, amount in amounts:
-            free[resource] += sign * amount
-        for count in counts:
-            count.room += count.shape.slots_in(free)
-        for each in sums:
-            each.free += max(0, free[each.resource])
+    def _change(self, workload: str, sign: int) -> None:
+        for node, amounts in self._holdings(workload):
+            free = self._free.get(node)
+            if free is None:
+                free = self._free[node] = list(self._capacity.free[node])
+            self._count_node(node, free, -1)
+            for resource, amount in amounts:
+                free[resource] += sign * amount
+            self._count_node(node, free, 1)
+
+    def _count_node(self, node: int, free: Sequence[int], sign: int) -> None:
+        for count in self._counts:
+            if count.shape.eligible >> node & 1:
+                count.room += sign * count.shape.slots_in(free)
+        for each in self._sums:
+            if each.nodes >> node & 1:
+                each.free += sign * max(0, free[each.resource])
 
 
 def _counts(demands: Iterable[NodeDemand], capacity: Capacity) -> list[_Count]:
-    wanted: dict[PodShape, int] = {}
-    for demand in demands:
-        if demand.count > 0:
-            shape = capacity.index.shape(demand.requests, demand.nodes)
-            wanted[shape] = wanted.get(shape, 0) + demand.count
-    return [_Count(shape, count, sum(room for _, room in capacity.slots(shape))) for shape, count in wanted.items()]
+    pods = pod_counts(demands, capacity.index).items()
+    return [_Count(shape, count, sum(room for _, room in capacity.slots(shape))) for shape, count in pods]
 
 
 def _sums(counts: Iterable[_Count], capacity: Capacity) -> list[_Sum]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from scaler.placement.capacity import Capacity, PodPlacement
-from scaler.placement.demand import NodeDemand
+from scaler.placement.node_index import NodeDemand
 from scaler.placement.shortage import Misfit, Unproven
 
 _SHOWN = 3
@@ -40,7 +40,6 @@ class PlacementRequest:
 
     @property
     def turn(self) -> tuple[bool, datetime, str]:
-        """Its place in the order."""
         return not self.is_booked, self.at, self.uid
 
 
@@ -54,8 +53,6 @@ class NodePin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fits:
-    """Nodes are reserved for all of its pods."""
-
     placements: tuple[PodPlacement, ...]
     pins: Mapping[str, NodePin] = field(default_factory=lambda: _NO_PINS)
     """By PodSet."""
@@ -84,8 +81,6 @@ class BlockedReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """It would fit, and waits for something that passes."""
-
     why: BlockedReason
     placements: tuple[PodPlacement, ...] = ()
     """Where it would fit then."""
@@ -115,8 +110,6 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insufficient:
-    """It does not fit, and would not once the terminating pods have ended."""
-
     because: Misfit | Unproven
     missing: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     """By PodSet, the pods that do not fit when as many as possible do; counted where it matters."""
@@ -142,7 +135,6 @@ class ReservationQueue:
 
     @property
     def in_order(self) -> list[PlacementRequest]:
-        """Those that wait, the first one first."""
         return sorted(self.waiting, key=lambda request: request.turn)
 
 

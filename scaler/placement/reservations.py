@@ -41,13 +41,12 @@ coming.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from scaler.placement.capacity import Capacity, PodPlacement
-from scaler.placement.demand import NodeDemand, excluding
-from scaler.placement.fit import Placement, fits, place, upper_bound
-from scaler.placement.node_index import PodNeeds, PodShape, union
+from scaler.placement.fit import Placement, fits, missing_pods, place, place_as_many, upper_bound
+from scaler.placement.node_index import NodeDemand, PodNeeds, PodShape, pod_counts, union
 from scaler.placement.requests import (
     Blocked,
     BlockedReason,
@@ -59,7 +58,7 @@ from scaler.placement.requests import (
     ReservationQueue,
 )
 from scaler.placement.shortage import Misfit, Unproven
-from scaler.placement.worst_case import WorstCasePlacement, fits_in_any_order, leaves_room, pod_counts
+from scaler.placement.worst_case import WorstCasePlacement, fits_in_any_order, leaves_room
 
 MAX_RELEASES = 100
 """Gangs that are released in one round. Each takes two calls to the API, and the next round follows at once."""
@@ -70,7 +69,6 @@ _NAMED = 4
 
 
 def place_in_order(queue: ReservationQueue, *, most: int = MAX_RELEASES) -> dict[str, PlacementResult]:
-    """The result for each that waits, by key."""
     reservations = NodeReservations.of(queue, most)
     return {each.key: reservations.place(each) for each in queue.in_order}
 
@@ -80,8 +78,6 @@ def place_in_order(queue: ReservationQueue, *, most: int = MAX_RELEASES) -> dict
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Nodes that a waiting gang keeps."""
-
     key: str
     placements: tuple[PodPlacement, ...]
     shapes: Mapping[str, PodShape]
@@ -130,7 +126,6 @@ class NodeReservations:
 
     @property
     def left(self) -> Capacity:
-        """What is free once pods have terminated, without what was reserved and what is kept."""
         return self._later
 
     def once_gone(self, workloads: Collection[str]) -> "NodeReservations":
@@ -199,7 +194,8 @@ class NodeReservations:
         reason: BlockedReason = BlockedReason.NOT_GUARANTEED
         others: tuple[str, ...] = ()
         for pins in _pinnings(found, request.pin_label, self._free):
-            pods = pod_counts(_with_pins(request.demands, pins), self._free.index)
+            pinned = [_pinned(each, pins.get(each.pod_set)) for each in request.demands]
+            pods = pod_counts(pinned, self._free.index)
             why, others = self._why_blocked(request, pods, may_risk=not pins)
             if why is None:
                 return self._reserve_for(request, found, pins, pods)
@@ -322,72 +318,94 @@ def _placed_beside(
     ]
 
 
-def place_as_many(demands: Sequence[NodeDemand], capacity: Capacity) -> tuple[PodPlacement, ...]:
-    """Nodes for all pods, or for as many as fit one after the other."""
-    if fits(demands, capacity):
-        found = place(demands, capacity)
-        if isinstance(found, Placement):
-            return found.placements
-    placements: list[PodPlacement] = []
-    marked: dict[str, set[str]] = {}
-    for demand in demands:
-        closed = demand.nodes.closed.union(*(marked.get(mark, ()) for mark in demand.nodes.apart))
-        of_pod_set = _one_by_one(excluding(demand, closed), capacity)
-        for mark in demand.nodes.apart:
-            marked.setdefault(mark, set()).update(each.node for each in of_pod_set)
-        placements += of_pod_set
-        capacity = capacity.after(of_pod_set)
-    return tuple(placements)
-
-
-def missing_pods(demands: Iterable[NodeDemand], placements: Iterable[PodPlacement]) -> dict[str, int]:
-    """By PodSet, the pods that are not among the placed ones."""
-    placed = Counter[str]()
-    for each in placements:
-        placed[each.pod_set] += each.pods
-    return {each.pod_set: count for each in demands if (count := each.count - placed[each.pod_set]) > 0}
-
-
-def _one_by_one(demand: NodeDemand, capacity: Capacity) -> list[PodPlacement]:
-    """Nodes for as many of its pods as fit."""
-    placements: list[PodPlacement] = []
-    left = demand.count
-    for node, room in capacity.slots(capacity.index.shape(demand.requests, demand.nodes)) if left else ():
-        placements.append(
-            PodPlacement(demand.pod_set, capacity.index.nodes[node].name, min(room, left), demand.requests)
-        )
-        left -= placements[-1].pods
-        if not left:
-            break
-    return placements
-
-
 # ----------------------------------------------------------------------------------------------------------------- pins
 
 
 def _pinnings(found: Placement, label: str, capacity: Capacity) -> list[Mapping[str, NodePin]]:
-    """How PodSets may be pinned: all that can be, or, where others may take just these nodes from them, none."""
-    pins = _pins(found, label, capacity)
-    return [pins, {}] if pins else [{}]
+    """How PodSets may be pinned: all that can be, or, where others may take just these nodes from them, none.
 
-
-def _pins(found: Placement, label: str, capacity: Capacity) -> dict[str, NodePin]:
-    """For each PodSet whose places all have the same value of the label, that value."""
+    A PodSet can be where its places all have the same value of the label.
+    """
     values: dict[str, set[str | None]] = {}
     for each in found.placements if label else ():
         node = capacity.index.nodes[capacity.index.position[each.node]]
         values.setdefault(each.pod_set, set()).add(node.labels.get(label))
-    return {
-        pod_set: NodePin(label, value)
-        for pod_set, found_values in values.items()
-        if len(found_values) == 1 and (value := next(iter(found_values)))
-    }
+    pins = {name: NodePin(label, value) for name, (value, *others) in values.items() if value and not others}
+    return [pins, {}] if pins else [{}]
 
 
-def _with_pins(demands: Sequence[NodeDemand], pins: Mapping[str, NodePin]) -> tuple[NodeDemand, ...]:
-    return tuple(_pinned_to(each, pins[each.pod_set]) if each.pod_set in pins else each for each in demands)
+def _pinned(demand: NodeDemand, pin: NodePin | None) -> NodeDemand:
+    labels = {**demand.nodes.labels, pin.label: pin.value} if pin else demand.nodes.labels
+    return replace(demand, nodes=replace(demand.nodes, labels=labels))
 
 
-def _pinned_to(demand: NodeDemand, pin: NodePin) -> NodeDemand:
-    nodes = demand.nodes
-    return replace(demand, nodes=replace(nodes, labels={**nodes.labels, pin.label: pin.value}))
+# ------------------------------------------------------------------------------------ with some workloads gone
+
+
+class WhatIf:
+    """Would the gang of that key fit, were some workloads gone? Asked before any is suspended for it.
+
+    The same gangs are placed in the same order, as they would be if idle workloads had ended.
+
+    * All earlier gangs have been placed before: those that were released keep their nodes, those that fit get theirs,
+      and all others that reserved quota earlier take of what gets free whatever lets them start.
+    * Pods that are terminating have ended, but for those that are stuck.
+    * A gang fits only if its AdmissionCheck would become Ready: whole, and wherever the scheduler puts its pods. Where
+      so many are before it that this was not computed, it does not.
+
+    Worked example: nodes a and b of 8 GPUs, idle workloads x on a and y on b, each with 8. P (16, first) and Q (8)
+    wait. With x gone Q fits on a. With x and y gone it does not: P fits then, and is before it.
+    Raises: KeyError where the gang does not wait.
+    """
+
+    def __init__(self, queue: ReservationQueue, key: str) -> None:
+        self.queue = queue
+        self._reservations = NodeReservations.of(queue)
+        self._before: list[PlacementRequest] = []
+        """Those that reserved quota earlier and do not fit, in their order."""
+        for each in queue.in_order:
+            if each.key == key:
+                self.request = each
+                return
+            if not isinstance(self._reservations.place(each), Fits):
+                self._before.append(each)
+        raise KeyError(key)
+
+    @property
+    def turns(self) -> int:
+        return len(self._before) + 1
+
+    @property
+    def left(self) -> Capacity:
+        return self._reservations.once_gone(()).left
+
+    def result(self, gone: Set[str]) -> PlacementResult:
+        """What its AdmissionCheck would find with these workloads gone."""
+        reservations = self._once_gone(gone)
+        # What is under way for it has come to its end here.
+        found = reservations.place(replace(self.request, awaits_nodes=False, waits_for_pods=False, may_ask=False))
+        if reservations.is_spent and isinstance(found, Blocked) and found.why is BlockedReason.PODS_COMING:
+            others = tuple(each.key for each in self._before)
+            return replace(found, why=BlockedReason.RESERVED_FOR_EARLIER, others=others)
+        return found
+
+    def most(self, gone: Set[str]) -> tuple[PodPlacement, ...]:
+        """Nodes for as many of its pods as fit with these workloads gone, as provisioning counts them."""
+        return place_as_many(self.request.demands, self._once_gone(gone).left)
+
+    def has_room(self, demands: Iterable[NodeDemand], gone: Set[str]) -> bool:
+        """Whether these pods fit together with these workloads gone."""
+        return fits(tuple(demands), self._once_gone(gone).left)
+
+    def _once_gone(self, gone: Set[str]) -> NodeReservations:
+        found = self._reservations.once_gone(gone)
+        for each in self._before:
+            may_fit = all(upper_bound(pods, found.left) >= pods.count for pods in each.demands)
+            if each.awaits_nodes or (may_fit and fits(each.demands, found.left)):
+                found.place(each)
+        return found
+
+
+def is_placed(result: PlacementResult) -> bool:
+    """Whether it fits, or does as soon as pods of others have found their nodes."""
+    return isinstance(result, Fits) or (isinstance(result, Blocked) and result.why is BlockedReason.PODS_COMING)

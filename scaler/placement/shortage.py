@@ -4,19 +4,17 @@ Worked example: one pod of 8 GPUs, two nodes with 4 free each. 8 are free in tot
 no node has 8, so it is `Scattered`: needed 8, free 8, largest 4.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from scaler.kube.quantity import as_text
 from scaler.placement.capacity import Capacity, slots_by, total
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import Exclusions, NodeSet, PodShape, members, union
+from scaler.placement.node_index import Exclusions, NodeDemand, NodeSet, PodShape, members, union
 
 
 class Shortage(StrEnum):
-    """What keeps a gang off the nodes."""
-
     NO_NODE_MATCHES = "NoNodeMatches"
     """No open node has the labels that are selected and only taints that are tolerated."""
     NOT_OFFERED = "ResourceNotOffered"
@@ -133,8 +131,13 @@ def explain_alone(
     demand: NodeDemand, shape: PodShape, capacity: Capacity, *, wanted: int, missing: int, never: bool
 ) -> Misfit:
     """Why so many pods of this shape do not fit, were they the only ones; `demand` is the PodSet that lacks some."""
-    lack = _lack(shape, capacity, wanted)
-    return _misfit(demand, lack, capacity, shape.eligible, missing=missing, never=never)
+    why, resource, needed = _lack(shape, capacity, wanted)
+    misfit = _misfit(demand, capacity, shape.eligible, why, missing=missing, never=never)
+    if why is Shortage.NOT_OFFERED:
+        return replace(misfit, resource=shape.unknown[0])
+    return (
+        misfit if why is Shortage.NO_NODE_MATCHES else _with_numbers(misfit, resource, needed, capacity, shape.eligible)
+    )
 
 
 def explain_together(
@@ -142,53 +145,43 @@ def explain_together(
 ) -> Misfit:
     """Why PodSets that fit one by one do not fit together; `demand` is the one that was left over."""
     nodes = union(shape.eligible for shape, _ in gang)
-    return _misfit(demand, _scarcest(gang, capacity, nodes), capacity, nodes, missing=missing, never=never)
+    misfit = _misfit(demand, capacity, nodes, Shortage.NOT_TOGETHER, missing=missing, never=never)
+    return _with_numbers(misfit, *_scarcest(gang, capacity, nodes), capacity, nodes)
 
 
 def _misfit(
-    demand: NodeDemand, lack: "_Lack", capacity: Capacity, nodes: NodeSet, *, missing: int, never: bool
+    demand: NodeDemand, capacity: Capacity, nodes: NodeSet, why: Shortage, *, missing: int, never: bool
 ) -> Misfit:
     return Misfit(
-        why=lack.why,
+        why=why,
         pod_set=demand.pod_set,
         count=demand.count,
         missing=missing,
-        resource=lack.resource,
-        needed=lack.needed,
-        free=lack.free,
-        largest=lack.largest,
         nodes=nodes.bit_count(),
         excluded=capacity.index.exclusions(demand.nodes),
         never=never,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Lack:
-    """One resource's part in a misfit."""
-
-    why: Shortage
-    resource: str = ""
-    needed: int = 0
-    free: int = 0
-    largest: int = 0
+def _with_numbers(misfit: Misfit, resource: int, needed: int, capacity: Capacity, nodes: NodeSet) -> Misfit:
+    sizes = capacity.sizes(resource, nodes)
+    name = capacity.index.resources[resource]
+    return replace(misfit, resource=name, needed=needed, free=total(sizes), largest=max(sizes))
 
 
-def _lack(shape: PodShape, capacity: Capacity, count: int) -> _Lack:
-    """The first resource of which too little is free on nodes, devices before others."""
-    if shape.unknown:
-        return _Lack(Shortage.NOT_OFFERED, shape.unknown[0])
-    if not shape.eligible:
-        return _Lack(Shortage.NO_NODE_MATCHES)
+def _lack(shape: PodShape, capacity: Capacity, count: int) -> tuple[Shortage, int, int]:
+    """The first resource of which too little is free on nodes, devices before others, and how much a pod needs."""
+    if shape.unknown or not shape.eligible:
+        return Shortage.NOT_OFFERED if shape.unknown else Shortage.NO_NODE_MATCHES, -1, 0
     needs = capacity.index.by_scarcity(shape.needs)
     for resource, amount in needs:
         sizes = capacity.sizes(resource, shape.eligible)
         if slots_by(amount, sizes) < count:
             why = Shortage.NOT_ENOUGH_FREE if total(sizes) < amount * count else Shortage.SCATTERED
-            return _lack_of(why, resource, amount, capacity, shape.eligible)
+            return why, resource, amount
     if shape.apart and sum(room for _, room in capacity.slots(shape._replace(apart=()))) >= count:
-        return _lack_of(Shortage.NOT_APART, *needs[0], capacity, shape.eligible)
-    return _lack_of(Shortage.NOT_ON_ONE_NODE, *_blocking(shape, needs, capacity), capacity, shape.eligible)
+        return Shortage.NOT_APART, *needs[0]
+    return Shortage.NOT_ON_ONE_NODE, *_blocking(shape, needs, capacity)
 
 
 def _blocking(shape: PodShape, needs: Sequence[tuple[int, int]], capacity: Capacity) -> tuple[int, int]:
@@ -200,22 +193,13 @@ def _blocking(shape: PodShape, needs: Sequence[tuple[int, int]], capacity: Capac
     return max(needs, key=lambda need: wasted[need])
 
 
-def _scarcest(gang: Sequence[tuple[PodShape, int]], capacity: Capacity, nodes: NodeSet) -> _Lack:
+def _scarcest(gang: Sequence[tuple[PodShape, int]], capacity: Capacity, nodes: NodeSet) -> tuple[int, int]:
     """The resource of which all pods together need the largest part of what is free: a device, if they need one."""
-    needed: dict[int, int] = {}
+    needed: Counter[int] = Counter()
     for shape, count in gang:
         for resource, amount in shape.needs:
-            needed[resource] = needed.get(resource, 0) + amount * count
-    free = {each: total(capacity.sizes(each, nodes)) for each in _devices_or_all(needed, capacity)}
+            needed[resource] += amount * count
+    considered = [each for each in needed if each in capacity.index.devices] or list(needed)
+    free = {each: total(capacity.sizes(each, nodes)) for each in considered}
     scarcest = max(free, key=lambda each: (needed[each] / max(1, free[each]), -each))
-    return _lack_of(Shortage.NOT_TOGETHER, scarcest, needed[scarcest], capacity, nodes)
-
-
-def _lack_of(why: Shortage, resource: int, needed: int, capacity: Capacity, nodes: NodeSet) -> _Lack:
-    sizes = capacity.sizes(resource, nodes)
-    return _Lack(why, capacity.index.resources[resource], needed, total(sizes), max(sizes))
-
-
-def _devices_or_all(needed: Iterable[int], capacity: Capacity) -> list[int]:
-    needed = list(needed)
-    return [resource for resource in needed if resource in capacity.index.devices] or needed
+    return scarcest, needed[scarcest]

@@ -29,22 +29,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler.placement.capacity import Capacity
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import NodeIndex, NodeSet, PodShape, union
+from scaler.placement.node_index import NodeSet, PodShape, union
 
 PodCounts = Mapping[PodShape, int]
 """How many there are of which shape."""
 _COUNTS = 1_500
 """Answers that have to be counted node by node, or resource by resource: some 0.2 s."""
-
-
-def pod_counts(demands: Iterable[NodeDemand], index: NodeIndex) -> Counter[PodShape]:
-    """The demands' pods by shape."""
-    pods: Counter[PodShape] = Counter()
-    for demand in demands:
-        if demand.count > 0:
-            pods[index.shape(demand.requests, demand.nodes)] += demand.count
-    return pods
 
 
 def fits_in_any_order(pods: PodCounts, capacity: Capacity) -> bool:
@@ -189,8 +179,6 @@ class WorstCasePlacement:
 
 @dataclass(frozen=True, slots=True)
 class _ShapeSlots:
-    """Where pods of a shape may go."""
-
     needs: Mapping[int, int]
     slots: Sequence[tuple[int, int]]
     """Positions of nodes, and how many pods each takes."""
@@ -237,7 +225,6 @@ def _slots_of(shape: PodShape, capacity: Capacity) -> _ShapeSlots:
 
 
 def _sum_of(pods: Iterable[tuple[PodShape, int]]) -> Counter[int]:
-    """What they need together, by resource."""
     needed: Counter[int] = Counter()
     for shape, number in pods:
         for resource, amount in shape.needs:
@@ -256,7 +243,6 @@ def _most(other: PodShape, needs: Mapping[int, int]) -> int:
 
 
 def _affordable(costs: Sequence[tuple[int, int]], budget: int) -> int:
-    """Most slots that can be had for the budget."""
     count = 0
     for cost, number in costs:
         bought = min(number, budget // cost)

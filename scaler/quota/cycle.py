@@ -32,8 +32,6 @@ from scaler.quota.workload_index import WorkloadIndex, place
 
 
 class Considered(NamedTuple):
-    """One head, and what became of it."""
-
     workload: str
     cluster_queue: str
     outcome: CycleOutcome
@@ -47,8 +45,6 @@ class Considered(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingCycle:
-    """What one cycle has decided, in the order of the decisions."""
-
     number: int
     at: datetime
     admitted: tuple[QuotaWorkload, ...]
@@ -109,7 +105,6 @@ class Scheduler:
         )
 
     def _heads(self, nominations: Nominations) -> tuple[list[NominatedHead], list[tuple[Considered, bool]]]:
-        """The heads that are nominated, and those that are not; of these, whether they are active again."""
         heads, refused = [], []
         for queue in self._queues:
             line = self._lines[queue.name]
@@ -126,7 +121,6 @@ class Scheduler:
         return heads, refused
 
     def _refusal(self, number: int) -> CycleOutcome | None:
-        """Why the head is not nominated."""
         if number in self._workload_index.namespace_mismatches:
             return CycleOutcome.NAMESPACE_MISMATCH
         return CycleOutcome.INVALID if self._workload_index.waiting(number).invalid_because else None

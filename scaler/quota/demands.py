@@ -79,14 +79,12 @@ class PodSetDemand:
         if count == self.count:
             return self
         requests = {resource: amount // self.count * count for resource, amount in self.requests.items()}
-        steps = tuple(replace(step, options=_with_amounts(step.options, requests)) for step in self.steps)
+
+        def rescaled(option: FlavorOption) -> FlavorOption:
+            return replace(option, amounts=tuple((key, requests[key.resource]) for key, _ in option.amounts))
+
+        steps = tuple(replace(step, options=tuple(map(rescaled, step.options))) for step in self.steps)
         return replace(self, count=count, requests=requests, steps=steps)
-
-
-def _with_amounts(options: tuple[FlavorOption, ...], requests: Requests) -> tuple[FlavorOption, ...]:
-    return tuple(
-        replace(option, amounts=tuple((key, requests[key.resource]) for key, _ in option.amounts)) for option in options
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

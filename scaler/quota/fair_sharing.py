@@ -17,7 +17,7 @@ Source: Kueue, pkg/cache/scheduler/fair_sharing.go; KEP-1714.
 from dataclasses import dataclass, field
 from math import inf
 
-from scaler.quota.model import NOTHING, FlavorResource, Usage, added
+from scaler.quota.model import FlavorResource, Usage
 from scaler.quota.node import TreeNode
 
 
@@ -51,12 +51,10 @@ LOWEST = Share(amount=-1.0)
 """Below the share of any node."""
 
 
-def dominant_resource_share(node: TreeNode, extra: Usage = NOTHING) -> Share:
-    """The node's share if it used so much more."""
+def dominant_resource_share(node: TreeNode) -> Share:
     if node.parent is None:
         return NO_SHARE
-    used = node.usage if not extra else added((node.usage, extra))
-    excess = {key: above for key, quota in node.subtree.items() if (above := used.get(key, 0) - quota) > 0}
+    excess = {key: above for key, quota in node.subtree.items() if (above := node.usage.get(key, 0) - quota) > 0}
     if not excess:
         return NO_SHARE
     ratio = _greatest_ratio(excess, node.parent)

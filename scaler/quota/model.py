@@ -4,7 +4,8 @@ A Workload here is what the scheduler keeps of one: what it asks for, how it sta
 that it holds, if any. One that is deactivated or finished holds nothing and waits for nothing: it is not in a snapshot.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -35,21 +36,8 @@ class FlavorResource(NamedTuple):
 Usage = Mapping[FlavorResource, int]
 """Amounts by flavor and resource."""
 
-NOTHING: Mapping[FlavorResource, int] = MappingProxyType({})
-
-
-def added(usages: Iterable[Usage]) -> dict[FlavorResource, int]:
-    """The sum, flavor resource by flavor resource."""
-    result: dict[FlavorResource, int] = {}
-    for usage in usages:
-        for key, value in usage.items():
-            result[key] = result.get(key, 0) + value
-    return result
-
 
 class QueueingStrategy(StrEnum):
-    """`queueingStrategy`."""
-
     STRICT_FIFO = "StrictFIFO"
     BEST_EFFORT_FIFO = "BestEffortFIFO"
 
@@ -87,8 +75,6 @@ class Preference(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
-    """A ResourceFlavor."""
-
     name: str
     node_labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     taints: tuple[Taint, ...] = ()
@@ -106,7 +92,7 @@ class Quota:
     lending_limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class QuotaResourceGroup:
     """Resources that one flavor serves together, and the flavors in the order in which they are tried."""
 
@@ -123,8 +109,6 @@ class Fungibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """A ClusterQueue's preemption policies."""
-
     within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
     reclaim_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
     borrow_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
@@ -169,7 +153,6 @@ class QuotaClusterQueue:
 
     @property
     def flavors(self) -> frozenset[str]:
-        """Names of all flavors that the queue has quota of."""
         return frozenset(flavor for group in self.groups for flavor in group.flavors)
 
     def checks_on(self, flavors: Collection[str]) -> frozenset[str]:
@@ -181,14 +164,11 @@ class QuotaClusterQueue:
         return frozenset(name for name in self.checks if not self.check_flavors.get(name, offered).isdisjoint(flavors))
 
     def group_of(self, resource: str) -> QuotaResourceGroup | None:
-        """The group that covers the resource; None where the queue has no quota for it."""
         return next((group for group in self.groups if resource in group.resources), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaAdmissionCheck:
-    """An AdmissionCheck as far as the activity of ClusterQueues depends on it."""
-
     name: str
     controller: str = ""
     active: bool = False
@@ -208,8 +188,6 @@ class QuotaLocalQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaPodSet:
-    """Pods of one shape."""
-
     name: str
     count: int
     requests: Requests
@@ -233,8 +211,6 @@ class QuotaPodSetAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Quota that a Workload holds in a ClusterQueue."""
-
     cluster_queue: str
     at: datetime
     """When it was reserved: of equals, the newest is preempted first."""
@@ -244,13 +220,12 @@ class Reservation:
 
 def usage_of(assignments: tuple[QuotaPodSetAssignment, ...]) -> dict[FlavorResource, int]:
     """The quota that the assignments take together. A resource that no flavor serves takes none."""
-    usage: dict[FlavorResource, int] = {}
+    usage: Counter[FlavorResource] = Counter()
     for each in assignments:
         for resource, amount in each.usage.items():
             if amount and resource in each.flavors:
-                key = FlavorResource(each.flavors[resource], resource)
-                usage[key] = usage.get(key, 0) + amount
-    return usage
+                usage[FlavorResource(each.flavors[resource], resource)] += amount
+    return dict(usage)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -295,7 +270,6 @@ class QuotaWorkload:
 
     @cached_property
     def key(self) -> str:
-        """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
     @cached_property

@@ -20,8 +20,10 @@ Source: Kueue, pkg/cache/scheduler/resource_node.go.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
+from typing import Self
 
 from scaler.kube.quantity import UNLIMITED
 from scaler.quota.model import FlavorResource, Quota, QuotaClusterQueue, QuotaCohort, QuotaWorkload, Usage
@@ -50,8 +52,6 @@ def _holds(workload: QuotaWorkload, keys: frozenset[FlavorResource]) -> bool:
 
 
 class TreeNode:
-    """A Cohort or a ClusterQueue in its tree."""
-
     def __init__(self, name: str, quotas: Mapping[FlavorResource, Quota], fair_weight: float) -> None:
         self.name = name
         self.quotas = quotas
@@ -66,7 +66,6 @@ class TreeNode:
         self._lendable: dict[str, int] = {}
 
     def ancestors(self) -> Iterator["CohortNode"]:
-        """The parent, its parent, and so on to the root."""
         node = self.parent
         while node is not None:
             yield node
@@ -102,17 +101,14 @@ class TreeNode:
         """The most that could ever be got here, were nothing used."""
         known = self._potential.get(key)
         if known is None:
-            known = self._potential[key] = self._find_potential(key)
+            known = self.subtree.get(key, 0)
+            if self.parent is not None:
+                quota, own = self.quotas.get(key), known
+                known = self._local.get(key, 0) + self.parent.potential(key)
+                if quota is not None and quota.borrowing_limit is not None:
+                    known = min(known, own + quota.borrowing_limit)
+            self._potential[key] = known
         return known
-
-    def _find_potential(self, key: FlavorResource) -> int:
-        if self.parent is None:
-            return self.subtree.get(key, 0)
-        most = self._local.get(key, 0) + self.parent.potential(key)
-        quota = self.quotas.get(key)
-        if quota is not None and quota.borrowing_limit is not None:
-            return min(most, self.subtree.get(key, 0) + quota.borrowing_limit)
-        return most
 
     def lendable(self) -> Mapping[str, int]:
         """The most that could be got here of every resource that the tree has, whatever the flavor.
@@ -142,7 +138,6 @@ class TreeNode:
         return self.usage.get(key, 0) + amount <= self.subtree.get(key, 0) + quota.borrowing_limit
 
     def is_within_quota(self, keys: Iterable[FlavorResource]) -> bool:
-        """Whether the node exceeds its quota in none of them."""
         for key in keys:  # noqa: SIM110  # asked for every candidate of every search, where all() costs twice as much
             if self.usage.get(key, 0) > self.subtree.get(key, 0):
                 return False
@@ -190,16 +185,14 @@ class TreeNode:
             if quota.lending_limit is not None and (local := _kept(self.subtree.get(key, 0), quota.lending_limit))
         }
 
-    def _copy_into(self, other: "TreeNode") -> None:
-        other.name, other.quotas, other.fair_weight = self.name, self.quotas, self.fair_weight
-        other.parent, other.subtree, other.usage = None, self.subtree, self.usage.copy()
-        other.height, other._local = self.height, self._local
-        other._potential, other._lendable = self._potential, self._lendable
+    def detached(self) -> Self:
+        """A copy with quota and usage, in no tree."""
+        other = copy(self)
+        other.parent, other.usage = None, self.usage.copy()
+        return other
 
 
 class CohortNode(TreeNode):
-    """A Cohort with what is below it."""
-
     def __init__(self, spec: QuotaCohort) -> None:
         super().__init__(spec.name, spec.quotas, spec.fair_weight)
         self.spec = spec
@@ -214,16 +207,12 @@ class CohortNode(TreeNode):
             cohort.settle()
         for queue in self.queues:
             queue.settle()
-        for child in self._children():
+        for child in (*self.cohorts, *self.queues):
             self._accumulate(child)
         # A queue that does not schedule is no leaf: the scheduler's snapshot has it in the sums only.
         leaf = any(queue.spec.schedules for queue in self.queues)
         self.height = max([cohort.height + 1 for cohort in self.cohorts] + [int(leaf)])
         self._settle()
-
-    def _children(self) -> Iterator[TreeNode]:
-        yield from self.cohorts
-        yield from self.queues
 
     def _accumulate(self, child: TreeNode) -> None:
         for key, quota in child.subtree.items():
@@ -231,12 +220,10 @@ class CohortNode(TreeNode):
         for key, used in child.usage.items():
             self.usage[key] = self.usage.get(key, 0) + max(0, used - child._local.get(key, 0))
 
-    def detached(self) -> "CohortNode":
-        """A copy with quota and usage, in no tree."""
-        copy = CohortNode.__new__(CohortNode)
-        copy.spec, copy.cohorts, copy.queues = self.spec, [], []
-        self._copy_into(copy)
-        return copy
+    def detached(self) -> Self:
+        other = super().detached()
+        other.cohorts, other.queues = [], []
+        return other
 
 
 class QueueNode(TreeNode):
@@ -261,12 +248,10 @@ class QueueNode(TreeNode):
             known = self._ranked[keys] = tuple(sorted(ranked, key=itemgetter(0)))
         return known
 
-    def detached(self) -> "QueueNode":
-        """A copy with quota, usage and Workloads, in no tree."""
-        copy = QueueNode.__new__(QueueNode)
-        copy.spec, copy.workloads, copy._ranked = self.spec, self.workloads.copy(), self._ranked
-        self._copy_into(copy)
-        return copy
+    def detached(self) -> Self:
+        other = super().detached()
+        other.workloads = self.workloads.copy()
+        return other
 
     def settle(self) -> None:
         """Derive quota from the specification and usage from the Workloads."""
@@ -283,19 +268,16 @@ class QueueNode(TreeNode):
         return quota.nominal if quota is not None else 0
 
     def reserve(self, workload: QuotaWorkload) -> None:
-        """Count a Workload that holds a reservation here."""
         self.workloads[workload.key] = workload
         self._ranked = {}
         self.add(workload.held.usage)
 
     def release(self, workload: QuotaWorkload) -> None:
-        """Stop counting it."""
         released = self.workloads.pop(workload.key)
         self._ranked = {}
         self.remove(released.held.usage)
 
     def fits(self, usage: Usage) -> bool:
-        """Whether all of it is available now."""
         for key, amount in usage.items():  # noqa: SIM110  # as above
             if amount > 0 and self.raw_available(key) < amount:
                 return False

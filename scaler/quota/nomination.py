@@ -82,8 +82,6 @@ class Preempted(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class NominatedHead:
-    """A queue's head with the flavors that it would get."""
-
     number: int
     workload: QuotaWorkload
     queue: QueueNode
@@ -109,8 +107,6 @@ class NominatedHead:
 
 
 class Nominations:
-    """The heads of one cycle, and what was decided on them so far."""
-
     def __init__(
         self, tree: Tree, number: int, at: datetime, strategies: Sequence[PreemptionStrategy] | None = None
     ) -> None:
@@ -174,7 +170,6 @@ class Nominations:
     # ----------------------------------------------------------------------------------------------------- processing
 
     def process(self, head: NominatedHead) -> None:
-        """Decide on the head, after those before it."""
         if any(target.workload.key in self._victims for target in head.targets):
             self._assign_without_victims(head)
         match head.assignment.mode:
@@ -196,7 +191,6 @@ class Nominations:
         self.done.append(head)
 
     def _fits(self, head: NominatedHead) -> bool:
-        """Whether the head still fits once its victims and all others are gone."""
         gone = self._victims | {target.workload.key: target.workload for target in head.targets}
         for workload in gone.values():
             self._holder(workload).remove(workload.held.usage)

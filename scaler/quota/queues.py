@@ -39,8 +39,6 @@ from scaler.quota.workload_index import WorkloadIndex
 
 
 class CycleOutcome(StrEnum):
-    """What a cycle did with a head."""
-
     ADMITTED = "admitted"
     PENDING_PREEMPTION = "PendingPreemption"
     NO_CANDIDATES = "PreemptionNoCandidates"
@@ -81,7 +79,6 @@ class PendingQueue:
         """Another one whenever a Workload has come to hold quota here or holds it no longer."""
 
     def copy(self) -> "PendingQueue":
-        """One that can go on without this one noticing."""
         other = copy(self)
         other._line, other._inadmissible = self._line.copy(), self._inadmissible.copy()
         other._excluded, other._held = self._excluded.copy(), self._held.copy()
@@ -114,7 +111,6 @@ class PendingQueue:
     # ------------------------------------------------------------------------------------------------------- reading
 
     def __iter__(self) -> Iterator[int]:
-        """All that wait."""
         yield from self._line
         yield from self._inadmissible
         yield from self._excluded
@@ -157,11 +153,9 @@ class PendingQueue:
             heappush(self._line, number)
 
     def fill(self, numbers: list[int]) -> None:
-        """Make all these active, as after a restart of Kueue."""
         self._line = sorted(numbers)
 
     def pop(self) -> int | None:
-        """Take the next active one."""
         self._drop_held()
         if not self._line:
             return None
@@ -194,7 +188,6 @@ class PendingQueue:
         return False
 
     def retry(self) -> None:
-        """Make all inadmissible ones active again."""
         self._held.clear()
         if self._inadmissible:
             self._line += self._inadmissible

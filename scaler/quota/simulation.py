@@ -20,19 +20,19 @@ Worked example: a queue of 2 GPUs, `first` (2) runs, `second` (2) waits. `fork`,
 Source: Kueue, pkg/controller/core/workload_controller.go (Update), pkg/cache/queue/inadmissible_workloads.go.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from scaler.quota.cycle import Scheduler, SchedulingCycle
-from scaler.quota.demands import FlavorOptions, PendingReason
-from scaler.quota.model import Flavor, QuotaWorkload
+from scaler.quota.demands import PendingReason
+from scaler.quota.model import QuotaWorkload
 from scaler.quota.node import QueueNode
-from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
 from scaler.quota.queues import PendingQueue
 from scaler.quota.tree import Tree
-from scaler.quota.workload_index import FindLocalQueue, SchedulingContext, WorkloadIndex
+from scaler.quota.workload_index import SchedulingContext, WorkloadIndex
 
 QUIET_CYCLES = 10
 """After so many cycles in which nothing was decided and no queue has changed, nothing is expected any more."""
@@ -47,8 +47,6 @@ class SimulationEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationLimits:
-    """How far a simulation may go."""
-
     preemptions: int
     cycles: int
 
@@ -60,8 +58,6 @@ class SimulationLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRun:
-    """What a simulation has gone through."""
-
     cycles: tuple[SchedulingCycle, ...]
     ending: SimulationEnd
 
@@ -98,20 +94,12 @@ class Simulation:
         self,
         tree: Tree,
         pending: Mapping[str, Iterable[QuotaWorkload]],
+        world: SchedulingContext,
         *,
-        flavors: Mapping[str, Flavor],
-        namespaces: Mapping[str, Mapping[str, str]],
-        local_queue: FindLocalQueue,
         now: datetime,
         fair_sharing: bool = False,
-        strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES,
-        ignore_undeclared: bool = False,
     ) -> None:
         """`pending` gives those that wait by ClusterQueue, those of stopped LocalQueues left out."""
-        flavor_options = FlavorOptions(flavors=flavors, ignore_undeclared=ignore_undeclared)
-        world = SchedulingContext(
-            flavor_options=flavor_options, namespaces=namespaces, local_queue=local_queue, strategies=strategies
-        )
         waiting = {name: list(workloads) for name, workloads in pending.items()}
         self._workload_index = WorkloadIndex(tree, waiting, world)
         self._tree = tree.clone()
@@ -126,16 +114,9 @@ class Simulation:
         self._scheduler = self._new_scheduler()
 
     def fork(self) -> "Simulation":
-        """A simulation that goes on from here by itself."""
-        other = Simulation.__new__(Simulation)
-        other._workload_index, other._tree, other._fair_sharing = (
-            self._workload_index,
-            self._tree.clone(),
-            self._fair_sharing,
-        )
-        other._at, other._number = self._at, self._number
+        other = copy(self)
+        other._tree, other._ending = self._tree.clone(), list(self._ending)
         other._lines = {name: line.copy() for name, line in self._lines.items()}
-        other._ending, other._retry_asked = list(self._ending), self._retry_asked
         other._scheduler = other._new_scheduler()
         return other
 
@@ -151,7 +132,6 @@ class Simulation:
 
     @property
     def holders(self) -> Iterator[QuotaWorkload]:
-        """The Workloads that hold quota now."""
         for queue in self._tree.queues.values():
             yield from queue.workloads.values()
 
@@ -199,22 +179,14 @@ class Simulation:
     # -------------------------------------------------------------------------------------------------------- running
 
     @property
-    def is_over(self) -> bool:
-        """Whether no cycle would find a head, now or ever."""
-        return not (self._retry_asked or self._ending or self.has_heads)
-
-    @property
     def has_heads(self) -> bool:
-        """Whether a cycle would find a head now."""
         return any(self._lines[queue.name].has_head for queue in self._tree.scheduling)
 
     @property
     def asks_for_retry(self) -> bool:
-        """Whether quota was released since the last retry."""
         return self._retry_asked
 
     def retry(self) -> None:
-        """Make inadmissible Workloads active again, if anything has asked for it."""
         if self._retry_asked:
             self._retry_asked = False
             for line in self._lines.values():
@@ -248,7 +220,7 @@ class Simulation:
         echo = _Echo()
         while True:
             self.retry()
-            if self.is_over:
+            if not (self._ending or self.has_heads):
                 return SimulationRun(cycles=tuple(cycles), ending=SimulationEnd.SETTLED)
             an_eviction_completes = bool(self._ending)
             cycle = self.step()
@@ -283,6 +255,5 @@ class Simulation:
         return number
 
     def _changed(self, queue: str) -> None:
-        """A Workload has reserved quota in the queue, or has released it."""
         self._lines[queue].generation += 1
         self._scheduler.nominated.clear()

@@ -78,7 +78,6 @@ class Snapshot:
 
     @property
     def reserved(self) -> Iterator[QuotaWorkload]:
-        """The Workloads that hold quota."""
         return chain.from_iterable(holders.values() for holders in self._holding.values())
 
     def cluster_queue_of(self, workload: QuotaWorkload) -> str:
@@ -137,7 +136,6 @@ class Snapshot:
             set_to(key, None)
 
     def put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
-        """Its labels; None where it is gone."""
         if self.namespaces.get(name) == labels:
             return
         _set(self.namespaces, name, labels)
@@ -268,12 +266,10 @@ class Snapshot:
 
 
 def _are_alike(one: QuotaWorkload, other: QuotaWorkload) -> bool:
-    """Whether the two are the same in every respect. Workloads themselves are compared by identity."""
     return all(getattr(one, name) == getattr(other, name) for name in _COMPARED)
 
 
 def _set(values: dict[Any, Any], key: Any, value: Any) -> None:
-    """Keep the value; None where there is none any more."""
     if value is None:
         values.pop(key, None)
     else:

@@ -24,8 +24,6 @@ Root = CohortNode | QueueNode
 
 
 class Tree:
-    """One root with everything below it."""
-
     def __init__(self, root: Root, cohorts: dict[str, CohortNode], queues: dict[str, QueueNode]) -> None:
         self.root = root
         self.cohorts = cohorts
@@ -34,7 +32,6 @@ class Tree:
 
     @property
     def scheduling(self) -> list[QueueNode]:
-        """The ClusterQueues that the scheduler sees."""
         return [queue for queue in self.queues.values() if queue.spec.schedules]
 
     def clone(self) -> "Tree":
@@ -50,7 +47,8 @@ def _cloned(node: Root, cohorts: dict[str, CohortNode], queues: dict[str, QueueN
         queue = queues[node.name] = node.detached()
         return queue
     cohort = cohorts[node.name] = node.detached()
-    for below in (*node.cohorts, *node.queues):
+    children: list[Root] = [*node.cohorts, *node.queues]
+    for below in children:
         _adopt(cohort, _cloned(below, cohorts, queues))
     return cohort
 
@@ -122,7 +120,6 @@ class CohortTrees:
 
     @property
     def trees(self) -> Sequence[Tree]:
-        """All trees, in no particular order."""
         self._build()
         return tuple(self._versions)
 
@@ -177,7 +174,6 @@ class CohortTrees:
         return tree.queues[queue] if tree is not None else None
 
     def bump(self, queue: str) -> None:
-        """Something that matters to the ClusterQueue has changed."""
         tree = self._of_queue.get(queue)
         if tree is not None:
             self._versions[tree] = self._next_version()
@@ -202,7 +198,6 @@ class CohortTrees:
             del self._of_cohort[cohort]
 
     def _build(self) -> None:
-        """Build what was touched since the last time."""
         if not (self._touched_cohorts or self._touched_queues):
             return
         cohorts = self._connected(self._touched_cohorts)

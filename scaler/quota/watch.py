@@ -54,7 +54,6 @@ def limited_to_namespaces(namespaces: Collection[str], what_is: str) -> str:
 
 
 def disconnected(copies: Mapping[str, Reflector[Any]], *, states: tuple[type[State], ...]) -> str:
-    """Which of the copies are in one of these states, and why; empty where none is."""
     found = [
         f"{name} ({each.state.message})"
         for name, each in copies.items()
@@ -64,7 +63,6 @@ def disconnected(copies: Mapping[str, Reflector[Any]], *, states: tuple[type[Sta
 
 
 def outdated(age_s: float, max_age: timedelta) -> str:
-    """That the API server has not responded for too long; empty where it has."""
     limit = max_age.total_seconds()
     return f"last response of the API server {age_s:.0f} s ago; the limit is {limit:.0f} s" if age_s > limit else ""
 

@@ -22,6 +22,7 @@ from scaler.kube.scheduling import NodeSelection
 from scaler.quota.demands import FlavorOptions, QuotaDemand
 from scaler.quota.model import QuotaClusterQueue, QuotaLocalQueue, QuotaPodSet, QuotaWorkload, StopPolicy
 from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
+from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
 
 FindLocalQueue = Callable[[str, str], QuotaLocalQueue | None]
@@ -39,6 +40,22 @@ class SchedulingContext:
     strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES
     """Of preemption, where Kueue shares fairly."""
 
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        *,
+        strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES,
+        ignore_undeclared: bool = False,
+    ) -> "SchedulingContext":
+        """As the snapshot is at this moment: flavors and namespaces that change meanwhile do not reach it."""
+        return cls(
+            flavor_options=FlavorOptions(flavors=dict(snapshot.flavors), ignore_undeclared=ignore_undeclared),
+            namespaces=dict(snapshot.namespaces),
+            local_queue=snapshot.local_queue,
+            strategies=strategies,
+        )
+
     def cluster_queue_of(self, workload: QuotaWorkload) -> str:
         """The ClusterQueue where the Workload queues; empty where its LocalQueue is stopped or does not exist."""
         found = self.local_queue(workload.namespace, workload.queue)
@@ -50,8 +67,6 @@ class SchedulingContext:
 
 
 class WorkloadIndex:
-    """The Workloads of one tree, waiting or not."""
-
     def __init__(
         self,
         tree: Tree,
@@ -106,7 +121,6 @@ class WorkloadIndex:
         return len(self._workloads)
 
     def waiting(self, number: int) -> QuotaWorkload:
-        """The Workload as it is without a reservation."""
         workload = self._workloads[number]
         if workload.reservation is not None:
             workload = replace(workload, reservation=None, admitted=False, evicted=False)
@@ -122,7 +136,6 @@ class WorkloadIndex:
         return known
 
     def demand(self, number: int) -> QuotaDemand:
-        """What the Workload asks of the queue where it waits."""
         key = self.cluster_queue_names[number], self.shape(number)
         known = self._demands.get(key)
         if known is None:

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import DecisionCache, Evaluation
 from scaler.placement.capacity import Capacity
-from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
@@ -180,12 +179,7 @@ class Planner:
         planning_tree = PlanningTree(
             tree=tree.clone(),
             pending=sight.snapshot.pending_in(tree),
-            world=SchedulingContext(
-                flavor_options=FlavorOptions(flavors=dict(sight.snapshot.flavors)),
-                namespaces=dict(sight.snapshot.namespaces),
-                local_queue=sight.snapshot.local_queue,
-                strategies=self.policy.strategies,
-            ),
+            world=SchedulingContext.of(sight.snapshot, strategies=self.policy.strategies),
             fair_sharing=self.policy.fair_sharing,
             now=sight.now,
             capacity=capacity,

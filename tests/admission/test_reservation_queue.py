@@ -8,8 +8,8 @@ from sim.cluster import CHECK, SimCluster
 from scaler.admission.checks import checks_with_provisioning
 from scaler.admission.planner import ReclaimAnswers
 from scaler.kube.objects.resources import ADMISSION_CHECK, PROVISIONING_REQUEST, RECLAIM_POLICY
-from scaler.placement.requests import Insufficient
-from scaler.placement.what_if import ReservationQueue, WhatIf
+from scaler.placement.requests import Insufficient, ReservationQueue
+from scaler.placement.reservations import WhatIf
 from scaler.quota.watch import NotSynced
 
 ASKS: dict[str, Any] = {"provisioning": {"className": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}}

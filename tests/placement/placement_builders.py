@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from scaler.kube.quantity import CPU
 from scaler.kube.scheduling import ANYWHERE, NodeRequirement, NodeSelection, Operator, Taint, Toleration, untolerated
-from scaler.placement.allocations import BoundPod
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import NodeInfo
+from scaler.placement.capacity import BoundPod, Capacity
+from scaler.placement.node_index import NodeDemand, NodeInfo, members
 
 GPU = "nvidia.com/gpu"
 MEMORY = "memory"
@@ -46,6 +45,12 @@ def demand(
 
 def on(labels: Mapping[str, str] | None = None, **more: Any) -> NodeSelection:
     return NodeSelection(labels=labels or {}, **more)
+
+
+def free_by_node(capacity: Capacity, resource: str = GPU) -> dict[str, int]:
+    """What is free on the open nodes."""
+    position = capacity.index.resource_position[resource]
+    return {capacity.index.nodes[each].name: capacity.free[each][position] for each in members(capacity.index.open)}
 
 
 # ------------------------------------------------------------------------------------------------------- the definition

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placement.placement_builders import GPU, amounts, node, occupant
+from placement.placement_builders import amounts, node, occupant
 
 from scaler.idleness.pods import PodPhase
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import Capacity, capacity_of
-from scaler.placement.capacity_cache import CapacityCache
+from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.node_index import NodeInfo
+from scaler.placement.node_watch import CapacityCache
 
 WORKLOADS = ("x", "y")
 
@@ -23,19 +22,19 @@ def seen(capacity: Capacity) -> Any:
     return (
         index.nodes,
         index.resources,
-        [(each.free, {name: each.by_free_amount(name, index.all) for name in index.resources}) for each in variants],
+        [each.free for each in variants],
         [capacity.sizes(resource, index.all) for resource in range(len(index.resources))],
         [capacity.gain([w]) for w in WORKLOADS],
     )
 
 
-def census_of(nodes: Sequence[NodeInfo], pods: Sequence[BoundPod]) -> CapacityCache:
-    census = CapacityCache()
+def cache_of(nodes: Sequence[NodeInfo], pods: Sequence[BoundPod]) -> CapacityCache:
+    cache = CapacityCache()
     for each in nodes:
-        census.put_node(each)
+        cache.put_node(each)
     for pod in pods:
-        census.put_pod(pod)
-    return census
+        cache.put_pod(pod)
+    return cache
 
 
 # ---------------------------------------------------------------------------------------------------------- the law
@@ -70,8 +69,10 @@ CHANGES = st.one_of(
 
 
 @given(st.lists(CHANGES, max_size=25))
-def test_a_census_is_what_counting_anew_finds_and_what_it_gave_never_changes(changes: list[tuple[str, Any]]) -> None:
-    census, given_out = CapacityCache(), list[tuple[Capacity, Any]]()
+def test_the_capacity_is_what_counting_anew_finds_and_what_was_given_never_changes(
+    changes: list[tuple[str, Any]],
+) -> None:
+    cache, given_out = CapacityCache(), list[tuple[Capacity, Any]]()
     nodes, pods = dict[str, NodeInfo](), dict[str, BoundPod]()
     for kind, what in (*changes, ("ask", "")):
         match what:
@@ -84,93 +85,50 @@ def test_a_census_is_what_counting_anew_finds_and_what_it_gave_never_changes(cha
             case name:
                 pods.pop(name, None)
         if kind == "ask":
-            given_out.append((census.capacity(), seen(capacity_of(nodes.values(), pods.values()))))
+            given_out.append((cache.capacity(), seen(capacity_of(nodes.values(), pods.values()))))
             assert seen(given_out[-1][0]) == given_out[-1][1]
         else:
-            getattr(census, kind)(what)
+            getattr(cache, kind)(what)
     assert all(seen(capacity) == expected for capacity, expected in given_out)
 
 
 # ------------------------------------------------------------------------------------------------------------ examples
 
 
-def free(census: CapacityCache) -> int:
-    """GPUs on node a."""
-    return free_in(census.capacity())
-
-
-def free_in(capacity: Capacity) -> int:
-    return capacity.free[capacity.index.position["a"]][capacity.index.resource_position[GPU]]
-
-
-def test_a_pod_is_counted_once_its_node_is_known() -> None:
-    census = census_of([], [occupant("a", 3)])
-    assert len(census) == 0
-    census.put_node(node("a"))
-    assert free(census) == 8 - 3
-
-
-def test_a_pod_that_ends_gives_back_what_it_held() -> None:
-    census = census_of([node("a")], [occupant("a", 3, pod="p"), occupant("a", 2, pod="q")])
-    assert free(census) == 8 - 3 - 2
-    census.put_pod(occupant("a", 3, pod="p", phase=PodPhase.SUCCEEDED))
-    assert free(census) == 8 - 2
-    census.drop_pod("q")
-    assert free(census) == 8
-
-
-def test_a_terminating_pod_holds_what_it_held_and_goes_once_ended() -> None:
-    census = census_of([node("a")], [occupant("a", 3, pod="p")])
-    census.put_pod(occupant("a", 3, pod="p", terminating=True))
-    assert free(census) == 8 - 3
-    assert free_in(census.capacity().once_ended()) == 8
-
-
-def test_a_node_that_loses_devices_in_use_is_below_zero_until_pods_end() -> None:
-    census = census_of([node("a")], [occupant("a", 8, pod="p", workload="x")])
-    assert free(census) == 0
-    census.put_node(node("a", 6))
-    assert free(census) == 6 - 8
-    census.drop_pod("p")
-    assert free(census) == 6
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        pytest.param(lambda cache: cache.put_pod(occupant("a", 3, pod="p")), id="a pod of which nothing here differs"),
+        pytest.param(lambda cache: cache.put_node(node("a")), id="a node whose status was renewed"),
+        pytest.param(lambda cache: cache.drop_pod("nobody"), id="a pod that was never there"),
+        pytest.param(lambda cache: cache.drop_node("nowhere"), id="a node that was never there"),
+        pytest.param(lambda cache: cache.put_pod(occupant("b", 1, pod="q")), id="a pod on a node that is not there"),
         pytest.param(
-            lambda census: census.put_pod(occupant("a", 3, pod="p")), id="a pod of which nothing here differs"
-        ),
-        pytest.param(lambda census: census.put_node(node("a")), id="a node whose status was renewed"),
-        pytest.param(lambda census: census.drop_pod("nobody"), id="a pod that was never there"),
-        pytest.param(lambda census: census.drop_node("nowhere"), id="a node that was never there"),
-        pytest.param(lambda census: census.put_pod(occupant("b", 1, pod="q")), id="a pod on a node that is not there"),
-        pytest.param(
-            lambda census: census.put_pod(occupant("a", 1, pod="q", phase=PodPhase.FAILED)), id="a pod that has failed"
+            lambda cache: cache.put_pod(occupant("a", 1, pod="q", phase=PodPhase.FAILED)), id="a pod that has failed"
         ),
     ],
 )
 def test_what_changes_nothing_makes_no_new_capacity(change: Any) -> None:
-    census = census_of([node("a")], [occupant("a", 3, pod="p")])
-    before = census.capacity()
-    change(census)
-    assert census.capacity() is before
+    cache = cache_of([node("a")], [occupant("a", 3, pod="p")])
+    before = cache.capacity()
+    change(cache)
+    assert cache.capacity() is before
 
 
 def test_the_index_stays_while_only_pods_come_and_go() -> None:
     """Selections that were looked up once are remembered in it."""
-    census = census_of([node("a"), node("b")], [])
-    before = census.capacity()
-    census.put_pod(occupant("a", 3))
-    assert census.capacity().index is before.index
+    cache = cache_of([node("a"), node("b")], [])
+    before = cache.capacity()
+    cache.put_pod(occupant("a", 3))
+    assert cache.capacity().index is before.index
 
 
 def test_amounts_that_no_node_has_any_more_are_forgotten() -> None:
     """Levels of a resource that is counted in thousands, such as shares of GPU memory, must not pile up for weeks."""
     of_memory = partial(amounts, **{"nvidia.com/gpumem": 80_000})
-    census = census_of([replace(node("a"), allocatable=of_memory())], [])
+    cache = cache_of([replace(node("a"), allocatable=of_memory())], [])
     for pods in range(50):
-        census.put_pod(BoundPod(pod="p", node="a", requests={"nvidia.com/gpumem": 100 + pods}))
-        census.capacity()
-    [position] = [p for p, name in enumerate(census.capacity().index.resources) if name == "nvidia.com/gpumem"]
-    assert census.capacity().levels[position] == {80_000 - 149: 1}
+        cache.put_pod(BoundPod(pod="p", node="a", requests={"nvidia.com/gpumem": 100 + pods}))
+        cache.capacity()
+    [position] = [p for p, name in enumerate(cache.capacity().index.resources) if name == "nvidia.com/gpumem"]
+    assert cache.capacity().levels[position] == {80_000 - 149: 1}

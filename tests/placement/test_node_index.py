@@ -86,11 +86,6 @@ def test_at_their_best_nodes_are_open_and_keep_the_taints_that_somebody_chose() 
     assert best.nodes == (node("a", taints=(chosen,)),)
 
 
-def test_nodes_that_are_at_their_best_are_not_indexed_twice() -> None:
-    index = NodeIndex([node("a")])
-    assert index.at_its_best is index
-
-
 def test_answers_are_forgotten_before_they_fill_the_memory() -> None:
     index = NodeIndex([node("a", labels={"zone": "1"})])
     for number in range(10_000):

@@ -1,13 +1,10 @@
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement.placement_builders import clusters, demand, gangs, node, occupant, occupants_of
 
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import capacity_of
-from scaler.placement.demand import NodeDemand
+from scaler.placement.capacity import BoundPod, capacity_of
 from scaler.placement.fit import fits
-from scaler.placement.node_index import NodeInfo
+from scaler.placement.node_index import NodeDemand, NodeInfo
 from scaler.placement.pod_slots import PodSlots
 
 SITUATIONS = clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), occupants_of(nodes)))
@@ -56,19 +53,3 @@ def test_devices_that_a_node_has_lost_do_not_count_as_gained() -> None:
     slots.remove_workload("y")
     slots.remove_workload("z")
     assert slots.could_fit  # 4 + 8
-
-
-def test_nobody_leaves_twice_or_comes_back_without_having_left() -> None:
-    slots = PodSlots([demand(1, 8)], capacity_of([node("a")], []))
-    slots.remove_workload("x")
-    with pytest.raises(ValueError, match="x is removed already"):
-        slots.remove_workload("x")
-    slots.restore_workload("x")
-    with pytest.raises(ValueError, match="x is not removed"):
-        slots.restore_workload("x")
-
-
-def test_only_the_gang_s_own_sets_are_counted() -> None:
-    slots = PodSlots([demand(1, 8)], capacity_of([node("a")], []))
-    with pytest.raises(ValueError, match="PodSet other"):
-        slots.room(demand(1, 4, pod_set="other"))

@@ -8,11 +8,11 @@ import pytest
 from builders import NOON
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from placement.placement_builders import amounts, clusters, demand, gangs, node, occupant, occupants_of, on
+from placement.placement_builders import clusters, demand, gangs, node, occupant, occupants_of, on
 
 from scaler.placement.capacity import Capacity, PodPlacement, capacity_of
-from scaler.placement.demand import NodeDemand
 from scaler.placement.fit import place
+from scaler.placement.node_index import NodeDemand, pod_counts
 from scaler.placement.requests import (
     Blocked,
     BlockedReason,
@@ -25,7 +25,7 @@ from scaler.placement.requests import (
 )
 from scaler.placement.reservations import MAX_RELEASES, place_in_order
 from scaler.placement.shortage import Shortage
-from scaler.placement.worst_case import fits_in_any_order, pod_counts
+from scaler.placement.worst_case import fits_in_any_order
 
 HOST = "kubernetes.io/hostname"
 
@@ -67,17 +67,6 @@ def test_the_first_that_fits_is_seated_and_the_next_lacks_what_it_took():
     lacking = verdicts["team/late"]
     assert isinstance(lacking, Insufficient)
     assert lacking.because.why is Shortage.NOT_ENOUGH_FREE  # type: ignore[union-attr]
-
-
-def test_of_two_with_the_same_second_the_uid_decides():
-    free = capacity_of([node("a")], [])
-    gangs_ = [claim("b", demand(1, 8)), claim("a", demand(1, 8))]
-    assert told(placed(free, [], gangs_)) == {"a": "Fits", "b": "Insufficient"}
-
-
-def test_a_gang_is_seated_whole_or_not_at_all():
-    free = capacity_of([node("a", 8), node("b", 4)], [])
-    assert told(placed(free, [], [claim("gang", demand(2, 8))])) == {"gang": "Insufficient"}
 
 
 def test_what_was_let_go_keeps_its_places_until_its_pods_are_on_nodes():
@@ -133,12 +122,6 @@ def test_a_later_gang_takes_what_the_earlier_one_does_not_need():
     verdicts = placed(ending, [], [x, tied])
     assert told(verdicts) == {"x": "PodsEnding", "y": "Fits"}
     assert verdicts["team/y"].pins == {"workers": NodePin(HOST, "c")}  # type: ignore[union-attr]
-
-
-def test_one_that_fits_nowhere_keeps_nothing_from_those_behind_it():
-    free = capacity_of([node("a")], [occupant("a", 4, terminating=True)])
-    verdicts = placed(free, [], [claim("huge", demand(1, 16)), claim("small", demand(1, 4), after=1)])
-    assert told(verdicts) == {"huge": "Insufficient", "small": "Fits"}
 
 
 def test_pods_that_should_have_ended_long_ago_are_not_waited_for():
@@ -257,13 +240,6 @@ def test_only_so_many_are_let_go_at_once_and_the_others_keep_their_places():
     }
 
 
-def test_a_label_that_not_all_places_share_ties_nothing():
-    hosts = [node(name, labels={HOST: name}) for name in ("a", "b")]
-    seated = placed(capacity_of(hosts, []), [], [claim("gang", demand(2, 8), pin_label=HOST)])["team/gang"]
-    assert isinstance(seated, Fits)
-    assert seated.pins == {}
-
-
 # ----------------------------------------------------------------------------------------------------------------- laws
 
 
@@ -380,14 +356,6 @@ def _scheduled(capacity: Capacity, claims: Sequence[PlacementRequest], chance: R
         name = capacity.index.nodes[chance.choice(slots)].name
         capacity = capacity.after([PodPlacement(each.pod_set, name, 1, each.requests)])
     return left_over, capacity
-
-
-def test_amounts_are_compared_in_every_resource():
-    """Two pods of 1 GPU, one of which needs all cores of a node: with it the other has to go elsewhere."""
-    nodes = capacity_of([node("a", 8, cores=8)], [])
-    gang = claim("gang", demand(1, 1, pod_set="driver", cores=8), demand(1, 1, cores=1))
-    assert told(placed(nodes, [], [gang])) == {"gang": "Insufficient"}
-    assert amounts(1, cores=1) == {"nvidia.com/gpu": 1, "cpu": 1000}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from placement.placement_builders import clusters, demand, gangs, node, occupant, occupants_of, on
 
 from scaler.placement.capacity import Capacity, capacity_of
-from scaler.placement.demand import NodeDemand
 from scaler.placement.fit import fits
-from scaler.placement.node_index import PodShape
-from scaler.placement.worst_case import PodCounts, WorstCasePlacement, fits_in_any_order, leaves_room, pod_counts
+from scaler.placement.node_index import NodeDemand, PodShape, pod_counts
+from scaler.placement.worst_case import PodCounts, WorstCasePlacement, fits_in_any_order, leaves_room
 
 
 def pods(capacity: Capacity, *demands: NodeDemand) -> Counter[PodShape]:
@@ -25,12 +24,6 @@ def test_the_worked_example():
     assert fits(both, tight)
     assert not fits_in_any_order(pods(tight, *both), tight)
     assert fits_in_any_order(pods(roomy, *both), roomy)
-
-
-def test_pods_that_are_alike_are_sure_as_soon_as_they_fit():
-    free = capacity_of([node("a", 8), node("b", 4), node("c", 2)], [])
-    assert fits_in_any_order(pods(free, demand(3, 4)), free)
-    assert not fits_in_any_order(pods(free, demand(4, 4)), free)
 
 
 def test_a_pod_without_gpus_spoils_no_gpu_place_while_there_are_cores():
@@ -52,13 +45,6 @@ def test_on_the_only_node_of_a_shape_it_is_enough_that_all_fit_together():
     assert not fits_in_any_order(pods(free, head, worker, demand(1, 2, pod_set="other")), free), (
         "who may come there, too"
     )
-
-
-def test_eight_small_pods_spoil_no_more_places_of_eight_than_nodes_they_could_take():
-    free = capacity_of([node(f"node-{n}", 8) for n in range(10)], [])
-    small, large = demand(8, 1, pod_set="small"), demand(2, 8)
-    assert fits_in_any_order(pods(free, small, large), free)
-    assert not fits_in_any_order(pods(free, demand(9, 1, pod_set="small"), large), free)
 
 
 def test_whoever_joins_spoils_nothing_for_those_who_were_sure():

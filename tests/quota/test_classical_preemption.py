@@ -4,16 +4,13 @@ from quota_builders import (
     cohort,
     gpu,
     holding,
-    pod_set,
     preempting,
     preemption_targets,
-    quota,
     tree,
     workload,
 )
 
 from scaler.quota.model import (
-    FlavorResource,
     Preemption,
     PreemptionPolicy,
     QuotaClusterQueue,
@@ -151,32 +148,6 @@ def test_to_reclaim_comes_before_own_workloads_where_nothing_may_be_borrowed() -
     assert found(form, 2, priority=1) == {"other-4": RECLAMATION, "own-2": PreemptionReason.IN_CLUSTER_QUEUE}
 
 
-def test_a_queue_that_has_used_up_its_own_of_one_resource_takes_nothing_back_of_another() -> None:
-    """a has 2 CPUs of its own and uses them; its 2 GPUs are lent to b. It wants 2 of each.
-
-    With its own Workload gone there would be 2 CPUs, but no quota of its own to claim GPUs with at the same time.
-    """
-    cpu = FlavorResource("default", "cpu")
-    own, none = {GPU: quota(2), cpu: quota(2)}, {GPU: quota(0), cpu: quota(0)}
-    policies = preempting(within=LOWER, reclaim=ANY)
-    queues = [
-        cluster_queue("a", cohort="co", quotas=own, preemption=policies),
-        cluster_queue("b", cohort="co", quotas=none),
-    ]
-    on_cpu = holding("own", pod_sets=(pod_set(requests={"cpu": 2}),))
-    form = tree(queues, workloads=[on_cpu, holding("other", queue="b", gpus=2)])
-    wanted = {GPU: 2, cpu: 2}
-    assert not preemption_targets(form, workload(priority=1), wanted)
-    form.queues["a"].release(on_cpu)
-    assert preemption_targets(form, workload(priority=1), wanted, {GPU})
-
-
-def test_a_queue_keeps_what_it_owns_from_a_borrower_too() -> None:
-    """a may borrow by preemption and wants 6; b owns 4 and uses 4 × 2: with two of them gone it borrows no more."""
-    holders = [holding(f"other-{index}", queue="b", gpus=2) for index in range(4)]
-    assert found(flat(preempting(reclaim=ANY, borrowing=LOWER), *holders), 6, priority=1) == {}
-
-
 # ---------------------------------------------------------------------------------------------------------- hierarchy
 
 
@@ -252,29 +223,6 @@ def test_a_cohort_that_comes_back_to_its_quota_on_the_way_keeps_the_rest() -> No
     assert found(form, 6) == {}
 
 
-def test_what_a_lending_limit_keeps_from_others_is_not_to_be_had_by_preemption() -> None:
-    """b owns 4 and lends 1: of the 5 that it uses 1 is borrowed, and with that gone 5 of the 8 are free to a: not 6."""
-    queues = [
-        cluster_queue("a", cohort="co", preemption=preempting(reclaim=ANY)),
-        cluster_queue("b", cohort="co", gpus=quota(4, lending=1)),
-    ]
-    form = tree(queues, workloads=[holding(f"other-{index}", queue="b") for index in range(5)])
-    assert found(form, 4) == {"other-4": RECLAMATION}
-    assert found(form, 5) == {}
-
-
-def test_a_cohort_that_comes_back_to_its_quota_keeps_the_rest_from_a_borrower_too() -> None:
-    """Right owns 2 and uses 3 × 2. a, of root, owns 4 and may borrow; of the 6 that it wants it gets 4 at most."""
-    queues = [
-        cluster_queue("a", cohort="root", gpus=4, preemption=preempting(reclaim=ANY, borrowing=LOWER)),
-        *(cluster_queue(name, cohort="right", gpus=0) for name in "xyz"),
-    ]
-    cohorts = [cohort("root"), cohort("right", parent="root", gpus=2)]
-    form = tree(queues, cohorts, [holding(f"of-{name}", queue=name, gpus=2) for name in "xyz"])
-    assert found(form, 6, priority=1) == {}
-    assert len(found(form, 4, priority=1)) == 2
-
-
 def test_with_the_advantage_in_its_subtree_a_queue_borrows_before_its_own_have_to_go() -> None:
     """a owns 4 and uses 2, left owns 4 more, of which b uses 2. Left could hold the 3 that a wants; c has 4 of it."""
     queues = [
@@ -298,16 +246,3 @@ def test_an_advantage_is_not_lost_further_up() -> None:
     cohorts = [cohort("root", gpus=4), cohort("left", parent="root")]
     form = tree(queues, cohorts, [holding("near", queue="b", gpus=6, priority=5), holding("far", queue="c", gpus=2)])
     assert found(form, 2) == {"far": RECLAMATION}
-
-
-def test_every_workload_is_counted_once_however_often_its_cohort_is_passed() -> None:
-    """a owns 8: 2 × 2 are used by b of its own cohort, 4 by c above. All of them have to go."""
-    queues = [
-        cluster_queue("a", cohort="left", gpus=8, preemption=preempting(reclaim=ANY)),
-        cluster_queue("b", cohort="left", gpus=0),
-        cluster_queue("c", cohort="root", gpus=0),
-    ]
-    near = [holding(f"near-{index}", queue="b", gpus=2) for index in range(2)]
-    far = holding("far", queue="c", gpus=4, priority=100)
-    form = tree(queues, [cohort("root"), cohort("left", parent="root")], [*near, far])
-    assert found(form, 8) == dict.fromkeys(["near-1", "near-0", "far"], RECLAMATION)

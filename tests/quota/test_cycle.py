@@ -118,14 +118,6 @@ def test_a_gang_that_may_start_small_rather_does_than_waits_for_nothing() -> Non
     assert admitted.held.usage == {gpu(): 5}
 
 
-def test_a_gang_that_may_start_small_rather_preempts() -> None:
-    """The whole gang is tried first: with a victim it fits, so it is not reduced."""
-    queue = cluster_queue(gpus=6, preemption=preempting(within=LOWER))
-    cycle = first_cycle([queue], holding(gpus=1), workload(priority=1, pod_sets=(pod_set(pods=6, min_count=1),)))
-    assert not cycle.admitted
-    assert [each.workload.name for each in cycle.preempted] == ["runs"]
-
-
 def test_a_gang_that_is_too_big_in_any_case_preempts_for_what_is_possible() -> None:
     """30 pods wanted, 10 are enough; quota 20, of which a Workload of lower priority uses 10: 20 pods lack 10."""
     queue = cluster_queue(gpus=20, preemption=preempting(within=LOWER))
@@ -136,18 +128,6 @@ def test_a_gang_that_is_too_big_in_any_case_preempts_for_what_is_possible() -> N
     assert head.assignment is not None
     assert [choice.pods.count for choice in head.assignment.choices] == [20]
     assert [each.lacking for each in head.assignment.shortfalls] == [10]
-
-
-def test_pod_sets_are_reduced_evenly() -> None:
-    """Of 20 + 30 + 15 pods, 20 and 10 may be missing; a quota of 50 makes 15 of these 30 go: 10 and 5."""
-    pods = pod_set("one", pods=20), pod_set("two", pods=30, min_count=10), pod_set("three", pods=15, min_count=5)
-    (admitted,) = first_cycle([cluster_queue(gpus=50)], workload(pod_sets=pods)).admitted
-    assert [each.count for each in admitted.held.assignments] == [20, 20, 10]
-
-
-def test_a_stopped_queue_has_no_head() -> None:
-    stopped = cluster_queue("a", inactive_because="FlavorNotFound")
-    assert not first_cycle([stopped], workload()).considered
 
 
 def test_a_namespace_that_is_not_selected_is_a_mismatch() -> None:
@@ -207,14 +187,6 @@ def test_quota_is_kept_for_a_head_that_waits(reclaim: PreemptionPolicy, outcome:
     assert outcomes(cycle) == {"waits": CycleOutcome.NO_CANDIDATES, "borrows": outcome}
 
 
-def test_what_was_kept_is_forgotten_at_the_end_of_the_cycle() -> None:
-    queues = [cluster_queue("a", cohort="co"), cluster_queue("b", gpus=0, cohort="co")]
-    run = simulation(queues, [holding("own", gpus=2), workload("waits", gpus=4)])
-    before = usages(run)
-    run.step()
-    assert usages(run) == before
-
-
 def preemptors(*, first: int, second: int) -> list[QuotaWorkload]:
     return [
         workload("first", queue="a", gpus=first, priority=2),
@@ -247,17 +219,6 @@ def test_a_head_for_which_the_victims_of_others_are_enough_waits_with_them() -> 
     assert outcomes(cycle) == {"first": CycleOutcome.PENDING_PREEMPTION, "second": CycleOutcome.PENDING_PREEMPTION}
     assert [(each.workload.name, each.by) for each in cycle.preempted] == [("both", "team/first")]
     assert not any(each.assignment and each.assignment.tried for each in cycle.considered)
-
-
-def test_one_that_was_passed_over_for_the_moment_is_counted_again() -> None:
-    """The victim is taken out of the tree while the second head is assigned anew; it still has to be evicted."""
-    holder = holding("both", queue="c", gpus=4)
-    run = simulation(reclaiming(a=2, b=2, c=0), [holder, *preemptors(first=2, second=2)])
-    run.step()
-    assert run.holder("team/both") is None
-    run.run()
-    assert usages(run)["co"] == {"default/nvidia.com/gpu": 4}
-    assert run.reason("team/both") is PendingReason.WAITING_FOR_QUOTA
 
 
 def test_a_head_that_is_assigned_anew_keeps_to_its_flavors() -> None:

@@ -11,7 +11,6 @@ from quota_builders import (
     cohort,
     gpu,
     holding,
-    pod_set,
     preempting,
     preemption_targets,
     quota,
@@ -20,8 +19,8 @@ from quota_builders import (
 )
 
 from scaler.quota.cycle import FairSharingOrder
-from scaler.quota.fair_sharing import LOWEST, NO_SHARE, Share, dominant_resource_share
-from scaler.quota.model import FlavorResource, PreemptionPolicy, QuotaWorkload, StopPolicy, Usage
+from scaler.quota.fair_sharing import LOWEST, NO_SHARE, dominant_resource_share
+from scaler.quota.model import FlavorResource, PreemptionPolicy, QuotaWorkload, Usage
 from scaler.quota.node import QueueNode
 from scaler.quota.nomination import NominatedHead
 from scaler.quota.preemption.candidates import PreemptionReason
@@ -63,11 +62,6 @@ def borrower(weight: float = 1.0, *, uses: int = 4, owns: int = 0, lends: int = 
 )
 def test_a_share_is_what_is_borrowed_of_what_could_be_by_weight(node: QueueNode, expected: float) -> None:
     assert dominant_resource_share(node).weighted == expected
-
-
-def test_usage_to_come_can_be_counted_in() -> None:
-    assert dominant_resource_share(borrower(uses=4), {GPU: 2}).weighted == 750.0
-    assert dominant_resource_share(borrower(uses=4)).weighted == 500.0
 
 
 def test_the_root_cannot_borrow() -> None:
@@ -121,10 +115,6 @@ def test_infinite_shares_are_above_all_others_and_compared_by_what_is_borrowed()
     assert shares[0] > shares[2]
 
 
-def test_shares_are_equal_whatever_they_borrow_of() -> None:
-    assert Share(amount=1.0, borrowed=frozenset({GPU})) == Share(amount=1.0)
-
-
 # --------------------------------------------------------------------------------------------------------- preemption
 
 
@@ -166,26 +156,12 @@ def test_the_newest_go_until_both_have_the_same() -> None:
     assert found(form, 6) == {}
 
 
-def test_the_first_strategy_alone_takes_until_both_are_equal() -> None:
-    assert found(lent(*of_b(4)), 4, strategies=[PreemptionStrategy.FINAL_SHARE]) == {"b3": FAIR, "b2": FAIR}
-
-
 def test_one_that_has_as_much_as_the_preemptor_will_have_gives_nothing() -> None:
     """b and d hold 4 of 8 each, in one piece: 500. a would be at 500 with 4: not below either."""
     form = contested(holding("of-b", queue="b", gpus=4), holding("of-d", queue="d", gpus=4))
     assert found(form, 4) == {}
     assert found(form, 4, strategies=[PreemptionStrategy.INITIAL_SHARE]) == {}
     assert found(form, 3) != {}
-
-
-def test_a_weight_of_two_is_worth_twice_as_much() -> None:
-    """a with 6 at weight 3: 750 / 3 = 250. b without three of four: 250."""
-    assert found(lent(*of_b(4), weights=(3.0, 1.0)), 6) == {"b3": FAIR, "b2": FAIR, "b1": FAIR}
-
-
-def test_priority_is_no_protection_between_queues() -> None:
-    form = lent(*(holding(f"b{number}", queue="b", gpus=4, priority=number) for number in (100, 200)))
-    assert found(form, 4) == {"b100": FAIR}
 
 
 def test_the_second_strategy_lets_one_large_workload_go_that_had_more_than_the_preemptor_will() -> None:
@@ -245,22 +221,6 @@ def test_of_equal_shares_a_cohort_gives_before_a_queue() -> None:
     assert found(tree(queues, cohorts, [*of_d(2, gpus=2), *of_b(2)]), 2) == {"d1": FAIR}
 
 
-def test_a_queue_that_does_not_schedule_gives_nothing() -> None:
-    assert found(contested(*of_d(4, gpus=2), stop_policy=StopPolicy.HOLD), 2) == {}
-
-
-def test_one_that_borrows_something_else_only_gives_nothing() -> None:
-    """b owns its 2 GPUs and borrows CPUs, at weight 0. a wants its GPUs, which no other has a claim on."""
-    cpu = FlavorResource("default", "cpu")
-    queues = [
-        cluster_queue("a", cohort="co", gpus=0, preemption=preempting(reclaim=ANY)),
-        cluster_queue("b", cohort="co", quotas={GPU: quota(2), cpu: quota(0)}, fair_weight=0.0),
-        cluster_queue("c", cohort="co", quotas={cpu: quota(4)}),
-    ]
-    both = holding("both", queue="b", pod_sets=(pod_set(requests={"cpu": 4, GPU.resource: 2}),))
-    assert found(tree(queues, workloads=[both]), 2) == {}
-
-
 def test_what_a_queue_owns_it_takes_back_whatever_the_shares() -> None:
     """a owns 4. b uses all 8 at weight 100: its share is 10, and a's, within its own quota, 0."""
     form = lent(*of_b(4), weights=(1.0, 100.0), own=4)
@@ -271,11 +231,6 @@ def test_in_its_own_queue_priority_counts_and_not_the_share() -> None:
     """a uses 4 of its 4 borrowed, as b does: b is not above it, but one of a's own is of lower priority."""
     form = lent(holding("low", gpus=2), holding("high", gpus=2, priority=9), *of_b(2))
     assert found(form, 2, priority=5) == {"low": OWN}
-
-
-def test_weight_0_takes_from_no_queue_that_has_a_weight() -> None:
-    form = lent(*of_b(4), weights=(0.0, 1.0))
-    assert found(form, 2) == {}
 
 
 def test_weight_0_gives_first_and_to_all() -> None:
@@ -299,18 +254,6 @@ def test_shares_are_compared_below_the_cohort_that_both_are_in() -> None:
     assert found(form, 2) == {"d2": FAIR}
 
 
-def test_it_is_no_help_to_have_little_in_a_cohort_that_has_much() -> None:
-    """Left holds 4 in b and right 4 in d. With a's 2 left is at 750, so d keeps its own; b is of higher priority."""
-    queues = [
-        cluster_queue("a", cohort="left", gpus=0, preemption=preempting(reclaim=LOWER)),
-        cluster_queue("b", cohort="left", gpus=0),
-        cluster_queue("d", cohort="right", gpus=0),
-    ]
-    cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
-    high = [holding(f"b{number}", queue="b", gpus=2, priority=100) for number in range(2)]
-    assert found(tree(queues, cohorts, [*high, *of_d(2, gpus=2)]), 2, priority=1) == {}
-
-
 def test_within_a_cohort_that_borrows_nothing_shares_are_evened_out_too() -> None:
     """Left owns 8: b has 4, and c of root 4, of higher priority. With a's 2 left uses 6 of its own: 0. b has 500."""
     queues = [
@@ -321,12 +264,6 @@ def test_within_a_cohort_that_borrows_nothing_shares_are_evened_out_too() -> Non
     cohorts = [cohort("root"), cohort("left", parent="root", gpus=8)]
     form = tree(queues, cohorts, [*of_b(2), holding("far", queue="c", gpus=4, priority=100)])
     assert found(form, 2, priority=1) == {"b1": FAIR}
-
-
-def test_a_queue_without_cohort_preempts_its_own_by_priority() -> None:
-    form = tree([cluster_queue("a", preemption=preempting(within=LOWER))], workloads=[holding("low", gpus=4)])
-    assert found(form, 2, priority=1) == {"low": OWN}
-    assert found(form, 2) == {}
 
 
 # --------------------------------------------------------------------------------------------------------- tournament
@@ -341,13 +278,6 @@ class Head:
 
 def head(form: Tree, queue: str, gpus: int, **fields: Any) -> NominatedHead:
     return cast(NominatedHead, Head(workload(f"of-{queue}", queue=queue, **fields), form.queues[queue], {GPU: gpus}))
-
-
-def next_of(tournament: FairSharingOrder) -> str:
-    """The queue whose turn it is."""
-    winner = tournament.pop()
-    assert winner is not None
-    return winner.queue.name
 
 
 def admitted_in_turn(heads: list[NominatedHead]) -> list[str]:
@@ -405,67 +335,6 @@ def test_a_head_stands_for_its_cohort_against_those_of_others() -> None:
     cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
     form = tree(queues, cohorts, [*of_b(2), holding("d0", queue="d")])
     assert admitted_in_turn([head(form, "a", 1), head(form, "d", 1)]) == ["d", "a"]
-
-
-def test_shares_change_with_every_turn() -> None:
-    """a and b of left, d of right, none with quota. b's 1 makes left 125 and goes first.
-
-    Before it a's 4 would have made left 500, as d's 4 right, and a is of higher priority. After it left would be at
-    625, so d goes before a.
-    """
-    queues = [
-        cluster_queue("a", cohort="left", gpus=0),
-        cluster_queue("b", cohort="left", gpus=0),
-        cluster_queue("d", cohort="right", gpus=0),
-    ]
-    cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
-    form = tree(queues, cohorts)
-    assert admitted_in_turn([head(form, "a", 4, priority=1), head(form, "b", 1), head(form, "d", 4)]) == ["b", "d", "a"]
-    form = tree(queues, cohorts)
-    assert admitted_in_turn([head(form, "a", 4, priority=1), head(form, "d", 4)]) == ["a", "d"]
-
-
-def test_what_changes_besides_between_two_turns_counts() -> None:
-    """a (1), d (2) and e (3) want to borrow. After a's turn d comes to use 4 more."""
-    form = flat(a=0, d=0, e=0)
-    tournament = FairSharingOrder([head(form, "a", 1), head(form, "d", 2), head(form, "e", 3)])
-    assert next_of(tournament) == "a"
-    form.queues["d"].add({GPU: 4})
-    assert next_of(tournament) == "e"
-
-
-def test_what_changes_elsewhere_in_a_cohort_between_two_turns_counts() -> None:
-    """b of left uses 1. With a left has 2, right with d 1 and then with e 2; but b comes to use one more meanwhile."""
-    queues = [
-        *(cluster_queue(name, cohort="left", gpus=0) for name in "ab"),
-        *(cluster_queue(name, cohort="right", gpus=0) for name in "de"),
-    ]
-    cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
-    form = tree(queues, cohorts, [holding(queue="b")])
-    tournament = FairSharingOrder([head(form, name, 1) for name in "ade"])
-    assert next_of(tournament) == "d"
-    form.queues["d"].add({GPU: 1})
-    form.queues["b"].add({GPU: 1})
-    assert next_of(tournament) == "e"
-
-
-def test_what_a_queue_uses_of_what_it_does_not_lend_changes_what_its_cohort_would_borrow() -> None:
-    """a owns 4, lends nothing and wants 4: left stays at b's 2 (250) with it, as long as a's own are free.
-
-    d goes first (125). Then a uses its 4, and with 4 more left would be at 750: e's 1 + 2 of right (375) are next.
-    """
-    queues = [
-        cluster_queue("a", cohort="left", gpus=quota(4, lending=0)),
-        cluster_queue("b", cohort="left", gpus=0),
-        *(cluster_queue(name, cohort="right", gpus=0) for name in "de"),
-    ]
-    cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
-    form = tree(queues, cohorts, [holding(queue="b", gpus=2)])
-    tournament = FairSharingOrder([head(form, "a", 4), head(form, "d", 1), head(form, "e", 2)])
-    assert next_of(tournament) == "d"
-    form.queues["d"].add({GPU: 1})
-    form.queues["a"].add({GPU: 4})
-    assert next_of(tournament) == "e"
 
 
 def test_contenders_of_different_trees_all_have_their_turn() -> None:

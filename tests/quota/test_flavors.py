@@ -12,7 +12,6 @@ from quota_builders import (
     holding,
     pod_set,
     preempting,
-    quota,
     quotas,
     selecting,
     tree,
@@ -117,10 +116,6 @@ def test_all_resources_of_a_group_come_from_one_flavor() -> None:
     assert chosen(both) == [{GPU: "h100", "cpu": "h100"}]
 
 
-def test_a_workload_that_asks_for_nothing_fits() -> None:
-    assert assigned(cluster_queue(gpus=0), pod_set(requests={})).mode is FIT
-
-
 @pytest.mark.parametrize(
     ("pods", "obstacle"),
     [
@@ -148,50 +143,6 @@ def test_of_flavors_that_would_each_do_the_mildest_obstacle_counts() -> None:
     assert found.obstacle is PendingReason.WAITING_FOR_QUOTA
 
 
-def two_groups(cpu_flavors: tuple[str, ...]) -> QuotaClusterQueue:
-    """a100 borrowed from b, and CPU of its own."""
-    groups = (
-        QuotaResourceGroup(resources=frozenset({GPU}), flavors=("a100",)),
-        QuotaResourceGroup(resources=frozenset({"memory"}), flavors=cpu_flavors),
-    )
-    return cluster_queue("a", groups=groups, quotas=quotas(dict.fromkeys(cpu_flavors, 8), "memory"), cohort="co")
-
-
-@pytest.mark.parametrize(
-    ("memory_flavors", "gpus", "obstacle"),
-    [
-        pytest.param(("a100",), 3, PendingReason.WAITING_FOR_QUOTA, id="only the GPUs lack"),
-        pytest.param(
-            ("spot", "a100"), 3, PendingReason.NO_MATCHING_FLAVOR, id="a flavor that did not match was passed over"
-        ),
-        pytest.param(
-            ("spot",), 9, PendingReason.NO_MATCHING_FLAVOR, id="memory is looked at first, and ends the search"
-        ),
-    ],
-)
-def test_of_groups_that_are_all_needed_the_worst_obstacle_counts(
-    memory_flavors: tuple[str, ...], gpus: int, obstacle: PendingReason
-) -> None:
-    """As Kueue says it, even where the obstacle was passed over in a group that has a flavor in the end."""
-    b = cluster_queue("b", gpus={"a100": 4}, cohort="co")
-    pods = pod_set(requests={GPU: gpus, "memory": 1}, nodes=selecting(flavor="a100"))
-    holder = holding(queue="b", gpus=4, flavor="a100")
-    assert assigned(two_groups(memory_flavors), pods, others=(b,), holders=(holder,)).obstacle is obstacle
-
-
-def test_which_group_is_looked_at_first_follows_kueues_own_order() -> None:
-    """By the hashes of resource names: GPUs come before CPU, so that there is no flavor for it is not even noticed."""
-    groups = (
-        QuotaResourceGroup(resources=frozenset({"cpu"}), flavors=("spot",)),
-        QuotaResourceGroup(resources=frozenset({GPU}), flavors=("a100",)),
-    )
-    queue = cluster_queue("a", groups=groups, quotas=quotas({"spot": 8}, "cpu"), cohort="co")
-    lender = cluster_queue("b", gpus={"a100": 4}, cohort="co")
-    pods = pod_set(requests={GPU: 3, "cpu": 1}, nodes=selecting(flavor="a100"))
-    found = assigned(queue, pods, others=(lender,), holders=(holding(queue="b", gpus=4, flavor="a100"),))
-    assert found.obstacle is PendingReason.WAITING_FOR_QUOTA
-
-
 def test_quota_of_its_own_that_others_use_is_waited_for_as_for_preemption() -> None:
     """3 of 4 used, 2 wanted: 1 more needed. None may be preempted, but no borrowing is needed either."""
     found = assigned(cluster_queue(), pod_set(gpus=2), holders=(holding(gpus=3),))
@@ -210,14 +161,6 @@ def test_how_much_is_lacking_is_said_per_flavor() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- cohorts, borrowing
-
-
-def test_what_others_lend_may_be_borrowed() -> None:
-    """a: 4; b: 4, of which it lends 1. So 5 fit in a, borrowing, and 6 never will."""
-    a, b = cluster_queue("a", cohort="co"), cluster_queue("b", gpus=quota(4, lending=1), cohort="co")
-    five, six = (assigned(a, pod_set(gpus=wanted), others=(b,)) for wanted in (5, 6))
-    assert (five.mode, five.borrows) == (FIT, 1)
-    assert (six.mode, six.obstacle) == (NO_FIT, PendingReason.EXCEEDS_MAX_QUOTA)
 
 
 def fungible(**choices: FungibilityPolicy | Preference) -> QuotaClusterQueue:
@@ -280,12 +223,6 @@ def test_what_could_be_preempted_is_better_than_what_could_not() -> None:
     assert (chosen(found), found.contested) == ([{GPU: "h100"}], frozenset({gpu("h100")}))
 
 
-def test_of_equals_the_first_flavor_is_taken() -> None:
-    """Both are full, and none may be preempted in either."""
-    full = holding("x", gpus=4, flavor="a100"), holding("y", gpus=8, flavor="h100")
-    assert chosen(assigned(cluster_queue(gpus=TWO), pod_set(gpus=2), holders=full)) == [{GPU: "a100"}]
-
-
 def test_a_candidate_is_better_than_none_however_far_the_quota() -> None:
     """Less borrowing comes first: its own a100 is lent to a peer; h100, of b, is used by one of lower priority."""
     queue = cluster_queue(
@@ -320,12 +257,6 @@ def test_with_fair_sharing_preemption_may_end_in_borrowing(fair_sharing: bool, m
     holders = holding("one", queue="b", gpus=2), holding("two", queue="b", gpus=2)
     found = assigned(a, pod_set(gpus=2), others=others, holders=holders, fair_sharing=fair_sharing)
     assert found.mode is mode
-
-
-def test_the_farthest_quota_counts() -> None:
-    """The first PodSet borrows a100, the second finds h100 of its own."""
-    found = assigned(fungible(), pod_set("far", gpus=3), pod_set("near", gpus=4), others=(LENDER,))
-    assert (chosen(found), found.borrows) == ([{GPU: "a100"}, {GPU: "h100"}], 1)
 
 
 def test_a_group_whose_farthest_borrower_fits_counts_as_fitting() -> None:
@@ -369,11 +300,6 @@ def test_a_search_that_failed_keeps_what_pod_sets_before_have_found() -> None:
     """The first PodSet could still try h100, so it is worth going on, although the second lacks something."""
     found = assigned(cluster_queue(gpus=TWO), pod_set("first"), pod_set("second", gpus=99))
     assert (found.mode, found.tried) == (NO_FIT, ({0: 0},))
-
-
-def test_pinned_flavors_are_the_only_ones_tried() -> None:
-    pinned = assigned(cluster_queue(gpus=TWO), pod_set(gpus=1), pins=({GPU: "h100"},))
-    assert chosen(pinned) == [{GPU: "h100"}]
 
 
 def test_pods_count_as_usage_but_not_as_what_has_to_be_freed() -> None:

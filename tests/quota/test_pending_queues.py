@@ -60,11 +60,6 @@ def names(line: Line, numbers: Iterable[int]) -> set[str]:
 # -------------------------------------------------------------------------------------------------------------- order
 
 
-def test_priority_goes_before_age() -> None:
-    line = Line(workload("old"), workload("young"), workload("important", priority=1))
-    assert line.in_line() == ["important", "old", "young"]
-
-
 def test_of_equals_in_age_the_lower_uid_is_first() -> None:
     one = workload("one", uid="b")
     assert Line(one, workload("other", uid="a", queued_at=one.queued_at)).in_line() == ["other", "one"]
@@ -146,13 +141,6 @@ def test_one_that_is_not_quite_alike_keeps_its_place(other: QuotaWorkload) -> No
     assert line.pop() == "big"
     line.requeue("big", CycleOutcome.NO_FIT)
     assert line.in_line() == ["other"]
-
-
-def test_in_strict_order_none_is_inadmissible_for_being_alike() -> None:
-    line = Line(workload("one"), workload("alike"), strategy=QueueingStrategy.STRICT_FIFO)
-    line.pop()
-    line.requeue("one", CycleOutcome.NO_FIT)
-    assert line.in_line() == ["one", "alike"]
 
 
 def test_one_that_comes_back_while_those_alike_are_inadmissible_is_too() -> None:

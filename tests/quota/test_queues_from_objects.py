@@ -13,7 +13,6 @@ from scaler.quota.from_objects.queues import (
     cluster_queue_of,
     cohort_of,
     flavor_of,
-    local_queue_of,
     selector_of,
 )
 from scaler.quota.model import FlavorResource, QuotaAdmissionCheck
@@ -47,14 +46,6 @@ def test_quotas_are_amounts_and_an_absent_limit_is_none() -> None:
         FlavorResource("a100", "cpu"): model.Quota(nominal=1500, lending_limit=1000),
     }
     assert found.groups == (model.QuotaResourceGroup(resources=frozenset({GPU, "cpu"}), flavors=("a100",)),)
-
-
-def test_flavors_are_tried_in_the_order_in_which_they_are_written() -> None:
-    resources = [quota(nominalQuota=1)]
-    names = ["spot", "a100", "h100"]
-    flavors = [{"name": name, "resources": resources} for name in names]
-    (found,) = cluster_queue_of(queue(resourceGroups=[{"coveredResources": [GPU], "flavors": flavors}])).groups
-    assert list(found.flavors) == names
 
 
 def test_a_bare_cluster_queue_has_the_defaults_of_the_api() -> None:
@@ -116,14 +107,6 @@ def test_selectors_match_as_kubernetes_does(operator: str, values: list[str], ma
     assert [labels for labels in ({"team": "red"}, {"team": "green"}, {}) if selector.matches(labels)] == matching
 
 
-def test_labels_and_expressions_of_a_selector_must_all_match() -> None:
-    requirement = kube.LabelSelectorRequirement(key="tier", operator="Exists")
-    selector = selector_of(kube.LabelSelector(match_labels={"team": "red"}, match_expressions=(requirement,)))
-    assert selector.matches({"team": "red", "tier": ""})
-    assert not selector.matches({"team": "red"})
-    assert not selector.matches({"tier": ""})
-
-
 def active(status: str, reason: str) -> dict[str, Any]:
     return {"conditions": [{"type": "Active", "status": status, "reason": reason}]}
 
@@ -181,12 +164,6 @@ def test_a_flavor_has_labels_taints_tolerations_and_maybe_a_topology() -> None:
     assert (found.name, found.node_labels, found.topology) == ("a100", {"gpu": "a100"}, "racks")
     assert found.taints == (Taint(key="spot", value="true", effect="NoSchedule"),)
     assert found.tolerations[0].covers(found.taints[0])
-
-
-def test_a_local_queue_leads_to_its_cluster_queue() -> None:
-    document = {"metadata": {"name": "lq", "namespace": "ns"}, "spec": {"clusterQueue": "cq", "stopPolicy": "Hold"}}
-    found = local_queue_of(msgspec.convert(document, kube.LocalQueue))
-    assert (found.key, found.cluster_queue, found.stop_policy) == (("ns", "lq"), "cq", model.StopPolicy.HOLD)
 
 
 @pytest.mark.parametrize("status", ["True", "False", "Unknown"])

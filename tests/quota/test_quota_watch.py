@@ -197,6 +197,7 @@ async def test_a_backoff_that_ends_is_seen_without_any_change(cluster: Cluster) 
     await cluster.submit("waits", requeueState={"requeueAt": at(60).isoformat().replace("+00:00", "Z")})
     view = cluster.view()
     snapshot = await seen(view)
+    assert [tree.root.name for tree in snapshot.trees] == ["team"], "without the kind Cohort there are only names"
     assert not snapshot.workloads["demo/waits"].may_queue
     cluster.now = at(60)
     view.look()
@@ -224,15 +225,6 @@ async def test_without_kueue_there_is_nothing_to_see(cluster: Cluster) -> None:
     cluster.install(COHORT_CRD)
     await cluster.fill()
     await seen(view)
-
-
-async def test_without_the_kind_cohort_there_are_simply_no_cohorts(cluster: Cluster) -> None:
-    cluster.install()
-    await cluster.fill()
-    snapshot = await seen(cluster.view())
-    tree = snapshot.tree_of("cq")
-    assert tree is not None
-    assert tree.root.name == "team"
 
 
 async def test_an_api_that_is_gone_is_not_taken_for_one_that_stands_still(cluster: Cluster) -> None:

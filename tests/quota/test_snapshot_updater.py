@@ -131,15 +131,6 @@ def test_a_queue_that_cannot_be_read_stays_as_it_was_and_its_tree_has_a_doubt(fi
     assert (filing.snapshot.doubts(tree_of(filing.snapshot)), filing.unreadable) == ([], {})
 
 
-def test_a_queue_that_cannot_be_read_is_inactive_no_longer_than_its_flavor_is_missing(filing: SnapshotUpdater) -> None:
-    flavor = typed(manifest("ResourceFlavor", "a100"))
-    filing.drop(flavor)
-    filing.put(typed(cluster_queue(gpus="lots", cohortName="team")))
-    assert tree_of(filing.snapshot).queues["cluster-queue"].spec.inactive_because == "FlavorNotFound"
-    filing.put(flavor)
-    assert tree_of(filing.snapshot).queues["cluster-queue"].spec.inactive_because == ""
-
-
 def test_a_queue_that_never_could_be_read_has_no_quota_and_its_tree_a_doubt(filing: SnapshotUpdater) -> None:
     filing.put(typed(cluster_queue("new", gpus="lots", cohortName="team")))
     tree = tree_of(filing.snapshot, "new")

@@ -1,5 +1,3 @@
-import gzip
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,22 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quota_builders import cluster_queue, cohort, gpu, holding, quota, tree, trees
+from quota_builders import cluster_queue, cohort, gpu, holding, quota, tree
 
-from scaler.kube.quantity import UNLIMITED, amount
+from scaler.kube.quantity import UNLIMITED
 from scaler.quota.model import (
-    FlavorResource,
     Quota,
-    QuotaClusterQueue,
-    QuotaCohort,
-    QuotaPodSetAssignment,
-    QuotaWorkload,
-    Reservation,
     StopPolicy,
-    usage_of,
 )
 from scaler.quota.node import TreeNode
-from scaler.quota.tree import Tree, build_trees
+from scaler.quota.tree import Tree
 
 GPU = gpu()
 
@@ -92,20 +83,6 @@ def test_what_is_added_and_removed_again_in_any_order_leaves_no_trace(
     assert (used(form), available(form)) == before
 
 
-@given(loads(), st.randoms(use_true_random=False))
-def test_usage_does_not_depend_on_the_order_in_which_it_came(
-    given: tuple[Tree, list[tuple[str, int]]], random: Any
-) -> None:
-    form, load = given
-    other, shuffled = form.clone(), list(load)
-    random.shuffle(shuffled)
-    for queue, gpus in load:
-        form.queues[queue].add({GPU: gpus})
-    for queue, gpus in shuffled:
-        other.queues[queue].add({GPU: gpus})
-    assert used(form) == used(other)
-
-
 @given(loads())
 def test_usage_that_was_added_is_the_usage_of_a_tree_built_with_it(given: tuple[Tree, list[tuple[str, int]]]) -> None:
     form, load = given
@@ -114,15 +91,6 @@ def test_usage_that_was_added_is_the_usage_of_a_tree_built_with_it(given: tuple[
     holders = [holding(f"w{index}", queue=queue, gpus=gpus) for index, (queue, gpus) in enumerate(load)]
     specs = [queue.spec for queue in form.queues.values()], [node.spec for node in form.cohorts.values()]
     assert used(tree(*specs, holders)) == used(form)
-
-
-@given(loads())
-def test_no_more_is_available_than_could_be_were_nothing_used(given: tuple[Tree, list[tuple[str, int]]]) -> None:
-    form, load = given
-    for queue, gpus in load:
-        form.queues[queue].add({GPU: gpus})
-    for node in nodes(form):
-        assert node.available(GPU) <= max(0, node.potential(GPU)), node.name
 
 
 @given(loads())
@@ -271,16 +239,6 @@ def test_a_cohort_that_is_only_named_exists() -> None:
     assert form.root.height == 1
 
 
-def test_queues_without_a_common_root_share_nothing() -> None:
-    assert len(trees([cluster_queue("a"), cluster_queue("b"), cluster_queue("c", cohort="co")])) == 3
-
-
-def test_members_of_a_cycle_of_cohorts_are_left_out() -> None:
-    cycle = [cohort("x", parent="y"), cohort("y", parent="x")]
-    found = trees([cluster_queue("a", cohort="x"), cluster_queue("b")], cycle)
-    assert [form.root.name for form in found] == ["b"]
-
-
 def test_a_cohort_can_lend_of_a_resource_what_all_its_flavors_could() -> None:
     """The parent of `left` could take 4 + 3 of the one flavor and 1 of the other: 8 GPUs in all."""
     form = tree(
@@ -339,98 +297,3 @@ _SHARED = Path(os.environ.get("SCALER_SHARED_DATA") or Path(__file__).resolve().
 _ORACLE = _SHARED / "oracle" / "oracle-public.jsonl.gz"
 _EVERY = 9
 """One scenario of so many: all of them take seconds, and the whole set is compared elsewhere."""
-
-
-def scenarios() -> Iterator[tuple[dict[str, Any], set[str], dict[str, Any]]]:
-    """Objects, the Workloads drained or deactivated before the first cycle, and the quota that Kueue counts then."""
-    with gzip.open(_ORACLE, "rt") as lines:
-        for index, line in enumerate(lines):
-            if index % _EVERY == 0:
-                both = json.loads(line)
-                drained = {one["workload"] for one in both["result"].get("drained", ())}
-                gone = drained.union(both["scenario"].get("deactivate", ()))
-                yield both["scenario"], gone, both["result"]["quotaInitial"]
-
-
-def quotas_of(spec: dict[str, Any]) -> dict[FlavorResource, Quota]:
-    def read(resource: dict[str, Any], field: str) -> int | None:
-        return amount(resource["name"], resource[field]) if field in resource else None
-
-    return {
-        FlavorResource(flavor["name"], resource["name"]): Quota(
-            nominal=read(resource, "nominalQuota") or 0,
-            borrowing_limit=read(resource, "borrowingLimit"),
-            lending_limit=read(resource, "lendingLimit"),
-        )
-        for group in spec.get("resourceGroups", [])
-        for flavor in group["flavors"]
-        for resource in flavor["resources"]
-    }
-
-
-def holder(document: dict[str, Any]) -> QuotaWorkload:
-    admission, metadata = document["status"]["admission"], document["metadata"]
-    assignments = tuple(
-        QuotaPodSetAssignment(
-            name=each["name"],
-            count=each["count"],
-            flavors=each["flavors"],
-            usage={resource: amount(resource, given) for resource, given in each["resourceUsage"].items()},
-        )
-        for each in admission["podSetAssignments"]
-    )
-    plain = holding(metadata["name"], queue=document["spec"]["queueName"], namespace=metadata["namespace"])
-    reservation = Reservation(
-        cluster_queue=admission["clusterQueue"], at=plain.held.at, assignments=assignments, usage=usage_of(assignments)
-    )
-    return replace(plain, reservation=reservation)
-
-
-def initial_trees(scenario: dict[str, Any], gone: set[str]) -> list[Tree]:
-    """The trees before the first cycle, without the Workloads that have gone before it."""
-
-    def of_kind(kind: str) -> list[dict[str, Any]]:
-        return [document for document in scenario["objects"] if document["kind"] == kind]
-
-    queues = [
-        QuotaClusterQueue(
-            name=one["metadata"]["name"],
-            cohort=one["spec"].get("cohortName", ""),
-            quotas=quotas_of(one["spec"]),
-            stop_policy=StopPolicy(one["spec"]["stopPolicy"]),
-        )
-        for one in of_kind("ClusterQueue")
-    ]
-    cohorts = [
-        QuotaCohort(
-            name=one["metadata"]["name"], parent=one["spec"].get("parentName", ""), quotas=quotas_of(one["spec"])
-        )
-        for one in of_kind("Cohort")
-    ]
-    holders = [holder(one) for one in of_kind("Workload") if "admission" in one.get("status", {})]
-    return build_trees(queues, cohorts, [one for one in holders if one.key not in gone])
-
-
-def positive(amounts: dict[Any, int]) -> dict[str, int]:
-    return {str(key): value for key, value in amounts.items() if value}
-
-
-@pytest.mark.skipif(not _ORACLE.exists(), reason="no scenarios: set SCALER_SHARED_DATA")
-def test_quota_is_counted_as_kueue_counts_it() -> None:
-    compared = 0
-    for scenario, gone, expected in scenarios():
-        for form in initial_trees(scenario, gone):
-            for queue in form.scheduling:
-                theirs = expected["clusterQueues"][queue.name]
-                assert positive(queue.usage) == positive(theirs.get("usage", {})), (scenario["id"], queue.name)
-                assert positive(queue.subtree) == positive(theirs.get("subtreeQuota", {})), (scenario["id"], queue.name)
-                left = {key: queue.available(key) for key in queue.subtree}
-                most = {key: queue.potential(key) for key in queue.subtree}
-                assert positive(left) == positive(theirs["available"]), (scenario["id"], queue.name)
-                assert positive(most) == positive(theirs["potentialAvailable"]), (scenario["id"], queue.name)
-                compared += 1
-            for node in form.cohorts.values():
-                theirs = expected["cohorts"][node.name]
-                assert positive(node.usage) == positive(theirs.get("usage", {})), (scenario["id"], node.name)
-                assert positive(node.subtree) == positive(theirs.get("subtreeQuota", {})), (scenario["id"], node.name)
-    assert compared > 500

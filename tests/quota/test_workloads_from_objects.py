@@ -95,16 +95,6 @@ def test_a_reservation_is_what_kueue_wrote_into_the_status() -> None:
     assert (only.name, only.count, dict(only.flavors), dict(only.usage)) == ("main", 2, {GPU: "a100"}, {GPU: 16})
 
 
-def test_an_admission_without_the_condition_reserves_nothing() -> None:
-    workload = running(gang()).condition("QuotaReserved", False).condition("Admitted", False)
-    assert seen(workload).reservation is None
-
-
-def test_a_resource_without_a_flavor_takes_no_quota() -> None:
-    workload = running(gang(), {"name": "main", "count": 2, "flavors": {}, "resourceUsage": {GPU: 2}})
-    assert seen(workload).held.usage == {}
-
-
 @pytest.mark.parametrize(
     ("of_four", "done", "left"),
     [
@@ -159,10 +149,6 @@ def test_what_kueue_counted_itself_counts_while_it_can_be_that(
     assert asked(workload) == [(2, of_one_pod)]
 
 
-def test_what_kueue_counted_of_no_pods_says_nothing_of_one() -> None:
-    assert asked(counted(0, count=0)) == [(0, {GPU: 1})]
-
-
 def test_resources_that_kueue_does_not_count_are_left_out() -> None:
     pods = pod_set(spec={"containers": [{"resources": {"requests": {GPU: 1, "rdma/hca": 2}}}]})
     assert asked(gang(pods), excluded=("rdma/",)) == [(2, {GPU: 1})]
@@ -186,10 +172,6 @@ def test_it_queues_by_creation_or_by_an_eviction_that_was_its_own_fault(
     reason: str, stands: bool, queued_at: datetime
 ) -> None:
     assert seen(gang().condition("Evicted", stands, reason)).queued_at == queued_at
-
-
-def test_its_creation_is_kept_for_the_time_after_an_eviction() -> None:
-    assert seen(gang().condition("Evicted", True, "PodsReadyTimeout")).created_at == CREATED
 
 
 def test_times_are_comparable_however_they_are_written() -> None:
@@ -228,10 +210,6 @@ def test_it_is_in_its_queue_unless_something_keeps_it_out(workload: WorkloadJson
     assert seen(workload, now=NOON).may_queue is may
 
 
-def test_without_a_clock_every_backoff_is_over() -> None:
-    assert seen(backing_off(3600)).may_queue
-
-
 @pytest.mark.parametrize(
     ("boost", "boosts", "priority"),
     [
@@ -248,10 +226,6 @@ def test_a_boost_counts_where_the_gate_is_on_and_it_is_a_number(boost: str, boos
     workload = gang().with_annotations({"kueue.x-k8s.io/priority-boost": boost})
     workload.json["spec"]["priority"] = 10
     assert seen(workload, boosts=boosts).priority == priority
-
-
-def test_without_a_priority_it_has_none() -> None:
-    assert seen(gang()).priority == 0
 
 
 # ------------------------------------------------------------------------------------------------------ what is opaque
@@ -404,10 +378,6 @@ def test_the_same_amount_is_the_same_shape_however_it_is_written() -> None:
     two = shape(containers=[{"resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}}}], overhead={"cpu": "0.5"})
     assert one == two
     assert shape(overhead={"cpu": "much"}) != shape(overhead={"cpu": "more"})
-
-
-def test_names_and_images_make_no_shape() -> None:
-    assert shape(containers=[{"name": "x", "image": "y", "resources": {"requests": {GPU: 1}}}]) == shape()
 
 
 # ---------------------------------------------------------------------------------------------------- which nodes

@@ -29,10 +29,8 @@ from scaler.admission.provisioning.lifecycle import (
     RequestState,
     StepKind,
 )
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import Capacity, capacity_of
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import NodeInfo
+from scaler.placement.capacity import BoundPod, Capacity, capacity_of
+from scaler.placement.node_index import NodeDemand, NodeInfo
 from scaler.placement.requests import Fits, PlacementRequest, PlacementResult, ReservationQueue
 from scaler.placement.reservations import place_in_order
 from scaler.quota.watch import NotSynced

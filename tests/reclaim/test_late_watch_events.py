@@ -7,9 +7,9 @@ from loops_builders import NAMESPACE
 from reclaim.reclaim_world import GPU, PressureWorld
 
 from scaler.kube.objects.resources import WORKLOAD
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity_cache import CapacityCache
+from scaler.placement.capacity import BoundPod
 from scaler.placement.node_index import NodeInfo
+from scaler.placement.node_watch import CapacityCache
 
 Event = tuple[Any, str, Any]
 

@@ -17,7 +17,7 @@ from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.placement.requests import Insufficient, ReservationQueue
-from scaler.placement.what_if import WhatIf
+from scaler.placement.reservations import WhatIf
 
 VICTIMS = ("a", "b", "c")
 SMALL = timedelta(seconds=2)

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 from reclaim.reclaim_world import GPU, PressureWorld
 
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import Capacity, capacity_of
+from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced

@@ -17,7 +17,7 @@ from scaler.admission.policy import CheckPolicy
 from scaler.app.cli.plan import render
 from scaler.errors import QueryError
 from scaler.placement.capacity import Capacity
-from scaler.placement.demand import NodeDemand
+from scaler.placement.node_index import NodeDemand
 from scaler.placement.requests import Insufficient, PlacementRequest, ReservationQueue
 from scaler.placement.reservations import place_in_order
 from scaler.quota.model import QuotaWorkload

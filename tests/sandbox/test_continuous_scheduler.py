@@ -26,6 +26,7 @@ from scaler.quota.demands import PendingReason
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaClusterQueue, QuotaWorkload
 from scaler.quota.simulation import Simulation, SimulationEnd
 from scaler.quota.snapshot import Snapshot
+from scaler.quota.workload_index import SchedulingContext
 
 BATCH = timedelta(seconds=1)
 LOWER_FIRST = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
@@ -286,15 +287,8 @@ def test_with_instant_evictions_and_retries_it_decides_what_a_simulation_does(
         make = holding if holds else workload
         cluster.put(make(f"gang-{number}", gpus=gpus, queue=queue, priority=priority))
     (tree,) = cluster.snapshot.trees
-    simulation = Simulation(
-        tree,
-        cluster.snapshot.pending_in(tree),
-        flavors=cluster.snapshot.flavors,
-        namespaces=cluster.snapshot.namespaces,
-        local_queue=cluster.snapshot.local_queue,
-        now=NOW,
-        fair_sharing=fair_sharing,
-    )
+    pending, world = cluster.snapshot.pending_in(tree), SchedulingContext.of(cluster.snapshot)
+    simulation = Simulation(tree, pending, world, now=NOW, fair_sharing=fair_sharing)
     run = simulation.run()
     expected, run_length = decided(run.cycles), len(run.cycles)
     found = decided([cycle for _ in range(run_length + 3) for cycle in cluster.step()])

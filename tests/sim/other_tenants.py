@@ -13,9 +13,8 @@ from sim.random_ops import RandomOpsCluster, is_ending, is_let_go, is_on_a_node,
 
 from scaler.kube.objects.resources import JOB, POD, RAY_CLUSTER, SCALABLE_WORKLOAD, WORKLOAD
 from scaler.placement.capacity import Capacity, capacity_of
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import NodeIndex, NodeInfo
-from scaler.placement.worst_case import fits_in_any_order, pod_counts
+from scaler.placement.node_index import NodeDemand, NodeIndex, NodeInfo, pod_counts
+from scaler.placement.worst_case import fits_in_any_order
 
 
 @dataclass(slots=True, kw_only=True)

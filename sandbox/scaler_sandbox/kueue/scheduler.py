@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scaler.quota.cycle import Scheduler, SchedulingCycle
-from scaler.quota.demands import FlavorOptions, PendingReason
+from scaler.quota.demands import PendingReason
 from scaler.quota.model import QuotaWorkload, Usage
 from scaler.quota.node import CohortNode
 from scaler.quota.queues import PendingQueue
@@ -152,10 +152,7 @@ class ContinuousScheduler:
         """Queue all pending Workloads: known ones keep their places, all others are pushed."""
         pending = self._snapshot.pending_in(tree)
         waiting = {name: [each for each in workloads if each.may_queue] for name, workloads in pending.items()}
-        flavor_options = FlavorOptions(flavors=self._snapshot.flavors, ignore_undeclared=self._ignore_undeclared)
-        world = SchedulingContext(
-            flavor_options=flavor_options, namespaces=self._snapshot.namespaces, local_queue=self._snapshot.local_queue
-        )
+        world = SchedulingContext.of(self._snapshot, ignore_undeclared=self._ignore_undeclared)
         workload_index = WorkloadIndex(tree, waiting, world, self._shapes)
         for name, queue in tree.queues.items():
             here = {each.key: each for each in waiting.get(name, ())}

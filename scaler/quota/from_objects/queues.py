@@ -36,7 +36,6 @@ def flavor_of(flavor: kube.ResourceFlavor) -> model.Flavor:
 
 
 def cohort_of(cohort: kube.Cohort) -> model.QuotaCohort:
-    """Raises: ValueError for what cannot be read."""
     return model.QuotaCohort(
         name=cohort.metadata.name,
         parent=cohort.spec.parent_name,
@@ -46,19 +45,21 @@ def cohort_of(cohort: kube.Cohort) -> model.QuotaCohort:
 
 
 def cluster_queue_of(queue: kube.ClusterQueue) -> model.QuotaClusterQueue:
-    """Raises: ValueError for what cannot be read."""
     spec = queue.spec
     rules = spec.admission_checks_strategy.admission_checks
     return model.QuotaClusterQueue(
         name=queue.metadata.name,
         cohort=spec.cohort_name,
-        groups=tuple(_group(each) for each in spec.resource_groups),
+        groups=tuple(
+            model.QuotaResourceGroup(frozenset(each.covered_resources), tuple(flavor.name for flavor in each.flavors))
+            for each in spec.resource_groups
+        ),
         quotas=_quotas(spec.resource_groups),
-        strategy=_choice(model.QueueingStrategy, spec.queueing_strategy or "BestEffortFIFO", "queueingStrategy"),
+        strategy=_choice(model.QueueingStrategy.BEST_EFFORT_FIFO, spec.queueing_strategy, "queueingStrategy"),
         namespace_selector=selector_of(spec.namespace_selector) if spec.namespace_selector else None,
         fungibility=_fungibility(spec.flavor_fungibility),
         preemption=_preemption(spec.preemption),
-        stop_policy=_choice(model.StopPolicy, spec.stop_policy or "None", "stopPolicy"),
+        stop_policy=_choice(model.StopPolicy.NONE, spec.stop_policy, "stopPolicy"),
         inactive_because=_inactive_because(queue),
         fair_weight=_weight(spec.fair_sharing),
         checks=frozenset(each.name for each in rules),
@@ -67,12 +68,11 @@ def cluster_queue_of(queue: kube.ClusterQueue) -> model.QuotaClusterQueue:
 
 
 def local_queue_of(queue: kube.LocalQueue) -> model.QuotaLocalQueue:
-    """Raises: ValueError for what cannot be read."""
     return model.QuotaLocalQueue(
         namespace=queue.metadata.namespace,
         name=queue.metadata.name,
         cluster_queue=queue.spec.cluster_queue,
-        stop_policy=_choice(model.StopPolicy, queue.spec.stop_policy or "None", "stopPolicy"),
+        stop_policy=_choice(model.StopPolicy.NONE, queue.spec.stop_policy, "stopPolicy"),
     )
 
 
@@ -100,12 +100,6 @@ def _requirement(requirement: kube.LabelSelectorRequirement) -> NodeRequirement:
     )
 
 
-def _group(group: kube.ResourceGroup) -> model.QuotaResourceGroup:
-    return model.QuotaResourceGroup(
-        resources=frozenset(group.covered_resources), flavors=tuple(each.name for each in group.flavors)
-    )
-
-
 def _quotas(groups: Iterable[kube.ResourceGroup]) -> dict[FlavorResource, model.Quota]:
     return {
         FlavorResource(flavor.name, each.name): _quota(each, f"flavor {flavor.name}")
@@ -117,21 +111,17 @@ def _quotas(groups: Iterable[kube.ResourceGroup]) -> dict[FlavorResource, model.
 
 def _quota(quota: kube.ResourceQuota, where: str) -> model.Quota:
     return model.Quota(
-        nominal=_amount(quota.name, quota.nominal_quota, f"{where}: nominalQuota of {quota.name}"),
-        borrowing_limit=_limit(quota.name, quota.borrowing_limit, f"{where}: borrowingLimit of {quota.name}"),
-        lending_limit=_limit(quota.name, quota.lending_limit, f"{where}: lendingLimit of {quota.name}"),
+        nominal=_amount(quota.name, quota.nominal_quota, f"{where}: nominalQuota") or 0,
+        borrowing_limit=_amount(quota.name, quota.borrowing_limit, f"{where}: borrowingLimit"),
+        lending_limit=_amount(quota.name, quota.lending_limit, f"{where}: lendingLimit"),
     )
 
 
-def _limit(resource: str, quantity: Quantity | None, where: str) -> int | None:
-    return None if quantity is None else _amount(resource, quantity, where)
-
-
-def _amount(resource: str, quantity: Quantity, where: str) -> int:
+def _amount(resource: str, quantity: Quantity | None, where: str) -> int | None:
     try:
-        return amount(resource, quantity)
+        return None if quantity is None else amount(resource, quantity)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{where} of {resource}: {error}") from None
 
 
 def _weight(sharing: kube.FairSharing) -> float:
@@ -142,36 +132,29 @@ def _weight(sharing: kube.FairSharing) -> float:
 
 
 def _fungibility(fungibility: kube.FlavorFungibility) -> model.Fungibility:
+    bare = model.Fungibility()
     return model.Fungibility(
-        when_can_borrow=_choice(
-            model.FungibilityPolicy, fungibility.when_can_borrow or "MayStopSearch", "whenCanBorrow"
-        ),
-        when_can_preempt=_choice(
-            model.FungibilityPolicy, fungibility.when_can_preempt or "TryNextFlavor", "whenCanPreempt"
-        ),
-        preference=_choice(model.Preference, fungibility.preference or "BorrowingOverPreemption", "preference"),
+        when_can_borrow=_choice(bare.when_can_borrow, fungibility.when_can_borrow, "whenCanBorrow"),
+        when_can_preempt=_choice(bare.when_can_preempt, fungibility.when_can_preempt, "whenCanPreempt"),
+        preference=_choice(bare.preference, fungibility.preference, "preference"),
     )
 
 
 def _preemption(preemption: kube.ClusterQueuePreemption) -> model.Preemption:
-    borrow = preemption.borrow_within_cohort
+    borrow, never = preemption.borrow_within_cohort, model.PreemptionPolicy.NEVER
     return model.Preemption(
-        within_cluster_queue=_policy(preemption.within_cluster_queue, "withinClusterQueue"),
-        reclaim_within_cohort=_policy(preemption.reclaim_within_cohort, "reclaimWithinCohort"),
-        borrow_within_cohort=_policy(borrow.policy, "borrowWithinCohort.policy"),
+        within_cluster_queue=_choice(never, preemption.within_cluster_queue, "withinClusterQueue"),
+        reclaim_within_cohort=_choice(never, preemption.reclaim_within_cohort, "reclaimWithinCohort"),
+        borrow_within_cohort=_choice(never, borrow.policy, "borrowWithinCohort.policy"),
         max_priority_threshold=borrow.max_priority_threshold,
     )
 
 
-def _policy(text: str, where: str) -> model.PreemptionPolicy:
-    return _choice(model.PreemptionPolicy, text or "Never", where)
-
-
-def _choice(choices: type[Choice], text: str, where: str) -> Choice:
+def _choice(default: Choice, text: str, where: str) -> Choice:
     try:
-        return choices(text)
+        return type(default)(text) if text else default
     except ValueError:
-        raise ValueError(f"{where}: {text!r} is not one of {', '.join(choices)}") from None
+        raise ValueError(f"{where}: {text!r} is not one of {', '.join(type(default))}") from None
 
 
 def _inactive_because(queue: kube.ClusterQueue) -> str:

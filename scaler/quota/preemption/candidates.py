@@ -31,14 +31,11 @@ class PreemptionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionTarget:
-    """A Workload that has to go."""
-
     workload: QuotaWorkload
     reason: PreemptionReason
 
 
 def satisfies(policy: PreemptionPolicy, preemptor: QuotaWorkload, candidate: QuotaWorkload) -> bool:
-    """Whether the policy lets the one preempt the other."""
     if candidate.priority < preemptor.priority:
         return policy is not PreemptionPolicy.NEVER
     if policy is PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY:
@@ -83,12 +80,10 @@ class Removal:
     targets: list[PreemptionTarget] = field(default_factory=list)
 
     def take(self, workload: QuotaWorkload, reason: PreemptionReason) -> None:
-        """Count the Workload no longer."""
         self._release(workload)
         self.targets.append(PreemptionTarget(workload, reason))
 
     def give_up(self) -> None:
-        """Count all of them again."""
         for target in self.targets:
             self._restore(target.workload)
         self.targets.clear()

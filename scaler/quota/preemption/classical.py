@@ -38,8 +38,6 @@ _Place = tuple[bool, int, Rank]
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The candidates of one queue."""
-
     queue: QueueNode
     group: int
     borrowers: tuple[TreeNode, ...] = ()

@@ -113,7 +113,6 @@ class _Search:
         return False
 
     def _line(self, queue: QueueNode) -> _Line:
-        """The queue's candidates; none where it borrows nothing that is contested."""
         is_source = queue is self.claim.queue or not queue.is_within_quota(self.claim.contested)
         return _Line(queue, self.claim.candidates(queue) if is_source else ())
 
@@ -156,7 +155,6 @@ class _Search:
 
 
 def _share_without(candidate: QuotaWorkload, queue: QueueNode, node: TreeNode) -> Share:
-    """The node's share if the candidate's queue had not got it."""
     usage = candidate.held.usage
     queue.remove(usage)
     share = dominant_resource_share(node)

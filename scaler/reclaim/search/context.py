@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from scaler.placement.capacity import Capacity
-from scaler.placement.demand import NodeDemand
+from scaler.placement.node_index import NodeDemand
 from scaler.placement.pod_slots import PodSlots
 from scaler.quota.forecast import Forecast
 from scaler.quota.model import QuotaWorkload, Reservation, Usage

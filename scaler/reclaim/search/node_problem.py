@@ -6,7 +6,7 @@ the idle workloads on them may be of any ClusterQueue.
 Laws:
 
 * Sufficient: with the victims' pods gone the AdmissionCheck becomes Ready for the whole gang, after all that reserved
-  quota earlier (`placement/what_if.py`).
+  quota earlier (`WhatIf`).
 * Necessary: no victim can be left out.
 * Whole or nothing. Only where nodes may be provisioned for the rest, and no set of candidates is enough, as many of its
   pods as possible fit, and more than would without the plan: then nodes are requested for the rest only.
@@ -23,13 +23,12 @@ from functools import cached_property
 
 from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import Capacity, PodPlacement
-from scaler.placement.demand import NodeDemand
-from scaler.placement.fit import Placement
+from scaler.placement.fit import Placement, missing_pods
+from scaler.placement.node_index import NodeDemand
 from scaler.placement.pod_slots import PodSlots
 from scaler.placement.requests import Blocked, Fits, Insufficient, PlacementResult, ReservationQueue
-from scaler.placement.reservations import missing_pods
+from scaler.placement.reservations import WhatIf, is_placed
 from scaler.placement.shortage import Misfit, Shortage
-from scaler.placement.what_if import WhatIf, is_placed
 from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
 from scaler.reclaim.search.branch_and_bound import cheapest
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, BudgetAnswers, Problem, SearchLimits, SearchResult

@@ -22,8 +22,7 @@ from itertools import product
 from math import prod
 
 from scaler.placement.capacity import Capacity
-from scaler.placement.demand import NodeDemand, demand_of
-from scaler.placement.node_index import PodShape, members
+from scaler.placement.node_index import NodeDemand, PodShape, demand_of, members
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import QuotaWorkload, Reservation
 from scaler.quota.node import QueueNode

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from scaler.placement.capacity import Capacity
-from scaler.placement.demand import NodeDemand, demand_of, excluding
 from scaler.placement.fit import Placement, fits, place
+from scaler.placement.node_index import NodeDemand, demand_of, excluding
 from scaler.placement.pod_slots import PodSlots
 from scaler.quota.cycle import SchedulingCycle
 from scaler.quota.forecast import PredictedAdmission, predicted_admission_of

@@ -89,17 +89,7 @@ class PlanningTree:
     @cached_property
     def simulation(self) -> Simulation:
         """From here on, for all gangs of the tree. Fork it."""
-        return Simulation(
-            self.tree,
-            self.pending,
-            flavors=self.world.flavor_options.flavors,
-            ignore_undeclared=self.world.flavor_options.ignore_undeclared,
-            namespaces=self.world.namespaces,
-            local_queue=self.world.local_queue,
-            now=self.now,
-            fair_sharing=self.fair_sharing,
-            strategies=self.world.strategies,
-        )
+        return Simulation(self.tree, self.pending, self.world, now=self.now, fair_sharing=self.fair_sharing)
 
     def forecast(self, leaving: frozenset[str]) -> Forecast:
         """What comes of it if only those are suspended that are leaving anyway."""

@@ -16,11 +16,9 @@ from reclaim_builders import candidate, forbids, planning_tree
 
 from scaler.kube.quantity import CPU
 from scaler.kube.scheduling import ANYWHERE, NodeSelection
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import Capacity, capacity_of
-from scaler.placement.demand import NodeDemand, demand_of
+from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.fit import fits
-from scaler.placement.node_index import NodeInfo
+from scaler.placement.node_index import NodeDemand, NodeInfo, demand_of
 from scaler.quota.model import (
     FlavorResource,
     Fungibility,
@@ -401,15 +399,7 @@ def _as_many_as_fit(demands: list[NodeDemand], capacity: Capacity) -> list[NodeD
 
 
 def simulation_of(given: PlanningTree) -> Simulation:
-    return Simulation(
-        given.tree,
-        given.pending,
-        flavors=given.world.flavor_options.flavors,
-        namespaces=given.world.namespaces,
-        local_queue=given.world.local_queue,
-        now=given.now,
-        fair_sharing=given.fair_sharing,
-    )
+    return Simulation(given.tree, given.pending, given.world, now=given.now, fair_sharing=given.fair_sharing)
 
 
 def cost(candidates: Collection[Candidate]) -> int:

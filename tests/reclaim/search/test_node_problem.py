@@ -15,10 +15,8 @@ from reclaim_builders import forbids
 
 from scaler.decision.target_state import Seeks
 from scaler.kube.scheduling import ANYWHERE
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import Capacity, PodPlacement, capacity_of
-from scaler.placement.demand import NodeDemand
-from scaler.placement.node_index import NodeInfo
+from scaler.placement.capacity import BoundPod, Capacity, PodPlacement, capacity_of
+from scaler.placement.node_index import NodeDemand, NodeInfo
 from scaler.placement.requests import Blocked, Fits, PlacementRequest, ReservationQueue
 from scaler.placement.requests import BlockedReason as Waiting
 from scaler.placement.reservations import place_in_order

@@ -9,8 +9,8 @@ from quota_builders import cluster_queue, cohort, flavors, gpu, holding, pod_set
 from reclaim.search.search_inputs import requests
 from reclaim_builders import nodes_with
 
-from scaler.placement.demand import demand_of
 from scaler.placement.fit import fits
+from scaler.placement.node_index import demand_of
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.forecast import without
 from scaler.quota.model import QueueingStrategy, QuotaWorkload

@@ -8,8 +8,7 @@ from quota_builders import cluster_queue, holding, pod_set, preempting, workload
 from reclaim_builders import candidate, names, nodes_with, planned, refused, request
 
 from scaler.kube.scheduling import ANYWHERE
-from scaler.placement.allocations import BoundPod
-from scaler.placement.capacity import capacity_of
+from scaler.placement.capacity import BoundPod, capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy
 from scaler.reclaim.search.quota_problem import revalidate
