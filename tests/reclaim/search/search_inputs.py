@@ -4,6 +4,7 @@
 and looks at the end. `best` asks it about every set of candidates.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -31,7 +32,6 @@ from scaler.quota.model import (
     QuotaResourceGroup,
     QuotaWorkload,
     StopPolicy,
-    added,
 )
 from scaler.quota.simulation import Simulation, SimulationEnd
 from scaler.reclaim.budgets.budget import BudgetExhausted
@@ -142,7 +142,7 @@ def _sibling(
     draw: st.DrawFn, name: str, holders: list[QuotaWorkload], keys: tuple[FlavorResource, ...]
 ) -> QuotaClusterQueue:
     """A queue of the cohort whose quota is mostly just what is held there."""
-    used = added(each.held.usage for each in holders if each.held.cluster_queue == name)
+    used = sum((Counter(each.held.usage) for each in holders if each.held.cluster_queue == name), Counter())
     quotas = {
         key: quota(
             max(0, used.get(key, 0) + draw(st.sampled_from((0, 0, 0, 0, 1, -1)))),
@@ -171,7 +171,7 @@ def _own_quota(draw: st.DrawFn, flavors: tuple[str, ...], *, limited: bool = Fal
 def _queue(
     draw: st.DrawFn, name: str, parent: str, holders: list[QuotaWorkload], keys: tuple[FlavorResource, ...]
 ) -> QuotaClusterQueue:
-    used = added(each.held.usage for each in holders if each.held.cluster_queue == name)
+    used = sum((Counter(each.held.usage) for each in holders if each.held.cluster_queue == name), Counter())
     quotas = {}
     for key in keys:
         nominal = max(0, used.get(key, 0) + draw(st.sampled_from((0, 0, 0, 1, 2, 4, -1, -3))))
