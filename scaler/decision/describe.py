@@ -9,6 +9,7 @@ from typing import Any
 
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
+from scaler.decision.trigger_metadata import FIELD_OF_KEY
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import EnforcementMode, Reclaim, describe
 from scaler.idleness.reasons import DecisionReason
@@ -17,17 +18,6 @@ from scaler.idleness.window import Window
 
 EVIDENCE_LIMIT = 64
 """GPUs listed in a status; the CRD allows no more."""
-
-_POLICY_FIELDS = {
-    "idle_after": "idleAfter",
-    "warm_up": "warmUp",
-    "active_above_ratio": "activeAbove",
-    "gpus": "gpus",
-    "mode": "mode",
-    "reclaim": "reclaim",
-    "idle_after_under_pressure": "idleAfterUnderPressure",
-    "keep_until": "keepUntil",
-}
 
 
 def timestamp(instant: datetime | None) -> str | None:
@@ -131,8 +121,8 @@ def _trigger(decision: Decision) -> dict[str, Any]:
         "verdict": verdict_word(decision) or None,
         "next": what_next(decision),
         "settings": [
-            {"name": shown, "value": describe(name, decision.policy), "source": decision.policy.source_of(name)}
-            for name, shown in _POLICY_FIELDS.items()
+            {"name": key, "value": describe(name, decision.policy), "source": decision.policy.source_of(name)}
+            for key, name in FIELD_OF_KEY.items()
         ],
         "gpus": evidence(decision.verdict),
     }

@@ -217,6 +217,9 @@ _FIELDS = {
     "keepUntil": _Field("keep_until", _instant, "2026-12-01T18:00:00Z"),
 }
 
+FIELD_OF_KEY = {key: field.name for key, field in _FIELDS.items()}
+"""The field of a policy that each key sets."""
+
 _KEY_BY_LETTERS = {key.lower(): key for key in _FIELDS}
 _UNMISTAKABLE = tuple(letters for letters in _KEY_BY_LETTERS if len(letters) > 4)
 """Long enough that a key which begins so, like `idleAfterSeconds`, can only be meant for us."""

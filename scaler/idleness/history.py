@@ -95,15 +95,11 @@ class History:
         for pod, devices in list(self._by_pod.items()):
             for gpu in [gpu for gpu, device in devices.items() if device.last_sample_s < at_s]:
                 del devices[gpu]
-                self._release(gpu, pod)
+                self._holders[gpu].discard(pod)
+                if not self._holders[gpu]:
+                    del self._holders[gpu]
             if not devices:
                 del self._by_pod[pod]
-
-    def _release(self, gpu: GpuId, pod: PodKey) -> None:
-        holders = self._holders[gpu]
-        holders.discard(pod)
-        if not holders:
-            del self._holders[gpu]
 
     def __len__(self) -> int:
         """How many (pod, GPU) pairs are held."""

@@ -159,7 +159,7 @@ class ExternalScalerServer:
 def server_options(config: ServerConfig) -> list[tuple[str, int]]:
     """The gRPC options for connections and limits."""
     return [
-        ("grpc.max_connection_age_ms", _milliseconds(config.max_connection_age)),
+        ("grpc.max_connection_age_ms", round(config.max_connection_age.total_seconds() * 1000)),
         # No max_connection_age_grace_ms: its default is for ever, and every stream ends by itself.
         # All of KEDA's calls share one connection, and beyond this limit they would wait inside KEDA, without a
         # deadline. So the limit that counts is `max_concurrent_rpcs`, which refuses.
@@ -182,10 +182,6 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
         # A second process on the same port has to fail, not to take half of the connections.
         ("grpc.so_reuseport", 0),
     ]
-
-
-def _milliseconds(duration: timedelta) -> int:
-    return round(duration.total_seconds() * 1000)
 
 
 def _enable_reflection(server: grpc.aio.Server) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -83,12 +83,14 @@ class PrometheusConfig:
 
     def check_files(self) -> None:
         """Raises: ConfigurationError where a file cannot be read or does not hold what it should."""
+        context, key = ssl.create_default_context(), self.key_file
+        pair = f"a certificate in PEM that fits the key in {key or 'the same file'}"
         _raise_all(
             [
-                *_unreadable("bearer_token_file", self.bearer_token_file),
-                *_unreadable("password_file", self.password_file),
-                *_unusable_authorities(self.ca_file),
-                *_unusable_certificate(self.cert_file, self.key_file),
+                *_file_problems("bearer_token_file", self.bearer_token_file, _check_content, "a token"),
+                *_file_problems("password_file", self.password_file, _check_content, "a password"),
+                *_file_problems("ca_file", self.ca_file, context.load_verify_locations, "a certificate in PEM"),
+                *_file_problems("cert_file", self.cert_file, lambda path: context.load_cert_chain(path, key), pair),
             ]
         )
 
@@ -163,33 +165,17 @@ def _credential_problems(config: PrometheusConfig) -> Iterator[str]:
         yield "insecure_skip_verify and ca_file are both set; with the first the second checks nothing"
 
 
-def _unreadable(name: str, path: Path | None) -> Iterator[str]:
-    if path is None:
-        return
+def _file_problems(name: str, path: Path | None, check: Callable[[Path], object], wanted: str) -> Iterator[str]:
+    """Why the file cannot be used; `check` raises SSLError or ValueError where it does not hold what is wanted."""
     try:
-        if not path.read_bytes().strip():
-            yield f"{name} {path}: is empty"
+        if path is not None:
+            check(path)
+    except (ssl.SSLError, ValueError):
+        yield f"{name} {path}: does not hold {wanted}"
     except OSError as error:
         yield f"{name} {path}: {error.strerror}"
 
 
-def _unusable_authorities(path: Path | None) -> Iterator[str]:
-    if path is None:
-        return
-    try:
-        ssl.create_default_context(cafile=path)
-    except ssl.SSLError:
-        yield f"ca_file {path}: holds no certificate in PEM"
-    except OSError as error:
-        yield f"ca_file {path}: {error.strerror}"
-
-
-def _unusable_certificate(path: Path | None, key: Path | None) -> Iterator[str]:
-    if path is None:
-        return
-    try:
-        ssl.create_default_context().load_cert_chain(path, key)
-    except ssl.SSLError:
-        yield f"cert_file {path}: does not hold a certificate in PEM that fits the key in {key or 'the same file'}"
-    except OSError as error:
-        yield f"cert_file {path} or its key: {error.strerror}"
+def _check_content(path: Path) -> None:
+    if not path.read_bytes().strip():
+        raise ValueError("it is empty")
