@@ -182,7 +182,6 @@ def gang_state(gang: KueueWorkload | None, grant: Grant) -> GangState:
 
 
 def split_key(name: str) -> Key:
-    """`namespace/name` taken apart."""
     namespace, _, rest = name.partition("/")
     return namespace, rest
 

@@ -92,7 +92,6 @@ def find_candidates(
 def _holders(
     cluster: ClusterState, snapshot: Snapshot
 ) -> Iterator[tuple[ScalableWorkload, ObservedTarget, QuotaWorkload]]:
-    """Every ScalableWorkload that acts for a Workload which holds quota."""
     for scalable in cluster.scalable_workloads.items():
         if scalable.metadata.deletion_timestamp is not None:
             continue
@@ -121,12 +120,10 @@ def _is_leaving(
 
 
 def _due(decision: Decision) -> datetime:
-    """When its time was up."""
     return (decision.idle_since or decision.decided_at) + decision.policy.window
 
 
 def is_not_scaled(scalable: ScalableWorkload, cluster: ClusterState) -> bool:
-    """Whether no ScaledObject scales it, or one of them is paused."""
     target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
     scaled_objects = cluster.scaled_objects.by_index("target", target)
     return not scaled_objects or any(map(is_scaling_paused, scaled_objects))
@@ -178,7 +175,6 @@ def _resume_time(scalable: ScalableWorkload, running_since: datetime) -> dict[st
 
 
 def times_reclaimed(scalable: ScalableWorkload) -> int:
-    """How often plans have suspended the workload."""
     return scalable.status.reallocation.times if scalable.status.reallocation else 0
 
 

@@ -68,8 +68,6 @@ class ReclaimController:
     interval: timedelta = timedelta(seconds=5)
     observe: Callable[[ReclaimReport], None] = lambda _: None
     clock: Clock = SYSTEM_CLOCK
-    outlook: ReclaimReport | None = field(default=None, init=False)
-    """Of the latest tick."""
     targets: Mapping[Seeks, PlanTarget] = field(init=False)
     """In the order in which plans are made."""
     nodes: NodeShortage = field(init=False)
@@ -97,35 +95,32 @@ class ReclaimController:
         await every(self.interval, self.tick, self._wake, name=self.name, clock=self.clock)
 
     def wake(self) -> None:
-        """Something has changed that a plan may wait for."""
         self._wake.set()
 
     async def tick(self, now: datetime) -> ReclaimReport:
-        """See the standing plans through, then make new ones."""
+        """Carry on the standing plans, then make new ones."""
+        report = await self._tick(now)
+        self.observe(report)
+        return report
+
+    async def _tick(self, now: datetime) -> ReclaimReport:
         if not await self.writer.grants.catch_up():
-            return self._report(ReclaimReport(at=now, blind="what was written last is not seen yet"))
-        standing, sight = self.executor.standing(), self.planning.look(now)
+            return ReclaimReport(at=now, blind="what was written last is not seen yet")
+        standing, state = self.executor.standing(), self.planning.look(now)
         for scalable in self.grant_cleanup.due():
             await self._try(self.grant_cleanup.settle(scalable, now), about=scalable.metadata.name)
         for plan in standing:
-            await self._try(self.executor.follow(plan, standing, sight, now), about=plan.grant.plan)
-        if isinstance(sight, NotSynced):
-            return self._report(ReclaimReport(at=now, blind=sight.reason, standing=tuple(standing)))
-        found = await self._new_plans(sight, standing)
-        return self._report(
-            ReclaimReport(
-                at=now,
-                standing=tuple(standing),
-                made=tuple(each for each in found if isinstance(each, ReclaimPlan)),
-                refused=tuple(each for each in found if isinstance(each, NoPlan)),
-                reclaimable_gpus=sum(each.gpus for each in sight.candidates),
-            )
+            await self._try(self.executor.follow(plan, standing, state, now), about=plan.grant.plan)
+        if isinstance(state, NotSynced):
+            return ReclaimReport(at=now, blind=state.reason, standing=tuple(standing))
+        found = await self._new_plans(state, standing)
+        return ReclaimReport(
+            at=now,
+            standing=tuple(standing),
+            made=tuple(each for each in found if isinstance(each, ReclaimPlan)),
+            refused=tuple(each for each in found if isinstance(each, NoPlan)),
+            reclaimable_gpus=sum(each.gpus for each in state.candidates),
         )
-
-    def _report(self, outlook: ReclaimReport) -> ReclaimReport:
-        self.outlook = outlook
-        self.observe(outlook)
-        return outlook
 
     async def _try(self, work: Awaitable[None], *, about: str) -> None:
         """Do it, and go on with the next one where it fails: the next tick finds what is left to do."""
@@ -139,57 +134,56 @@ class ReclaimController:
 
     # ------------------------------------------------------------------------------------------------------ new plans
 
-    async def _new_plans(self, sight: PlanningSnapshot, standing: Sequence[ActivePlan]) -> list[ReclaimPlan | NoPlan]:
+    async def _new_plans(self, state: PlanningSnapshot, standing: Sequence[ActivePlan]) -> list[ReclaimPlan | NoPlan]:
         """For gangs with quota that lack nodes first, as their quota is unused; then for those without quota."""
         if not self.planning.policy.pressure:
             return []
-        waiting = frozenset(gang.uid for target in self.targets.values() for gang in target.gangs(sight))
+        waiting = frozenset(gang.uid for target in self.targets.values() for gang in target.gangs(state))
         self.writer.events.forget_others(waiting)
         self.backoff.forget_others(waiting | {plan.grant.gang_uid for plan in standing})
         answers: list[ReclaimPlan | NoPlan] = []
         for seeks, target in self.targets.items():
-            busy = {target.plan_scope(sight, each.grant.gang) for each in standing if each.grant.seeks is seeks}
-            found, sight = await self._new_plans_for(seeks, busy, sight)
+            busy = {target.plan_scope(state, each.grant.gang) for each in standing if each.grant.seeks is seeks}
+            found, state = await self._new_plans_for(seeks, busy, state)
             answers += found
         return answers
 
     async def _new_plans_for(
-        self, seeks: Seeks, busy: set[str], sight: PlanningSnapshot
+        self, seeks: Seeks, busy: set[str], state: PlanningSnapshot
     ) -> tuple[list[ReclaimPlan | NoPlan], PlanningSnapshot]:
         """In every arena without a plan, one for the first gang that has one; and what was found for those before."""
         target = self.targets[seeks]
         answers: list[ReclaimPlan | NoPlan] = []
         looked_at: Counter[str] = Counter()
-        for gang in target.gangs(sight):
-            plan_scope = target.plan_scope(sight, gang.key)
-            if not self.backoff.is_due((gang.uid, seeks), sight.now):
+        for gang in target.gangs(state):
+            plan_scope = target.plan_scope(state, gang.key)
+            if not self.backoff.is_due((gang.uid, seeks), state.now):
                 target.skip(gang)
                 continue
             if plan_scope in busy or looked_at[plan_scope] >= _GANGS_AT_ONCE:
                 continue
             looked_at[plan_scope] += 1
-            found = await self.backoff.propose(target, sight, gang, sight.candidates)
+            found = await self.backoff.propose(target, state, gang, state.candidates)
             answers.append(found)
             if isinstance(found, ReclaimPlan):
                 busy.add(plan_scope)
-                await self._try(self._grant(found, sight.now), about=found.id)
-                sight = _after(sight, found)
+                await self._try(self._grant(found, state.now), about=found.id)
+                state = _after(state, found)
             else:
                 self.writer.events.refused(gang, found)
-        return answers, sight
+        return answers, state
 
     async def _grant(self, plan: ReclaimPlan, now: datetime) -> None:
-        """Offer the plan to its victims. Where one of them has changed meanwhile, the next tick calls it off."""
         self.backoff.back_off(plan.gang_uid, plan.seeks, now)
         await self.writer.grant(grant_by(plan, at=now, until=now + self.planning.policy.grant_for), plan)
 
 
-def _after(sight: PlanningSnapshot, plan: ReclaimPlan) -> PlanningSnapshot:
+def _after(state: PlanningSnapshot, plan: ReclaimPlan) -> PlanningSnapshot:
     """The snapshot once the plan is granted: its victims are no candidates any more, and budgets count them as
     suspended."""
     victims = {victim.workload for victim in plan.victims}
     return replace(
-        sight,
-        candidates=tuple(each for each in sight.candidates if each.workload not in victims),
-        spending=sight.spending.after([victim.member for victim in plan.victims], sight.now),
+        state,
+        candidates=tuple(each for each in state.candidates if each.workload not in victims),
+        spending=state.spending.after([victim.member for victim in plan.victims], state.now),
     )

@@ -69,15 +69,15 @@ class PlanBackoff:
     """By uid of a gang, what was found for it, and on what: most ticks find the same things again."""
 
     async def propose(
-        self, target: PlanTarget, sight: PlanningSnapshot, gang: QuotaWorkload, given: Sequence[Candidate]
+        self, target: PlanTarget, state: PlanningSnapshot, gang: QuotaWorkload, given: Sequence[Candidate]
     ) -> ReclaimPlan | NoPlan:
         """The plan for the gang, of these candidates but for those that are left alone for a while."""
-        candidates = [each for each in given if self.is_due(each.name, sight.now)]
-        seen = target, target.inputs(sight, gang), _fingerprint(sight, candidates)
+        candidates = [each for each in given if self.is_due(each.name, state.now)]
+        seen = target, target.inputs(state, gang), _fingerprint(state, candidates)
         known = self._refused.get(gang.uid)
         if known is not None and known[0] == seen:
             return known[1]
-        found = await target.plan(sight, gang, candidates)
+        found = await target.plan(state, gang, candidates)
         if isinstance(found, NoPlan):
             self._refused[gang.uid] = (seen, found)
         elif self.policy.unprotected is Unprotected.REFUSE:
@@ -102,7 +102,6 @@ class PlanBackoff:
         self._put_off([gang], now + max(pause, self.policy.replan_backoff), now)
 
     def back_off_victims(self, step: PlanTransition, now: datetime) -> None:
-        """Leave those alone for a while on whose account a plan failed."""
         policy = self.policy
         # What KEDA did not scale to 0 (paused, another trigger, a long cooldown) it will not scale to 0 the next time.
         is_stubborn = step.ending in {PlanEndReason.GRANT_EXPIRED, PlanEndReason.NOT_RESERVED}
@@ -113,15 +112,14 @@ class PlanBackoff:
         self._not_before |= dict.fromkeys(names, until)
 
     def forget_others(self, uids: Collection[str]) -> None:
-        """Forget what was found for gangs that do not wait any more."""
         self._refused = {uid: known for uid, known in self._refused.items() if uid in uids}
         self._in_vain = Counter({gang: times for gang, times in self._in_vain.items() if gang[0] in uids})
 
 
-def _fingerprint(sight: PlanningSnapshot, candidates: Sequence[Candidate]) -> object:
+def _fingerprint(state: PlanningSnapshot, candidates: Sequence[Candidate]) -> object:
     """Equal only while the same answer is to be expected: budgets change with time, and by the minute is enough."""
     idle = frozenset(each.name for each in candidates)
-    return idle, sight.leaving, sight.now.replace(second=0, microsecond=0)
+    return idle, state.leaving, state.now.replace(second=0, microsecond=0)
 
 
 @dataclass(kw_only=True)
@@ -157,25 +155,25 @@ class PlanExecutor:
         return standing
 
     async def follow(
-        self, plan: ActivePlan, standing: Sequence[ActivePlan], sight: PlanningSnapshot | NotSynced, now: datetime
+        self, plan: ActivePlan, standing: Sequence[ActivePlan], state: PlanningSnapshot | NotSynced, now: datetime
     ) -> None:
         """Do what is to be done about one of the standing plans. Raises: KubeError; try again later."""
         successor = next((each for each in standing if _supersedes(each, plan)), None)
         if successor is not None:
             await self.writer.hand_over(plan, successor.grant, now)
         elif not any(_supersedes(plan, each) for each in standing):
-            await self._carry_on(plan, sight, now)
+            await self._carry_on(plan, state, now)
 
-    async def _carry_on(self, plan: ActivePlan, sight: PlanningSnapshot | NotSynced, now: datetime) -> None:
+    async def _carry_on(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime) -> None:
         plan = await self._with_its_time(plan)
         step = next_transition(plan.grant, plan.gang_state, plan.victims, now=now)
         plan = await self.writer.follow(plan, now=now)
-        if await self._is_lost(plan, step, sight):
+        if await self._is_lost(plan, step, state):
             step = PlanTransition(action=PlanAction.RECONSIDER, ending=_LOST[plan.grant.seeks])
-        await self._take(step, plan, sight, now)
+        await self._take(step, plan, state, now)
 
     async def _take(
-        self, step: PlanTransition, plan: ActivePlan, sight: PlanningSnapshot | NotSynced, now: datetime
+        self, step: PlanTransition, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime
     ) -> None:
         match step.action:
             case PlanAction.WAIT:
@@ -186,9 +184,9 @@ class PlanExecutor:
                 if step.about:
                     await self.writer.drop(plan, step.about, step, now)
             case PlanAction.COMMIT:
-                await self._commit(plan, sight, now)
+                await self._commit(plan, state, now)
             case PlanAction.RECONSIDER:
-                await self._reconsider(plan, step, sight, now)
+                await self._reconsider(plan, step, state, now)
             case PlanAction.RELEASE:
                 await self._release(plan, step, now)
 
@@ -200,9 +198,8 @@ class PlanExecutor:
         until = _whole(last + self.planning.policy.grant_for)
         return await self.writer.extend(plan, until=until) if until > plan.grant.expires_at else plan
 
-    async def _commit(self, plan: ActivePlan, sight: PlanningSnapshot | NotSynced, now: datetime) -> None:
-        """Deactivate every victim that is still active, all at once."""
-        seen = self._seen(plan, sight)
+    async def _commit(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime) -> None:
+        seen = self._seen(plan, state)
         if seen is None or now < self._deactivated.get(plan.grant.plan, now):
             return
         gang, why = seen.snapshot.workload(plan.grant.gang), "the gang is not known any more"
@@ -220,12 +217,12 @@ class PlanExecutor:
         await asyncio.gather(*(self.reconciler.suspend(each.metadata.key) for each in ready))
         self._deactivated[plan.grant.plan] = now + _HEARD_WITHIN
 
-    def _seen(self, plan: ActivePlan, sight: PlanningSnapshot | NotSynced) -> PlanningSnapshot | None:
-        """The sight, where it says enough to foresee what becomes of the gang; else what was begun stays as it is."""
-        if isinstance(sight, NotSynced):
+    def _seen(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced) -> PlanningSnapshot | None:
+        """The state, where it says enough to foresee what becomes of the gang; else what was begun stays as it is."""
+        if isinstance(state, NotSynced):
             return None
-        gang = sight.snapshot.workload(plan.grant.gang)
-        return sight if gang is None or self._target(plan).is_foreseeable(sight, gang) else None
+        gang = state.snapshot.workload(plan.grant.gang)
+        return state if gang is None or self._target(plan).is_foreseeable(state, gang) else None
 
     def _target(self, plan: ActivePlan) -> PlanTarget:
         return self.targets[plan.grant.seeks]
@@ -236,17 +233,16 @@ class PlanExecutor:
             return False
         return next_transition(found.grant, found.gang_state, found.victims, now=now).action is PlanAction.COMMIT
 
-    def _willing(self, plan: ActivePlan, sight: PlanningSnapshot) -> list[Candidate]:
-        """Those of its victims that still hold their quota, and may be suspended."""
+    def _willing(self, plan: ActivePlan, state: PlanningSnapshot) -> list[Candidate]:
         willing = [each for each in plan.holders if each.victim.is_willing]
-        found = [self.planning.victim(sight, each.workload_key, each.name) for each in willing]
+        found = [self.planning.victim(state, each.workload_key, each.name) for each in willing]
         return [each for each in found if each is not None]
 
     async def _reconsider(
-        self, plan: ActivePlan, step: PlanTransition, sight: PlanningSnapshot | NotSynced, now: datetime
+        self, plan: ActivePlan, step: PlanTransition, state: PlanningSnapshot | NotSynced, now: datetime
     ) -> None:
         """After victims were deactivated: is the gang served without the others, or what else would do?"""
-        seen = self._seen(plan, sight)
+        seen = self._seen(plan, state)
         if seen is None:
             if now >= plan.grant.expires_at:  # no workload stays suspended for a gang whose time is up
                 await self._release(plan, step, now)
@@ -272,18 +268,17 @@ class PlanExecutor:
             await self._release(plan, step, now)
 
     async def _release(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
-        """Cancel the plan: release its victims, and resume those that were suspended."""
         was_in_vain = plan.is_begun and step.ending in {PlanEndReason.NOT_RESERVED, PlanEndReason.NODES_TAKEN}
         back_off = self.backoff.back_off_longer if was_in_vain else self.backoff.back_off
         back_off(plan.grant.gang_uid, plan.grant.seeks, now)
         self.backoff.back_off_victims(step, now)
         await self.writer.release(plan, step, now)
 
-    async def _is_lost(self, plan: ActivePlan, step: PlanTransition, sight: PlanningSnapshot | NotSynced) -> bool:
+    async def _is_lost(self, plan: ActivePlan, step: PlanTransition, state: PlanningSnapshot | NotSynced) -> bool:
         """Whether everything is freed, and the gang does not fit any more, because other Workloads came between."""
         if step.action is not PlanAction.WATCH or plan.gang_state is not GangState.WAITING:
             return False
-        return not isinstance(sight, NotSynced) and await self._target(plan).is_lost(plan, sight)
+        return not isinstance(state, NotSynced) and await self._target(plan).is_lost(plan, state)
 
 
 def _whole(at: datetime) -> datetime:

@@ -125,90 +125,89 @@ class Planner:
         return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self.max_age else ""
 
     async def plan(
-        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
+        self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
     ) -> ReclaimPlan | NoPlan:
         """The plan for the gang; of other candidates than all that are idle, where these are given."""
-        made = self.request(sight, gang, candidates)
+        made = self.request(state, gang, candidates)
         return made if isinstance(made, NoPlan) else await asyncio.to_thread(plan_reclaim, made)
 
     def request(
-        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
+        self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
     ) -> PlanRequest | NoPlan:
         """What a plan for the gang is made from, independent of what changes afterwards."""
-        tree = sight.tree_of(gang)
+        tree = state.tree_of(gang)
         if tree is None:
             message = f"LocalQueue {gang.namespace}/{gang.queue} leads to no ClusterQueue that can be scheduled"
             return NoPlan(gang=gang.key, why=NoPlanReason.QUEUE_STOPPED, message=message)
-        is_provisioned = self._is_provisioned(gang, tree, sight)
+        is_provisioned = self._is_provisioned(gang, tree, state)
         message = ""
-        if sight.nodes_unseen and not is_provisioned:
+        if state.nodes_unseen and not is_provisioned:
             hint = "with reclaim.considerNodes: false plans count quota alone"
-            message = f"it is not known where its pods fit: {sight.nodes_unseen}; {hint}"
-        elif doubts := sight.snapshot.doubts(tree):
+            message = f"it is not known where its pods fit: {state.nodes_unseen}; {hint}"
+        elif doubts := state.snapshot.doubts(tree):
             message = f"cannot be read: {'; '.join(doubts)}"
         if message:
             return NoPlan(gang=gang.key, why=NoPlanReason.UNFORESEEABLE, message=message)
         members = {key for queue in tree.queues.values() for key in queue.workloads}
-        given = sight.candidates if candidates is None else tuple(candidates)
+        given = state.candidates if candidates is None else tuple(candidates)
         return PlanRequest(
             gang=gang,
-            planning_tree=self._planning_tree(sight, tree, with_nodes=not is_provisioned),
+            planning_tree=self._planning_tree(state, tree, with_nodes=not is_provisioned),
             candidates=tuple(each for each in given if each.workload in members),
-            leaving=sight.leaving & members,
-            refuse=self.refusal(sight),
+            leaving=state.leaving & members,
+            refuse=self.refusal(state),
             limits=self.policy.limits,
         )
 
-    def _is_provisioned(self, gang: QuotaWorkload, tree: Tree, sight: PlanningSnapshot) -> bool:
+    def _is_provisioned(self, gang: QuotaWorkload, tree: Tree, state: PlanningSnapshot) -> bool:
         """Whether nodes are asked for where the gang lacks some, on whatever flavor: then they stand in no plan's way.
 
         The check does not release the gang before it fits, so that only the quota it holds meanwhile is at stake.
         """
-        queue = tree.queues[sight.snapshot.cluster_queue_of(gang)].spec
+        queue = tree.queues[state.snapshot.cluster_queue_of(gang)].spec
         checks = frozenset(self.checks_with_provisioning())
         flavors = {flavor for group in queue.groups for flavor in group.flavors}
         return bool(checks & queue.checks) and all(checks & queue.checks_on({flavor}) for flavor in flavors)
 
-    def _planning_tree(self, sight: PlanningSnapshot, tree: Tree, *, with_nodes: bool) -> PlanningTree:
+    def _planning_tree(self, state: PlanningSnapshot, tree: Tree, *, with_nodes: bool) -> PlanningTree:
         """Made anew only when something in the tree has changed: most ticks look at the same thing again."""
-        capacity = sight.capacity if with_nodes else None
-        made_from = sight.snapshot.version(tree), id(capacity), sight.now
+        capacity = state.capacity if with_nodes else None
+        made_from = state.snapshot.version(tree), id(capacity), state.now
         known = self._planning_trees.get((tree.root.name, with_nodes))
         if known is not None and known[1] == made_from:
             return known[0]
         planning_tree = PlanningTree(
             tree=tree.clone(),
-            pending=sight.snapshot.pending_in(tree),
-            world=SchedulingContext.of(sight.snapshot, strategies=self.policy.strategies),
+            pending=state.snapshot.pending_in(tree),
+            world=SchedulingContext.of(state.snapshot, strategies=self.policy.strategies),
             fair_sharing=self.policy.fair_sharing,
-            now=sight.now,
+            now=state.now,
             capacity=capacity,
-            marked=sight.marked,
+            marked=state.marked,
         )
         self._planning_trees[tree.root.name, with_nodes] = planning_tree, made_from
         return planning_tree
 
-    def refusal(self, sight: PlanningSnapshot) -> BudgetCheck:
-        """Which budget does not let these be suspended, as a question that is asked often."""
-        return budget_check(self.policy.budgets, sight.spending, sight.now)
+    def refusal(self, state: PlanningSnapshot) -> BudgetCheck:
+        return budget_check(self.policy.budgets, state.spending, state.now)
 
-    def victim(self, sight: PlanningSnapshot, workload_key: str, name: str) -> Candidate | None:
+    def victim(self, state: PlanningSnapshot, workload_key: str, name: str) -> Candidate | None:
         """A victim of a plan that stands, as a candidate again; None for one that holds no quota any more."""
-        workload = sight.snapshot.workload(workload_key)
+        workload = state.snapshot.workload(workload_key)
         if workload is None or workload.reservation is None:
             return None
         found = self._as_if_idle(workload)
         return replace(found, name=name, member=replace(found.member, name=name.partition("/")[2]))
 
-    def everybody(self, sight: PlanningSnapshot, gang: QuotaWorkload) -> Sequence[Candidate]:
+    def everybody(self, state: PlanningSnapshot, gang: QuotaWorkload) -> Sequence[Candidate]:
         """Every Workload that holds GPUs which the gang could get, as if all of them were idle: for what-if questions.
 
         Those of its tree while it waits for quota; of the whole cluster, itself excepted, once it has that.
         """
-        tree = sight.tree_of(gang)
-        known = {each.workload: each for each in sight.candidates}
+        tree = state.tree_of(gang)
+        known = {each.workload: each for each in state.candidates}
         if gang.reservation is not None:
-            holders = [each for each in sight.snapshot.reserved if each.key != gang.key]
+            holders = [each for each in state.snapshot.reserved if each.key != gang.key]
         else:
             holders = [each for queue in tree.queues.values() for each in queue.workloads.values()] if tree else []
         return [known.get(each.key) or self._as_if_idle(each) for each in holders if gpus_of(each, self.cluster)]

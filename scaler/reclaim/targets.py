@@ -16,10 +16,10 @@ Laws:
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from scaler.admission.plan import CheckedWorkload
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
@@ -36,45 +36,38 @@ from scaler.reclaim.search.quota_problem import revalidate
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
 
 
-class PlanTarget(ABC):
+class PlanTarget(Protocol):
     """How plans for such gangs are made, and revalidated before they are executed."""
 
-    @abstractmethod
-    def gangs(self, sight: PlanningSnapshot) -> Sequence[QuotaWorkload]:
+    def gangs(self, state: PlanningSnapshot) -> Sequence[QuotaWorkload]:
         """Those that lack it, in the order in which plans are made for them."""
 
-    @abstractmethod
-    def plan_scope(self, sight: PlanningSnapshot, gang: str) -> str:
+    def plan_scope(self, state: PlanningSnapshot, gang: str) -> str:
         """Where no second plan is made while one for the gang of that key is active."""
 
-    @abstractmethod
-    def inputs(self, sight: PlanningSnapshot, gang: QuotaWorkload) -> object:
+    def inputs(self, state: PlanningSnapshot, gang: QuotaWorkload) -> object:
         """What an answer for the gang rests on, beside the candidates: equal only while it is to be the same."""
 
-    @abstractmethod
     async def plan(
-        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate]
+        self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate]
     ) -> ReclaimPlan | NoPlan:
         """The cheapest sufficient set of these, or why there is none."""
 
-    @abstractmethod
-    def is_foreseeable(self, sight: PlanningSnapshot, gang: QuotaWorkload) -> bool:
+    def is_foreseeable(self, state: PlanningSnapshot, gang: QuotaWorkload) -> bool:
         """Whether enough is known to predict what becomes of it. Where it is not, what was begun stays as it is."""
 
-    @abstractmethod
     async def why_not(
-        self, plan: ActivePlan, sight: PlanningSnapshot, gang: QuotaWorkload, victims: Sequence[Candidate]
+        self, plan: ActivePlan, state: PlanningSnapshot, gang: QuotaWorkload, victims: Sequence[Candidate]
     ) -> str:
         """Why not to suspend exactly these in the current state; empty where they are to be suspended."""
 
-    @abstractmethod
-    async def is_lost(self, plan: ActivePlan, sight: PlanningSnapshot) -> bool:
+    async def is_lost(self, plan: ActivePlan, state: PlanningSnapshot) -> bool:
         """Whether the gang does not fit any more although all victims are suspended: other Workloads came between."""
 
-    def skip(self, gang: QuotaWorkload) -> None:  # noqa: B027 - of no effect for quota: Kueue waits for no plan
+    def skip(self, gang: QuotaWorkload) -> None:
         """No plan is made for the gang at present."""
 
-    def is_being_served(self, _plan: ActivePlan, _sight: PlanningSnapshot) -> bool:
+    def is_being_served(self, _plan: ActivePlan, _state: PlanningSnapshot) -> bool:
         """Whether the gang has all that the plan can give it, and only what passes keeps it waiting."""
         return False  # Kueue reserves quota at once: a gang without it after the time is up does not get it
 
@@ -85,41 +78,44 @@ class QuotaShortage(PlanTarget):
 
     planning: Planner
 
-    def gangs(self, sight: PlanningSnapshot) -> Sequence[QuotaWorkload]:
-        return sight.gangs
+    def gangs(self, state: PlanningSnapshot) -> Sequence[QuotaWorkload]:
+        return state.gangs
 
-    def plan_scope(self, sight: PlanningSnapshot, gang: str) -> str:
-        workload = sight.snapshot.workload(gang)
-        tree = sight.tree_of(workload) if workload is not None else None
+    def plan_scope(self, state: PlanningSnapshot, gang: str) -> str:
+        workload = state.snapshot.workload(gang)
+        tree = state.tree_of(workload) if workload is not None else None
         return tree.root.name if tree is not None else ""
 
-    def inputs(self, sight: PlanningSnapshot, gang: QuotaWorkload) -> object:
-        tree = sight.tree_of(gang)
-        return sight.snapshot.version(tree) if tree is not None else 0
+    def inputs(self, state: PlanningSnapshot, gang: QuotaWorkload) -> object:
+        tree = state.tree_of(gang)
+        return state.snapshot.version(tree) if tree is not None else 0
 
     async def plan(
-        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate]
+        self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate]
     ) -> ReclaimPlan | NoPlan:
-        return await self.planning.plan(sight, gang, candidates)
+        return await self.planning.plan(state, gang, candidates)
 
-    def is_foreseeable(self, sight: PlanningSnapshot, gang: QuotaWorkload) -> bool:
-        return _is_foreseeable(self.planning.request(sight, gang, ()))
+    def is_foreseeable(self, state: PlanningSnapshot, gang: QuotaWorkload) -> bool:
+        return _is_foreseeable(self.planning.request(state, gang, ()))
 
     async def why_not(
-        self, _plan: ActivePlan, sight: PlanningSnapshot, gang: QuotaWorkload, victims: Sequence[Candidate]
+        self, _plan: ActivePlan, state: PlanningSnapshot, gang: QuotaWorkload, victims: Sequence[Candidate]
     ) -> str:
-        request = self.planning.request(sight, gang, ())
+        request = self.planning.request(state, gang, ())
         return request.message if isinstance(request, NoPlan) else await asyncio.to_thread(revalidate, request, victims)
 
-    async def is_lost(self, plan: ActivePlan, sight: PlanningSnapshot) -> bool:
+    def skip(self, gang: QuotaWorkload) -> None:
+        """Kueue waits for no plan."""
+
+    async def is_lost(self, plan: ActivePlan, state: PlanningSnapshot) -> bool:
         """Whether Kueue does not admit it as things stand, once the pods of the victims are gone: Kueue may not have
         deleted them yet."""
-        gang = sight.snapshot.workload(plan.grant.gang)
+        gang = state.snapshot.workload(plan.grant.gang)
         if gang is None:
             return False
         gone = frozenset(each.workload_key for each in plan.members if each.victim.is_deactivated)
-        capacity = sight.capacity.without(gone) if sight.capacity is not None else None
-        found = await self.planning.plan(replace(sight, capacity=capacity), gang, ())
+        capacity = state.capacity.without(gone) if state.capacity is not None else None
+        found = await self.planning.plan(replace(state, capacity=capacity), gang, ())
         return _is_foreseeable(found) and not fits_already(found)
 
 
@@ -147,53 +143,53 @@ class NodeShortage(PlanTarget):
     _seen: tuple[datetime, ReservationQueue | NotSynced] | None = field(default=None, init=False)
     """The queue as it was at that instant: it is read several times a tick."""
 
-    def gangs(self, sight: PlanningSnapshot) -> Sequence[QuotaWorkload]:
+    def gangs(self, state: PlanningSnapshot) -> Sequence[QuotaWorkload]:
         """In the order in which their quota was reserved."""
-        lacking = [each for each in self._pending(sight.now) if _is_to_be_served(each)]
+        lacking = [each for each in self._pending(state.now) if _is_to_be_served(each)]
         ordered = sorted(lacking, key=lambda each: (each.reserved_at is None, each.reserved_at, each.uid))
-        found = {each.key: workload for each in ordered if (workload := _holder(each, sight)) is not None}
+        found = {each.key: workload for each in ordered if (workload := _holder(each, state)) is not None}
         return list(found.values())
 
-    def plan_scope(self, _sight: PlanningSnapshot, _gang: str) -> str:
+    def plan_scope(self, _state: PlanningSnapshot, _gang: str) -> str:
         return ""
 
-    def inputs(self, sight: PlanningSnapshot, _gang: QuotaWorkload) -> object:
+    def inputs(self, state: PlanningSnapshot, _gang: QuotaWorkload) -> object:
         """What nodes have free, and all placement requests for them. A capacity is equal to itself only."""
-        queue = self._queue(sight.now)
+        queue = self._queue(state.now)
         if isinstance(queue, NotSynced):
             return queue
         return id(queue.capacity), queue.capacity, queue.held, queue.waiting, queue.overdue
 
     async def plan(
-        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate]
+        self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate]
     ) -> ReclaimPlan | NoPlan:
-        checks = [each.check for each in self._pending(sight.now) if each.uid == gang.uid and each.may_reuse]
-        request = self._request(sight, gang, candidates, check=checks[0] if checks else "")
+        checks = [each.check for each in self._pending(state.now) if each.uid == gang.uid and each.may_reuse]
+        request = self._request(state, gang, candidates, check=checks[0] if checks else "")
         found = request if isinstance(request, NoPlan) else await asyncio.to_thread(plan_nodes, request)
         if not fits_already(found):
             self.skip(gang)
         return found
 
-    def is_foreseeable(self, sight: PlanningSnapshot, _gang: QuotaWorkload) -> bool:
-        return isinstance(self._queue(sight.now), ReservationQueue)
+    def is_foreseeable(self, state: PlanningSnapshot, _gang: QuotaWorkload) -> bool:
+        return isinstance(self._queue(state.now), ReservationQueue)
 
     async def why_not(
-        self, plan: ActivePlan, sight: PlanningSnapshot, gang: QuotaWorkload, victims: Sequence[Candidate]
+        self, plan: ActivePlan, state: PlanningSnapshot, gang: QuotaWorkload, victims: Sequence[Candidate]
     ) -> str:
-        request = self._request(sight, gang, victims, check=plan.grant.check)
+        request = self._request(state, gang, victims, check=plan.grant.check)
         return request.message if isinstance(request, NoPlan) else await asyncio.to_thread(revalidate_nodes, request)
 
-    async def is_lost(self, plan: ActivePlan, sight: PlanningSnapshot) -> bool:
+    async def is_lost(self, plan: ActivePlan, state: PlanningSnapshot) -> bool:
         """Whether it would not fit with all leaving Workloads gone, and no nodes are requested for it."""
-        gang = sight.snapshot.workload(plan.grant.gang)
-        if gang is None or gang.uid not in self.lacking(sight.now):
+        gang = state.snapshot.workload(plan.grant.gang)
+        if gang is None or gang.uid not in self.lacking(state.now):
             return False
-        request = self._request(sight, gang, (), check=plan.grant.check)
+        request = self._request(state, gang, (), check=plan.grant.check)
         return not isinstance(request, NoPlan) and await asyncio.to_thread(lacks_nodes, request)
 
-    def is_being_served(self, plan: ActivePlan, sight: PlanningSnapshot) -> bool:
+    def is_being_served(self, plan: ActivePlan, state: PlanningSnapshot) -> bool:
         """Whether it starts once pods have ended or started, or requested nodes are there."""
-        found = [each for each in self._pending(sight.now) if each.uid == plan.grant.gang_uid]
+        found = [each for each in self._pending(state.now) if each.uid == plan.grant.gang_uid]
         return bool(found) and all(map(_is_being_served, found))
 
     def lacking(self, now: datetime) -> frozenset[str]:
@@ -208,7 +204,6 @@ class NodeShortage(PlanTarget):
         return "nodes have been requested for it" if any(each.awaits_nodes for each in found) else ""
 
     def skip(self, gang: QuotaWorkload) -> None:
-        """Nodes may be requested for the gang: it is known, or not looked at now, whether idle GPUs serve it."""
         if self.answers is not None:
             self.answers.decided(gang.uid)
 
@@ -224,17 +219,17 @@ class NodeShortage(PlanTarget):
         return self._seen[1]
 
     def _request(
-        self, sight: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate], *, check: str
+        self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate], *, check: str
     ) -> NodePlanRequest | NoPlan:
         """What is computed beside the event loop, independent of what changes meanwhile; or why nothing can be."""
-        queue = self._queue(sight.now)
+        queue = self._queue(state.now)
         if isinstance(queue, NotSynced):
             return _unforeseeable(gang, f"it is not known where its pods fit: {queue.reason}")
         if gang.opaque_because:
             return _unforeseeable(gang, f"cannot be foreseen: {gang.opaque_because}")
         waiting = next((each for each in queue.waiting if each.key == gang.key), None)
         if not check or gang.reservation is None or waiting is None:
-            return _unforeseeable(gang, self.why_none(gang, sight.now) or "it does not wait for nodes any more")
+            return _unforeseeable(gang, self.why_none(gang, state.now) or "it does not wait for nodes any more")
         return NodePlanRequest(
             gang=gang.key,
             gang_uid=gang.uid,
@@ -243,17 +238,17 @@ class NodeShortage(PlanTarget):
             queue=queue,
             may_provision=waiting.may_ask,
             candidates=tuple(candidates),
-            leaving=sight.leaving | self._losing(sight, queue.capacity),
-            refuse=self.planning.refusal(sight),
+            leaving=state.leaving | self._losing(state, queue.capacity),
+            refuse=self.planning.refusal(state),
             limits=self.planning.policy.limits,
         )
 
-    def _losing(self, sight: PlanningSnapshot, capacity: Capacity) -> frozenset[str]:
+    def _losing(self, state: PlanningSnapshot, capacity: Capacity) -> frozenset[str]:
         """Keys of Workloads without quota that still have pods: these are terminating, or will be at once."""
         workloads = self.planning.cluster.workloads
         found = set()
         for key in capacity.allocations.of_workload:
-            workload, held = workloads.get(*split_key(key)), sight.snapshot.workload(key)
+            workload, held = workloads.get(*split_key(key)), state.snapshot.workload(key)
             is_out = workload is not None and (
                 not workload.spec.active or is_true(workload.status.conditions, "Evicted")
             )
@@ -272,9 +267,8 @@ def _is_being_served(standing: CheckedWorkload) -> bool:
     return not (isinstance(standing.placement, Blocked) and standing.placement.why is Waiting.NOT_GUARANTEED)
 
 
-def _holder(standing: CheckedWorkload, sight: PlanningSnapshot) -> QuotaWorkload | None:
-    """The same Workload as Kueue's quota has it."""
-    found = sight.snapshot.workload(standing.key)
+def _holder(standing: CheckedWorkload, state: PlanningSnapshot) -> QuotaWorkload | None:
+    found = state.snapshot.workload(standing.key)
     return found if found is not None and found.uid == standing.uid and found.reservation is not None else None
 
 

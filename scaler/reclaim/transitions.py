@@ -126,7 +126,6 @@ class Victim:
 
     @property
     def stays(self) -> bool:
-        """Whether it is deactivated, and its desired replicas are 0."""
         return self.is_deactivated and self.is_wanted_at_zero
 
     @property
@@ -157,7 +156,6 @@ class PlanTransition:
 
 
 def next_transition(grant: Grant, gang: GangState, victims: Sequence[Victim], *, now: datetime) -> PlanTransition:
-    """What to do about the plan now."""
     match gang:
         case GangState.ADMITTED:
             return _served(PlanAction.FINISH, victims)
@@ -252,7 +250,6 @@ class LedgerEntry:
 
     @property
     def took(self) -> timedelta | None:
-        """From the grant to the gang's admission."""
         return self.admitted_at - self.reclaimable_at if self.admitted_at else None
 
     @property

@@ -68,7 +68,6 @@ class PlanWriter:
     # --------------------------------------------------------------------------------------------------------- grants
 
     async def grant(self, grant: Grant, plan: ReclaimPlan) -> None:
-        """Offer the plan to all its victims."""
         for victim in plan.victims:
             await self._offer(grant, victim)
         self.events.planned(grant, plan)
@@ -86,7 +85,6 @@ class PlanWriter:
             self.events.granted(scalable, grant, victim.gpus)
 
     async def extend(self, plan: ActivePlan, *, until: datetime) -> ActivePlan:
-        """The plan with more time."""
         grant = replace(plan.grant, expires_at=until)
         await self._rewrite(plan.holders, grant)
         return replace(plan, grant=grant)
@@ -130,7 +128,6 @@ class PlanWriter:
         await self._release_victims([member for member in plan.holders if member.name in names], step, now)
 
     async def release(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
-        """Call the plan off."""
         log.info("plan cancelled", plan=plan.grant.plan, gang=plan.grant.gang, because=str(step.ending))
         await self._release_victims(plan.holders, step, now)
         self.events.called_off(plan.grant, step)
@@ -268,7 +265,6 @@ class PlanEvents:
         )
 
     def forget_others(self, uids: Iterable[str]) -> None:
-        """Forget which reasons were reported for gangs that are not pending any more."""
         waiting = frozenset(uids)
         self._reported = {uid: why for uid, why in self._reported.items() if uid in waiting}
 
@@ -288,7 +284,6 @@ def _because(step: PlanTransition) -> str:
 
 
 def grant_by(plan: ReclaimPlan, *, at: datetime, until: datetime) -> Grant:
-    """The grant that offers the plan to its victims."""
     return Grant(
         plan=plan.id,
         gang=plan.gang,

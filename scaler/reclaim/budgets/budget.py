@@ -48,7 +48,6 @@ class Limit:
             raise ValueError("a limit needs a count or a share")
 
     def of(self, population: int) -> int:
-        """The most workloads."""
         # Rounded first: 0.29 × 100 is 28.999999999999996 in floating point, and 29 were allowed.
         share = None if self.share_ratio is None else floor(round(population * self.share_ratio, 9))
         return min(each for each in (self.count, share) if each is not None)
@@ -101,7 +100,6 @@ A set that is refused is refused with more members, too, and members of one plac
 
 
 def no_budgets(_: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
-    """Where there are no budgets."""
     return None
 
 
@@ -156,7 +154,6 @@ class _BudgetEvaluation:
 
     @cached_property
     def _hours(self) -> Sequence[_Obstacle]:
-        """That it is not allowed at this hour."""
         allowed = self.budget.allowed_during
         if not allowed or is_open(allowed, self.now):
             return ()
@@ -164,7 +161,6 @@ class _BudgetEvaluation:
         return (_Obstacle(message, next_change(allowed, self.now)),)
 
     def _overdrawn(self, covered: Sequence[BudgetedWorkload]) -> Iterator[_Obstacle]:
-        """The limits that these would overdraw."""
         if not self._applies:
             return
         for group, victims in self._by_group(covered).items():

@@ -179,7 +179,6 @@ class _Greedy:
         """They are chosen in the problem."""
 
     def take(self, order: Iterable[Item]) -> bool:
-        """Whether enough was taken."""
         pause = skipped = 0
         for item in order:
             if len(self.taken) >= _MOST * self._incumbent.limits.members:
@@ -200,7 +199,6 @@ class _Greedy:
         return not useful or any(gain > 0 for gain in useful)
 
     def _choose(self, item: Item) -> bool:
-        """Take it, if it may be taken."""
         self._problem.choose(item)
         if not self._problem.permits():
             self._problem.unchoose(item)
@@ -261,7 +259,6 @@ def _leave_out(taken: list[Item], size: int, incumbent: Incumbent, *, is_bounded
 
 
 def _does_without(part: Sequence[Item], taken: list[Item], incumbent: Incumbent, *, is_bounded: bool) -> bool:
-    """Leave these out if the rest is enough."""
     for item in part:
         incumbent.problem.unchoose(item)
         taken.remove(item)
@@ -300,7 +297,6 @@ class LowerBound:
         self._rows = _table(self.need, list(zip(self.gains, (cost for _, cost in options), strict=True)))
 
     def least(self, start: int, need: int) -> Amount:
-        """What covering so many units with options from `start` on costs at least."""
         return self._rows[start][need] if need > 0 else 0
 
 

@@ -51,7 +51,6 @@ class SearchState:
         self._slots = [PodSlots(each, capacity) for each in choices] if capacity is not None else []
 
     def remove_workload(self, key: str) -> None:
-        """Count as if it were gone."""
         if key in self._held:
             self._tree.queues[self._held[key].cluster_queue].remove(self._held[key].usage)
         for slots in self._slots:
@@ -65,7 +64,6 @@ class SearchState:
 
     @property
     def could_fit(self) -> bool:
-        """Whether quota and, with at least one choice of flavors, nodes have room."""
         if not all(each.fits(self._tree) for each in self._requirements):
             return False
         return not self._slots or any(slots.could_fit for slots in self._slots)
@@ -136,7 +134,6 @@ class SearchContext:
 
     @property
     def _least_usage(self) -> Usage:
-        """What is used in the gang's queue with all candidates gone."""
         used = Counter(self.forecast.most_available.queues[self.queue.name].usage)
         for held in self.held.values():
             if held.cluster_queue == self.queue.name:
@@ -181,7 +178,6 @@ class SearchContext:
 
     @cached_property
     def held(self) -> Mapping[str, Reservation]:
-        """What the candidates hold, but for those that may lose it in any case."""
         return {key: self.holders[key].held for key in self.by_key if key not in self.uncounted}
 
     @cached_property
@@ -217,7 +213,6 @@ class SearchContext:
 
     @cached_property
     def items(self) -> list[Item]:
-        """The candidates as the search sees them: what each can add to what is missing, and which are equivalent."""
         return items_of(self.by_key.values(), self.needs, self.equivalence)
 
     def state(self) -> SearchState:
@@ -260,11 +255,9 @@ class SearchContext:
         return cheapest(items, tuple(need.amount for need in self.quota_needs), problem, limits=_BY_SUMS).keys
 
     def victims(self, keys: Collection[str]) -> tuple[Candidate, ...]:
-        """The candidates of these keys, in the order of their names."""
         return by_name(self.by_key[key] for key in keys)
 
     def refusal(self, keys: Collection[str]) -> BudgetExhausted | None:
-        """The budget that does not let these be suspended; None where all do."""
         return self.request.refuse([each.member for each in self.victims(keys)]) if keys else None
 
 

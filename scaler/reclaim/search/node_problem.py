@@ -79,12 +79,11 @@ class NodePlanRequest:
 
 
 def plan_nodes(request: NodePlanRequest) -> ReclaimPlan | NoPlan:
-    """The plan for the gang, or why there is none."""
     problem = NodeProblem(request)
     if problem.is_placed(frozenset()):
         message = "it fits on nodes, or will once current suspensions and evictions have ended"
         return problem.no_plan(NoPlanReason.FITS_ALREADY, message)
-    whole = _WholeGang(problem)
+    whole = _Goal(problem)
     found = problem.cheapest(whole)
     if found.keys is not None:
         return problem.plan(found, whole)
@@ -104,12 +103,13 @@ def revalidate_nodes(request: NodePlanRequest) -> str:
     everything = problem.all_keys
     if problem.is_placed(frozenset()):
         return "the gang fits without suspending any workload"
-    goal: _Goal = _WholeGang(problem)
+    goal = _Goal(problem)
     if not goal.accept(everything):
         if not request.may_provision:
             return f"the gang would lack nodes: {problem.result(everything).message}"
-        goal = _PartOfGang(problem, pods=problem.pods(everything))
-        if goal.pods <= problem.pods(frozenset()) or not goal.accept(everything):
+        pods = problem.pods(everything)
+        goal = _Goal(problem, pods=pods)
+        if pods <= problem.pods(frozenset()) or not goal.accept(everything):
             return f"no more of its pods would fit on nodes: {problem.result(everything).message}"
     needless = [each.name for each in request.candidates if goal.accept(everything - {each.workload})]
     return f"the gang does as well without {needless[0]}" if needless else ""
@@ -142,7 +142,6 @@ class NodeProblem:
 
     @property
     def are_spent(self) -> bool:
-        """Whether its answers have taken as long as they may for one plan."""
         return (len(self._results) + len(self._placed)) * max(self.what_if.turns, _FEWEST) >= _PLACED
 
     def result(self, keys: frozenset[str]) -> PlacementResult:
@@ -207,7 +206,6 @@ class NodeProblem:
         return NoPlan(gang=self.request.gang, why=why, message=message, budget=budget, is_exact=is_exact)
 
     def refused(self, *, is_exact: bool) -> NoPlan:
-        """Why no set of candidates is enough."""
         now = self.result(frozenset())
         if isinstance(now, Insufficient) and isinstance(now.because, Misfit) and now.because.never:
             return self.no_plan(NoPlanReason.NEVER_FITS, now.message)
@@ -223,12 +221,11 @@ class NodeProblem:
 
     def _refusal(self) -> BudgetExhausted | None:
         """The budget that forbids the set which would be enough; None where none would, or none is forbidden."""
-        keys = self.cheapest(_WholeGang(self), is_bounded=False).keys
+        keys = self.cheapest(_Goal(self), is_bounded=False).keys
         return self.request.refuse([self.candidates[key].member for key in sorted(keys)]) if keys is not None else None
 
 
 def _explained(result: PlacementResult) -> tuple[NoPlanReason, str]:
-    """The reason and the message of a result that is not enough."""
     because = result.because if isinstance(result, Insufficient) else None
     is_short = isinstance(because, Misfit) and because.why is Shortage.NOT_ENOUGH_FREE
     return (NoPlanReason.NOT_ENOUGH_IDLE if is_short else NoPlanReason.PLACEMENT_IMPOSSIBLE), result.message
@@ -243,63 +240,45 @@ def _cautions(missing: Mapping[str, int]) -> list[PlanWarning]:
 # ---------------------------------------------------------------------------------------------------- what is enough
 
 
-class _Acceptance:
-    """Enough for these pods of the gang."""
+class _Goal:
+    """The AdmissionCheck becomes Ready for the whole gang; or, with `pods`, so many of its pods fit.
 
-    def __init__(self, problem: NodeProblem, demands: Sequence[NodeDemand]) -> None:
+    These are the first of those that would with all candidates suspended, and not the whole gang: where that fits and
+    the AdmissionCheck stays Pending even so, nodes are not what is missing.
+    """
+
+    def __init__(self, problem: "NodeProblem", *, pods: int | None = None) -> None:
         self._problem = problem
-        self.demands = demands
+        self._pods = pods
+        self.demands: Sequence[NodeDemand] = problem.demands
+        if pods is not None:
+            self.demands = _first(problem.demands, problem.placed(problem.all_keys), pods)
 
     @property
     def are_spent(self) -> bool:
         return self._problem.are_spent
 
-
-class _WholeGang(_Acceptance):
-    """The AdmissionCheck becomes Ready for the whole gang."""
-
-    def __init__(self, problem: NodeProblem) -> None:
-        super().__init__(problem, problem.demands)
-
-    def accept(self, keys: frozenset[str]) -> bool:
-        return self._problem.is_placed(keys)
-
-    def explain(self, keys: frozenset[str]) -> tuple[NoPlanReason, str]:
-        """Why these are not enough."""
-        return _explained(self._problem.result(keys))
-
-    def outcome(self, keys: frozenset[str]) -> tuple[tuple[PodPlacement, ...], Mapping[str, int]]:
-        """Where its pods go, and which do not fit."""
-        result = self._problem.result(keys)
-        return (result.placements if isinstance(result, Fits | Blocked) else ()), {}
-
-
-class _PartOfGang(_Acceptance):
-    """So many of its pods fit, of those that would with all candidates suspended, and not the whole gang.
-
-    Where the whole gang fits and the AdmissionCheck stays Pending even so, nodes are not what is missing.
-    """
-
-    def __init__(self, problem: NodeProblem, *, pods: int) -> None:
-        super().__init__(problem, _first(problem.demands, problem.placed(problem.all_keys), pods))
-        self.pods = pods
-
     def accept(self, keys: frozenset[str]) -> bool:
         problem = self._problem
+        if self._pods is None:
+            return problem.is_placed(keys)
         has_room = problem.what_if.has_room(self.demands, keys | problem.request.leaving)
-        return has_room and self.pods <= problem.pods(keys) < problem.wanted
+        return has_room and self._pods <= problem.pods(keys) < problem.wanted
 
     def explain(self, keys: frozenset[str]) -> tuple[NoPlanReason, str]:
         """Why these are not enough."""
-        return NoPlanReason.NOT_ENOUGH_IDLE, f"{self._problem.pods(keys)} pods would fit on nodes, not {self.pods}"
+        if self._pods is None:
+            return _explained(self._problem.result(keys))
+        message = f"{self._problem.pods(keys)} pods would fit on nodes, not {self._pods}"
+        return NoPlanReason.NOT_ENOUGH_IDLE, message
 
     def outcome(self, keys: frozenset[str]) -> tuple[tuple[PodPlacement, ...], Mapping[str, int]]:
         """Where its pods go, and which do not fit."""
+        if self._pods is None:
+            result = self._problem.result(keys)
+            return (result.placements if isinstance(result, Fits | Blocked) else ()), {}
         placed = self._problem.placed(keys)
         return placed, missing_pods(self._problem.demands, placed)
-
-
-_Goal = _WholeGang | _PartOfGang
 
 
 def _necessity(goal: _Goal, keys: frozenset[str], victim: Candidate) -> Necessity:
@@ -325,10 +304,10 @@ def _plan_for_part(problem: NodeProblem) -> ReclaimPlan | None:
     budgets or the size of plans forbid the largest.
     """
     least, most = problem.pods(frozenset()) + 1, min(problem.pods(problem.all_keys), problem.wanted - 1)
-    best: tuple[SearchResult, _PartOfGang] | None = None
+    best: tuple[SearchResult, _Goal] | None = None
     pods = most
     while least <= pods:
-        goal = _PartOfGang(problem, pods=pods)
+        goal = _Goal(problem, pods=pods)
         found = problem.cheapest(goal)
         if found.keys is not None:
             best, least = (found, goal), pods + 1

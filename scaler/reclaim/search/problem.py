@@ -168,7 +168,6 @@ class Problem:
         return self.budgets is None or self.budgets.permit(self._keys)
 
     def fits(self) -> bool:
-        """Whether the chosen items could be enough, by a quick count."""
         return self._chosen.could_fit
 
     def could_fit(self) -> bool:
@@ -176,11 +175,9 @@ class Problem:
         return self._hopeful.could_fit
 
     def accepts(self, keys: frozenset[str]) -> bool:
-        """Whether exactly these, which are the chosen items, are enough."""
         return self._acceptance.accept(keys) if self._acceptance is not None else bool(keys) and self.fits()
 
     def is_spent(self) -> bool:
-        """Whether the answers so far have taken as long as one search may."""
         acceptance, budgets = self._acceptance, self.budgets
         return (acceptance is not None and acceptance.are_spent) or (budgets is not None and budgets.are_spent)
 
@@ -224,7 +221,6 @@ class Incumbent:
         return is_enough
 
     def keep(self, chosen: Collection[Item]) -> None:
-        """Remember an accepted set if it is the best one, and not too large."""
         cost = sum(item.cost for item in chosen)
         if len(chosen) > self.limits.members:
             self.is_cut = True

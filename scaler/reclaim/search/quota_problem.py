@@ -15,30 +15,57 @@ needs 8. Counting idle GPUs alone finds too little in a, and takes b for the who
 How: what is missing at least is counted from the sums. `branch_and_bound` searches the cheapest set that could be
 enough by the sums and by the nodes; for each such set the cycles are simulated (`simulate.py`). Exact for what occurs;
 where the search ends before everything was looked at, the plan says that it is not exact, or the answer is NotFound.
+
+No plan: first what rules out any plan (`why_not_planned`). Then, with no set of victims accepted and no budget to
+blame, the first of these that holds even with all candidates suspended is the answer: too little quota; no room on the
+nodes; those before the gang take it; what a simulation says.
+
+| said of a plan                                  | and how                                      |
+|-------------------------------------------------|----------------------------------------------|
+| why each victim is needed                       | what would be missing, or who would take it  |
+| the cheapest set by the sums of quota           | why it is not enough, if it is not the plan  |
+| the cheapest set if no budget forbade it        | which budget does                            |
+| other sets that were tried and cost less        | why they are not enough                      |
+| the cheapest set without one of the victims     | that it is enough, and costs more            |
+
+All that is said of a plan takes a few more simulations, and none that the plan depends on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 
+from scaler.kube.quantity import as_text
+from scaler.placement.fit import Placement, place
 from scaler.quota.forecast import without
-from scaler.quota.model import QueueingStrategy
+from scaler.quota.model import FlavorResource, QueueingStrategy
 from scaler.quota.node import QueueNode
-from scaler.reclaim.search.context import SearchContext
-from scaler.reclaim.search.explain import (
-    alternatives_to,
-    alternatives_tried,
-    necessities_of,
-    why_never,
-    why_no_victims,
-    why_not_planned,
-)
-from scaler.reclaim.search.problem import SearchResult
+from scaler.quota.tree import Tree
+from scaler.reclaim.search.context import SearchContext, SearchState
+from scaler.reclaim.search.problem import SearchLimits, SearchResult
+from scaler.reclaim.search.requirements import usage_text
 from scaler.reclaim.search.simulate import AdmissionSimulator, SimulatedAdmission, named
-from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, PlanRequest, PlanWarning, ReclaimPlan
+from scaler.reclaim.search.values import (
+    NOT_FOUND,
+    Alternative,
+    Candidate,
+    Necessity,
+    NoPlan,
+    NoPlanReason,
+    PlanRequest,
+    PlanWarning,
+    ReclaimPlan,
+    in_order,
+)
+
+_SHOWN = 5
+"""Alternatives of each kind."""
+_REPLACED = 3
+"""Victims for which another set is looked for: the dearest ones."""
+_HEADS = 3_000
+_FEW = SearchLimits(steps=2_000, questions=4, members=64)
 
 
 def plan_reclaim(request: PlanRequest) -> ReclaimPlan | NoPlan:
-    """The plan for the gang, or why there is none."""
     ruled_out = why_not_planned(request)
     if ruled_out is not None:
         return ruled_out
@@ -106,7 +133,6 @@ def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult) 
 
 
 def _cautions(context: SearchContext, simulated: SimulatedAdmission) -> Iterator[PlanWarning]:
-    """What may go wrong with the plan all the same."""
     if context.request.planning_tree.capacity is None:
         yield PlanWarning(
             reason="NodeCapacityUnknown", message="planned by quota only; whether pods fit on nodes was not checked"
@@ -127,7 +153,6 @@ def _cautions(context: SearchContext, simulated: SimulatedAdmission) -> Iterator
 
 
 def _may_be_admitted_first(context: SearchContext, queue: QueueNode) -> bool:
-    """Whether a new Workload of the queue could be admitted into what is freed."""
     if queue.name == context.queue.name and queue.spec.strategy is QueueingStrategy.STRICT_FIFO:
         return False
     return any(queue.potential(key) > 0 for key in context.count.keys)
@@ -158,3 +183,197 @@ def revalidate(request: PlanRequest, victims: Sequence[Candidate]) -> str:
         return f"{outcome.why}: {outcome.message}"
     needless = [names[key] for key in sorted(keys) if simulator.of(keys - {key}).why is None]
     return f"the gang fits without {needless[0]}, too" if needless else ""
+
+
+# ------------------------------------------------------------------------------------------------------ without a plan
+
+
+def why_not_planned(request: PlanRequest) -> NoPlan | None:
+    return next((NoPlan(gang=request.gang.key, why=why, message=text) for why, text in _obstacles(request)), None)
+
+
+def _obstacles(request: PlanRequest) -> Iterator[tuple[NoPlanReason, str]]:
+    gang, planning_tree = request.gang, request.planning_tree
+    if gang.opaque_because:
+        yield NoPlanReason.UNFORESEEABLE, f"cannot be foreseen: {gang.opaque_because}"
+    if gang.reservation is not None:
+        yield NoPlanReason.FITS_ALREADY, f"it holds quota in ClusterQueue {gang.reservation.cluster_queue} already"
+    if not gang.may_queue:
+        yield (
+            NoPlanReason.UNFORESEEABLE,
+            "it is not queued: its requeue backoff is running, or it was evicted and not requeued yet",
+        )
+    queue = planning_tree.tree.queues.get(planning_tree.world.cluster_queue_of(gang))
+    if queue is None:
+        yield NoPlanReason.QUEUE_STOPPED, f"LocalQueue {gang.queue} is stopped, or its ClusterQueue does not exist"
+    elif not queue.spec.schedules:
+        why = queue.spec.inactive_because or f"stopPolicy is {queue.spec.stop_policy}"
+        yield NoPlanReason.QUEUE_STOPPED, f"ClusterQueue {queue.name} admits nothing: {why}"
+    elif not planning_tree.world.admits_namespace(queue.spec, gang.namespace):
+        yield NoPlanReason.QUEUE_STOPPED, f"ClusterQueue {queue.name} does not select namespace {gang.namespace}"
+    elif all(each.key != gang.key for each in planning_tree.pending.get(queue.name, ())):
+        yield NoPlanReason.UNFORESEEABLE, f"it does not wait in ClusterQueue {queue.name} any more"
+
+
+def why_no_victims(context: SearchContext) -> tuple[NoPlanReason, str]:
+    after = without(context.forecast.most_available, context.all_keys)
+    if not context.count.fits(after):
+        return NoPlanReason.NOT_ENOUGH_IDLE, _shortage(context)
+    scattered = _why_no_slots(context)
+    if scattered:
+        return NoPlanReason.PLACEMENT_IMPOSSIBLE, scattered
+    if not context.wanted.fits(after):
+        return _queued_behind(context, after)
+    simulated = context.simulator.of(context.all_keys)
+    if simulated.why is None:
+        return NoPlanReason.NOT_FOUND, NOT_FOUND
+    return simulated.why, simulated.message
+
+
+def why_never(context: SearchContext) -> str:
+    """Why no flavor of the queue could hold the gang, were nothing used."""
+    queue, count = context.queue, context.count
+    if not count.is_possible:
+        return (
+            f"no flavor of ClusterQueue {queue.name} is open to the pods of {context.gang.key}: a resource that it has "
+            "no quota for, a taint that they do not tolerate, or a node selector that no flavor matches"
+        )
+    most: dict[str, int] = {}
+    for key in count.keys:
+        most[key.resource] = most.get(key.resource, 0) + max(0, queue.potential(key))
+    short = [resource for resource, amount in count.total.items() if amount > most.get(resource, 0)]
+    shown = [
+        f"{as_text(r, count.total[r])} {r} of at most {as_text(r, most.get(r, 0))}"
+        for r in short or sorted(count.total)
+    ]
+    split = "" if short else ", and a PodSet takes each resource from one flavor"
+    return f"it needs {', '.join(shown)} that ClusterQueue {queue.name} could ever get, borrowing included{split}"
+
+
+def _why_no_slots(context: SearchContext) -> str:
+    """Why it does not fit on nodes with all candidates suspended; empty where it does."""
+    if context.nodes is None or not context.choices:
+        return ""
+    emptier = context.nodes.without(context.all_keys)
+    found = [place(demands, emptier) for demands in context.choices]
+    misfits = [each.message for each in found if not isinstance(each, Placement)]
+    return misfits[0] if len(misfits) == len(found) else ""
+
+
+def _queued_behind(context: SearchContext, after: Tree) -> tuple[NoPlanReason, str]:
+    """It would fit alone, but not with those that are certain to be before it."""
+    ahead = [each.key for each in context.request.planning_tree.before(context.gang)]
+    needs = ", ".join(f"{as_text(r, amount)} {r}" for r, amount in sorted(context.wanted.total.items()))
+    most = _words(_available(context, after))
+    queue = context.queue.name
+    who = f"Workloads {named(ahead)} are queued" if len(ahead) > 1 else f"Workload {named(ahead)} is queued"
+    if context.queue.spec.strategy is QueueingStrategy.STRICT_FIFO:
+        return NoPlanReason.HEAD_OF_LINE_BLOCKED, (
+            f"ClusterQueue {queue} is StrictFIFO and {who} before the gang: together they need {needs}; "
+            f"available with every idle workload suspended: {most}"
+        )
+    return NoPlanReason.WOULD_BE_TAKEN_BY_OTHER, (
+        f"equal Workloads are queued before it in ClusterQueue {queue}: together they need {needs}; "
+        f"available with every idle workload suspended: {most}"
+    )
+
+
+def _shortage(context: SearchContext) -> str:
+    short = frozenset(context.count.missing(context.tree)) or frozenset(context.count.total)
+    now = _available(context, context.tree, short)
+    most = _available(context, without(context.tree, context.all_keys), short)
+    needs = ", ".join(f"{as_text(r, a)} {r}" for r, a in sorted(context.count.total.items()) if r in short)
+    idle = f"with every idle workload suspended: {_words(most)}" if context.all_keys else "no workload is idle"
+    return f"it needs {needs}; available to ClusterQueue {context.queue.name}: {_words(now)}; {idle}"
+
+
+def _available(
+    context: SearchContext, tree: Tree, resources: frozenset[str] = frozenset()
+) -> dict[FlavorResource, int]:
+    """What the gang's queue has of all that it might take; of these resources only, where any are named."""
+    queue = tree.queues[context.queue.name]
+    return {
+        key: queue.available(key) for key in sorted(context.count.keys) if not resources or key.resource in resources
+    }
+
+
+def _words(amounts: Mapping[FlavorResource, int]) -> str:
+    return usage_text(amounts) or "nothing"
+
+
+# ----------------------------------------------------------------------------------------------------------- of a plan
+
+
+def necessities_of(context: SearchContext, chosen: frozenset[str]) -> tuple[Necessity, ...]:
+    state = context.state()
+    for key in chosen:
+        state.remove_workload(key)
+    found = []
+    for each in context.victims(chosen):
+        state.restore_workload(each.workload)
+        why, message = _why_needed(context, state, chosen - {each.workload})
+        found.append(Necessity(victim=each.name, why=why, message=f"without it {message}"))
+        state.remove_workload(each.workload)
+    return tuple(found)
+
+
+def _why_needed(context: SearchContext, state: SearchState, rest: frozenset[str]) -> tuple[NoPlanReason, str]:
+    """Why the rest of the victims is not enough: by the counts, where these say so, or by simulation."""
+    of_queue, in_cohort = (_amounts(each) for each in state.missing)
+    if of_queue:
+        return NoPlanReason.NOT_ENOUGH_IDLE, f"{of_queue} would be missing"
+    if in_cohort:
+        earlier = named(in_order(context.in_cohort.earlier))
+        return NoPlanReason.WOULD_BE_TAKEN_BY_OTHER, (
+            f"what is freed would go to {earlier} first, and {in_cohort} would be missing"
+        )
+    simulated = context.simulator.of(rest)
+    return simulated.why or NoPlanReason.FITS_ALREADY, simulated.message
+
+
+def _amounts(missing: Mapping[str, int]) -> str:
+    return ", ".join(f"{as_text(resource, amount)} {resource}" for resource, amount in sorted(missing.items()))
+
+
+def alternatives_to(context: SearchContext, chosen: frozenset[str], *, is_exact: bool) -> tuple[Alternative, ...]:
+    """Other sets than the chosen one: first what would cost less and is not enough, then what is enough and costs more.
+
+    Where the search ended early, nothing more is searched here either.
+    """
+    context.simulator.allow(_HEADS)
+    context.simulator.of(context.cheapest_by_sums() or chosen)
+    if context.budgets.have_refused:
+        context.cheapest(is_bounded=False, limits=_FEW)
+    dearest = sorted(context.victims(chosen), key=lambda each: (-each.cost.total, each.name))
+    for victim in dearest[: _REPLACED if is_exact else 0]:
+        if not context.simulator.are_spent:
+            context.cheapest(without=victim.workload, limits=_FEW)
+    tried = [_alternative(context, keys) for keys in context.simulator.made if keys and not keys >= chosen]
+    less = [each for each in tried if each.why_not is not None and each.cost < _cost(context, chosen)]
+    more = [each for each in tried if each.why_not is None]
+    return (*sorted(less, key=_by_cost)[:_SHOWN], *sorted(more, key=_by_cost)[:_SHOWN])
+
+
+def alternatives_tried(context: SearchContext) -> tuple[Alternative, ...]:
+    """Where there is no plan: the largest of the sets that were simulated, the largest last."""
+    tried = [_alternative(context, keys) for keys in context.simulator.made if keys]
+    return tuple(sorted(tried, key=lambda each: (len(each.victims), *_by_cost(each)))[-_SHOWN:])
+
+
+def _alternative(context: SearchContext, keys: frozenset[str]) -> Alternative:
+    simulated = context.simulator.of(keys)
+    refusal = context.refusal(keys) if simulated.why is None else None
+    return Alternative(
+        victims=tuple(each.name for each in context.victims(keys)),
+        cost=_cost(context, keys),
+        why_not=NoPlanReason.BUDGET_EXHAUSTED if refusal else simulated.why,
+        message=refusal.words if refusal else simulated.message,
+    )
+
+
+def _cost(context: SearchContext, keys: frozenset[str]) -> int:
+    return sum(context.by_key[key].cost.total for key in keys)
+
+
+def _by_cost(alternative: Alternative) -> tuple[int, tuple[str, ...]]:
+    return alternative.cost, alternative.victims

@@ -96,7 +96,6 @@ class QuotaRequirement:
 
     @cached_property
     def total(self) -> dict[str, int]:
-        """Of all PodSets together, by resource."""
         total = Counter[str]()
         for options in self.needs:
             for key, amount in options[0] if options else ():
@@ -104,7 +103,6 @@ class QuotaRequirement:
         return total
 
     def fits(self, tree: Tree) -> bool:
-        """Whether the tree has room for it now."""
         queue = tree.queues[self.queue]
         return self.is_possible and self._fits({key: queue.available(key) for key in self.keys})
 
@@ -175,7 +173,6 @@ def gain(requirement: Requirement, held: Reservation, tree: Tree, resource: str)
 
 
 def _combines(places: Sequence[tuple[_Amounts, ...]], left: dict[FlavorResource, int]) -> bool:
-    """Whether there is a choice of flavors with which all of them fit."""
     if not places:
         return True
     for amounts in places[0]:
@@ -190,7 +187,6 @@ def _combines(places: Sequence[tuple[_Amounts, ...]], left: dict[FlavorResource,
 
 
 def fewest(workload: QuotaWorkload) -> list[QuotaPodSet]:
-    """Its PodSets with the fewest pods that it may start with."""
     return [replace(each, count=each.count if each.min_count is None else each.min_count) for each in workload.pod_sets]
 
 

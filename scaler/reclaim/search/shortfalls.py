@@ -99,7 +99,6 @@ def slot_needs(
 
 
 def _lacking(demands: Sequence[NodeDemand], capacity: Capacity, candidates: Collection[str]) -> list[MissingAmount]:
-    """The slots that are missing for pods of every shape that needs devices."""
     wanted: dict[PodShape, int] = {}
     for demand in demands:
         shape = capacity.index.shape(demand.requests, demand.nodes)
@@ -135,7 +134,6 @@ class _Slots:
                 self._parts[node] = (amount - (free - slots * amount), most - slots)
 
     def gain(self, key: str) -> int:
-        """The most that suspending the candidate adds."""
         return sum(
             min(-(-held[self._resource] * _ROOM // self._parts[node][0]), self._parts[node][1] * _ROOM)
             for node, held in self._capacity.held_by_workload(key).items()

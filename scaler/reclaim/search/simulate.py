@@ -63,26 +63,21 @@ class AdmissionSimulator:
 
     @property
     def are_spent(self) -> bool:
-        """Whether they have taken as long as they may for one plan."""
         return self._left <= 0
 
     @property
     def are_foreseen(self) -> bool:
-        """Whether all have come to an end."""
         return all(each.why is not NoPlanReason.UNFORESEEABLE for each in self.made.values())
 
     def allow(self, heads: int) -> None:
-        """Let further simulations look at so many heads."""
         self._left = heads
 
     def of(self, keys: frozenset[str]) -> SimulatedAdmission:
-        """What comes of suspending the Workloads of these keys."""
         if keys not in self.made:
             self.made[keys] = self._simulate(keys)
         return self.made[keys]
 
     def accept(self, keys: frozenset[str]) -> bool:
-        """Whether they are enough."""
         return self.of(keys).why is None
 
     def _simulate(self, keys: frozenset[str]) -> SimulatedAdmission:

@@ -126,12 +126,10 @@ class PlanningTree:
 
 
 def _place(workload: QuotaWorkload) -> tuple[object, ...]:
-    """Its place in the order of the queue."""
     return -workload.priority, workload.queued_at, workload.uid
 
 
 def in_order(workloads: Iterable[QuotaWorkload]) -> tuple[str, ...]:
-    """Their keys in the order in which queues take them."""
     return tuple(each.key for each in sorted(workloads, key=_place))
 
 
@@ -216,7 +214,6 @@ class ReclaimPlan:
 
     @property
     def gpus(self) -> int:
-        """GPUs that the victims release."""
         return sum(victim.gpus for victim in self.victims)
 
 
