@@ -28,7 +28,7 @@ from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 from scaler_sandbox.stories import cohort, provisioning
 from scaler_sandbox.stories.cohort import CohortStory
 from scaler_sandbox.stories.facts import ActOutcome, StoryEntry
-from scaler_sandbox.stories.notebooks import Story, StoryTiming, manifests
+from scaler_sandbox.stories.hand_over import HandOverStory, manifests
 from scaler_sandbox.stories.provisioning import ProvisioningStory
 from scaler_sandbox.timeline import (
     FIRST_ACT,
@@ -61,10 +61,10 @@ class Act:
     """How the autoscaler provisions nodes during the act; None for an act without."""
 
 
-def _notebooks(stage: "RunningAct", tell: Tell, began: float) -> Story:
-    timing = StoryTiming()
-    objects = manifests(packaged("examples"), scaler_address=stage.scaler_address, timing=timing)
-    return Story(world=stage.world, objects=objects, tell=tell, timing=timing, began=began)
+def _hand_over(stage: "RunningAct", tell: Tell, began: float) -> HandOverStory:
+    address = stage.scaler_address
+    objects = manifests(packaged("examples"), scaler_address=address)
+    return HandOverStory(world=stage.world, scaler_address=address, objects=objects, tell=tell, began=began)
 
 
 def _cohort(stage: "RunningAct", tell: Tell, began: float) -> CohortStory:
@@ -76,7 +76,7 @@ def _growing(stage: "RunningAct", tell: Tell, began: float) -> ProvisioningStory
 
 
 ACTS = {
-    "first": Act(title="two gangs, one quota", introduction=FIRST_ACT, nodes=NODES, story=_notebooks),
+    "first": Act(title="two gangs, one quota", introduction=FIRST_ACT, nodes=NODES, story=_hand_over),
     "second": Act(title="three teams in a cohort", introduction=SECOND_ACT, nodes=cohort.NODES, story=_cohort),
     "third": Act(
         title="nodes that do not exist yet",

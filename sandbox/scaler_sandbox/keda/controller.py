@@ -5,7 +5,7 @@
 | new, or its specification             | reconciled, and its loop is started (anew), with a poll at once     |
 | `paused` appears or disappears        | the loop ends, or starts with a poll at once                        |
 | another annotation                    | reconciled; the loop goes on and reads it at its next poll          |
-| deleted                               | the loop ends                                                       |
+| deleted                               | the loop ends; original replicas restored where that is asked for   |
 """
 
 import asyncio
@@ -203,9 +203,20 @@ class Keda(Controller):
         metadata = scaled_object["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or []):
             return
+        await self._restore(scaled_object)
         rest = {"finalizers": [each for each in metadata["finalizers"] if each != FINALIZER]}
         note = RecordEvent(reason="ScaledObjectDeleted", message="ScaledObject was deleted", type="Warning")
         await self._change(scaled_object, lambda latest: _metadata_patch(latest, rest, note))
+
+    async def _restore(self, scaled_object: Json) -> None:
+        """The target as it was when it was first seen, where that is asked for. Like KEDA, logs a failure only."""
+        original = (scaled_object.get("status") or {}).get("originalReplicaCount")
+        try:
+            scaling = read_scaled_object(scaled_object)
+            if scaling.restores and original is not None:
+                await self._scales.set(scaling.namespace, scaling.target, original)
+        except (KubeError, ConfigurationError) as error:
+            _log.warning("ReplicasNotRestored", scaled_object=scaled_object["metadata"]["name"], error=str(error))
 
     async def _start_loop(
         self, handled: _Handled, scaled_object: Json, scaling: ScaledObjectSpec, scalers: list[ExternalScaler]

@@ -60,6 +60,8 @@ class ScaledObjectSpec:
     initial_cooldown: timedelta
     minimum: int
     maximum: int
+    restores: bool
+    """Whether the target gets its original replicas back when the ScaledObject is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +85,8 @@ def read_scaled_object(scaled_object: Json) -> ScaledObjectSpec:
     for unsupported in ("fallback", "idleReplicaCount"):
         if spec.get(unsupported) is not None:
             raise _not_simulated(metadata, f"spec.{unsupported}")
-    for advanced in ("scalingModifiers", "restoreToOriginalReplicaCount"):
-        if (spec.get("advanced") or {}).get(advanced):
-            raise _not_simulated(metadata, f"spec.advanced.{advanced}")
+    if (spec.get("advanced") or {}).get("scalingModifiers"):
+        raise _not_simulated(metadata, "spec.advanced.scalingModifiers")
     if not spec["triggers"]:
         raise ConfigurationError(f"ScaledObject {metadata['name']}: no triggers defined; write at least one")
     target = spec["scaleTargetRef"]
@@ -103,6 +104,7 @@ def read_scaled_object(scaled_object: Json) -> ScaledObjectSpec:
         initial_cooldown=timedelta(seconds=spec.get("initialCooldownPeriod", 0)),
         minimum=spec.get("minReplicaCount", 0),
         maximum=spec.get("maxReplicaCount", 100),
+        restores=bool((spec.get("advanced") or {}).get("restoreToOriginalReplicaCount")),
     )
 
 

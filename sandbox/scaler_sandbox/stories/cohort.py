@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from scaler_sandbox.stories.facts import ActOutcome
+from scaler_sandbox.stories.gang_story import GangStory
 from scaler_sandbox.stories.job_manifests import COHORT, NAMESPACE, RunningJob, job, queues
-from scaler_sandbox.stories.job_story import JobStory
 
 NODES = {"n1": 4, "n2": 4, "n3": 4, "n4": 4}
 TEAMS = {"team-a": 4, "team-b": 4, "team-c": 8}
@@ -33,7 +33,7 @@ EXPECTED = frozenset({"notebook-b1", "notebook-b2"})
 
 
 @dataclass(kw_only=True)
-class CohortStory(JobStory):
+class CohortStory(GangStory):
     """One telling."""
 
     gang: ClassVar[str] = "big-gang"

@@ -24,8 +24,8 @@ from scaler_sandbox.conditions import has, message_of
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 from scaler_sandbox.stories.facts import ActOutcome, Gang
+from scaler_sandbox.stories.gang_story import GangStory
 from scaler_sandbox.stories.job_manifests import COHORT, NAMESPACE, RunningJob, job, queues
-from scaler_sandbox.stories.job_story import JobStory
 
 NODES = {"n1": 8, "n2": 8}
 TEAMS = {"team-a": 8, "team-b": 8, "team-c": 8}
@@ -73,7 +73,7 @@ def checks() -> list[Json]:
 
 
 @dataclass(kw_only=True)
-class ProvisioningStory(JobStory):
+class ProvisioningStory(GangStory):
     """One telling. The world must follow ProvisioningRequests and Nodes, too, and have an autoscaler."""
 
     gang: ClassVar[str] = "huge-gang"
@@ -141,10 +141,7 @@ class ProvisioningStory(JobStory):
 
     def changed(self, before: Gang, now: Gang) -> None:
         where = f"Job/{now.name}"
-        if now.name != self.gang:
-            if before.pods and not now.pods:
-                self.say("PodsGone", where, "PodsGone", "its GPUs are really free")
-        elif now.pods and not now.admitted:
+        if now.name == self.gang and now.pods and not now.admitted:
             self._broken = f"{now.pods} pods of {self.gang} were there before all could be"
         if now.name == self.gang and now.reserved and not before.reserved:
             self.say("Reserved", where, "QuotaReserved", "Kueue reserves its quota, whatever pods still end")

@@ -1,4 +1,4 @@
-"""What acts about a gang of pods and idle Jobs have in common: the Jobs, their observed state, and the timeline.
+"""What the acts have in common: gangs, their observed state, and the timeline.
 
 The scaler runs beside it. An act only does what users do, and reads the Kubernetes API.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from scaler.kube.objects.resources import JOB, POD, SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import JOB, POD, SCALABLE_WORKLOAD, Resource
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.sandbox import Sandbox
 from scaler_sandbox.stories.facts import ActOutcome, Gang, News, Row, StoryEntry, gang, pods_of
@@ -20,11 +20,14 @@ _LOOK_SECONDS = 0.05
 
 
 @dataclass(kw_only=True)
-class JobStory(ABC):
+class GangStory(ABC):
     """One telling. The world must follow ScalableWorkloads; `began` is when the demo did, on the monotonic clock."""
 
     gang: ClassVar[str]
-    """Name of the Job that waits."""
+    """Name of the one that waits."""
+    owner: ClassVar[Resource] = JOB
+    """What gangs are."""
+    namespace: ClassVar[str] = NAMESPACE
 
     world: Sandbox
     scaler_address: str
@@ -36,8 +39,8 @@ class JobStory(ABC):
     victims: tuple[str, ...] = field(default=(), init=False)
     _seen: dict[str, Gang] = field(default_factory=dict, init=False)
     _asked: dict[str, int] = field(default_factory=dict, init=False)
-    _waiting_since: float | None = field(default=None, init=False)
-    _admitted_at: float | None = field(default=None, init=False)
+    waiting_since: float | None = field(default=None, init=False)
+    admitted_at: float = field(default=0.0, init=False)
 
     @abstractmethod
     async def play(self) -> None:
@@ -57,13 +60,13 @@ class JobStory(ABC):
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-        if self._waiting_since is None or self._admitted_at is None:
+        if self.waiting_since is None or not self.admitted_at:
             return ActOutcome(ok=False, problem=f"{self.gang} was never admitted")
-        return self.outcome(round(self._admitted_at - self._waiting_since, 2))
+        return self.outcome(round(self.admitted_at - self.waiting_since, 2))
 
     def rows(self) -> Sequence[Row]:
         """Every Job as it stands, for a picture."""
-        return [Row(each.name, self._asked.get(each.name, 1), each) for each in self._seen.values()]
+        return [Row(each.name, self.desired(each.name), each) for each in self._seen.values()]
 
     # ------------------------------------------------------------------------------------------------- what people do
 
@@ -92,9 +95,12 @@ class JobStory(ABC):
         if stopped := self.stopped(idlers):
             raise TimeoutError(f"{', '.join(stopped)} stopped although no Workload waited")
 
-    async def begin_to_wait(self) -> None:
+    async def wait_for_quota(self) -> None:
         await self.until(lambda: self.state(self.gang).waits_because, "the gang to wait for quota")
-        self._waiting_since = time.monotonic()
+        self.waiting_since = time.monotonic()
+
+    async def begin_to_wait(self) -> None:
+        await self.wait_for_quota()
         await self.until(lambda: self.plan, "a plan for the gang")
 
     def stopped(self, names: Sequence[str]) -> list[str]:
@@ -103,8 +109,12 @@ class JobStory(ABC):
 
     # ------------------------------------------------------------------------------------------------- what is seen
 
+    def desired(self, name: str) -> int:
+        """The replicas that KEDA has asked for."""
+        return self._asked.get(name, 1)
+
     def state(self, name: str) -> Gang:
-        """The Job as last seen."""
+        """The gang as last seen."""
         return self._seen.get(name, Gang(name=name))
 
     async def until(self, holds: Callable[[], Any], what: str) -> None:
@@ -118,29 +128,36 @@ class JobStory(ABC):
 
     def look(self) -> None:
         """Reads the objects and reports their changes."""
-        for scalable in self.world.all(SCALABLE_WORKLOAD, NAMESPACE):
+        for scalable in self.world.all(SCALABLE_WORKLOAD, self.namespace):
             self._see_grant(scalable)
             self._see_replicas(scalable["metadata"]["name"], scalable["spec"].get("replicas", 1))
-        for body in self.world.all(JOB, NAMESPACE):
-            self._see_job(body)
+        present = [body["metadata"]["name"] for body in self.world.all(self.owner, self.namespace)]
+        for name in dict.fromkeys([*self._seen, *present]):
+            self._see_gang(name)
 
     def pods_of(self, name: str) -> list[Json]:
-        """The pods of the Job."""
-        return pods_of(self.world.all(POD, NAMESPACE), name)
+        """The pods of the gang."""
+        return pods_of(self.world.all(POD, self.namespace), name)
 
     def changed(self, before: Gang, now: Gang) -> None:
-        """Reports the changes of a Job."""
-        where = f"Job/{now.name}"
+        """Reports the changes of a gang."""
+        where = f"{self.owner.kind}/{now.name}"
+        if before.exists and not now.exists:
+            self.say("Ended", where, "Deleted", "its owner has deleted it")
         if before.active and not now.active:
             self.say("Deactivated", where, "Deactivated", "its Workload is inactive: Kueue takes the quota back")
+        if before.pods and not now.pods:
+            self.say("PodsGone", where, "PodsGone", "its GPUs are really free")
         if now.name == self.gang:
-            self._gang_changed(before, now, where)
+            self.starts(before, now, where)
 
-    def _gang_changed(self, before: Gang, now: Gang, where: str) -> None:
-        if now.waits_because and not before.waits_because:
+    def starts(self, before: Gang, now: Gang, where: str) -> None:
+        """Reports how far a gang is from running."""
+        if now.waits_because and not before.waits_because and now.active:
             self.say("Waiting", where, "WaitingForQuota", now.waits_because)
         if now.admitted and not before.admitted:
-            self._admitted_at = time.monotonic()
+            if now.name == self.gang:
+                self.admitted_at = self.admitted_at or time.monotonic()
             self.say("Admitted", where, "Admitted", "Kueue admits the whole gang")
         if now.is_running and not before.is_running:
             self.say("Running", where, "PodsRunning", f"{now.running} of {now.pods} pods run")
@@ -174,9 +191,9 @@ class JobStory(ABC):
             event = "ScaledToZero" if asked == 0 else "ScaledToOne"
             self.say(event, f"ScalableWorkload/{name}", "Scaled", f"KEDA sets replicas to {asked}")
 
-    def _see_job(self, body: Json) -> None:
-        name = body["metadata"]["name"]
-        workload = self.world.workload_of(JOB, NAMESPACE, name)
+    def _see_gang(self, name: str) -> None:
+        body = self.world.find(self.owner, self.namespace, name)
+        workload = self.world.workload_of(self.owner, self.namespace, name)
         now = gang(name, cluster=body, workload=workload, pods=self.pods_of(name))
         before, self._seen[name] = self.state(name), now
         self.changed(before, now)
