@@ -63,7 +63,7 @@ class TriggerAuthenticationReader:
 
     def __init__(self, transport: KubeTransport) -> None:
         self._transport = transport
-        self._read = dict[str, asyncio.Task[bytes | Unread]]()
+        self._read = dict[str, asyncio.Task[bytes]]()
 
     async def take(self, triggers: Sequence[tuple[ScaledObject, Trigger]]) -> list[AuthenticatedTrigger]:
         """One for each. Raises nothing that has to do with the cluster."""
@@ -103,42 +103,33 @@ class TriggerAuthenticationReader:
         return [*_sources_in(found.spec, _KEDA_NAMESPACES if is_cluster_wide else (namespace,))]
 
     async def _value(self, source: "_Source") -> bytes | Unread:
+        """An entry that is empty is none, as KEDA reads it."""
         if source.kind not in (SECRET.kind, CONFIG_MAP.kind):
             return Unread(f"{source.parameter} comes from {source.kind}, which only KEDA can read")
         for namespace in source.namespaces:
-            value = await self._entry(source, namespace)
-            if not isinstance(value, Unread) or not value.is_absent:
-                return value
-        return Unread("it is not there", is_absent=True)
-
-    async def _entry(self, source: "_Source", namespace: str) -> bytes | Unread:
-        """An entry that is empty is none, as KEDA sees it."""
-        if source.kind == SECRET.kind:
-            secret = await self._object(SECRET, namespace, source.name, Secret)
-            value = secret if isinstance(secret, Unread) else secret.data.get(source.key, b"")
-        else:
-            config_map = await self._object(CONFIG_MAP, namespace, source.name, ConfigMap)
-            value = config_map if isinstance(config_map, Unread) else config_map.data.get(source.key, "").encode()
-        return value or Unread("it is empty", is_absent=True)
+            found: Secret | ConfigMap | Unread
+            if source.kind == SECRET.kind:
+                found = await self._object(SECRET, namespace, source.name, Secret)
+            else:
+                found = await self._object(CONFIG_MAP, namespace, source.name, ConfigMap)
+            if isinstance(found, Unread) and not found.is_absent:
+                return found
+            value = "" if isinstance(found, Unread) else found.data.get(source.key, "")
+            if value:
+                return value.encode() if isinstance(value, str) else value
+        return Unread("it does not exist, or is empty", is_absent=True)
 
     async def _object(self, resource: Resource, namespace: str, name: str, kind: type[T]) -> T | Unread:
         """Each object is read once, however many triggers name it."""
         try:
             path = resource.path(namespace, name)
             if path not in self._read:
-                self._read[path] = asyncio.ensure_future(self._get(path))
-            found = await self._read[path]
-            return found if isinstance(found, Unread) else decode(kind, found)
-        except KubeError as error:
-            return Unread(str(error))
-        except UNREADABLE as error:
-            return Unread(f"it cannot be read: {error}")
-
-    async def _get(self, path: str) -> bytes | Unread:
-        try:
-            return await self._transport.get(path)
+                self._read[path] = asyncio.ensure_future(self._transport.get(path))
+            return decode(kind, await self._read[path])
         except KubeError as error:
             return Unread(str(error), is_absent=error.status == 404)
+        except UNREADABLE as error:
+            return Unread(f"it cannot be read: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,15 +147,12 @@ class SuspensionWatch:
             return
         # What was there before this process began has been counted.
         if old is not None and _is_given(entry_of(new)) and not _is_given(entry_of(old)):
-            self._count(self._transfer(new))
+            if (transfer := self._transfer(new)) is not None:
+                self.observe(transfer)
         resumed_at = self._resumed.get(new.metadata.uid)
         if resumed_at is not None and new.status.phase == Phase.RUNNING:
             del self._resumed[new.metadata.uid]
             self.observe(Restarted(after=max(timedelta(0), self.clock() - resumed_at)))
-
-    def _count(self, transfer: QuotaTransfer | None) -> None:
-        if transfer is not None:
-            self.observe(transfer)
 
     def _transfer(self, scalable: ScalableWorkload) -> QuotaTransfer | None:
         """What its ledger says was given; None where the gang does not run."""
@@ -188,8 +185,7 @@ def _idle_for(note: SuspendedAnnotation, at: datetime) -> timedelta | None:
 # ------------------------------------------------------------------------------------------ what KEDA scales itself
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
+class _Running(NamedTuple):
     gpus: int
     """That its pods held when they were last seen."""
     idle_since: datetime | None
@@ -197,8 +193,7 @@ class _Running:
     """Of the verdict by which KEDA was answered 0; empty where it was not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AtZero:
+class _AtZero(NamedTuple):
     gpus: int
     since: datetime
     reason: str

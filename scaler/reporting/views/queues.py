@@ -16,7 +16,7 @@ A Workload may often choose among flavors, so `pending` is by resource: what the
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,10 +35,7 @@ Wanted = Callable[[str], bool]
 def queues_view(snapshot: ViewSnapshot, *, all_resources: bool = False) -> Json:
     """All trees. Without `all_resources` only GPUs are counted."""
 
-    def is_wanted(resource: str) -> bool:
-        return all_resources or snapshot.gpus.matches(resource)
-
-    view = _View(snapshot, is_wanted)
+    view = _View(snapshot, lambda resource: all_resources or snapshot.gpus.matches(resource))
     trees = sorted(snapshot.trees, key=lambda tree: (isinstance(tree.root, QueueNode), tree.root.name))
     return {
         "at": timestamp(snapshot.at),
@@ -51,28 +48,20 @@ def queues_view(snapshot: ViewSnapshot, *, all_resources: bool = False) -> Json:
 class _Sums:
     """What a node and everything below it have together."""
 
-    nominal: Counter[FlavorResource] = field(default_factory=Counter)
-    used: Counter[FlavorResource] = field(default_factory=Counter)
-    idle: Counter[FlavorResource] = field(default_factory=Counter)
-    reclaimable: Counter[FlavorResource] = field(default_factory=Counter)
+    amounts: Mapping[str, Counter[FlavorResource]]
+    """Nominal, used, idle, reclaimable."""
     pending: Counter[str] = field(default_factory=Counter)
     waiting: int = 0
 
     def add(self, other: "_Sums") -> None:
-        for mine, theirs in (
-            (self.nominal, other.nominal),
-            (self.used, other.used),
-            (self.idle, other.idle),
-            (self.reclaimable, other.reclaimable),
-        ):
-            mine.update(theirs)
+        for name, amounts in other.amounts.items():
+            self.amounts[name].update(amounts)
         self.pending.update(other.pending)
         self.waiting += other.waiting
 
-    @property
-    def keys(self) -> Iterator[FlavorResource]:
-        yield from self.nominal
-        yield from self.used
+
+def _nominal(node: CohortNode | QueueNode) -> Counter[FlavorResource]:
+    return Counter({key: quota.nominal for key, quota in node.quotas.items()})
 
 
 class _View:
@@ -92,9 +81,9 @@ class _View:
         return shown | {"doubts": list(self._snapshot.doubts.get(tree.root.name, ()))}
 
     def _cohort(self, node: CohortNode) -> tuple[Json, _Sums]:
-        below = [self._cohort(each) for each in sorted(node.cohorts, key=_by_name)]
-        below += [self._queue(each) for each in sorted(node.queues, key=_by_name)]
-        sums = _Sums(nominal=Counter({key: quota.nominal for key, quota in node.quotas.items()}))
+        below = [self._cohort(each) for each in sorted(node.cohorts, key=lambda each: each.name)]
+        below += [self._queue(each) for each in sorted(node.queues, key=lambda each: each.name)]
+        sums = _Sums({"nominal": _nominal(node), "used": Counter(), "idle": Counter(), "reclaimable": Counter()})
         for _, each in below:
             sums.add(each)
         shown = {"kind": "Cohort", "name": node.name, "parent": node.spec.parent or None}
@@ -102,14 +91,13 @@ class _View:
 
     def _queue(self, node: QueueNode) -> tuple[Json, _Sums]:
         spec, waiting = node.spec, self._waiting.get(node.name, [])
-        sums = _Sums(
-            nominal=Counter({key: quota.nominal for key, quota in node.quotas.items()}),
-            used=Counter(node.usage),
-            idle=_held(node, self._snapshot.idle),
-            reclaimable=_held(node, self._candidates),
-            pending=_asked_for(waiting),
-            waiting=len(waiting),
-        )
+        amounts = {
+            "nominal": _nominal(node),
+            "used": Counter(node.usage),
+            "idle": _held(node, self._snapshot.idle),
+            "reclaimable": _held(node, self._candidates),
+        }
+        sums = _Sums(amounts, pending=_requested(waiting), waiting=len(waiting))
         shown = {
             "kind": "ClusterQueue",
             "name": node.name,
@@ -121,7 +109,11 @@ class _View:
         return self._node(node, shown, sums) | {"children": []}, sums
 
     def _node(self, node: CohortNode | QueueNode, shown: Json, sums: _Sums) -> Json:
-        keys = [key for key in dict.fromkeys([*_declared(node), *sorted(sums.keys)]) if self._is_wanted(key.resource)]
+        keys = [
+            key
+            for key in dict.fromkeys([*_declared(node), *sorted({*sums.amounts["nominal"], *sums.amounts["used"]})])
+            if self._is_wanted(key.resource)
+        ]
         return shown | {
             "waitingGangs": sums.waiting,
             "pending": {
@@ -139,19 +131,15 @@ class _View:
         return {
             "flavor": key.flavor,
             "resource": resource,
-            "nominal": as_number(resource, sums.nominal[key]),
-            "used": as_number(resource, sums.used[key]),
-            "idle": as_number(resource, sums.idle[key]) if is_judged else None,
-            "reclaimable": as_number(resource, sums.reclaimable[key]) if is_judged else None,
+            **{
+                name: as_number(resource, amounts[key]) if is_judged or name in ("nominal", "used") else None
+                for name, amounts in sums.amounts.items()
+            },
             "available": as_number(resource, node.available(key)),
             "borrowed": as_number(resource, borrowed),
             "borrowingLimit": _limit(resource, quota.borrowing_limit if quota else None),
             "lendingLimit": _limit(resource, quota.lending_limit if quota else None),
         }
-
-
-def _by_name(node: CohortNode | QueueNode) -> str:
-    return node.name
 
 
 def _declared(node: CohortNode | QueueNode) -> Sequence[FlavorResource]:
@@ -170,12 +158,8 @@ def _held(node: QueueNode, keys: Iterable[str]) -> Counter[FlavorResource]:
     return held
 
 
-def _asked_for(waiting: Iterable[QuotaWorkload]) -> Counter[str]:
-    asked: Counter[str] = Counter()
-    for workload in waiting:
-        for requests in workload.requests:
-            asked.update(requests)
-    return asked
+def _requested(waiting: Iterable[QuotaWorkload]) -> Counter[str]:
+    return sum((Counter(requests) for workload in waiting for requests in workload.requests), Counter[str]())
 
 
 def _limit(resource: str, amount: int | None) -> int | float | None:
