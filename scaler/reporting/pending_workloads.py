@@ -70,7 +70,7 @@ class QueueNames:
 
 
 class PendingWorkloads:
-    """Subscribe `heard` to the Workloads. `admitted` is called for everyone that is admitted."""
+    """Subscribe `heard` to the Workloads. `admitted` is called for each that is admitted."""
 
     def __init__(
         self,

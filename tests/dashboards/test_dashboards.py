@@ -60,7 +60,7 @@ def test_the_files_are_what_the_code_makes() -> None:
         assert path.read_text() == content, "uv run python -m dashboards.build"
 
 
-def test_dashboards_are_told_apart_and_lead_to_each_other() -> None:
+def test_dashboards_have_different_ids_and_link_to_each_other() -> None:
     assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS) == 4
     for board in BOARDS.values():
         [link] = board["links"]

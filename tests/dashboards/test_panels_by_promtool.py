@@ -1,4 +1,4 @@
-"""What panels show of series that are given: nothing where nobody can know, and of alerts only ours."""
+"""What panels show of series that are given: nothing where it cannot be known, and of alerts only ours."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ NOW = {title: query_of("reclaim", title) for title in ("Gangs that wait", "Could
 LEASELESS = {name: value for name, value in replicas(leading=1).items() if "leader" not in name and 'pod="0"' in name}
 ZERO, NOTHING = [{"labels": "{}", "value": 0}], list[dict[str, Any]]()
 CASES: dict[str, tuple[dict[str, float], dict[str, Samples]]] = {
-    "nobody leads, so nobody knows": (replicas(leading=0), dict.fromkeys(NOW, NOTHING)),
+    "without a leader it is not known": (replicas(leading=0), dict.fromkeys(NOW, NOTHING)),
     "one leads, and there is nothing": (replicas(leading=1), dict.fromkeys(NOW, ZERO)),
     "the one that leads sees no quota": (
         replicas(leading=1, planning_blind=1),
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[dict[str, float], dict[str, Samples]]] = {
 
 
 @pytest.mark.parametrize(("series", "shown"), CASES.values(), ids=CASES)
-def test_a_number_is_0_only_where_somebody_could_know(
+def test_a_number_is_0_only_where_it_is_known(
     series: dict[str, float], shown: dict[str, Samples], tmp_path: Path
 ) -> None:
     tell(tmp_path, series, {NOW[title]: samples for title, samples in shown.items()})

@@ -18,10 +18,10 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
     return ended.value.code, capsys.readouterr().err
 
 
-def test_a_prometheus_that_is_not_there_is_told_in_one_line(
+def test_a_prometheus_that_does_not_answer_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # bound, and nothing listens
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         status, line = said(monkeypatch, capsys, "--prometheus", url, "--out", str(tmp_path))
@@ -30,7 +30,7 @@ def test_a_prometheus_that_is_not_there_is_told_in_one_line(
     assert line.count("\n") == 1
 
 
-def test_what_is_no_url_and_no_duration_is_told_with_what_to_write(
+def test_an_invalid_url_or_duration_is_refused_with_what_to_write(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = ("--out", str(tmp_path))
@@ -49,12 +49,12 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("reply", "told"), OTHERS.values(), ids=OTHERS)
-def test_what_is_no_prometheus_is_told_so(
-    reply: Reply, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(("reply", "message"), OTHERS.values(), ids=OTHERS)
+def test_another_server_is_no_prometheus(
+    reply: Reply, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with HttpStub(lambda _: reply) as stub:
         status, line = said(monkeypatch, capsys, "--prometheus", stub.url, "--out", str(tmp_path))
     assert status == 1
-    assert told in line
+    assert message in line
     assert "is that the address of a Prometheus?" in line

@@ -25,7 +25,7 @@ QUERIES = list(queries())
 
 
 def unknown(query: str) -> set[str]:
-    """Metrics that nobody shows, and labels that none of them has, in what the query chooses and groups by."""
+    """Metrics that do not exist, and labels that none of them has, in what the query chooses and groups by."""
     known = declared()
     found = not_there(query)
     for selector in selectors(promql_parser.parse(query)):

@@ -170,4 +170,4 @@ def test_names_do_not_matter_where_clients_need_no_certificate(tmp_path: Path) -
     volume = SecretVolume(tmp_path)
     volume.put_certificate(trustme.CA().issue_cert("localhost"))
     rotation = Rotation(volume.files(), use="http")
-    assert HttpTls(rotation, AllowedClients(("somebody",))).clients is None
+    assert HttpTls(rotation, AllowedClients(("a-client",))).clients is None

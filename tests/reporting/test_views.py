@@ -528,7 +528,7 @@ async def test_a_plan_that_settings_refuse_is_shown_with_the_refusal() -> None:
     assert (await pending(cluster))["reclaim"]["outcome"] == "Unprotected"
 
 
-async def test_a_plan_says_where_the_pods_go_and_who_gets_in_before() -> None:
+async def test_a_plan_shows_where_the_pods_go_and_what_is_admitted_before() -> None:
     holder, head = holding(gpus=8), workload("head", gpus=4)
     gang = workload(pod_sets=(pod_set("workers", pods=2, gpus=2),))
     capacity = nodes_with({"n1": 8}, {"n1": {holder: 8}})
@@ -574,7 +574,7 @@ async def test_a_gang_is_found_by_the_scalable_workload_that_acts_for_it() -> No
     cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=3)])
     cluster.scaled("x")
     assert (await cluster.queries.gang("team", "ScalableWorkload/x"))["name"] == "x"
-    for name in ("ScalableWorkload/nobody", "nobody"):
+    for name in ("ScalableWorkload/absent", "absent"):
         with pytest.raises(QueryError) as refused:
             await cluster.queries.gang("team", name)
         assert refused.value.status == 404
@@ -624,8 +624,8 @@ async def test_as_if_some_were_idle_by_either_name() -> None:
 
 
 async def test_a_what_if_about_an_unknown_workload_is_refused() -> None:
-    with pytest.raises(QueryError, match="team/nobody: no Workload or ScalableWorkload of that name") as refused:
-        await plan(four_free_four_idle(), idle=["team/nobody", "team/four"])
+    with pytest.raises(QueryError, match="team/absent: no Workload or ScalableWorkload of that name") as refused:
+        await plan(four_free_four_idle(), idle=["team/absent", "team/four"])
     assert refused.value.status == 404
 
 
@@ -668,7 +668,7 @@ async def test_a_gang_is_found_by_its_workload_or_its_job(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "status", "message"),
     [
-        ("nobody", 404, "there is no Workload team/nobody, nor one of a job of that name"),
+        ("absent", 404, "there is no Workload team/absent, nor one of a job of that name"),
         ("Pod/gang-job", 404, "there is no Workload team/Pod/gang-job"),
         ("runs", 409, "Workload team/runs is admitted by ClusterQueue a: there is nothing to plan"),
     ],

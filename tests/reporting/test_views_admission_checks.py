@@ -87,7 +87,7 @@ async def test_any_replica_finds_at_every_moment_what_the_leader_finds(story: An
         assert found == {each.name: change for each, change in town.report.plan.changes if each.is_pending}
         assert town.api.writes == writes
         reasons |= {answer.because for answer in found.values()}
-    assert reasons  # somebody did wait
+    assert reasons, "none was pending"
 
 
 # ------------------------------------------------------------------------------------------------------ how it is shown
@@ -156,7 +156,7 @@ async def test_time_that_is_left_to_reuse_is_shown_before_anybody_is_asked() -> 
     assert "requests nodes at" in asked["message"]
 
 
-async def test_who_waits_for_nodes_longer_stands_before() -> None:
+async def test_gangs_that_wait_longer_for_nodes_come_before() -> None:
     """The first five are named."""
     town = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
     town.submit("train", gpus=8)

@@ -1,4 +1,4 @@
-"""What operators are told of gangs that have quota and lack nodes: `plan` and `pending`, JSON and terminal."""
+"""What `plan` and `pending` show of gangs that have quota and lack nodes, as JSON and on a terminal."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -29,19 +29,16 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Gate:
-    """Stands in for the gate: one gang after the other waits, by name and in so many pods with so many GPUs."""
+class Lacking:
+    """An `AdmissionStatus`: one gang after the other waits, by name and in so many pods with so many GPUs."""
 
     capacity: Capacity
     gangs: dict[str, tuple[QuotaWorkload, int, int]] = field(default_factory=dict)
     may_reuse: bool = True
     may_ask: bool = False
 
-    def wake(self) -> None:
-        """Nobody sleeps."""
-
     def reservation_queue(self, now: datetime) -> ReservationQueue | NotSynced:
-        claims = [
+        requests = [
             PlacementRequest(
                 key=gang.key,
                 uid=gang.uid,
@@ -51,7 +48,7 @@ class Gate:
             )
             for gang, pods, gpus in self.gangs.values()
         ]
-        return ReservationQueue(capacity=self.capacity, waiting=tuple(claims))
+        return ReservationQueue(capacity=self.capacity, waiting=tuple(requests))
 
     @property
     def latest(self) -> AdmissionPlan:
@@ -67,8 +64,8 @@ class Gate:
         return AdmissionPlan(at=NOW, workloads=tuple(waiting))
 
 
-def town(*gangs: tuple[int, int], **gate: Any) -> tuple[QuotaCluster, QueryService]:
-    """n1 is held by idle x and y with 4 GPUs each, n2 by somebody who works; quota is plenty. Each of the gangs holds
+def cluster_of(*gangs: tuple[int, int], **lacks: Any) -> tuple[QuotaCluster, QueryService]:
+    """n1 is held by idle x and y with 4 GPUs each, n2 by a busy workload; quota is plenty. Each of the gangs holds
     its quota for so many pods with so many GPUs."""
     idle, busy = [holding(name, gpus=4) for name in ("x", "y")], holding("busy", gpus=8, queue="b")
     waiting = [replace(holding(f"gang-{n}", gpus=pods * gpus), admitted=False) for n, (pods, gpus) in enumerate(gangs)]
@@ -76,8 +73,8 @@ def town(*gangs: tuple[int, int], **gate: Any) -> tuple[QuotaCluster, QueryServi
     made.idle("x", "y")
     capacity = nodes_with({"n1": 8, "n2": 8}, {"n1": {idle[0]: 4, idle[1]: 4}, "n2": {busy: 8}})
     seen = {gang.name: (gang, *shape) for gang, shape in zip(waiting, gangs, strict=True)}
-    door = Gate(capacity, seen, **gate)
-    nodes = NodeShortage(planning=made.planning, admission=cast(AdmissionPlanner, door))
+    lacking = Lacking(capacity, seen, **lacks)
+    nodes = NodeShortage(planning=made.planning, admission=cast(AdmissionPlanner, lacking))
     return made, QueryService(made.planning, made.board, nodes=nodes, clock=lambda: NOW)
 
 
@@ -92,8 +89,8 @@ def shown(answer: Json) -> str:
     return printed.get()
 
 
-async def test_a_plan_for_nodes_says_who_goes_and_where_the_pods_go() -> None:
-    _, queries = town((1, 8))
+async def test_a_plan_for_nodes_shows_its_victims_and_where_the_pods_go() -> None:
+    _, queries = cluster_of((1, 8))
     answer = await plan(queries)
     found = answer["plan"]
     assert (found["seeks"], found["check"], found["missing"], found["quota"]) == ("Nodes", "gate", {}, [])
@@ -107,15 +104,15 @@ async def test_a_plan_for_nodes_says_who_goes_and_where_the_pods_go() -> None:
 
 
 async def test_where_nodes_are_provisioned_it_says_what_is_asked_for_beside_it() -> None:
-    _, queries = town((2, 8), may_ask=True)
+    _, queries = cluster_of((2, 8), may_ask=True)
     answer = await plan(queries)
     assert answer["plan"]["missing"] == {"main": 1}
     assert "NodesMissing" in [each["reason"] for each in answer["cautions"]]
     assert "nodes for unplaced pods: 1 of main" in shown(answer)
 
 
-async def test_without_enough_idle_it_says_why_and_who_holds_the_rest() -> None:
-    _, queries = town((2, 8))
+async def test_without_enough_idle_workloads_the_holders_of_the_rest_are_shown() -> None:
+    _, queries = cluster_of((2, 8))
     answer = await plan(queries)
     assert (answer["plan"], answer["refusal"]["reason"]) == (None, "NotEnoughIdle")
     assert "spec.provisioning" in answer["refusal"]["help"]
@@ -123,8 +120,8 @@ async def test_without_enough_idle_it_says_why_and_who_holds_the_rest() -> None:
     assert "1 of 2 pods does not fit" in shown(answer)
 
 
-async def test_everybody_may_be_taken_to_be_idle_in_whatever_queue() -> None:
-    made, queries = town((2, 8))
+async def test_any_workload_may_be_assumed_to_be_idle_in_whatever_queue() -> None:
+    made, queries = cluster_of((2, 8))
     made.scaled("busy")
     answer = await plan(queries, idle=["team/busy"])
     assert [each["name"] for each in answer["plan"]["victims"]] == ["team/busy", "team/x", "team/y"]
@@ -132,23 +129,23 @@ async def test_everybody_may_be_taken_to_be_idle_in_whatever_queue() -> None:
         await plan(queries, idle=["team/nobody"])
 
 
-async def test_a_gang_whose_policy_spares_the_idle_is_told_so() -> None:
-    _, queries = town((1, 8), may_reuse=False)
+async def test_a_policy_without_reuse_is_the_reason_of_a_refusal() -> None:
+    _, queries = cluster_of((1, 8), may_reuse=False)
     answer = await plan(queries)
     assert answer["plan"] is None
     assert "spec.reuse.enabled: false" in answer["refusal"]["message"]
 
 
 async def test_one_that_waits_for_something_else_has_nothing_to_plan() -> None:
-    made, queries = town((1, 8))
+    made, queries = cluster_of((1, 8))
     made.put(replace(holding("other", gpus=1), admitted=False))
     with pytest.raises(QueryError, match="there is nothing to plan"):
         await plan(queries, "other")
 
 
 async def test_pending_tells_of_each_gang_what_a_plan_would_do() -> None:
-    """The first one gets the next plan; the second comes after it. One that waits for quota is told of as ever."""
-    made, queries = town((1, 8), (1, 8))
+    """The first one gets the next plan; the second comes after it. One that waits for quota is not affected."""
+    made, queries = cluster_of((1, 8), (1, 8))
     made.put(workload("poor", gpus=200))
     gangs = {each["name"]: each["reclaim"] for each in (await queries.pending())["gangs"]}
     assert gangs["gang-0"]["outcome"] == "Planned"
@@ -157,9 +154,9 @@ async def test_pending_tells_of_each_gang_what_a_plan_would_do() -> None:
     assert gangs["poor"]["outcome"] == "NeverFits"
 
 
-async def test_a_plan_that_gave_quota_to_one_keeps_nobody_from_being_told_of_nodes() -> None:
+async def test_a_plan_that_gave_quota_to_one_gang_keeps_no_other_from_nodes() -> None:
     """x is taken for the quota of the first; the second fits where y is."""
-    made, queries = town((1, 8), (1, 4))
+    made, queries = cluster_of((1, 8), (1, 4))
     first = made.snapshot.workload("team/gang-0")
     assert first is not None
     made.granted(first, "x")
@@ -168,7 +165,7 @@ async def test_a_plan_that_gave_quota_to_one_keeps_nobody_from_being_told_of_nod
 
 
 async def test_while_a_plan_for_nodes_stands_the_others_come_after_it_and_quota_is_another_matter() -> None:
-    made, queries = town((1, 8), (1, 8))
+    made, queries = cluster_of((1, 8), (1, 8))
     first = made.snapshot.workload("team/gang-0")
     assert first is not None
     made.granted(first, "x", "y", seeks="Nodes", check="gate")

@@ -4,7 +4,7 @@
 |---------------------------------------|--------------------------------------------------------------------------|
 | PEM keys in the trigger metadata      | KEDA reads them from a TriggerAuthentication only, and calls without TLS |
 | a missing Secret or key               | KEDA calls without it                                                    |
-| a failed call                         | as `keda.probe` tells                                                    |
+| a failed call                         | see `keda.probe`                                                         |
 | different credentials for one address | KEDA before 2.20 keeps one connection per address: the first one decides |
 """
 

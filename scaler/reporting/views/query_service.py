@@ -207,7 +207,7 @@ class QueryService:
         return found
 
     def _gang(self, observed: KueueWorkload, snapshot: ViewSnapshot) -> QuotaWorkload:
-        """The Workload as the quota engine sees it. Raises: QueryError for one that waits for no quota."""
+        """The Workload of the quota engine. Raises: QueryError for one that waits for no quota."""
         key = "/".join(observed.metadata.key)
         quota = self._planner.quota()
         if isinstance(quota, NotSynced):

@@ -347,7 +347,7 @@ async def test_ways_that_differ_share_a_connection_in_old_versions_of_keda(tmp_p
     case = Case()
     async with server_of(case, tmp_path) as port:
         callers = [caller_of(case, name) for name in ("ana", "ben")]
-        assert {each.check for each in await found(port, *callers)} == {"Reached"}, "one way, told once"
+        assert {each.check for each in await found(port, *callers)} == {"Reached"}, "one way, reported once"
         findings = await found(port, *callers, caller_of(PLAIN, "cai"))
     [several] = [each for each in findings if each.check == "DifferentCredentials"]
     assert "call it in 2 ways (2 with TLS, 1 without TLS); KEDA before 2.20" in several.what

@@ -116,7 +116,7 @@ def test_namespaces_beyond_the_limit_are_shown_together_and_counted() -> None:
     assert shown.value("folded_namespaces") == 3
 
 
-def test_nodes_of_which_gpus_cannot_be_judged_are_named_the_worst_first() -> None:
+def test_nodes_whose_gpus_cannot_be_judged_are_named_the_worst_first() -> None:
     shown = Shown(nodes=1)
     silent, stale = GpuStatus(GpuState.WITHOUT_METRICS, "NoSamples"), GpuStatus(GpuState.UNKNOWN, "StaleSamples")
     nodes = {
@@ -140,7 +140,7 @@ def workload(name: str, *, idle: timedelta | None = None) -> TargetUsage:
     return TargetUsage(title=title, decision=made, states={GpuState.IDLE: 2}, peaks={"gpu_util": 0.5})
 
 
-def test_those_that_are_idle_longest_are_shown_and_the_others_counted() -> None:
+def test_workloads_that_are_idle_longest_are_shown_and_the_others_counted() -> None:
     shown = Shown(workloads=2)
     all_of_them = [workload("busy"), workload("short", idle=minutes(40)), workload("long", idle=minutes(90))]
     shown.workloads(*all_of_them, workload("shorter", idle=minutes(35)))
@@ -151,38 +151,32 @@ def test_those_that_are_idle_longest_are_shown_and_the_others_counted() -> None:
         assert shown.values(name, "name").keys() == {("long",), ("short",)}, name
 
 
-def test_a_limit_of_none_names_nobody() -> None:
+def test_a_limit_of_0_names_no_workload() -> None:
     shown = Shown(workloads=0)
     shown.workloads(workload("busy"))
-    assert not [
-        each
-        for each in shown.metrics.declared
-        if "workload_" in each.name
-        and "name" in each.labels
-        and shown.values(each.name.removeprefix("idle_gpu_scaler_"))
-    ]
+    named = [each.name for each in shown.metrics.declared if "workload_" in each.name and "name" in each.labels]
+    assert not any(shown.values(name.removeprefix("idle_gpu_scaler_")) for name in named)
 
 
 def test_a_workload_shows_its_thresholds_beside_its_signals() -> None:
     shown = Shown()
-    shown.workloads(workload("a", idle=minutes(40)))
+    shown.workloads(replace(workload("a", idle=minutes(40)), is_paused=True))
     assert shown.values("workload_answer", "cluster_queue", "answer", "reason") == {("cq", "inactive", "GPUsIdle"): 1}
     assert shown.value("workload_idle_after_seconds") == 1800
     assert shown.value("workload_active_above_ratio") == 0.01
     assert shown.value("workload_desired_replicas") == 1
     assert shown.values("workload_peak_ratio", "signal") == {("gpu_util",): 0.5}
+    assert shown.values("workload_paused", "name") == {("a",): 1}
 
 
-def test_when_a_workload_is_going_to_be_suspended_is_shown_where_it_is_foreseeable() -> None:
+def test_when_a_workload_will_be_suspended_is_shown_where_it_is_foreseeable() -> None:
     shown = Shown()
-    soon = decision(
-        Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message=""),
-        verdict=verdict(IDLE),
-        idle_since=NOON - minutes(20),
-    )
+    young = Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="")
+    soon = decision(young, verdict=verdict(IDLE), idle_since=NOON - minutes(20))
     shown.workloads(replace(workload("soon"), decision=soon), workload("busy"))
     in_ten_minutes = (NOON + minutes(10)).timestamp()  # idleAfter is 30
     assert shown.values("workload_suspend_timestamp_seconds", "name") == {("soon",): in_ten_minutes}
+    assert shown.values("workload_paused", "name") == {}
 
 
 # ------------------------------------------------------------------------------------------------ suspended and given
@@ -198,10 +192,12 @@ def resumed(after: timedelta | None, reason: str = "GPUsIdle") -> Resumed:
     return Resumed(namespace="team-a", reason=reason, after=after)
 
 
-def test_what_was_given_up_and_who_got_it_is_counted() -> None:
+def test_gpus_of_suspended_workloads_and_transfers_are_counted() -> None:
     shown = Shown()
     shown.fleet.happened(suspended())
     shown.fleet.happened(TRANSFER)
+    shown.fleet.happened(Restarted(after=timedelta(seconds=90)))
+    assert (shown.value("resumed_to_running_seconds_count"), shown.value("resumed_to_running_seconds_sum")) == (1, 90)
     shown.suspended(10, TRANSFER, team_a=4)
     assert shown.values("suspensions_total", "workload_namespace", "reason") == {("team-a", "GPUsIdle"): 1}
     assert shown.values("reclaimed_gpus_total", "workload_namespace", "reason") == {("team-a", "GPUsIdle"): 4}
@@ -213,7 +209,7 @@ def test_what_was_given_up_and_who_got_it_is_counted() -> None:
     assert shown.value("reclaimed_gpu_seconds_total") == 40
 
 
-def test_what_alerts_count_is_there_before_it_happens_whosever_it_is() -> None:
+def test_what_alerts_count_has_a_series_before_it_happens() -> None:
     """`increase` never sees what a series begins with."""
     shown = Shown(regretWithin="5m")
     names = ("idle_suspensions_total", "regretted_suspensions_total", "provisioning_failures_total")
@@ -223,20 +219,13 @@ def test_what_alerts_count_is_there_before_it_happens_whosever_it_is() -> None:
     assert [shown.values(name) for name in names] == [{(): 2}, {(): 1}, {(): 0}]
 
 
-def test_a_workload_that_is_paused_says_so() -> None:
-    shown = Shown()
-    usage = [replace(workload("a"), is_paused=True), workload("b")]
-    shown.workloads(*usage)
-    assert shown.values("workload_paused", "name") == {("a",): 1}
-
-
 @pytest.mark.parametrize(
     ("event", "regrets"),
     [
         pytest.param(resumed(minutes(5)), 1, id="within the 5 minutes that are set"),
         pytest.param(resumed(minutes(5.1)), 0, id="later"),
-        pytest.param(resumed(minutes(1), "ScaledToZero"), 0, id="nobody had found it idle"),
-        pytest.param(resumed(None), 0, id="nobody knows when it was suspended"),
+        pytest.param(resumed(minutes(1), "ScaledToZero"), 0, id="it was not found idle"),
+        pytest.param(resumed(None), 0, id="it is not known when it was suspended"),
     ],
 )
 def test_a_suspension_is_regretted_when_it_is_taken_back_too_soon(event: Resumed, regrets: int) -> None:
@@ -245,12 +234,6 @@ def test_a_suspension_is_regretted_when_it_is_taken_back_too_soon(event: Resumed
     assert sum(shown.values("regrets_total", "workload_namespace", "reason").values()) == regrets
     assert shown.values("resumptions_total", "workload_namespace") == {("team-a",): 1}
     assert shown.value("regret_window_seconds") == 300
-
-
-def test_a_return_is_measured() -> None:
-    shown = Shown()
-    shown.fleet.happened(Restarted(after=timedelta(seconds=90)))
-    assert (shown.value("resumed_to_running_seconds_count"), shown.value("resumed_to_running_seconds_sum")) == (1, 90)
 
 
 # ----------------------------------------------------------------------------------------------------- gangs, budgets
@@ -266,7 +249,7 @@ def test_how_long_a_workload_waited_counts_when_it_is_admitted() -> None:
     assert shown.values("admission_wait_seconds_count", "cluster_queue") == {("cq",): 1}
 
 
-def test_gangs_that_wait_are_summed_up_by_where_and_why() -> None:
+def test_pending_workloads_are_summed_up_by_queue_and_reason() -> None:
     shown = Shown()
     waits, other, held = [
         PendingWorkload(key="team/gang", cluster_queue="cq", stage=stage, reason=reason, gpus=gpus, since=at(-seconds))
@@ -330,17 +313,8 @@ def test_a_replica_that_reports_no_more_clears_its_gauges_and_keeps_its_counters
 
 def test_no_more_names_are_shown_than_the_limit_and_the_first_keep_their_place() -> None:
     names = BoundedNames(2)
-    assert [names.of(each) for each in ("a", "b", "c", "a", "d", "c")] == ["a", "b", OTHERS, "a", OTHERS, OTHERS]
+    assert [names.of(each) for each in ("", "a", "b", "c", "a", "d", "")] == ["", "a", "b", OTHERS, "a", OTHERS, ""]
     assert names.folded == 2
-
-
-def test_those_without_a_place_are_not_counted_for_ever() -> None:
-    names = BoundedNames(2)
     for number in range(50):
-        names.of(f"name-{number}")
-    assert names.folded == 20
-
-
-def test_no_name_needs_no_place() -> None:
-    names = BoundedNames(1)
-    assert [names.of(""), names.of("a"), names.of("")] == ["", "a", ""]
+        assert names.of(f"name-{number}") == OTHERS
+    assert names.folded == 20, "counted up to ten times the limit"

@@ -89,13 +89,13 @@ def test_each_gpu_is_in_one_state_with_a_reason(gpu: GpuEvidence, hold: IdleHold
 def test_an_answer_that_needs_no_verdict_makes_no_idle_gpu_of_a_workload_that_is_not_known(
     because: DecisionReason,
 ) -> None:
-    told = decision(Active(reason=because, message=""), verdict=verdict(unknown(UnknownReason.MISSING_GPUS)))
-    assert state_of(gpu_evidence(IDLE), IdleHold.of_decision(told)) == ("Unknown", "MissingGPUs")
+    kept = decision(Active(reason=because, message=""), verdict=verdict(unknown(UnknownReason.MISSING_GPUS)))
+    assert state_of(gpu_evidence(IDLE), IdleHold.of_decision(kept)) == ("Unknown", "MissingGPUs")
 
 
-def test_one_that_waits_for_the_rest_of_its_plan_is_held_although_it_is_told_to_go() -> None:
-    told = Inactive(reason=DecisionReason.RECLAIMED, message="")
-    held = decision(told, target=a_target(phase=Phase.HELD, desired_replicas=0))
+def test_a_victim_that_waits_for_the_rest_of_its_plan_is_held() -> None:
+    reclaimed = Inactive(reason=DecisionReason.RECLAIMED, message="")
+    held = decision(reclaimed, target=a_target(phase=Phase.HELD, desired_replicas=0))
     assert state_of(gpu_evidence(IDLE), IdleHold.of_decision(held)) == ("HeldIdle", NotScaledReason.PLAN)
 
 
