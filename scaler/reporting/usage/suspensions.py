@@ -146,9 +146,9 @@ class SuspensionWatch:
                 self._resumed.pop(old.metadata.uid, None)
             return
         # What was there before this process began has been counted.
-        if old is not None and _is_given(entry_of(new)) and not _is_given(entry_of(old)):
-            if (transfer := self._transfer(new)) is not None:
-                self.observe(transfer)
+        is_new = old is not None and not _is_given(entry_of(old))
+        if is_new and (transfer := self._transfer(new)) is not None:
+            self.observe(transfer)
         resumed_at = self._resumed.get(new.metadata.uid)
         if resumed_at is not None and new.status.phase == Phase.RUNNING:
             del self._resumed[new.metadata.uid]
