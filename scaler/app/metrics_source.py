@@ -27,17 +27,15 @@ class MetricsSource:
     close: Callable[[], Awaitable[None]]
 
 
-def has_metrics_source(settings: Settings) -> bool:
-    return bool(settings.prometheus.url or settings.dcgm.endpoints)
-
-
-def open_metrics_source(settings: Settings, metrics: Metrics) -> MetricsSource:
-    """The source. Raises: ConfigurationError where none is configured or its files cannot be used."""
+def open_metrics_source(settings: Settings, metrics: Metrics, *, is_needed: bool = True) -> MetricsSource:
+    """The source. Raises: ConfigurationError where it cannot be used, or is needed and there is none."""
     if settings.prometheus.url:
         return _prometheus(settings.prometheus, settings.prometheus.url, metrics)
     if settings.dcgm.endpoints:
         return _dcgm(settings, metrics)
-    raise ConfigurationError(UNCONFIGURED)
+    if is_needed:
+        raise ConfigurationError(UNCONFIGURED)
+    return NO_METRICS_SOURCE
 
 
 UNCONFIGURED = (

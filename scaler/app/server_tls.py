@@ -12,7 +12,7 @@ from scaler.app.settings.model import Settings, TlsSettings
 from scaler.keda.server import ServerTls
 from scaler.reporting.http import HttpTls
 from scaler.reporting.metrics import Metrics
-from scaler.tls.identity import AllowedClients
+from scaler.tls.certificates import AllowedClients
 from scaler.tls.material import CertificateFiles
 from scaler.tls.rotation import CertificateChange, Rotation
 

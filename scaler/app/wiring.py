@@ -13,13 +13,7 @@ from scaler.admission.planner import AdmissionPlanner
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
 from scaler.app.metrics_sink import MetricsSink
-from scaler.app.metrics_source import (
-    NO_METRICS_SOURCE,
-    UNCONFIGURED,
-    MetricsSource,
-    has_metrics_source,
-    open_metrics_source,
-)
+from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSource, open_metrics_source
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
 from scaler.app.settings.model import Settings
 from scaler.decision.decision_cache import DecisionCache
@@ -89,8 +83,7 @@ class Wiring:
         needs_source: bool = True,
     ) -> "Wiring":
         """Connected to the API; the stack closes the connections. Raises: ConfigurationError."""
-        is_sourced = needs_source or has_metrics_source(settings)
-        source = open_metrics_source(settings, metrics) if is_sourced else NO_METRICS_SOURCE
+        source = open_metrics_source(settings, metrics, is_needed=needs_source)
         stack.push_async_callback(source.close)
         kubernetes = settings.kubernetes
         seconds = kubernetes.timeout.total_seconds()

@@ -27,7 +27,7 @@ from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.servicer import ExternalScalerServicer, Observe, StreamLifetimes
-from scaler.tls.identity import AllowedClients
+from scaler.tls.certificates import AllowedClients
 from scaler.tls.material import ServerCertificate
 from scaler.tls.rotation import Rotation
 

@@ -44,8 +44,13 @@ from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
 from scaler.idleness.verdict import Unknown
 from scaler.keda._pb import externalscaler_pb2 as pb
-from scaler.tls.certificates import certificates_in
-from scaler.tls.identity import AllowedClients, CertificateMissing, ClientCertificate, IdentityNotAllowed
+from scaler.tls.certificates import (
+    AllowedClients,
+    CertificateMissing,
+    ClientCertificate,
+    IdentityNotAllowed,
+    certificates_in,
+)
 
 _LOG = logging.getLogger(__name__)
 

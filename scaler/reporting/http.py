@@ -26,7 +26,7 @@ from scaler import __version__
 from scaler.errors import ConfigurationError, QueryError
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.views.query_service import QueryService
-from scaler.tls.identity import AllowedClients, CertificateMissing, ClientCertificate
+from scaler.tls.certificates import AllowedClients, CertificateMissing, ClientCertificate
 from scaler.tls.rotation import Rotation
 
 _HIGHEST_PORT = 65535

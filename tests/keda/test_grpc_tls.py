@@ -24,7 +24,7 @@ from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.server import ExternalScalerServer, ServerConfig, ServerTls
 from scaler.keda.servicer import RpcEnded
-from scaler.tls.identity import AllowedClients
+from scaler.tls.certificates import AllowedClients
 from scaler.tls.rotation import Rotation
 
 FIRST = ("demo", "first-raycluster")

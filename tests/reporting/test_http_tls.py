@@ -17,7 +17,7 @@ from secret_volume import YESTERDAY, SecretVolume
 
 from scaler.reporting.http import HttpServer, HttpTls, Views
 from scaler.reporting.metrics import Metrics
-from scaler.tls.identity import AllowedClients
+from scaler.tls.certificates import AllowedClients
 from scaler.tls.rotation import Rotation
 
 PROMETHEUS = "prometheus-k8s.monitoring.svc"

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_certificates import Made
 
-from scaler.tls.certificates import Certificate, certificates_in, is_renewal_overdue, parse
+from scaler.tls.certificates import (
+    AllowedClients,
+    Certificate,
+    CertificateMissing,
+    ClientCertificate,
+    IdentityNotAllowed,
+    certificates_in,
+    is_renewal_overdue,
+    parse,
+)
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 AUTHORITY = trustme.CA()
@@ -131,3 +140,41 @@ def test_a_renewal_is_overdue_in_the_last_sixth_or_week(life_days: int, left_hou
     ends = NOW + timedelta(hours=left_hours)
     certificate = a_certificate(not_before=ends - timedelta(days=life_days), not_after=ends)
     assert is_renewal_overdue(certificate, NOW) is nearly
+
+
+# ----------------------------------------------------------------------------------------------------------- clients
+
+SECOND = timedelta(seconds=1)
+KEDA = "keda-operator.keda.svc"
+
+SHOWN: dict[str, tuple[tuple[str, ...], ClientCertificate | None, type | None]] = {
+    # names that are allowed, what was shown, and what it is refused as
+    "nothing": ((), None, CertificateMissing),
+    "any name where none is asked for": ((), ClientCertificate(names=["grafana"]), None),
+    "no name where none is asked for": ((), ClientCertificate(names=[]), None),
+    "no name where one is asked for": ((KEDA,), ClientCertificate(names=[]), IdentityNotAllowed),
+    "another name": ((KEDA,), ClientCertificate(names=["grafana"]), IdentityNotAllowed),
+    "a name of which the allowed one is a part": (
+        (KEDA,),
+        ClientCertificate(names=[f"{KEDA}.example"]),
+        IdentityNotAllowed,
+    ),
+    "the name beside another": ((KEDA,), ClientCertificate(names=["grafana", KEDA]), None),
+    "the name in capitals": ((KEDA,), ClientCertificate(names=[KEDA.upper()]), None),
+    "the name where capitals are allowed": ((KEDA.upper(),), ClientCertificate(names=[KEDA]), None),
+    "the name in its last second": ((KEDA,), ClientCertificate(names=[KEDA], not_after=NOW), None),
+    "the name, a second too late": (
+        (KEDA,),
+        ClientCertificate(names=[KEDA], not_after=NOW - SECOND),
+        IdentityNotAllowed,
+    ),
+    "any name, a second too late": ((), ClientCertificate(names=[KEDA], not_after=NOW - SECOND), IdentityNotAllowed),
+}
+
+
+@pytest.mark.parametrize(("allowed", "shown", "refused_as"), SHOWN.values(), ids=SHOWN)
+def test_a_client_is_known_by_a_name_that_is_allowed_and_not_over(
+    allowed: tuple[str, ...], shown: ClientCertificate | None, refused_as: type | None
+) -> None:
+    refusal = AllowedClients(allowed).refusal(shown, NOW)
+    assert (type(refusal) if refusal else None) is refused_as

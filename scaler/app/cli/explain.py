@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scaler.app.cli.client import ScalerClient, parse_name
-from scaler.app.cli.layout import labelled_rows
+from scaler.app.cli.layout import Row, labelled_rows
 from scaler.app.cli.pending import check_rows, gang_rows, title
 from scaler.errors import ScalerError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
@@ -108,9 +108,8 @@ def _standing(admission: Json) -> Iterator[RenderableType]:
 
 
 def _decided(trigger: Mapping[str, Any]) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
     answer = Text.assemble((trigger["answer"], f"bold {_STYLES.get(trigger['answer'], '')}"), f"  {trigger['reason']}")
-    rows: list[tuple[str, Any]] = [
+    rows: list[Row] = [
         ("answer", answer),
         ("because", trigger["message"]),
         ("verdict", trigger["verdict"] or "not evaluated"),
@@ -119,9 +118,7 @@ def _decided(trigger: Mapping[str, Any]) -> RenderableType:
         ("idle since", trigger["idleSince"] or "-"),
         ("next", trigger["next"]),
     ]
-    for label, value in rows:
-        grid.add_row(Text(label, style="dim"), value)
-    return grid
+    return labelled_rows(rows)
 
 
 def _settings(settings: list[Mapping[str, str]]) -> RenderableType:

@@ -23,7 +23,7 @@ from scaler.keda.server import ExternalScalerServer, ServerConfig, ServerTls
 from scaler.reporting.doctor.findings import Finding, Severity
 from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
 from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger
-from scaler.tls.identity import AllowedClients
+from scaler.tls.certificates import AllowedClients
 from scaler.tls.rotation import Rotation
 
 HOST = "idle-gpu-scaler.gpus.svc.cluster.local"
