@@ -115,20 +115,20 @@ async def played(flow, *machines, tmp_path, scenarios=None, **settings):
 async def test_a_cohort_hands_just_the_one_notebook_over_that_helps(tmp_path):
     """6 GPUs are free and 8 are wanted. Speech lends no more than the 4 that it lends already: only vision's help."""
     nodes = Machine(name="node-a", gpus=8), Machine(name="node-b", gpus=8)
-    async with played("teams-in-a-cohort", *nodes, tmp_path=tmp_path) as town:
-        await town.apply("queues.yaml", "notebooks.yaml")
+    async with played("teams-in-a-cohort", *nodes, tmp_path=tmp_path) as flow:
+        await flow.apply("queues.yaml", "notebooks.yaml")
         for job in (("vision", "ana"), ("vision", "ben"), ("vision", "cai"), ("speech", "dov"), ("speech", "eva")):
-            await town.admitted(*job)
-        await town.world.wait_for(lambda: town.phase("speech", "eva") == "Running", "speech's notebooks to run")
-        await town.apply("gang.yaml")
-        await town.says(
+            await flow.admitted(*job)
+        await flow.world.wait_for(lambda: flow.phase("speech", "eva") == "Running", "speech's notebooks to run")
+        await flow.apply("gang.yaml")
+        await flow.says(
             "fits whole: 8 pods on ", "training", "pretrain"
         )  # on one node or two: as the notebooks were placed
-        await town.admitted("training", "pretrain")
-        await town.world.wait_for(lambda: len(town.pods("training", "pretrain")) == 8, "all pods of the gang")
-        await town.stand("vision", ("ana", "ben", "cai"), ["Running", "Running", "Suspended"])
-        await town.stand("speech", ("dov", "eva"), ["Running", "Running"])
-        hold_to_the_permissions(town.running)
+        await flow.admitted("training", "pretrain")
+        await flow.world.wait_for(lambda: len(flow.pods("training", "pretrain")) == 8, "all pods of the gang")
+        await flow.stand("vision", ("ana", "ben", "cai"), ["Running", "Running", "Suspended"])
+        await flow.stand("speech", ("dov", "eva"), ["Running", "Running"])
+        hold_to_the_permissions(flow.running)
 
 
 def hold_to_the_permissions(running):
@@ -151,25 +151,25 @@ def hold_to_the_permissions(running):
 
 @pytest.mark.slow
 async def test_one_gpu_goes_to_the_higher_priority_at_once_and_back_when_that_is_idle(tmp_path):
-    async with played("one-gpu-two-teams", Machine(name="node-a", gpus=1), tmp_path=tmp_path) as town:
-        town.world.fleet.set_activity("team-b", "*", 0.9)
-        town.world.fleet.set_activity("team-a", "*", 0.9)
-        await town.apply("queues.yaml", "train.yaml")
-        await town.admitted("team-b", "train")
-        await town.world.wait_for(lambda: town.pods("team-b", "train"), "the training's pod")
+    async with played("one-gpu-two-teams", Machine(name="node-a", gpus=1), tmp_path=tmp_path) as flow:
+        flow.world.fleet.set_activity("team-b", "*", 0.9)
+        flow.world.fleet.set_activity("team-a", "*", 0.9)
+        await flow.apply("queues.yaml", "train.yaml")
+        await flow.admitted("team-b", "train")
+        await flow.world.wait_for(lambda: flow.pods("team-b", "train"), "the training's pod")
 
-        await town.apply("notebook.yaml")
-        await town.admitted("team-a", "notebook")
-        assert not [pod for pod in town.pods("team-b", "train") if pod["status"]["phase"] == "Running"]
-        assert not town.is_true("QuotaReserved", "team-b", "train")
+        await flow.apply("notebook.yaml")
+        await flow.admitted("team-a", "notebook")
+        assert not [pod for pod in flow.pods("team-b", "train") if pod["status"]["phase"] == "Running"]
+        assert not flow.is_true("QuotaReserved", "team-b", "train")
 
-        town.world.fleet.set_activity("team-a", "*", 0.0)
-        await town.admitted("team-b", "train", within=30)
-        assert town.phase("team-a", "notebook") in ("Suspended", "Suspending")
+        flow.world.fleet.set_activity("team-a", "*", 0.0)
+        await flow.admitted("team-b", "train", within=30)
+        assert flow.phase("team-a", "notebook") in ("Suspended", "Suspending")
 
-        await town.world.patch(SCALABLE_WORKLOAD, "team-a", "notebook", {"spec": {"replicas": 1}})
-        await town.admitted("team-a", "notebook")
-        assert not town.is_true("Admitted", "team-b", "train")
+        await flow.world.patch(SCALABLE_WORKLOAD, "team-a", "notebook", {"spec": {"replicas": 1}})
+        await flow.admitted("team-a", "notebook")
+        assert not flow.is_true("Admitted", "team-b", "train")
 
 
 A100 = {"cluster-api/accelerator": "nvidia-a100"}
@@ -180,21 +180,21 @@ SLOW = Scenario(provisioned_after=timedelta(seconds=2), tells_eta=True, shape=Sh
 async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_do(tmp_path, machines):
     """Of 16 in the quota `explore` holds 8. The gang wants all 16, on two machines."""
     there = [Machine(name=f"worker-{n + 1}", gpus=8, labels=A100) for n in range(machines)]
-    async with played("openshift-autoscaling", *there, tmp_path=tmp_path, scenarios=[SLOW]) as town:
-        await town.apply("queues.yaml", "checks.yaml", "explore.yaml")
-        await town.admitted("vision", "explore", owner=RAY_CLUSTER)
-        await town.world.wait_for(lambda: town.phase("vision", "explore") == "Running", "its pods to run")
-        await town.apply("pretrain.yaml")
-        await town.says("waits for", "vision", "pretrain")
-        assert not town.pods("vision", "pretrain")
-        await town.admitted("vision", "pretrain", within=30)
-        requests = town.world.all(PROVISIONING_REQUEST, "vision")
+    async with played("openshift-autoscaling", *there, tmp_path=tmp_path, scenarios=[SLOW]) as flow:
+        await flow.apply("queues.yaml", "checks.yaml", "explore.yaml")
+        await flow.admitted("vision", "explore", owner=RAY_CLUSTER)
+        await flow.world.wait_for(lambda: flow.phase("vision", "explore") == "Running", "its pods to run")
+        await flow.apply("pretrain.yaml")
+        await flow.says("waits for", "vision", "pretrain")
+        assert not flow.pods("vision", "pretrain")
+        await flow.admitted("vision", "pretrain", within=30)
+        requests = flow.world.all(PROVISIONING_REQUEST, "vision")
         asked = [each["spec"]["podSets"][0]["count"] for each in requests]
         assert asked == ([2] if machines == 1 else [])
-        assert len(town.world.fleet.machines) == 2
-        await town.stand("vision", ("explore",), ["Suspended"])
-        await town.world.wait_for(lambda: len(town.pods("vision", "pretrain")) == 2, "both pods of the gang")
-        hold_to_the_permissions(town.running)
+        assert len(flow.world.fleet.machines) == 2
+        await flow.stand("vision", ("explore",), ["Suspended"])
+        await flow.world.wait_for(lambda: len(flow.pods("vision", "pretrain")) == 2, "both pods of the gang")
+        hold_to_the_permissions(flow.running)
 
 
 @pytest.mark.slow
@@ -210,17 +210,17 @@ async def test_queued_nodes_are_waited_for_and_the_gang_is_tied_to_its_own(tmp_p
         shape=Shape(name="queued", gpus=8, labels=labels),
         details={"ResizeRequestName": "{id}"},
     )
-    async with played("gke-queued-provisioning", tmp_path=tmp_path, scenarios=[queued]) as town:
-        await town.apply("queues.yaml", "check.yaml")
+    async with played("gke-queued-provisioning", tmp_path=tmp_path, scenarios=[queued]) as flow:
+        await flow.apply("queues.yaml", "check.yaml")
         [gang] = objects("openshift-autoscaling", "pretrain.yaml")
         gang["metadata"] |= {"namespace": "nlp", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
-        await town.world.apply(gang)
-        await town.admitted("nlp", "pretrain")
-        [request] = town.world.all(PROVISIONING_REQUEST, "nlp")
+        await flow.world.apply(gang)
+        await flow.admitted("nlp", "pretrain")
+        [request] = flow.world.all(PROVISIONING_REQUEST, "nlp")
         assert request["spec"]["parameters"] == {"maxRunDurationSeconds": "86400"}
         name = request["status"]["provisioningClassDetails"]["ResizeRequestName"]
-        await town.world.wait_for(lambda: len(town.pods("nlp", "pretrain")) == 2, "both pods of the gang")
-        for pod in town.pods("nlp", "pretrain"):
+        await flow.world.wait_for(lambda: len(flow.pods("nlp", "pretrain")) == 2, "both pods of the gang")
+        for pod in flow.pods("nlp", "pretrain"):
             assert pod["spec"]["nodeSelector"]["autoscaling.gke.io/provisioning-request"] == name
             annotations = pod["metadata"]["annotations"]
             assert annotations["autoscaling.x-k8s.io/consume-provisioning-request"] == request["metadata"]["name"]
@@ -232,11 +232,11 @@ async def test_each_gang_gets_the_flavor_that_has_quota_left(tmp_path):
     key = "eks.amazonaws.com/capacityType"
     spot = [Machine(name=f"spot-{n}", gpus=8, labels={key: "SPOT"}) for n in (1, 2)]
     on_demand = Machine(name="on-demand-1", gpus=8, labels={key: "ON_DEMAND"})
-    async with played("two-flavors-with-fallback", *spot, on_demand, tmp_path=tmp_path) as town:
-        await town.apply("queues.yaml", "checks.yaml", "ablations.yaml")
+    async with played("two-flavors-with-fallback", *spot, on_demand, tmp_path=tmp_path) as flow:
+        await flow.apply("queues.yaml", "checks.yaml", "ablations.yaml")
         names = ["ablation-1", "ablation-2", "ablation-3"]
         for name in names:
-            await town.admitted("sweeps", name)
-        flavors = {name: town.workload("sweeps", name)["status"]["admission"] for name in names}
+            await flow.admitted("sweeps", name)
+        flavors = {name: flow.workload("sweeps", name)["status"]["admission"] for name in names}
         given = [flavors[name]["podSetAssignments"][0]["flavors"]["nvidia.com/gpu"] for name in names]
         assert sorted(given) == ["on-demand", "spot", "spot"]

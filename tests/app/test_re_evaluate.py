@@ -16,7 +16,7 @@ from scaler.kube.transport import KubeTransport
 OURS: Key = (NAMESPACE_NAME, NAME)
 
 
-class Ear:
+class FollowedCluster:
     """Copies of a small cluster in which a gang is scaled, and which ScaledObjects they have touched."""
 
     def __init__(self, cluster: SmallCluster, reflectors: Reflectors) -> None:
@@ -34,13 +34,13 @@ class Ear:
 
 
 @pytest.fixture
-async def ear(tmp_path: Path) -> AsyncIterator[Ear]:
+async def followed(tmp_path: Path) -> AsyncIterator[FollowedCluster]:
     async with small_cluster(tmp_path) as cluster, await KubeTransport.connect(cluster.kubeconfig) as transport:
         await cluster.wants(1)
         await cluster.submit()
         await cluster.admit()
         await cluster.is_scaled_by({})
-        found = Ear(cluster, Reflectors(transport, GPUS, ()))
+        found = FollowedCluster(cluster, Reflectors(transport, GPUS, ()))
         tasks = [asyncio.create_task(work) for work in found.reflectors.tasks()]
         try:
             await found.reflectors.wait_synced()
@@ -80,14 +80,14 @@ OBSERVED = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-async def test_what_is_asked_for_anew_is_decided_again(ear: Ear, what: str) -> None:
-    await ASKED[what](ear.cluster)
-    await until(lambda: OURS in ear.touched)
-    assert set(ear.touched) == {OURS}
+async def test_what_is_asked_for_anew_is_decided_again(followed: FollowedCluster, what: str) -> None:
+    await ASKED[what](followed.cluster)
+    await until(lambda: OURS in followed.touched)
+    assert set(followed.touched) == {OURS}
 
 
 @pytest.mark.parametrize("what", OBSERVED)
-async def test_what_is_only_observed_waits_for_the_next_evaluation(ear: Ear, what: str) -> None:
-    await OBSERVED[what](ear.cluster)
-    await until(ear.is_current)
-    assert ear.touched == []
+async def test_what_is_only_observed_waits_for_the_next_evaluation(followed: FollowedCluster, what: str) -> None:
+    await OBSERVED[what](followed.cluster)
+    await until(followed.is_current)
+    assert followed.touched == []

@@ -92,7 +92,7 @@ def job(where: str, address: str) -> Iterator[Json]:
 
 
 @asynccontextmanager
-async def a_town(config: SandboxConfig = HURRIED) -> AsyncIterator[Sandbox]:
+async def confined_cluster(config: SandboxConfig = HURRIED) -> AsyncIterator[Sandbox]:
     """Three of the namespaces; of those that the chart lists one is not there yet."""
     async with Sandbox(config) as world:
         await world.apply(
@@ -115,7 +115,7 @@ async def settings(world: Sandbox, folder: Path) -> dict[str, Any]:
 async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with a_town() as world, runtime(await settings(world, tmp_path)) as running:
+    async with confined_cluster() as world, runtime(await settings(world, tmp_path)) as running:
         address = f"127.0.0.1:{running.grpc_port}"
 
         def is_suspended(where: str) -> bool:
@@ -150,7 +150,7 @@ async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothin
 
 
 async def test_doctor_asks_in_each_namespace_and_names_the_one_that_is_not_there(tmp_path: Path) -> None:
-    async with a_town(replace(HURRIED, parts=frozenset())) as world:
+    async with confined_cluster(replace(HURRIED, parts=frozenset())) as world:
         await world.apply([*job("team-a", "scaler:9090"), *job("other", "scaler:9090")])
         assert await diagnosed(world, tmp_path) == {
             ("ok", "Confined", ", ".join(LISTED)),

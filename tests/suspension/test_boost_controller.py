@@ -57,7 +57,7 @@ class KueuesWebhook(LeaderApi):
         return await super().patch(path, body, dry_run=dry_run)
 
 
-class Scene:
+class BoostedGang:
     """A gang that runs, its ScaledObject's decisions, and the loop under test."""
 
     def __init__(self, cluster: SmallCluster, one: Replica) -> None:
@@ -103,9 +103,9 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(tmp_path):
+async def gang(tmp_path):
     async with small_cluster(tmp_path) as cluster, replica(cluster) as one:
-        started = Scene(cluster, one)
+        started = BoostedGang(cluster, one)
         await started.begin()
         yield started
 
@@ -113,22 +113,22 @@ async def scene(tmp_path):
 # ----------------------------------------------------------------------------------------------------- while it is idle
 
 
-async def test_idle_is_boosted_once_and_both_objects_tell(scene):
-    assert await scene.tick(IS_IDLE) == (BoostStep.WRITE,)
-    assert await scene.boost() == "-1000"
+async def test_idle_is_boosted_once_and_both_objects_get_the_event(gang):
+    assert await gang.tick(IS_IDLE) == (BoostStep.WRITE,)
+    assert await gang.boost() == "-1000"
     quiet = "every required GPU stayed below 1 % for 30m; Kueue preempts it first where it must"
-    assert await scene.note() == {
+    assert await gang.note() == {
         "value": -1000,
         "at": "2026-12-01T12:00:00Z",
         "by": f"ScalableWorkload/{NAME}",
         "message": quiet,
         "idleSince": "2026-12-01T10:10:00Z",
     }
-    [told] = await scene.events()
+    [told] = await gang.events()
     assert told.startswith(f"PriorityBoosted: priority boost -1000: {quiet}; it has no WorkloadPriorityClass, so that")
-    assert await scene.events("Workload") == [told]
-    assert await scene.tick(IS_IDLE, seconds=15) == ()
-    assert await scene.reasons() == ["PriorityBoosted"]
+    assert await gang.events("Workload") == [told]
+    assert await gang.tick(IS_IDLE, seconds=15) == ()
+    assert await gang.reasons() == ["PriorityBoosted"]
 
 
 @pytest.mark.parametrize(
@@ -138,146 +138,146 @@ async def test_idle_is_boosted_once_and_both_objects_tell(scene):
         pytest.param([], "no ScaledObject has the policy", id="its ScaledObject is gone"),
     ],
 )
-async def test_the_boost_is_taken_back_when(scene, decisions, why):
-    await scene.tick(IS_IDLE)
-    assert await scene.tick(*decisions, seconds=15) == (BoostStep.REMOVE,)
-    assert (await scene.boost(), await scene.note()) == (None, None)
-    assert (await scene.events("Workload"))[-1].startswith(
+async def test_the_boost_is_taken_back_when(gang, decisions, why):
+    await gang.tick(IS_IDLE)
+    assert await gang.tick(*decisions, seconds=15) == (BoostStep.REMOVE,)
+    assert (await gang.boost(), await gang.note()) == (None, None)
+    assert (await gang.events("Workload"))[-1].startswith(
         f"PriorityBoostRemoved: its priority boost is removed because {why}"
     )
 
 
-async def test_the_boost_goes_with_the_scalable_workload(scene):
-    await scene.tick(IS_IDLE)
-    await scene.cluster.delete(SCALABLE_WORKLOAD, NAME)
-    assert await scene.tick(IS_IDLE, seconds=15) == (BoostStep.REMOVE,)
-    assert await scene.boost() is None
+async def test_the_boost_goes_with_the_scalable_workload(gang):
+    await gang.tick(IS_IDLE)
+    await gang.cluster.delete(SCALABLE_WORKLOAD, NAME)
+    assert await gang.tick(IS_IDLE, seconds=15) == (BoostStep.REMOVE,)
+    assert await gang.boost() is None
 
 
-async def test_not_to_know_takes_the_boost_back_after_a_while_and_gives_none(scene):
-    assert await scene.tick(IS_UNKNOWN) == ()
-    await scene.tick(IS_IDLE)
-    assert await scene.tick(IS_UNKNOWN, seconds=15) == ()
+async def test_unknown_removes_the_boost_after_a_while_and_writes_none(gang):
+    assert await gang.tick(IS_UNKNOWN) == ()
+    await gang.tick(IS_IDLE)
+    assert await gang.tick(IS_UNKNOWN, seconds=15) == ()
     late = 15 + PATIENCE.total_seconds()
-    assert await scene.tick(IS_UNKNOWN, seconds=late - 1) == ()
-    assert await scene.tick(IS_UNKNOWN, seconds=late) == (BoostStep.REMOVE,)
+    assert await gang.tick(IS_UNKNOWN, seconds=late - 1) == ()
+    assert await gang.tick(IS_UNKNOWN, seconds=late) == (BoostStep.REMOVE,)
 
 
-async def test_verdicts_that_are_not_renewed_are_not_known(scene):
-    scene.boosting = scene.boosts(max_age=minutes(-1))
-    assert await scene.tick(IS_IDLE) == ()
-    assert await scene.tick(IS_IDLE, seconds=PATIENCE.total_seconds()) == ()
-    assert await scene.boost() is None
+async def test_old_verdicts_count_as_unknown(gang):
+    gang.boosting = gang.boosts(max_age=minutes(-1))
+    assert await gang.tick(IS_IDLE) == ()
+    assert await gang.tick(IS_IDLE, seconds=PATIENCE.total_seconds()) == ()
+    assert await gang.boost() is None
 
 
-async def test_what_kueue_has_preempted_keeps_its_boost_until_somebody_asks_for_it(scene):
+async def test_a_preempted_workload_keeps_its_boost_until_it_is_requested(gang):
     """Else it would take its quota back from the gang that it was preempted for, being older."""
-    await scene.tick(IS_IDLE)
-    await scene.cluster.evict("Preempted")
-    assert await scene.tick(decided(phase=Phase.STARTING), seconds=15) == ()
-    await scene.cluster.release()
-    assert await scene.tick(decided(phase=Phase.WAITING_FOR_QUOTA), seconds=30) == ()
-    assert await scene.boost() == "-1000"
+    await gang.tick(IS_IDLE)
+    await gang.cluster.evict("Preempted")
+    assert await gang.tick(decided(phase=Phase.STARTING), seconds=15) == ()
+    await gang.cluster.release()
+    assert await gang.tick(decided(phase=Phase.WAITING_FOR_QUOTA), seconds=30) == ()
+    assert await gang.boost() == "-1000"
     kept = policy(reclaim=Reclaim.PRIORITY_BOOST, keep_until=at(3600))
-    assert await scene.tick(decided(by=kept, phase=Phase.WAITING_FOR_QUOTA), seconds=45) == (BoostStep.REMOVE,)
+    assert await gang.tick(decided(by=kept, phase=Phase.WAITING_FOR_QUOTA), seconds=45) == (BoostStep.REMOVE,)
 
 
 # --------------------------------------------------------------------------------------------- what others have written
 
 
-async def test_somebody_elses_boost_is_left_alone_and_told_of_once(scene):
-    await scene.cluster.annotate(WORKLOAD, WORKLOAD_NAME, BOOST_ANNOTATION, "-50")
+async def test_a_boost_of_another_client_stays_and_is_one_event(gang):
+    await gang.cluster.annotate(WORKLOAD, WORKLOAD_NAME, BOOST_ANNOTATION, "-50")
     for seconds, now in ((0, IS_IDLE), (15, IS_IDLE), (30, IS_BUSY)):
-        assert await scene.tick(now, seconds=seconds) == ()
-    assert await scene.boost() == "-50"
+        assert await gang.tick(now, seconds=seconds) == ()
+    assert await gang.boost() == "-50"
     told = f"idle, but another client has given Workload {WORKLOAD_NAME} the priority boost -50; it is not changed"
-    assert await scene.events() == [f"BoostedByOther: {told}"]
+    assert await gang.events() == [f"BoostedByOther: {told}"]
 
 
-async def test_a_boost_that_somebody_has_replaced_is_theirs_from_then_on(scene):
-    await scene.tick(IS_IDLE)
-    await scene.cluster.annotate(WORKLOAD, WORKLOAD_NAME, BOOST_ANNOTATION, "50")
-    assert await scene.tick(IS_IDLE, seconds=15) == (BoostStep.RELEASE_OWNERSHIP,)
-    assert (await scene.boost(), await scene.note()) == ("50", None)
-    assert await scene.tick(IS_BUSY, seconds=30) == ()
-    assert await scene.boost() == "50"
+async def test_a_boost_that_another_client_has_replaced_is_not_ours_any_more(gang):
+    await gang.tick(IS_IDLE)
+    await gang.cluster.annotate(WORKLOAD, WORKLOAD_NAME, BOOST_ANNOTATION, "50")
+    assert await gang.tick(IS_IDLE, seconds=15) == (BoostStep.RELEASE_OWNERSHIP,)
+    assert (await gang.boost(), await gang.note()) == ("50", None)
+    assert await gang.tick(IS_BUSY, seconds=30) == ()
+    assert await gang.boost() == "50"
 
 
-async def test_of_two_scalable_workloads_only_the_older_speaks_for_the_workload(scene):
+async def test_of_two_scalable_workloads_only_the_older_speaks_for_the_workload(gang):
     reference = {"workloadRef": {"name": WORKLOAD_NAME}}
-    await scene.cluster.wants(1, name="younger", **reference)
+    await gang.cluster.wants(1, name="younger", **reference)
     younger = ScaleTargetRef(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name="younger")
-    assert await scene.tick(IS_IDLE, target=younger, name="younger") == ()
-    assert await scene.boost() is None
+    assert await gang.tick(IS_IDLE, target=younger, name="younger") == ()
+    assert await gang.boost() is None
 
 
 # ----------------------------------------------------------------------------------------------- whether Kueue reads it
 
 
-async def test_without_kueues_gate_nothing_is_written_and_the_owner_is_told_once(scene):
-    scene.api.gate_is_on = False
-    assert await scene.tick(IS_IDLE) == ()
-    assert await scene.tick(IS_IDLE, seconds=15) == ()
-    assert (await scene.boost(), await scene.note()) == (None, None)
-    [told] = await scene.events()
+async def test_without_the_feature_gate_nothing_is_written_but_one_event(gang):
+    gang.api.gate_is_on = False
+    assert await gang.tick(IS_IDLE) == ()
+    assert await gang.tick(IS_IDLE, seconds=15) == ()
+    assert (await gang.boost(), await gang.note()) == (None, None)
+    [told] = await gang.events()
     assert told.startswith("PriorityBoostOff: idle, but not boosted: Kueue does not read priority boosts; ")
     assert HOW_TO_SWITCH_ON in told
-    assert scene.api.asked == 1
+    assert gang.api.asked == 1
 
 
-async def test_kueue_is_asked_again_and_then_boosts_begin(scene):
-    scene.api.gate_is_on = False
-    await scene.tick(IS_IDLE)
-    scene.api.gate_is_on = True
+async def test_the_feature_gate_is_probed_again_and_then_boosts_begin(gang):
+    gang.api.gate_is_on = False
+    await gang.tick(IS_IDLE)
+    gang.api.gate_is_on = True
     again = ASK_AGAIN[FeatureGate.OFF].total_seconds()
-    assert await scene.tick(IS_IDLE, seconds=again - 1) == ()
-    assert await scene.tick(IS_IDLE, seconds=again) == (BoostStep.WRITE,)
-    assert scene.api.asked == 1 + 2
+    assert await gang.tick(IS_IDLE, seconds=again - 1) == ()
+    assert await gang.tick(IS_IDLE, seconds=again) == (BoostStep.WRITE,)
+    assert gang.api.asked == 1 + 2
 
 
-async def test_a_gate_that_is_switched_off_takes_the_boosts_back(scene):
-    await scene.tick(IS_IDLE)
-    scene.api.gate_is_on = False
-    assert await scene.tick(IS_IDLE, seconds=ASK_AGAIN[FeatureGate.ON].total_seconds()) == (BoostStep.REMOVE,)
-    assert await scene.reasons() == ["PriorityBoosted", "PriorityBoostOff", "PriorityBoostRemoved"]
+async def test_a_gate_that_is_switched_off_takes_the_boosts_back(gang):
+    await gang.tick(IS_IDLE)
+    gang.api.gate_is_on = False
+    assert await gang.tick(IS_IDLE, seconds=ASK_AGAIN[FeatureGate.ON].total_seconds()) == (BoostStep.REMOVE,)
+    assert await gang.reasons() == ["PriorityBoosted", "PriorityBoostOff", "PriorityBoostRemoved"]
 
 
-async def test_a_refusal_that_is_not_about_the_number_is_no_sign_of_the_gate(scene):
-    scene.api.refuses_all = True
-    assert await scene.tick(IS_IDLE) == ()
-    [told] = await scene.events()
+async def test_a_refusal_that_is_not_about_the_number_is_no_sign_of_the_gate(gang):
+    gang.api.refuses_all = True
+    assert await gang.tick(IS_IDLE) == ()
+    [told] = await gang.events()
     assert told.startswith("PriorityBoostUnknown: idle, but not boosted: whether Kueue reads priority boosts")
-    scene.api.refuses_all = False
-    assert await scene.tick(IS_IDLE, seconds=ASK_AGAIN[FeatureGate.UNKNOWN].total_seconds()) == (BoostStep.WRITE,)
+    gang.api.refuses_all = False
+    assert await gang.tick(IS_IDLE, seconds=ASK_AGAIN[FeatureGate.UNKNOWN].total_seconds()) == (BoostStep.WRITE,)
 
 
-async def test_nobody_is_asked_while_nobody_is_idle(scene):
-    await scene.tick(IS_BUSY)
-    await scene.tick(IS_UNKNOWN, seconds=15)
-    assert scene.api.asked == 0
+async def test_the_feature_gate_is_not_probed_while_no_workload_is_idle(gang):
+    await gang.tick(IS_BUSY)
+    await gang.tick(IS_UNKNOWN, seconds=15)
+    assert gang.api.asked == 0
 
 
-async def test_a_workload_that_is_gone_meanwhile_says_nothing_about_the_gate(scene):
-    scene.one.decides(IS_IDLE)
-    await until(scene.one.is_current)
-    with scene.cluster.refusing("PATCH", WORKLOAD_NAME, status=404):
-        assert await scene.boosting.tick(NOON) == ()
-    assert await scene.events() == [
+async def test_a_workload_that_is_gone_meanwhile_says_nothing_about_the_gate(gang):
+    gang.one.decides(IS_IDLE)
+    await until(gang.one.is_current)
+    with gang.cluster.refusing("PATCH", WORKLOAD_NAME, status=404):
+        assert await gang.boosting.tick(NOON) == ()
+    assert await gang.events() == [
         "PriorityBoostUnknown: idle, but not boosted: no Workload is idle, so it was not checked"
     ]
 
 
 @pytest.mark.parametrize("gate_is_on", [True, False])
-async def test_the_operator_knows_better(scene, gate_is_on):
+async def test_the_settings_override_the_probe(gang, gate_is_on):
     """Where Kueue runs without its webhooks nothing refuses anything."""
-    scene.api.gate_is_on = gate_is_on
-    scene.boosting = scene.boosts(enabled=Switch.ON)
-    assert await scene.tick(IS_IDLE) == (BoostStep.WRITE,)
-    scene.boosting = scene.boosts(enabled=Switch.OFF)
-    assert await scene.tick(decided(phase=Phase.WAITING_FOR_QUOTA), seconds=15) == (BoostStep.REMOVE,)
-    assert await scene.tick(IS_IDLE, seconds=30) == ()
-    assert scene.api.asked == 0
-    assert (await scene.events())[-1] == (
+    gang.api.gate_is_on = gate_is_on
+    gang.boosting = gang.boosts(enabled=Switch.ON)
+    assert await gang.tick(IS_IDLE) == (BoostStep.WRITE,)
+    gang.boosting = gang.boosts(enabled=Switch.OFF)
+    assert await gang.tick(decided(phase=Phase.WAITING_FOR_QUOTA), seconds=15) == (BoostStep.REMOVE,)
+    assert await gang.tick(IS_IDLE, seconds=30) == ()
+    assert gang.api.asked == 0
+    assert (await gang.events())[-1] == (
         "PriorityBoostOff: idle, but not boosted: reclaim.priorityBoost.enabled is off in the settings"
     )
 
@@ -285,38 +285,38 @@ async def test_the_operator_knows_better(scene, gate_is_on):
 # ------------------------------------------------------------------------------------------------------------- failures
 
 
-async def test_nothing_is_done_before_the_first_verdicts(scene):
-    await scene.tick(IS_IDLE)
-    one, board = scene.one, DecisionCache(max_age=minutes(10))
+async def test_nothing_is_done_before_the_first_verdicts(gang):
+    await gang.tick(IS_IDLE)
+    one, board = gang.one, DecisionCache(max_age=minutes(10))
     successor = PriorityBoostController(
-        scene.api, one.copies, board, one.recorder, PriorityBoost(), max_age=VERDICTS_HOLD
+        gang.api, one.copies, board, one.recorder, PriorityBoost(), max_age=VERDICTS_HOLD
     )
     assert await successor.tick(NOON) == ()
-    assert await scene.boost() == "-1000"
+    assert await gang.boost() == "-1000"
 
 
-async def test_a_conflict_is_looked_at_again(scene):
-    scene.boosting = scene.boosts(enabled=Switch.ON)
-    with scene.cluster.refusing("PATCH", WORKLOAD_NAME, status=409):
-        assert await scene.tick(IS_IDLE) == ()
-    assert await scene.events() == []
-    assert await scene.tick(IS_IDLE, seconds=15) == (BoostStep.WRITE,)
+async def test_a_conflict_is_looked_at_again(gang):
+    gang.boosting = gang.boosts(enabled=Switch.ON)
+    with gang.cluster.refusing("PATCH", WORKLOAD_NAME, status=409):
+        assert await gang.tick(IS_IDLE) == ()
+    assert await gang.events() == []
+    assert await gang.tick(IS_IDLE, seconds=15) == (BoostStep.WRITE,)
 
 
-async def test_who_does_not_lead_writes_nothing(scene):
-    scene.api.leads = False
+async def test_without_leadership_nothing_is_written(gang):
+    gang.api.leads = False
     with pytest.raises(KubeError) as refusal:
-        await scene.tick(IS_IDLE)
+        await gang.tick(IS_IDLE)
     assert refusal.value.reason == NOT_LEADING
-    assert await scene.boost() is None
+    assert await gang.boost() is None
 
 
 # -------------------------------------------------------------------------------------------- what cannot be boosted
 
 
-async def test_a_target_without_a_workload_is_told_on_its_scaled_object_once(scene):
-    await scene.cluster.is_scaled_by({"reclaim": "PriorityBoost"})
+async def test_a_target_without_a_workload_is_one_event_on_its_scaled_object(gang):
+    await gang.cluster.is_scaled_by({"reclaim": "PriorityBoost"})
     for seconds in (0, 15):
-        assert await scene.tick(IS_IDLE, target=DEPLOYMENT, seconds=seconds) == ()
-    [told] = await scene.events("ScaledObject")
+        assert await gang.tick(IS_IDLE, target=DEPLOYMENT, seconds=seconds) == ()
+    [told] = await gang.events("ScaledObject")
     assert told.startswith(f"CannotBeBoosted: 'reclaim: PriorityBoost' does nothing for Deployment/{NAME}: ")

@@ -467,32 +467,32 @@ async def test_its_owner_is_warned_once_before_it_is_suspended(running, leader):
     assert "warnedAt" not in await running.status()
 
 
-# --------------------------------------------------------------------------------------------------------------- wishes
+# ------------------------------------------------------------------------------------------------ wake annotations
 
 
-async def wishes_left(cluster: SmallCluster) -> str | None:
+async def wake_annotation(cluster: SmallCluster) -> str | None:
     annotations = (await cluster.scalable())["metadata"].get("annotations", {})
     return annotations.get(WAKE_ANNOTATION)
 
 
-async def test_a_wake_wish_is_removed_once_when_it_was_granted(suspended, leader):
+async def test_a_wake_annotation_is_removed_once_it_has_taken_effect(suspended, leader):
     await suspended.annotate(SCALABLE_WORKLOAD, NAME, WAKE_ANNOTATION, "true")
     leader.decides(WAKING)
     await leader.reconciles(2)
-    assert await wishes_left(suspended) == "true"
+    assert await wake_annotation(suspended) == "true"
     await suspended.scale(1)
     await leader.reconciles(4)
-    assert await wishes_left(suspended) is None
+    assert await wake_annotation(suspended) is None
     removals = [body for body in leader.patches_of(SCALABLE_WORKLOAD, NAME) if WAKE_ANNOTATION in str(body)]
     assert len(removals) == 1
 
 
-async def test_a_wish_of_the_moment_in_which_it_is_put_to_sleep_is_not_lost(running, leader):
+async def test_a_wake_annotation_that_is_set_while_it_is_being_suspended_stays(running, leader):
     """It is judged idle, KEDA has not acted yet, and its owner asks for it: the wish counts from when it sleeps."""
     leader.decides(GPUS_IDLE)
     await running.annotate(SCALABLE_WORKLOAD, NAME, WAKE_ANNOTATION, "true")
     await leader.reconciles(2)
-    assert await wishes_left(running) == "true"
+    assert await wake_annotation(running) == "true"
 
 
 # ------------------------------------------------------------------------------------------------- which Workload it is

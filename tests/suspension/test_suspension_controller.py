@@ -198,7 +198,7 @@ async def test_a_fault_of_ours_is_reported_and_stops_nobody(running, leader):
     assert {type(done.error) for done in broken} == {ZeroDivisionError}
 
 
-# -------------------------------------------------------------------------------------------------------- wake wishes
+# ------------------------------------------------------------------------------------------------ wake annotations
 
 
 UP = decision(ACTIVE)
@@ -208,70 +208,70 @@ DOWN = decision(
 )
 
 
-async def wish(cluster: SmallCluster) -> str | None:
+async def wake_annotation(cluster: SmallCluster) -> str | None:
     annotations = (await cluster.read(SCALED_OBJECT, NAME))["metadata"].get("annotations", {})
     return annotations.get(WAKE_ANNOTATION)
 
 
-async def wished(running: SmallCluster, leader: Replica, value: str = "true") -> None:
+async def annotated(running: SmallCluster, leader: Replica, value: str = "true") -> None:
     await running.is_scaled_by({})
     await running.annotate(SCALED_OBJECT, NAME, WAKE_ANNOTATION, value)
     await until(leader.is_current)
 
 
 @pytest.mark.parametrize("target", [None, DEPLOYMENT], ids=["ScalableWorkload", "Deployment"])
-async def test_a_wish_is_removed_once_when_its_target_is_asked_to_run(running, leader, target):
-    await wished(running, leader)
+async def test_a_wake_annotation_is_removed_once_when_its_target_is_scaled_to_1(running, leader, target):
+    await annotated(running, leader)
     more = {"target": target} if target else {}
     leader.decides(DOWN, **more)
     await asyncio.sleep(0.1)
-    assert await wish(running) == "true"
+    assert await wake_annotation(running) == "true"
     leader.decides(UP, **more)
-    await until(lambda: no_wish(running))
+    await until(lambda: has_no_wake_annotation(running))
     for _ in range(3):
         leader.decides(UP, **more)
         await asyncio.sleep(0.05)
-    assert await wish(running) is None
+    assert await wake_annotation(running) is None
     assert len(leader.patches_of(SCALED_OBJECT, NAME)) == 1
 
 
-async def test_a_wish_of_the_moment_in_which_it_is_put_to_sleep_is_not_lost(running, leader):
+async def test_a_wake_annotation_that_is_set_while_it_is_being_suspended_stays(running, leader):
     """Replicas is still 1 then, and KEDA has been told 0."""
-    await wished(running, leader)
+    await annotated(running, leader)
     leader.decides(decision(INACTIVE))
     await asyncio.sleep(0.1)
-    assert await wish(running) == "true"
+    assert await wake_annotation(running) == "true"
 
 
-async def test_a_wish_that_is_none_is_left_where_it_is(running, leader):
-    await wished(running, leader, "false")
+async def test_a_wake_annotation_with_the_value_false_stays(running, leader):
+    await annotated(running, leader, "false")
     leader.decides(UP)
     await asyncio.sleep(0.1)
-    assert await wish(running) == "false"
+    assert await wake_annotation(running) == "false"
 
 
-async def test_a_wish_brings_back_what_somebody_else_deactivated_and_only_then_goes(running, leader):
+async def test_a_wake_annotation_activates_what_another_client_deactivated_and_only_then_goes(running, leader):
     await running.change(WORKLOAD, WORKLOAD_NAME, {"spec": {"active": False}})
     await running.evict()
     await until(lambda: running.has_phase("DeactivatedByOther"))
-    await wished(running, leader)
+    await annotated(running, leader)
     leader.decides(UP)
     await asyncio.sleep(0.1)
-    assert await wish(running) == "true"  # its quota is not released yet
+    assert await wake_annotation(running) == "true"  # its quota is not released yet
     await running.end_pods()
     await running.release()
     await until(running.is_active)
     leader.decides(UP)
-    await until(lambda: no_wish(running))
+    await until(lambda: has_no_wake_annotation(running))
 
 
-async def no_wish(cluster: SmallCluster) -> bool:
-    return await wish(cluster) is None
+async def has_no_wake_annotation(cluster: SmallCluster) -> bool:
+    return await wake_annotation(cluster) is None
 
 
-async def test_a_wish_that_cannot_be_removed_backs_off(cluster, paced):
+async def test_a_wake_annotation_that_cannot_be_removed_backs_off(cluster, paced):
     clock, leader = paced
-    await wished(cluster, leader)
+    await annotated(cluster, leader)
     with cluster.refusing("PATCH", "/scaledobjects/"):
         leader.decides(UP)
         await until(lambda: refused(leader) == 1)

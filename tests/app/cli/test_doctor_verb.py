@@ -24,7 +24,7 @@ SETTINGS = "trust: {collectionInterval: 200ms, maxAgeIntervals: 20}\n"
 
 
 @asynccontextmanager
-async def a_town(folder):
+async def example_cluster(folder):
     """The cohort of the example, with its five notebooks, and nobody who looks after the check."""
     parts = frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS})
     config = replace(SandboxConfig.fast({"n1": 8, "n2": 8}, collect=COLLECT), parts=parts)
@@ -62,7 +62,7 @@ async def doctor(folder, *arguments):
 @pytest.mark.timeout(300)
 async def test_a_cluster_is_looked_at_check_by_check(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    async with a_town(tmp_path) as world:
+    async with example_cluster(tmp_path) as world:
         exporter = ("--dcgm-endpoint", world.exporter_url)
         found = await doctor(tmp_path, *exporter)
         assert found.status == 1, "no controller reconciles the check, so it must fail"
