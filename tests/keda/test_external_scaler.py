@@ -4,7 +4,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from keda.keda_harness import ref, refusal, serving
 from keda.memory_decisions import BUSY, IDLE, STALE, BrokenDecisions, EmptyHandedDecisions, MemoryDecisions
 
@@ -95,29 +94,6 @@ async def test_an_unknown_metric_name_is_answered() -> None:
     assert [(value.metricName, value.metricValueFloat) for value in reply.metricValues] == [("s0-other", 1.0)]
 
 
-def old_message(name: str, *fields: tuple[str, int, int]) -> Any:
-    """A message class of the contract before it had floats. Shape of a field: name, number, type."""
-    file = descriptor_pb2.FileDescriptorProto(name=f"{name}.proto", package="before_floats", syntax="proto3")
-    message = file.message_type.add(name=name)
-    for field, number, kind in fields:
-        message.field.add(name=field, number=number, type=kind, label=1)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"before_floats.{name}"))
-
-
-@pytest.mark.parametrize(("answer", "expected"), [(BUSY, 1), (IDLE, 0)])
-async def test_a_keda_that_knows_only_integers_reads_the_same(answer: Answer, expected: Any) -> None:
-    text, int64 = descriptor_pb2.FieldDescriptorProto.TYPE_STRING, descriptor_pb2.FieldDescriptorProto.TYPE_INT64
-    old_spec = old_message("MetricSpec", ("metricName", 1, text), ("targetSize", 2, int64))
-    old_value = old_message("MetricValue", ("metricName", 1, text), ("metricValue", 2, int64))
-    async with serving(MemoryDecisions({FIRST: answer})) as served:
-        (spec,) = (await served.stub.GetMetricSpec(ref())).metricSpecs
-        (value,) = (await served.stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=ref()))).metricValues
-    assert old_spec.FromString(spec.SerializeToString()).targetSize == 1
-    assert old_value.FromString(value.SerializeToString()).metricValue == expected
-
-
 async def received(stream: Any, *, within_s: float = 30.0) -> bool:
     return bool((await asyncio.wait_for(stream.read(), within_s)).result)
 
@@ -152,12 +128,8 @@ async def test_a_stream_without_a_usable_answer_waits_for_one() -> None:
 
 @pytest.mark.parametrize(
     ("decisions", "metadata"),
-    [
-        (MemoryDecisions({FIRST: BUSY}), {"idleAfter": "soon"}),
-        (BrokenDecisions(), {}),
-        (EmptyHandedDecisions(), {}),
-    ],
-    ids=["unusable metadata", "a cache that fails", "a cache that breaks its contract"],
+    [(MemoryDecisions({FIRST: BUSY}), {"idleAfter": "soon"}), (BrokenDecisions(), {})],
+    ids=["unusable metadata", "a cache that fails"],
 )
 async def test_a_stream_that_cannot_say_anything_stays_open(decisions: Any, metadata: dict[str, str]) -> None:
     async with serving(decisions) as served:
