@@ -32,7 +32,6 @@ from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, resolve
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust, judged_length
-from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Trigger
 
 log = structlog.get_logger(__name__)
@@ -55,9 +54,6 @@ def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> lis
     ]
 
 
-# ---- what a ScaledObject scales
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleTarget:
     """A scale target as observed, and its pods."""
@@ -71,64 +67,6 @@ class ScaleTarget:
 def unknown_target(doubt: Unknown) -> ScaleTarget:
     """A target of which nothing else counts than why it is not known."""
     return ScaleTarget(state=TargetState(desired_replicas=1, phase=Phase.STARTING, doubt=doubt))
-
-
-def find_target(
-    scaled_object: ScaledObject, cluster: ClusterState, scales: ScaleSubresources, *, demand: str, at: datetime
-) -> ScaleTarget:
-    """What the ScaledObject scales, as observed at that instant; `demand` is the wake query that asks for it."""
-    namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
-    where = f"ScaledObject {scaled_object.metadata.name}"
-    try:
-        keep = where, keep_overrides(scaled_object.metadata.annotations, where=where)
-        if not is_scalable_workload(reference):
-            found = _scaled(scaled_object, cluster, scales, demand, where)
-        elif scalable := cluster.scalable_workloads.get(namespace, reference.name):
-            found = _scalable(scaled_object, scalable, cluster, demand=demand, where=where, at=at)
-        else:
-            missing = (
-                f"ScalableWorkload {namespace}/{reference.name} does not exist; create it or correct scaleTargetRef"
-            )
-            found = unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=missing))
-    except MetadataError as error:
-        return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
-    return replace(found, state=replace(found.state, demand=demand), annotations=(keep, *found.annotations))
-
-
-def _scalable(
-    scaled_object: ScaledObject,
-    scalable: ScalableWorkload,
-    cluster: ClusterState,
-    *,
-    demand: str,
-    where: str,
-    at: datetime,
-) -> ScaleTarget:
-    suspended_at = scalable.status.suspended_at
-    wake = wake_request(scaled_object.metadata.annotations, where=where, suspended_at=suspended_at) or demand
-    target = cluster.situation(scalable, wake=wake, at=at)
-    on_target = f"ScalableWorkload {scalable.metadata.name}"
-    keep = on_target, keep_overrides(scalable.metadata.annotations, where=on_target)
-    return ScaleTarget(state=state_of(target), pods=target.pods, annotations=(keep,))
-
-
-def _scaled(
-    scaled_object: ScaledObject, cluster: ClusterState, scales: ScaleSubresources, demand: str, where: str
-) -> ScaleTarget:
-    namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
-    scale = scales.of(namespace, reference)
-    if isinstance(scale, Unknown):
-        return unknown_target(scale)
-    try:
-        pods = cluster.pods_of_selector(namespace, scale.selector)
-    except ValueError as error:
-        message = f"selector of {reference}: {error}"
-        return unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=message))
-    wake = wake_request(scaled_object.metadata.annotations, where=where, suspended_at=None) or demand
-    return ScaleTarget(state=state_of_scale(replicas=scale.replicas, pods=pods, wake_request=wake), pods=pods)
-
-
-# ---- the loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,10 +270,51 @@ class Evaluator:
             return EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
 
     def _target(self, scaled_object: ScaledObject, at: datetime, view_doubt: Unknown | None) -> ScaleTarget:
+        """What the ScaledObject scales, as observed at that instant."""
         if view_doubt is not None:
             return unknown_target(view_doubt)
+        where = f"ScaledObject {scaled_object.metadata.name}"
+        find = self._scalable if is_scalable_workload(scaled_object.spec.scale_target_ref) else self._scaled
+        try:
+            keep = where, keep_overrides(scaled_object.metadata.annotations, where=where)
+            found = find(scaled_object, at)
+        except MetadataError as error:
+            return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
         demand = self.demands.of(scaled_object.metadata.key)
-        return find_target(scaled_object, self.cluster, self.scales, demand=demand, at=at)
+        return replace(found, state=replace(found.state, demand=demand), annotations=(keep, *found.annotations))
+
+    def _scalable(self, scaled_object: ScaledObject, at: datetime) -> ScaleTarget:
+        namespace, name = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name
+        scalable = self.cluster.scalable_workloads.get(namespace, name)
+        if scalable is None:
+            missing = f"ScalableWorkload {namespace}/{name} does not exist; create it or correct scaleTargetRef"
+            return unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=missing))
+        wake = self._wake(scaled_object, scalable.status.suspended_at)
+        target = self.cluster.situation(scalable, wake=wake, at=at)
+        where = f"ScalableWorkload {name}"
+        keep = where, keep_overrides(scalable.metadata.annotations, where=where)
+        return ScaleTarget(state=state_of(target), pods=target.pods, annotations=(keep,))
+
+    def _scaled(self, scaled_object: ScaledObject, _at: datetime) -> ScaleTarget:
+        """Anything that is no ScalableWorkload: only its scale and its pods are known."""
+        namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
+        scale = self.scales.of(namespace, reference)
+        if isinstance(scale, Unknown):
+            return unknown_target(scale)
+        try:
+            pods = self.cluster.pods_of_selector(namespace, scale.selector)
+        except ValueError as error:
+            message = f"selector of {reference}: {error}"
+            return unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=message))
+        state = state_of_scale(replicas=scale.replicas, pods=pods, wake_request=self._wake(scaled_object, None))
+        return ScaleTarget(state=state, pods=pods)
+
+    def _wake(self, scaled_object: ScaledObject, suspended_at: datetime | None) -> str:
+        """What requests that its target runs again, in words; empty where nothing does."""
+        metadata = scaled_object.metadata
+        where = f"ScaledObject {metadata.name}"
+        own = wake_request(metadata.annotations, where=where, suspended_at=suspended_at)
+        return own or self.demands.of(metadata.key)
 
     def _with_own_triggers(self, scaled_objects: Iterable[ScaledObject]) -> list[ScaledObject]:
         """The ScaledObjects with a trigger that names this scaler."""

@@ -124,28 +124,21 @@ def test_our_annotation_is_ours_however_it_was_garbled(text: str, expected: Any)
 GROUP = {"kueue.x-k8s.io/is-group-workload": "true"}
 
 
+def of_pods(*names: str, group: bool = True, pods: int = 2) -> WorkloadJson:
+    owned = WorkloadJson("pods", pods=pods).owned_by("v1", "Pod", *names, controller=not group)
+    return owned.with_annotations(GROUP) if group else owned
+
+
 @pytest.mark.parametrize(
     ("workload", "is_plain"),
     [
-        pytest.param(WorkloadJson("pod-solo-35f00", pods=1).owned_by("v1", "Pod", "solo"), True, id="a plain Pod"),
-        pytest.param(
-            WorkloadJson("grp").owned_by("v1", "Pod", "g0", "g1", controller=False).with_annotations(GROUP),
-            False,
-            id="a group of two",
-        ),
-        pytest.param(
-            WorkloadJson("grp", pods=1).owned_by("v1", "Pod", "g0", controller=False).with_annotations(GROUP),
-            False,
-            id="a group of one, such as a StatefulSet with one replica",
-        ),
-        pytest.param(
-            WorkloadJson("grp").owned_by("v1", "Pod", "g0", controller=False).with_annotations(GROUP),
-            False,
-            id="a group of two of which one pod exists",
-        ),
+        pytest.param(of_pods("solo", group=False, pods=1), True, id="a plain Pod"),
+        pytest.param(of_pods("g0", "g1"), False, id="a group of two"),
+        pytest.param(of_pods("g0", pods=1), False, id="a group of one, such as a StatefulSet with one replica"),
+        pytest.param(of_pods("g0"), False, id="a group of two of which one pod exists"),
         pytest.param(WorkloadJson().owned_by("batch/v1", "Job", "train"), False, id="a Job"),
-        pytest.param(WorkloadJson().owned_by("example.com/v1", "Pod", "odd"), False, id="a Pod of somebody else's API"),
-        pytest.param(WorkloadJson().owned_by("v1", "Pod"), False, id="owned by nobody"),
+        pytest.param(WorkloadJson().owned_by("example.com/v1", "Pod", "odd"), False, id="a Pod of another API"),
+        pytest.param(WorkloadJson().owned_by("v1", "Pod"), False, id="without an owner"),
     ],
 )
 def test_a_plain_pod_is_told_from_a_group_of_pods(workload: WorkloadJson, is_plain: bool) -> None:

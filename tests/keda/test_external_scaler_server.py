@@ -49,10 +49,10 @@ async def how_it_ends(stream: Any) -> tuple[grpc.StatusCode, list[bool]]:
     return await stream.code(), said
 
 
-async def test_a_drain_ends_a_thousand_streams_with_ok_well_within_its_grace() -> None:
+async def test_a_drain_ends_every_stream_with_ok_well_within_its_grace() -> None:
     decisions = MemoryDecisions({FIRST: IDLE})
     async with serving(decisions) as served:
-        streams = [served.stub.StreamIsActive(ref()) for _ in range(1000)]
+        streams = [served.stub.StreamIsActive(ref()) for _ in range(300)]
         assert {(await stream.read()).result for stream in streams} == {False}
         silent = [served.stub.StreamIsActive(ref(idleAfter="soon")), served.stub.StreamIsActive(ref(name="unheard-of"))]
         specs = served.stub.StreamMetricSpec(ref())
