@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from kept_fields import dropped
 from scaler_sandbox import crds as world_crds
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import Applier, objects_in
@@ -89,6 +88,18 @@ async def test_every_example_applies_with_schema_validation_and_no_field_is_drop
         for body in objects_of(example):
             [applied] = await applier.apply(body)
             assert not [*dropped(body, applied)], f"{example}: {body['kind']} {body['metadata']['name']}"
+
+
+def dropped(written: Any, stored: Any, path: str = "") -> Iterator[str]:
+    """Where there is something else than was written, or nothing; what was added to it is no matter."""
+    if isinstance(written, dict) and isinstance(stored, dict):
+        for key, value in written.items():
+            yield from dropped(value, stored.get(key), f"{path}.{key}")
+    elif isinstance(written, list) and isinstance(stored, list) and len(written) == len(stored):
+        for place, (one, other) in enumerate(zip(written, stored, strict=True)):
+            yield from dropped(one, other, f"{path}[{place}]")
+    elif written != stored:
+        yield f"{path}: {written!r} became {stored!r}"
 
 
 def test_every_example_scales_something_that_an_example_defines() -> None:
