@@ -1,7 +1,7 @@
 """Workloads that hold GPUs and are no candidates for reclaim, and why. Pure, from what is observed."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import Evaluation
@@ -16,19 +16,9 @@ from scaler.quota.tree import Tree
 from scaler.reclaim.candidates import gpus_of, is_idle, is_not_scaled
 from scaler.reclaim.search.values import NoPlanReason
 
+Json = dict[str, Any]
+
 MOST = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonCandidate:
-    """A Workload that holds GPUs and is not a candidate."""
-
-    workload: QuotaWorkload
-    gpus: int
-    name: str
-    """`namespace/name` of its ScalableWorkload; empty where it has none."""
-    reason: str
-    message: str
 
 
 def non_candidates_in(
@@ -38,21 +28,27 @@ def non_candidates_in(
     evaluation: Evaluation | None,
     *,
     most: int = MOST,
-) -> tuple[Sequence[NonCandidate], int]:
+) -> tuple[Sequence[Json], int]:
     """Those of the trees that are not among the spared, the largest first, and how many more there are."""
     keys = frozenset(spared)
     queues = [queue for tree in trees for queue in tree.queues.values()]
     holders = [each for queue in queues for key, each in queue.workloads.items() if key not in keys]
     sized = [(gpus, each) for each in holders if (gpus := gpus_of(each, cluster))]
     sized.sort(key=lambda one: (-one[0], one[1].key))
-    return [_holder(each, gpus, cluster, evaluation) for gpus, each in sized[:most]], max(0, len(sized) - most)
+    return [_view(each, gpus, cluster, evaluation) for gpus, each in sized[:most]], max(0, len(sized) - most)
 
 
-def _holder(workload: QuotaWorkload, gpus: int, cluster: ClusterState, evaluation: Evaluation | None) -> NonCandidate:
+def _view(workload: QuotaWorkload, gpus: int, cluster: ClusterState, evaluation: Evaluation | None) -> Json:
     scalable = scalable_of(workload.key, cluster)
     reason, message = _why(workload, scalable, evaluation)
-    name = "/".join(scalable.metadata.key) if scalable is not None else ""
-    return NonCandidate(workload=workload, gpus=gpus, name=name, reason=reason, message=message)
+    return {
+        "workload": workload.key,
+        "name": "/".join(scalable.metadata.key) if scalable is not None else None,
+        "clusterQueue": workload.held.cluster_queue,
+        "gpus": gpus,
+        "reason": reason,
+        "message": message,
+    }
 
 
 def scalable_of(key: str, cluster: ClusterState) -> ScalableWorkload | None:
@@ -89,9 +85,8 @@ def _why(workload: QuotaWorkload, scalable: ScalableWorkload | None, evaluation:
     if decision is None:
         return "NotJudged", "no ScaledObject scales it, or it is not judged yet"
     if is_idle(decisions) and workload.opaque_because:
-        return str(
-            NoPlanReason.UNFORESEEABLE
-        ), f"idle, but what Kueue does when it goes is not known: {workload.opaque_because}"
+        message = f"idle, but what Kueue does when it goes is not known: {workload.opaque_because}"
+        return str(NoPlanReason.UNFORESEEABLE), message
     if is_idle(decisions):
         return "LeftAlone", "idle, but its ScaledObject is paused or missing, or another ScalableWorkload acts for it"
     return str(decision.answer.reason), decision.answer.message

@@ -17,7 +17,6 @@ from scaler.placement.fit import Placement
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.search.values import Alternative, Candidate, NoPlan, NoPlanReason, PlanWarning, ReclaimPlan
 from scaler.reporting.views.active_plan import active_plan_view
-from scaler.reporting.views.non_candidates import NonCandidate
 from scaler.reporting.views.pending import gang_view, whole
 from scaler.reporting.views.snapshot import ViewSnapshot
 from scaler.reporting.waiting_reasons import diagnose
@@ -45,7 +44,7 @@ class PlanReport:
     """Beyond those of the plan."""
     refusal: NoPlan | None = None
     """Why the plan would not be carried out."""
-    holders: Sequence[NonCandidate] = ()
+    holders: Sequence[Mapping[str, Any]] = ()
     more_holders: int = 0
 
 
@@ -67,7 +66,7 @@ def plan_view(snapshot: ViewSnapshot, report: PlanReport) -> Json:
         "candidates": [_candidate(each, report.assumed) for each in report.candidates[:_SHOWN]],
         "moreCandidates": max(0, len(report.candidates) - _SHOWN),
         "cautions": [{"reason": each.reason, "message": each.message} for each in _cautions(answer, report)],
-        "holders": [_holder(each) for each in report.holders],
+        "holders": list(report.holders),
         "moreHolders": report.more_holders,
     }
 
@@ -215,14 +214,3 @@ _HELP_WITH_QUOTA: Mapping[NoPlanReason, str] = {
     "as ever.",
 }
 """For a gang that has its quota, and lacks nodes."""
-
-
-def _holder(holder: NonCandidate) -> Json:
-    return {
-        "workload": holder.workload.key,
-        "name": holder.name or None,
-        "clusterQueue": holder.workload.held.cluster_queue,
-        "gpus": holder.gpus,
-        "reason": holder.reason,
-        "message": holder.message,
-    }

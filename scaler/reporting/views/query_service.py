@@ -32,7 +32,7 @@ from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, PlanRequest, PlanWarning, ReclaimPlan
 from scaler.reclaim.targets import NodeShortage, PlanTarget, QuotaShortage
 from scaler.reporting.views.admission_checks import CheckViews
-from scaler.reporting.views.non_candidates import NonCandidate, non_candidates_in, scalable_of, why_ineligible
+from scaler.reporting.views.non_candidates import non_candidates_in, scalable_of, why_ineligible
 from scaler.reporting.views.pending import PlannerAnswers, gang_page, pending_view, selected
 from scaler.reporting.views.plans import PlanReport, plan_view
 from scaler.reporting.views.queues import queues_view
@@ -302,7 +302,7 @@ class QueryService:
         gang: QuotaWorkload,
         candidates: Sequence[Candidate],
         answer: ReclaimPlan | NoPlan,
-    ) -> tuple[Sequence[NonCandidate], int]:
+    ) -> tuple[Sequence[Mapping[str, Any]], int]:
         own = snapshot.tree_by_queue.get(snapshot.cluster_queue_of(gang))
         if own is None or not isinstance(answer, NoPlan) or answer.why not in _HELD_BY_OTHERS:
             return (), 0
