@@ -62,15 +62,15 @@ def counted(outcomes: Iterable[Any]) -> Counter[str]:
     """What happened in them, by what it is called in the report."""
     counts: Counter[str] = Counter()
     for each in outcomes:
-        nature = each.nature
+        env = each.environment
         traits = {
-            "strict: no machine is lost, every gang is sure of its places": not nature.is_shaky,
-            "parts take turns in any order, copies lag": nature.hurries,
-            "gangs are pinned to nodes": nature.pins,
-            "another AdmissionCheck beside ours": nature.second_check,
-            "nodes are asked for": nature.provisions,
-            "priorities, with preemption": nature.preempts,
-            "API calls fail, our process dies": nature.mischief.deadly > 0,
+            "strict: no machine is lost, every gang is sure of its places": not env.is_shaky,
+            "parts take turns in any order, copies lag": env.hurries,
+            "gangs are pinned to nodes": env.pins,
+            "another AdmissionCheck beside ours": env.second_check,
+            "nodes are asked for": env.provisions,
+            "priorities, with preemption": env.preempts,
+            "API calls fail, our process dies": env.fault_rates.deadly > 0,
         }
         counts.update(["runs", *(name for name, holds in traits.items() if holds)])
         counts["gangs that started"] += each.started

@@ -211,7 +211,7 @@ class CheckInputs:
     requires_fit: bool = True
     runs_elsewhere: bool = False
     """Whether another cluster runs it (MultiKueue)."""
-    blind: str = ""
+    capacity_unknown: str = ""
     """Why node capacity is not known."""
     verdict: PlacementResult | None = None
     """Whether it fits; None where that was not computed."""
@@ -317,9 +317,10 @@ def _of_waiting(gang: ReservedWorkload, inputs: CheckInputs, now: datetime) -> C
 
 
 def _of_unplaced(gang: ReservedWorkload, inputs: CheckInputs, now: datetime) -> CheckChange:
-    if inputs.blind or inputs.verdict is None:
+    if inputs.capacity_unknown or inputs.verdict is None:
         return _waits(
-            CheckReason.NODE_CAPACITY_UNKNOWN, f"node capacity not available: {inputs.blind or 'not read yet'}"
+            CheckReason.NODE_CAPACITY_UNKNOWN,
+            f"node capacity not available: {inputs.capacity_unknown or 'not read yet'}",
         )
     if isinstance(inputs.verdict, Fits):
         return _to_be_booked(inputs.verdict, inputs, now) or _placed(inputs.verdict, inputs.provisioning)

@@ -76,46 +76,46 @@ def check_policy_of(policy: ReclaimPolicy) -> CheckPolicy | Unusable:
     )
 
 
-def _provisioning(asked: ProvisioningSpec) -> ProvisioningPolicy:
+def _provisioning(spec: ProvisioningSpec) -> ProvisioningPolicy:
     """Raises: ValueError."""
-    if not asked.class_name:
+    if not spec.class_name:
         raise ValueError("spec.provisioning.className: is empty; name a provisioning class")
-    amount = _word(Amount, "amount", asked.amount)
-    selectors = asked.pod_set_updates.node_selector
+    amount = _word(Amount, "amount", spec.amount)
+    selectors = spec.pod_set_updates.node_selector
     if amount is Amount.MISSING and selectors:
         raise ValueError(
             "spec.provisioning.podSetUpdates.nodeSelector: with amount Missing it would keep whole PodSets off the "
             "nodes that are free already; remove it, or set amount to Gang"
         )
-    merge = asked.pod_set_merge_policy
+    merge = spec.pod_set_merge_policy
     return ProvisioningPolicy(
-        provisioning_class=asked.class_name,
-        parameters=asked.parameters,
-        managed_resources=frozenset(asked.managed_resources),
+        provisioning_class=spec.class_name,
+        parameters=spec.parameters,
+        managed_resources=frozenset(spec.managed_resources),
         amount=amount,
         merge_policy=_word(MergePolicy, "podSetMergePolicy", merge) if merge else None,
         node_selector=tuple(
             LabelFromDetail(key=each.key, detail=each.value_from_provisioning_class_detail) for each in selectors
         ),
-        after=_duration("after", asked.after),
-        withdraw=_word(Withdraw, "withdraw", asked.withdraw),
-        retry=_retry(asked.retry),
-        at_limit=_word(AtLimit, "atLimit", asked.at_limit),
-        on_capacity_revoked=_word(OnCapacityRevoked, "onCapacityRevoked", asked.on_capacity_revoked),
+        after=_duration("after", spec.after),
+        withdraw=_word(Withdraw, "withdraw", spec.withdraw),
+        retry=_retry(spec.retry),
+        at_limit=_word(AtLimit, "atLimit", spec.at_limit),
+        on_capacity_revoked=_word(OnCapacityRevoked, "onCapacityRevoked", spec.on_capacity_revoked),
     )
 
 
-def _retry(asked: RetryStrategy) -> Retry:
-    base, longest = _duration("retry.base", asked.base), _duration("retry.max", asked.max)
-    if asked.limit < 0:
-        raise ValueError(f"spec.provisioning.retry.limit: {asked.limit} is less than none; 0 means one request only")
+def _retry(spec: RetryStrategy) -> Retry:
+    base, longest = _duration("retry.base", spec.base), _duration("retry.max", spec.max)
+    if spec.limit < 0:
+        raise ValueError(f"spec.provisioning.retry.limit: {spec.limit} is less than none; 0 means one request only")
     if not base:
         raise ValueError("spec.provisioning.retry.base: 0s would let requests that fail at once follow without pause")
     if base > longest:
         raise ValueError(
-            f"spec.provisioning.retry.base: the first pause, {asked.base}, is longer than the longest, {asked.max}"
+            f"spec.provisioning.retry.base: the first pause, {spec.base}, is longer than the longest, {spec.max}"
         )
-    return Retry(limit=asked.limit, base=base, longest=longest)
+    return Retry(limit=spec.limit, base=base, longest=longest)
 
 
 def _duration(field: str, text: str) -> timedelta:
@@ -264,8 +264,8 @@ async def _logged(resource: Resource, name: str, update: Coroutine[Any, Any, Non
     except KubeError as error:
         if error.reason == NOT_LEADING:
             raise
-        tell = log.debug if is_conflict(error) or error.status == _ABSENT else log.warning
-        tell("condition not updated; retried", kind=resource.kind, name=name, error=str(error))
+        write_log = log.debug if is_conflict(error) or error.status == _ABSENT else log.warning
+        write_log("condition not updated; retried", kind=resource.kind, name=name, error=str(error))
 
 
 def _decoded_policy(name: str, body: bytes) -> CheckPolicy | Unusable:

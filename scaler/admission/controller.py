@@ -22,7 +22,6 @@ Laws of every write:
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -84,11 +83,6 @@ class AdmissionReport:
 
     plan: AdmissionPlan
     released: tuple[Released, ...] = ()
-
-    @property
-    def reasons(self) -> Counter[CheckReason]:
-        """How many Workloads wait, by reason."""
-        return self.plan.reasons
 
 
 class AdmissionCheckController:

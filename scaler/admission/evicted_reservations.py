@@ -67,7 +67,7 @@ class EvictedReservations:
         """It is released again: its reservation is its own."""
         self._evicted.pop(uid, None)
 
-    def claims(self, now: datetime, current: Callable[[str], Workload | None]) -> Iterator[PlacementRequest]:
+    def requests(self, now: datetime, current: Callable[[str], Workload | None]) -> Iterator[PlacementRequest]:
         """What their pods may still use. `current` gives a Workload by its key."""
         for workload, taken in self._taken(now, current):
             if not isinstance(taken, str):

@@ -190,7 +190,7 @@ class CheckedWorkload:
             terminating=self.terminating,
             requires_fit=not isinstance(self.policy, CheckPolicy) or self.policy.require_fit,
             runs_elsewhere=self.runs_elsewhere,
-            blind=demands if isinstance(demands, str) else "",
+            capacity_unknown=demands if isinstance(demands, str) else "",
             verdict=self.placement,
             provisioning=self.step,
             plan=self.reclaim,
@@ -352,7 +352,7 @@ def _decided(each: CheckedWorkload, admittable: str, inputs: AdmissionInputs) ->
         return replace(each, change=NoChange("its policy is not known yet"))
     found = each.check_inputs()
     if isinstance(inputs.capacity, NotSynced):
-        found = replace(found, blind=inputs.capacity.reason)
+        found = replace(found, capacity_unknown=inputs.capacity.reason)
     found = replace(
         found,
         wanted_by=admittable,

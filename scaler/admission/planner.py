@@ -165,14 +165,14 @@ class AdmissionPlanner:
 
     def _without_quota(self, known: Collection[CheckKey], now: datetime) -> Iterator[CheckedWorkload]:
         """Workloads that have requests for a check of ours, and not quota and that check."""
-        asked = {
+        requested = {
             (
                 f"{each.metadata.namespace}/{each.metadata.annotations.get(WORKLOAD_ANNOTATION, '')}",
                 check_of(each),
             ): each
             for each in self.requests.items()
         }
-        for (key, check), request in asked.items():
+        for (key, check), request in requested.items():
             workload = self.watch.workload(key) if (key, check) not in known else None
             if workload is not None and workload.metadata.uid == request.metadata.labels.get(WORKLOAD_UID_LABEL):
                 reserved = reserved_workload_of(workload, check)

@@ -78,16 +78,6 @@ class Donor:
         return self.has_begun and (self.left is None or self.left.is_stuck)
 
 
-@dataclass(frozen=True, slots=True)
-class _Recipient:
-    """The grant or ledger entry of a ScalableWorkload."""
-
-    gang: str
-    plan: str
-    is_granted: bool
-    """Whether the plan is still active."""
-
-
 class TerminatingPodIndex:
     """Terminating pods, and the Workloads that wait for them."""
 
@@ -136,22 +126,22 @@ class TerminatingPodIndex:
         self._vanished = {uid: each for uid, each in self._vanished.items() if self._left_behind(each)}
         found: dict[str, list[Donor]] = {}
         for scalable in self._cluster.scalable_workloads.items():
-            recipient = _recipient_of(scalable)
-            donor = self._donor(scalable, recipient, now) if recipient is not None else None
-            if recipient is not None and donor is not None:
-                found.setdefault(recipient.gang, []).append(donor)
+            gang, plan, is_granted = _recipient_of(scalable)
+            donor = self._donor(scalable, plan, now, is_granted=is_granted) if gang else None
+            if donor is not None:
+                found.setdefault(gang, []).append(donor)
         return found
 
-    def _donor(self, scalable: ScalableWorkload, recipient: "_Recipient", now: datetime) -> Donor | None:
+    def _donor(self, scalable: ScalableWorkload, plan: str, now: datetime, *, is_granted: bool) -> Donor | None:
         workload, observed = self._cluster.workload_of(scalable), self._cluster.situation(scalable).workload
         if workload is not None and observed is not None and not observed.active and observed.suspended_by_us:
             has_begun, left = True, self.left_of(workload, now, observed.suspended_at)
         else:
             left = self._left_of_vanished(scalable, now, is_there=workload is not None)
             has_begun = left is not None
-        if not has_begun and (workload is None or not recipient.is_granted):
+        if not has_begun and (workload is None or not is_granted):
             return None
-        return Donor(name="/".join(scalable.metadata.key), plan=recipient.plan, has_begun=has_begun, left=left)
+        return Donor(name="/".join(scalable.metadata.key), plan=plan, has_begun=has_begun, left=left)
 
     def _left_of_vanished(self, scalable: ScalableWorkload, now: datetime, *, is_there: bool) -> TerminatingPods | None:
         """Pods of the victim's deleted Workloads. `is_there`: another Workload exists, whose pods do not count."""
@@ -281,17 +271,17 @@ def _is_of(workload: Workload, scalable: ScalableWorkload) -> bool:
     return scaled_by_key(scalable) in (workload.metadata.key, owner_key(workload))
 
 
-def _recipient_of(scalable: ScalableWorkload) -> _Recipient | None:
-    """The gang and the plan that its quota is released for; None where there is none.
+def _recipient_of(scalable: ScalableWorkload) -> tuple[str, str, bool]:
+    """Gang and plan that its quota is released for, empty where there are none, and whether the plan is still active.
 
     The ledger's entry outlives the grant: a plan may be over before the pods of its victims have terminated.
     """
     grant, entry = scalable.status.grant, scalable.status.reallocation
     if grant is not None and grant.granted_at and grant.expires_at and grant.expires_at > grant.granted_at:
-        return _Recipient(grant.workload, grant.plan, is_granted=True)
+        return grant.workload, grant.plan, True
     if entry is not None and entry.releasing_at and not (entry.admitted_at or entry.ended_at):
-        return _Recipient(entry.workload, entry.plan, is_granted=False)
-    return None
+        return entry.workload, entry.plan, False
+    return "", "", False
 
 
 def _suspended_at(workload: Workload) -> datetime | None:

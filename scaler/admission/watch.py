@@ -47,21 +47,6 @@ class AdmissionStores:
     flavors: WatchedStore[ResourceFlavor]
     nodes: WatchedStore[Node]
 
-    @property
-    def unlisted(self) -> str:
-        """The kinds that were never listed; empty where all were."""
-        kinds: dict[str, ObjectLister[object]] = {
-            "Workloads": self.workloads,
-            "Pods": self.pods,
-            "AdmissionChecks": self.checks,
-            "ResourceFlavors": self.flavors,
-            "Nodes": self.nodes,
-        }
-        missing = [
-            name for name, each in kinds.items() if not isfinite(each.age) and not isinstance(each.state, Absent)
-        ]
-        return ", ".join(missing)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTimes:
@@ -180,7 +165,17 @@ class AdmissionWatch:
     @property
     def unlisted(self) -> str:
         """The kinds that were never listed; empty where all were."""
-        return self._copies.unlisted
+        copies = self._copies
+        kinds: dict[str, ObjectLister[object]] = {
+            "Workloads": copies.workloads,
+            "Pods": copies.pods,
+            "AdmissionChecks": copies.checks,
+            "ResourceFlavors": copies.flavors,
+            "Nodes": copies.nodes,
+        }
+        return ", ".join(
+            name for name, each in kinds.items() if not isfinite(each.age) and not isinstance(each.state, Absent)
+        )
 
     @property
     def unseen(self) -> str:
@@ -296,7 +291,7 @@ class AdmissionWatch:
             gang = reserved_workload_of(workload, "")
             if gang.reserved_at is not None and demands:
                 yield PlacementRequest(key=key, uid=gang.uid, demands=demands, at=gang.reserved_at)
-        yield from self._evicted_reservations.claims(self._clock(), self.workload)
+        yield from self._evicted_reservations.requests(self._clock(), self.workload)
 
     def _unplaced_demands(self, workload: Workload, placed: Mapping[str, int]) -> tuple[NodeDemand, ...]:
         """What its other pods need; nothing where there are none, or they run elsewhere."""

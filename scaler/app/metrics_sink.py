@@ -76,7 +76,7 @@ class MetricsSink:
 
     def gated(self, report: AdmissionReport) -> None:
         self.reasons.checked(report)
-        set_series(self._metrics.gated_gangs, {(str(reason),): count for reason, count in report.reasons.items()})
+        set_series(self._metrics.gated_gangs, {(str(reason),): count for reason, count in report.plan.reasons.items()})
         for gang in report.released:
             self._metrics.gate_seconds.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
             self._metrics.gate_gpus_total.labels(origin="reused").inc(gang.reused_gpus)

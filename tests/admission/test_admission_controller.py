@@ -29,25 +29,25 @@ PROVISIONS = {"provisioning": {"className": "best-effort-atomic-scale-up.autosca
 
 
 async def test_what_was_written_counts_until_the_copy_shows_it_or_something_newer():
-    town = SimCluster({"a": 4})
-    town.submit("gang", gpus=8)
-    await town.passes(1)
-    name = town.workload("gang")["metadata"]["name"]
-    before = town.view.workload(f"ns/{name}")
+    cluster = SimCluster({"a": 4})
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(1)
+    name = cluster.workload("gang")["metadata"]["name"]
+    before = cluster.view.workload(f"ns/{name}")
     assert before is not None
-    town.change(WORKLOAD, name, {"spec": {"active": False}})
-    town.view.remember(decode(Workload, await town.api.get(WORKLOAD.path("ns", name))))
-    assert is_active(town, name) is False
-    town.follow()
-    town.view.remember(before)
-    assert is_active(town, name) is False, "an answer that is heard late"
-    town.change(WORKLOAD, name, {"spec": {"active": True}})
-    town.follow()
-    assert is_active(town, name) is True
+    cluster.change(WORKLOAD, name, {"spec": {"active": False}})
+    cluster.view.remember(decode(Workload, await cluster.api.get(WORKLOAD.path("ns", name))))
+    assert is_active(cluster, name) is False
+    cluster.follow()
+    cluster.view.remember(before)
+    assert is_active(cluster, name) is False, "an answer that is heard late"
+    cluster.change(WORKLOAD, name, {"spec": {"active": True}})
+    cluster.follow()
+    assert is_active(cluster, name) is True
 
 
-def is_active(town: SimCluster, name: str) -> bool | None:
-    found = town.view.workload(f"ns/{name}")
+def is_active(cluster: SimCluster, name: str) -> bool | None:
+    found = cluster.view.workload(f"ns/{name}")
     return found.spec.active if found is not None else None
 
 
@@ -62,129 +62,129 @@ RESERVED_ANEW: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("happens", RESERVED_ANEW.values(), ids=RESERVED_ANEW)
 async def test_who_has_lost_its_quota_and_got_other_quota_is_not_let_go_by_the_places_that_it_had_before(happens):
     """The copy does not show it yet. What was found for the earlier reservation says nothing of this one."""
-    town = SimCluster({"a": 8})
-    await town.passes(1)
-    town.submit("gang", gpus=8)
-    await town.passes(0, gate=False)
-    workload = town.workload("gang")
+    cluster = SimCluster({"a": 8})
+    await cluster.passes(1)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(0, ticks=False)
+    workload = cluster.workload("gang")
     status = json.loads(json.dumps(workload["status"]))
     assert status["conditions"][0]["type"] == "QuotaReserved"
     happens(status)
-    town.change(WORKLOAD, workload["metadata"]["name"], {"status": status}, "status")
-    await town.gate.tick(town.client.now)
-    assert town.says("gang") == "Pending: "
-    town.follow()
-    await town.gate.tick(town.client.now)
-    assert town.says("gang") != "Pending: "
+    cluster.change(WORKLOAD, workload["metadata"]["name"], {"status": status}, "status")
+    await cluster.admission.tick(cluster.client.now)
+    assert cluster.says("gang") == "Pending: "
+    cluster.follow()
+    await cluster.admission.tick(cluster.client.now)
+    assert cluster.says("gang") != "Pending: "
 
 
 # -------------------------------------------------------------------------------------------------------- pods that end
 
 
 async def test_a_gang_stays_out_until_the_last_pod_of_its_plans_victims_has_ended():
-    town = SimCluster({"a": 8, "b": 8, "c": 8}, quota=16)
-    town.termination["victim"] = 90.0
-    town.submit("victim", pods=2, gpus=8)
-    await town.passes(2)
-    assert town.is_running("victim")
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    assert not town.holds_quota("gang")
-    town.deactivate("victim", for_gang="gang")
-    await town.passes(5)
-    assert town.holds_quota("gang"), "Kueue gives the quota away at once"
-    victim = town.workload("victim")["metadata"]["name"]
-    assert town.says("gang") == f"Pending: waits for 2 pods of ns/{victim} (terminating since 12:00:03 UTC)"
-    await town.passes(80)
-    assert not town.is_admitted("gang")
-    await town.passes(10)
-    assert town.is_running("gang")
-    assert town.half_started() == []
+    cluster = SimCluster({"a": 8, "b": 8, "c": 8}, quota=16)
+    cluster.termination["victim"] = 90.0
+    cluster.submit("victim", pods=2, gpus=8)
+    await cluster.passes(2)
+    assert cluster.is_running("victim")
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(1)
+    assert not cluster.holds_quota("gang")
+    cluster.deactivate("victim", for_gang="gang")
+    await cluster.passes(5)
+    assert cluster.holds_quota("gang"), "Kueue gives the quota away at once"
+    victim = cluster.workload("victim")["metadata"]["name"]
+    assert cluster.says("gang") == f"Pending: waits for 2 pods of ns/{victim} (terminating since 12:00:03 UTC)"
+    await cluster.passes(80)
+    assert not cluster.is_admitted("gang")
+    await cluster.passes(10)
+    assert cluster.is_running("gang")
+    assert cluster.half_started() == []
 
 
 async def test_pods_are_waited_for_although_the_gang_would_fit_elsewhere_unless_the_policy_says_so():
     for waits, admitted in ((True, False), (False, True)):
-        town = SimCluster({"a": 8, "b": 8}, quota=8, policy={"waitForPodsGone": waits})
-        town.termination["victim"] = 90.0
-        town.submit("victim", pods=1, gpus=8)
-        await town.passes(2)
-        town.submit("gang", pods=1, gpus=8)
-        await town.passes(1)
-        town.deactivate("victim", for_gang="gang")
-        await town.passes(5)
-        assert town.is_admitted("gang") is admitted
+        cluster = SimCluster({"a": 8, "b": 8}, quota=8, policy={"waitForPodsGone": waits})
+        cluster.termination["victim"] = 90.0
+        cluster.submit("victim", pods=1, gpus=8)
+        await cluster.passes(2)
+        cluster.submit("gang", pods=1, gpus=8)
+        await cluster.passes(1)
+        cluster.deactivate("victim", for_gang="gang")
+        await cluster.passes(5)
+        assert cluster.is_admitted("gang") is admitted
 
 
 async def test_pods_are_waited_for_also_when_the_plan_is_over():
     """The grant is gone; the ledger still says who gave."""
-    town = SimCluster({"a": 8, "b": 8}, quota=8)
-    town.termination["victim"] = 90.0
-    town.submit("victim", pods=1, gpus=8)
-    await town.passes(2)
-    town.submit("gang", pods=1, gpus=8)
-    await town.passes(1)
-    town.deactivate("victim", for_gang="gang", is_granted=False)
-    await town.passes(5)
-    assert town.says("gang").startswith("Pending: waits for 1 pod of ns/")
+    cluster = SimCluster({"a": 8, "b": 8}, quota=8)
+    cluster.termination["victim"] = 90.0
+    cluster.submit("victim", pods=1, gpus=8)
+    await cluster.passes(2)
+    cluster.submit("gang", pods=1, gpus=8)
+    await cluster.passes(1)
+    cluster.deactivate("victim", for_gang="gang", is_granted=False)
+    await cluster.passes(5)
+    assert cluster.says("gang").startswith("Pending: waits for 1 pod of ns/")
 
 
 async def test_one_that_runs_again_is_not_waited_for():
-    town = SimCluster({"a": 8, "b": 8}, quota=16)
-    town.submit("victim", pods=1, gpus=8)
-    await town.passes(2)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.deactivate("victim", for_gang="gang")
-    victim = town.workload("victim")["metadata"]["name"]
-    town.change(
+    cluster = SimCluster({"a": 8, "b": 8}, quota=16)
+    cluster.submit("victim", pods=1, gpus=8)
+    await cluster.passes(2)
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(1)
+    cluster.deactivate("victim", for_gang="gang")
+    victim = cluster.workload("victim")["metadata"]["name"]
+    cluster.change(
         WORKLOAD, victim, {"spec": {"active": True}, "metadata": {"annotations": {"idlegpu.io/suspended": None}}}
     )
-    town.change(CLUSTER_QUEUE, "cq", {"spec": town.queue_spec(24)})
-    await town.passes(5)
-    assert "waits for" not in town.says("gang")
+    cluster.change(CLUSTER_QUEUE, "cq", {"spec": cluster.queue_spec(24)})
+    await cluster.passes(5)
+    assert "waits for" not in cluster.says("gang")
 
 
 # ------------------------------------------------------------------------------------------------------- all or nothing
 
 
 async def test_pods_of_queues_without_the_check_count_as_well():
-    town = SimCluster({"a": 8})
-    town.add(CLUSTER_QUEUE, "free", spec=town.queue_spec(8, checks=()))
-    town.client.add(
+    cluster = SimCluster({"a": 8})
+    cluster.add(CLUSTER_QUEUE, "free", spec=cluster.queue_spec(8, checks=()))
+    cluster.client.add(
         LOCAL_QUEUE,
         {"metadata": {"name": "free", "namespace": "ns"}, "spec": {"clusterQueue": "free"}},
     )
-    town.schedule = lambda: None  # type: ignore[method-assign]
-    town.submit("ungated", gpus=8, queue="free")
-    await town.passes(2)
-    assert town.is_admitted("ungated")
-    town.submit("gang", gpus=8)
-    await town.passes(3)
-    assert town.says("gang").startswith("Pending: PodSet main: 1 of 1 pods does not fit")
+    cluster.schedule = lambda: None  # type: ignore[method-assign]
+    cluster.submit("ungated", gpus=8, queue="free")
+    await cluster.passes(2)
+    assert cluster.is_admitted("ungated")
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(3)
+    assert cluster.says("gang").startswith("Pending: PodSet main: 1 of 1 pods does not fit")
 
 
 async def test_a_gang_whose_pods_the_scheduler_could_scatter_waits_unless_they_can_be_tied():
     """Head of 1 GPU and worker of 4 on nodes with 4 and 1 free: the head may take the worker's place."""
     for policy, admitted in (({"waitForPodsGone": True}, False), ({"pin": {"enabled": True}}, True)):
-        town = SimCluster({"a": 4, "b": 8}, policy=policy)
-        town.submit("filler", gpus=7)
-        await town.passes(2)
-        town.submit_ray("ray", head=1, workers=1, gpus=4)
-        await town.passes(3)
-        assert town.is_admitted("ray") is admitted, town.says("ray")
+        cluster = SimCluster({"a": 4, "b": 8}, policy=policy)
+        cluster.submit("filler", gpus=7)
+        await cluster.passes(2)
+        cluster.submit_ray("ray", head=1, workers=1, gpus=4)
+        await cluster.passes(3)
+        assert cluster.is_admitted("ray") is admitted, cluster.says("ray")
         if admitted:
-            updates = {each["name"]: each["nodeSelector"] for each in town.entry("ray")["podSetUpdates"]}
+            updates = {each["name"]: each["nodeSelector"] for each in cluster.entry("ray")["podSetUpdates"]}
             assert updates == {"head": {HOST: "b"}, "workers": {HOST: "a"}}
-            assert town.is_running("ray")
+            assert cluster.is_running("ray")
 
 
 async def test_pods_are_not_tied_by_a_label_that_their_flavor_uses():
-    town = SimCluster({"a": 8}, policy={"pin": {"enabled": True}})
-    town.change(RESOURCE_FLAVOR, "flavor", {"spec": {"nodeLabels": {HOST: "a"}}})
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert town.is_running("gang")
-    assert "podSetUpdates" not in town.entry("gang")
+    cluster = SimCluster({"a": 8}, policy={"pin": {"enabled": True}})
+    cluster.change(RESOURCE_FLAVOR, "flavor", {"spec": {"nodeLabels": {HOST: "a"}}})
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert cluster.is_running("gang")
+    assert "podSetUpdates" not in cluster.entry("gang")
 
 
 # ----------------------------------------------------------------------------------------------------- what is not seen
@@ -192,77 +192,80 @@ async def test_pods_are_not_tied_by_a_label_that_their_flavor_uses():
 
 async def test_where_nodes_are_not_seen_nobody_is_let_go_unless_none_has_to_fit():
     for policy, admitted in (({}, False), ({"requireFit": False}, True)):
-        town = SimCluster({"a": 8}, policy=policy or {"requireFit": True})
-        town.blind = "not synced: Nodes (403)"
-        town.submit("gang", gpus=8)
-        await town.passes(3)
-        assert town.is_admitted("gang") is admitted
+        cluster = SimCluster({"a": 8}, policy=policy or {"requireFit": True})
+        cluster.blind = "not synced: Nodes (403)"
+        cluster.submit("gang", gpus=8)
+        await cluster.passes(3)
+        assert cluster.is_admitted("gang") is admitted
         if not admitted:
-            assert town.says("gang") == "Pending: node capacity not available: not synced: Nodes (403)"
-            town.blind = ""
-            await town.passes(1)
-            assert town.is_admitted("gang")
+            assert cluster.says("gang") == "Pending: node capacity not available: not synced: Nodes (403)"
+            cluster.blind = ""
+            await cluster.passes(1)
+            assert cluster.is_admitted("gang")
 
 
 async def test_where_workloads_are_not_followed_nobody_is_let_go():
-    town = SimCluster({"a": 8})
-    town.copies[WORKLOAD].state = Disconnected("the watch broke")
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert town.says("gang").endswith("Workloads are not followed: the watch broke")
+    cluster = SimCluster({"a": 8})
+    cluster.copies[WORKLOAD].state = Disconnected("the watch broke")
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert cluster.says("gang").endswith("Workloads are not followed: the watch broke")
 
 
 async def test_a_new_leader_says_nothing_before_everything_was_listed_and_then_what_is_missing():
-    town = SimCluster({"a": 8})
-    town.copies[NODE].age, town.copies[NODE].state = float("inf"), Disconnected("403")
-    town.gate._patient_until = town.client.now + timedelta(seconds=30)
-    town.submit("gang", gpus=8)
-    await town.passes(10)
-    assert town.says("gang") == "Pending: "
-    assert town.report.plan.unknown == "not listed yet: Nodes"
-    assert town.active() == "True", "checks are looked after all the same"
-    await town.passes(25)
-    assert town.says("gang").startswith("Pending: node capacity not available: not synced: Nodes (403)")
+    cluster = SimCluster({"a": 8})
+    cluster.copies[NODE].age, cluster.copies[NODE].state = float("inf"), Disconnected("403")
+    cluster.admission._patient_until = cluster.client.now + timedelta(seconds=30)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(10)
+    assert cluster.says("gang") == "Pending: "
+    assert cluster.report.plan.unknown == "not listed yet: Nodes"
+    assert cluster.active() == "True", "checks are looked after all the same"
+    await cluster.passes(25)
+    assert cluster.says("gang").startswith("Pending: node capacity not available: not synced: Nodes (403)")
 
 
 # -------------------------------------------------------------------------------------------------- checks and policies
 
 
 async def test_the_check_is_active_at_once_and_stays_so_over_restarts():
-    town = SimCluster({"a": 8})
-    assert town.active() == "unset"
-    await town.passes(1)
-    assert town.active() == "True"
-    written = len(town.api.patches)
+    cluster = SimCluster({"a": 8})
+    assert cluster.active() == "unset"
+    await cluster.passes(1)
+    assert cluster.active() == "True"
+    written = len(cluster.api.patches)
     for _ in range(3):
-        town.restart()
-        await town.passes(1)
-    assert len(town.api.patches) == written
+        cluster.restart()
+        await cluster.passes(1)
+    assert len(cluster.api.patches) == written
 
 
 async def test_a_check_whose_policy_is_missing_is_inactive_until_there_is_one():
-    town = SimCluster({"a": 8}, policy={})
-    await town.passes(1)
-    assert town.active() == (
+    cluster = SimCluster({"a": 8}, policy={})
+    await cluster.passes(1)
+    assert cluster.active() == (
         "False: AdmissionCheck gate: spec.parameters: there is no ReclaimPolicy 'policy'; "
         "create it, or name another one"
     )
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert not town.holds_quota("gang")
-    town.add(RECLAIM_POLICY, "policy", spec={"requireFit": True})
-    await town.passes(3)
-    assert town.active() == "True"
-    assert town.is_running("gang")
-    assert [event for event in town.told.reasons() if event.startswith("Check")] == ["CheckInactive", "CheckActive"]
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert not cluster.holds_quota("gang")
+    cluster.add(RECLAIM_POLICY, "policy", spec={"requireFit": True})
+    await cluster.passes(3)
+    assert cluster.active() == "True"
+    assert cluster.is_running("gang")
+    assert [event for event in cluster.recorded.reasons() if event.startswith("Check")] == [
+        "CheckInactive",
+        "CheckActive",
+    ]
 
 
 async def test_parameters_of_another_kind_are_refused():
-    town = SimCluster({"a": 8})
+    cluster = SimCluster({"a": 8})
     parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "x"}
-    town.change(ADMISSION_CHECK, CHECK, {"spec": {"parameters": parameters}})
-    await town.passes(1)
-    assert town.active() == (
+    cluster.change(ADMISSION_CHECK, CHECK, {"spec": {"parameters": parameters}})
+    await cluster.passes(1)
+    assert cluster.active() == (
         "False: AdmissionCheck gate: spec.parameters: names ProvisioningRequestConfig of kueue.x-k8s.io; name a "
         "ReclaimPolicy of idlegpu.io"
     )
@@ -278,88 +281,88 @@ async def test_parameters_of_another_kind_are_refused():
     ],
 )
 async def test_only_what_is_known_makes_a_check_inactive(state, says):
-    town = SimCluster({"a": 8}, policy={"requireFit": True})
-    await town.passes(1)
-    town.restart()
-    town.copies[RECLAIM_POLICY].follow([])
-    town.copies[RECLAIM_POLICY].state = state
-    town.copies.pop(RECLAIM_POLICY)
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert town.active().startswith(says)
-    assert not town.is_admitted("gang")
+    cluster = SimCluster({"a": 8}, policy={"requireFit": True})
+    await cluster.passes(1)
+    cluster.restart()
+    cluster.copies[RECLAIM_POLICY].follow([])
+    cluster.copies[RECLAIM_POLICY].state = state
+    cluster.copies.pop(RECLAIM_POLICY)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert cluster.active().startswith(says)
+    assert not cluster.is_admitted("gang")
 
 
 async def test_checks_of_other_controllers_are_left_alone():
-    town = SimCluster({"a": 8}, checks=(CHECK, "foreign"))
-    town.add_check("foreign", "example.com/other")
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert town.entry("gang")["state"] == "Ready"
-    assert town.entry("gang", "foreign") == {
+    cluster = SimCluster({"a": 8}, checks=(CHECK, "foreign"))
+    cluster.add_check("foreign", "example.com/other")
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert cluster.entry("gang")["state"] == "Ready"
+    assert cluster.entry("gang", "foreign") == {
         "name": "foreign",
         "state": "Pending",
         "message": "",
         "lastTransitionTime": "2026-11-20T12:00:00Z",
     }
-    assert not town.is_admitted("gang")
+    assert not cluster.is_admitted("gang")
 
 
 async def test_a_check_that_is_added_to_a_live_queue_lets_go_who_runs_already():
     """Although nobody could say that they fit: they are on the nodes."""
-    town = SimCluster({"a": 8}, checks=())
-    town.submit("runs", gpus=8)
-    await town.passes(2)
-    assert town.is_running("runs")
-    town.add(ADMISSION_CHECK, CHECK, spec={"controllerName": "idlegpu.io/reclaim"})
-    town.change(CLUSTER_QUEUE, "cq", {"spec": town.queue_spec(1000)})
-    await town.passes(2)
-    assert town.says("runs") == "Ready: was admitted before the check was added"
-    assert town.is_running("runs")
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert town.says("gang").startswith("Pending: PodSet main")
-    assert town.told.reasons("runs") == []
+    cluster = SimCluster({"a": 8}, checks=())
+    cluster.submit("runs", gpus=8)
+    await cluster.passes(2)
+    assert cluster.is_running("runs")
+    cluster.add(ADMISSION_CHECK, CHECK, spec={"controllerName": "idlegpu.io/reclaim"})
+    cluster.change(CLUSTER_QUEUE, "cq", {"spec": cluster.queue_spec(1000)})
+    await cluster.passes(2)
+    assert cluster.says("runs") == "Ready: was admitted before the check was added"
+    assert cluster.is_running("runs")
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert cluster.says("gang").startswith("Pending: PodSet main")
+    assert cluster.recorded.reasons("runs") == []
 
 
 async def test_with_two_checks_of_ours_a_gang_has_its_places_once():
-    town = SimCluster({"a": 8}, checks=("gate", "gate-2"))
-    town.submit("gang", gpus=8)
-    await town.passes(3)
-    assert [town.entry("gang", name)["state"] for name in ("gate", "gate-2")] == ["Ready", "Ready"]
-    assert town.is_running("gang")
+    cluster = SimCluster({"a": 8}, checks=("gate", "gate-2"))
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(3)
+    assert [cluster.entry("gang", name)["state"] for name in ("gate", "gate-2")] == ["Ready", "Ready"]
+    assert cluster.is_running("gang")
 
 
 async def test_a_gang_that_runs_on_another_cluster_needs_no_nodes_here():
-    town = SimCluster({}, checks=(CHECK, "multikueue"))
-    town.add_check("multikueue", "kueue.x-k8s.io/multikueue")
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert town.says("gang") == "Ready: no pod terminates for it here, and it runs on another cluster"
+    cluster = SimCluster({}, checks=(CHECK, "multikueue"))
+    cluster.add_check("multikueue", "kueue.x-k8s.io/multikueue")
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert cluster.says("gang") == "Ready: no pod terminates for it here, and it runs on another cluster"
 
 
 # --------------------------------------------------------------------------------------------------- comings and goings
 
 
 async def test_an_evicted_gang_is_judged_anew_and_gets_nothing_of_what_it_was_given_before():
-    town = SimCluster({"a": 8, "b": 8}, policy={"pin": {"enabled": True}})
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    assert town.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
-    town.termination["gang"] = 10.0
-    workload = town.workload("gang")["metadata"]["name"]
-    town.change(WORKLOAD, workload, {"spec": {"active": False}})
-    await town.passes(1)
-    assert town.says("gang") == "Pending: Reset to Pending after eviction. Previously: Ready"
-    town.submit("other", gpus=8)
-    await town.passes(1)
-    town.change(WORKLOAD, workload, {"spec": {"active": True}})
-    await town.passes(1)
-    assert "podSetUpdates" not in town.entry("gang")
-    assert town.says("gang").startswith("Pending: fits once pods have terminated on a")
-    await town.passes(10)
-    assert town.is_running("gang")
-    assert town.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
+    cluster = SimCluster({"a": 8, "b": 8}, policy={"pin": {"enabled": True}})
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert cluster.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
+    cluster.termination["gang"] = 10.0
+    workload = cluster.workload("gang")["metadata"]["name"]
+    cluster.change(WORKLOAD, workload, {"spec": {"active": False}})
+    await cluster.passes(1)
+    assert cluster.says("gang") == "Pending: Reset to Pending after eviction. Previously: Ready"
+    cluster.submit("other", gpus=8)
+    await cluster.passes(1)
+    cluster.change(WORKLOAD, workload, {"spec": {"active": True}})
+    await cluster.passes(1)
+    assert "podSetUpdates" not in cluster.entry("gang")
+    assert cluster.says("gang").startswith("Pending: fits once pods have terminated on a")
+    await cluster.passes(10)
+    assert cluster.is_running("gang")
+    assert cluster.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
 
 
 # -------------------------------------------------------------------------------------------------------- looking again
@@ -367,55 +370,55 @@ async def test_an_evicted_gang_is_judged_anew_and_gets_nothing_of_what_it_was_gi
 
 async def test_what_was_written_counts_before_the_copy_shows_it():
     """The copy of Workloads hangs: it shows one as waiting that was let go. Nobody else gets its GPUs."""
-    town = SimCluster({"a": 8})
-    town.submit("one", gpus=8)
-    town.submit("two", gpus=8)
-    await town.passes(0, gate=False)
-    assert town.active() == "unset"
-    await town.gate.tick(town.client.now)
-    town.follow()
-    await town.client.settle(*town.controllers)
-    town.follow()
-    copy = town.copies.pop(WORKLOAD)
-    await town.gate.tick(town.client.now)
-    await town.gate.tick(town.client.now)
-    assert sorted(town.entry(name)["state"] for name in ("one", "two")) == ["Pending", "Ready"]
-    town.copies[WORKLOAD] = copy
-    await town.passes(2)
-    assert sorted([town.is_running("one"), town.is_running("two")]) == [False, True]
+    cluster = SimCluster({"a": 8})
+    cluster.submit("one", gpus=8)
+    cluster.submit("two", gpus=8)
+    await cluster.passes(0, ticks=False)
+    assert cluster.active() == "unset"
+    await cluster.admission.tick(cluster.client.now)
+    cluster.follow()
+    await cluster.client.settle(*cluster.controllers)
+    cluster.follow()
+    copy = cluster.copies.pop(WORKLOAD)
+    await cluster.admission.tick(cluster.client.now)
+    await cluster.admission.tick(cluster.client.now)
+    assert sorted(cluster.entry(name)["state"] for name in ("one", "two")) == ["Pending", "Ready"]
+    cluster.copies[WORKLOAD] = copy
+    await cluster.passes(2)
+    assert sorted([cluster.is_running("one"), cluster.is_running("two")]) == [False, True]
 
 
 async def test_a_gang_that_was_evicted_a_moment_ago_is_not_let_go():
     """The copy does not show it yet; the API does."""
-    town = SimCluster({"a": 8})
-    await town.passes(1)
-    town.submit("gang", gpus=8)
-    await town.passes(0, gate=False)
-    town.follow()
-    workload = town.workload("gang")["metadata"]["name"]
-    conditions = town.workload("gang")["status"]["conditions"]
+    cluster = SimCluster({"a": 8})
+    await cluster.passes(1)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(0, ticks=False)
+    cluster.follow()
+    workload = cluster.workload("gang")["metadata"]["name"]
+    conditions = cluster.workload("gang")["status"]["conditions"]
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": ""}
-    town.change(WORKLOAD, workload, {"status": {"conditions": [*conditions, evicted]}}, "status")
-    report = await town.gate.tick(town.client.now)
-    assert town.entry("gang")["state"] == "Pending"
+    cluster.change(WORKLOAD, workload, {"status": {"conditions": [*conditions, evicted]}}, "status")
+    report = await cluster.admission.tick(cluster.client.now)
+    assert cluster.entry("gang")["state"] == "Pending"
     assert report.released == ()
 
 
 async def test_a_conflict_is_answered_by_looking_again():
-    town = SimCluster({"a": 8})
-    await town.passes(1)
+    cluster = SimCluster({"a": 8})
+    await cluster.passes(1)
     changes = [1]
 
     def change_it(path: str) -> None:
         if changes and "workloads" in path:
             changes.pop()
             name = path.removesuffix("/status").rpartition("/")[2]
-            town.change(WORKLOAD, name, {"metadata": {"labels": {"touched": "yes"}}})
+            cluster.change(WORKLOAD, name, {"metadata": {"labels": {"touched": "yes"}}})
 
-    town.api.before_patch = change_it
-    town.submit("gang", gpus=8)
-    await town.passes(1)
-    assert town.is_running("gang")
+    cluster.api.before_patch = change_it
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(1)
+    assert cluster.is_running("gang")
     assert not changes
 
 
@@ -424,36 +427,36 @@ async def test_a_conflict_is_answered_by_looking_again():
 
 async def test_messages_of_the_same_reason_are_not_written_at_every_change():
     """Free GPUs change every second; the message counts them, and is written twice a minute."""
-    town = SimCluster({"a": 4})
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    written = len(town.api.patches)
+    cluster = SimCluster({"a": 4})
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    written = len(cluster.api.patches)
     for second in range(60):
-        town.add_node(f"small-{second}", 1)
-        await town.passes(1)
-    assert len(town.api.patches) - written == 2
-    assert town.told.reasons("gang") == ["AdmissionCheckPending"]
+        cluster.add_node(f"small-{second}", 1)
+        await cluster.passes(1)
+    assert len(cluster.api.patches) - written == 2
+    assert cluster.recorded.reasons("gang") == ["AdmissionCheckPending"]
 
 
 async def test_the_report_tells_how_long_gangs_waited_and_on_which_gpus_they_start():
     """16 GPUs: 8 on a node that was there, 8 on one that has come since."""
-    town = SimCluster({"old": 8})
-    await town.passes(1)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(20)
-    [standing] = town.report.plan.pending
+    cluster = SimCluster({"old": 8})
+    await cluster.passes(1)
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(20)
+    [standing] = cluster.report.plan.pending
     assert (standing.key, standing.check, standing.lacks_nodes) == (
-        f"ns/{town.workload('gang')['metadata']['name']}",
+        f"ns/{cluster.workload('gang')['metadata']['name']}",
         CHECK,
         True,
     )
-    assert town.reports[-1].reasons == {"NodesLacking": 1}
-    town.add_node("new", 8)
-    await town.passes(1)
-    [opened] = [opened for report in town.reports for opened in report.released]
+    assert cluster.reports[-1].plan.reasons == {"NodesLacking": 1}
+    cluster.add_node("new", 8)
+    await cluster.passes(1)
+    [opened] = [opened for report in cluster.reports for opened in report.released]
     assert (opened.reused_gpus, opened.provisioned_gpus) == (8, 8)
     assert opened.waited == timedelta(seconds=20)
-    message = next(message for _, reason, message in town.told.events if reason == "AdmissionCheckReady")
+    message = next(message for _, reason, message in cluster.recorded.events if reason == "AdmissionCheckReady")
     assert message == "fits whole: 2 pods on 2 nodes (new, old); 20s after its quota was reserved"
 
 
@@ -462,40 +465,40 @@ async def test_the_report_tells_how_long_gangs_waited_and_on_which_gpus_they_sta
 
 async def test_the_minute_in_which_new_nodes_may_be_booked_begins_when_they_are_ready():
     """They register long before that: drivers are installed in between."""
-    town = SimCluster({"a": 8}, policy=PROVISIONS)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(5)
-    town.add_node("new", 8)
-    set_ready(town, "new", status="False")
-    await town.passes(300)
-    set_ready(town, "new", status="True")
-    await town.passes(59)
-    assert town.report.reasons == {"NodesComing": 1}
-    await town.passes(1)
-    assert town.is_running("gang")
+    cluster = SimCluster({"a": 8}, policy=PROVISIONS)
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(5)
+    cluster.add_node("new", 8)
+    set_ready(cluster, "new", status="False")
+    await cluster.passes(300)
+    set_ready(cluster, "new", status="True")
+    await cluster.passes(59)
+    assert cluster.report.plan.reasons == {"NodesComing": 1}
+    await cluster.passes(1)
+    assert cluster.is_running("gang")
 
 
-def set_ready(town: SimCluster, node: str, *, status: str) -> None:
-    ready = {"type": "Ready", "status": status, "lastTransitionTime": timestamp(town.client.now)}
-    town.change(NODE, node, {"status": {"conditions": [ready]}}, "status")
+def set_ready(cluster: SimCluster, node: str, *, status: str) -> None:
+    ready = {"type": "Ready", "status": status, "lastTransitionTime": timestamp(cluster.client.now)}
+    cluster.change(NODE, node, {"status": {"conditions": [ready]}}, "status")
 
 
 async def test_at_the_limit_a_gang_yields_to_one_that_waits_for_quota_and_ever_more_rarely():
     """It comes back, since the other one is quick; a minute lies between."""
     asks = {"atLimit": "Yield", "retry": {"limit": 0, "base": "1s", "max": "1s"}}
-    town = ProvisioningCluster({"small": 4}, quota=8, scenarios=[failing(99)], provisioning=asks)
-    town.submit("gang", gpus=8)
-    await town.passes(30)
-    assert town.holds_quota("gang"), "no other can use it"
+    cluster = ProvisioningCluster({"small": 4}, quota=8, scenarios=[failing(99)], provisioning=asks)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(30)
+    assert cluster.holds_quota("gang"), "no other can use it"
     yields: list[dict[str, Any]] = []
     for second in range(110):
         quick = f"quick-{len(yields)}"
-        if town.exists(quick) and town.is_running(quick):
-            town.finish(quick)
-        elif not town.exists(quick) and second % 10 == 0:
-            town.submit(quick, gpus=4)
-        await town.passes(1)
-        note = town.workload("gang")["metadata"].get("annotations", {}).get(YIELDED_ANNOTATION)
+        if cluster.exists(quick) and cluster.is_running(quick):
+            cluster.finish(quick)
+        elif not cluster.exists(quick) and second % 10 == 0:
+            cluster.submit(quick, gpus=4)
+        await cluster.passes(1)
+        note = cluster.workload("gang")["metadata"].get("annotations", {}).get(YIELDED_ANNOTATION)
         if note and json.loads(note) not in yields:
             yields.append(json.loads(note))
     assert [each["times"] for each in yields] == [1, 2]

@@ -13,17 +13,17 @@ CLASS = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 
 
 class Observed:
-    """A town whose gate and provisioning report to the program's observers."""
+    """A cluster whose gate and provisioning report to the program's observers."""
 
-    def __init__(self, town: ProvisioningCluster) -> None:
-        self.town = town
+    def __init__(self, cluster: ProvisioningCluster) -> None:
+        self.cluster = cluster
         self.metrics = Metrics()
         self._observers = MetricsSink(self.metrics)
 
     def value(self, name: str, **labels: str) -> float:
         """0 for a sample that is not there."""
-        reports, self.town.reports[:] = list(self.town.reports), []
-        happened, self.town.counted[:] = list(self.town.counted), []
+        reports, self.cluster.reports[:] = list(self.cluster.reports), []
+        happened, self.cluster.counted[:] = list(self.cluster.counted), []
         for report in reports:
             self._observers.gated(report)
         for each in happened:
@@ -39,23 +39,23 @@ class Observed:
 
 async def test_reused_and_provisioned_gpus_and_the_time_until_ready_are_counted() -> None:
     """A gang of 16 takes the 8 of `victim`, which end after 5 s, and 8 of a new node, which is there 4 s later."""
-    town = ProvisioningCluster({"a": 8}, scenarios=[QUICK], provisioning={"amount": "Missing"})
-    seen = Observed(town)
-    town.submit("victim", gpus=8)
-    await town.passes(1)
+    cluster = ProvisioningCluster({"a": 8}, scenarios=[QUICK], provisioning={"amount": "Missing"})
+    seen = Observed(cluster)
+    cluster.submit("victim", gpus=8)
+    await cluster.passes(1)
     assert seen.value("gate_seconds_count", reason="Fits") == 1
     assert seen.value("gate_gpus_total", origin="reused") == 8
-    town.termination["victim"] = 5.0
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(0)
-    began = town.client.now
-    town.deactivate("victim", for_gang="gang")
-    await town.passes(1)
+    cluster.termination["victim"] = 5.0
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(0)
+    began = cluster.client.now
+    cluster.deactivate("victim", for_gang="gang")
+    await cluster.passes(1)
     assert seen.value("gated_gangs", reason="PodsEnding") == 1
-    while not town.is_admitted("gang"):
-        assert town.client.now < began + timedelta(minutes=1)
-        await town.passes(1)
-    waited = (town.client.now - began).total_seconds()
+    while not cluster.is_admitted("gang"):
+        assert cluster.client.now < began + timedelta(minutes=1)
+        await cluster.passes(1)
+    waited = (cluster.client.now - began).total_seconds()
     assert seen.value("gated_gangs") == 0
     # The first 8 were those of `victim` itself.
     assert seen.value("gate_gpus_total", origin="reused") == 8 + 8
@@ -66,12 +66,12 @@ async def test_reused_and_provisioned_gpus_and_the_time_until_ready_are_counted(
 
 
 async def test_attempts_and_failures_are_counted_by_class_and_reason() -> None:
-    town = ProvisioningCluster({"a": 8}, scenarios=[failing(2)])
-    seen = Observed(town)
-    town.submit("gang", pods=2, gpus=8)
+    cluster = ProvisioningCluster({"a": 8}, scenarios=[failing(2)])
+    seen = Observed(cluster)
+    cluster.submit("gang", pods=2, gpus=8)
     for _ in range(60):
-        await town.passes(1)
-        if town.is_admitted("gang"):
+        await cluster.passes(1)
+        if cluster.is_admitted("gang"):
             break
     requests = "provisioning_requests_total"
     assert seen.value(requests, event="Created", provisioning_class=CLASS) == 3
@@ -82,12 +82,12 @@ async def test_attempts_and_failures_are_counted_by_class_and_reason() -> None:
 
 
 async def test_what_becomes_of_requests_after_they_were_provisioned_is_counted_by_reason() -> None:
-    town = ProvisioningCluster({"a": 8}, scenarios=())
-    seen = Observed(town)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
+    cluster = ProvisioningCluster({"a": 8}, scenarios=())
+    seen = Observed(cluster)
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
     for kind in ("BookingExpired", "CapacityRevoked"):
-        town.answer(town.newest("gang"), kind, "it is so")
-        await town.passes(1)
+        cluster.answer(cluster.newest("gang"), kind, "it is so")
+        await cluster.passes(1)
         assert seen.value("provisioning_requests_total", event=kind, reason=kind) == 1
-        await town.passes(25)
+        await cluster.passes(25)

@@ -66,7 +66,7 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
         FITS,
         "Ready/AdmittedBefore",
     ),
-    "its check is Ready": (gang(entry=READY), CheckInputs(problem="wrong", blind="dark"), "nothing"),
+    "its check is Ready": (gang(entry=READY), CheckInputs(problem="wrong", capacity_unknown="dark"), "nothing"),
     "its check is Ready, and its nodes are revoked": (
         gang(entry=READY, admitted=True),
         CheckInputs(provisioning=ProvisioningStep(kind=StepKind.REVOKED, message="spot")),
@@ -91,9 +91,9 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
         CheckInputs(terminating=(ENDING,), runs_elsewhere=True),
         "Pending/PodsEnding",
     ),
-    "it runs elsewhere": (GANG, CheckInputs(runs_elsewhere=True, blind="dark"), "Ready/RunsElsewhere"),
-    "it need not fit": (GANG, CheckInputs(requires_fit=False, blind="dark"), "Ready/PodsGone"),
-    "node capacity is not available": (GANG, replace(FITS, blind="dark"), "Pending/NodeCapacityUnknown"),
+    "it runs elsewhere": (GANG, CheckInputs(runs_elsewhere=True, capacity_unknown="dark"), "Ready/RunsElsewhere"),
+    "it need not fit": (GANG, CheckInputs(requires_fit=False, capacity_unknown="dark"), "Ready/PodsGone"),
+    "node capacity is not available": (GANG, replace(FITS, capacity_unknown="dark"), "Pending/NodeCapacityUnknown"),
     "the placement was not computed": (GANG, CheckInputs(), "Pending/NodeCapacityUnknown"),
     "it has places": (GANG, FITS, "Ready/Fits"),
     "it has places, booked for it": (
@@ -338,7 +338,7 @@ _OUTLOOKS = st.builds(
     terminating=st.sampled_from([(), (ENDING,)]),
     requires_fit=st.booleans(),
     runs_elsewhere=st.booleans(),
-    blind=st.sampled_from(["", "dark"]),
+    capacity_unknown=st.sampled_from(["", "dark"]),
     came_at=st.sampled_from([None, at(-61), at(-1)]),
     verdict=st.sampled_from([None, SEATED, LACKS, *(Blocked(why=why) for why in BlockedReason)]),
     provisioning=_STEPS,
@@ -365,7 +365,9 @@ def test_whatever_is_observed_the_laws_hold(found, outlook):
         assert not outlook.terminating, "not while pods terminate"
         assert not outlook.problem, "not without a policy"
         is_elsewhere = not outlook.requires_fit or outlook.runs_elsewhere
-        assert is_elsewhere or (isinstance(outlook.verdict, Fits) and not outlook.blind), "unknown is not yes"
+        assert is_elsewhere or (isinstance(outlook.verdict, Fits) and not outlook.capacity_unknown), (
+            "unknown is not yes"
+        )
 
 
 @given(_GANGS, _OUTLOOKS)

@@ -42,7 +42,7 @@ class Place:
     def later(self, seconds: float) -> int:
         """Places that are taken after so many seconds more."""
         self.now += timedelta(seconds=seconds)
-        claims: list[PlacementRequest] = list(self.leaving.claims(self.now, lambda _: self.current))
+        claims: list[PlacementRequest] = list(self.leaving.requests(self.now, lambda _: self.current))
         return sum(demand.count for claim in claims for demand in claim.demands)
 
     def unread(self, seconds: float) -> bool:

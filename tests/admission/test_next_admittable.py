@@ -14,49 +14,49 @@ ASKS = {"atLimit": "Yield", "retry": {"limit": 0, "base": "1s", "max": "1s"}}
 
 async def at_its_limit(**queue: Any) -> ProvisioningCluster:
     """A gang of 8 has all the quota, and a node has 4."""
-    town = ProvisioningCluster({"small": 4}, quota=8, scenarios=[failing(99)], provisioning=ASKS, **queue)
-    town.submit("gang", gpus=8)
-    await town.passes(8)
-    assert town.report.plan.workloads[0].step.is_yielding
-    return town
+    cluster = ProvisioningCluster({"small": 4}, quota=8, scenarios=[failing(99)], provisioning=ASKS, **queue)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(8)
+    assert cluster.report.plan.workloads[0].step.is_yielding
+    return cluster
 
 
 async def test_nobody_yields_to_one_that_would_not_get_in_either() -> None:
-    town = await at_its_limit()
-    town.submit("huge", gpus=16)
-    await town.passes(90)
-    assert "AdmissionCheckRetry" not in town.told.reasons("gang")
+    cluster = await at_its_limit()
+    cluster.submit("huge", gpus=16)
+    await cluster.passes(90)
+    assert "AdmissionCheckRetry" not in cluster.recorded.reasons("gang")
 
 
 async def test_the_one_that_gets_in_is_named_and_not_the_first_that_waits() -> None:
-    town = await at_its_limit()
-    town.submit("a-huge", gpus=16)
-    town.submit("b-small", gpus=4)
-    await town.passes(1)
-    told = [message for _, reason, message in town.told.events if reason == "AdmissionCheckRetry"]
+    cluster = await at_its_limit()
+    cluster.submit("a-huge", gpus=16)
+    cluster.submit("b-small", gpus=4)
+    await cluster.passes(1)
+    told = [message for _, reason, message in cluster.recorded.events if reason == "AdmissionCheckRetry"]
     assert len(told) == 1
     assert told[0].startswith("releases its quota for ns/job-b-small")
 
 
 async def test_nobody_yields_to_one_behind_another_that_blocks_its_queue() -> None:
     """In a StrictFIFO queue the head waits for 16, which there never are, and holds back all behind it."""
-    town = await at_its_limit(queueingStrategy="StrictFIFO")
-    town.submit("huge", gpus=16)
-    await town.passes(2)
-    town.submit("small", gpus=4)
-    await town.passes(60)
-    assert "AdmissionCheckRetry" not in town.told.reasons("gang")
+    cluster = await at_its_limit(queueingStrategy="StrictFIFO")
+    cluster.submit("huge", gpus=16)
+    await cluster.passes(2)
+    cluster.submit("small", gpus=4)
+    await cluster.passes(60)
+    assert "AdmissionCheckRetry" not in cluster.recorded.reasons("gang")
 
 
 async def test_nobody_yields_to_one_in_a_queue_of_the_same_cohort_that_may_not_borrow() -> None:
-    town = await at_its_limit(cohortName="all")
-    closed = town.queue_spec(2, (), cohortName="all")
+    cluster = await at_its_limit(cohortName="all")
+    closed = cluster.queue_spec(2, (), cohortName="all")
     closed["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"] = 0
-    town.add(CLUSTER_QUEUE, "closed", spec=closed)
-    town.add(LOCAL_QUEUE, "closed", namespace="ns", spec={"clusterQueue": "closed"})
-    town.submit("small", gpus=4, queue="closed")
-    await town.passes(60)
-    assert "AdmissionCheckRetry" not in town.told.reasons("gang")
+    cluster.add(CLUSTER_QUEUE, "closed", spec=closed)
+    cluster.add(LOCAL_QUEUE, "closed", namespace="ns", spec={"clusterQueue": "closed"})
+    cluster.submit("small", gpus=4, queue="closed")
+    await cluster.passes(60)
+    assert "AdmissionCheckRetry" not in cluster.recorded.reasons("gang")
 
 
 @dataclass(eq=False)

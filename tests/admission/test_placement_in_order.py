@@ -16,20 +16,20 @@ Story = Callable[[], Awaitable[ProvisioningCluster]]
 """Up to the first tick that has to do with `gang`."""
 
 
-async def waiting(nodes: Mapping[str, int], *, pods: int = 1, **town: Any) -> ProvisioningCluster:
+async def waiting(nodes: Mapping[str, int], *, pods: int = 1, **cluster: Any) -> ProvisioningCluster:
     """A gang that has its quota, and an entry without a message."""
-    made = ProvisioningCluster(nodes, scenarios=NOBODY, **town)
+    made = ProvisioningCluster(nodes, scenarios=NOBODY, **cluster)
     made.add_check("foreign", "example.com/other")
     await made.passes(1)
     made.submit("gang", pods=pods, gpus=8)
-    await made.passes(1, gate=False)
+    await made.passes(1, ticks=False)
     return made
 
 
-async def look(town: SimCluster) -> None:
+async def look(cluster: SimCluster) -> None:
     """Once, at what there is, and before Kueue does anything about it."""
-    town.follow()
-    await town.gate.tick(town.client.now)
+    cluster.follow()
+    await cluster.admission.tick(cluster.client.now)
 
 
 PLAYED: dict[tuple[str, str], Callable[[], Awaitable[ProvisioningCluster]]] = {}
@@ -52,54 +52,54 @@ async def it_is_alone() -> ProvisioningCluster:
 async def its_pod_may_take_the_place_of_one_before_it() -> ProvisioningCluster:
     """Two nodes of 8, on one of which pods still end: the first gang keeps both. A pod of 4 has room on the third, but
     the scheduler may put it elsewhere."""
-    town = ProvisioningCluster({"a": 8, "b": 8, "c": 4}, scenarios=NOBODY)
-    town.termination["other"] = 60.0
-    town.submit("other", gpus=8)
-    await town.passes(2)
-    town.submit("first", pods=2, gpus=8)
-    await town.passes(1, gate=False)
-    town.change(WORKLOAD, town.workload("other")["metadata"]["name"], {"spec": {"active": False}})
-    await town.passes(1, gate=False)
-    town.submit("gang", gpus=4)
-    await town.passes(1, gate=False)
-    return town
+    cluster = ProvisioningCluster({"a": 8, "b": 8, "c": 4}, scenarios=NOBODY)
+    cluster.termination["other"] = 60.0
+    cluster.submit("other", gpus=8)
+    await cluster.passes(2)
+    cluster.submit("first", pods=2, gpus=8)
+    await cluster.passes(1, ticks=False)
+    cluster.change(WORKLOAD, cluster.workload("other")["metadata"]["name"], {"spec": {"active": False}})
+    await cluster.passes(1, ticks=False)
+    cluster.submit("gang", gpus=4)
+    await cluster.passes(1, ticks=False)
+    return cluster
 
 
 @row("not for sure while pods of others are coming", "–")
 async def a_pod_that_is_on_its_way_may_take_its_place() -> ProvisioningCluster:
     """8 and 1 free: the pod of 1 GPU that is on its way may go to either, and the gang needs all 8."""
-    town = ProvisioningCluster({"a": 8, "b": 1}, scenarios=NOBODY)
-    town.hold_pods()
-    town.submit("single", gpus=1)
-    await town.passes(2)
-    assert town.is_admitted("single")
-    town.submit("gang", gpus=8)
-    await town.passes(1, gate=False)
-    return town
+    cluster = ProvisioningCluster({"a": 8, "b": 1}, scenarios=NOBODY)
+    cluster.hold_pods()
+    cluster.submit("single", gpus=1)
+    await cluster.passes(2)
+    assert cluster.is_admitted("single")
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(1, ticks=False)
+    return cluster
 
 
 @row("not for sure, even alone", "–")
 async def its_own_head_may_take_its_workers_place() -> ProvisioningCluster:
     """A head of 1 GPU and a worker of 4 on nodes with 4 and 1 free."""
-    town = ProvisioningCluster({"a": 4, "b": 8}, scenarios=NOBODY)
-    town.submit("filler", gpus=7)
-    await town.passes(2)
-    town.submit_ray("gang", head=1, workers=1, gpus=4)
-    await town.passes(1, gate=False)
-    return town
+    cluster = ProvisioningCluster({"a": 4, "b": 8}, scenarios=NOBODY)
+    cluster.submit("filler", gpus=7)
+    await cluster.passes(2)
+    cluster.submit_ray("gang", head=1, workers=1, gpus=4)
+    await cluster.passes(1, ticks=False)
+    return cluster
 
 
 @row("no", "fits")
 async def pods_end_on_its_node() -> ProvisioningCluster:
-    town = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
-    town.termination["other"] = 60.0
-    town.submit("other", gpus=8)
-    await town.passes(2)
-    town.change(WORKLOAD, town.workload("other")["metadata"]["name"], {"spec": {"active": False}})
-    await town.passes(1)
-    town.submit("gang", gpus=8)
-    await town.passes(1, gate=False)
-    return town
+    cluster = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
+    cluster.termination["other"] = 60.0
+    cluster.submit("other", gpus=8)
+    await cluster.passes(2)
+    cluster.change(WORKLOAD, cluster.workload("other")["metadata"]["name"], {"spec": {"active": False}})
+    await cluster.passes(1)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(1, ticks=False)
+    return cluster
 
 
 @row("no", "does not fit")
@@ -116,10 +116,10 @@ def test_every_row_of_the_table_is_played() -> None:
 
 @pytest.mark.parametrize(("now_later", "story"), PLAYED.items(), ids=[each.__name__ for each in PLAYED.values()])
 async def test_the_result_is_that_of_the_table(now_later: tuple[str, str], story: Story) -> None:
-    town = await story()
-    await look(town)
-    key = f"ns/{town.workload('gang')['metadata']['name']}"
-    report = town.reports[-1]
+    cluster = await story()
+    await look(cluster)
+    key = f"ns/{cluster.workload('gang')['metadata']['name']}"
+    report = cluster.reports[-1]
     found = {each.key: _name_of(each.placement) for each in report.plan.pending}
     found |= {each.key: "Fits" for each in report.released}
     assert found[key] == VERDICTS[now_later][0]
@@ -140,13 +140,13 @@ KEEPS: dict[str, tuple[Story, int, bool]] = {
 }
 
 
-@pytest.mark.parametrize(("story", "gpus", "is_let_go"), KEEPS.values(), ids=KEEPS)
-async def test_a_waiting_gang_keeps_the_nodes_that_the_table_says(story: Story, gpus: int, is_let_go: bool) -> None:
-    town = await story()
-    await town.passes(1)
-    town.submit("next", gpus=gpus)
-    await town.passes(3)
-    assert town.is_admitted("next") is is_let_go, town.says("next")
+@pytest.mark.parametrize(("story", "gpus", "is_released"), KEEPS.values(), ids=KEEPS)
+async def test_a_waiting_gang_keeps_the_nodes_that_the_table_says(story: Story, gpus: int, is_released: bool) -> None:
+    cluster = await story()
+    await cluster.passes(1)
+    cluster.submit("next", gpus=gpus)
+    await cluster.passes(3)
+    assert cluster.is_admitted("next") is is_released, cluster.says("next")
 
 
 COMING: dict[str, tuple[str, float, bool]] = {
@@ -157,15 +157,15 @@ COMING: dict[str, tuple[str, float, bool]] = {
 }
 
 
-@pytest.mark.parametrize(("answer", "ago", "is_let_go"), COMING.values(), ids=COMING)
+@pytest.mark.parametrize(("answer", "ago", "is_released"), COMING.values(), ids=COMING)
 async def test_a_gang_keeps_what_it_has_found_while_nodes_come_for_the_rest(
-    answer: str, ago: float, is_let_go: bool
+    answer: str, ago: float, is_released: bool
 ) -> None:
     """2 x 8 GPUs, 8 of which are there."""
-    town = await waiting({"a": 8}, pods=2, provisioning={"retry": {"base": "20m"}})
-    await town.passes(1)
-    town.answer(town.newest("gang"), answer, ago=ago)
-    town.submit("next", gpus=8)
-    await town.passes(3)
-    assert town.is_admitted("next") is is_let_go
-    assert town.says("gang").startswith("Pending: PodSet main: 1 of 2 pods does not fit")
+    cluster = await waiting({"a": 8}, pods=2, provisioning={"retry": {"base": "20m"}})
+    await cluster.passes(1)
+    cluster.answer(cluster.newest("gang"), answer, ago=ago)
+    cluster.submit("next", gpus=8)
+    await cluster.passes(3)
+    assert cluster.is_admitted("next") is is_released
+    assert cluster.says("gang").startswith("Pending: PodSet main: 1 of 2 pods does not fit")

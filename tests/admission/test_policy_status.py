@@ -20,27 +20,27 @@ class Author:
     """Writes ReclaimPolicies, and looks what their status says."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.town = SimCluster({}, policy=spec)
-        self.checks = AdmissionChecks(self.town.api, self.town.copies[RECLAIM_POLICY], self.town.told)
-        self.town.follow()
+        self.cluster = SimCluster({}, policy=spec)
+        self.checks = AdmissionChecks(self.cluster.api, self.cluster.copies[RECLAIM_POLICY], self.cluster.recorded)
+        self.cluster.follow()
 
     async def looks(self) -> None:
-        await self.checks.keep([], self.town.client.now)
-        self.town.follow()
+        await self.checks.keep([], self.cluster.client.now)
+        self.cluster.follow()
 
     def writes(self, spec: dict[str, Any]) -> None:
-        self.town.change(RECLAIM_POLICY, "policy", {"spec": spec})
-        self.town.follow()
+        self.cluster.change(RECLAIM_POLICY, "policy", {"spec": spec})
+        self.cluster.follow()
 
     @property
     def conditions(self) -> dict[str, Any]:
-        found = self.town.client.find(RECLAIM_POLICY, "", "policy")
+        found = self.cluster.client.find(RECLAIM_POLICY, "", "policy")
         assert found is not None
         return {each["type"]: each for each in (found.get("status") or {}).get("conditions") or []}
 
     @property
     def generation(self) -> int:
-        found = self.town.client.find(RECLAIM_POLICY, "", "policy")
+        found = self.cluster.client.find(RECLAIM_POLICY, "", "policy")
         assert found is not None
         return int(found["metadata"]["generation"])
 
@@ -50,7 +50,7 @@ class Author:
 
     @property
     def written(self) -> int:
-        return len(self.town.api.patches)
+        return len(self.cluster.api.patches)
 
 
 async def test_what_can_be_followed_says_what_it_does() -> None:
@@ -60,7 +60,7 @@ async def test_what_can_be_followed_says_what_it_does() -> None:
     assert status == "True"
     assert message.endswith("reclaims idle GPUs; requests nodes of class check-capacity.autoscaling.x-k8s.io")
     condition = author.conditions["Usable"]
-    assert condition["lastTransitionTime"] == f"{author.town.client.now:%Y-%m-%dT%H:%M:%SZ}"
+    assert condition["lastTransitionTime"] == f"{author.cluster.client.now:%Y-%m-%dT%H:%M:%SZ}"
     assert condition["observedGeneration"] == author.generation
     assert condition["reason"] == "Usable"
 
@@ -77,14 +77,14 @@ async def test_what_stands_there_is_not_written_again() -> None:
     author = Author(PLAIN)
     for _ in range(3):
         await author.looks()
-        author.town.client.now += timedelta(minutes=5)
+        author.cluster.client.now += timedelta(minutes=5)
     assert author.written == 1
 
 
 async def test_conditions_of_others_are_kept() -> None:
     author = Author(PLAIN)
     other = {"type": "Approved", "status": "True", "reason": "ByHand", "message": "", "lastTransitionTime": NOON}
-    author.town.change(RECLAIM_POLICY, "policy", {"status": {"conditions": [other]}}, "status")
+    author.cluster.change(RECLAIM_POLICY, "policy", {"status": {"conditions": [other]}}, "status")
     await author.looks()
     assert author.conditions["Approved"] == other
     assert author.usable[0] == "True"
@@ -94,7 +94,7 @@ async def test_the_time_changes_with_the_status_only_and_the_generation_with_the
     author = Author({"provisioning": PROVISIONING})
     await author.looks()
     began = author.conditions["Usable"]["lastTransitionTime"]
-    author.town.client.now += timedelta(minutes=1)
+    author.cluster.client.now += timedelta(minutes=1)
     author.writes({"provisioning": PROVISIONING, "reuse": {"enabled": False}})
     await author.looks()
     assert author.conditions["Usable"]["lastTransitionTime"] == began
@@ -120,10 +120,10 @@ async def test_what_somebody_writes_meanwhile_wins_and_is_looked_at_next() -> No
     author = Author(PLAIN)
 
     def interfere(_: str) -> None:
-        author.town.api.before_patch = lambda _: None
-        author.town.change(RECLAIM_POLICY, "policy", {"spec": BROKEN})
+        author.cluster.api.before_patch = lambda _: None
+        author.cluster.change(RECLAIM_POLICY, "policy", {"spec": BROKEN})
 
-    author.town.api.before_patch = interfere
+    author.cluster.api.before_patch = interfere
     await author.looks()
     assert author.conditions == {}
     await author.looks()

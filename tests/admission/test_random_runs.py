@@ -13,8 +13,7 @@ from random import Random
 import pytest
 from sim.api import FaultRates, FaultyApi
 from sim.cluster import SimCluster
-from sim.environment import nature_of
-from sim.random_ops import RandomOpsCluster
+from sim.random_ops import RandomOpsCluster, environment_of
 from sim.random_runs import Outcome, play
 
 from scaler.kube.objects.resources import NODE, POD, WORKLOAD
@@ -47,12 +46,12 @@ async def test_a_run_is_made_from_its_seed_alone() -> None:
 
 
 def test_runs_are_of_every_kind() -> None:
-    natures = [nature_of(Random(seed)) for seed in range(RUNS)]
+    natures = [environment_of(Random(seed)) for seed in range(RUNS)]
     for trait in ("is_shaky", "hurries", "pins", "provisions", "labels", "second_check"):
         counts = Counter(bool(getattr(each, trait)) for each in natures)
         assert min(counts[True], counts[False]) > 0.1 * RUNS, trait
     assert {each.policy.get("provisioning", {}).get("atLimit") for each in natures} == {None, "Hold", "Yield"}
-    assert any(each.mischief.deadly for each in natures)
+    assert any(each.fault_rates.deadly for each in natures)
     assert any(each.preempts for each in natures)
 
 
@@ -61,141 +60,141 @@ def test_runs_are_of_every_kind() -> None:
 
 async def test_a_pod_on_its_way_keeps_its_place_while_its_gang_is_told_to_go() -> None:
     """Kueue has written that the gang is evicted, and its job has not been told yet: a scheduler may be faster."""
-    town = SimCluster({"a": 8})
-    town.submit("one", gpus=8)
-    await _made_its_pod(town, "one")
-    town.submit("two", gpus=8)
-    town.deactivate("one")
-    await town.controllers[0].tick(town.client.now)
+    cluster = SimCluster({"a": 8})
+    cluster.submit("one", gpus=8)
+    await _made_its_pod(cluster, "one")
+    cluster.submit("two", gpus=8)
+    cluster.deactivate("one")
+    await cluster.controllers[0].tick(cluster.client.now)
     for _ in range(2):
-        town.follow()
-        await town.gate.tick(town.client.now)
-        await town.controllers[0].tick(town.client.now)
-    assert town.says("one").startswith("Pending: Reset to Pending")
-    assert not town.says("two").startswith("Ready")
-    town.schedule()
-    await town.passes(5)
-    assert town.is_running("two")
+        cluster.follow()
+        await cluster.admission.tick(cluster.client.now)
+        await cluster.controllers[0].tick(cluster.client.now)
+    assert cluster.says("one").startswith("Pending: Reset to Pending")
+    assert not cluster.says("two").startswith("Ready")
+    cluster.schedule()
+    await cluster.passes(5)
+    assert cluster.is_running("two")
 
 
 async def test_a_pod_that_its_job_has_left_behind_keeps_its_place_through_a_restart() -> None:
     """The Workload is gone from the queue; its pod still waits for a node, and nobody has deleted it."""
-    town = SimCluster({"a": 8})
-    town.submit("one", gpus=8)
-    await _made_its_pod(town, "one")
-    pod = town.pods("one")[0]
-    town.deactivate("one")
+    cluster = SimCluster({"a": 8})
+    cluster.submit("one", gpus=8)
+    await _made_its_pod(cluster, "one")
+    pod = cluster.pods("one")[0]
+    cluster.deactivate("one")
     for _ in range(5):
-        await town.controllers[0].tick(town.client.now)
-    town.submit("two", gpus=8)
-    town.restart()
+        await cluster.controllers[0].tick(cluster.client.now)
+    cluster.submit("two", gpus=8)
+    cluster.restart()
     for _ in range(4):
-        await town.controllers[0].tick(town.client.now)
-        town.follow()
-        await town.gate.tick(town.client.now)
-    assert "on their way" in town.says("two") or "not fit" in town.says("two")
-    town.client.remove(POD, "ns", pod["metadata"]["name"])
-    town.follow()
-    await town.gate.tick(town.client.now)
-    assert town.says("two").startswith("Ready")
+        await cluster.controllers[0].tick(cluster.client.now)
+        cluster.follow()
+        await cluster.admission.tick(cluster.client.now)
+    assert "on their way" in cluster.says("two") or "not fit" in cluster.says("two")
+    cluster.client.remove(POD, "ns", pod["metadata"]["name"])
+    cluster.follow()
+    await cluster.admission.tick(cluster.client.now)
+    assert cluster.says("two").startswith("Ready")
 
 
 async def test_a_gang_that_no_autoscaler_answers_keeps_nothing_from_others_for_ever() -> None:
     """It has found 8 of 16 GPUs and requested the rest. Another one can use the 8, once the rest is late."""
-    town = SimCluster({"a": 8}, policy={"provisioning": {"className": "example.com"}})
-    town.submit("large", pods=2, gpus=8)
-    await town.passes(2)
-    town.submit("small", gpus=8)
-    await town.passes(60)
-    assert town.says("small").startswith("Pending: ")
-    town.client.now += timedelta(minutes=9)
-    await town.passes(1)
-    assert town.is_running("small")
+    cluster = SimCluster({"a": 8}, policy={"provisioning": {"className": "example.com"}})
+    cluster.submit("large", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.submit("small", gpus=8)
+    await cluster.passes(60)
+    assert cluster.says("small").startswith("Pending: ")
+    cluster.client.now += timedelta(minutes=9)
+    await cluster.passes(1)
+    assert cluster.is_running("small")
 
 
 async def test_who_was_let_go_unheard_has_its_places() -> None:
     """The write was done, its answer was lost, and the copy lags: the gang looks as if it waited, and might be planned
     for another node now. It is tied to the first one, which is not promised to anybody else."""
-    town = SimCluster({"a": 16}, policy={"pin": {"enabled": True}}, api=FaultyApi)
-    api = town.api
+    cluster = SimCluster({"a": 16}, policy={"pin": {"enabled": True}}, api=FaultyApi)
+    api = cluster.api
     assert isinstance(api, FaultyApi)
     api.chance = Random(0)
-    await town.passes(1)
-    town.submit("one", gpus=8)
-    town.submit("two", gpus=16)
-    await town.passes(0, gate=False)
+    await cluster.passes(1)
+    cluster.submit("one", gpus=8)
+    cluster.submit("two", gpus=16)
+    await cluster.passes(0, ticks=False)
     api.rates = FaultRates(unheard=1000)
-    await town.gate.tick(town.client.now)
-    assert town.says("one") == "Ready: fits whole: 1 pod on 1 node (a)"
+    await cluster.admission.tick(cluster.client.now)
+    assert cluster.says("one") == "Ready: fits whole: 1 pod on 1 node (a)"
     api.rates = FaultRates()
-    town.add_node("c", 8)
-    town.copies[NODE].follow(town.client.all(NODE))
-    await town.gate.tick(town.client.now)
-    assert town.says("two").startswith("Pending")
+    cluster.add_node("c", 8)
+    cluster.copies[NODE].follow(cluster.client.all(NODE))
+    await cluster.admission.tick(cluster.client.now)
+    assert cluster.says("two").startswith("Pending")
 
 
 async def test_nobody_is_let_go_while_it_is_not_known_who_was() -> None:
-    town = SimCluster({"a": 8, "b": 8}, api=FaultyApi)
-    api = town.api
+    cluster = SimCluster({"a": 8, "b": 8}, api=FaultyApi)
+    api = cluster.api
     assert isinstance(api, FaultyApi)
     api.chance = Random(0)
-    await town.passes(1)
-    town.submit("one", gpus=8)
-    await town.passes(0, gate=False)
+    await cluster.passes(1)
+    cluster.submit("one", gpus=8)
+    await cluster.passes(0, ticks=False)
     api.rates = FaultRates(unheard=1000)
-    await town.gate.tick(town.client.now)
+    await cluster.admission.tick(cluster.client.now)
     api.rates, api.is_down = FaultRates(), True
-    report = await town.gate.tick(town.client.now)
+    report = await cluster.admission.tick(cluster.client.now)
     assert report.plan.unknown.startswith("check state of ns/job-one")
     api.is_down = False
-    assert (await town.gate.tick(town.client.now)).plan.unknown == ""
+    assert (await cluster.admission.tick(cluster.client.now)).plan.unknown == ""
 
 
 async def test_pods_of_a_gangs_last_life_are_no_places_for_its_next_one() -> None:
     """A RayCluster that is not ready counts as stopped at once. Its Workload has quota again before its pods end."""
-    town = SimCluster({"a": 8})
-    town.submit_ray("ray", head=0, workers=2, gpus=4)
-    await _made_its_pod(town, "ray")
-    kueue = town.controllers[0]
-    for pod in town.pods("ray"):
-        town.change(POD, pod["metadata"]["name"], {"spec": {"nodeName": "a"}})
-    town.deactivate("ray")
+    cluster = SimCluster({"a": 8})
+    cluster.submit_ray("ray", head=0, workers=2, gpus=4)
+    await _made_its_pod(cluster, "ray")
+    kueue = cluster.controllers[0]
+    for pod in cluster.pods("ray"):
+        cluster.change(POD, pod["metadata"]["name"], {"spec": {"nodeName": "a"}})
+    cluster.deactivate("ray")
     for _ in range(6):
-        await kueue.tick(town.client.now)
-    town.change(WORKLOAD, town.workload("ray")["metadata"]["name"], {"spec": {"active": True}})
+        await kueue.tick(cluster.client.now)
+    cluster.change(WORKLOAD, cluster.workload("ray")["metadata"]["name"], {"spec": {"active": True}})
     for _ in range(4):
-        await kueue.tick(town.client.now)
-    town.follow()
-    assert town.holds_quota("ray")
-    assert len(town.pods("ray")) == 3
-    await town.gate.tick(town.client.now)
-    assert town.says("ray").startswith("Pending: PodSet workers: 2 of 2 pods do not fit")
-    await town.passes(5)
-    assert town.is_running("ray")
+        await kueue.tick(cluster.client.now)
+    cluster.follow()
+    assert cluster.holds_quota("ray")
+    assert len(cluster.pods("ray")) == 3
+    await cluster.admission.tick(cluster.client.now)
+    assert cluster.says("ray").startswith("Pending: PodSet workers: 2 of 2 pods do not fit")
+    await cluster.passes(5)
+    assert cluster.is_running("ray")
 
 
 async def test_a_gang_whose_pods_all_end_leaves_no_places_taken_but_theirs() -> None:
     """Whichever is heard first, that its Workload is gone or that its pods end."""
-    town = SimCluster({"a": 8})
-    town.termination["one"] = 30.0
-    town.submit("one", gpus=8)
-    await town.passes(2)
-    pod = town.pods("one")[0]["metadata"]["name"]
-    town.change(POD, pod, {"metadata": {"deletionTimestamp": "2026-11-20T12:00:02Z"}})
-    town.copies[POD].follow(town.client.all(POD))
-    town.client.remove(WORKLOAD, "ns", town.workload("one")["metadata"]["name"])
-    town.copies[WORKLOAD].follow(town.client.all(WORKLOAD))
-    assert list(town.view.released()) == []
+    cluster = SimCluster({"a": 8})
+    cluster.termination["one"] = 30.0
+    cluster.submit("one", gpus=8)
+    await cluster.passes(2)
+    pod = cluster.pods("one")[0]["metadata"]["name"]
+    cluster.change(POD, pod, {"metadata": {"deletionTimestamp": "2026-11-20T12:00:02Z"}})
+    cluster.copies[POD].follow(cluster.client.all(POD))
+    cluster.client.remove(WORKLOAD, "ns", cluster.workload("one")["metadata"]["name"])
+    cluster.copies[WORKLOAD].follow(cluster.client.all(WORKLOAD))
+    assert list(cluster.view.released()) == []
 
 
-async def _made_its_pod(town: SimCluster, name: str) -> None:
+async def _made_its_pod(cluster: SimCluster, name: str) -> None:
     """Until the job has been let go, and its pod is there and on no node."""
     for _ in range(10):
-        await town.client.settle(*town.controllers)
-        town.follow()
-        await town.gate.tick(town.client.now)
-    assert town.is_admitted(name)
-    assert {pod["spec"].get("nodeName") for pod in town.pods(name)} == {None}
+        await cluster.client.settle(*cluster.controllers)
+        cluster.follow()
+        await cluster.admission.tick(cluster.client.now)
+    assert cluster.is_admitted(name)
+    assert {pod["spec"].get("nodeName") for pod in cluster.pods(name)} == {None}
 
 
 # ------------------------------------------------------------------------------------------------ that laws can be seen
@@ -203,12 +202,12 @@ async def _made_its_pod(town: SimCluster, name: str) -> None:
 
 async def test_a_gang_that_is_let_go_without_places_breaks_a_law() -> None:
     """Somebody else says Ready in our name: the scheduler finds no node for one of two pods, and that is noticed."""
-    town = RandomOpsCluster({"a": 8}, Random(0), hurries=False, provisions=False)
-    town.submit("one", pods=2, gpus=8)
-    await town.seconds(1)
-    name = town.workload("one")["metadata"]["name"]
+    cluster = RandomOpsCluster({"a": 8}, Random(0), hurries=False)
+    cluster.submit("one", pods=2, gpus=8)
+    await cluster.seconds(1)
+    name = cluster.workload("one")["metadata"]["name"]
     ready = {"name": "gate", "state": "Ready", "message": "", "lastTransitionTime": "2026-11-20T12:00:01Z"}
-    town.change(WORKLOAD, name, {"status": {"admissionChecks": [ready]}}, "status")
-    await town.seconds(3)
-    assert {each.job for each in town.stranded} == {"one"}
-    assert any(each.is_half for each in town.stranded)
+    cluster.change(WORKLOAD, name, {"status": {"admissionChecks": [ready]}}, "status")
+    await cluster.seconds(3)
+    assert {each.job for each in cluster.stranded} == {"one"}
+    assert any(each.is_half for each in cluster.stranded)

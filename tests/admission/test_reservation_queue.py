@@ -15,59 +15,59 @@ from scaler.quota.watch import NotSynced
 ASKS: dict[str, Any] = {"provisioning": {"className": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}}
 
 
-def line_of(town: SimCluster) -> ReservationQueue:
-    found = town.planner.reservation_queue(town.client.now)
+def line_of(cluster: SimCluster) -> ReservationQueue:
+    found = cluster.planner.reservation_queue(cluster.client.now)
     assert isinstance(found, ReservationQueue)
     return found
 
 
-def key_of(town: SimCluster, job: str) -> str:
-    return f"ns/{town.workload(job)['metadata']['name']}"
+def key_of(cluster: SimCluster, job: str) -> str:
+    return f"ns/{cluster.workload(job)['metadata']['name']}"
 
 
 async def lacking(**options: Any) -> SimCluster:
     """`gang` has quota for 16 GPUs and finds 8 of them; `holder` has the others."""
-    town = SimCluster({"a": 8, "b": 8}, **options)
-    town.submit("holder", gpus=8)
-    await town.passes(2)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    return town
+    cluster = SimCluster({"a": 8, "b": 8}, **options)
+    cluster.submit("holder", gpus=8)
+    await cluster.passes(2)
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    return cluster
 
 
 async def test_whoever_waits_stands_in_line_with_what_it_lacks() -> None:
-    town = await lacking()
-    line = line_of(town)
-    assert [each.key for each in line.waiting] == [key_of(town, "gang")]
+    cluster = await lacking()
+    line = line_of(cluster)
+    assert [each.key for each in line.waiting] == [key_of(cluster, "gang")]
     assert not line.held
-    what_if = WhatIf(line, key_of(town, "gang"))
+    what_if = WhatIf(line, key_of(cluster, "gang"))
     assert isinstance(what_if.result(frozenset()), Insufficient)
-    assert not isinstance(what_if.result(frozenset({key_of(town, "holder")})), Insufficient)
-    [standing] = town.report.plan.pending
+    assert not isinstance(what_if.result(frozenset({key_of(cluster, "holder")})), Insufficient)
+    [standing] = cluster.report.plan.pending
     assert (standing.lacks_nodes, standing.may_reuse, standing.awaits_nodes) == (True, True, False)
 
 
 async def test_looking_at_the_line_writes_nothing() -> None:
-    town = await lacking()
-    before = len(town.api.patches)
-    line_of(town)
-    await town.planner.plan(town.client.now)
-    assert len(town.api.patches) == before
+    cluster = await lacking()
+    before = len(cluster.api.patches)
+    line_of(cluster)
+    await cluster.planner.plan(cluster.client.now)
+    assert len(cluster.api.patches) == before
 
 
 async def test_where_nodes_or_workloads_are_not_seen_there_is_no_line() -> None:
-    town = await lacking()
-    town.blind = "nodes are hidden"
-    assert town.planner.reservation_queue(town.client.now) == NotSynced("nodes are hidden")
+    cluster = await lacking()
+    cluster.blind = "nodes are hidden"
+    assert cluster.planner.reservation_queue(cluster.client.now) == NotSynced("nodes are hidden")
 
 
 async def test_whose_policy_spares_the_idle_is_told() -> None:
-    town = await lacking(policy={"reuse": {"enabled": False}})
-    assert [each.may_reuse for each in town.report.plan.pending] == [False]
+    cluster = await lacking(policy={"reuse": {"enabled": False}})
+    assert [each.may_reuse for each in cluster.report.plan.pending] == [False]
 
 
-def asking(town: SimCluster) -> frozenset[str]:
-    return checks_with_provisioning(town.copies[ADMISSION_CHECK].items(), town.copies[RECLAIM_POLICY])
+def asking(cluster: SimCluster) -> frozenset[str]:
+    return checks_with_provisioning(cluster.copies[ADMISSION_CHECK].items(), cluster.copies[RECLAIM_POLICY])
 
 
 async def test_those_who_ask_for_nodes_are_known_by_name() -> None:
@@ -81,16 +81,16 @@ async def test_those_who_ask_for_nodes_are_known_by_name() -> None:
 
 
 async def test_nodes_are_not_requested_before_reclaim_has_decided() -> None:
-    town = SimCluster({"a": 8, "b": 8}, policy=ASKS, with_reclaim=True)
-    town.submit("gang", pods=2, gpus=8)
-    town.submit("late", pods=1, gpus=8)
-    await town.passes(3)
-    assert town.client.all(PROVISIONING_REQUEST) == []
-    assert "which is not decided yet" in town.says("late")
-    uid = town.workload("late")["metadata"]["uid"]
-    town.reclaim.decided(uid)
-    await town.passes(1)
-    [request] = town.client.all(PROVISIONING_REQUEST)
+    cluster = SimCluster({"a": 8, "b": 8}, policy=ASKS, with_reclaim=True)
+    cluster.submit("gang", pods=2, gpus=8)
+    cluster.submit("late", pods=1, gpus=8)
+    await cluster.passes(3)
+    assert cluster.client.all(PROVISIONING_REQUEST) == []
+    assert "which is not decided yet" in cluster.says("late")
+    uid = cluster.workload("late")["metadata"]["uid"]
+    cluster.reclaim.decided(uid)
+    await cluster.passes(1)
+    [request] = cluster.client.all(PROVISIONING_REQUEST)
     assert request["metadata"]["labels"]["idlegpu.io/workload-uid"] == uid
 
 

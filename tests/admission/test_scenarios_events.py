@@ -17,111 +17,111 @@ Story = Callable[[ProvisioningCluster], Awaitable[None]]
 _DEFAULTS: dict[str, Any] = {"nodes": {"a": 8}, "scenarios": NOBODY}
 
 
-async def its_victims_end_late(town: ProvisioningCluster) -> None:
-    town.termination["victim"] = 30.0
-    town.submit("victim", gpus=8)
-    await town.passes(2)
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    town.deactivate("victim", for_gang="gang")
-    await town.passes(40)
+async def its_victims_end_late(cluster: ProvisioningCluster) -> None:
+    cluster.termination["victim"] = 30.0
+    cluster.submit("victim", gpus=8)
+    await cluster.passes(2)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    cluster.deactivate("victim", for_gang="gang")
+    await cluster.passes(40)
 
 
-async def others_end_on_its_node_and_then_a_node_is_missing_and_then_it_is_there(town: ProvisioningCluster) -> None:
-    town.termination["other"] = 20.0
-    town.submit("other", gpus=8)
-    await town.passes(2)
-    town.change(WORKLOAD, town.workload("other")["metadata"]["name"], {"spec": {"active": False}})
-    await town.passes(1)
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    town.fleet.remove("a")
-    await town.passes(5)
-    town.add_node("b", 8)
-    await town.passes(5)
+async def others_end_on_its_node_and_then_a_node_is_missing_and_then_it_is_there(cluster: ProvisioningCluster) -> None:
+    cluster.termination["other"] = 20.0
+    cluster.submit("other", gpus=8)
+    await cluster.passes(2)
+    cluster.change(WORKLOAD, cluster.workload("other")["metadata"]["name"], {"spec": {"active": False}})
+    await cluster.passes(1)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    cluster.fleet.remove("a")
+    await cluster.passes(5)
+    cluster.add_node("b", 8)
+    await cluster.passes(5)
 
 
-async def nodes_are_asked_for_twice_and_come(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(30)
+async def nodes_are_asked_for_twice_and_come(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(30)
 
 
-async def nodes_are_asked_for_and_something_gets_free(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    town.answer(town.newest("gang"), "Accepted")
-    await town.passes(1)
-    town.add_node("b", 8)
-    await town.passes(65)
+async def nodes_are_asked_for_and_something_gets_free(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.answer(cluster.newest("gang"), "Accepted")
+    await cluster.passes(1)
+    cluster.add_node("b", 8)
+    await cluster.passes(65)
 
 
-async def its_booking_expires_and_then_it_is_at_its_limit(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.answer(town.newest("gang"), "Provisioned")
-    await town.passes(1)
-    town.answer(town.newest("gang"), "BookingExpired")
-    await town.passes(12)
-    town.answer(town.newest("gang"), "Failed")
-    await town.passes(60)
+async def its_booking_expires_and_then_it_is_at_its_limit(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(1)
+    cluster.answer(cluster.newest("gang"), "Provisioned")
+    await cluster.passes(1)
+    cluster.answer(cluster.newest("gang"), "BookingExpired")
+    await cluster.passes(12)
+    cluster.answer(cluster.newest("gang"), "Failed")
+    await cluster.passes(60)
 
 
-async def it_yields_at_its_limit(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(6)
-    town.submit("other", gpus=8)
-    await town.passes(12)
+async def it_yields_at_its_limit(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(6)
+    cluster.submit("other", gpus=8)
+    await cluster.passes(12)
 
 
-async def its_nodes_are_taken_away(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.answer(town.newest("gang"), "Provisioned")
-    town.add_node("b", 8)
-    await town.passes(2)
-    town.answer(town.newest("gang"), "CapacityRevoked")
-    town.fleet.remove("b")
-    await town.passes(3)
+async def its_nodes_are_taken_away(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(1)
+    cluster.answer(cluster.newest("gang"), "Provisioned")
+    cluster.add_node("b", 8)
+    await cluster.passes(2)
+    cluster.answer(cluster.newest("gang"), "CapacityRevoked")
+    cluster.fleet.remove("b")
+    await cluster.passes(3)
 
 
-async def it_is_evicted_while_it_asks(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    town.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "Hold"}})
-    await town.passes(5)
+async def it_is_evicted_while_it_asks(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "Hold"}})
+    await cluster.passes(5)
 
 
-async def nobody_can_follow_its_policy_for_a_while(town: ProvisioningCluster) -> None:
-    await town.passes(1)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    found = town.client.find(RECLAIM_POLICY, "", "policy")
+async def nobody_can_follow_its_policy_for_a_while(cluster: ProvisioningCluster) -> None:
+    await cluster.passes(1)
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    found = cluster.client.find(RECLAIM_POLICY, "", "policy")
     assert found is not None
-    town.client.remove(RECLAIM_POLICY, "", "policy")
-    await town.passes(5)
-    town.add(RECLAIM_POLICY, "policy", spec=found["spec"])
-    town.add_node("b", 8)
-    await town.passes(63)
+    cluster.client.remove(RECLAIM_POLICY, "", "policy")
+    await cluster.passes(5)
+    cluster.add(RECLAIM_POLICY, "policy", spec=found["spec"])
+    cluster.add_node("b", 8)
+    await cluster.passes(63)
 
 
-async def its_pods_contradict_its_flavor(town: ProvisioningCluster) -> None:
+async def its_pods_contradict_its_flavor(cluster: ProvisioningCluster) -> None:
     """Nobody could ask for nodes for them."""
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(0, gate=False)
-    name = town.workload("gang")["metadata"]["name"]
-    pod_sets = town.workload("gang")["spec"]["podSets"]
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(0, ticks=False)
+    name = cluster.workload("gang")["metadata"]["name"]
+    pod_sets = cluster.workload("gang")["spec"]["podSets"]
     consumes = {"autoscaling.x-k8s.io/consume-provisioning-request": "own"}
     pod_sets[0]["template"]["metadata"] = {"annotations": consumes}
-    town.change(WORKLOAD, name, {"spec": {"podSets": pod_sets}})
-    await town.passes(60)
+    cluster.change(WORKLOAD, name, {"spec": {"podSets": pod_sets}})
+    await cluster.passes(60)
 
 
-async def the_check_is_added_while_it_runs(town: ProvisioningCluster) -> None:
-    town.submit("gang", gpus=8)
-    await town.passes(2)
-    town.add(ADMISSION_CHECK, "gate", spec={"controllerName": "idlegpu.io/reclaim"})
-    town.change(CLUSTER_QUEUE, "cq", {"spec": town.queue_spec(1000)})
-    await town.passes(2)
+async def the_check_is_added_while_it_runs(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    cluster.add(ADMISSION_CHECK, "gate", spec={"controllerName": "idlegpu.io/reclaim"})
+    cluster.change(CLUSTER_QUEUE, "cq", {"spec": cluster.queue_spec(1000)})
+    await cluster.passes(2)
 
 
 ASKS = ["ProvisioningRequestCreated", "AdmissionCheckPending: NodesComing"]
@@ -214,11 +214,11 @@ def town_of(options: Mapping[str, Any]) -> ProvisioningCluster:
     return ProvisioningCluster(given.pop("nodes"), **given)
 
 
-def told(town: ProvisioningCluster) -> list[str]:
+def told(cluster: ProvisioningCluster) -> list[str]:
     """The reasons of the gang's Events; with what it waits for where it waits."""
     return [
         f"{reason}: {message.partition(':')[0]}" if reason == "AdmissionCheckPending" else reason
-        for about, reason, message in town.told.events
+        for about, reason, message in cluster.recorded.events
         if about.startswith("job-gang")
     ]
 
@@ -226,9 +226,9 @@ def told(town: ProvisioningCluster) -> list[str]:
 @pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
 async def test_every_turn_of_a_gang_is_told_once(story: Story) -> None:
     options, expected = STORIES[story]
-    town = town_of(options)
-    await story(town)
-    assert told(town) == expected
+    cluster = town_of(options)
+    await story(cluster)
+    assert told(cluster) == expected
 
 
 RETOLD = (others_end_on_its_node_and_then_a_node_is_missing_and_then_it_is_there, its_nodes_are_taken_away)
@@ -239,25 +239,25 @@ RETOLD += (its_booking_expires_and_then_it_is_at_its_limit, its_pods_contradict_
 async def test_a_new_process_tells_nothing_that_was_told_long_ago(story: Story) -> None:
     """But for refusals, of which the API knows nothing."""
     options, _ = STORIES[story]
-    town = town_of(options)
-    await story(town)
-    town.client.now += timedelta(minutes=6)
-    await town.passes(1)
-    before = told(town)
-    town.restart()
-    await town.passes(1)
-    assert [each for each in told(town)[len(before) :] if each != "NodesNotAsked"] == []
+    cluster = town_of(options)
+    await story(cluster)
+    cluster.client.now += timedelta(minutes=6)
+    await cluster.passes(1)
+    before = told(cluster)
+    cluster.restart()
+    await cluster.passes(1)
+    assert [each for each in told(cluster)[len(before) :] if each != "NodesNotAsked"] == []
 
 
 async def test_while_nothing_but_numbers_changes_nothing_is_told() -> None:
     """A gang at its limit for ten minutes, while small nodes come."""
-    town = town_of({"provisioning": {"retry": {"limit": 0}}})
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.answer(town.newest("gang"), "Failed")
-    await town.passes(1)
-    before = told(town)
+    cluster = town_of({"provisioning": {"retry": {"limit": 0}}})
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(1)
+    cluster.answer(cluster.newest("gang"), "Failed")
+    await cluster.passes(1)
+    before = told(cluster)
     for number in range(20):
-        town.add_node(f"small-{number}", 1)
-        await town.passes(30)
-    assert told(town) == before
+        cluster.add_node(f"small-{number}", 1)
+        await cluster.passes(30)
+    assert told(cluster) == before

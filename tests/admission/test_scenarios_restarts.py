@@ -21,88 +21,88 @@ from scaler.suspension.leader_api import NOT_LEADING
 Story = Callable[[ProvisioningCluster], Awaitable[None]]
 
 
-async def victims_end_slowly(town: ProvisioningCluster) -> None:
-    town.termination["victim"] = 6.0
-    town.submit("victim", pods=2, gpus=8)
-    await town.passes(2)
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    town.deactivate("victim", for_gang="gang")
-    await town.passes(12)
+async def victims_end_slowly(cluster: ProvisioningCluster) -> None:
+    cluster.termination["victim"] = 6.0
+    cluster.submit("victim", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.deactivate("victim", for_gang="gang")
+    await cluster.passes(12)
 
 
-async def failed_twice_then_provisioned(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(30)
+async def failed_twice_then_provisioned(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(30)
 
 
-async def asked_and_then_got_for_free(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    town.add_node("free", 8)
-    await town.passes(64)
+async def asked_and_then_got_for_free(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.add_node("free", 8)
+    await cluster.passes(64)
 
 
-async def booking_expired_and_somebody_deleted_the_next_one(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.answer(town.newest("gang"), "BookingExpired")
-    await town.passes(4)
-    town.client.remove(PROVISIONING_REQUEST, "ns", town.newest("gang"))
-    await town.passes(2)
-    town.answer(town.newest("gang"), "Provisioned")
-    town.add_node("new", 8)
-    await town.passes(3)
+async def booking_expired_and_somebody_deleted_the_next_one(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(1)
+    cluster.answer(cluster.newest("gang"), "BookingExpired")
+    await cluster.passes(4)
+    cluster.client.remove(PROVISIONING_REQUEST, "ns", cluster.newest("gang"))
+    await cluster.passes(2)
+    cluster.answer(cluster.newest("gang"), "Provisioned")
+    cluster.add_node("new", 8)
+    await cluster.passes(3)
 
 
-async def nodes_taken_away_while_it_runs(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(1)
-    town.answer(town.newest("gang"), "Provisioned")
-    town.add_node("new", 8)
-    await town.passes(2)
-    town.answer(town.newest("gang"), "CapacityRevoked")
-    town.fleet.remove("new")
-    await town.passes(2)
-    town.answer(town.newest("gang"), "Provisioned")
-    town.add_node("newer", 8)
-    await town.passes(2)
+async def nodes_taken_away_while_it_runs(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(1)
+    cluster.answer(cluster.newest("gang"), "Provisioned")
+    cluster.add_node("new", 8)
+    await cluster.passes(2)
+    cluster.answer(cluster.newest("gang"), "CapacityRevoked")
+    cluster.fleet.remove("new")
+    await cluster.passes(2)
+    cluster.answer(cluster.newest("gang"), "Provisioned")
+    cluster.add_node("newer", 8)
+    await cluster.passes(2)
 
 
-async def yielded_at_its_limit(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    town.submit("other", gpus=8)
-    await town.passes(20)
+async def yielded_at_its_limit(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.submit("other", gpus=8)
+    await cluster.passes(20)
 
 
-async def evicted_while_a_request_is_open(town: ProvisioningCluster) -> None:
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    town.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "Hold"}})
-    await town.passes(3)
-    town.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "None"}})
-    await town.passes(10)
+async def evicted_while_a_request_is_open(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "Hold"}})
+    await cluster.passes(3)
+    cluster.change(LOCAL_QUEUE, "lq", {"spec": {"stopPolicy": "None"}})
+    await cluster.passes(10)
 
 
-async def its_policy_comes_late_and_changes(town: ProvisioningCluster) -> None:
-    spec = town.client.find(RECLAIM_POLICY, "", "policy")
+async def its_policy_comes_late_and_changes(cluster: ProvisioningCluster) -> None:
+    spec = cluster.client.find(RECLAIM_POLICY, "", "policy")
     assert spec is not None
-    town.client.remove(RECLAIM_POLICY, "", "policy")
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(2)
-    town.add(RECLAIM_POLICY, "policy", spec=spec["spec"])
-    await town.passes(2)
-    town.set_policy(parameters={"key": "value"})
-    await town.passes(8)
+    cluster.client.remove(RECLAIM_POLICY, "", "policy")
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(2)
+    cluster.add(RECLAIM_POLICY, "policy", spec=spec["spec"])
+    await cluster.passes(2)
+    cluster.set_policy(parameters={"key": "value"})
+    await cluster.passes(8)
 
 
-async def two_race_and_the_first_finishes(town: ProvisioningCluster) -> None:
-    town.submit("gang", gpus=8)
-    town.submit("other", gpus=8)
-    await town.passes(3)
-    town.finish("gang" if town.is_running("gang") else "other")
-    await town.passes(10)
+async def two_race_and_the_first_finishes(cluster: ProvisioningCluster) -> None:
+    cluster.submit("gang", gpus=8)
+    cluster.submit("other", gpus=8)
+    await cluster.passes(3)
+    cluster.finish("gang" if cluster.is_running("gang") else "other")
+    await cluster.passes(10)
 
 
 STORIES: dict[Story, Mapping[str, Any]] = {
@@ -129,7 +129,7 @@ STORIES: dict[Story, Mapping[str, Any]] = {
 async def told(story: Story, *, dies_after: int = -1) -> ProvisioningCluster:
     """The story, with a process that dies right after that write; counted from 0, and never where it is negative."""
     options = dict(STORIES[story])
-    town = ProvisioningCluster(options.pop("nodes", {"a": 8}), **options)
+    cluster = ProvisioningCluster(options.pop("nodes", {"a": 8}), **options)
     left = [dies_after]
 
     def die(write: str) -> None:
@@ -137,35 +137,35 @@ async def told(story: Story, *, dies_after: int = -1) -> ProvisioningCluster:
         if left[0] == -1 and dies_after >= 0:
             raise KubeError(f"dead after {write}", reason=NOT_LEADING)
 
-    town.api.after_write = die
-    await story(town)
-    assert town.half_started() == []
-    assert town.deaths == (dies_after >= 0)
-    return town
+    cluster.api.after_write = die
+    await story(cluster)
+    assert cluster.half_started() == []
+    assert cluster.deaths == (dies_after >= 0)
+    return cluster
 
 
-def outcome(town: ProvisioningCluster) -> dict[str, Any]:
+def outcome(cluster: ProvisioningCluster) -> dict[str, Any]:
     """What is to be the same. Names of nodes that were added hold a part of a uid."""
-    workloads = town.client.all(WORKLOAD)
+    workloads = cluster.client.all(WORKLOAD)
     jobs = [each["metadata"]["ownerReferences"][0]["name"] for each in workloads]
     found = {
-        "states": {job: town.state(job) for job in jobs},
-        "entries": {job: town.entry(job) for job in jobs},
-        "places": {job: sorted(pod["spec"].get("nodeName", "") for pod in town.pods(job)) for job in jobs},
+        "states": {job: cluster.state(job) for job in jobs},
+        "entries": {job: cluster.entry(job) for job in jobs},
+        "places": {job: sorted(pod["spec"].get("nodeName", "") for pod in cluster.pods(job)) for job in jobs},
         "yields": [(each["metadata"].get("annotations") or {}).get(YIELDED_ANNOTATION) for each in workloads],
-        "requests": town.requests(),
-        "templates": town.templates(),
-        "nodes": sorted(town.fleet.machines),
-        "check": town.active(),
-        "asked": Counter(each for each in town.api.writes if each.startswith("create provisioningrequests")),
+        "requests": cluster.requests(),
+        "templates": cluster.templates(),
+        "nodes": sorted(cluster.fleet.machines),
+        "check": cluster.active(),
+        "asked": Counter(each for each in cluster.api.writes if each.startswith("create provisioningrequests")),
     }
     return {name: re.sub(r"new-[0-9a-f]{5}-", "new-", str(each)) for name, each in found.items()}
 
 
 async def test_every_story_is_one_in_which_something_is_written() -> None:
     for story in STORIES:
-        town = await told(story)
-        assert len(town.api.writes) >= 4, story.__name__
+        cluster = await told(story)
+        assert len(cluster.api.writes) >= 4, story.__name__
 
 
 @pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
@@ -180,17 +180,17 @@ async def test_a_process_that_dies_after_any_of_its_writes_changes_nothing(story
 async def test_a_process_that_is_started_anew_at_every_look_changes_nothing(story: Story) -> None:
     """Nothing that matters is in memory: not even from one look to the next."""
     expected = await told(story)
-    town = await told_by_forgetful(story)
-    found, wanted = outcome(town), outcome(expected)
+    cluster = await told_by_forgetful(story)
+    found, wanted = outcome(cluster), outcome(expected)
     assert found == wanted
 
 
 async def told_by_forgetful(story: Story) -> ProvisioningCluster:
     options = dict(STORIES[story])
-    town = Forgetful(options.pop("nodes", {"a": 8}), **options)
-    await story(town)
-    assert town.half_started() == []
-    return town
+    cluster = Forgetful(options.pop("nodes", {"a": 8}), **options)
+    await story(cluster)
+    assert cluster.half_started() == []
+    return cluster
 
 
 class Forgetful(ProvisioningCluster):

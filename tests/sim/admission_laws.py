@@ -4,8 +4,8 @@
 |--------------------------------------------------------------|---------------------------------------------------|
 | no pod of a gang that was let go finds no node               | whenever the scheduler has had a turn             |
 | all pods of all gangs that were let go have places together  | after every look of the gate                      |
-| the first in line is not delayed by those who are let go     | after every look that sees the town as it is      |
-| nodes that came for an open request are not used without it  | after every look that sees the town as it is      |
+| the first in line is not delayed by those who are let go     | after every look that sees the cluster as it is      |
+| nodes that came for an open request are not used without it  | after every look that sees the cluster as it is      |
 | an entry is written as Kueue's webhook and our table want it | at every patch                                    |
 | no more requests than the policy allows, one at a time       | after every second                                |
 
@@ -21,8 +21,16 @@ from scaler_sandbox.autoscaler.requests import RequestStage, request_stage_of
 from scaler_sandbox.conditions import condition, has
 from scaler_sandbox.kinds import Json
 from sim.cluster import CHECK, MEMORY, memory_of
-from sim.environment import Environment
-from sim.random_ops import RandomOpsCluster, gpus_of, is_ending, is_on_a_node, is_over, is_waiting, owner_uid
+from sim.random_ops import (
+    Environment,
+    RandomOpsCluster,
+    gpus_of,
+    is_ending,
+    is_on_a_node,
+    is_over,
+    is_waiting,
+    owner_uid,
+)
 
 from scaler.admission.check import CheckReason
 from scaler.kube.objects.resources import NODE, POD, PROVISIONING_REQUEST, WORKLOAD
@@ -41,48 +49,48 @@ class LawBrokenError(AssertionError):
 class Laws:
     """The laws of one run."""
 
-    def __init__(self, town: RandomOpsCluster, nature: Environment) -> None:
-        self._town = town
-        self._nature = nature
+    def __init__(self, cluster: RandomOpsCluster, env: Environment) -> None:
+        self._cluster = cluster
+        self._env = env
         self.strandings = 0
         """Pods that found no node, in all."""
         self._awaited: tuple[str, str] | None = None
         """Who is first in line, and would fit once pods have ended that end now."""
         self._promised: dict[str, datetime] = {}
         """By uid of a Workload, when its pods could last come."""
-        town.looked = self._after_look
-        town.api.watch = self._of_patch  # type: ignore[attr-defined]
+        cluster.looked = self._after_look
+        cluster.api.watch = self._of_patch  # type: ignore[attr-defined]
 
     def after_second(self) -> None:
         """Raises: LawBrokenError."""
         self._of_scheduling()
-        if self._nature.provisions:
+        if self._env.provisions:
             self._of_requests()
 
     # ---------------------------------------------------------------------------------------------------- promises
 
     def _of_scheduling(self) -> None:
-        found, self._town.stranded = self._town.stranded, []
+        found, self._cluster.stranded = self._cluster.stranded, []
         self.strandings += len(found)
-        if found and not self._nature.is_shaky:
+        if found and not self._env.is_shaky:
             worst = max(found, key=lambda each: each.is_half)
             half = "others of its gang are on nodes" if worst.is_half else "nor is another one of its gang on any"
             raise LawBrokenError(f"pod {worst.pod} finds no node although {worst.job} was let go; {half}")
 
     def _after_look(self) -> None:
-        if self._nature.is_shaky or not self._town.reports:
+        if self._env.is_shaky or not self._cluster.reports:
             return
-        report = self._town.report
+        report = self._cluster.report
         if report.released:
             self._of_promises()
-        if not self._nature.hurries:
+        if not self._env.hurries:
             self._of_bookings({each.key for each in report.released if each.because is CheckReason.FITS})
-        if not (self._nature.hurries or self._nature.provisions):
+        if not (self._env.hurries or self._env.provisions):
             waiting = {each.key: change.because for each, change in report.plan.changes if each.is_pending}
             self._of_turns({each.key for each in report.released}, waiting)
 
     def _of_promises(self) -> None:
-        promised = [each for each in self._town.client.all(WORKLOAD) if is_promised(each)]
+        promised = [each for each in self._cluster.client.all(WORKLOAD) if is_promised(each)]
         pods = [pod for each in promised for pod in self._owed(each)]
         if not fit(pods, self._free(), self._labels()):
             names = ", ".join(each["metadata"]["name"] for each in promised)
@@ -93,11 +101,11 @@ class Laws:
 
         Unless these have been there for a minute.
         """
-        for workload in self._town.client.all(WORKLOAD) if opened else ():
+        for workload in self._cluster.client.all(WORKLOAD) if opened else ():
             made = [created_at(each) for each in self._open_requests(workload)]
             if _key(workload) in opened and made:
                 new = {
-                    each["metadata"]["name"] for each in self._town.client.all(NODE) if self._is_new(each, min(made))
+                    each["metadata"]["name"] for each in self._cluster.client.all(NODE) if self._is_new(each, min(made))
                 }
                 old = {name: free for name, free in self._free().items() if name not in new}
                 if not fit(self._owed(workload), old, self._labels()):
@@ -105,13 +113,13 @@ class Laws:
 
     def _open_requests(self, workload: Json) -> list[Json]:
         uid = workload["metadata"]["uid"]
-        found = self._town.client.all(PROVISIONING_REQUEST)
+        found = self._cluster.client.all(PROVISIONING_REQUEST)
         mine = [each for each in found if each["metadata"]["labels"]["idlegpu.io/workload-uid"] == uid]
         return [each for each in mine if request_stage_of(each) in (RequestStage.NEW, RequestStage.ACCEPTED)]
 
     def _is_new(self, node: Json, since: datetime) -> bool:
         created = created_at(node)
-        return created > since and self._town.client.now - created < timedelta(minutes=1)
+        return created > since and self._cluster.client.now - created < timedelta(minutes=1)
 
     def _of_turns(self, opened: set[str], waiting: Mapping[str, CheckReason]) -> None:
         """Of the first in line. Once it is seen to fit as soon as pods have ended, nobody may change that.
@@ -119,7 +127,7 @@ class Laws:
         One that fits only if every pod goes to one certain node waits for more room, and keeps nothing.
         """
         has_just_stopped = self._has_just_stopped()
-        line = [each for each in self._town.client.all(WORKLOAD) if _key(each) in opened or _is_held_back(each)]
+        line = [each for each in self._cluster.client.all(WORKLOAD) if _key(each) in opened or _is_held_back(each)]
         first = min(line, key=_turn, default=None)
         if first is None or waiting.get(_key(first), CheckReason.NOT_GUARANTEED) is CheckReason.NOT_GUARANTEED:
             self._awaited = None
@@ -135,9 +143,9 @@ class Laws:
 
     def _has_just_stopped(self) -> bool:
         """Whether a Workload has stopped so shortly before that its job may still make pods, as far as is known."""
-        now, workloads = self._town.client.now, self._town.client.all(WORKLOAD)
+        now, workloads = self._cluster.client.now, self._cluster.client.all(WORKLOAD)
         promised = {each["metadata"]["uid"]: now for each in workloads if is_promised(each)}
-        recent = {uid: at for uid, at in self._promised.items() if now - at <= self._town.afterwards}
+        recent = {uid: at for uid, at in self._promised.items() if now - at <= self._cluster.afterwards}
         self._promised = recent | promised
         return bool(recent.keys() - promised.keys())
 
@@ -146,22 +154,22 @@ class Laws:
 
         One that has succeeded may be followed by another one: only its job knows.
         """
-        workloads, pods = self._town.client.all(WORKLOAD), self._town.client.all(POD)
+        workloads, pods = self._cluster.client.all(WORKLOAD), self._cluster.client.all(POD)
         is_owed = any(self._owed(each) for each in workloads if is_promised(each) and _key(each) not in opened)
         unfinished = {owner_uid(each) for each in workloads if is_promised(each)}
         return is_owed or any(is_waiting(pod) or (is_over(pod) and owner_uid(pod) in unfinished) for pod in pods)
 
     def _labels(self) -> dict[str, Json]:
-        return {body["metadata"]["name"]: body["metadata"]["labels"] for body in self._town.client.all(NODE)}
+        return {body["metadata"]["name"]: body["metadata"]["labels"] for body in self._cluster.client.all(NODE)}
 
     def _free(self) -> dict[str, tuple[int, int]]:
-        memory = self._town.free_memory()
-        return {node: (gpus, memory[node]) for node, gpus in self._town.free().items()}
+        memory = self._cluster.free_memory()
+        return {node: (gpus, memory[node]) for node, gpus in self._cluster.free().items()}
 
     def _once_ended(self) -> dict[str, tuple[int, int]]:
         """What will be free by node once the pods have ended that end now."""
         free = self._free()
-        for pod in self._town.client.all(POD):
+        for pod in self._cluster.client.all(POD):
             if is_ending(pod) and is_on_a_node(pod):
                 gpus, memory = free[pod["spec"]["nodeName"]]
                 free[pod["spec"]["nodeName"]] = gpus + gpus_of(pod), memory + memory_of(pod)
@@ -170,7 +178,7 @@ class Laws:
     def _owed(self, workload: Json) -> list[Pod]:
         """Its pods that are not on nodes yet, and have not been."""
         uid = owner_uid(workload)
-        there = [pod for pod in self._town.client.all(POD) if owner_uid(pod) == uid and not is_ending(pod)]
+        there = [pod for pod in self._cluster.client.all(POD) if owner_uid(pod) == uid and not is_ending(pod)]
         bound = Counter(_pod_set(pod) for pod in there if is_on_a_node(pod) or is_over(pod))
         found: list[Pod] = []
         for pod_set in workload["spec"]["podSets"]:
@@ -185,7 +193,7 @@ class Laws:
         entries = (body.get("status") or {}).get("admissionChecks")
         if "/workloads/" not in path or entries is None:
             return
-        workload = self._town.api.object_at(path.removesuffix("/status"))[1]
+        workload = self._cluster.api.object_at(path.removesuffix("/status"))[1]
         if workload["metadata"]["resourceVersion"] != body["metadata"].get("resourceVersion"):
             return  # It is refused.
         before = {each["name"]: each for each in workload["status"].get("admissionChecks") or ()}
@@ -202,9 +210,9 @@ class Laws:
 
     def _of_requests(self) -> None:
         open_: Counter[str] = Counter()
-        for request in self._town.client.all(PROVISIONING_REQUEST):
+        for request in self._cluster.client.all(PROVISIONING_REQUEST):
             metadata = request["metadata"]
-            if int(metadata["annotations"]["idlegpu.io/attempt"]) > self._nature.attempts:
+            if int(metadata["annotations"]["idlegpu.io/attempt"]) > self._env.attempts:
                 raise LawBrokenError(f"{metadata['name']} is one more than the policy allows")
             is_lost = any(has(request, kind) for kind in ("Failed", "BookingExpired", "CapacityRevoked"))
             open_[metadata["labels"]["idlegpu.io/workload-uid"]] += not (is_lost or self._has_booked_for_long(request))
@@ -217,7 +225,7 @@ class Laws:
         provisioned = condition(request, "Provisioned")
         if provisioned is None or provisioned["status"] != "True":
             return False
-        return self._town.client.now - datetime.fromisoformat(provisioned["lastTransitionTime"]) >= timedelta(
+        return self._cluster.client.now - datetime.fromisoformat(provisioned["lastTransitionTime"]) >= timedelta(
             minutes=10
         )
 
@@ -278,7 +286,7 @@ def _selected(workload: Json, pod_set: str) -> frozenset[tuple[str, str]]:
     return frozenset(item for each in updates for item in each.items())
 
 
-def can_seat(pods: Iterable[tuple[int, int]], memory: int, nodes: Mapping[str, int]) -> bool:
+def fits_nodes(pods: Iterable[tuple[int, int]], memory: int, nodes: Mapping[str, int]) -> bool:
     """Whether so many pods of so many GPUs each, and of so much memory, fit these nodes."""
     wanted = [(gpus, memory, _ANYWHERE) for count, gpus in pods for _ in range(count)]
     return fit(wanted, {name: (gpus, MEMORY) for name, gpus in nodes.items()}, {name: {} for name in nodes})
@@ -289,10 +297,10 @@ def fit(pods: Iterable[Pod], free: Free, labels: Mapping[str, Json]) -> bool:
     queue = sorted(
         (each for each in pods if each[0] or each[1]), key=lambda each: (-each[0], -each[1], sorted(each[2]))
     )
-    return _seated(queue, dict(free), labels)
+    return _placed(queue, dict(free), labels)
 
 
-def _seated(queue: Sequence[Pod], left: dict[str, tuple[int, int]], labels: Mapping[str, Json]) -> bool:
+def _placed(queue: Sequence[Pod], left: dict[str, tuple[int, int]], labels: Mapping[str, Json]) -> bool:
     if not queue:
         return True
     gpus, memory, selected = queue[0]
@@ -303,6 +311,6 @@ def _seated(queue: Sequence[Pod], left: dict[str, tuple[int, int]], labels: Mapp
         if is_full or alike in tried or any(labels[node].get(key) != value for key, value in selected):
             continue
         tried.add(alike)
-        if _seated(queue[1:], {**left, node: (room - gpus, space - memory)}, labels):
+        if _placed(queue[1:], {**left, node: (room - gpus, space - memory)}, labels):
             return True
     return False

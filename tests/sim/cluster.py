@@ -1,10 +1,10 @@
 """Gangs at the gate, in virtual time: the real gate, Kueue's rules and the Job controller as the embedded cluster has
 them, nodes with GPUs, and a scheduler that may put pods wherever there is room.
 
-    town = SimCluster({"a": 8, "b": 8})
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(3)
-    town.is_running("gang"), town.entry("gang")["message"]
+    cluster = SimCluster({"a": 8, "b": 8})
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(3)
+    cluster.is_running("gang"), cluster.entry("gang")["message"]
 
 Everything is in namespace `ns`, in LocalQueue `lq` of ClusterQueue `cq`, whose quota is large unless a test says so.
 """
@@ -116,7 +116,7 @@ class SimCluster:
         client = cast(Client, self.client)
         self.controllers = (Kueue(client), JobController(client), RayClusterOperator(client))
         self.api = api(self.client, [*_FOLLOWED, JOB, POD_TEMPLATE, PROVISIONING_REQUEST])
-        self.told = SimEvents()
+        self.recorded = SimEvents()
         self.reports: list[AdmissionReport] = []
         self.counted: list[ProvisioningCount] = []
         self.reclaim = ReclaimAnswers(is_planning=with_reclaim)
@@ -182,17 +182,17 @@ class SimCluster:
             quota=lambda: self.controllers[0]._mirror.snapshot,
         )
         self.planner.leader.answers = self.reclaim
-        self.gate = AdmissionCheckController(
+        self.admission = AdmissionCheckController(
             api,
             self.planner,
-            AdmissionChecks(api, copies[RECLAIM_POLICY], self.told),
-            ProvisioningController(api, self.request_copy, self._flavor, self.told, observe=self.counted.append),
-            self.told,
+            AdmissionChecks(api, copies[RECLAIM_POLICY], self.recorded),
+            ProvisioningController(api, self.request_copy, self._flavor, self.recorded, observe=self.counted.append),
+            self.recorded,
             answers=self.reclaim,
             observe=self.reports.append,
             clock=SimClock(self.client),
         )
-        self.request_copy.subscribe(lambda _: self.gate.wake())
+        self.request_copy.subscribe(lambda _: self.admission.wake())
 
     @property
     def report(self) -> AdmissionReport:
@@ -299,22 +299,22 @@ class SimCluster:
 
     # ----------------------------------------------------------------------------------------------------------- time
 
-    async def passes(self, seconds: float = 0.0, *, gate: bool = True) -> None:
-        """Time goes by, second by second, and everything that follows from it happens. `gate` False: it is dead."""
-        await self._settle(gate=gate)
+    async def passes(self, seconds: float = 0.0, *, ticks: bool = True) -> None:
+        """Time passes, second by second, and all that follows from it happens. Not `ticks`: our process is dead."""
+        await self._settle(ticks=ticks)
         for _ in range(int(seconds)):
             self.client.now += timedelta(seconds=1)
-            await self._settle(gate=gate)
+            await self._settle(ticks=ticks)
 
-    async def _settle(self, *, gate: bool) -> None:
+    async def _settle(self, *, ticks: bool) -> None:
         for _ in range(40):
             before = self._versions()
             await self.client.settle(*self.controllers)
             self.schedule()
             self._end_pods()
             self.follow()
-            if gate:
-                await self.gate.tick(self.client.now)
+            if ticks:
+                await self.admission.tick(self.client.now)
                 self.follow()
             if self._versions() == before:
                 return
@@ -393,9 +393,6 @@ class SimCluster:
     def exists(self, job: str) -> bool:
         owners = [each["metadata"]["ownerReferences"][0]["name"] for each in self.client.all(WORKLOAD)]
         return job in owners
-
-    def is_done(self, job: str) -> bool:
-        return self.exists(job) and has(self.workload(job), "Finished")
 
     def state(self, job: str) -> tuple[str, ...]:
         return state_of(self.workload(job))

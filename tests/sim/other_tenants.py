@@ -2,14 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
 
-from scaler_sandbox.conditions import has
+from scaler_sandbox.conditions import condition, has, timestamp
 from scaler_sandbox.kinds import Json
-from sim.admission_laws import can_seat
+from sim.admission_laws import fits_nodes
 from sim.cluster import GPU, MEMORY
-from sim.environment import Environment
-from sim.random_ops import RandomOpsCluster, is_ending, is_let_go, is_on_a_node, owner_uid
+from sim.random_ops import (
+    SECOND,
+    Environment,
+    RandomOpsCluster,
+    is_ending,
+    is_on_a_node,
+    is_released,
+    owner_uid,
+)
 
 from scaler.kube.objects.resources import JOB, POD, RAY_CLUSTER, SCALABLE_WORKLOAD, WORKLOAD
 from scaler.placement.capacity import Capacity, capacity_of
@@ -49,12 +57,12 @@ class Tenant:
 class Tenants:
     """All of them."""
 
-    def __init__(self, town: RandomOpsCluster, nature: Environment, dice: Random, tell: Callable[[str], None]) -> None:
-        self._town = town
-        self._nature = nature
+    def __init__(self, cluster: RandomOpsCluster, env: Environment, dice: Random, tell: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._env = env
         self._dice = dice
         self._tell = tell
-        self._empty = _empty(nature.nodes)
+        self._empty = _empty(env.nodes)
         self._said: dict[str, str] = {}
         self.all: list[Tenant] = []
         self.news = 0
@@ -64,27 +72,27 @@ class Tenants:
         dice, number = self._dice, len(self.all)
         kind, pods, memory = self._wanted()
         name = f"{kind}-{number}"
-        guest = Tenant(
+        tenant = Tenant(
             name=name,
             kind=kind,
             pods=pods,
             memory=memory,
             lasts=dice.randrange(1, 9),
             ends_slowly=dice.random() < 0.3,
-            fits=can_seat(pods, memory, self._nature.nodes)
-            and sum(count * gpus for count, gpus in pods) <= self._nature.quota,
+            fits=fits_nodes(pods, memory, self._env.nodes)
+            and sum(count * gpus for count, gpus in pods) <= self._env.quota,
         )
-        if not self._nature.is_shaky and not self._is_sure(pods, memory):
+        if not self._env.is_shaky and not self._is_sure(pods, memory):
             return
-        self._tell(f"somebody submits {guest}{'' if guest.fits else ', which fits nowhere'}")
-        self.all.append(guest)
-        self._town.termination[name] = dice.choice((1.0, 1.0, 3.0, 7.0))
-        labels = {"kueue.x-k8s.io/priority-class": dice.choice(("low", "high"))} if self._nature.preempts else {}
+        self._tell(f"somebody submits {tenant}{'' if tenant.fits else ', which fits nowhere'}")
+        self.all.append(tenant)
+        self._cluster.termination[name] = dice.choice((1.0, 1.0, 3.0, 7.0))
+        labels = {"kueue.x-k8s.io/priority-class": dice.choice(("low", "high"))} if self._env.preempts else {}
         if kind == "job":
-            self._town.submit(name, pods=pods[0][0], gpus=pods[0][1], memory=memory, **labels)
+            self._cluster.submit(name, pods=pods[0][0], gpus=pods[0][1], memory=memory, **labels)
         else:
             (_, head), (workers, gpus) = pods
-            self._town.submit_ray(name, head=head, workers=workers, gpus=gpus, memory=memory)
+            self._cluster.submit_ray(name, head=head, workers=workers, gpus=gpus, memory=memory)
 
     def _is_sure(self, pods: Sequence[tuple[int, int]], memory: int) -> bool:
         """Whether it finds its places for sure once it fits, on these nodes and on all that may come."""
@@ -107,109 +115,111 @@ class Tenants:
         """Those whose job is there, and has a Workload."""
         return [each for each in self.all if not each.is_gone and self.workload(each) is not None]
 
-    def is_starting(self, guest: Tenant) -> bool:
+    def is_starting(self, tenant: Tenant) -> bool:
         """Whether it was let go, and its pods are not all on nodes."""
-        workload = self.workload(guest) or {"spec": {"active": False}}
-        return is_let_go(workload) and not self._runs_whole(guest, workload)
+        workload = self.workload(tenant) or {"spec": {"active": False}}
+        return is_released(workload) and not self._runs_whole(tenant, workload)
 
-    def workload(self, guest: Tenant) -> Json | None:
-        job = self._town.client.find(JOB if guest.kind == "job" else RAY_CLUSTER, "ns", guest.name)
-        found = self._town.workload_of(job["metadata"]["uid"]) if job is not None else None
+    def workload(self, tenant: Tenant) -> Json | None:
+        job = self._cluster.client.find(JOB if tenant.kind == "job" else RAY_CLUSTER, "ns", tenant.name)
+        found = self._cluster.workload_of(job["metadata"]["uid"]) if job is not None else None
         return None if found is None or has(found, "Finished") else found
 
-    def _runs_whole(self, guest: Tenant, workload: Json) -> bool:
+    def _runs_whole(self, tenant: Tenant, workload: Json) -> bool:
         alive = [pod for pod in self._pods(workload) if not pod["metadata"].get("deletionTimestamp")]
         on_nodes = sum(1 for pod in alive if pod["spec"].get("nodeName"))
-        return is_let_go(workload) and on_nodes >= sum(count for count, _ in guest.pods)
+        return is_released(workload) and on_nodes >= sum(count for count, _ in tenant.pods)
 
     def _pods(self, workload: Json) -> list[Json]:
         uid = owner_uid(workload)
-        return [pod for pod in self._town.client.all(POD) if owner_uid(pod) == uid]
+        return [pod for pod in self._cluster.client.all(POD) if owner_uid(pod) == uid]
 
-    def _is_done(self, guest: Tenant) -> bool:
-        job = self._town.client.find(JOB, "ns", guest.name)
-        return job is not None and has(job, "Complete") and self._town.workload_of(job["metadata"]["uid"]) is not None
+    def _is_done(self, tenant: Tenant) -> bool:
+        job = self._cluster.client.find(JOB, "ns", tenant.name)
+        return (
+            job is not None and has(job, "Complete") and self._cluster.workload_of(job["metadata"]["uid"]) is not None
+        )
 
     # --------------------------------------------------------------------------------------------- what happens to them
 
-    def deactivate(self, guest: Tenant) -> None:
-        workload = self.workload(guest)
-        if workload is not None and guest.back_at is None:
-            self._tell(f"somebody deactivates {guest.name}")
-            guest.back_at = self._town.second + self._dice.randrange(1, 8)
-            self._town.change(WORKLOAD, workload["metadata"]["name"], {"spec": {"active": False}})
+    def deactivate(self, tenant: Tenant) -> None:
+        workload = self.workload(tenant)
+        if workload is not None and tenant.back_at is None:
+            self._tell(f"somebody deactivates {tenant.name}")
+            tenant.back_at = self._cluster.second + self._dice.randrange(1, 8)
+            self._cluster.change(WORKLOAD, workload["metadata"]["name"], {"spec": {"active": False}})
 
-    def take(self, guest: Tenant) -> None:
+    def take(self, tenant: Tenant) -> None:
         """A plan of ours takes it, for one that waits for nodes."""
-        waiting = [each for each in self.there() if each is not guest and not is_let_go(self.workload(each) or {})]
-        if not waiting or guest.is_taken or guest.back_at is not None:
+        waiting = [each for each in self.there() if each is not tenant and not is_released(self.workload(each) or {})]
+        if not waiting or tenant.is_taken or tenant.back_at is not None:
             return
-        guest.is_taken, guest.back_at = True, self._town.second + self._dice.randrange(1, 8)
+        tenant.is_taken, tenant.back_at = True, self._cluster.second + self._dice.randrange(1, 8)
         gang = self._dice.choice(waiting)
-        self._tell(f"a plan takes {guest.name} for {gang.name}")
-        self._town.deactivate(guest.name, for_gang=gang.name, is_granted=self._dice.random() < 0.7)
+        self._tell(f"a plan takes {tenant.name} for {gang.name}")
+        self._cluster.deactivate(tenant.name, for_gang=gang.name, is_granted=self._dice.random() < 0.7)
 
-    def delete(self, guest: Tenant) -> None:
-        self._tell(f"somebody deletes {guest.name}")
-        guest.is_gone = True
-        self._town.client.remove(JOB if guest.kind == "job" else RAY_CLUSTER, "ns", guest.name)
-        if self._town.client.find(SCALABLE_WORKLOAD, "ns", guest.name):
-            self._town.client.remove(SCALABLE_WORKLOAD, "ns", guest.name)
+    def delete(self, tenant: Tenant) -> None:
+        self._tell(f"somebody deletes {tenant.name}")
+        tenant.is_gone = True
+        self._cluster.client.remove(JOB if tenant.kind == "job" else RAY_CLUSTER, "ns", tenant.name)
+        if self._cluster.client.find(SCALABLE_WORKLOAD, "ns", tenant.name):
+            self._cluster.client.remove(SCALABLE_WORKLOAD, "ns", tenant.name)
 
-    def reactivate(self, guest: Tenant) -> None:
-        guest.back_at = None
-        workload = self.workload(guest)
+    def reactivate(self, tenant: Tenant) -> None:
+        tenant.back_at = None
+        workload = self.workload(tenant)
         if workload is not None:
-            self._tell(f"{guest.name} is activated again")
+            self._tell(f"{tenant.name} is activated again")
             body = {"spec": {"active": True}, "metadata": {"annotations": {"idlegpu.io/suspended": None}}}
-            self._town.change(WORKLOAD, workload["metadata"]["name"], body)
+            self._cluster.change(WORKLOAD, workload["metadata"]["name"], body)
 
     # ----------------------------------------------------------------------------------------------------- what they do
 
     def follow(self) -> None:
         """Who runs whole ends after its time; who was deactivated comes back."""
-        second = self._town.second
-        for guest in self.all:
-            if guest.is_gone:
+        second = self._cluster.second
+        for tenant in self.all:
+            if tenant.is_gone:
                 continue
-            if guest.back_at is not None and guest.back_at <= second:
-                self.reactivate(guest)
-            workload = self.workload(guest)
-            if workload is None and self._is_done(guest):
-                self._clear_away(guest)
-            is_whole = workload is not None and self._runs_whole(guest, workload)
+            if tenant.back_at is not None and tenant.back_at <= second:
+                self.reactivate(tenant)
+            workload = self.workload(tenant)
+            if workload is None and self._is_done(tenant):
+                self._clear_away(tenant)
+            is_whole = workload is not None and self._runs_whole(tenant, workload)
             if not is_whole:
-                guest.since = None
-            elif guest.since is None:
-                guest.since, guest.has_run, self.news = second, True, second
-            elif second - guest.since >= guest.lasts:
-                self._end(guest)
+                tenant.since = None
+            elif tenant.since is None:
+                tenant.since, tenant.has_run, self.news = second, True, second
+            elif second - tenant.since >= tenant.lasts:
+                self._end(tenant)
             if workload is not None:
-                self._note(guest, workload)
+                self._note(tenant, workload)
 
-    def _clear_away(self, guest: Tenant) -> None:
+    def _clear_away(self, tenant: Tenant) -> None:
         """Jobs that are done are removed after a while."""
-        guest.is_gone = True
-        self._town.client.remove(JOB, "ns", guest.name)
+        tenant.is_gone = True
+        self._cluster.client.remove(JOB, "ns", tenant.name)
 
-    def _end(self, guest: Tenant) -> None:
-        self.news = self._town.second
-        if guest.kind == "ray":
-            self.delete(guest)
+    def _end(self, tenant: Tenant) -> None:
+        self.news = self._cluster.second
+        if tenant.kind == "ray":
+            self.delete(tenant)
             return
-        running = [pod for pod in self._town.pods(guest.name) if is_on_a_node(pod) and not is_ending(pod)]
-        for pod in running[:1] if guest.ends_slowly else running:
-            self._town.change(POD, pod["metadata"]["name"], {"status": {"phase": "Succeeded"}}, "status")
-        if len(running) <= 1 or not guest.ends_slowly:
-            self._tell(f"{guest.name} is done")
+        running = [pod for pod in self._cluster.pods(tenant.name) if is_on_a_node(pod) and not is_ending(pod)]
+        for pod in running[:1] if tenant.ends_slowly else running:
+            self._cluster.change(POD, pod["metadata"]["name"], {"status": {"phase": "Succeeded"}}, "status")
+        if len(running) <= 1 or not tenant.ends_slowly:
+            self._tell(f"{tenant.name} is done")
 
-    def _note(self, guest: Tenant, workload: Json) -> None:
+    def _note(self, tenant: Tenant, workload: Json) -> None:
         entries = workload["status"].get("admissionChecks") or [{}]
         words = f"{entries[0].get('state')}: {entries[0].get('message')}"
         words += "" if has(workload, "QuotaReserved") else " (no quota)"
-        if words != self._said.get(guest.name):
-            self._said[guest.name], self.news = words, self._town.second
-            self._tell(f"{guest.name} is {words}")
+        if words != self._said.get(tenant.name):
+            self._said[tenant.name], self.news = words, self._cluster.second
+            self._tell(f"{tenant.name} is {words}")
 
 
 # ---------------------------------------------------------------------------------------------------------- arithmetic
@@ -228,3 +238,47 @@ def _empty(nodes: Mapping[str, int]) -> Capacity:
         for name, gpus in nodes.items()
     ]
     return capacity_of(NodeIndex(found), [])
+
+
+# ----------------------------------------------------------------------------------------------- another AdmissionCheck
+
+NAME = "other"
+
+
+class SecondCheck:
+    """It answers every Workload that has quota, and every reservation anew."""
+
+    def __init__(self, cluster: RandomOpsCluster, chance: Random) -> None:
+        self._cluster = cluster
+        self._chance = chance
+        self._due: dict[tuple[str, str], datetime] = {}
+        """When it answers, by uid and time of the reservation."""
+        self.is_patient = False
+        """Whether it sends nobody away any more."""
+        cluster.add_check(NAME, "example.com/other")
+        cluster.add_part("another check", self.turn, WORKLOAD)
+
+    async def turn(self, now: datetime) -> datetime | None:
+        waiting = [each for each in self._cluster.client.all(WORKLOAD) if _waits(each)]
+        for workload in waiting:
+            if self._due.setdefault(_reservation(workload), now + self._chance.randrange(5) * SECOND) <= now:
+                self._answer(workload, now)
+        return now + SECOND if waiting else None
+
+    def _answer(self, workload: Json, now: datetime) -> None:
+        sends_away = not self.is_patient and self._chance.random() < 0.2
+        said = {"state": "Retry" if sends_away else "Ready", "message": "", "lastTransitionTime": timestamp(now)}
+        entries = [{**each, **said} if each["name"] == NAME else each for each in workload["status"]["admissionChecks"]]
+        name = workload["metadata"]["name"]
+        self._cluster.change(WORKLOAD, name, {"status": {"admissionChecks": entries}}, "status")
+        self._cluster.record(f"another check says {said['state']} of {name}")
+
+
+def _waits(workload: Json) -> bool:
+    is_held = has(workload, "QuotaReserved") and not has(workload, "Evicted") and not has(workload, "Finished")
+    states = {each["name"]: each["state"] for each in workload["status"].get("admissionChecks") or ()}
+    return is_held and workload["spec"].get("active", True) and states.get(NAME) == "Pending"
+
+
+def _reservation(workload: Json) -> tuple[str, str]:
+    return workload["metadata"]["uid"], str((condition(workload, "QuotaReserved") or {}).get("lastTransitionTime"))

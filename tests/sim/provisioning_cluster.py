@@ -1,10 +1,10 @@
 """Gangs at the gate that also ask for nodes, in virtual time: beside all of `SimCluster` the real provisioning, and the
 embedded cluster's kubelets and autoscaler.
 
-    town = ProvisioningCluster({"a": 8}, provisioning={"retry": {"limit": 1, "base": "10s"}})
-    town.submit("gang", pods=2, gpus=8)
-    await town.passes(10)
-    town.requests("gang"), town.is_running("gang")
+    cluster = ProvisioningCluster({"a": 8}, provisioning={"retry": {"limit": 1, "base": "10s"}})
+    cluster.submit("gang", pods=2, gpus=8)
+    await cluster.passes(10)
+    cluster.requests("gang"), cluster.is_running("gang")
 
 A process that is told that it no longer leads dies, and the next one starts at once.
 """
@@ -91,10 +91,10 @@ class ProvisioningCluster(SimCluster):
 
     # ----------------------------------------------------------------------------------------------------------- time
 
-    async def _settle(self, *, gate: bool) -> None:
+    async def _settle(self, *, ticks: bool) -> None:
         while True:
             try:
-                return await super()._settle(gate=gate)
+                return await super()._settle(ticks=ticks)
             except KubeError as error:
                 if error.reason != NOT_LEADING:
                     raise
@@ -170,11 +170,6 @@ class ProvisioningCluster(SimCluster):
         """The same by uid of the Workload."""
         found = [each for each in self.client.all(PROVISIONING_REQUEST) if is_managed(each)]
         return [_told(each) for each in found if uid in ("", each["metadata"]["labels"][WORKLOAD_UID_LABEL])]
-
-    def open_requests(self) -> list[str]:
-        """The names of those that are new or accepted."""
-        found = [each for each in self.client.all(PROVISIONING_REQUEST) if is_managed(each)]
-        return [each["metadata"]["name"] for each in found if _told(each).endswith(("New", "Accepted"))]
 
     def newest(self, job: str) -> str:
         """The name of the newest request."""

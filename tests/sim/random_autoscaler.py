@@ -22,12 +22,10 @@ from scaler_sandbox.autoscaler import requests as answers
 from scaler_sandbox.autoscaler.requests import RequestStage, request_stage_of
 from scaler_sandbox.kinds import Json
 from sim.cluster import MEMORY, memory_of
-from sim.random_ops import SECOND, RandomOpsCluster, gpus_of
+from sim.random_ops import DETAIL, LABEL, SECOND, RandomOpsCluster, gpus_of
 
 from scaler.kube.objects.resources import NODE, POD_TEMPLATE, PROVISIONING_REQUEST
 
-LABEL = "pool.example.com/request"
-DETAIL = "RequestName"
 _MOST_NODES = 4
 
 
@@ -44,11 +42,11 @@ class Fate:
     """Nodes that were ordered; None before that."""
 
 
-class Whims:
+class RandomAutoscaler:
     """The autoscaler of a RandomOpsCluster."""
 
-    def __init__(self, town: RandomOpsCluster, chance: Random, *, revokes: bool, labels: bool) -> None:
-        self._town = town
+    def __init__(self, cluster: RandomOpsCluster, chance: Random, *, revokes: bool, labels: bool) -> None:
+        self._cluster = cluster
         self._chance = chance
         self._revokes = revokes
         self._labels = labels
@@ -58,15 +56,15 @@ class Whims:
         self._nodes = 0
         self.is_honest = False
         """Whether requests that come from now on get what they ask for, soon."""
-        town.add_part("autoscaler", self.turn, PROVISIONING_REQUEST)
+        cluster.add_part("autoscaler", self.turn, PROVISIONING_REQUEST)
 
     async def turn(self, now: datetime) -> datetime | None:
         for at, name, wanted_by in list(self._coming):
             if at <= now:
                 self._coming.remove((at, name, wanted_by))
-                self._town.add_node(name, 8, **({LABEL: wanted_by} if self._labels else {}))
-                self._town.told_of(f"node {name} comes, with 8 GPUs")
-        for request in self._town.client.all(PROVISIONING_REQUEST):
+                self._cluster.add_node(name, 8, **({LABEL: wanted_by} if self._labels else {}))
+                self._cluster.record(f"node {name} comes, with 8 GPUs")
+        for request in self._cluster.client.all(PROVISIONING_REQUEST):
             await self._answer(request, now)
         return now + SECOND if self._fates or self._coming else None
 
@@ -133,7 +131,7 @@ class Whims:
         """Nodes of 8 GPUs for its pods, the largest first."""
         pods: list[tuple[int, int]] = []
         for each in request["spec"]["podSets"]:
-            template = self._town.client.find(POD_TEMPLATE, "ns", each["podTemplateRef"]["name"])
+            template = self._cluster.client.find(POD_TEMPLATE, "ns", each["podTemplateRef"]["name"])
             pod = template["template"] if template else {"spec": {"containers": []}}
             pods += [(gpus_of(pod), memory_of(pod))] * each["count"] if template else []
         rooms: list[tuple[int, int]] = []
@@ -147,13 +145,13 @@ class Whims:
 
     def _take_back(self, request: str) -> None:
         self._coming = [each for each in self._coming if each[2] != request]
-        mine = [node for node in self._town.client.all(NODE) if node["metadata"]["labels"].get(LABEL) == request]
-        for node in mine or self._town.client.all(NODE)[-1:]:
+        mine = [node for node in self._cluster.client.all(NODE) if node["metadata"]["labels"].get(LABEL) == request]
+        for node in mine or self._cluster.client.all(NODE)[-1:]:
             name = node["metadata"]["name"]
             if name.startswith("new-"):
-                self._town.remove_node(name)
+                self._cluster.remove_node(name)
 
     async def _say(self, actions: Iterable[Action], words: str) -> None:
         for action in actions:
-            await self._town.client.apply(action)
-        self._town.told_of(words)
+            await self._cluster.client.apply(action)
+        self._cluster.record(words)

@@ -7,7 +7,7 @@ just failed. A run is made of a `Random` alone: the same one tells the same stor
 Parts are only asked when something that they watch has changed, or when they wanted to be: a second costs about 2 ms.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
@@ -35,15 +35,97 @@ from scaler.kube.objects.resources import (
 
 SECOND = timedelta(seconds=1)
 _LOOKS_EVERY = timedelta(seconds=5)
-"""How often the gate looks although nothing has changed."""
+"""How often admission ticks although nothing has changed."""
 _LATEST = 1
-"""Seconds after which every part has had its turn, however busy the town is. In a cluster these are tenths of seconds,
-and what the gate waits for so that others catch up is longer here by as much."""
+"""Seconds after which every part has had its turn. In a real cluster these are tenths of seconds, and what admission
+waits for so that others catch up is longer here by as much."""
 _SETTLES_IN = {False: 2, True: 5}
 """Seconds from when a process starts to its first look, where all is quiet and where all hurry."""
 _AFTERWARDS = {False: RELEASE_DELAY, True: timedelta(seconds=6)}
 _LONGEST = 400
 """Turns within one second. More of them is a loop without end."""
+
+
+# -------------------------------------------------------------------------------------------------- the kind of a run
+
+LABEL = "pool.example.com/request"
+DETAIL = "RequestName"
+UNLIMITED = 1000
+"""GPUs of quota that no run can use up."""
+_FAULTS = FaultRates(refused=30, conflicts=60, unheard=30, deadly=20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    nodes: Mapping[str, int]
+    """GPUs by node, of those that are there from the beginning."""
+    quota: int
+    is_shaky: bool
+    """Whether machines and pods are lost, and gangs are let in that nobody can be sure of."""
+    hurries: bool
+    """Whether all act in any order, and lag; otherwise all is quiet after every second."""
+    pins: bool
+    provisions: bool
+    labels: bool
+    """Whether nodes that are added are for one request."""
+    second_check: bool
+    """Whether somebody else's AdmissionCheck is on the same queue."""
+    policy: Json
+    queue: Json
+    fault_rates: FaultRates
+    seconds: int
+    """In which something may happen."""
+
+    @property
+    def preempts(self) -> bool:
+        return "preemption" in self.queue
+
+    @property
+    def attempts(self) -> int:
+        """Requests that may be made for one reservation."""
+        return 1 + int(self.policy["provisioning"]["retry"]["limit"])
+
+
+def environment_of(dice: Random) -> Environment:
+    pins, provisions = dice.random() < 0.4, dice.random() < 0.4
+    labels = provisions and dice.random() < 0.4
+    preempts = dice.random() < 0.3
+    return Environment(
+        nodes={f"node-{each}": dice.choice((4, 8, 8)) for each in "abcd"[: dice.randrange(2, 5)]},
+        quota=dice.choice((8, 12, 16)) if preempts else dice.choice((12, 16, 24, UNLIMITED, UNLIMITED)),
+        is_shaky=dice.random() < 0.25,
+        hurries=dice.random() < 0.7,
+        pins=pins,
+        provisions=provisions,
+        labels=labels,
+        second_check=dice.random() < 0.25,
+        policy={
+            "waitForPodsGone": dice.random() < 0.9,
+            "pin": {"enabled": pins},
+            **({"provisioning": _provisioning(dice, labels=labels)} if provisions else {}),
+        },
+        queue={
+            "queueingStrategy": dice.choice(("StrictFIFO", "BestEffortFIFO")),
+            **({"preemption": {"withinClusterQueue": "LowerPriority"}} if preempts else {}),
+        },
+        fault_rates=dice.choice((FaultRates(), FaultRates(), _FAULTS)),
+        seconds=dice.randrange(12, 22),
+    )
+
+
+def _provisioning(dice: Random, *, labels: bool) -> Json:
+    selector = [{"key": LABEL, "valueFromProvisioningClassDetail": DETAIL}]
+    return {
+        "className": "example.com",
+        "after": dice.choice(("0s", "0s", "3s")),
+        "withdraw": dice.choice(("WhenFree", "Never")),
+        "atLimit": dice.choice(("Hold", "Yield")),
+        "retry": {"limit": dice.choice((0, 1, 2)), "base": "2s", "max": "5s"},
+        **({"podSetUpdates": {"nodeSelector": selector}} if labels else {"amount": dice.choice(("Gang", "Missing"))}),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ the cluster
 
 
 @dataclass(slots=True)
@@ -75,20 +157,19 @@ class Stranded:
 class RandomOpsCluster(SimCluster):
     """The cluster. `hurries`: parts take turns in any order, and lag; otherwise all is quiet after every second."""
 
-    def __init__(self, nodes: dict[str, int], chance: Random, *, hurries: bool, provisions: bool, **more: Any) -> None:
+    def __init__(self, nodes: dict[str, int], chance: Random, *, hurries: bool, **more: Any) -> None:
         self.board = SimClient()
         self.hurries = hurries
         self.second = 0
         self.parts: list[Part] = []
-        self.mischief = FaultRates()
+        self.fault_rates = FaultRates()
         self.stranded: list[Stranded] = []
         """What the scheduler found since somebody last looked."""
         self.deaths = 0
         self.afterwards = _AFTERWARDS[hurries]
-        self.told_of: Callable[[str], None] = lambda _: None
+        self.record: Callable[[str], None] = lambda _: None
         self.looked: Callable[[], None] = lambda: None
         """Called after every look of the gate."""
-        self._provisions = provisions
         self._looked: datetime | None = None
         self._dice = chance
         super().__init__(nodes, chance=chance, client=self.board, api=FaultyApi, **more)
@@ -101,7 +182,7 @@ class RandomOpsCluster(SimCluster):
         self._collector = self.add_part("garbage collector", self._collect, *_OWNERS, POD)
         for resource in [*self.copies, PROVISIONING_REQUEST]:
             self.add_part(f"copy of {resource.plural}", self._following(resource), resource)
-        self.gate_part = self.add_part("gate", self._gate_turn)
+        self.admission_part = self.add_part("gate", self._admission_turn)
 
     # --------------------------------------------------------------------------------------------------------- parts
 
@@ -134,7 +215,7 @@ class RandomOpsCluster(SimCluster):
         for pod in self.client.all(POD):
             if pod["spec"].get("nodeName") == name:
                 self.client.remove(POD, "ns", pod["metadata"]["name"])
-        self.told_of(f"node {name} is lost")
+        self.record(f"node {name} is lost")
 
     def _touch(self, path: str) -> None:
         """Somebody else writes to the object."""
@@ -156,19 +237,19 @@ class RandomOpsCluster(SimCluster):
             for part in self.parts:
                 if part.due is not None and part.due <= self.client.now:
                     part.wake(self.second)
-            await (self._bustle() if self.hurries and not quiet else self._calm())
+            await (self._in_any_order() if self.hurries and not quiet else self._in_turn())
 
-    async def _calm(self) -> None:
+    async def _in_turn(self) -> None:
         """All others have done what they had to before the gate looks."""
         for _ in range(_LONGEST):
             awake = [part for part in self.parts if self._is_awake(part)]
             if not awake:
                 return
-            for part in [each for each in awake if each is not self.gate_part] or awake:
+            for part in [each for each in awake if each is not self.admission_part] or awake:
                 await self._take_turn(part)
         raise AssertionError(f"never comes to rest: {', '.join(part.name for part in awake)}")
 
-    async def _bustle(self) -> None:
+    async def _in_any_order(self) -> None:
         left = self._dice.randrange(8, 40)
         for _ in range(_LONGEST):
             awake = [part for part in self.parts if self._is_awake(part)]
@@ -180,11 +261,11 @@ class RandomOpsCluster(SimCluster):
         raise AssertionError(f"never comes to rest: {', '.join(part.name for part in awake)}")
 
     def _is_awake(self, part: Part) -> bool:
-        if part is not self.gate_part:
+        if part is not self.admission_part:
             return part.since is not None
         if self.second < self._settled_at:
             return False
-        is_due = self._looked is None or self.client.now - self._looked >= _LOOKS_EVERY or self.gate._wake.is_set()
+        is_due = self._looked is None or self.client.now - self._looked >= _LOOKS_EVERY or self.admission._wake.is_set()
         if is_due:
             part.wake(self.second)
         return is_due
@@ -195,19 +276,19 @@ class RandomOpsCluster(SimCluster):
         if part.due is not None and part.due <= self.client.now:
             part.wake(self.second)
 
-    async def _gate_turn(self, now: datetime) -> None:
+    async def _admission_turn(self, now: datetime) -> None:
         self._looked = now
-        self.gate._wake.clear()
-        cast(FaultyApi, self.api).rates = self.mischief
+        self.admission._wake.clear()
+        cast(FaultyApi, self.api).rates = self.fault_rates
         try:
-            await self.gate.tick(now)
+            await self.admission.tick(now)
             self.looked()
         except KubeError as error:
-            self.told_of(f"the gate could not look: {error}")
-            self.gate.wake()
+            self.record(f"the gate could not look: {error}")
+            self.admission.wake()
         except ProcessKilled:
             self.deaths += 1
-            self.told_of("our process is killed in the middle of a look, and starts anew")
+            self.record("our process is killed in the middle of a look, and starts anew")
             self.restart()
         finally:
             cast(FaultyApi, self.api).rates = FaultRates()
@@ -245,13 +326,13 @@ class RandomOpsCluster(SimCluster):
         running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         self.change(POD, name, {"spec": {"nodeName": node}})
         self.change(POD, name, {"status": running}, "status")
-        self.told_of(f"pod {name} ({gpus_of(pod)} GPUs) goes to {node}")
+        self.record(f"pod {name} ({gpus_of(pod)} GPUs) goes to {node}")
 
     def _strand(self, pod: Json) -> None:
         """It matters for a job that is to run. One that was told to stop, or is gone, is about to lose the pod."""
         owner = pod["metadata"]["ownerReferences"][0]
         workload = self.workload_of(owner["uid"])
-        if workload is None or not is_let_go(workload) or self._is_told_to_stop(owner):
+        if workload is None or not is_released(workload) or self._is_told_to_stop(owner):
             return
         siblings = [each for each in self.client.all(POD) if owner_uid(each) == owner["uid"]]
         is_half = any(is_on_a_node(each) for each in siblings)
@@ -325,7 +406,7 @@ def is_on_a_node(pod: Json) -> bool:
     return bool(pod["spec"].get("nodeName")) and not is_over(pod)
 
 
-def is_let_go(workload: Json) -> bool:
+def is_released(workload: Json) -> bool:
     """Whether it was admitted, and nobody has told it to go."""
     is_active = workload["spec"].get("active", True)
     return is_active and has(workload, "Admitted") and not has(workload, "Evicted") and not has(workload, "Finished")

@@ -27,11 +27,17 @@ from sim.admission_laws import LawBrokenError, Laws
 from sim.api import FaultRates
 from sim.client import START
 from sim.cluster import CHECK
-from sim.environment import UNLIMITED, Environment, nature_of
-from sim.other_tenants import Tenant, Tenants
-from sim.random_autoscaler import Whims
-from sim.random_ops import SECOND, RandomOpsCluster, is_let_go, is_on_a_node
-from sim.second_check import NAME, SecondCheck
+from sim.other_tenants import NAME, SecondCheck, Tenant, Tenants
+from sim.random_autoscaler import RandomAutoscaler
+from sim.random_ops import (
+    SECOND,
+    UNLIMITED,
+    Environment,
+    RandomOpsCluster,
+    environment_of,
+    is_on_a_node,
+    is_released,
+)
 
 from scaler.kube.objects.resources import NODE, POD, PROVISIONING_REQUEST, RECLAIM_POLICY, WORKLOAD
 
@@ -51,7 +57,7 @@ class Outcome:
     """What came of a run."""
 
     seed: int
-    nature: Environment
+    env: Environment
     started: int
     strandings: int
     deaths: int
@@ -60,7 +66,7 @@ class Outcome:
 
     def __str__(self) -> str:
         title = f"run {self.seed}: {self.broken or 'all laws held'}"
-        return "\n".join((title, f"  {self.nature}", *(f"  {line}" for line in self.story)))
+        return "\n".join((title, f"  {self.env}", *(f"  {line}" for line in self.story)))
 
 
 class _AtOnce(ThreadPoolExecutor):
@@ -88,10 +94,10 @@ async def play(seed: int) -> Outcome:
         broken = f"the simulation broke: {error}"
     return Outcome(
         seed=seed,
-        nature=run.nature,
-        started=sum(guest.has_run for guest in run.guests.all),
+        environment=run.env,
+        started=sum(tenant.has_run for tenant in run.tenants.all),
         strandings=run.laws.strandings,
-        deaths=run.town.deaths,
+        deaths=run.cluster.deaths,
         broken=broken,
         story=tuple(run.story),
     )
@@ -102,40 +108,41 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.dice = dice = Random(seed)
-        self.nature = nature = nature_of(dice)
+        self.env = env = environment_of(dice)
         self.story: list[str] = []
         self._blind_until = 0
-        self._pins = nature.pins
+        self._pins = env.pins
         self._has_waited = False
-        self.town = town = RandomOpsCluster(
-            dict(nature.nodes),
+        self.cluster = cluster = RandomOpsCluster(
+            dict(env.nodes),
             dice,
-            hurries=nature.hurries,
-            provisions=nature.provisions,
-            policy=nature.policy,
-            quota=nature.quota,
-            checks=(CHECK, NAME) if nature.second_check else (CHECK,),
-            **nature.queue,
+            hurries=env.hurries,
+            policy=env.policy,
+            quota=env.quota,
+            checks=(CHECK, NAME) if env.second_check else (CHECK,),
+            **env.queue,
         )
-        town.told_of = self._tell
-        self.laws = Laws(town, nature)
-        self.guests = Tenants(town, nature, dice, self._tell)
-        self.cloud = Whims(town, dice, revokes=nature.is_shaky, labels=nature.labels) if nature.provisions else None
+        cluster.record = self._tell
+        self.laws = Laws(cluster, env)
+        self.tenants = Tenants(cluster, env, dice, self._tell)
+        self.cloud = (
+            RandomAutoscaler(cluster, dice, revokes=env.is_shaky, labels=env.labels) if env.provisions else None
+        )
         for name, value in (("low", 1), ("high", 9)):
-            town.client.add(WORKLOAD_PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
-        self._other = SecondCheck(town, dice) if nature.second_check else None
+            cluster.client.add(WORKLOAD_PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
+        self._other = SecondCheck(cluster, dice) if env.second_check else None
 
     def _tell(self, words: str) -> None:
-        self.story.append(f"{(self.town.client.now - START).total_seconds():3.0f} s  {words}")
+        self.story.append(f"{(self.cluster.client.now - START).total_seconds():3.0f} s  {words}")
 
     # ---------------------------------------------------------------------------------------------------- the story
 
     async def play(self) -> None:
         """Raises: LawBrokenError where a law does not hold."""
-        self._tell(f"nodes {dict(self.nature.nodes)}")
-        self.town.mischief = self.nature.mischief
+        self._tell(f"nodes {dict(self.env.nodes)}")
+        self.cluster.fault_rates = self.env.fault_rates
         await self._second()
-        for _ in range(self.nature.seconds):
+        for _ in range(self.env.seconds):
             self._something_happens()
             await self._second()
         self._calm_down()
@@ -143,140 +150,140 @@ class Run:
         await self._look_back()
 
     async def _second(self, *, quiet: bool = False) -> None:
-        await self.town.seconds(1, quiet=quiet)
+        await self.cluster.seconds(1, quiet=quiet)
         self.laws.after_second()
         self._see_again()
-        self.guests.follow()
+        self.tenants.follow()
 
     def _something_happens(self) -> None:
-        dice, town, guests = self.dice, self.town, self.guests
-        if len(guests.all) < _MOST and dice.random() < 0.5:
-            guests.submit()
-        for guest in [each for each in guests.there() if dice.random() < 0.04]:
-            dice.choice((guests.deactivate, guests.deactivate, guests.take, guests.delete))(guest)
-        starting = [each for each in guests.there() if guests.is_starting(each)]
+        dice, cluster, tenants = self.dice, self.cluster, self.tenants
+        if len(tenants.all) < _MOST and dice.random() < 0.5:
+            tenants.submit()
+        for tenant in [each for each in tenants.there() if dice.random() < 0.04]:
+            dice.choice((tenants.deactivate, tenants.deactivate, tenants.take, tenants.delete))(tenant)
+        starting = [each for each in tenants.there() if tenants.is_starting(each)]
         if starting and dice.random() < 0.15:
-            dice.choice((guests.deactivate, guests.take, guests.delete))(dice.choice(starting))
+            dice.choice((tenants.deactivate, tenants.take, tenants.delete))(dice.choice(starting))
         if dice.random() < 0.05:
             self._tell("our process starts anew")
-            town.restart()
-        if dice.random() < 0.03 and not town.blind:
+            cluster.restart()
+        if dice.random() < 0.03 and not cluster.blind:
             self._tell("nobody sees the nodes for a while")
-            town.blind, self._blind_until = "a test wants it", town.second + dice.randrange(1, 5)
+            cluster.blind, self._blind_until = "a test wants it", cluster.second + dice.randrange(1, 5)
         if dice.random() < 0.02:
-            name = f"node-{len(town.client.all(NODE))}x"
-            if town.client.find(NODE, "", name) is None:
+            name = f"node-{len(cluster.client.all(NODE))}x"
+            if cluster.client.find(NODE, "", name) is None:
                 self._tell(f"node {name} is added, with 8 GPUs")
-                town.add_node(name, 8)
+                cluster.add_node(name, 8)
         if dice.random() < 0.04:
             self._edit_policy()
-        if self.nature.is_shaky and dice.random() < 0.15:
+        if self.env.is_shaky and dice.random() < 0.15:
             dice.choice((self._lose_pod, self._lose_pod, self._cordon, self._lose_node))()
 
     # --------------------------------------------------------------------------------------------------- what happens
 
     def _see_again(self) -> None:
-        if self.town.second >= self._blind_until:
-            self.town.blind = ""
+        if self.cluster.second >= self._blind_until:
+            self.cluster.blind = ""
 
     def _edit_policy(self) -> None:
         """Somebody deletes it by mistake, and makes it anew, or ties gangs to nodes from now on, or not any more."""
-        if self.town.client.find(RECLAIM_POLICY, "", "policy") is None:
+        if self.cluster.client.find(RECLAIM_POLICY, "", "policy") is None:
             self._restore_policy()
         elif self.dice.random() < 0.5:
             self._tell("somebody deletes the ReclaimPolicy")
-            self.town.client.remove(RECLAIM_POLICY, "", "policy")
+            self.cluster.client.remove(RECLAIM_POLICY, "", "policy")
         else:
             self._pins = not self._pins
             self._tell(f"gangs are {'' if self._pins else 'not '}tied to nodes from now on")
-            self.town.change(RECLAIM_POLICY, "policy", {"spec": {"pin": {"enabled": self._pins}}})
+            self.cluster.change(RECLAIM_POLICY, "policy", {"spec": {"pin": {"enabled": self._pins}}})
 
     def _restore_policy(self) -> None:
-        if self.town.client.find(RECLAIM_POLICY, "", "policy") is None:
+        if self.cluster.client.find(RECLAIM_POLICY, "", "policy") is None:
             self._tell("the ReclaimPolicy is there again")
-            self.town.add(RECLAIM_POLICY, "policy", spec={**self.nature.policy, "pin": {"enabled": self._pins}})
+            self.cluster.add(RECLAIM_POLICY, "policy", spec={**self.env.policy, "pin": {"enabled": self._pins}})
 
     def _lose_pod(self) -> None:
-        running = [pod for pod in self.town.client.all(POD) if is_on_a_node(pod)]
+        running = [pod for pod in self.cluster.client.all(POD) if is_on_a_node(pod)]
         if running:
             name = self.dice.choice(running)["metadata"]["name"]
             self._tell(f"pod {name} fails")
-            self.town.change(POD, name, {"status": {"phase": "Failed"}}, "status")
+            self.cluster.change(POD, name, {"status": {"phase": "Failed"}}, "status")
 
     def _cordon(self) -> None:
-        node = self.dice.choice(self.town.client.all(NODE))
+        node = self.dice.choice(self.cluster.client.all(NODE))
         is_cordoned = not node["spec"].get("unschedulable")
         self._tell(f"node {node['metadata']['name']} is {'' if is_cordoned else 'un'}cordoned")
-        self.town.change(NODE, node["metadata"]["name"], {"spec": {"unschedulable": is_cordoned}})
+        self.cluster.change(NODE, node["metadata"]["name"], {"spec": {"unschedulable": is_cordoned}})
 
     def _lose_node(self) -> None:
-        name = self.dice.choice(self.town.client.all(NODE))["metadata"]["name"]
-        if name not in self.nature.nodes:
-            self.town.remove_node(name)
+        name = self.dice.choice(self.cluster.client.all(NODE))["metadata"]["name"]
+        if name not in self.env.nodes:
+            self.cluster.remove_node(name)
 
     # -------------------------------------------------------------------------------------------------------- the end
 
     def _calm_down(self) -> None:
         self._tell("from now on nothing goes wrong any more")
-        self.town.mischief, self.town.blind = FaultRates(), ""
+        self.cluster.fault_rates, self.cluster.blind = FaultRates(), ""
         self._restore_policy()
         if self.cloud is not None:
             self.cloud.is_honest = True
         if self._other is not None:
             self._other.is_patient = True
-        for node in self.town.client.all(NODE):
+        for node in self.cluster.client.all(NODE):
             if node["spec"].get("unschedulable"):
-                self.town.change(NODE, node["metadata"]["name"], {"spec": {"unschedulable": False}})
-        for guest in self.guests.all:
-            guest.lasts = min(guest.lasts, 2)
-            if guest.back_at is not None and not guest.is_gone:
-                self.guests.reactivate(guest)
+                self.cluster.change(NODE, node["metadata"]["name"], {"spec": {"unschedulable": False}})
+        for tenant in self.tenants.all:
+            tenant.lasts = min(tenant.lasts, 2)
+            if tenant.back_at is not None and not tenant.is_gone:
+                self.tenants.reactivate(tenant)
 
     async def _wind_up(self) -> None:
         """All that can end does. Raises: LawBrokenError where somebody starves."""
-        self.guests.news = self.town.second
-        while left := [guest for guest in self.guests.all if not guest.is_gone]:
+        self.tenants.news = self.cluster.second
+        while left := [tenant for tenant in self.tenants.all if not tenant.is_gone]:
             await self._second(quiet=True)
-            if not any(guest.fits for guest in left):
+            if not any(tenant.fits for tenant in left):
                 return
-            if self.town.second - self.guests.news > _PATIENCE or self.town.second > _LATEST:
+            if self.cluster.second - self.tenants.news > _PATIENCE or self.cluster.second > _LATEST:
                 self._give_up(left)
 
     def _give_up(self, left: Sequence[Tenant]) -> None:
         """Nothing moves any more. Where quota is scarce, one that can never start may hold it: somebody deletes it."""
-        if self.nature.provisions and not self._has_waited:
+        if self.env.provisions and not self._has_waited:
             self._tell("eleven minutes go by")
-            self._has_waited, self.guests.news = True, self.town.second
-            self.town.client.now += _LATE
+            self._has_waited, self.tenants.news = True, self.cluster.second
+            self.cluster.client.now += _LATE
             return
-        hopeless = [guest for guest in left if not guest.fits]
-        starving = [guest for guest in left if guest.fits]
-        is_short = self.nature.quota < UNLIMITED and any(not self.town.holds_quota(guest.name) for guest in starving)
-        stuck = [guest for guest in left if self.nature.is_shaky and is_let_go(self.guests.workload(guest) or {})]
-        for guest in stuck or (hopeless if is_short else []):
-            self.guests.delete(guest)
-            self.guests.news = self.town.second
+        hopeless = [tenant for tenant in left if not tenant.fits]
+        starving = [tenant for tenant in left if tenant.fits]
+        is_short = self.env.quota < UNLIMITED and any(not self.cluster.holds_quota(tenant.name) for tenant in starving)
+        stuck = [tenant for tenant in left if self.env.is_shaky and is_released(self.tenants.workload(tenant) or {})]
+        for tenant in stuck or (hopeless if is_short else []):
+            self.tenants.delete(tenant)
+            self.tenants.news = self.cluster.second
             return
         who = starving[0]
-        raise LawBrokenError(f"{who} never starts: {self.town.says(who.name)}")
+        raise LawBrokenError(f"{who} never starts: {self.cluster.says(who.name)}")
 
     async def _look_back(self) -> None:
         """Raises: LawBrokenError."""
-        await self.town.seconds(6, quiet=True)
-        if self.town.active() != "True":
-            raise LawBrokenError(f"our AdmissionCheck is not Active: {self.town.active()}")
-        starved = [guest for guest in self.guests.all if guest.fits and not guest.has_run and not guest.is_gone]
+        await self.cluster.seconds(6, quiet=True)
+        if self.cluster.active() != "True":
+            raise LawBrokenError(f"our AdmissionCheck is not Active: {self.cluster.active()}")
+        starved = [tenant for tenant in self.tenants.all if tenant.fits and not tenant.has_run and not tenant.is_gone]
         if starved:
             raise LawBrokenError(f"{starved[0]} ended without having run")
-        if self.nature.provisions:
+        if self.env.provisions:
             await self._sweep_up()
 
     async def _sweep_up(self) -> None:
         """Raises: LawBrokenError."""
-        await self.town.seconds(6, quiet=True)
-        self.town.client.now += 31 * SECOND
-        await self.town.seconds(6, quiet=True)
-        there = {body["metadata"]["uid"] for body in self.town.client.all(WORKLOAD)}
-        for request in self.town.client.all(PROVISIONING_REQUEST):
+        await self.cluster.seconds(6, quiet=True)
+        self.cluster.client.now += 31 * SECOND
+        await self.cluster.seconds(6, quiet=True)
+        there = {body["metadata"]["uid"] for body in self.cluster.client.all(WORKLOAD)}
+        for request in self.cluster.client.all(PROVISIONING_REQUEST):
             if request["metadata"]["labels"]["idlegpu.io/workload-uid"] not in there:
                 raise LawBrokenError(f"{request['metadata']['name']} is left, and its gang is gone")

@@ -142,10 +142,10 @@ def assignments_of(workload: Workload) -> tuple[PodSetAssignment, ...]:
 
 def _is_managed(pod_set: PodSet, policy: ProvisioningPolicy) -> bool:
     spec = pod_set.template.spec
-    asked = [container.resources for container in (*spec.init_containers, *spec.containers)]
-    asked += [spec.resources] if spec.resources else []
+    resources = [container.resources for container in (*spec.init_containers, *spec.containers)]
+    resources += [spec.resources] if spec.resources else []
     return not policy.managed_resources or any(
-        policy.managed_resources & (each.requests.keys() | each.limits.keys()) for each in asked
+        policy.managed_resources & (each.requests.keys() | each.limits.keys()) for each in resources
     )
 
 
