@@ -62,7 +62,7 @@ def counted(outcomes: Iterable[Any]) -> Counter[str]:
     """What happened in them, by what it is called in the report."""
     counts: Counter[str] = Counter()
     for each in outcomes:
-        env = each.environment
+        env = each.env
         traits = {
             "strict: no machine is lost, every gang is sure of its places": not env.is_shaky,
             "parts take turns in any order, copies lag": env.hurries,

@@ -94,7 +94,7 @@ async def play(seed: int) -> Outcome:
         broken = f"the simulation broke: {error}"
     return Outcome(
         seed=seed,
-        environment=run.env,
+        env=run.env,
         started=sum(tenant.has_run for tenant in run.tenants.all),
         strandings=run.laws.strandings,
         deaths=run.cluster.deaths,
