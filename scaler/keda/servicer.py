@@ -184,7 +184,7 @@ class ExternalScalerServicer:
         return await self._reply("IsActive", ref, context, lambda active: pb.IsActiveResponse(result=active))
 
     async def StreamIsActive(self, ref: Any, context: Context) -> None:  # noqa: N802
-        await self._turn_away_strangers("StreamIsActive", context)
+        await self._refuse_unless_allowed("StreamIsActive", context)
         with self._observed("StreamIsActive"):
             end = self._lifetimes.end_of_new_stream()
             async for active in self._changes(ref, end):
@@ -192,7 +192,7 @@ class ExternalScalerServicer:
 
     async def StreamMetricSpec(self, _ref: Any, context: Context) -> None:  # noqa: N802
         """The specs never change, so they are sent once. Without this RPC KEDA 2.21 would only stop asking for it."""
-        await self._turn_away_strangers("StreamMetricSpec", context)
+        await self._refuse_unless_allowed("StreamMetricSpec", context)
         with self._observed("StreamMetricSpec"):
             end = self._lifetimes.end_of_new_stream()
             await context.write(_METRIC_SPEC)
@@ -207,7 +207,7 @@ class ExternalScalerServicer:
             await context.abort(active.code, _clipped(active.details))
         return response(active)
 
-    async def _turn_away_strangers(self, method: str, context: Context) -> None:
+    async def _refuse_unless_allowed(self, method: str, context: Context) -> None:
         """Raises what ends the RPC of a client that is not allowed."""
         if refusal := self._not_for(context):
             self._observe(RpcEnded(method=method, code=refusal.code.name, seconds=0.0))

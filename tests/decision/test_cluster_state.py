@@ -169,7 +169,7 @@ def test_of_several_workloads_of_a_job_it_is(memory: MemoryCluster, which: str) 
         assert found.metadata.name == expected
 
 
-def test_a_situation_is_what_is_observed_and_wished(memory: MemoryCluster) -> None:
+def test_a_situation_is_what_is_observed_and_requested(memory: MemoryCluster) -> None:
     memory.workloads.put(WorkloadJson("wl", pods=1).admitted().decoded())
     memory.pods.put(pod("worker", workload="wl"))
     wished = scalable_workload("train", workload="wl", replicas=0, annotations={"idlegpu.io/wake": "true"})

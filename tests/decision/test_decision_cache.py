@@ -60,7 +60,7 @@ def test_the_answer_is_that_of_the_latest_evaluation(decisions: DecisionCache) -
     assert reason(ask(decisions)) is UnknownReason.TARGET_NOT_FOUND, "an evaluation replaces the one before whole"
 
 
-def test_before_the_first_evaluation_nobody_is_answered_and_is_told_why(decisions: DecisionCache) -> None:
+def test_before_the_first_evaluation_the_answer_is_unknown_and_says_why(decisions: DecisionCache) -> None:
     assert not decisions.is_ready
     assert reason(ask(decisions)) is UnknownReason.COLD_START
     decisions.explain_cold_start("gpu_util: connection refused")
@@ -166,7 +166,7 @@ def test_there_is_nothing_to_amend_before_the_first_evaluation(decisions: Decisi
     assert not decisions.is_ready
 
 
-async def test_an_amended_entry_is_told_to_its_own_streams_only(decisions: DecisionCache) -> None:
+async def test_an_amended_entry_reaches_its_own_streams_only(decisions: DecisionCache) -> None:
     decisions.publish(Evaluation.of({SCALED_OBJECT: entry(INACTIVE), ("demo", "other"): entry(INACTIVE)}, at=NOON))
     own, other = stream(decisions), Stream(decisions.activations("demo", "other", ANY))
     await asyncio.gather(own.settled(), other.settled())
@@ -237,7 +237,7 @@ async def test_a_stream_tells_the_first_usable_answer_and_then_only_changes_to_a
     assert opened.received == expected
 
 
-async def test_streams_of_one_trigger_are_told_alike_and_of_others_nothing(decisions: DecisionCache) -> None:
+async def test_an_answer_reaches_every_stream_of_its_trigger_and_no_other(decisions: DecisionCache) -> None:
     one, two, other = stream(decisions), stream(decisions), stream(decisions, Overrides(idle_after=minutes(9)))
     await asyncio.gather(one.settled(), two.settled(), other.settled())
     decisions.publish(evaluation(ACTIVE))
@@ -257,7 +257,7 @@ async def test_closing_ends_every_stream_and_those_that_are_opened_after_it(deci
     assert ask(decisions) == ACTIVE, "calls in flight are answered to the end"
 
 
-async def test_what_was_queued_before_closing_is_told_before_the_end(decisions: DecisionCache) -> None:
+async def test_what_was_queued_before_closing_is_sent_before_the_end(decisions: DecisionCache) -> None:
     decisions.publish(evaluation(INACTIVE))
     opened = stream(decisions)
     await opened.settled()
@@ -267,7 +267,7 @@ async def test_what_was_queued_before_closing_is_told_before_the_end(decisions: 
     assert opened.has_ended
 
 
-async def test_a_stream_that_was_hung_up_on_is_told_no_more_and_disturbs_no_other(decisions: DecisionCache) -> None:
+async def test_a_cancelled_stream_receives_no_more_and_disturbs_no_other(decisions: DecisionCache) -> None:
     decisions.publish(evaluation(ACTIVE))
     gone, stays = stream(decisions), stream(decisions)
     await asyncio.gather(gone.settled(), stays.settled())

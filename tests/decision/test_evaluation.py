@@ -142,7 +142,7 @@ async def test_triggers_of_one_scaled_object_are_decided_each_by_its_own_metadat
     assert world.sampler.history.span == minutes(30)  # of the settings, which is longer than any of them
 
 
-async def test_triggers_of_another_type_or_another_scaler_are_not_ours() -> None:
+async def test_triggers_of_another_type_or_another_scaler_are_not_evaluated() -> None:
     ours, theirs = {**QUICK, "scalerAddress": "ours:9090"}, {**QUICK, "scalerAddress": "theirs:9090"}
     world = cluster_of(
         gang("a", metadata=ours),
@@ -348,7 +348,7 @@ async def test_a_demand_query_that_fails_wakes_and_suspends_no_scaled_object() -
     assert [word(world.answer(name)) for name in ("a", "idle")] == [WAKING, IDLE]
 
 
-async def test_demand_queries_are_asked_side_by_side() -> None:
+async def test_demand_queries_run_side_by_side() -> None:
     """Each may take the whole timeout; one after the other they would let all answers expire."""
     together = asyncio.Barrier(3)
 

@@ -113,7 +113,7 @@ def test_a_workload_is_not_suspended_before_its_slow_pods_are_gone(path: Path) -
 
 
 @pytest.mark.parametrize("path", recorded("kueue-quick-toggle-*.json"))
-def test_a_workload_toggled_by_somebody_else_is_not_activated_by_us_while_kueue_counts_it(path: Path) -> None:
+def test_a_workload_toggled_by_another_client_is_not_activated_while_kueue_counts_it(path: Path) -> None:
     inactive = [moment for moment in moments(path) if not moment.workload.active]
     for moment in inactive:
         asked_back = ObservedTarget(

@@ -89,7 +89,7 @@ async def scale_to(
 # ---- what is read
 
 
-async def test_nothing_is_asked_while_nothing_changes(cluster: SmallCluster, reader: Reader) -> None:
+async def test_nothing_is_read_while_nothing_changes(cluster: SmallCluster, reader: Reader) -> None:
     """However many ScaledObjects there are, a tick without news costs the API nothing."""
     names = [f"serve-{n}" for n in range(20)]
     for name in names:
@@ -115,7 +115,7 @@ async def test_only_the_scale_of_what_changed_is_read_again(cluster: SmallCluste
     assert reader.of() == Scale(replicas=0, observed_replicas=0, selector="app=serve")
 
 
-async def test_every_change_of_what_is_asked_for_is_told(cluster: SmallCluster, reader: Reader) -> None:
+async def test_every_change_of_a_specification_is_reported(cluster: SmallCluster, reader: Reader) -> None:
     await cluster.create(DEPLOYMENT, deployment())
     await reader.refresh(SERVE)
     await scale_to(cluster, 0)
@@ -133,13 +133,13 @@ async def test_a_kind_is_followed_once_however_many_ask_at_once(cluster: SmallCl
     assert Counter(call.verb for call in reader.calls if call.resource == "inferences") == {"list": 1, "watch": 1}
 
 
-async def test_scalable_workloads_are_not_asked_for_their_scale(reader: Reader) -> None:
+async def test_the_scale_of_scalable_workloads_is_not_read(reader: Reader) -> None:
     """More is known of them than their scale, from their own reflector."""
     await reader.refresh(scaled_object("train"))
     assert reader.asked() == {}
 
 
-async def test_targets_that_nobody_scales_any_more_are_forgotten(cluster: SmallCluster, reader: Reader) -> None:
+async def test_targets_without_a_scaled_object_are_forgotten(cluster: SmallCluster, reader: Reader) -> None:
     await cluster.create(DEPLOYMENT, deployment())
     await reader.refresh(SERVE)
     reader.scales.forget_others([])

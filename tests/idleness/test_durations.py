@@ -48,7 +48,7 @@ def test_what_is_no_duration_is_refused_with_what_to_write(text: str, advice: st
 
 
 @pytest.mark.parametrize("text", ["999999999999999d", "9" * 500 + "s"])
-def test_a_duration_beyond_all_calendars_is_told_from_one_that_is_misspelt(text: str) -> None:
+def test_a_duration_beyond_all_calendars_is_no_misspelt_one(text: str) -> None:
     with pytest.raises(OverflowError):
         parse_duration(text)
 

@@ -82,7 +82,7 @@ def test_instances_of_a_partitioned_gpu_are_devices_of_their_own(name: str) -> N
         pytest.param({"Hostname": "phx8-2fa", **POD}, id="a node without an index"),
     ],
 )
-def test_a_series_without_a_device_or_a_pod_is_nobodys(labels: dict[str, str]) -> None:
+def test_a_series_without_a_device_or_a_pod_is_dropped(labels: dict[str, str]) -> None:
     assert identify(labels) is None
 
 

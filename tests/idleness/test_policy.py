@@ -138,7 +138,7 @@ def test_without_a_word_on_pressure_a_plan_waits_as_long_as_time_alone_does() ->
         ),
     ],
 )
-def test_to_wait_longer_under_pressure_is_an_error_of_whoever_wrote_it(
+def test_to_wait_longer_under_pressure_is_an_error_of_its_source(
     layers: list[Overrides], source: str, idle_after_source: str
 ) -> None:
     with pytest.raises(MetadataError) as refusal:

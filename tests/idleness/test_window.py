@@ -276,7 +276,7 @@ def test_intervals_of_any_length_down_to_a_tenth_of_a_second_are_covered(interva
     assert coverage(made.window(at(19.9 * interval_s), 10 * interval)) == (11, 11, 0)
 
 
-def test_a_ring_that_never_saw_a_sample_knows_nothing() -> None:
+def test_a_ring_without_a_sample_is_empty() -> None:
     made = ring()
     shown = made.window(NOON, minutes(1))
     assert (coverage(shown), shown.peak_ratio, shown.last_sample_at) == ((0, 2, 2), None, None)

@@ -234,7 +234,7 @@ async def test_a_client_is_known_by_its_spiffe_id(tmp_path: Path) -> None:
                 assert (await call.code()) is (code or grpc.StatusCode.OK)
 
 
-async def test_a_client_of_another_name_is_told_so_and_hears_nothing_of_workloads(tmp_path: Path) -> None:
+async def test_a_client_of_another_name_is_refused_and_learns_nothing_of_workloads(tmp_path: Path) -> None:
     decisions = MemoryDecisions({FIRST: BUSY})
     async with (
         secured(tmp_path, decisions, mutual=True, names=(KEDA,)) as served,
@@ -282,7 +282,7 @@ async def test_an_authority_of_clients_can_be_taken_back(tmp_path: Path) -> None
             assert (await standing.IsActive(ref(), timeout=30)).result is True, "what stands is not cut"
 
 
-async def test_health_is_told_to_every_client_that_has_a_certificate(tmp_path: Path) -> None:
+async def test_health_is_served_to_every_client_that_has_a_certificate(tmp_path: Path) -> None:
     async with secured(tmp_path, mutual=True, names=(KEDA,)) as served:
         client = served.authority.issue_cert("kubelet")
         pair = client.private_key_pem.bytes(), chain_of(client)

@@ -128,7 +128,7 @@ async def test_demand_is_a_vector_at_its_time(prometheus: PrometheusServer) -> N
     ("promql", "words"),
     [("up{", "400 bad_data: .*parse error"), ("many", "422 execution: query processing would load too many samples")],
 )
-async def test_a_refused_query_is_told_in_the_servers_words_and_not_repeated(
+async def test_a_refused_query_is_reported_in_the_servers_words_and_not_repeated(
     prometheus: PrometheusServer, promql: str, words: str
 ) -> None:
     async with source(prometheus.url) as opened:

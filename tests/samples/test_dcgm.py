@@ -80,7 +80,7 @@ async def test_all_signals_of_a_tick_share_one_scrape(stubs: Any) -> None:
             assert (len(one.received), len(two.received), opened.scrapes) == (tick + 1, tick + 1, 2 * (tick + 1))
 
 
-async def test_for_a_part_of_the_past_nobody_is_asked(stubs: Any) -> None:
+async def test_for_a_part_of_the_past_no_endpoint_is_scraped(stubs: Any) -> None:
     (one,) = stubs(text(page("GPU-1")))
     async with source([one.url]) as opened:
         await asyncio.gather(read(opened), read(opened, end=END - timedelta(hours=1)))
@@ -88,7 +88,7 @@ async def test_for_a_part_of_the_past_nobody_is_asked(stubs: Any) -> None:
         assert opened.scrapes == 1
 
 
-async def test_a_signal_that_is_asked_for_later_is_still_served(stubs: Any) -> None:
+async def test_a_signal_that_is_read_later_is_still_served(stubs: Any) -> None:
     (one,) = stubs(text(page("GPU-1", util=97, engine=0.9)))
     async with source([one.url]) as opened:
         assert await read(opened, UTIL) == {"GPU-1": [(NOW_S, 97.0)]}

@@ -86,7 +86,7 @@ async def test_one_post_fetches_a_signal_of_the_whole_cluster() -> None:
     assert sent == {"query": 'DCGM_FI_DEV_GPU_UTIL{cluster="x"}[1800s]', "time": f"{END.timestamp():.3f}"}
 
 
-async def test_times_below_a_second_are_asked_to_the_millisecond() -> None:
+async def test_times_below_a_second_are_sent_to_the_millisecond() -> None:
     end = END + timedelta(milliseconds=251, microseconds=999)
     with HttpStub(always(Reply(answer([])))) as stub:
         async with source(stub.url) as opened:
@@ -246,7 +246,7 @@ async def test_a_bomb_is_not_unpacked() -> None:
 
 
 @pytest.mark.parametrize("fault", [BROKEN, Reply(interrupted), Reply(answer([], warnings=["store down"]))])
-async def test_a_fault_that_passes_is_not_seen(fault: Reply) -> None:
+async def test_a_fault_that_passes_is_retried(fault: Reply) -> None:
     records: list[ReadRecord] = []
     with HttpStub(in_turn(fault, GOOD)) as stub:
         async with source(stub.url, observe=records.append) as opened:
@@ -256,7 +256,7 @@ async def test_a_fault_that_passes_is_not_seen(fault: Reply) -> None:
     assert records[1].seconds > 0
 
 
-async def test_nobody_listening_is_unreachable() -> None:
+async def test_a_refused_connection_is_unreachable() -> None:
     with HttpStub(always(GOOD)) as stub:
         url = stub.url
     async with source(url) as opened:
@@ -457,7 +457,7 @@ async def test_a_server_with_a_certificate_of_our_authority_is_trusted(authority
 
 
 @pytest.mark.parametrize("trusts", ["the system's authorities", "another name"])
-async def test_a_server_that_cannot_prove_itself_is_not_asked(
+async def test_a_server_without_a_trusted_certificate_gets_no_request(
     authority: trustme.CA, ca_file: Path, trusts: str
 ) -> None:
     name, ca = ("127.0.0.1", None) if trusts == "the system's authorities" else ("other.test", ca_file)
@@ -470,7 +470,7 @@ async def test_a_server_that_cannot_prove_itself_is_not_asked(
     assert not failed.value.transient
 
 
-async def test_whoever_answers_is_believed_only_where_that_is_asked_for(authority: trustme.CA) -> None:
+async def test_any_certificate_is_accepted_only_where_that_is_configured(authority: trustme.CA) -> None:
     with HttpStub(always(GOOD), tls=server_tls(authority)) as stub:
         async with source(stub.url, insecure_skip_verify=True) as opened:
             assert await read(opened) == SAMPLES

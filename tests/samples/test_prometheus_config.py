@@ -53,7 +53,7 @@ def test_refuses_with_the_reason_and_without_secrets(settings: dict[str, Any], r
     assert "t0p-secret" not in str(refused.value)
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as refused:
         PrometheusConfig(url="nonsense", attempts=0, username="u", headers={"Cookie": "c"})
     assert len(str(refused.value).splitlines()) == 4
