@@ -1,4 +1,4 @@
-"""What is seen of suspensions, of returns and of what was given, in the watches of a small cluster."""
+"""Suspensions, resumptions and transfers, as the watches of a small cluster report them."""
 
 import json
 from collections import Counter
@@ -33,7 +33,7 @@ IDLE_SINCE = at(-1800)
 
 
 class Watched:
-    """A cluster whose watches tell of every change."""
+    """A cluster whose watches report every change."""
 
     def __init__(self) -> None:
         self.now = NOON
@@ -59,21 +59,21 @@ class Watched:
         self.cluster.scalable_workloads.put(new)
         self.watch.scalable_heard(Change(new.metadata.key, old, new))
 
-    def drops(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         old = self.cluster.workloads.get("demo", name)
         self.cluster.workloads.drop(name)
         self.watch.workload_heard(Change(("demo", name), old, None))
 
     # ---- one donor of 2 GPUs, `a`
 
-    def runs(self) -> None:
+    def run(self) -> None:
         self.scalable(scalable_workload("a", workload="a-w"))
         self.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).admitted())
 
-    def suspends(self, *, when: datetime = NOON, reason: str = "GPUsIdle") -> None:
+    def suspend(self, *, when: datetime = NOON, reason: str = "GPUsIdle") -> None:
         self.workload(suspended(when, reason), when=when)
 
-    def wakes(self, *, when: datetime) -> None:
+    def resume(self, *, when: datetime) -> None:
         self.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).waiting(""), when=when)
 
     def in_use(self) -> list[QuotaTransfer]:
@@ -92,23 +92,28 @@ def suspended(when: datetime, reason: str = "GPUsIdle") -> WorkloadJson:
 @pytest.fixture
 def cluster() -> Watched:
     found = Watched()
-    found.runs()
+    found.run()
     return found
 
 
-def test_a_suspension_says_why_how_much_and_after_how_long(cluster: Watched) -> None:
-    cluster.suspends()
-    assert cluster.events == [
-        Suspended(namespace="demo", reason="GPUsIdle", gpus=2, idle_for=timedelta(minutes=30)),
-    ]
+NOTES: dict[str, tuple[str, str, timedelta | None, bool]] = {
+    # the reason in the annotation, that of the events, for how long it was idle, and whether it was found idle
+    "found idle": ("GPUsIdle", "GPUsIdle", minutes(30), True),
+    "taken by a plan": ("Reclaimed", "Reclaimed", minutes(30), True),
+    "scaled to zero by a user": ("ScaledToZero", "ScaledToZero", None, False),
+    "a reason that others wrote, which must not become a label": ("Whatever-4711", "", None, False),
+}
 
 
-def test_a_workload_that_a_user_scaled_to_zero_was_not_found_idle(cluster: Watched) -> None:
-    cluster.suspends(reason="ScaledToZero")
-    assert cluster.events == [Suspended(namespace="demo", reason="ScaledToZero", gpus=2, idle_for=None)]
-    cluster.wakes(when=at(60))
-    [resumed] = cluster.of(Resumed)
-    assert not resumed.was_found_idle
+@pytest.mark.parametrize(("reason", "label", "idle_for", "found_idle"), NOTES.values(), ids=NOTES)
+def test_a_suspension_and_its_end_are_events(
+    cluster: Watched, reason: str, label: str, idle_for: timedelta | None, found_idle: bool
+) -> None:
+    cluster.suspend(reason=reason)
+    cluster.resume(when=at(600))
+    resumed = Resumed(namespace="demo", reason=label, after=minutes(10))
+    assert cluster.events == [Suspended(namespace="demo", reason=label, gpus=2, idle_for=idle_for), resumed]
+    assert resumed.was_found_idle is found_idle
 
 
 def test_what_others_deactivate_is_not_ours(cluster: Watched) -> None:
@@ -117,37 +122,27 @@ def test_what_others_deactivate_is_not_ours(cluster: Watched) -> None:
 
 
 def test_a_workload_that_kueue_recreated_is_not_suspended_twice(cluster: Watched) -> None:
-    cluster.suspends()
+    cluster.suspend()
     cluster.scalable(scalable_workload("a", workload="a-w", replicas=0, suspendedAt=stamp(NOON)))
-    cluster.drops("a-w")
+    cluster.drop("a-w")
     cluster.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).waiting(""), when=at(5))
-    cluster.suspends(when=at(6))
+    cluster.suspend(when=at(6))
     assert len(cluster.of(Suspended)) == 1
 
 
-def test_a_return_says_how_long_it_slept_and_how_long_it_took_to_run(cluster: Watched) -> None:
-    cluster.suspends()
-    cluster.wakes(when=at(600))
-    assert cluster.of(Resumed) == [Resumed(namespace="demo", reason="GPUsIdle", after=timedelta(minutes=10))]
+def test_a_restart_is_counted_once_when_all_pods_run(cluster: Watched) -> None:
+    cluster.suspend()
+    cluster.resume(when=at(600))
     cluster.now = at(660)
-    cluster.scalable(scalable_workload("a", workload="a-w", phase=Phase.STARTING))
-    cluster.scalable(scalable_workload("a", workload="a-w", phase=Phase.RUNNING))
-    cluster.scalable(scalable_workload("a", workload="a-w", phase=Phase.STARTING))
-    cluster.scalable(scalable_workload("a", workload="a-w", phase=Phase.RUNNING))
+    for phase in (Phase.STARTING, Phase.RUNNING, Phase.STARTING, Phase.RUNNING):
+        cluster.scalable(scalable_workload("a", workload="a-w", phase=phase))
     assert cluster.of(Restarted) == [Restarted(after=timedelta(minutes=1))]
 
 
-def test_a_reason_that_others_wrote_makes_no_label(cluster: Watched) -> None:
-    cluster.suspends(reason="Whatever-4711")
-    assert [each.reason for each in cluster.of(Suspended)] == [""]
-    cluster.wakes(when=at(60))
-    assert [each.reason for each in cluster.of(Resumed)] == [""]
-
-
-def test_a_garbled_note_says_nothing_wrong(cluster: Watched) -> None:
+def test_an_annotation_that_cannot_be_read_makes_no_label(cluster: Watched) -> None:
     noted = WorkloadJson("a-w", pods=1, gpus_per_pod=2).with_annotations({"idlegpu.io/suspended": "{{"})
     cluster.workload(noted.waiting("").deactivated())
-    cluster.wakes(when=at(600))
+    cluster.resume(when=at(600))
     assert cluster.of(Suspended) == [Suspended(namespace="demo", reason="", gpus=2, idle_for=None)]
     assert cluster.of(Resumed) == [Resumed(namespace="demo", reason="", after=None)]
 
@@ -181,11 +176,11 @@ def granted(stage: str, *, with_grant: bool = True, **times: datetime) -> Scalab
 
 def reclaims(cluster: Watched) -> None:
     cluster.scalable(granted("Reclaimable"))
-    cluster.suspends(reason="Reclaimed")
+    cluster.suspend(reason="Reclaimed")
     cluster.scalable(granted("Releasing", releasingAt=NOON))
 
 
-def test_what_a_plan_took_is_given_as_its_ledger_says(cluster: Watched) -> None:
+def test_a_transfer_is_what_the_ledger_says(cluster: Watched) -> None:
     reclaims(cluster)
     cluster.workload(gang().admitted(), when=at(20))
     assert cluster.of(QuotaTransfer) == []
@@ -197,7 +192,7 @@ def test_what_a_plan_took_is_given_as_its_ledger_says(cluster: Watched) -> None:
     assert cluster.in_use() == []
 
 
-def test_a_workload_that_is_resumed_has_given_nothing_any_more(cluster: Watched) -> None:
+def test_a_resumed_workload_gives_nothing_any_more(cluster: Watched) -> None:
     reclaims(cluster)
     cluster.workload(gang().admitted(), when=at(20))
     entry_of_it = entry("Admitted", releasingAt=NOON, admittedAt=at(20))
@@ -207,7 +202,7 @@ def test_a_workload_that_is_resumed_has_given_nothing_any_more(cluster: Watched)
 
 
 @pytest.mark.parametrize("stage", ["Reclaimable", "Releasing", "Cancelled"])
-def test_only_a_gang_that_was_admitted_has_been_given_something(cluster: Watched, stage: str) -> None:
+def test_only_an_admitted_gang_was_given_gpus(cluster: Watched, stage: str) -> None:
     cluster.workload(gang().admitted(), when=at(20))
     cluster.scalable(granted(stage, releasingAt=NOON))
     assert cluster.of(QuotaTransfer) == cluster.in_use() == []
