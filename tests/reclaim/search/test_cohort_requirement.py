@@ -25,6 +25,7 @@ def asked(
     *,
     queues: dict[str, dict[str, Any]] | None = None,
     a_is_idle: bool = False,
+    evicted: int = 0,
     **more: Any,
 ) -> PlanRequest:
     """A gang of 4 in queue a, which is full; an earlier Workload of 4 in queue b; idle ones in all other queues."""
@@ -32,9 +33,11 @@ def asked(
     given = {name: fields | (queues or {}).get(name, {}) for name, fields in given.items()}
     holders = {"a1": holding("a1", gpus=4, queue="a")}
     holders |= {name: holding(name, gpus=gpus, queue=name[0]) for name, gpus in IDLE.items()}
+    if evicted:  # it returns to the head of b's line when its eviction has ended
+        holders["z"] = holding("z", gpus=evicted, queue="b", evicted=True, priority=5)
     gang = workload(gpus=4, queued_at=LATELY)
     waiting = earlier or workload("w", gpus=4, queue="b", queued_at=LONG_AGO)
-    idle = [each for name, each in holders.items() if name != "a1" or a_is_idle]
+    idle = [each for name, each in holders.items() if name in IDLE or (name == "a1" and a_is_idle)]
     return PlanRequest(
         gang=gang,
         planning_tree=planning_tree(
@@ -84,6 +87,7 @@ NOT_COUNTED = {
     "the gang may get by without borrowing": asked(a_is_idle=True),
     "its queue is of another cohort": asked(queues={"b": {"cohort": ""}}),
     "quota is shared fairly": asked(fair_sharing=True),
+    "an eviction has yet to end": asked(evicted=20, queues={"b": {"gpus": 0}}),
     "Kueue may preempt": asked(queues={"c": {"preemption": preempting(within=PreemptionPolicy.LOWER_PRIORITY)}}),
 }
 
