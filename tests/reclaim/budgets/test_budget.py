@@ -129,52 +129,28 @@ def test_victims_for_whom_there_is_room_are_granted(
     assert granted(budget, spending(*suspensions), *victims)
 
 
-@pytest.mark.parametrize(
-    ("budget", "suspensions", "victims", "message"),
-    [
-        pytest.param(
-            at_once(2),
-            gone(OTHER),
-            [A, B],
-            "budget 'at-once': at most 2 suspended at once in the cluster; 1 count already, and 2 would follow",
-            id="one of two would have room: none is granted",
-        ),
-        pytest.param(
-            at_once(share=0.25, scope=Scope(each=Each.NAMESPACE)),
-            gone(B, C),
-            [A, OTHER],
-            "budget 'at-once': at most 2 (25 % of 8) suspended at once in namespace team-a; "
-            "2 count already, and 1 would follow",
-            id="the one namespace has room, the other has not",
-        ),
-        pytest.param(
-            hourly(1),
-            gone(OTHER, over=True),
-            [A],
-            "budget 'hourly': at most 1 suspended within 1h in the cluster; 1 count already, and 1 would follow",
-            id="who came back still counts in its hour",
-        ),
-        pytest.param(
-            hourly(1),
-            gone(OTHER, minutes_ago=-5),
-            [A],
-            "budget 'hourly': at most 1 suspended within 1h in the cluster; 1 count already, and 1 would follow",
-            id="a clock that is ahead of ours gives no room",
-        ),
-        pytest.param(
-            at_once(0, scope=Scope(namespace_selector="team=a")),
-            gone(),
-            [A],
-            "budget 'at-once': at most 0 suspended at once in namespaces with team=a; "
-            "0 count already, and 1 would follow",
-            id="none at all",
-        ),
-    ],
-)
-def test_victims_for_whom_there_is_no_room_are_refused_with_the_numbers(
-    budget: Budget, suspensions: Sequence[Suspension], victims: Sequence[BudgetedWorkload], message: str
+EACH_NAMESPACE, LABELLED = Scope(each=Each.NAMESPACE), Scope(namespace_selector="team=a")
+NO_ROOM = {
+    "one of two would have room: none is granted": (at_once(2), gone(OTHER), [A, B], "2|at once in the cluster|1|2"),
+    "one namespace has room, the other has not": (
+        at_once(share=0.25, scope=EACH_NAMESPACE),
+        gone(B, C),
+        [A, OTHER],
+        "2 (25 % of 8)|at once in namespace team-a|2|1",
+    ),
+    "one that came back counts in its hour": (hourly(1), gone(OTHER, over=True), [A], "1|within 1h in the cluster|1|1"),
+    "a clock that is ahead": (hourly(1), gone(OTHER, minutes_ago=-5), [A], "1|within 1h in the cluster|1|1"),
+    "none at all": (at_once(0, scope=LABELLED), gone(), [A], "0|at once in namespaces with team=a|0|1"),
+}
+
+
+@pytest.mark.parametrize(("budget", "suspensions", "victims", "numbers"), NO_ROOM.values(), ids=NO_ROOM)
+def test_victims_for_which_there_is_no_room_are_refused_with_the_numbers(
+    budget: Budget, suspensions: Sequence[Suspension], victims: Sequence[BudgetedWorkload], numbers: str
 ) -> None:
-    assert refused(budget, spending(*suspensions), *victims).message == message
+    most, where, already, more = numbers.split("|")
+    message = f"at most {most} suspended {where}; {already} count already, and {more} would follow"
+    assert refused(budget, spending(*suspensions), *victims).message == f"budget '{budget.name}': {message}"
 
 
 def test_of_several_budgets_the_one_that_takes_longest_is_named() -> None:
@@ -233,50 +209,38 @@ def test_an_hour_and_a_limit_must_both_allow_it() -> None:
 TYPO = Hours(zone="Europe/Berln")
 
 
-@pytest.mark.parametrize(
-    ("budget", "spent", "victims", "message"),
-    [
-        pytest.param(
-            at_once(9, applies_during=(TYPO,)),
-            spending(),
-            [A],
-            "time zone 'Europe/Berln' cannot be read; write an IANA name such as 'Europe/Berlin'",
-            id="a time zone of the hours in which it applies",
-        ),
-        pytest.param(
-            Budget(name="at-once", allowed_during=(Hours(), TYPO)),
-            spending(),
-            [A],
-            "time zone 'Europe/Berln' cannot be read; write an IANA name such as 'Europe/Berlin'",
-            id="a time zone of the hours in which it is allowed",
-        ),
-        pytest.param(
-            at_once(9, scope=Scope(namespace_selector="team in a")),
-            spending(),
-            [A],
-            "'team in a' is not a label requirement; write 'key=value', 'key in (a,b)', 'key' or '!key'",
-            id="a selector",
-        ),
-        pytest.param(
-            at_once(9, scope=Scope(cluster_queues=frozenset({"gpus"}))),
-            spending(),
-            [A, member("b", cluster_queue=None)],
-            "it is unknown whether team-a/b is in ClusterQueue gpus",
-            id="the ClusterQueue of a victim",
-        ),
-        pytest.param(
-            at_once(9, scope=Scope(namespace_selector="team")),
-            spending(),
-            [member("a", "new")],
-            "it is unknown whether new/a is in namespaces with team",
-            id="the labels of a victim's namespace",
-        ),
-    ],
-)
-def test_what_is_not_known_refuses(
-    budget: Budget, spent: SuspensionHistory, victims: list[BudgetedWorkload], message: str
-) -> None:
-    found = refused(budget, spent, *victims)
+ZONE = "time zone 'Europe/Berln' cannot be read; write an IANA name such as 'Europe/Berlin'"
+SELECTOR = "'team in a' is not a label requirement; write 'key=value', 'key in (a,b)', 'key' or '!key'"
+OF_QUEUE, OF_TEAM = Scope(cluster_queues=frozenset({"gpus"})), Scope(namespace_selector="team")
+UNKNOWN = {
+    "a time zone of the hours in which it applies": (at_once(9, applies_during=(TYPO,)), [A], ZONE),
+    "a time zone of the hours in which it is allowed": (
+        Budget(name="at-once", allowed_during=(Hours(), TYPO)),
+        [A],
+        ZONE,
+    ),
+    "a selector": (at_once(9, scope=Scope(namespace_selector="team in a")), [A], SELECTOR),
+    "the ClusterQueue of a victim": (
+        at_once(9, scope=OF_QUEUE),
+        [A, member("b", cluster_queue=None)],
+        "it is unknown whether team-a/b is in ClusterQueue gpus",
+    ),
+    "the labels of a victim's namespace": (
+        at_once(9, scope=OF_TEAM),
+        [member("a", "new")],
+        "it is unknown whether new/a is in namespaces with team",
+    ),
+    "how many workloads there are": (
+        at_once(share=1.0, scope=Scope(namespaces=frozenset({"new"}))),
+        [member("a", "new")],
+        "at most 0 (100 % of 0) suspended at once in namespace new; 0 count already, and 1 would follow",
+    ),
+}
+
+
+@pytest.mark.parametrize(("budget", "victims", "message"), UNKNOWN.values(), ids=UNKNOWN)
+def test_what_is_not_known_refuses(budget: Budget, victims: list[BudgetedWorkload], message: str) -> None:
+    found = refused(budget, spending(), *victims)
     assert (found.message, found.until) == (f"budget 'at-once': {message}", None)
 
 
