@@ -25,7 +25,7 @@ from scaler.kube.objects.core import condition
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service, Trigger
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler.reporting.doctor.facts import DoctorInputs
+from scaler.reporting.doctor.facts import DoctorInputs, Listing
 from scaler.reporting.doctor.findings import Finding, Subject, Topic
 
 _IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d+)")
@@ -93,7 +93,8 @@ def _of_replicas(about: Subject, scaled_object: ScaledObject) -> Iterator[Findin
 
 
 def _of_target(about: Subject, scaled_object: ScaledObject, facts: DoctorInputs) -> Iterator[Finding]:
-    if not has_scalable_workload(scaled_object) or not facts.has_all(ScalableWorkload):
+    is_served = isinstance(facts.listings.get(ScalableWorkload, Listing()), Listing)
+    if not has_scalable_workload(scaled_object) or not (is_served and facts.has_all(ScalableWorkload)):
         return
     namespace, name = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name
     if not any(each.metadata.key == (namespace, name) for each in facts.of(ScalableWorkload)):

@@ -550,6 +550,11 @@ def test_services_that_may_not_be_read_are_no_problem():
     assert services.what.startswith("Services were not read")
 
 
+def test_where_scalable_workloads_are_not_served_none_is_said_to_be_missing():
+    inputs = unread(facts(scaled_object(), service()), ScalableWorkload, Unread("404", is_absent=True))
+    assert problems(inputs, Topic.SCALED_OBJECTS) == ""
+
+
 def test_a_queue_that_names_no_check_is_unguarded_even_if_checks_cannot_be_read():
     inputs = unread(facts(*ALWAYS, queue()), AdmissionCheck, FORBIDDEN)
     assert problems(inputs, Topic.QUEUES) == "warn Unguarded"
