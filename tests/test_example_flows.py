@@ -176,7 +176,8 @@ A100 = {"cluster-api/accelerator": "nvidia-a100"}
 SLOW = Scenario(provisioned_after=timedelta(seconds=2), tells_eta=True, shape=Shape(gpus=8, labels=A100))
 
 
-@pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2])
 async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_do(tmp_path, machines):
     """Of 16 in the quota `explore` holds 8. The gang wants all 16, on two machines."""
     there = [Machine(name=f"worker-{n + 1}", gpus=8, labels=A100) for n in range(machines)]

@@ -15,6 +15,8 @@ from scaler_sandbox.sandbox import Component
 
 from scaler.kube.objects.resources import POD, PROVISIONING_REQUEST, SCALED_OBJECT
 
+pytestmark = pytest.mark.slow
+
 SLOW = replace(HURRIED, kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=1)))
 """Pods take a second to end."""
 PLENTY = 100
@@ -77,7 +79,6 @@ async def test_a_gang_with_quota_gets_the_node_that_idle_workloads_hold_when_the
         assert f"{TEAM}/a (2 GPUs), {TEAM}/b (2 GPUs)" in await ours.hears("gang", "ReclaimPlanned")
 
 
-@pytest.mark.slow
 async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_asked_for(tmp_path: Path) -> None:
     async with team(tmp_path, PLENTY, gate={}) as ours, ours.scaler() as scaler:
         await fill(ours, busy=4)
@@ -94,7 +95,6 @@ async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_ask
         assert not pods_of(ours, "gang")
 
 
-@pytest.mark.slow
 async def test_idle_gpus_are_taken_before_nodes_are_asked_for_and_then_only_for_what_is_missing(tmp_path: Path) -> None:
     """One node of 4 is busy, a and b hold a second one, 4 are free. The gang wants three pods of 4: one is missing."""
     scenario = Scenario(

@@ -199,6 +199,7 @@ async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more
             assert await leads(successor)
 
 
+@pytest.mark.slow
 async def test_sigterm_ends_streams_well_and_releases_the_lease(cluster, document, tmp_path):
     config = tmp_path / "settings.yaml"
     config.write_text(yaml.safe_dump(document))
