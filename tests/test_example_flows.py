@@ -135,7 +135,7 @@ def hold_to_the_permissions(running):
     """Whatever the program has asked of the API is in the table of permissions."""
     used = {
         (sample.labels["verb"], sample.labels["resource"])
-        for metric in running.metrics.kube_calls.collect()
+        for metric in running.metrics.kube_call_seconds.collect()
         for sample in metric.samples
         if sample.labels.get("resource")
     }
