@@ -106,6 +106,17 @@ async def test_the_time_changes_with_the_status_only_and_the_generation_with_the
     assert author.conditions["Usable"]["lastTransitionTime"] != began
 
 
+async def test_a_spec_that_does_the_same_in_words_is_seen_to_have_been_read() -> None:
+    author = Author({"provisioning": PROVISIONING})
+    await author.looks()
+    before = author.generation, author.usable
+    author.writes({"provisioning": {**PROVISIONING, "withdraw": "Never"}})
+    await author.looks()
+    assert author.generation > before[0]
+    assert author.usable == before[1]
+    assert author.conditions["Usable"]["observedGeneration"] == author.generation
+
+
 async def test_one_that_cannot_be_read_says_so() -> None:
     author = Author(PLAIN)
     author.writes({"waitForPodsGone": "perhaps"})
