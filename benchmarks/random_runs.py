@@ -1,12 +1,12 @@
-"""Does the gate keep its laws in 10,000 random runs? Those of tests/sim/random_runs.py, as many as one likes.
+"""Does admission keep its laws in 10,000 random runs? Those of tests/sim/random_runs.py, as many as one likes.
 
     uv run python -m benchmarks.random_runs [--runs 10000] [--seed 0] [--jobs 2]
 
-A run is a small cluster in virtual time: the embedded Kueue, Job controller and RayCluster operator, our gate and what
-asks for nodes, nodes of 4 and 8 GPUs, a scheduler that puts pods wherever there is room, up to eight gangs; pods that
-end slowly, evictions, preemptions, deletions, restarts and deaths of our process, refused and lost API calls, requests
-that fail, expire and are revoked. The laws stand in tests/sim/admission_laws.py. A run that breaks one is told as
-a story; `--seed N --runs 1` tells it again. Runs are shared out over `--jobs` processes.
+A run is a small cluster in virtual time: the sandbox's Kueue, Job controller and RayCluster operator, our
+AdmissionCheck and provisioning, nodes of 4 and 8 GPUs, a scheduler that puts pods wherever there is room, up to eight
+gangs; pods that end slowly, evictions, preemptions, deletions, restarts and deaths of our process, refused and lost
+API calls, requests that fail, expire and are revoked. The laws are in tests/sim/admission_laws.py. A run that breaks
+one is told as a story; `--seed N --runs 1` tells it again. Runs are shared out over `--jobs` processes.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def report(console: Console, counts: Counter[str], broken: list[Any]) -> None:
     for each in broken[:STORIES]:
         console.print(str(each), markup=False, highlight=False)
     verdict = f"broken in {len(broken)}" if broken else "held in all"
-    console.print(f"laws of the gate: {verdict} of {counts['runs']:,} runs")
+    console.print(f"laws of admission: {verdict} of {counts['runs']:,} runs")
 
 
 if __name__ == "__main__":

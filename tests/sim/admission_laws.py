@@ -1,15 +1,15 @@
-"""What must hold in a RandomOpsCluster, whatever happens. `LawBroken` says which law does not, and how that was seen.
+"""What must hold in a RandomOpsCluster, whatever happens. `LawBrokenError` says which law does not, and why.
 
-| law                                                          | looked at                                         |
-|--------------------------------------------------------------|---------------------------------------------------|
-| no pod of a gang that was let go finds no node               | whenever the scheduler has had a turn             |
-| all pods of all gangs that were let go have places together  | after every look of the gate                      |
-| the first in line is not delayed by those who are let go     | after every look that sees the cluster as it is      |
-| nodes that came for an open request are not used without it  | after every look that sees the cluster as it is      |
-| an entry is written as Kueue's webhook and our table want it | at every patch                                    |
-| no more requests than the policy allows, one at a time       | after every second                                |
+| law                                                            | checked                                         |
+|----------------------------------------------------------------|-------------------------------------------------|
+| every pod of a gang with our check Ready finds a node          | after every turn of the scheduler               |
+| all pods of all such gangs fit the nodes together              | after every tick of admission                   |
+| the first in line is not delayed by gangs that become Ready    | after every tick that reads the present state   |
+| nodes that came for an open request are not used without it    | after every tick that reads the present state   |
+| an entry is written as Kueue's webhook and our table require   | at every patch                                  |
+| no more requests than the policy allows, one at a time         | after every second                              |
 
-None of them asks the code that it watches: places are found by trying all ways to seat the pods.
+None of them calls the code that it checks: nodes are found by trying all ways to place the pods.
 """
 
 from collections import Counter

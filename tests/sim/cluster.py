@@ -1,5 +1,5 @@
-"""Gangs at the gate, in virtual time: the real gate, Kueue's rules and the Job controller as the embedded cluster has
-them, nodes with GPUs, and a scheduler that may put pods wherever there is room.
+"""Gangs with our AdmissionCheck, in virtual time: the real controller, the sandbox's Kueue and Job controller, nodes
+with GPUs, and a scheduler that may put pods wherever there is room.
 
     cluster = SimCluster({"a": 8, "b": 8})
     cluster.submit("gang", pods=2, gpus=8)
@@ -135,7 +135,7 @@ class SimCluster:
             self.add_node(name, gpus)
         self.restart()
 
-    # ------------------------------------------------------------------------------------------------------ the gate
+    # ---------------------------------------------------------------------------------------------------- our process
 
     def restart(self) -> None:
         """Another process, with nothing in memory."""

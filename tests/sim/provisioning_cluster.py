@@ -1,4 +1,4 @@
-"""Gangs at the gate that also ask for nodes, in virtual time: beside all of `SimCluster` the real provisioning, and the
+"""Gangs for which nodes are requested, in virtual time: beside all of `SimCluster` the real provisioning, and the
 embedded cluster's kubelets and autoscaler.
 
     cluster = ProvisioningCluster({"a": 8}, provisioning={"retry": {"limit": 1, "base": "10s"}})

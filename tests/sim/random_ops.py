@@ -169,7 +169,7 @@ class RandomOpsCluster(SimCluster):
         self.afterwards = _AFTERWARDS[hurries]
         self.record: Callable[[str], None] = lambda _: None
         self.looked: Callable[[], None] = lambda: None
-        """Called after every look of the gate."""
+        """Called after every tick of admission."""
         self._looked: datetime | None = None
         self._dice = chance
         super().__init__(nodes, chance=chance, client=self.board, api=FaultyApi, **more)
@@ -182,7 +182,7 @@ class RandomOpsCluster(SimCluster):
         self._collector = self.add_part("garbage collector", self._collect, *_OWNERS, POD)
         for resource in [*self.copies, PROVISIONING_REQUEST]:
             self.add_part(f"copy of {resource.plural}", self._following(resource), resource)
-        self.admission_part = self.add_part("gate", self._admission_turn)
+        self.admission_part = self.add_part("admission", self._admission_turn)
 
     # --------------------------------------------------------------------------------------------------------- parts
 
@@ -240,7 +240,7 @@ class RandomOpsCluster(SimCluster):
             await (self._in_any_order() if self.hurries and not quiet else self._in_turn())
 
     async def _in_turn(self) -> None:
-        """All others have done what they had to before the gate looks."""
+        """All others have done what they had to before admission ticks."""
         for _ in range(_LONGEST):
             awake = [part for part in self.parts if self._is_awake(part)]
             if not awake:
@@ -284,7 +284,7 @@ class RandomOpsCluster(SimCluster):
             await self.admission.tick(now)
             self.looked()
         except KubeError as error:
-            self.record(f"the gate could not look: {error}")
+            self.record(f"admission could not tick: {error}")
             self.admission.wake()
         except ProcessKilled:
             self.deaths += 1
