@@ -516,7 +516,7 @@ class PressureWorld:
             name, {}, Finished=True, **{each: True for each in ("QuotaReserved", "Admitted") if self._has(name, each)}
         )
 
-    def steals(self, name: str, *, gpus: int, queue: str = "cq") -> None:
+    def admits_newcomer(self, name: str, *, gpus: int, queue: str = "cq") -> None:
         """A newcomer that is admitted at once."""
         self.waits(name, gpus=gpus, queue=queue)
         self._admit(name, self.now)

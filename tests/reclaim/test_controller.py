@@ -853,7 +853,7 @@ async def test_a_victim_that_works_while_the_plan_is_revalidated_is_not_deactiva
 
 async def test_a_plan_whose_freed_quota_another_workload_got_is_made_anew_with_what_else_is_idle() -> None:
     world = await plan_at(BEGUN, "c", strategy="BestEffortFIFO")
-    world.steals("other", gpus=1)
+    world.admits_newcomer("other", gpus=1)
     await world.ticks(2)
     assert world.has_grant("c")
     assert world.deactivated == ["a", "b"]
@@ -872,7 +872,7 @@ async def test_a_plan_whose_freed_quota_another_workload_got_is_made_anew_with_w
 async def test_a_victim_that_joins_later_is_suspended_only_where_it_is_still_needed() -> None:
     """The other Workload has left before the third victim is at 0."""
     world = await plan_at(BEGUN, "c", strategy="BestEffortFIFO")
-    world.steals("other", gpus=1)
+    world.admits_newcomer("other", gpus=1)
     await world.ticks(2)
     world.leaves("other")
     await world.keda()
@@ -886,7 +886,7 @@ async def test_a_victim_that_joins_later_is_suspended_only_where_it_is_still_nee
 async def test_others_that_get_freed_quota_again_and_again_do_not_wear_out_all_idle_workloads() -> None:
     world = await plan_at(BEGUN, *(f"idle-{number}" for number in range(6)), strategy="BestEffortFIFO")
     for number in range(6):
-        world.steals(f"other-{number}", gpus=2)
+        world.admits_newcomer(f"other-{number}", gpus=2)
         await world.ticks(2)
         await world.judged()
         await world.keda()
@@ -899,8 +899,10 @@ async def test_others_that_get_freed_quota_again_and_again_do_not_wear_out_all_i
 @pytest.mark.parametrize(
     ("phase", "change"),
     [
-        pytest.param(AT_ZERO, lambda world: world.steals("other", gpus=1), id="in the second of the deactivation"),
-        pytest.param(BEGUN, lambda world: world.steals("other", gpus=1), id="later"),
+        pytest.param(
+            AT_ZERO, lambda world: world.admits_newcomer("other", gpus=1), id="in the second of the deactivation"
+        ),
+        pytest.param(BEGUN, lambda world: world.admits_newcomer("other", gpus=1), id="later"),
         pytest.param(BEGUN, lambda world: world.has_quota(7), id="where an administrator reduces the quota"),
     ],
 )
@@ -921,7 +923,7 @@ async def test_what_another_workload_gives_back_while_the_plan_is_cancelled_is_t
     """The leader has died when it had written the first half of it."""
     world = await plan_at(BEGUN, strategy="BestEffortFIFO")
     await world.ticks()
-    world.steals("other", gpus=1)
+    world.admits_newcomer("other", gpus=1)
     await world.reconciled()
     world.api.lives_for = 1
     await world.planned()
@@ -935,7 +937,7 @@ async def test_what_another_workload_gives_back_while_the_plan_is_cancelled_is_t
 async def test_a_newcomer_beside_which_the_gang_fits_changes_nothing() -> None:
     world = await plan_at(BEGUN, strategy="BestEffortFIFO")
     world.has_quota(9)
-    world.steals("newcomer", gpus=1)
+    world.admits_newcomer("newcomer", gpus=1)
     await world.passes(minutes=2)
     assert world.is_admitted("gang")
     assert not {"ReclaimReplanned", "ReclaimCancelled"} & set(world.events.reasons("gang"))

@@ -93,7 +93,7 @@ class Play:
     def other_comes(self) -> None:
         if self.world.free() >= 1:
             self.others += 1
-            self.world.steals(f"other-{self.others}", gpus=1)
+            self.world.admits_newcomer(f"other-{self.others}", gpus=1)
 
     def others_leave(self) -> None:
         for name, _ in self.world.api.all(WORKLOAD):

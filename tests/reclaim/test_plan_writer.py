@@ -127,10 +127,18 @@ async def test_a_victim_that_is_dropped_is_released_and_the_grants_of_the_others
     assert world.stage("a") == "Cancelled"
 
 
-async def test_a_refusal_is_told_once_per_reason() -> None:
+async def test_a_plan_that_ends_releases_the_victims_that_were_not_needed() -> None:
+    world = await granted("a", "b")
+    step = PlanTransition(action=PlanAction.FINISH, ending=PlanEndReason.NOT_NEEDED, about=("demo/a",))
+    await writer_of(world).finish(plan_of(world), step, world.now)
+    assert (world.stage("a"), world.stage("b")) == ("Cancelled", "Reclaimable")
+    assert "ReclaimCancelled" in world.events.reasons("a")
+
+
+async def test_a_refusal_is_reported_once_per_reason() -> None:
     world = PressureWorld()
     world.runs("a")
-    world.steals("holder", gpus=4)
+    world.admits_newcomer("holder", gpus=4)
     world.waits("gang", gpus=8)
     await world.judged()
     for _ in range(3):

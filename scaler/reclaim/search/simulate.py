@@ -144,7 +144,7 @@ class AdmissionSimulator:
     def _why_waiting(self, simulation: Simulation, run: SimulationRun) -> tuple[NoPlanReason, str]:
         """Why the gang is not admitted, as far as a run tells."""
         came = [each.key for cycle in run.cycles for each in cycle.admitted]
-        ahead = self._ahead(came)
+        ahead = self._ahead(frozenset(came))
         if ahead:
             return NoPlanReason.HEAD_OF_LINE_BLOCKED, (
                 f"ClusterQueue {self._queue} is StrictFIFO and Workload {ahead} is queued before the gang, "

@@ -71,9 +71,9 @@ def head_without_room() -> PlanRequest:
         cluster_queue("a", gpus=4, cohort="co", strategy=QueueingStrategy.STRICT_FIFO),
         cluster_queue("b", gpus=0, cohort="co"),
     ]
-    head, thief = workload("head", gpus=4, priority=1), workload("thief", gpus=1, queue="b", priority=5)
+    head, taker = workload("head", gpus=4, priority=1), workload("taker", gpus=1, queue="b", priority=5)
     rival = workload("rival", gpus=3, queue="b", priority=4)
-    return request(workload(gpus=1), queues, [idle, head, thief, rival], [candidate(idle)])
+    return request(workload(gpus=1), queues, [idle, head, taker, rival], [candidate(idle)])
 
 
 def scattered() -> PlanRequest:
@@ -91,10 +91,10 @@ def forbidden() -> PlanRequest:
     )
 
 
-def stolen() -> PlanRequest:
-    idle, thief = holding("idle", gpus=4), workload("thief", gpus=4, priority=10)
+def taken_by_another() -> PlanRequest:
+    idle, taker = holding("idle", gpus=4), workload("taker", gpus=4, priority=10)
     queues = [cluster_queue("a", gpus=4, cohort="co"), cluster_queue("b", gpus=0, cohort="co")]
-    return request(workload(gpus=4, queue="b"), queues, [idle, thief], [candidate(idle)])
+    return request(workload(gpus=4, queue="b"), queues, [idle, taker], [candidate(idle)])
 
 
 def one_like_it_first() -> PlanRequest:
@@ -203,7 +203,7 @@ CASES: dict[Callable[[], PlanRequest], tuple[NoPlanReason, str]] = {
         "most on one node is 1",
     ),
     forbidden: (NoPlanReason.BUDGET_EXHAUSTED, "2 of 2 an hour are spent"),
-    stolen: (NoPlanReason.WOULD_BE_TAKEN_BY_OTHER, "what is freed would go to team/thief first"),
+    taken_by_another: (NoPlanReason.WOULD_BE_TAKEN_BY_OTHER, "what is freed would go to team/taker first"),
     one_like_it_first: (
         NoPlanReason.WOULD_BE_TAKEN_BY_OTHER,
         "equal Workloads are queued before it in ClusterQueue a: together they need 8 nvidia.com/gpu; available with "

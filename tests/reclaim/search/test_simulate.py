@@ -192,9 +192,9 @@ def test_a_plan_is_valid_while_it_is_enough_and_no_victim_is_needless(
 
 def test_a_plan_whose_quota_would_go_to_another_is_not_valid() -> None:
     victims = [holding(name, gpus=4) for name in ("idle", "other")]
-    thief = workload("thief", gpus=4, priority=7)
-    now = request(workload(gpus=6), [cluster_queue("a", gpus=8)], [*victims, thief])
-    assert "what is freed would go to team/thief first" in revalidate(now, [candidate(each) for each in victims])
+    taker = workload("taker", gpus=4, priority=7)
+    now = request(workload(gpus=6), [cluster_queue("a", gpus=8)], [*victims, taker])
+    assert "what is freed would go to team/taker first" in revalidate(now, [candidate(each) for each in victims])
 
 
 # ------------------------------------------------------------------------------------------------------------- cautions
