@@ -79,15 +79,3 @@ async def test_attempts_and_failures_are_counted_by_class_and_reason() -> None:
     assert seen.value(requests, event="Provisioned", provisioning_class=CLASS) == 1
     assert seen.value("provisioning_failures_total") == 2
     assert seen.value("gate_seconds_count", reason="Provisioned") == 1
-
-
-async def test_what_becomes_of_requests_after_they_were_provisioned_is_counted_by_reason() -> None:
-    cluster = ProvisioningCluster({"a": 8}, scenarios=())
-    seen = Observed(cluster)
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(2)
-    for kind in ("BookingExpired", "CapacityRevoked"):
-        cluster.answer(cluster.newest("gang"), kind, "it is so")
-        await cluster.passes(1)
-        assert seen.value("provisioning_requests_total", event=kind, reason=kind) == 1
-        await cluster.passes(25)

@@ -65,14 +65,6 @@ async def test_what_can_be_followed_says_what_it_does() -> None:
     assert condition["reason"] == "Usable"
 
 
-async def test_what_nobody_can_follow_says_why_and_what_to_do() -> None:
-    author = Author(BROKEN)
-    await author.looks()
-    status, message = author.usable
-    assert (status, author.conditions["Usable"]["reason"]) == ("False", "Unusable")
-    assert "spec.provisioning.retry.base: the first pause, 2h, is longer than the longest, 1h" in message
-
-
 async def test_what_stands_there_is_not_written_again() -> None:
     author = Author(PLAIN)
     for _ in range(3):

@@ -247,17 +247,3 @@ async def test_a_new_process_tells_nothing_that_was_told_long_ago(story: Story) 
     cluster.restart()
     await cluster.passes(1)
     assert [each for each in told(cluster)[len(before) :] if each != "NodesNotAsked"] == []
-
-
-async def test_while_nothing_but_numbers_changes_nothing_is_told() -> None:
-    """A gang at its limit for ten minutes, while small nodes come."""
-    cluster = town_of({"provisioning": {"retry": {"limit": 0}}})
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(1)
-    cluster.answer(cluster.newest("gang"), "Failed")
-    await cluster.passes(1)
-    before = told(cluster)
-    for number in range(20):
-        cluster.add_node(f"small-{number}", 1)
-        await cluster.passes(30)
-    assert told(cluster) == before

@@ -135,30 +135,6 @@ async def test_at_the_limit_a_gang_that_holds_waits_for_capacity_and_takes_it() 
     assert cluster.requests() == []
 
 
-async def test_at_the_limit_a_gang_that_yields_gives_its_quota_to_one_that_can_use_it_and_comes_back() -> None:
-    """After its last attempt it rests a pause, yields, and asks from 1 again once it has quota again."""
-    cluster = ProvisioningCluster(
-        {"a": 8},
-        quota=16,
-        provisioning={"retry": {"limit": 0, "base": "10s"}, "atLimit": "Yield"},
-        scenarios=[failing(1)],
-        queueingStrategy="StrictFIFO",
-    )
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(6)
-    cluster.submit("other", gpus=8)
-    await cluster.passes(4)
-    assert "releases its quota at 12:00:14 UTC" in cluster.says("gang")
-    await cluster.passes(6)
-    assert cluster.is_running("other")
-    assert not cluster.holds_quota("gang")
-    assert cluster.requests() == []
-    assert "AdmissionCheckRetry" in cluster.recorded.reasons("gang")
-    cluster.finish("other")
-    await cluster.passes(10)
-    assert cluster.is_running("gang"), cluster.says("gang")
-
-
 async def test_capacity_revoked_while_another_check_holds_the_gang_lets_it_go_through_all_of_it_again() -> None:
     cluster = ProvisioningCluster({"a": 8}, checks=("gate", "foreign"), scenarios=NOBODY)
     cluster.add_check("foreign", "example.com/other")
