@@ -147,10 +147,12 @@ class Server:
     async def _watch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         watcher = Watcher(self._cluster, target.view, watch_query(request, target), faults=self._faults)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
         self._watchers.add(watcher)
         try:
+            await response.prepare(request)
             await watcher.stream(response.write)
+        except ConnectionResetError:
+            pass  # the client has hung up
         finally:
             self._watchers.discard(watcher)
         return response
