@@ -16,7 +16,7 @@ once y has ended 4; both 8.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -140,12 +140,6 @@ class PodPlacement(NamedTuple):
     """Of one pod."""
 
 
-class Freed(NamedTuple):
-    node: str
-    amounts: tuple[tuple[str, int], ...]
-    """By resource, in the order of their names."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """Free amounts per node. Made by `capacity_of`."""
@@ -231,29 +225,22 @@ class Capacity:
 
     # ------------------------------------------------------------------------------------------------------- questions
 
-    def gain(self, workloads: Iterable[str]) -> tuple[Freed, ...]:
-        """What each node gains when no pod of these workloads is left. Equal for workloads that can replace another."""
-        names = self.index.resources
-        return tuple(
-            Freed(self.index.nodes[node].name, tuple((names[r], amount) for r, amount in sorted(amounts.items())))
-            for node, amounts in sorted(self.held_by(workloads).items())
-        )
+    def gain(self, workload: str) -> Hashable:
+        """What each node gains when no pod of it is left. Equal for workloads that can replace another."""
+        held = self.held_by_workload(workload)
+        return tuple((node, tuple(sorted(amounts.items()))) for node, amounts in sorted(held.items()))
 
     def held_by_workload(self, workload: str) -> Mapping[int, Mapping[int, int]]:
         """What its pods hold, by positions of nodes and resources."""
         known = self._held.get(workload)
         if known is None:
-            known = self._held[workload] = self.held_by((workload,))
+            held: dict[int, Counter[int]] = {}
+            for pod in self.allocations.leaving((workload,), self.gone):
+                of_node = held.setdefault(pod.node, Counter())
+                for resource, amount in pod.amounts:
+                    of_node[resource] += amount
+            known = self._held[workload] = held
         return known
-
-    def held_by(self, workloads: Iterable[str]) -> dict[int, dict[int, int]]:
-        """What pods of these workloads hold, by positions of nodes and resources."""
-        held: dict[int, dict[int, int]] = {}
-        for pod in self.allocations.leaving(workloads, self.gone):
-            of_node = held.setdefault(pod.node, {})
-            for resource, amount in pod.amounts:
-                of_node[resource] = of_node.get(resource, 0) + amount
-        return held
 
     def slots(self, shape: PodShape) -> Iterator[tuple[int, int]]:
         """The nodes that take pods of the shape and how many each: the fullest first, so that empty ones stay so."""

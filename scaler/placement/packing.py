@@ -144,7 +144,6 @@ class _Search:
         return sum(wanted for wanted, column in zip(self.wanted, columns, strict=True) if any(column))
 
     def _alike(self) -> dict[Combinations, list[int]]:
-        """The spaces that take anything, by their combinations."""
         known: dict[tuple[Counts, Counts], Combinations] = {}
         groups: dict[Combinations, list[int]] = {}
         for position, space in enumerate(self.spaces):
@@ -209,7 +208,6 @@ class _Search:
         return grown
 
     def _promising(self, layer: _Layer, bounds: Counts) -> _Layer:
-        """What of it lacks no more than is to come."""
         return {
             counts: reached for counts, reached in layer.items() if min(self._spare(counts, reached.last, bounds)) >= 0
         }
@@ -221,7 +219,6 @@ class _Search:
         return map(sub, bounds, lacking)
 
     def _retraced(self, layers: Sequence[_Layer], way: Sequence[_Stop]) -> dict[int, Counts]:
-        """What goes into each space, no more than is wanted, from the last one back to the first."""
         left, key = self.wanted, self.wanted[:-1]
         found: dict[int, Counts] = {}
         for layer, stop in reversed(list(zip(layers[1:], way, strict=False))):

@@ -83,7 +83,6 @@ class Scheduler:
         self.nominated: dict[int, Nomination] = {}
 
     def cycle(self, number: int, at: datetime) -> SchedulingCycle:
-        """Run one cycle: take a head from every queue, admit what may be, put back the others."""
         strategies = self._workload_index.world.strategies if self._fair_sharing else None
         nominations = Nominations(self._tree, number, at, strategies)
         heads, refused = self._heads(nominations)
@@ -94,12 +93,18 @@ class Scheduler:
         for head in nominations.done:
             moved = not self._put_back(head, number) or moved
             goes_on = goes_on or head.progress != head.tried
+        considered = [
+            Considered(
+                each.workload.key, each.queue.name, each.outcome, each.obstacle, each.assignment, len(each.targets)
+            )
+            for each in nominations.done
+        ]
         return SchedulingCycle(
             number=number,
             at=at,
             admitted=tuple(nominations.admitted),
             preempted=tuple(nominations.preempted),
-            considered=(*(_considered(head) for head in nominations.done), *(each for each, _ in refused)),
+            considered=(*considered, *(each for each, _ in refused)),
             moved=moved,
             will_repeat=not (nominations.admitted or nominations.preempted or moved or goes_on),
         )
@@ -164,12 +169,6 @@ class Scheduler:
             return False
         progress = FlavorProgress(head.progress, head.line.generation, cycle) if head.progress else None
         return head.line.requeue(head.number, head.outcome, head.obstacle, progress)
-
-
-def _considered(head: NominatedHead) -> Considered:
-    return Considered(
-        head.workload.key, head.queue.name, head.outcome, head.obstacle, head.assignment, len(head.targets)
-    )
 
 
 # --------------------------------------------------------------------------------------------- order of the heads

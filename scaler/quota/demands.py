@@ -57,8 +57,6 @@ class FlavorOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceGroupDemand:
-    """One resource group that the pods need, or one resource that the queue does not have."""
-
     group: int
     options: tuple[FlavorOption, ...]
     undeclared: str = ""
@@ -112,8 +110,6 @@ class QuotaDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorOptions:
-    """The flavors that there are, and how Kueue is configured to look at them."""
-
     flavors: Mapping[str, Flavor]
     ignore_undeclared: bool = False
     """`quotaCheckStrategy: IgnoreUndeclared`."""

@@ -77,8 +77,6 @@ class _Grade(NamedTuple):
 
 @dataclass(slots=True)
 class _Trial:
-    """What came of one flavor."""
-
     option: FlavorOption
     grade: _Grade
     verdict: FlavorVerdict = FlavorVerdict.FIT

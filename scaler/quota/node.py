@@ -72,7 +72,6 @@ class TreeNode:
             node = node.parent
 
     def local_available(self, key: FlavorResource) -> int:
-        """Unused quota that no other node sees."""
         local = self._local.get(key)
         return max(0, local - self.usage.get(key, 0)) if local else 0
 
@@ -94,7 +93,6 @@ class TreeNode:
         return self.local_available(key) + from_parent
 
     def available(self, key: FlavorResource) -> int:
-        """What a Workload could still get here, at least 0."""
         return max(0, self.raw_available(key))
 
     def potential(self, key: FlavorResource) -> int:
@@ -123,7 +121,6 @@ class TreeNode:
         return self._lendable
 
     def borrows_with(self, key: FlavorResource, amount: int = 0) -> bool:
-        """Whether so much more would exceed the node's own quota."""
         return self.usage.get(key, 0) + amount > self.subtree.get(key, 0)
 
     def keeps_any(self, keys: Iterable[FlavorResource]) -> bool:
@@ -176,7 +173,6 @@ class TreeNode:
         return fits, {key: max(0, amount - self.local_available(key)) for key, amount in wanted.items()}
 
     def _settle(self) -> None:
-        """Derive the part that is not lent from subtree and lending limits."""
         self._potential = {}
         self._lendable = {}
         self._local = {
@@ -200,7 +196,6 @@ class CohortNode(TreeNode):
         self.queues: list[QueueNode] = []
 
     def settle(self) -> None:
-        """Derive quota, usage and height from the children upwards."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self.usage = {}
         for cohort in self.cohorts:
@@ -254,7 +249,6 @@ class QueueNode(TreeNode):
         return other
 
     def settle(self) -> None:
-        """Derive quota from the specification and usage from the Workloads."""
         self._ranked = {}
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self.usage = {}

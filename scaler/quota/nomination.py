@@ -207,7 +207,6 @@ class Nominations:
         self._wait_for_preempted(head)
 
     def _wait_for_preempted(self, head: NominatedHead) -> None:
-        """Keep what the head will get."""
         self._reserve(head.queue, head.usage)
         head.outcome, head.obstacle = CycleOutcome.PENDING_PREEMPTION, PendingReason.WAITING_FOR_PREEMPTED_WORKLOADS
 
@@ -234,7 +233,6 @@ class Nominations:
         return self._tree.queues[workload.held.cluster_queue]
 
     def _reserve(self, queue: QueueNode, usage: Usage) -> None:
-        """Count the usage until the end of the cycle."""
         for node in (queue, *queue.ancestors()):
             if node not in self._before:
                 self._before[node] = node.usage
@@ -242,7 +240,6 @@ class Nominations:
         queue.add(usage)
 
     def forget_reserved(self) -> None:
-        """Count only what was admitted."""
         for node, usage in self._before.items():
             node.usage = usage
         for workload in self.admitted:
@@ -250,7 +247,6 @@ class Nominations:
 
 
 def _helps(attempt: tuple[Assignment, tuple[PreemptionTarget, ...]]) -> bool:
-    """Whether the Workload would be admitted, at once or after preemptions."""
     assignment, targets = attempt
     return assignment.mode is AssignmentMode.FIT or bool(targets)
 

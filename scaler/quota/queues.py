@@ -145,7 +145,6 @@ class PendingQueue:
     # ------------------------------------------------------------------------------------------------------ changing
 
     def push(self, number: int) -> None:
-        """Make a Workload active that was evicted."""
         self._reasons[number] = PendingReason.PENDING_EVALUATION
         if number in self._workload_index.namespace_mismatches and self._workload_index.shape(number) in self._held:
             self._excluded.add(number)
@@ -195,7 +194,6 @@ class PendingQueue:
             self._inadmissible.clear()
 
     def drop(self, number: int) -> None:
-        """Forget a Workload that was admitted, or that waits no longer."""
         if number in self._line:
             self._take(number)
         elif number in self._inadmissible:

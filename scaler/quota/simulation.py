@@ -239,7 +239,6 @@ class Simulation:
     # --------------------------------------------------------------------------------------------------------- inside
 
     def _evict(self, workload: QuotaWorkload) -> None:
-        """Take its quota from the Workload and let it wait again, where its LocalQueue lets it."""
         queue = self._tree.queues[workload.held.cluster_queue]
         if workload.key in queue.workloads:
             number = self._release(queue, workload)

@@ -60,6 +60,7 @@ class Snapshot:
         self._holding: dict[str, dict[str, QuotaWorkload]] = {}
         self._doubts: dict[tuple[type, str], str] = {}
         self._cohort_trees = CohortTrees(lambda queue: self._holding.get(queue, {}).values())
+        self.tree_of, self.version = self._cohort_trees.tree_of, self._cohort_trees.version
         self._kinds: dict[type, tuple[dict[Any, Any], Callable[[Any, Any], None]]] = {
             Flavor: (self.flavors, self._set_flavor),
             QuotaAdmissionCheck: (self._checks, self._set_check),
@@ -90,14 +91,6 @@ class Snapshot:
     @property
     def trees(self) -> Sequence[Tree]:
         return self._cohort_trees.trees
-
-    def tree_of(self, cluster_queue: str) -> Tree | None:
-        """The tree that the ClusterQueue is in; None for one that does not exist or is in a cycle of cohorts."""
-        return self._cohort_trees.tree_of(cluster_queue)
-
-    def version(self, tree: Tree) -> int:
-        """Another number whenever something has changed that the tree's scheduling depends on, Workloads included."""
-        return self._cohort_trees.version(tree)
 
     def pending_in(self, tree: Tree) -> Mapping[str, Sequence[QuotaWorkload]]:
         """The Workloads that wait, by ClusterQueue, in no particular order.
@@ -254,7 +247,6 @@ class Snapshot:
         return local.cluster_queue if local and local.stop_policy is StopPolicy.NONE else ""
 
     def _seen(self, given: QuotaWorkload) -> QuotaWorkload:
-        """The Workload with what its flavors make of it."""
         if given.opaque_because:
             return given
         queue = None if given.reservation else self.cluster_queues.get(self._queues_at(given))
@@ -277,7 +269,6 @@ def _set(values: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 def _take(filed: dict[Any, dict[str, QuotaWorkload]], place: Any, key: str) -> None:
-    """Take the Workload out of its place, and the place away with the last one."""
     there = filed[place]
     del there[key]
     if not there:

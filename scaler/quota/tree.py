@@ -129,7 +129,7 @@ class CohortTrees:
         return self._of_queue.get(queue)
 
     def version(self, tree: Tree) -> int:
-        """A number that another state of the tree never has; 0 for a tree that is no longer one."""
+        """Another number whenever anything has changed that scheduling depends on; 0 for a tree that is no more."""
         return self._versions.get(tree, 0)
 
     # ------------------------------------------------------------------------------------------------------ changing

@@ -150,7 +150,6 @@ def _kind(queue: QuotaClusterQueue) -> Hashable:
 
 
 def place(workload: QuotaWorkload) -> tuple[int, datetime, str]:
-    """The order in which queues take Workloads: priority, then age, then uid."""
     return -workload.priority, workload.queued_at, workload.uid
 
 

@@ -1,9 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placement.placement_builders import GPU, amounts, clusters, demand, free_by_node, node, occupant, occupants_of
+from placement.placement_builders import clusters, node, occupant, occupants_of
 
 from scaler.placement.capacity import BoundPod, Capacity, capacity_of
-from scaler.placement.fit import Placement, place
 from scaler.placement.node_index import NodeInfo
 
 SITUATIONS = clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), occupants_of(nodes)))
@@ -44,29 +43,9 @@ def test_what_is_gone_is_freed_once_in_whatever_order(
     assert same(capacity.without(second).without(first | second).once_ended().once_ended(), expected)
 
 
-def test_what_is_placed_is_taken() -> None:
-    capacity = capacity_of([node("a"), node("b")], [])
-    found = place([demand(3, 4)], capacity)
-    assert isinstance(found, Placement)
-    after = capacity.after(found.placements)
-    assert free_by_node(after) == {"a": 0, "b": 4}
-    assert same(after, capacity_of([node("a"), node("b")], [occupant(name, 4) for name in "aab"]))
-
-
-def test_a_gain_is_what_each_node_gets_back() -> None:
-    pods = [
-        occupant("a", pod="x-0", workload="x", requests=amounts(2, cores=4)),
-        occupant("a", pod="x-1", workload="x", requests=amounts(2, cores=4)),
-        occupant("b", 1, workload="x"),
-        occupant("b", 1, workload="y"),
-    ]
-    gain = capacity_of([node("a"), node("b")], pods).gain(["x"])
-    assert gain == (("a", (("cpu", 8000), (GPU, 4), ("pods", 2))), ("b", ((GPU, 1), ("pods", 1))))
-
-
 def test_workloads_that_can_replace_another_gain_the_same() -> None:
     pods = [occupant(name, 2, workload=workload) for workload in "xy" for name in "ab"]
     capacity = capacity_of([node("a"), node("b")], [*pods, occupant("a", 4, workload="z")])
-    assert capacity.gain(["x"]) == capacity.gain(["y"])
-    assert capacity.gain(["x"]) != capacity.gain(["z"])
-    assert capacity.without(["x"]).gain(["x"]) == ()
+    assert capacity.gain("x") == capacity.gain("y")
+    assert capacity.gain("x") != capacity.gain("z")
+    assert capacity.without(["x"]).gain("x") == ()

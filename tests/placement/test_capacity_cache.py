@@ -24,7 +24,7 @@ def seen(capacity: Capacity) -> Any:
         index.resources,
         [each.free for each in variants],
         [capacity.sizes(resource, index.all) for resource in range(len(index.resources))],
-        [capacity.gain([w]) for w in WORKLOADS],
+        [capacity.gain(w) for w in WORKLOADS],
     )
 
 

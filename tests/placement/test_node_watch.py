@@ -136,16 +136,6 @@ async def test_pods_take_from_their_node_and_their_workload_would_give_it_back(c
     assert sight.free(without=KEY) == 8 - 1
 
 
-async def test_what_was_there_before_the_view_counts_as_well(cluster):
-    await cluster.create(POD, pod_json("worker-0", 2))
-    async with seen(cluster) as started:
-        await until(lambda: isinstance(started.view.capacity(), Capacity))
-        assert started.free() == 8 - 2
-        late = NodeWatch(started.nodes, started.pods, started.workloads, max_age=MINUTE).capacity()
-        assert isinstance(late, Capacity)
-        assert late.free == started.capacity.free
-
-
 async def test_a_pod_counts_as_the_scheduler_adds_it_up(cluster, sight):
     """While `load` runs: 1 (sidecar) + 4 = 5 GPUs, more than 1 + 2 afterwards; 500m + 250m + 100m overhead of CPU."""
     inits = [container(1, "log", cpu="250m", restartPolicy="Always"), container(4, "load")]
@@ -229,13 +219,6 @@ async def test_pods_without_annotation_are_those_of_the_job_that_owns_the_worklo
     await sight.becomes(8 - 2, without=KEY)
 
 
-async def test_pods_that_only_name_their_job_are_its_workloads(cluster, sight):
-    await cluster.submit()
-    await cluster.create(POD, pod_json("worker-0", 3, labels={"ray.io/cluster": NAME}))
-    await sight.becomes(8 - 3)
-    assert sight.free(without=KEY) == 8
-
-
 async def test_a_workload_that_has_finished_has_no_pods_but_those_that_name_it(cluster, sight):
     await cluster.submit()
     await cluster.run_pods("worker-0", annotated=False)
@@ -293,12 +276,6 @@ async def test_it_says_why_it_cannot_see(cluster, status, part, words):
         async with seen(cluster) as blind:
             await until(lambda: blind.pods.is_synced or blind.nodes.is_synced)
             await until(lambda: words in reason(blind))
-
-
-async def test_one_namespace_is_not_enough(cluster):
-    async with seen(cluster, confined_to=["demo"]) as confined:
-        await until(lambda: confined.nodes.is_synced and confined.pods.is_synced)
-        assert reason(confined) == "only namespace demo is watched, but nodes are shared by all; watch all of them"
 
 
 async def test_old_news_are_no_news(cluster):

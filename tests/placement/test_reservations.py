@@ -84,12 +84,6 @@ def test_one_that_was_let_go_and_does_not_fit_any_more_keeps_what_its_pods_can_t
     }
 
 
-def test_pods_that_no_node_can_take_stand_in_nobodys_way():
-    free = capacity_of([node("a")], [])
-    stranded = claim("before", demand(1, 16))
-    assert told(placed(free, [stranded], [claim("gang", demand(1, 8))])) == {"gang": "Fits"}
-
-
 # -------------------------------------------------------------------------------------------------------- pods that end
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from placement.placement_builders import clusters, demand, gangs, node, occupant, occupants_of, on
+from placement.placement_builders import clusters, demand, gangs, node, occupants_of, on
 
 from scaler.placement.capacity import Capacity, capacity_of
 from scaler.placement.fit import fits
@@ -55,13 +55,6 @@ def test_whoever_joins_spoils_nothing_for_those_who_were_sure():
     assert crowd.admits(one), "on whichever node it goes, the other one is left for the pod of 8"
     crowd.add(one)
     assert not crowd.admits(one), "it could take the one node, and the other small pod the other"
-
-
-def test_those_who_are_not_sure_hold_nobody_up():
-    free = capacity_of([node("a", 8), node("b", 8, labels={"zone": "b"})], [occupant("a", 8)])
-    crowd = WorstCasePlacement(free)
-    crowd.add(pods(free, demand(2, 8)))
-    assert crowd.admits(pods(free, demand(1, 0, cores=1)))
 
 
 def test_those_who_took_a_risk_hold_nobody_up_either_whoever_was_asked_before():

@@ -266,6 +266,12 @@ def test_within_a_cohort_that_borrows_nothing_shares_are_evened_out_too() -> Non
     assert found(form, 2, priority=1) == {"b1": FAIR}
 
 
+def test_a_queue_without_cohort_preempts_its_own_by_priority() -> None:
+    form = tree([cluster_queue("a", preemption=preempting(within=LOWER))], workloads=[holding("low", gpus=4)])
+    assert found(form, 2, priority=1) == {"low": OWN}
+    assert found(form, 2) == {}
+
+
 # --------------------------------------------------------------------------------------------------------- tournament
 
 

@@ -53,7 +53,6 @@ class PreemptionRequest:
     contested: frozenset[FlavorResource]
 
     def fits(self, *, borrowing: bool = True) -> bool:
-        """Whether all of it is available; without borrowing, also within the queue's own quota."""
         if not borrowing and any(self.queue.borrows_with(key, amount) for key, amount in self.usage.items()):
             return False
         return self.queue.fits(self.usage)
@@ -89,7 +88,6 @@ class Removal:
         self.targets.clear()
 
     def conclude(self, *, borrowing: bool) -> tuple[PreemptionTarget, ...]:
-        """Those that have to go indeed. All are counted again."""
         self._fill_back(borrowing=borrowing)
         targets = tuple(self.targets)
         self.give_up()

@@ -73,8 +73,6 @@ class _Line:
 
 
 class _Search:
-    """One search for targets: what it has taken, and what it has passed over."""
-
     def __init__(self, tree: Tree, claim: PreemptionRequest) -> None:
         self.claim = claim
         self.removal = Removal(tree, claim)

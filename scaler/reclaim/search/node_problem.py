@@ -172,7 +172,7 @@ class NodeProblem:
     def cheapest(self, goal: "_Goal", *, is_bounded: bool = True) -> SearchResult:
         """The cheapest set that is enough; where it is not bounded, whatever budgets say."""
         needs = slot_needs([goal.demands], self.capacity, self.candidates)
-        classes = {key: (self.capacity.gain((key,)), each.member.place) for key, each in self.candidates.items()}
+        classes = {key: (self.capacity.gain(key), each.member.place) for key, each in self.candidates.items()}
         items = items_of(self.candidates.values(), needs, classes)
         chosen, hopeful = PodSlots(goal.demands, self.capacity), PodSlots(goal.demands, self.capacity)
         problem = Problem(chosen, hopeful, self.candidates, goal, self.budgets if is_bounded else None)

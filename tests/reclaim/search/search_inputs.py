@@ -269,7 +269,7 @@ def _marked(holders: Collection[QuotaWorkload], capacity: Capacity) -> AntiAffin
 
 
 def _nodes_of(holder: QuotaWorkload, capacity: Capacity) -> frozenset[str]:
-    return frozenset(capacity.index.nodes[node].name for node in capacity.held_by((holder.key,)))
+    return frozenset(capacity.index.nodes[node].name for node in capacity.held_by_workload(holder.key))
 
 
 @st.composite
