@@ -20,10 +20,8 @@ Source: Kueue, pkg/cache/scheduler/resource_node.go.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from copy import copy
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import Self
 
 from scaler.kube.quantity import UNLIMITED
 from scaler.quota.model import FlavorResource, Quota, QuotaClusterQueue, QuotaCohort, QuotaWorkload, Usage
@@ -52,6 +50,19 @@ def _holds(workload: QuotaWorkload, keys: frozenset[FlavorResource]) -> bool:
 
 
 class TreeNode:
+    __slots__ = (
+        "_lendable",
+        "_local",
+        "_potential",
+        "fair_weight",
+        "height",
+        "name",
+        "parent",
+        "quotas",
+        "subtree",
+        "usage",
+    )
+
     def __init__(self, name: str, quotas: Mapping[FlavorResource, Quota], fair_weight: float) -> None:
         self.name = name
         self.quotas = quotas
@@ -181,14 +192,16 @@ class TreeNode:
             if quota.lending_limit is not None and (local := _kept(self.subtree.get(key, 0), quota.lending_limit))
         }
 
-    def detached(self) -> Self:
-        """A copy with quota and usage, in no tree."""
-        other = copy(self)
-        other.parent, other.usage = None, self.usage.copy()
-        return other
+    def _copy_into(self, other: "TreeNode") -> None:
+        other.name, other.quotas, other.fair_weight = self.name, self.quotas, self.fair_weight
+        other.parent, other.subtree, other.usage = None, self.subtree, self.usage.copy()
+        other.height, other._local = self.height, self._local
+        other._potential, other._lendable = self._potential, self._lendable
 
 
 class CohortNode(TreeNode):
+    __slots__ = ("cohorts", "queues", "spec")
+
     def __init__(self, spec: QuotaCohort) -> None:
         super().__init__(spec.name, spec.quotas, spec.fair_weight)
         self.spec = spec
@@ -215,14 +228,18 @@ class CohortNode(TreeNode):
         for key, used in child.usage.items():
             self.usage[key] = self.usage.get(key, 0) + max(0, used - child._local.get(key, 0))
 
-    def detached(self) -> Self:
-        other = super().detached()
-        other.cohorts, other.queues = [], []
-        return other
+    def detached(self) -> "CohortNode":
+        """A copy with quota and usage, in no tree."""
+        copy = CohortNode.__new__(CohortNode)
+        copy.spec, copy.cohorts, copy.queues = self.spec, [], []
+        self._copy_into(copy)
+        return copy
 
 
 class QueueNode(TreeNode):
     """A ClusterQueue and the Workloads that hold quota in it."""
+
+    __slots__ = ("_ranked", "spec", "workloads")
 
     def __init__(self, spec: QuotaClusterQueue) -> None:
         super().__init__(spec.name, spec.quotas, spec.fair_weight)
@@ -243,10 +260,12 @@ class QueueNode(TreeNode):
             known = self._ranked[keys] = tuple(sorted(ranked, key=itemgetter(0)))
         return known
 
-    def detached(self) -> Self:
-        other = super().detached()
-        other.workloads = self.workloads.copy()
-        return other
+    def detached(self) -> "QueueNode":
+        """A copy with quota, usage and Workloads, in no tree."""
+        copy = QueueNode.__new__(QueueNode)
+        copy.spec, copy.workloads, copy._ranked = self.spec, self.workloads.copy(), self._ranked
+        self._copy_into(copy)
+        return copy
 
     def settle(self) -> None:
         self._ranked = {}

@@ -28,7 +28,6 @@ Source: Kueue, pkg/cache/queue/cluster_queue.go, inadmissible_workloads.go; KEP-
 """
 
 from collections.abc import Container, Iterator
-from copy import copy
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -64,6 +63,19 @@ class FlavorProgress(NamedTuple):
 class PendingQueue:
     """The Workloads that wait in one ClusterQueue, by their numbers in the index."""
 
+    __slots__ = (
+        "_excluded",
+        "_held",
+        "_inadmissible",
+        "_line",
+        "_progress",
+        "_reasons",
+        "_sticky",
+        "_strict",
+        "_workload_index",
+        "generation",
+    )
+
     def __init__(self, spec: QuotaClusterQueue, workload_index: WorkloadIndex) -> None:
         self._workload_index = workload_index
         self._strict = spec.strategy is QueueingStrategy.STRICT_FIFO
@@ -79,10 +91,12 @@ class PendingQueue:
         """Another one whenever a Workload has come to hold quota here or holds it no longer."""
 
     def copy(self) -> "PendingQueue":
-        other = copy(self)
+        other = PendingQueue.__new__(PendingQueue)
+        other._workload_index, other._strict = self._workload_index, self._strict
         other._line, other._inadmissible = self._line.copy(), self._inadmissible.copy()
         other._excluded, other._held = self._excluded.copy(), self._held.copy()
         other._progress, other._reasons = self._progress.copy(), self._reasons.copy()
+        other._sticky, other.generation = self._sticky, self.generation
         return other
 
     def moved(self, spec: QuotaClusterQueue, workload_index: WorkloadIndex, staying: Container[str]) -> "PendingQueue":
