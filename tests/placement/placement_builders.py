@@ -153,9 +153,9 @@ _APART = st.sampled_from([(), (), (), MARKS[:1], MARKS[1:], MARKS])
 
 
 @st.composite
-def gangs(draw: st.DrawFn) -> list[NodeDemand]:
-    """Up to three PodSets and seven pods."""
-    left, demands = 7, []
+def gangs(draw: st.DrawFn, most: int = 7) -> list[NodeDemand]:
+    """Up to three PodSets and so many pods."""
+    left, demands = most, []
     for position in range(draw(st.integers(1, 3))):
         count = draw(st.integers(0, min(4, left)))
         left -= count

@@ -26,7 +26,7 @@ KEY = f"{NAMESPACE_NAME}/{WORKLOAD_NAME}"
 MINUTE = timedelta(minutes=1)
 
 
-class Sight:
+class WatchedNodes:
     """A view of a small cluster, and the copies that feed it."""
 
     def __init__(self, cluster: SmallCluster, **options: Any) -> None:
@@ -65,11 +65,11 @@ class Sight:
 
 
 @asynccontextmanager
-async def seen(cluster: SmallCluster, **options: Any) -> AsyncIterator[Sight]:
-    sight = Sight(cluster, **options)
-    tasks = [asyncio.create_task(copy.run()) for copy in (sight.nodes, sight.pods, sight.workloads)]
+async def seen(cluster: SmallCluster, **options: Any) -> AsyncIterator[WatchedNodes]:
+    watched = WatchedNodes(cluster, **options)
+    tasks = [asyncio.create_task(copy.run()) for copy in (watched.nodes, watched.pods, watched.workloads)]
     try:
-        yield sight
+        yield watched
     finally:
         for task in tasks:
             task.cancel()
@@ -84,7 +84,7 @@ async def cluster(tmp_path):
 
 
 @pytest.fixture
-async def sight(cluster):
+async def watched(cluster):
     async with seen(cluster) as started:
         await until(lambda: isinstance(started.view.capacity(), Capacity))
         yield started
@@ -128,22 +128,22 @@ def pod_json(
 # -------------------------------------------------------------------------------------------------------- what is free
 
 
-async def test_pods_take_from_their_node_and_their_workload_would_give_it_back(cluster, sight):
+async def test_pods_take_from_their_node_and_their_workload_would_give_it_back(cluster, watched):
     await cluster.create(POD, pod_json("worker-0", 2, workload=WORKLOAD_NAME))
     await cluster.create(POD, pod_json("worker-1", 1, workload=WORKLOAD_NAME))
     await cluster.create(POD, pod_json("of-nobody", 1))
-    await sight.becomes(8 - 2 - 1 - 1)
-    assert sight.free(without=KEY) == 8 - 1
+    await watched.becomes(8 - 2 - 1 - 1)
+    assert watched.free(without=KEY) == 8 - 1
 
 
-async def test_a_pod_counts_as_the_scheduler_adds_it_up(cluster, sight):
+async def test_a_pod_counts_as_the_scheduler_adds_it_up(cluster, watched):
     """While `load` runs: 1 (sidecar) + 4 = 5 GPUs, more than 1 + 2 afterwards; 500m + 250m + 100m overhead of CPU."""
     inits = [container(1, "log", cpu="250m", restartPolicy="Always"), container(4, "load")]
     spec = {"initContainers": inits, "overhead": {"cpu": "100m"}, "containers": [container(2, cpu="500m")]}
     await cluster.create(POD, pod_json("worker-0", **spec))
-    await sight.becomes(8 - 5)
-    assert sight.free("cpu") == 32_000 - 500 - 250 - 100
-    assert sight.free("pods") == 110 - 1
+    await watched.becomes(8 - 5)
+    assert watched.free("cpu") == 32_000 - 500 - 250 - 100
+    assert watched.free("pods") == 110 - 1
 
 
 @pytest.mark.parametrize(
@@ -155,89 +155,89 @@ async def test_a_pod_counts_as_the_scheduler_adds_it_up(cluster, sight):
         pytest.param(pod_json("worker-0", node="elsewhere"), id="its node is not there"),
     ],
 )
-async def test_a_pod_holds_nothing_where(cluster, sight, pod):
+async def test_a_pod_holds_nothing_where(cluster, watched, pod):
     await cluster.create(POD, pod)
-    await sight.becomes(8)
+    await watched.becomes(8)
 
 
-async def test_a_terminating_pod_holds_until_it_has_ended(cluster, sight):
+async def test_a_terminating_pod_holds_until_it_has_ended(cluster, watched):
     body = pod_json("worker-0", 3)
     body["metadata"]["finalizers"] = ["kueue.x-k8s.io/managed"]
     await cluster.create(POD, body)
-    await sight.becomes(8 - 3)
+    await watched.becomes(8 - 3)
     await cluster.delete(POD, "worker-0")
-    await sight.becomes(8 - 3)
-    assert sight.free(ended=True) == 8
+    await watched.becomes(8 - 3)
+    assert watched.free(ended=True) == 8
     await cluster.change(POD, "worker-0", {"status": {"phase": "Failed"}}, "status")
-    await sight.becomes(8)
+    await watched.becomes(8)
     await cluster.change(POD, "worker-0", {"metadata": {"finalizers": None}})
-    await sight.becomes(8)
+    await watched.becomes(8)
 
 
-async def test_nodes_come_change_and_go(cluster, sight):
+async def test_nodes_come_change_and_go(cluster, watched):
     await cluster.create(POD, pod_json("worker-0", 3, node="node-b"))
     await cluster.create(NODE, node_json("node-b", gpus=4))
-    await sight.becomes(4 - 3, node="node-b")
+    await watched.becomes(4 - 3, node="node-b")
     await cluster.change(NODE, "node-b", {"status": {"allocatable": {GPU: "2"}}}, "status")
-    await sight.becomes(2 - 3, node="node-b")
+    await watched.becomes(2 - 3, node="node-b")
     await cluster.delete(NODE, "node-b")
-    await until(lambda: "node-b" not in sight.capacity.index.position)
-    assert sight.free() == 8
+    await until(lambda: "node-b" not in watched.capacity.index.position)
+    assert watched.free() == 8
 
 
-async def test_nothing_is_put_on_a_node_that_is_cordoned_silent_or_being_deleted(cluster, sight):
+async def test_nothing_is_put_on_a_node_that_is_cordoned_silent_or_being_deleted(cluster, watched):
     await cluster.create(NODE, node_json("cordoned") | {"spec": {"unschedulable": True}})
     await cluster.create(NODE, node_json("silent", ready=False))
     leaving = node_json("leaving")
     leaving["metadata"]["finalizers"] = ["example.com/drain"]
     await cluster.create(NODE, leaving)
     await cluster.delete(NODE, "leaving")
-    await sight.becomes(8)
-    assert free_by_node(sight.capacity).keys() == {"node-a"}
+    await watched.becomes(8)
+    assert free_by_node(watched.capacity).keys() == {"node-a"}
 
 
-async def test_what_changes_nothing_gives_the_very_same_capacity(cluster, sight):
+async def test_what_changes_nothing_gives_the_very_same_capacity(cluster, watched):
     await cluster.create(POD, pod_json("worker-0"))
-    await sight.becomes(8 - 1)
-    before = sight.capacity
+    await watched.becomes(8 - 1)
+    before = watched.capacity
     await cluster.change(POD, "worker-0", {"status": {"message": "still at it"}}, "status")
     await cluster.change(NODE, "node-a", {"metadata": {"annotations": {"heartbeat": "2"}}})
-    await sight.becomes(8 - 1)
-    assert sight.capacity is before
+    await watched.becomes(8 - 1)
+    assert watched.capacity is before
 
 
 # ------------------------------------------------------------------------------------------------------- whose pods
 
 
-async def test_pods_without_annotation_are_those_of_the_job_that_owns_the_workload(cluster, sight):
+async def test_pods_without_annotation_are_those_of_the_job_that_owns_the_workload(cluster, watched):
     """As where Kueue's gate TopologyAwareScheduling is off. The pods are seen before their Workload."""
     await cluster.run_pods(annotated=False)
-    await sight.becomes(8 - 2, without=KEY)
+    await watched.becomes(8 - 2, without=KEY)
     await cluster.submit()
-    await sight.becomes(8, without=KEY)
+    await watched.becomes(8, without=KEY)
     await cluster.delete(WORKLOAD, WORKLOAD_NAME)
-    await sight.becomes(8 - 2, without=KEY)
+    await watched.becomes(8 - 2, without=KEY)
 
 
-async def test_a_workload_that_has_finished_has_no_pods_but_those_that_name_it(cluster, sight):
+async def test_a_workload_that_has_finished_has_no_pods_but_those_that_name_it(cluster, watched):
     await cluster.submit()
     await cluster.run_pods("worker-0", annotated=False)
     await cluster.run_pods("worker-1")
-    await sight.becomes(8, without=KEY)
+    await watched.becomes(8, without=KEY)
     await cluster.finish()
-    await sight.becomes(8 - 1, without=KEY)
+    await watched.becomes(8 - 1, without=KEY)
 
 
-async def test_pods_of_a_job_with_two_workloads_are_freed_by_neither(cluster, sight):
+async def test_pods_of_a_job_with_two_workloads_are_freed_by_neither(cluster, watched):
     """Nobody is suspended for GPUs that may not become free."""
     await cluster.submit()
     await cluster.submit(WorkloadJson("second"))
     await cluster.run_pods(annotated=False)
     for name in (WORKLOAD_NAME, "second"):
-        await sight.becomes(8 - 2, without=f"{NAMESPACE_NAME}/{name}")
+        await watched.becomes(8 - 2, without=f"{NAMESPACE_NAME}/{name}")
 
 
-async def test_pods_of_another_job_of_that_name_are_not_the_workloads(cluster, sight):
+async def test_pods_of_another_job_of_that_name_are_not_the_workloads(cluster, watched):
     """A job that was deleted and made anew: the old one's pods still end."""
     await cluster.submit()
     old = pod_json("worker-0", 2)
@@ -246,21 +246,21 @@ async def test_pods_of_another_job_of_that_name_are_not_the_workloads(cluster, s
     ]
     old["metadata"]["finalizers"] = ["example.com/keep"]
     await cluster.create(POD, old)
-    await until(lambda: len(sight.pods) == 1 and len(sight.workloads) == 1)
-    assert sight.free(without=KEY) == 8 - 2
+    await until(lambda: len(watched.pods) == 1 and len(watched.workloads) == 1)
+    assert watched.free(without=KEY) == 8 - 2
 
 
-# ------------------------------------------------------------------------------------------------------ why it is blind
+# ---------------------------------------------------------------------------------------- why they are not synced
 
 
-def reason(sight: Sight) -> str:
-    found = sight.view.capacity()
+def reason(watched: WatchedNodes) -> str:
+    found = watched.view.capacity()
     assert isinstance(found, NotSynced)
     return found.reason
 
 
 async def test_nothing_is_said_before_everything_is_listed(cluster):
-    assert reason(Sight(cluster)) == "not synced: Nodes (not listed yet), Pods (not listed yet)"
+    assert reason(WatchedNodes(cluster)) == "not synced: Nodes (not listed yet), Pods (not listed yet)"
 
 
 @pytest.mark.parametrize(
@@ -271,11 +271,11 @@ async def test_nothing_is_said_before_everything_is_listed(cluster):
         pytest.param(500, "/pods", "Pods (list /api/v1/pods", id="pods cannot be listed"),
     ],
 )
-async def test_it_says_why_it_cannot_see(cluster, status, part, words):
+async def test_the_reason_is_given_where_they_are_not_synced(cluster, status, part, words):
     with cluster.refusing("GET", part, status=status):
-        async with seen(cluster) as blind:
-            await until(lambda: blind.pods.is_synced or blind.nodes.is_synced)
-            await until(lambda: words in reason(blind))
+        async with seen(cluster) as unsynced:
+            await until(lambda: unsynced.pods.is_synced or unsynced.nodes.is_synced)
+            await until(lambda: words in reason(unsynced))
 
 
 async def test_old_news_are_no_news(cluster):
@@ -285,18 +285,18 @@ async def test_old_news_are_no_news(cluster):
         assert reason(impatient).endswith(" s ago; the limit is 0 s")
 
 
-async def test_what_cannot_be_read_is_not_guessed(sight):
+async def test_what_cannot_be_read_is_not_guessed(watched):
     """No API server lets such a quantity in; one that did must not end the watch."""
-    sight.pods.within("demo").put(
+    watched.pods.within("demo").put(
         b'{"metadata": {"namespace": "demo", "name": "odd", "resourceVersion": "1"}, "spec": {"nodeName": "node-a",'
         b'"containers": [{"name": "main", "resources": {"requests": {"cpu": "many"}}}]}}'
     )
-    assert reason(sight).startswith("cannot be read: Pod demo/odd: 'many' is not a resource quantity")
-    sight.pods.within("demo").remove(b'{"metadata": {"namespace": "demo", "name": "odd"}}')
-    assert sight.free() == 8
+    assert reason(watched).startswith("cannot be read: Pod demo/odd: 'many' is not a resource quantity")
+    watched.pods.within("demo").remove(b'{"metadata": {"namespace": "demo", "name": "odd"}}')
+    assert watched.free() == 8
 
 
-async def test_a_node_is_found_by_its_name(cluster, sight):
+async def test_a_node_is_found_by_its_name(cluster, watched):
     """Node affinity by field, such as a DaemonSet's, is one by a label of that name."""
-    [node] = map(node_of, sight.nodes.items())
+    [node] = map(node_of, watched.nodes.items())
     assert node.labels == {"zone": "a", "metadata.name": "node-a"}

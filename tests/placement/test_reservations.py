@@ -1,4 +1,4 @@
-"""Who is promised which GPUs: never the same twice, never a part, and nobody starves, whatever schedulers do."""
+"""Which gang gets which nodes: never the same twice, never a part, and none starves, whatever schedulers do."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -48,7 +48,7 @@ def placed(
     return place_in_order(queue, most=most)
 
 
-def told(verdicts: dict[str, PlacementResult]) -> dict[str, str]:
+def outcomes(verdicts: dict[str, PlacementResult]) -> dict[str, str]:
     """`Fits`, `Insufficient`, or what is waited for."""
     return {
         key.removeprefix("team/"): str(each.why) if isinstance(each, Blocked) else type(each).__name__
@@ -59,27 +59,27 @@ def told(verdicts: dict[str, PlacementResult]) -> dict[str, str]:
 # -------------------------------------------------------------------------------------------------- one after the other
 
 
-def test_the_first_that_fits_is_seated_and_the_next_lacks_what_it_took():
+def test_the_first_that_fits_is_placed_and_the_next_lacks_what_it_took():
     free = capacity_of([node("a")], [])
     verdicts = placed(free, [], [claim("late", demand(1, 8), after=1), claim("early", demand(1, 8))])
-    assert told(verdicts) == {"early": "Fits", "late": "Insufficient"}
+    assert outcomes(verdicts) == {"early": "Fits", "late": "Insufficient"}
     assert verdicts["team/early"].message == "fits whole: 1 pod on 1 node (a)"
     lacking = verdicts["team/late"]
     assert isinstance(lacking, Insufficient)
     assert lacking.because.why is Shortage.NOT_ENOUGH_FREE  # type: ignore[union-attr]
 
 
-def test_what_was_let_go_keeps_its_places_until_its_pods_are_on_nodes():
+def test_what_was_released_keeps_its_places_until_its_pods_are_on_nodes():
     free = capacity_of([node("a"), node("b")], [])
-    let_go = claim("before", demand(1, 8), after=5)
-    verdicts = placed(free, [let_go], [claim("gang", demand(2, 8)), claim("small", demand(1, 8), after=9)])
-    assert told(verdicts) == {"gang": "Insufficient", "small": "Fits"}
+    released = claim("before", demand(1, 8), after=5)
+    verdicts = placed(free, [released], [claim("gang", demand(2, 8)), claim("small", demand(1, 8), after=9)])
+    assert outcomes(verdicts) == {"gang": "Insufficient", "small": "Fits"}
 
 
-def test_one_that_was_let_go_and_does_not_fit_any_more_keeps_what_its_pods_can_take():
-    """One of its two nodes is gone: its one pod still goes to the other, and nobody else is let go onto that."""
+def test_one_that_was_released_and_does_not_fit_any_more_keeps_what_its_pods_can_take():
+    """One of its two nodes is gone: its one pod still goes to the other, and nobody else is released onto that."""
     free = capacity_of([node("a")], [])
-    assert told(placed(free, [claim("before", demand(2, 8))], [claim("gang", demand(1, 8))])) == {
+    assert outcomes(placed(free, [claim("before", demand(2, 8))], [claim("gang", demand(1, 8))])) == {
         "gang": "Insufficient"
     }
 
@@ -99,8 +99,8 @@ def test_a_later_gang_does_not_take_what_an_earlier_one_waits_for():
     x, y = claim("x", demand(2, 8)), claim("y", demand(1, 8), after=1)
     verdicts = placed(ending, [], [x, y])
     assert (
-        told(verdicts) == {"x": "PodsEnding", "y": "ReservedForEarlierWorkload"}
-        or told(verdicts)["y"] == "Insufficient"
+        outcomes(verdicts) == {"x": "PodsEnding", "y": "ReservedForEarlierWorkload"}
+        or outcomes(verdicts)["y"] == "Insufficient"
     )
 
 
@@ -109,12 +109,12 @@ def test_a_later_gang_takes_what_the_earlier_one_does_not_need():
     ending = capacity_of([node("a"), node("b"), node("c", 4)], [occupant("b", 8, terminating=True)])
     x = claim("x", demand(2, 8))
     y = claim("y", demand(1, 4, nodes=on({})), after=1)
-    assert told(placed(ending, [], [x, y])) == {"x": "PodsEnding", "y": "ReservedForEarlierWorkload"}
+    assert outcomes(placed(ending, [], [x, y])) == {"x": "PodsEnding", "y": "ReservedForEarlierWorkload"}
     tied = claim("y", demand(1, 4), after=1, pin_label=HOST)
     hosts = [node(name, gpus, labels={HOST: name}) for name, gpus in (("a", 8), ("b", 8), ("c", 4))]
     ending = capacity_of(hosts, [occupant("b", 8, terminating=True)])
     verdicts = placed(ending, [], [x, tied])
-    assert told(verdicts) == {"x": "PodsEnding", "y": "Fits"}
+    assert outcomes(verdicts) == {"x": "PodsEnding", "y": "Fits"}
     assert verdicts["team/y"].pins == {"workers": NodePin(HOST, "c")}  # type: ignore[union-attr]
 
 
@@ -123,7 +123,7 @@ def test_pods_that_should_have_ended_long_ago_are_not_waited_for():
     ending = capacity_of([node("a"), node("b")], [stuck])
     x, y = claim("x", demand(2, 8)), claim("y", demand(1, 8), after=1)
     overdue = [PodPlacement("", "b", 1, stuck.requests)]
-    assert told(placed(ending, [], [x, y], overdue=overdue)) == {"x": "Insufficient", "y": "Fits"}
+    assert outcomes(placed(ending, [], [x, y], overdue=overdue)) == {"x": "Insufficient", "y": "Fits"}
 
 
 # ---------------------------------------------------------------------------------------------------- provisioned nodes
@@ -132,7 +132,7 @@ def test_pods_that_should_have_ended_long_ago_are_not_waited_for():
 def test_a_booking_goes_first():
     free = capacity_of([node("a")], [])
     booked = claim("booked", demand(1, 8), after=9, is_booked=True)
-    assert told(placed(free, [], [claim("early", demand(1, 8)), booked])) == {
+    assert outcomes(placed(free, [], [claim("early", demand(1, 8)), booked])) == {
         "booked": "Fits",
         "early": "Insufficient",
     }
@@ -156,10 +156,10 @@ def test_what_is_missing_is_counted_by_pod_set_and_what_is_there_is_kept_for_it(
     small = claim("small", demand(1, 8), after=1)
     asks = claim("gang", demand(2, 8), may_ask=True)
     verdicts = placed(free, [], [asks, small])
-    assert told(verdicts) == {"gang": "Insufficient", "small": "Fits"}
+    assert outcomes(verdicts) == {"gang": "Insufficient", "small": "Fits"}
     assert verdicts["team/gang"].missing == {"workers": 1}  # type: ignore[union-attr]
     awaits = claim("gang", demand(2, 8), awaits_nodes=True)
-    assert told(placed(free, [], [awaits, small])) == {"gang": "Insufficient", "small": "Insufficient"}
+    assert outcomes(placed(free, [], [awaits, small])) == {"gang": "Insufficient", "small": "Insufficient"}
 
 
 # --------------------------------------------------------------------------------------- wherever the scheduler puts it
@@ -170,47 +170,47 @@ def test_a_gang_that_fits_only_one_way_waits_for_more_room_without_keeping_any()
     tight = capacity_of([node("a", 4), node("b", 8)], [occupant("b", 7)])
     two_sizes = claim("gang", demand(1, 1, pod_set="head"), demand(1, 4))
     verdicts = placed(tight, [], [two_sizes, claim("small", demand(1, 4), after=1)])
-    assert told(verdicts) == {"gang": "PlacementNotGuaranteed", "small": "Fits"}
+    assert outcomes(verdicts) == {"gang": "PlacementNotGuaranteed", "small": "Fits"}
     roomy = capacity_of([node("a", 5), node("b", 8)], [occupant("b", 7)])
-    assert told(placed(roomy, [], [two_sizes])) == {"gang": "Fits"}
+    assert outcomes(placed(roomy, [], [two_sizes])) == {"gang": "Fits"}
 
 
-def test_a_gang_that_fits_only_one_way_is_let_go_where_pods_can_be_tied_to_nodes():
+def test_a_gang_that_fits_only_one_way_is_released_where_pods_can_be_tied_to_nodes():
     hosts = [node("a", 4, labels={HOST: "host-a"}), node("b", 8, labels={HOST: "host-b"})]
     tight = capacity_of(hosts, [occupant("b", 7)])
     gang = claim("gang", demand(1, 1, pod_set="head"), demand(1, 4), pin_label=HOST)
-    seated = placed(tight, [], [gang])["team/gang"]
-    assert isinstance(seated, Fits)
-    assert seated.pins == {"head": NodePin(HOST, "host-b"), "workers": NodePin(HOST, "host-a")}
+    fitting = placed(tight, [], [gang])["team/gang"]
+    assert isinstance(fitting, Fits)
+    assert fitting.pins == {"head": NodePin(HOST, "host-b"), "workers": NodePin(HOST, "host-a")}
 
 
-def test_one_that_empty_nodes_could_not_assure_either_is_let_go_rather_than_never():
+def test_one_that_empty_nodes_could_not_assure_either_is_released_rather_than_never():
     whole = capacity_of([node("a", 4), node("b", 1)], [])
     gang = claim("gang", demand(1, 1, pod_set="head"), demand(1, 4))
-    assert told(placed(whole, [], [gang])) == {"gang": "Fits"}
+    assert outcomes(placed(whole, [], [gang])) == {"gang": "Fits"}
 
 
 def test_a_risk_is_taken_untied():
     """Two workers may take all the room on the node that the head would be tied to; the other one has some then."""
     hosts = [node(name, 8, cores=50, labels={HOST: name}) for name in ("a", "b")]
     gang = claim("gang", demand(1, 2, pod_set="head", cores=20), demand(3, 4, cores=20), pin_label=HOST)
-    seated = placed(capacity_of(hosts, []), [], [gang])["team/gang"]
-    assert isinstance(seated, Fits)
-    assert seated.pins == {}
+    fitting = placed(capacity_of(hosts, []), [], [gang])["team/gang"]
+    assert isinstance(fitting, Fits)
+    assert fitting.pins == {}
 
 
 def test_pods_that_are_on_their_way_may_go_anywhere():
-    """One of 4 was let go and may take a or b. Only on the other there is room for 8 then, and nobody knows which."""
+    """One of 4 was released and may take a or b. Only on the other there is room for 8 then, and nobody knows which."""
     free = capacity_of([node("a"), node("b", 8)], [occupant("b", 4)])
     before = claim("before", demand(1, 4))
     verdicts = placed(free, [before], [claim("gang", demand(1, 8), after=1)])
-    assert told(verdicts) == {"gang": "PodsComing"}
+    assert outcomes(verdicts) == {"gang": "PodsComing"}
     assert (
         verdicts["team/gang"].message
         == "fits, but pods of team/before are not scheduled yet and may take the same nodes"
     )
     bound = capacity_of([node("a"), node("b", 8)], [occupant("b", 4), occupant("b", 4, pod="before-0")])
-    assert told(placed(bound, [], [claim("gang", demand(1, 8), after=1)])) == {"gang": "Fits"}
+    assert outcomes(placed(bound, [], [claim("gang", demand(1, 8), after=1)])) == {"gang": "Fits"}
 
 
 def test_pods_that_may_come_do_not_cost_the_first_in_line_its_turn():
@@ -219,14 +219,14 @@ def test_pods_that_may_come_do_not_cost_the_first_in_line_its_turn():
     free = capacity_of([node("a", cores=8), node("b", cores=8)], [occupant("a", 4)])
     x, y = claim("x", demand(3, 1, cores=4), after=1), claim("y", demand(1, 4, cores=0), after=2)
     verdicts = placed(free, [claim("before", demand(1, 4, cores=0))], [x, y])
-    assert told(verdicts) == {"x": "PodsComing", "y": "Insufficient"}
+    assert outcomes(verdicts) == {"x": "PodsComing", "y": "Insufficient"}
 
 
-def test_only_so_many_are_let_go_at_once_and_the_others_keep_their_places():
+def test_only_so_many_are_released_at_once_and_the_others_keep_their_places():
     free = capacity_of([node(f"node-{n}") for n in range(4)], [])
     waiting = [claim(f"gang-{n}", demand(1, 8), after=n) for n in range(4)]
     verdicts = placed(free, [], waiting, most=2)
-    assert told(verdicts) == {
+    assert outcomes(verdicts) == {
         "gang-0": "Fits",
         "gang-1": "Fits",
         "gang-2": "PodsComing",
@@ -238,8 +238,8 @@ def test_only_so_many_are_let_go_at_once_and_the_others_keep_their_places():
 
 
 @st.composite
-def towns(draw: st.DrawFn) -> tuple[Capacity, list[PlacementRequest], list[PlacementRequest]]:
-    """Nodes with pods on them, gangs that were let go, and gangs that wait."""
+def situations(draw: st.DrawFn) -> tuple[Capacity, list[PlacementRequest], list[PlacementRequest]]:
+    """Nodes with pods on them, gangs that were released, and gangs that wait."""
     nodes = draw(clusters())
     capacity = capacity_of(nodes, draw(occupants_of(nodes)))
     claims = [
@@ -253,38 +253,38 @@ def towns(draw: st.DrawFn) -> tuple[Capacity, list[PlacementRequest], list[Place
 LAWS = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
-@given(towns())
+@given(situations())
 @LAWS
-def test_places_are_never_promised_twice_and_always_for_whole_gangs(town):
-    capacity, held, waiting = town
+def test_places_are_never_reserved_twice_and_always_for_whole_gangs(situation):
+    capacity, held, waiting = situation
     verdicts = placed(capacity, held, waiting)
-    seated = {key: each for key, each in verdicts.items() if isinstance(each, Fits)}
-    after = capacity.after(seat for each in seated.values() for seat in each.placements)
+    fitting = {key: each for key, each in verdicts.items() if isinstance(each, Fits)}
+    after = capacity.after(seat for each in fitting.values() for seat in each.placements)
     for before, now in zip(capacity.free, after.free, strict=True):
         assert all(left >= min(0, had) for had, left in zip(before, now, strict=True)), "more than is free"
     for each in waiting:
-        if each.key in seated:
-            placements = seated[each.key].placements
+        if each.key in fitting:
+            placements = fitting[each.key].placements
             got = {d.pod_set: sum(s.pods for s in placements if s.pod_set == d.pod_set) for d in each.demands}
             assert got == {d.pod_set: d.count for d in each.demands}
 
 
-@given(towns(), st.randoms(use_true_random=False))
+@given(situations(), st.randoms(use_true_random=False))
 @LAWS
-def test_every_pod_that_was_let_go_finds_a_node_whatever_the_scheduler_does(town, chance):
-    capacity, held, waiting = town
+def test_every_pod_that_was_released_finds_a_node_whatever_the_scheduler_does(situation, chance):
+    capacity, held, waiting = situation
     verdicts = placed(capacity, held, waiting)
     if _was_risked(capacity, verdicts, waiting):
         return
-    promised = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
-    left_over, _ = _scheduled(capacity, [*held, *promised], chance)
-    assert not {each.key for each in promised} & left_over
+    released = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
+    left_over, _ = _scheduled(capacity, [*held, *released], chance)
+    assert not {each.key for each in released} & left_over
 
 
-@given(towns(), st.randoms(use_true_random=False))
+@given(situations(), st.randoms(use_true_random=False))
 @LAWS
-def test_nobody_who_fits_once_pods_have_ended_is_delayed_by_one_that_came_later(town, chance):
-    capacity, held, waiting = town
+def test_none_that_fits_once_pods_have_ended_is_delayed_by_one_that_came_later(situation, chance):
+    capacity, held, waiting = situation
     waiting = [each for each in waiting if not each.awaits_nodes]
     verdicts = placed(capacity, held, waiting)
     if _was_risked(capacity, verdicts, waiting):
@@ -302,24 +302,24 @@ def test_nobody_who_fits_once_pods_have_ended_is_delayed_by_one_that_came_later(
         assert _fits(one, after.once_ended()), (one, behind)
 
 
-@given(towns(), st.randoms(use_true_random=False))
+@given(situations(), st.randoms(use_true_random=False))
 @LAWS
-def test_the_order_in_which_gangs_are_listed_changes_nothing(town, chance):
-    capacity, held, waiting = town
+def test_the_order_in_which_gangs_are_listed_changes_nothing(situation, chance):
+    capacity, held, waiting = situation
     shuffled = list(waiting)
     chance.shuffle(shuffled)
     assert placed(capacity, held, shuffled) == placed(capacity, held, waiting)
 
 
-@given(towns())
+@given(situations())
 @LAWS
-def test_one_gang_alone_that_fits_for_sure_is_let_go(town):
-    capacity, _, waiting = town
+def test_one_gang_alone_that_fits_for_sure_is_released(situation):
+    capacity, _, waiting = situation
     alone = waiting[:1]
     for each in alone:
         is_plain = len([d for d in each.demands if d.count]) == 1
         if is_plain and _fits(each, capacity):
-            assert told(placed(capacity, [], alone)) == {each.key.removeprefix("team/"): "Fits"}
+            assert outcomes(placed(capacity, [], alone)) == {each.key.removeprefix("team/"): "Fits"}
 
 
 def _keeps(verdict: PlacementResult) -> bool:
@@ -331,9 +331,9 @@ def _fits(one: PlacementRequest, capacity: Capacity) -> bool:
 
 
 def _was_risked(capacity: Capacity, verdicts: dict[str, PlacementResult], waiting: Sequence[PlacementRequest]) -> bool:
-    """Whether one was let go that not even empty nodes could assure."""
-    seated = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
-    return not all(fits_in_any_order(pod_counts(each.demands, capacity.index), capacity) for each in seated)
+    """Whether one was released that not even empty nodes could assure."""
+    fitting = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
+    return not all(fits_in_any_order(pod_counts(each.demands, capacity.index), capacity) for each in fitting)
 
 
 def _scheduled(capacity: Capacity, claims: Sequence[PlacementRequest], chance: Random) -> tuple[set[str], Capacity]:
@@ -353,7 +353,7 @@ def _scheduled(capacity: Capacity, claims: Sequence[PlacementRequest], chance: R
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_many_rounds_let_everybody_go_who_can(seed):
+def test_many_rounds_release_all_that_can_be(seed):
     """Nodes are taken and freed, round by round, until nobody waits: gangs run for one round each."""
     chance = Random(seed)
     nodes = [node(f"node-{n}", 8) for n in range(4)]
@@ -364,9 +364,9 @@ def test_many_rounds_let_everybody_go_who_can(seed):
     while waiting:
         rounds += 1
         verdicts = placed(capacity_of(nodes, []), [], waiting)
-        promised = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
-        assert promised, "somebody fits empty nodes"
-        left_over, _ = _scheduled(capacity_of(nodes, []), promised, chance)
+        released = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
+        assert released, "somebody fits empty nodes"
+        left_over, _ = _scheduled(capacity_of(nodes, []), released, chance)
         assert not left_over
-        waiting = [each for each in waiting if each not in promised]
+        waiting = [each for each in waiting if each not in released]
     assert rounds < 30

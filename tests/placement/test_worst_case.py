@@ -26,7 +26,7 @@ def test_the_worked_example():
     assert fits_in_any_order(pods(roomy, *both), roomy)
 
 
-def test_a_pod_without_gpus_spoils_no_gpu_place_while_there_are_cores():
+def test_a_pod_without_gpus_takes_no_slot_for_gpus_while_there_are_cores():
     """The head takes 4 of 96 cores; a worker needs all 8 GPUs and 64 cores: 32 may go before a place does."""
     free = capacity_of([node("a", 8), node("b", 8)], [])
     head, workers = demand(1, 0, pod_set="head", cores=4), demand(2, 8, cores=64)
@@ -47,14 +47,14 @@ def test_on_the_only_node_of_a_shape_it_is_enough_that_all_fit_together():
     )
 
 
-def test_whoever_joins_spoils_nothing_for_those_who_were_sure():
+def test_one_that_joins_takes_no_slot_from_those_that_were_certain():
     free = capacity_of([node("a", 8), node("b", 8)], [])
-    crowd = WorstCasePlacement(free)
-    crowd.add(pods(free, demand(1, 8)))
+    coming = WorstCasePlacement(free)
+    coming.add(pods(free, demand(1, 8)))
     one = pods(free, demand(1, 1))
-    assert crowd.admits(one), "on whichever node it goes, the other one is left for the pod of 8"
-    crowd.add(one)
-    assert not crowd.admits(one), "it could take the one node, and the other small pod the other"
+    assert coming.admits(one), "on whichever node it goes, the other one is left for the pod of 8"
+    coming.add(one)
+    assert not coming.admits(one), "it could take the one node, and the other small pod the other"
 
 
 def test_those_who_took_a_risk_hold_nobody_up_either_whoever_was_asked_before():
@@ -63,11 +63,11 @@ def test_those_who_took_a_risk_hold_nobody_up_either_whoever_was_asked_before():
         [node("a", 4, labels={"zone": "a"}), node("b", 1, labels={"zone": "a"}), node("c", labels={"zone": "c"})], []
     )
     near, far = on({"zone": "a"}), on({"zone": "c"})
-    crowd, later = WorstCasePlacement(free), pods(free, demand(1, 2, nodes=far))
-    crowd.add(pods(free, demand(1, 1, nodes=far)))
-    assert crowd.admits(later)
-    crowd.add(pods(free, demand(1, 4, nodes=near), demand(1, 1, pod_set="small", nodes=near)))
-    assert crowd.admits(later)
+    coming, later = WorstCasePlacement(free), pods(free, demand(1, 2, nodes=far))
+    coming.add(pods(free, demand(1, 1, nodes=far)))
+    assert coming.admits(later)
+    coming.add(pods(free, demand(1, 4, nodes=near), demand(1, 1, pod_set="small", nodes=near)))
+    assert coming.admits(later)
 
 
 def test_after_too_many_counts_the_answer_is_no():
@@ -90,39 +90,39 @@ def test_room_is_kept_only_where_none_of_the_others_can_take_it():
 
 
 @st.composite
-def towns(draw: st.DrawFn) -> tuple[Capacity, list[NodeDemand], list[NodeDemand]]:
+def situations(draw: st.DrawFn) -> tuple[Capacity, list[NodeDemand], list[NodeDemand]]:
     nodes = draw(clusters())
-    return capacity_of(nodes, draw(occupants_of(nodes))), draw(gangs()), draw(gangs())
+    return capacity_of(nodes, draw(occupants_of(nodes))), draw(gangs(5)), draw(gangs(4))
 
 
 LAWS = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
-@given(towns())
+@given(situations())
 @LAWS
-def test_yes_is_a_proof(town):
-    capacity, one, _ = town
+def test_yes_is_a_proof(situation):
+    capacity, one, _ = situation
     asked = pods(capacity, *one)
     assume(fits_in_any_order(asked, capacity))
     assert not _can_be_stranded(capacity, asked)
 
 
-@given(towns())
+@given(situations())
 @LAWS
-def test_after_a_join_everybody_who_was_sure_still_is(town):
-    capacity, one, other = town
-    crowd = WorstCasePlacement(capacity)
+def test_after_a_join_all_that_were_certain_still_are(situation):
+    capacity, one, other = situation
+    coming = WorstCasePlacement(capacity)
     first, second = pods(capacity, *one), pods(capacity, *other)
-    assume(crowd.admits(first))
-    crowd.add(first)
-    assume(crowd.admits(second))
+    assume(coming.admits(first))
+    coming.add(first)
+    assume(coming.admits(second))
     assert not _can_be_stranded(capacity, first + second)
 
 
-@given(towns())
+@given(situations())
 @LAWS
-def test_room_that_is_kept_is_there_whatever_the_others_do(town):
-    capacity, one, other = town
+def test_room_that_is_kept_is_there_whatever_the_others_do(situation):
+    capacity, one, other = situation
     others = pods(capacity, *other)
     for shape, count in pods(capacity, *one).items():
         if leaves_room(shape, count, capacity, others):

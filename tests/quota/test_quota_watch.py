@@ -130,7 +130,7 @@ async def seen(view: QuotaWatch) -> Snapshot:
     return found
 
 
-def blind(view: QuotaWatch) -> str:
+def reason(view: QuotaWatch) -> str:
     found = view.look()
     return found.reason if isinstance(found, NotSynced) else ""
 
@@ -211,7 +211,7 @@ async def test_before_everything_is_listed_nothing_is_seen(cluster: Cluster) -> 
     view = QuotaWatch(reflectors, workloads, clock=lambda: NOON, max_age=timedelta(minutes=3))
     cluster.tasks += [asyncio.create_task(each.run()) for each in reflectors.all]
     await until(lambda: isinstance(reflectors.cluster_queues.state, Reflecting))
-    await until(lambda: blind(view) == "not synced: Workloads (not listed yet)")
+    await until(lambda: reason(view) == "not synced: Workloads (not listed yet)")
     assert view.age_s == float("inf")
     cluster.tasks.append(asyncio.create_task(workloads.run()))
     await seen(view)
@@ -221,7 +221,7 @@ async def test_before_everything_is_listed_nothing_is_seen(cluster: Cluster) -> 
 async def test_without_kueue_there_is_nothing_to_see(cluster: Cluster) -> None:
     view = cluster.view()
     wanted = "Kueue (kueue.x-k8s.io/v1beta2) is not installed: the API does not serve ClusterQueues, LocalQueues"
-    await until(lambda: blind(view).startswith(wanted))
+    await until(lambda: reason(view).startswith(wanted))
     cluster.install(COHORT_CRD)
     await cluster.fill()
     await seen(view)
@@ -233,7 +233,7 @@ async def test_an_api_that_is_gone_is_not_taken_for_one_that_stands_still(cluste
     view = cluster.view()
     await seen(view)
     await cluster.api.stop()
-    await until(lambda: blind(view).startswith("not synced: "))
+    await until(lambda: reason(view).startswith("not synced: "))
     await cluster.api.start()
     await seen(view)
 
@@ -242,21 +242,21 @@ async def test_what_may_not_be_read_is_named(cluster: Cluster) -> None:
     cluster.install(COHORT_CRD)
     cluster.api.faults.fail_next(1000, status=403, method="GET", path_part="clusterqueues")
     view = cluster.view()
-    await until(lambda: "ClusterQueues (" in blind(view) and "Cohorts" not in blind(view))
+    await until(lambda: "ClusterQueues (" in reason(view) and "Cohorts" not in reason(view))
 
 
 async def test_a_silence_that_lasts_too_long_blinds(cluster: Cluster) -> None:
     cluster.install(COHORT_CRD)
     await cluster.fill()
     view = cluster.view(max_age=timedelta(0))
-    await until(lambda: blind(view) == "last response of the API server 0 s ago; the limit is 0 s")
+    await until(lambda: reason(view) == "last response of the API server 0 s ago; the limit is 0 s")
 
 
 async def test_one_namespace_is_not_enough(cluster: Cluster) -> None:
     cluster.install(COHORT_CRD)
     view = cluster.view(confined_to=["demo"])
-    assert blind(view).startswith("only namespace demo is watched")
-    assert blind(cluster.view(confined_to=["a", "b"])).startswith("only namespaces a, b are watched, but quota is")
+    assert reason(view).startswith("only namespace demo is watched")
+    assert reason(cluster.view(confined_to=["a", "b"])).startswith("only namespaces a, b are watched, but quota is")
 
 
 async def test_a_queue_that_cannot_be_decoded_blinds(cluster: Cluster) -> None:
@@ -265,6 +265,6 @@ async def test_a_queue_that_cannot_be_decoded_blinds(cluster: Cluster) -> None:
     view = cluster.view()
     await seen(view)
     await cluster.create(COHORT, "odd", spec={"resourceGroups": "none"})
-    await until(lambda: blind(view).startswith("cannot be read: Cohorts odd: "))
+    await until(lambda: reason(view).startswith("cannot be read: Cohorts odd: "))
     await cluster.client.delete(COHORT.path(name="odd"))
     await seen(view)
