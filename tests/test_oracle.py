@@ -30,6 +30,7 @@ def test_every_twentieth_scenario_is_decided_as_by_kueue(part: int) -> None:
     verdicts = [judge(line, strict=True) for line in islice(lines_of(FILES), 20 * part, None, 20 * PARTS)]
     assert verdicts
     assert {each.id: each.differences for each in verdicts if not each.is_equal} == {}
+    assert {each.id: each.remarks for each in verdicts if each.remarks} == {}
 
 
 def test_scenarios_verified_by_hand_are_equal_in_everything() -> None:
