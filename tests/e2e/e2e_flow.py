@@ -11,12 +11,12 @@ Every object has the name of the run, a few random characters, as a prefix, and 
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import e2e.e2e_manifests as manifests
 from app.scaler_process import ScalerProcess
@@ -44,14 +44,22 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.transport import KubeTransport
 
-T = TypeVar("T")
-
 WAIT_SECONDS = 60.0
 _STARTS_WITHIN_SECONDS = 90.0
 """The program needs two seconds of a processor to start, which may be busy."""
 _COLLECT_SECONDS = 0.5
 _NOT_READY = "node.kubernetes.io/not-ready"
-_FOLLOWED = (ADMISSION_CHECK, CLUSTER_QUEUE, JOB, NODE, POD, PROVISIONING_REQUEST, SCALABLE_WORKLOAD, WORKLOAD)
+_FOLLOWED = (
+    ADMISSION_CHECK,
+    CLUSTER_QUEUE,
+    JOB,
+    NODE,
+    POD,
+    POD_TEMPLATE,
+    PROVISIONING_REQUEST,
+    SCALABLE_WORKLOAD,
+    WORKLOAD,
+)
 _ATTEMPT = "idlegpu.io/attempt"
 _WORKLOAD_UID = "idlegpu.io/workload-uid"
 
@@ -192,9 +200,9 @@ class Flow:
     def all_requests(self) -> list[Json]:
         return sorted(self.sandbox.all(PROVISIONING_REQUEST, self.namespace), key=attempt)
 
-    async def templates(self) -> list[Json]:
+    def templates(self) -> list[Json]:
         """The PodTemplates of the namespace."""
-        return await self.sandbox.read_all(POD_TEMPLATE, self.namespace)
+        return list(self.sandbox.all(POD_TEMPLATE, self.namespace))
 
     def is_active(self, status: str = "True") -> bool:
         """Whether the condition Active of the AdmissionCheck has that status."""
@@ -212,14 +220,6 @@ class Flow:
             return await self.sandbox.wait_for(predicate, what, within=within)
         except TimeoutError as error:
             raise AssertionError(f"{error}\n{self.describe()}") from None
-
-    async def poll_until(self, read: Callable[[], Awaitable[T]], holds: Callable[[T], bool], what: str) -> None:
-        """Reads until what it reads holds: for objects that are not watched. Raises: AssertionError."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + WAIT_SECONDS
-        while not holds(found := await read()):
-            assert loop.time() < until, f"waited for {what} in vain: {found}\n{self.describe()}"
-            await asyncio.sleep(0.1)
 
     async def wait_until_ready(self) -> None:
         """Raises: AssertionError where the program does not get ready."""

@@ -44,7 +44,7 @@ async def test_annotations_and_pool_of_a_provisioned_request_reach_the_pods_of_t
             assert annotations["autoscaling.x-k8s.io/provisioning-class-name"] == flow.provisioning_class
             assert pod["spec"]["nodeSelector"][POOL] == pool
         assert flow.check_state("gang")["state"] == "Ready"
-        [template] = await flow.templates()
+        [template] = flow.templates()
         assert template["metadata"]["name"] == f"ppt-{request}-main"
         assert owners(template) == [("Workload", flow.workload("gang")["metadata"]["name"])]
         assert owners(found) == [("PodTemplate", template["metadata"]["name"])]
@@ -198,8 +198,8 @@ async def test_an_open_request_is_deleted_with_its_workload(start_flow: StartFlo
     async with start_flow(nodes={"a": 8}, gpus=16, policy=provisioning_policy()) as flow:
         await flow.submit_job("gang", pods=2, gpus=8)
         await flow.answer_request(await flow.wait_for_request("gang"), "Accepted")
-        before = {each["metadata"]["uid"] for each in [*flow.all_requests(), *await flow.templates()]}
-        assert len(before) == 2
+        await flow.wait_until(lambda: len(provisioning_uids(flow)) == 2, "the request and its PodTemplate")
+        before = provisioning_uids(flow)
         match event:
             case "deactivated":
                 await flow.set_active("gang", active=False)
@@ -208,10 +208,7 @@ async def test_an_open_request_is_deleted_with_its_workload(start_flow: StartFlo
             case _:
                 await flow.delete_job("gang")
 
-        async def left() -> set[str]:
-            return before & {each["metadata"]["uid"] for each in [*flow.all_requests(), *await flow.templates()]}
-
-        await flow.poll_until(left, lambda found: not found, "the request and its PodTemplate to be deleted")
+        await flow.wait_until(lambda: not before & provisioning_uids(flow), "the deletion of both")
         if event == "deactivated":
             await flow.assert_stays(lambda: not flow.all_requests(), "there is no request", seconds=2)
             await flow.set_active("gang", active=True)
@@ -219,6 +216,11 @@ async def test_an_open_request_is_deleted_with_its_workload(start_flow: StartFlo
             await provision(flow, "gang", 1, "b")
             await flow.wait_until_running("gang")
             flow.assert_started_whole("gang")
+
+
+def provisioning_uids(flow: Flow) -> set[str]:
+    """The uids of the ProvisioningRequests and PodTemplates of the namespace."""
+    return {each["metadata"]["uid"] for each in [*flow.all_requests(), *flow.templates()]}
 
 
 @pytest.mark.cluster
