@@ -83,11 +83,11 @@ async def evaluation() -> Evaluation:
     return Evaluation.of(entries, at=at)
 
 
-async def republish(board: DecisionCache) -> None:
-    """What a tick does to the board, every other second: far more often than a scaler does."""
+async def republish(decision_cache: DecisionCache) -> None:
+    """What a tick does to the DecisionCache, every other second: far more often than a scaler does."""
     while True:
         await asyncio.sleep(2)
-        board.publish(await evaluation())
+        decision_cache.publish(await evaluation())
 
 
 def names() -> Iterator[tuple[str, str]]:
@@ -100,15 +100,15 @@ def names() -> Iterator[tuple[str, str]]:
 
 async def serve() -> None:
     """Print the port, and serve until standard input ends."""
-    board = DecisionCache(max_age=timedelta(hours=1))
-    board.publish(await evaluation())
+    decision_cache = DecisionCache(max_age=timedelta(hours=1))
+    decision_cache.publish(await evaluation())
     tune_garbage_collector()
-    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), board)
+    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), decision_cache)
     print(await server.start(), flush=True)
-    publishing = asyncio.create_task(republish(board))
+    publishing = asyncio.create_task(republish(decision_cache))
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     publishing.cancel()
-    board.close()
+    decision_cache.close()
     await server.drain(timedelta(seconds=10))
 
 

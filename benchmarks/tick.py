@@ -455,7 +455,7 @@ async def measure(source_name: str, scaled_objects: int, ticks: int) -> Result:
         tune_garbage_collector()  # as the program does it after its first evaluation
         steady = [await timed_tick(evaluator, FIRST_TICK + count * INTERVAL) for count in range(1, ticks + 1)]
         gc.collect()
-        evaluation = evaluator.board.evaluation
+        evaluation = evaluator.decision_cache.evaluation
         assert evaluation is not None
         decisions = [decision for found in evaluation.by_target.values() for decision in found]
         return Result(
@@ -481,7 +481,7 @@ def evaluator_of(cluster: ClusterState, source: SignalSource) -> Evaluator:
         cluster=cluster,
         scales=StandingScales(),
         sampler=sampler,
-        board=DecisionCache(max_age=timedelta(hours=1)),
+        decision_cache=DecisionCache(max_age=timedelta(hours=1)),
     )
 
 
@@ -504,7 +504,7 @@ async def timed_tick(evaluator: Evaluator, at: datetime) -> Timed:
     watching.cancel()
     with suppress(asyncio.CancelledError):
         await watching
-    assert evaluation is not None, evaluator.board.why_cold
+    assert evaluation is not None, evaluator.decision_cache.why_cold
     return Timed(seconds, cpu_s, stalls.longest_s)
 
 

@@ -184,7 +184,7 @@ def decision(answer: Answer = ACTIVE, **changes: Any) -> Decision:
     return Decision(answer=answer, **{**given, **changes})
 
 
-# ------------------------------------------------------------------------------------------------------------ the board
+# ------------------------------------------------------------------------------------------------------- decisions
 
 TARGET = ScaleTargetRef(api_version="idlegpu.io/v1alpha1", kind="ScalableWorkload", name="first-raycluster")
 SCALED_OBJECT: Key = ("demo", "first-raycluster")

@@ -316,7 +316,7 @@ class World:
         for settle in inhabitants:
             settle(self.cluster)
         self.source = source(self)
-        self.board = DecisionCache(max_age=3 * TICK, clock=lambda: self.now.timestamp())
+        self.decision_cache = DecisionCache(max_age=3 * TICK, clock=lambda: self.now.timestamp())
         self.sampler = Sampler(
             self.source, signals=signals, rules=DEFAULT_RULES, trust=trust, overlap=overlap, clock=lambda: self.now
         )
@@ -326,7 +326,7 @@ class World:
             cluster=self.cluster.read(),
             scales=self.cluster.scales,
             sampler=self.sampler,
-            board=self.board,
+            decision_cache=self.decision_cache,
             demands=WakeQueries(queries=wake_queries, source=self.source),
             observe=self.ticks.append,
             clock=lambda: self.now,
@@ -338,14 +338,16 @@ class World:
 
     def answer(self, name: str, metadata: Mapping[str, str] | None = None) -> Answer:
         """What KEDA gets for the ScaledObject's trigger, or for another trigger with this metadata."""
-        return self.board.answer(NAMESPACE, name, self._trigger(name) if metadata is None else parse_metadata(metadata))
+        return self.decision_cache.answer(
+            NAMESPACE, name, self._trigger(name) if metadata is None else parse_metadata(metadata)
+        )
 
     def answers(self) -> dict[str, Answer]:
         return {each.metadata.name: self.answer(each.metadata.name) for each in self.cluster.scaled_objects.items()}
 
     def entry(self, name: str) -> EvaluatedScaledObject:
-        assert self.board.evaluation is not None
-        return self.board.evaluation.entries[NAMESPACE, name]
+        assert self.decision_cache.evaluation is not None
+        return self.decision_cache.evaluation.entries[NAMESPACE, name]
 
     def _trigger(self, name: str) -> Overrides:
         scaled = self.cluster.scaled_objects.get(NAMESPACE, name)

@@ -77,7 +77,7 @@ class Terminal:
         return int(found["spec"]["replicas"]) if found else -1
 
     def _is_explained(self, name: str) -> bool:
-        evaluation = self._scaler.board.evaluation
+        evaluation = self._scaler.decision_cache.evaluation
         return evaluation is not None and tuple(name.split("/")) in evaluation.entries
 
 

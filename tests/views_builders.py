@@ -69,7 +69,7 @@ class QuotaCluster:
             policy, capacity = replace(policy, consider_nodes=False), lambda: NotSynced("nodes are not watched")
         self.snapshot = Snapshot()
         self.cluster = MemoryCluster(scaled_objects=MemoryStore(scaled_object_indexes()))
-        self.board = DecisionCache(max_age=timedelta(minutes=1), clock=lambda: 0.0)
+        self.decision_cache = DecisionCache(max_age=timedelta(minutes=1), clock=lambda: 0.0)
         self.view = QuotaView(self.snapshot)
         self._entries: dict[Key, EvaluatedScaledObject] = {}
         names = {name for queue in queues for group in queue.groups for name in group.flavors}
@@ -89,9 +89,9 @@ class QuotaCluster:
             self.judged()
         view: Any = self.view
         self.planning = Planner(
-            self.cluster.read(), self.board, view, policy, max_age=timedelta(minutes=1), capacity=capacity
+            self.cluster.read(), self.decision_cache, view, policy, max_age=timedelta(minutes=1), capacity=capacity
         )
-        self.queries = QueryService(self.planning, self.board, clock=lambda: NOW)
+        self.queries = QueryService(self.planning, self.decision_cache, clock=lambda: NOW)
 
     # --------------------------------------------------------------------------------------------------------- writing
 
@@ -116,7 +116,7 @@ class QuotaCluster:
             self._entries[NAMESPACE, name] = EvaluatedScaledObject(
                 target=scalable_workload_ref(name), triggers={Overrides(): found}, problems=()
             )
-        self.board.publish(Evaluation.of(dict(self._entries), at=NOW))
+        self.decision_cache.publish(Evaluation.of(dict(self._entries), at=NOW))
 
     def idle(self, *names: str) -> None:
         """These are idle, and a plan may take them."""
@@ -161,7 +161,7 @@ class QuotaCluster:
     # --------------------------------------------------------------------------------------------------------- reading
 
     async def view_snapshot(self) -> ViewSnapshot:
-        found = await take_view_snapshot(self.planning, self.board, NOW)
+        found = await take_view_snapshot(self.planning, self.decision_cache, NOW)
         assert isinstance(found, ViewSnapshot)
         return found
 

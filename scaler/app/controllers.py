@@ -46,7 +46,7 @@ class LeaderControllers:
         self, settings: Settings, wiring: Wiring, api: LeaderApi, recorder: EventRecorder, sink: MetricsSink
     ) -> None:
         shared = wiring.cluster_reflectors
-        reconciler = SuspensionReconciler(api, wiring.cluster, wiring.board, recorder)
+        reconciler = SuspensionReconciler(api, wiring.cluster, wiring.decision_cache, recorder)
         answers = ReclaimAnswers(is_planning=settings.reclaim.pressure)
         writer = PlanWriter(api, wiring.cluster.scalable_workloads.get, recorder, finished=sink.reallocated)
         checks = _admission_checks(wiring, api, recorder, sink, answers)
@@ -56,7 +56,7 @@ class LeaderControllers:
         boosts = PriorityBoostController(
             api,
             wiring.cluster,
-            wiring.board,
+            wiring.decision_cache,
             recorder,
             wiring.planner.policy.boost,
             max_age=max_evaluation_age(settings),
@@ -87,7 +87,7 @@ def _suspension(wiring: Wiring, reconciler: SuspensionReconciler, sink: MetricsS
         scalable_workloads=reflectors.scalable_workloads,
         workloads=reflectors.workloads,
         pods=reflectors.pods,
-        board=wiring.board,
+        decision_cache=wiring.decision_cache,
         observe=sink.reconciled,
     )
 
@@ -97,7 +97,7 @@ def _reclaim(
 ) -> ReclaimController:
     controller = ReclaimController(
         planning=wiring.planner,
-        decisions=wiring.board,
+        decisions=wiring.decision_cache,
         reconciler=reconciler,
         writer=writer,
         admission=wiring.admission,

@@ -37,7 +37,7 @@ def fleet_collector(
     parts.reflectors.workloads.subscribe(pending.heard)
     parts.reflectors.scalable_workloads.subscribe(suspensions.scalable_heard)
     return FleetCollector(
-        decisions=parts.board,
+        decisions=parts.decision_cache,
         cluster=cluster,
         usage=GpuUsageReader(cluster=cluster, evaluator=parts.evaluator, queues=queues),
         suspensions=suspensions,
@@ -72,8 +72,10 @@ def _upkeep(metrics: Metrics, leadership: Leadership) -> Callable[[], None]:
     return show
 
 
-def export_ages(metrics: Metrics, board: DecisionCache, copies: Mapping[str, Reflector[Any]]) -> None:
+def export_ages(metrics: Metrics, decision_cache: DecisionCache, copies: Mapping[str, Reflector[Any]]) -> None:
     """Show the ages of decisions and of watched copies as of each scrape."""
-    metrics.board_age_seconds.set_function(lambda: board.age.total_seconds() if board.age is not None else math.nan)
+    metrics.board_age_seconds.set_function(
+        lambda: decision_cache.age.total_seconds() if decision_cache.age is not None else math.nan
+    )
     for name, copy in copies.items():
         metrics.copy_age_seconds.labels(name).set_function(partial(seconds_since_heard, copy))

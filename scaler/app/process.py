@@ -59,9 +59,9 @@ class Runtime:
         self._server: ExternalScalerServer | None = None
 
     @property
-    def board(self) -> DecisionCache:
+    def decision_cache(self) -> DecisionCache:
         """The current decisions."""
-        return self._wiring.board
+        return self._wiring.decision_cache
 
     # ----------------------------------------------------------------------------------------------------- life-cycle
 
@@ -94,7 +94,7 @@ class Runtime:
     async def _shut_down(self) -> None:
         """End the streams, release the Lease, and only then close the connections."""
         log.info("stopping")
-        self.board.close()
+        self.decision_cache.close()
         if self._server is not None:
             await self._server.drain(self.settings.grpc.drain)
         for task in self._tasks:
@@ -104,7 +104,7 @@ class Runtime:
 
     async def explain(self, key: Key) -> Mapping[str, Any]:
         """The decision on one ScaledObject. Raises: ScalerError where there is none."""
-        explanation = explain(self.board, key)
+        explanation = explain(self.decision_cache, key)
         if explanation is None:
             missing = "; ".join(self.unready()) or "there is no such ScaledObject with an external trigger"
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
@@ -185,8 +185,8 @@ class Runtime:
             Views(
                 unhealthy=self.unhealthy,
                 unready=self.unready,
-                overview=lambda: overview(self.board),
-                explain=lambda namespace, name: explain(self.board, (namespace, name)),
+                overview=lambda: overview(self.decision_cache),
+                explain=lambda namespace, name: explain(self.decision_cache, (namespace, name)),
                 queries=self.queries,
             ),
             tls=self._certificates.http,
@@ -200,7 +200,7 @@ class Runtime:
                 reflection=settings.grpc.reflection,
             )
             self._server = ExternalScalerServer(
-                config, self.board, observe=self._sink.answered, tls=self._certificates.grpc
+                config, self.decision_cache, observe=self._sink.answered, tls=self._certificates.grpc
             )
             self.grpc_port = await self._server.start()
         log.info("listening", grpc_port=self.grpc_port or None, http_port=self.http_port, version=__version__)
@@ -215,7 +215,7 @@ class Runtime:
         self._spawn("fleet metrics", self._fleet.run())
         if self.leadership.has_lease:
             self._spawn("leadership", self.leadership.run())
-        export_ages(self.metrics, wiring.board, wiring.ages())
+        export_ages(self.metrics, wiring.decision_cache, wiring.ages())
         wiring.re_evaluation.follow()
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -231,7 +231,7 @@ class Runtime:
         while True:
             await self._evaluated.wait()
             self._evaluated.clear()
-            evaluation = self.board.evaluation
+            evaluation = self.decision_cache.evaluation
             if ticked_at is None and self._server is not None:
                 await self._server.set_ready(True)
                 tune_garbage_collector()
@@ -251,7 +251,7 @@ class Runtime:
     def unready(self) -> list[str]:
         if self._stopping.is_set():
             return ["this process is stopping"]
-        return [] if self.board.is_ready else [self.board.why_cold]
+        return [] if self.decision_cache.is_ready else [self.decision_cache.why_cold]
 
 
 def run_until_signal(settings: Settings) -> None:

@@ -62,7 +62,7 @@ class Wiring:
         self.reflectors = Reflectors(transport, gpus, kubernetes.namespaces)
         self.cluster_reflectors = ClusterReflectors(transport, is_confined=bool(kubernetes.namespaces))
         self.cluster = self.reflectors.cluster(gpus)
-        self.board = self._board()
+        self.decision_cache = self._empty_cache()
         changed = ChangedScaledObjects()
         self.re_evaluation = ReEvaluation(reflectors=self.reflectors, cluster=self.cluster, touch=changed.add)
         self.scales = self._scales()
@@ -98,18 +98,18 @@ class Wiring:
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""
         nodes = NodeShortage(planning=self.planner, admission=self.admission)
-        return QueryService(self.planner, self.board, admission=self.admission, nodes=nodes)
+        return QueryService(self.planner, self.decision_cache, admission=self.admission, nodes=nodes)
 
     def ages(self) -> dict[str, Reflector[Any]]:
         """The copies that are kept whatever there is in the cluster, by the kind that they are copies of."""
         return {each.resource.qualified_name: each for each in [*self.reflectors.all, *self.cluster_reflectors.always]}
 
-    def _board(self) -> DecisionCache:
+    def _empty_cache(self) -> DecisionCache:
         max_age, interval = max_evaluation_age(self._settings), self._settings.evaluation.interval
-        board = DecisionCache(max_age=max_age, max_zero_age=1.5 * interval + _TICK_JITTER)
+        decision_cache = DecisionCache(max_age=max_age, max_zero_age=1.5 * interval + _TICK_JITTER)
         if self.source is NO_METRICS_SOURCE:
-            board.explain_cold_start(UNCONFIGURED)
-        return board
+            decision_cache.explain_cold_start(UNCONFIGURED)
+        return decision_cache
 
     def _scales(self) -> ScaleSubresources:
         return ScaleSubresources(
@@ -149,7 +149,7 @@ class Wiring:
                 trust=trust,
                 overlap=settings.evaluation.overlap,
             ),
-            board=self.board,
+            decision_cache=self.decision_cache,
             demands=WakeQueries(queries=wake_queries, source=self.source.demand),
             changed=changed,
             observe=sink.ticked,
@@ -169,7 +169,7 @@ class Wiring:
         )
         return Planner(
             self.cluster,
-            self.board,
+            self.decision_cache,
             quota,
             policy,
             max_age=max_evaluation_age(settings),

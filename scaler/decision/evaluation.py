@@ -126,7 +126,7 @@ class Evaluator:
     cluster: ClusterState
     scales: ScaleSubresources
     sampler: Sampler
-    board: DecisionCache
+    decision_cache: DecisionCache
     demands: WakeQueries = field(default_factory=WakeQueries)
     changed: ChangedScaledObjects = field(default_factory=ChangedScaledObjects)
     observe: Callable[[EvaluationTick], None] = lambda _: None
@@ -172,15 +172,15 @@ class Evaluator:
 
     async def redecide(self, keys: Iterable[Key]) -> None:
         """Decide these again as of the last tick, from the objects as they are now."""
-        evaluation = self.board.evaluation
+        evaluation = self.decision_cache.evaluation
         found = [each for key in keys if (each := self.cluster.scaled_objects.get(*key))]
         if evaluation is None or not found:
             return
         await self.scales.refresh(self._with_own_triggers(found))
         doubts = self._view_doubts(found)
         entries = {each.metadata.key: self._decided(each, evaluation.at, doubts) for each in found}
-        self.board.amend({key: entry for key, entry in entries.items() if entry is not None})
-        self.published(self.board.evaluation or evaluation)
+        self.decision_cache.amend({key: entry for key, entry in entries.items() if entry is not None})
+        self.published(self.decision_cache.evaluation or evaluation)
 
     # ---- the tick
 
@@ -198,11 +198,11 @@ class Evaluator:
         evaluation = None
         missing = self._why_not_yet(intake)
         if missing:
-            self.board.explain_cold_start(missing)
+            self.decision_cache.explain_cold_start(missing)
         else:
             async with self._deciding:
                 evaluation = await self._evaluate(scaled_objects, at)
-                self.board.publish(evaluation)
+                self.decision_cache.publish(evaluation)
             self.published(evaluation)
         seconds = asyncio.get_running_loop().time() - started
         self.observe(EvaluationTick(at=at, seconds=seconds, intake=intake, evaluation=evaluation))
@@ -212,7 +212,7 @@ class Evaluator:
         """What is missing for the first evaluation; empty where nothing is, or where there was one before."""
         if not isfinite(self.cluster.view_age_s()):
             return f"the Kubernetes API has not listed everything yet ({self.cluster.unlisted()})"
-        if self.sampler.is_backfilled or self.board.is_ready:
+        if self.sampler.is_backfilled or self.decision_cache.is_ready:
             return ""
         return intake.doubt.message if intake.doubt else "the window is being rebuilt from the metrics source"
 

@@ -85,7 +85,7 @@ class PriorityBoostController:
         self,
         api: PatchApi,
         cluster: ClusterState,
-        board: DecisionCache,
+        decision_cache: DecisionCache,
         announcer: EventSink,
         policy: PriorityBoost,
         *,
@@ -94,7 +94,7 @@ class PriorityBoostController:
     ) -> None:
         self._api = api
         self._cluster = cluster
-        self._board = board
+        self._decision_cache = decision_cache
         self._announcer = announcer
         self._policy = policy
         self._max_age = max_age
@@ -116,7 +116,7 @@ class PriorityBoostController:
 
     async def tick(self, now: datetime) -> tuple[BoostStep, ...]:
         """The steps that were taken. Raises: KubeError where the API does not answer; try again later."""
-        evaluation = self._board.evaluation
+        evaluation = self._decision_cache.evaluation
         if evaluation is None:
             return ()
         self._warnings.begin()
@@ -180,7 +180,7 @@ class PriorityBoostController:
         return timedelta(0)
 
     def _doubt(self) -> str:
-        age = self._board.age or timedelta(0)
+        age = self._decision_cache.age or timedelta(0)
         return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self._max_age else ""
 
     def _judged(self, case: BoostCandidate, gate: FeatureGateStatus) -> BoostCandidate:

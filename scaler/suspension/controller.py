@@ -73,7 +73,7 @@ class SuspensionController:
     scalable_workloads: Reflector[ScalableWorkload]
     workloads: Reflector[Workload]
     pods: Reflector[Pod]
-    board: DecisionCache
+    decision_cache: DecisionCache
     observe: Callable[[ReconcileResult], None] = lambda _: None
     look_again: timedelta = timedelta(seconds=5)
     """How soon something in motion is looked at again, whether or not anything was heard of it."""
@@ -144,7 +144,7 @@ class SuspensionController:
 
     def wake(self) -> None:
         """There is a new evaluation: reconcile ScalableWorkloads whose decision has changed, and wake annotations."""
-        evaluation = self.board.evaluation
+        evaluation = self.decision_cache.evaluation
         if not self._is_leading or evaluation is None:
             return
         for key in self._changed_by(evaluation):

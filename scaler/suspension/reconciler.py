@@ -72,14 +72,14 @@ class SuspensionReconciler:
         self,
         api: PatchApi,
         cluster: ClusterState,
-        board: DecisionCache,
+        decision_cache: DecisionCache,
         announcer: EventSink,
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
         self._cluster = cluster
-        self._board = board
+        self._decision_cache = decision_cache
         self._announcer = announcer
         self._clock = clock
 
@@ -105,7 +105,7 @@ class SuspensionReconciler:
         return state.phase
 
     def _decision(self, scalable: ScalableWorkload) -> Decision | None:
-        evaluation = self._board.evaluation
+        evaluation = self._decision_cache.evaluation
         if evaluation is None:
             return None
         target = scalable_workload_ref(scalable.metadata.name)
@@ -224,7 +224,7 @@ class SuspensionReconciler:
         workload: ObservedWorkload | None,
         decision: Decision | None,
     ) -> None:
-        is_evaluated = self._board.evaluation is not None
+        is_evaluated = self._decision_cache.evaluation is not None
         status = desired_status(scalable, state, workload, decision, is_evaluated=is_evaluated, now=self._clock())
         if not is_worth_writing(scalable.status, status):
             return
@@ -251,7 +251,7 @@ class SuspensionReconciler:
         """
         runs = scalable.spec.replicas == 1 and state.phase not in _WAKE_PENDING
         # Whether KEDA may have got an answer of 0 for it, as far as is known.
-        may_suspend = self._board.evaluation is None or (decision and isinstance(decision.answer, Inactive))
+        may_suspend = self._decision_cache.evaluation is None or (decision and isinstance(decision.answer, Inactive))
         if has_wake_annotation(scalable.metadata) and runs and not may_suspend:
             await self._remove_annotation(SCALABLE_WORKLOAD, scalable.metadata)
 
@@ -266,7 +266,9 @@ class SuspensionReconciler:
             await self._remove_annotation(SCALED_OBJECT, scaled_object.metadata)
 
     def _has_taken_effect(self, scaled_object: ScaledObject) -> bool:
-        entry = self._board.evaluation and self._board.evaluation.entries.get(scaled_object.metadata.key)
+        entry = self._decision_cache.evaluation and self._decision_cache.evaluation.entries.get(
+            scaled_object.metadata.key
+        )
         decisions = list(entry.triggers.values()) if entry else []
         return bool(decisions) and all(map(_runs, decisions)) and not self._is_still_needed(scaled_object)
 

@@ -449,7 +449,7 @@ async def test_nothing_is_published_before_both_the_api_and_the_window_were_read
     world.cluster.pods.age = 1
     assert await world.tick(at(30)) is None
     assert "gpu_util: 500: head block is broken" in world.answer("train").message
-    assert not world.board.is_ready
+    assert not world.decision_cache.is_ready
 
     scripted(world).failing = {}
     assert await world.tick(at(60)) is not None
@@ -520,7 +520,7 @@ async def test_a_change_between_ticks_is_decided_at_once_from_the_same_samples()
 async def test_a_change_before_the_first_tick_decides_nothing() -> None:
     world = cluster_of(gang("train"))
     await world.evaluator.redecide([(NAMESPACE, "train")])
-    assert not world.board.is_ready
+    assert not world.decision_cache.is_ready
 
 
 async def test_the_loop_survives_what_a_tick_raises() -> None:
@@ -547,4 +547,4 @@ async def test_the_loop_survives_what_a_tick_raises() -> None:
         running.cancel()
     assert {each["event"] for each in logged} == {"evaluation failed; its answers expire"}
     assert world.evaluator.last_tick_at > 0
-    assert not world.board.is_ready
+    assert not world.decision_cache.is_ready

@@ -123,7 +123,7 @@ async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothin
             return workload is not None and workload["spec"].get("active") is False
 
         def seen() -> set[tuple[str, str]]:
-            return set(running.board.evaluation.entries) if running.board.evaluation else set()
+            return set(running.decision_cache.evaluation.entries) if running.decision_cache.evaluation else set()
 
         for each in ("team-a", "team-b", "other"):
             await world.apply([*job(each, address)])

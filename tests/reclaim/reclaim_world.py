@@ -242,7 +242,7 @@ class PressureWorld:
 
     def restarts(self) -> None:
         """Another process, which remembers nothing and has judged nobody yet."""
-        self.board = DecisionCache(max_age=3 * TICK, clock=lambda: self.now.timestamp())
+        self.decision_cache = DecisionCache(max_age=3 * TICK, clock=lambda: self.now.timestamp())
         self.evaluator = Evaluator(
             config=EvaluationConfig(interval=TICK, trust=TRUST),
             cluster=self.cluster.read(),
@@ -255,7 +255,7 @@ class PressureWorld:
                 overlap=timedelta(minutes=2),
                 clock=lambda: self.now,
             ),
-            board=self.board,
+            decision_cache=self.decision_cache,
             demands=WakeQueries(queries=(), source=self.source),
             clock=lambda: self.now,
         )
@@ -265,18 +265,20 @@ class PressureWorld:
         """Another replica takes the lead: it answers as before, and remembers nothing of plans."""
         self.api.lives_for = None
         copies = self.evaluator.cluster
-        self.reconciler = SuspensionReconciler(self.api, copies, self.board, self.events, clock=lambda: self.now)
+        self.reconciler = SuspensionReconciler(
+            self.api, copies, self.decision_cache, self.events, clock=lambda: self.now
+        )
         self.pressure = ReclaimController(
             planning=Planner(
                 copies,
-                self.board,
+                self.decision_cache,
                 cast(QuotaWatch, self.view),
                 self.policy,
                 max_age=2 * TICK,
                 capacity=lambda: self.capacity(),
                 checks_with_provisioning=lambda: self.checks_with_provisioning,
             ),
-            decisions=self.board,
+            decisions=self.decision_cache,
             reconciler=self.reconciler,
             writer=PlanWriter(
                 self.api, copies.scalable_workloads.get, self.events, finished=self.ended.append, patience_seconds=0.0
@@ -380,8 +382,8 @@ class PressureWorld:
 
     def is_seen_at_work(self, name: str) -> bool:
         """Whether a sample of the window that was judged last shows work."""
-        assert self.board.evaluation is not None
-        end = self.board.evaluation.at.timestamp()
+        assert self.decision_cache.evaluation is not None
+        end = self.decision_cache.evaluation.at.timestamp()
         return any(self._ratio(name, end - 23 - 30 * number) for number in range(4))
 
     # -------------------------------------------------------------------------------------------------------- owners
@@ -464,7 +466,7 @@ class PressureWorld:
         """What KEDA is told about each trigger."""
         return {
             each.metadata.name: [
-                self.board.answer(NAMESPACE, each.metadata.name, parse_metadata(trigger.metadata))
+                self.decision_cache.answer(NAMESPACE, each.metadata.name, parse_metadata(trigger.metadata))
                 for trigger in each.spec.triggers
             ]
             for each in self.cluster.scaled_objects.items()

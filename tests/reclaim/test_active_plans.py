@@ -38,7 +38,7 @@ def grants(world: PressureWorld, name: str, *victims: str, **fields: Any) -> Non
 
 
 def standing(world: PressureWorld, **options: Any) -> list[ActivePlan]:
-    return active_plans(world.evaluator.cluster, world.board.evaluation, **options)
+    return active_plans(world.evaluator.cluster, world.decision_cache.evaluation, **options)
 
 
 def victim(world: PressureWorld, name: str, **options: Any) -> Victim:

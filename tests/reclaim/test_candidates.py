@@ -29,9 +29,9 @@ async def found_in(world: PressureWorld, *, patience: timedelta = timedelta(minu
     """The candidates and the keys of those that leave, as they are evaluated next."""
     if judged:
         await world.judged()
-    assert world.board.evaluation is not None
+    assert world.decision_cache.evaluation is not None
     return find_candidates(
-        world.board.evaluation,
+        world.decision_cache.evaluation,
         world.evaluator.cluster,
         world.view.filing.snapshot,
         weights=CostWeights(),
@@ -174,5 +174,5 @@ async def test_idle_is_who_is_so_by_every_trigger_and_unknown_who_is_so_by_one()
 
 async def decisions_on_a(world: PressureWorld) -> Sequence[Decision]:
     await world.judged()
-    assert world.board.evaluation is not None
-    return world.board.evaluation.decisions_on("demo", scalable_workload_ref("a"))
+    assert world.decision_cache.evaluation is not None
+    return world.decision_cache.evaluation.decisions_on("demo", scalable_workload_ref("a"))

@@ -158,7 +158,7 @@ class RandomOpsCluster(SimCluster):
     """The cluster. `hurries`: parts take turns in any order, and lag; otherwise all is quiet after every second."""
 
     def __init__(self, nodes: dict[str, int], chance: Random, *, hurries: bool, **more: Any) -> None:
-        self.board = SimClient()
+        self.client = SimClient()
         self.hurries = hurries
         self.second = 0
         self.parts: list[Part] = []
@@ -172,7 +172,7 @@ class RandomOpsCluster(SimCluster):
         """Called after every tick of admission."""
         self._looked: datetime | None = None
         self._dice = chance
-        super().__init__(nodes, chance=chance, client=self.board, api=FaultyApi, **more)
+        super().__init__(nodes, chance=chance, client=self.client, api=FaultyApi, **more)
         cast(FaultyApi, self.api).chance = chance
         cast(FaultyApi, self.api).touch = self._touch
         for controller in self.controllers:
@@ -191,7 +191,7 @@ class RandomOpsCluster(SimCluster):
 
     def add_part(self, name: str, turn: Callable[[datetime], Awaitable[datetime | None]], *watched: Resource) -> Part:
         part = Part(name, turn)
-        self.board.listen(watched, lambda: part.wake(self.second))
+        self.client.listen(watched, lambda: part.wake(self.second))
         self.parts.append(part)
         return part
 

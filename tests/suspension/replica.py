@@ -45,9 +45,9 @@ class Replica:
         self.calls = calls
         self.reflectors = Reflectors(transport, GPUS, ())
         self.copies = self.reflectors.cluster(GPUS)
-        self.board = DecisionCache(max_age=minutes(10))
+        self.decision_cache = DecisionCache(max_age=minutes(10))
         self.recorder = EventRecorder(transport)
-        self.reconciler = SuspensionReconciler(transport, self.copies, self.board, self.recorder)
+        self.reconciler = SuspensionReconciler(transport, self.copies, self.decision_cache, self.recorder)
         self.rounds: list[ReconcileResult] = []
         self.leading = SuspensionController(
             reconciler=self.reconciler,
@@ -55,7 +55,7 @@ class Replica:
             scalable_workloads=self.reflectors.scalable_workloads,
             workloads=self.reflectors.workloads,
             pods=self.reflectors.pods,
-            board=self.board,
+            decision_cache=self.decision_cache,
             observe=self.rounds.append,
             clock=clock,
         )
@@ -90,11 +90,11 @@ class Replica:
     # -------------------------------------------------------------------------------------------------- acting
 
     def decides(self, *decisions: Decision, target: ScaleTargetRef = TARGET, name: str = NAME) -> Evaluation:
-        """An evaluation with these decisions on the target is put on the board, and the leader's loop is told."""
+        """Publish an evaluation with these decisions on the target, and wake the leader's loop."""
         triggers = {Overrides(idle_after=minutes(1 + number)): each for number, each in enumerate(decisions)}
         entries = {(NAMESPACE_NAME, name): EvaluatedScaledObject(target=target, triggers=triggers)} if decisions else {}
         evaluation = Evaluation.of(entries, at=NOON)
-        self.board.publish(evaluation)
+        self.decision_cache.publish(evaluation)
         self.leading.wake()
         return evaluation
 

@@ -68,7 +68,7 @@ class BoostedGang:
 
     def boosts(self, *, max_age: timedelta = VERDICTS_HOLD, **given: Any) -> PriorityBoostController:
         one, setting = self.one, PriorityBoost(**given)
-        return PriorityBoostController(self.api, one.copies, one.board, one.recorder, setting, max_age=max_age)
+        return PriorityBoostController(self.api, one.copies, one.decision_cache, one.recorder, setting, max_age=max_age)
 
     async def begin(self) -> None:
         await self.cluster.wants(1)
@@ -287,9 +287,9 @@ async def test_the_settings_override_the_probe(gang, gate_is_on):
 
 async def test_nothing_is_done_before_the_first_verdicts(gang):
     await gang.tick(IS_IDLE)
-    one, board = gang.one, DecisionCache(max_age=minutes(10))
+    one, decision_cache = gang.one, DecisionCache(max_age=minutes(10))
     successor = PriorityBoostController(
-        gang.api, one.copies, board, one.recorder, PriorityBoost(), max_age=VERDICTS_HOLD
+        gang.api, one.copies, decision_cache, one.recorder, PriorityBoost(), max_age=VERDICTS_HOLD
     )
     assert await successor.tick(NOON) == ()
     assert await gang.boost() == "-1000"

@@ -141,7 +141,7 @@ async def test_who_scales_by_hand_is_not_told_that_the_gpus_were_idle(running, l
 
 
 async def test_a_new_leader_knows_the_reason_from_the_status(running, leader, cluster):
-    """KEDA has acted on a decision that was on the board of a process that is gone."""
+    """KEDA has acted on a decision of a process that has ended."""
     leader.decides(GPUS_IDLE)
     await leader.reconciles()
     async with replica(cluster) as successor:
@@ -328,7 +328,7 @@ async def test_in_a_namespace_that_cannot_be_seen_whole_nothing_is_done(running,
     """Its Workloads are hidden, which is not the same as that there are none."""
     copies = {name: getattr(leader.copies, name) for name in ("scaled_objects", "scalable_workloads", "pods", "gpus")}
     blind = ClusterState(**copies, workloads=Hidden())
-    reconciler = SuspensionReconciler(leader.transport, blind, leader.board, leader.recorder)
+    reconciler = SuspensionReconciler(leader.transport, blind, leader.decision_cache, leader.recorder)
     leader.patches.clear()
     with pytest.raises(KubeError, match="namespace demo cannot be seen whole, so nothing is done in it: Workloads: "):
         await reconciler.reconcile((NAMESPACE_NAME, NAME))

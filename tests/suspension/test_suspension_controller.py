@@ -189,7 +189,7 @@ async def test_a_fault_of_ours_is_reported_and_stops_nobody(running, leader):
                 raise ZeroDivisionError("a fault of ours")
             return await super().reconcile(key)
 
-    leader.leading.reconciler = Broken(leader.transport, leader.copies, leader.board, leader.recorder)
+    leader.leading.reconciler = Broken(leader.transport, leader.copies, leader.decision_cache, leader.recorder)
     leader.rounds.clear()
     await running.scale(0)
     await running.wants(1, name="other", workloadRef={"name": "nobody"})
@@ -340,7 +340,7 @@ async def test_a_write_is_not_sent_once_the_lease_is_lost(running, leader):
             return await super().get(path)
 
     api = AfterTheLook(leader.transport, is_leader=lambda: leads)
-    leader.leading.reconciler = SuspensionReconciler(api, leader.copies, leader.board, leader.recorder)
+    leader.leading.reconciler = SuspensionReconciler(api, leader.copies, leader.decision_cache, leader.recorder)
     leader.patches.clear()
     await running.scale(0)
     await until(lambda: any(done.error for done in leader.rounds))

@@ -223,7 +223,7 @@ async def test_sigterm_ends_streams_well_and_releases_the_lease(cluster, documen
 async def test_what_is_asked_for_is_answered_long_before_the_next_tick(cluster, document):
     slow = document | {"evaluation": {"interval": "20s", "overlap": "1s"}}
     async with runtime(slow) as scaler:
-        await until(lambda: scaler.board.is_ready, seconds=60)
+        await until(lambda: scaler.decision_cache.is_ready, seconds=60)
         async with keda(scaler.grpc_port) as client:
             with cluster.refusing("PATCH", "/workloads/"):
                 await cluster.scale(0)

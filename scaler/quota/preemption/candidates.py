@@ -75,7 +75,7 @@ class Removal:
     """Workloads that a search has taken out of the tree for as long as it lasts."""
 
     tree: Tree
-    claim: PreemptionRequest
+    request: PreemptionRequest
     targets: list[PreemptionTarget] = field(default_factory=list)
 
     def take(self, workload: QuotaWorkload, reason: PreemptionReason) -> None:
@@ -101,7 +101,7 @@ class Removal:
         for place in range(len(self.targets) - 2, -1, -1):
             workload = self.targets[place].workload
             self._restore(workload)
-            if self.claim.fits(borrowing=borrowing):
+            if self.request.fits(borrowing=borrowing):
                 last = self.targets.pop()
                 if place < len(self.targets):
                     self.targets[place] = last

@@ -43,66 +43,66 @@ class _Line:
     borrowers: tuple[TreeNode, ...] = ()
     """The queue and the cohorts above it that are not the preemptor's too: each must exceed its quota."""
 
-    def places(self, claim: PreemptionRequest) -> Iterator[tuple[_Place, "_Line", QuotaWorkload]]:
-        for rank, workload in claim.candidates(self.queue):
+    def places(self, request: PreemptionRequest) -> Iterator[tuple[_Place, "_Line", QuotaWorkload]]:
+        for rank, workload in request.candidates(self.queue):
             yield (rank[0], self.group, rank), self, workload
 
-    def reason(self, claim: PreemptionRequest, candidate: QuotaWorkload) -> tuple[PreemptionReason, bool]:
+    def reason(self, request: PreemptionRequest, candidate: QuotaWorkload) -> tuple[PreemptionReason, bool]:
         """Why the candidate would go, and whether it may while the preemptor's queue borrows."""
         if self.group == _OWN:
             return PreemptionReason.IN_CLUSTER_QUEUE, True
         if self.group == _ADVANTAGE:
             return PreemptionReason.IN_COHORT_RECLAMATION, True
-        if _yields_to_borrower(claim, candidate):
+        if _yields_to_borrower(request, candidate):
             return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING, True
         return PreemptionReason.IN_COHORT_RECLAMATION, False
 
 
-def find(tree: Tree, claim: PreemptionRequest) -> tuple[PreemptionTarget, ...]:
-    """The Workloads that have to go for the claim to fit; none where no choice of them is enough."""
-    lines = [line for line in _lines(claim) if any(True for _ in claim.candidates(line.queue))]
-    for borrowing in _attempts(claim, {line.group for line in lines}):
-        if targets := _attempt(tree, claim, lines, borrowing=borrowing):
+def find(tree: Tree, request: PreemptionRequest) -> tuple[PreemptionTarget, ...]:
+    """The Workloads that have to go for the request to fit; none where no choice of them is enough."""
+    lines = [line for line in _lines(request) if any(True for _ in request.candidates(line.queue))]
+    for borrowing in _attempts(request, {line.group for line in lines}):
+        if targets := _attempt(tree, request, lines, borrowing=borrowing):
             return targets
     return ()
 
 
-def _attempts(claim: PreemptionRequest, groups: set[int]) -> tuple[bool, ...]:
+def _attempts(request: PreemptionRequest, groups: set[int]) -> tuple[bool, ...]:
     """Whether the preemptor's queue may end up borrowing, in the order in which both are tried.
 
     Without borrowing more candidates may go, with it more quota can be had.
     """
-    forbidden = not _may_borrow(claim.queue.spec.preemption)
-    if groups <= {_OWN} or (forbidden and not _is_under_nominal(claim)):
+    forbidden = not _may_borrow(request.queue.spec.preemption)
+    if groups <= {_OWN} or (forbidden and not _is_under_nominal(request)):
         return (True,)
     return (False, True) if forbidden and _ADVANTAGE not in groups else (True, False)
 
 
 def _attempt(
-    tree: Tree, claim: PreemptionRequest, lines: list[_Line], *, borrowing: bool
+    tree: Tree, request: PreemptionRequest, lines: list[_Line], *, borrowing: bool
 ) -> tuple[PreemptionTarget, ...]:
-    removal = Removal(tree, claim)
-    for _, line, candidate in merge(*(line.places(claim) for line in lines), key=itemgetter(0)):
-        reason, may_borrow = line.reason(claim, candidate)
-        if (borrowing and not may_borrow) or any(node.is_within_quota(claim.contested) for node in line.borrowers):
+    removal = Removal(tree, request)
+    for _, line, candidate in merge(*(line.places(request) for line in lines), key=itemgetter(0)):
+        reason, may_borrow = line.reason(request, candidate)
+        if (borrowing and not may_borrow) or any(node.is_within_quota(request.contested) for node in line.borrowers):
             continue
         removal.take(candidate, reason)
-        if claim.fits(borrowing=borrowing):
+        if request.fits(borrowing=borrowing):
             return removal.conclude(borrowing=borrowing)
     removal.give_up()
     return ()
 
 
-def _lines(claim: PreemptionRequest) -> Iterator[_Line]:
+def _lines(request: PreemptionRequest) -> Iterator[_Line]:
     """All queues with quota that may be taken back, by group; the nearest subtrees of the preemptor first."""
-    yield _Line(claim.queue, _OWN)
-    if claim.queue.spec.preemption.reclaim_within_cohort is PreemptionPolicy.NEVER:
+    yield _Line(request.queue, _OWN)
+    if request.queue.spec.preemption.reclaim_within_cohort is PreemptionPolicy.NEVER:
         return
-    advantage, remaining = claim.queue.remainder(claim.usage)
-    before: TreeNode = claim.queue
-    for cohort in claim.queue.ancestors():
+    advantage, remaining = request.queue.remainder(request.usage)
+    before: TreeNode = request.queue
+    for cohort in request.queue.ancestors():
         group = _ADVANTAGE if advantage else _NO_ADVANTAGE
-        for queue, borrowers in _borrowing_queues(cohort, claim, before):
+        for queue, borrowers in _borrowing_queues(cohort, request, before):
             yield _Line(queue, group, borrowers)
         fits, remaining = cohort.remainder(remaining)
         advantage = advantage or fits
@@ -110,14 +110,14 @@ def _lines(claim: PreemptionRequest) -> Iterator[_Line]:
 
 
 def _borrowing_queues(
-    cohort: CohortNode, claim: PreemptionRequest, apart_from: TreeNode, above: tuple[TreeNode, ...] = ()
+    cohort: CohortNode, request: PreemptionRequest, apart_from: TreeNode, above: tuple[TreeNode, ...] = ()
 ) -> Iterator[tuple[QueueNode, tuple[TreeNode, ...]]]:
     """The queues below that exceed their quota, each with the exceeding cohorts on the way to it."""
-    for below in _exceeding(cohort.cohorts, claim.contested):
+    for below in _exceeding(cohort.cohorts, request.contested):
         if below is not apart_from:
-            yield from _borrowing_queues(below, claim, apart_from, (below, *above))
-    for queue in _exceeding(cohort.queues, claim.contested):
-        if queue.spec.schedules and queue is not claim.queue:
+            yield from _borrowing_queues(below, request, apart_from, (below, *above))
+    for queue in _exceeding(cohort.queues, request.contested):
+        if queue.spec.schedules and queue is not request.queue:
             yield queue, (queue, *above)
 
 
@@ -129,18 +129,18 @@ def _exceeding(nodes: Sequence[N], keys: frozenset[FlavorResource]) -> Sequence[
     return [node for node in nodes if not node.is_within_quota(keys)]
 
 
-def _is_under_nominal(claim: PreemptionRequest) -> bool:
+def _is_under_nominal(request: PreemptionRequest) -> bool:
     """Whether the preemptor's queue has nominal quota left of all that is contested."""
-    return all(claim.queue.nominal(key) > claim.queue.usage.get(key, 0) for key in claim.contested)
+    return all(request.queue.nominal(key) > request.queue.usage.get(key, 0) for key in request.contested)
 
 
 def _may_borrow(policies: Preemption) -> bool:
     return policies.borrow_within_cohort is not PreemptionPolicy.NEVER
 
 
-def _yields_to_borrower(claim: PreemptionRequest, candidate: QuotaWorkload) -> bool:
+def _yields_to_borrower(request: PreemptionRequest, candidate: QuotaWorkload) -> bool:
     """Whether `borrowWithinCohort` lets the preemptor take the candidate's quota and borrow."""
-    policies = claim.queue.spec.preemption
-    if not _may_borrow(policies) or candidate.priority >= claim.workload.priority:
+    policies = request.queue.spec.preemption
+    if not _may_borrow(policies) or candidate.priority >= request.workload.priority:
         return False
     return policies.max_priority_threshold is None or candidate.priority <= policies.max_priority_threshold

@@ -40,17 +40,17 @@ DEFAULT_STRATEGIES = (PreemptionStrategy.FINAL_SHARE, PreemptionStrategy.INITIAL
 
 
 def find(
-    tree: Tree, claim: PreemptionRequest, strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES
+    tree: Tree, request: PreemptionRequest, strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES
 ) -> tuple[PreemptionTarget, ...]:
-    """The Workloads that have to go for the claim to fit; none where no choice of them is enough.
+    """The Workloads that have to go for the request to fit; none where no choice of them is enough.
 
     Without `strategies` both apply, as in Kueue.
     """
-    search = _Search(tree, claim)
+    search = _Search(tree, request)
     first, *second = strategies or DEFAULT_STRATEGIES
-    claim.queue.add(claim.usage)  # shares are compared as if the preemptor ran already
+    request.queue.add(request.usage)  # shares are compared as if the preemptor ran already
     fits = search.by(first) or (bool(second) and search.one_more_of_each_queue())
-    claim.queue.remove(claim.usage)
+    request.queue.remove(request.usage)
     if fits:
         return search.removal.conclude(borrowing=True)
     search.removal.give_up()
@@ -73,24 +73,24 @@ class _Line:
 
 
 class _Search:
-    def __init__(self, tree: Tree, claim: PreemptionRequest) -> None:
-        self.claim = claim
-        self.removal = Removal(tree, claim)
+    def __init__(self, tree: Tree, request: PreemptionRequest) -> None:
+        self.request = request
+        self.removal = Removal(tree, request)
         self._shares: dict[TreeNode, Share] = {}
         """As they stand, found once until usage changes."""
         self.way: dict[CohortNode, TreeNode] = {}
         """Of every cohort above the preemptor's queue, the child through which the queue is reached."""
-        child: TreeNode = claim.queue
-        for cohort in claim.queue.ancestors():
+        child: TreeNode = request.queue
+        for cohort in request.queue.ancestors():
             self.way[cohort] = child
             child = cohort
         self._passed_over: dict[QueueNode, list[Ranked]] = {}
 
     def by(self, strategy: PreemptionStrategy) -> bool:
-        """Take candidates until the claim fits; keep those that the strategy spares for `one_more_of_each_queue`."""
-        reclaims = self.claim.queue.is_within_quota(self.claim.contested)
+        """Take candidates until the request fits; keep those that the strategy spares for `one_more_of_each_queue`."""
+        reclaims = self.request.queue.is_within_quota(self.request.contested)
         for line in _Ordering(self, self._line):
-            if line.queue is self.claim.queue:
+            if line.queue is self.request.queue:
                 fits = self._take(line, PreemptionReason.IN_CLUSTER_QUEUE)
             elif reclaims:
                 fits = self._take(line, PreemptionReason.IN_COHORT_RECLAMATION)
@@ -111,8 +111,8 @@ class _Search:
         return False
 
     def _line(self, queue: QueueNode) -> _Line:
-        is_source = queue is self.claim.queue or not queue.is_within_quota(self.claim.contested)
-        return _Line(queue, self.claim.candidates(queue) if is_source else ())
+        is_source = queue is self.request.queue or not queue.is_within_quota(self.request.contested)
+        return _Line(queue, self.request.candidates(queue) if is_source else ())
 
     def _take_first_allowed(self, line: _Line, strategy: PreemptionStrategy) -> bool:
         """Take the first candidate that the strategy allows. Whether the request fits then."""
@@ -138,16 +138,16 @@ class _Search:
             if cohort in self.way:
                 return self.way[cohort], below
             below = cohort
-        raise ValueError(f"ClusterQueues {queue.name} and {self.claim.queue.name} have no cohort in common")
+        raise ValueError(f"ClusterQueues {queue.name} and {self.request.queue.name} have no cohort in common")
 
     def _take(self, line: _Line, reason: PreemptionReason) -> bool:
         """Take the line's head out. Whether the request fits then."""
         self.removal.take(line.pop()[1], reason)
         for node in (line.queue, *line.queue.ancestors()):
             self._shares.pop(node, None)
-        queue, usage = self.claim.queue, self.claim.usage
+        queue, usage = self.request.queue, self.request.usage
         queue.remove(usage)
-        fits = self.claim.fits()
+        fits = self.request.fits()
         queue.add(usage)
         return fits
 
@@ -173,7 +173,7 @@ class _Ordering:
         self.pruned: set[TreeNode] = set()
 
     def __iter__(self) -> Iterator[_Line]:
-        own = self._search.claim.queue
+        own = self._search.request.queue
         root = next(reversed(self._search.way), None)
         if root is None:
             line = self._line(own)
@@ -207,7 +207,7 @@ class _Ordering:
             if queue in self.pruned or not queue.spec.schedules:
                 continue
             line, share = self._line(queue), self._search.share(queue)
-            if not (line.head and (share.borrows or queue is self._search.claim.queue)):
+            if not (line.head and (share.borrows or queue is self._search.request.queue)):
                 self.pruned.add(queue)
             elif share > greatest or (best is not None and share == greatest and self._place(line) < self._place(best)):
                 best, greatest = line, share
@@ -228,4 +228,4 @@ class _Ordering:
     def _place(self, line: _Line) -> tuple[bool, bool, Rank]:
         """The lower one is the better candidate."""
         [(rank, _)] = line.head
-        return rank[0], line.queue is self._search.claim.queue, rank
+        return rank[0], line.queue is self._search.request.queue, rank

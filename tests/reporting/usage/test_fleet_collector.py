@@ -58,7 +58,7 @@ class Collected:
         self.pending = PendingWorkloads(cluster, queues, self.reasons, clock=lambda: self.world.now)
         self.metrics = Metrics()
         self.collector = FleetCollector(
-            decisions=self.world.board,
+            decisions=self.world.decision_cache,
             cluster=cluster,
             usage=GpuUsageReader(cluster=cluster, evaluator=self.world.evaluator, queues=queues),
             suspensions=SuspensionWatch(cluster=cluster, queues=queues),
