@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 import re2
@@ -35,7 +36,7 @@ Template = tuple[str | tuple[int, ...], ...]
 """A text with `$1`, `${1}` or `$name` in it: literal texts, and for each reference the groups that it may mean."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RelabelRule:
     """One validated rule."""
 
@@ -89,10 +90,18 @@ def _first(match: Any, groups: Iterable[int]) -> str:
 
 
 def _replace(rule: RelabelRule, labels: _Labels) -> bool:
-    match = rule.regex.search(rule.source(labels))
-    if match and _LABEL_NAME.fullmatch(target := _expanded(rule.target, match)):
-        _set(labels, target, _expanded(rule.replacement, match))
+    if replaced := _replaced(rule, rule.source(labels)):
+        _set(labels, *replaced)
     return True
+
+
+@lru_cache(maxsize=16384)
+def _replaced(rule: RelabelRule, source: str) -> tuple[str, str] | None:
+    """The label that a `replace` writes, and its value. Namespaces, pods and containers are those of many series."""
+    match = rule.regex.search(source)
+    if match and _LABEL_NAME.fullmatch(target := _expanded(rule.target, match)):
+        return target, _expanded(rule.replacement, match)
+    return None
 
 
 def _keep(rule: RelabelRule, labels: _Labels) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from math import ceil
 
 from scaler.idleness import pods as core
@@ -32,6 +33,7 @@ class GpuResources:
         return sum(self.of_container(container) for container in _lasting(spec))
 
 
+@lru_cache(maxsize=256)
 def _whole(amount: objects.Quantity) -> int:
     """The amount in whole GPUs, rounded up; 1 where it cannot be read, because it asks for some.
 
