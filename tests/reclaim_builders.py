@@ -1,6 +1,6 @@
 """Small worlds in which a gang waits: queues, who holds quota, who of them is idle, and where everybody's pods are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -81,17 +81,20 @@ def planning_tree(
 def request(
     gang: QuotaWorkload,
     queues: Sequence[QuotaClusterQueue],
-    workloads: Iterable[QuotaWorkload],
-    idle: Iterable[Candidate] = (),
+    workloads: Iterable[QuotaWorkload] = (),
+    idle: Iterable[Candidate | QuotaWorkload] = (),
     *,
     leaving: Iterable[str] = (),
     refuse: BudgetCheck = no_budgets,
     **fields: Any,
 ) -> PlanRequest:
+    """Holders of quota may stand among `workloads` or, where they are idle at whatever cost, in `idle` alone."""
+    given = list(idle)
+    holders = [each for each in given if isinstance(each, QuotaWorkload)]
     return PlanRequest(
         gang=gang,
-        planning_tree=planning_tree(queues, [gang, *workloads], of=gang.queue, **fields),
-        candidates=tuple(idle),
+        planning_tree=planning_tree(queues, [gang, *workloads, *holders], of=gang.queue, **fields),
+        candidates=tuple(candidate(each) if isinstance(each, QuotaWorkload) else each for each in given),
         leaving=frozenset(leaving),
         refuse=refuse,
     )
@@ -119,15 +122,24 @@ def reasons(plan: ReclaimPlan) -> list[str]:
 
 
 def nodes_with(
-    gpus: Mapping[str, int], placements: Mapping[str, Mapping[QuotaWorkload, int]], flavor: str = "default"
+    gpus: Mapping[str, int],
+    placements: Mapping[str, Mapping[QuotaWorkload, int]],
+    *,
+    terminating: Container[QuotaWorkload] = (),
 ) -> Capacity:
-    """Nodes of a flavor with so many GPUs, and how many GPUs each Workload holds on each in one pod."""
+    """Nodes with so many GPUs, and how many GPUs each Workload holds on each in one pod."""
     nodes = [
-        NodeInfo(name=name, labels={"flavor": flavor}, allocatable={GPU: count, "pods": 110})
+        NodeInfo(name=name, labels={"flavor": "default"}, allocatable={GPU: count, "pods": 110})
         for name, count in gpus.items()
     ]
     pods = [
-        BoundPod(pod=f"{each.key}-{name}", node=name, workload=each.key, requests={GPU: count})
+        BoundPod(
+            pod=f"{each.key}-{name}",
+            node=name,
+            workload=each.key,
+            requests={GPU: count},
+            terminating=each in terminating,
+        )
         for name, held in placements.items()
         for each, count in held.items()
     ]

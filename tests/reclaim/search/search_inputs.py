@@ -5,7 +5,7 @@ and looks at the end. `best` asks it about every set of candidates.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain, combinations
@@ -93,7 +93,7 @@ def requests(draw: st.DrawFn, most_candidates: int = 6) -> PlanRequest:
         ),
         candidates=tuple(candidate(each, cost=draw(st.integers(1, 5))) for each in idle),
         leaving=frozenset(leaving),
-        refuse=draw(_budgets(names)),
+        refuse=draw(budgets(names)),
         limits=PLENTY,
     )
 
@@ -300,7 +300,7 @@ def _capacities(
 
 
 @st.composite
-def _budgets(draw: st.DrawFn, names: str) -> Any:
+def budgets(draw: st.DrawFn, names: Iterable[str]) -> Any:
     """At most so many in all and from one queue; or no limit."""
     most = draw(st.sampled_from((99, 99, 2, 1)))
     spared = draw(st.sampled_from(("", "", *names)))

@@ -8,9 +8,7 @@ from quota_builders import cluster_queue, holding, pod_set, preempting, workload
 from reclaim_builders import candidate, names, nodes_with, planned, refused, request
 
 from scaler.kube.scheduling import ANYWHERE
-from scaler.placement.capacity import BoundPod, capacity_of
-from scaler.placement.node_index import NodeInfo
-from scaler.quota.model import PreemptionPolicy, QueueingStrategy
+from scaler.quota.model import PreemptionPolicy
 from scaler.reclaim.search.quota_problem import revalidate
 from scaler.reclaim.search.values import NoPlanReason
 
@@ -20,63 +18,22 @@ LOWER = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
 # --------------------------------------------------------------------------------------------- what happens in any case
 
 
-def test_what_kueue_frees_in_any_case_counts_for_the_gang() -> None:
-    """In any case Kueue preempts low (6) for high (4), and 2 are left over; with the idle 2 the gang (4) fits."""
-    low, idle = holding("low", gpus=6, queue="b", priority=-5), holding("idle", gpus=2, queue="b")
-    high, large = workload("high", gpus=4, queue="b", priority=5), workload("large", gpus=9, queue="b", priority=9)
-    queues = [
-        cluster_queue("a", gpus=0, cohort="co"),
-        cluster_queue("b", gpus=8, cohort="co", preemption=LOWER),
-    ]
-    gang = workload(gpus=4)
-    plan = planned(request(gang, queues, [low, idle, high, large], [candidate(idle)]))
-    # The first head of b does not fit, and the gang is set aside in the same cycle: it comes back when low is gone.
-    assert names(plan) == {"idle"}
-    assert plan.others == (high.key,)
-
-
 def test_what_kueue_frees_in_any_case_is_free_on_its_nodes_too() -> None:
     low, idle = holding("low", gpus=6, priority=-5), holding("idle", gpus=2)
     high, gang = workload("high", gpus=4, priority=5), workload(gpus=4)
     queue = cluster_queue("a", gpus=8, preemption=LOWER)
     nodes = nodes_with({"n1": 8}, {"n1": {low: 6, idle: 2}})
-    assert names(planned(request(gang, [queue], [low, idle, high], [candidate(idle)], capacity=nodes))) == {"idle"}
-
-
-def test_quota_whose_eviction_is_under_way_counts_as_free() -> None:
-    evicted, idle = holding("evicted", gpus=2, evicted=True, priority=-1), holding("idle", gpus=2)
-    nodes = nodes_with({"n1": 4}, {"n1": {evicted: 2, idle: 2}})
-    given = request(workload(gpus=4), [cluster_queue("a", gpus=4)], [evicted, idle], [candidate(idle)], capacity=nodes)
-    assert names(planned(given)) == {"idle"}
+    assert names(planned(request(gang, [queue], [low, high], [idle], capacity=nodes))) == {"idle"}
 
 
 def test_pods_that_are_ending_leave_room() -> None:
-    idle = holding("idle", gpus=4)
-    node = NodeInfo(name="n1", labels={"flavor": "default"}, allocatable={"nvidia.com/gpu": 8, "pods": 110})
-    requests = {"nvidia.com/gpu": 4, "pods": 1}
-    pods = [
-        BoundPod(pod="a", node="n1", workload=idle.key, requests=requests),
-        BoundPod(pod="b", node="n1", workload="team/gone", requests=requests, terminating=True),
-    ]
-    given = request(
-        workload(gpus=8), [cluster_queue("a", gpus=8)], [idle], [candidate(idle)], capacity=capacity_of([node], pods)
-    )
+    idle, gone = holding("idle", gpus=4), holding("gone", gpus=4)
+    nodes = nodes_with({"n1": 8}, {"n1": {idle: 4, gone: 4}}, terminating={gone})
+    given = request(workload(gpus=8), [cluster_queue("a", gpus=8)], [], [idle], capacity=nodes)
     assert names(planned(given)) == {"idle"}
 
 
 # --------------------------------------------------------------------------------------------------------- who is first
-
-
-def test_all_before_the_gang_in_a_strict_queue_are_served_too() -> None:
-    idle = [holding(f"idle-{i}", gpus=2) for i in range(4)]
-    ahead = [workload(f"ahead-{i}", gpus=2) for i in range(2)]
-    strict = cluster_queue("a", gpus=8, strategy=QueueingStrategy.STRICT_FIFO)
-    given = request(workload(gpus=2), [strict], [*idle, *ahead], [candidate(each) for each in idle])
-    plan = planned(given)
-    # 2 for the gang and 2 for each of those before it: three of the four, whatever they cost.
-    assert len(plan.victims) == 3
-    assert plan.is_exact
-    assert set(plan.others) == {each.key for each in ahead}
 
 
 def test_one_that_gets_in_first_and_has_no_room_itself_takes_none_from_the_gang() -> None:
@@ -84,12 +41,8 @@ def test_one_that_gets_in_first_and_has_no_room_itself_takes_none_from_the_gang(
     nodes = nodes_with({"n0": 4, "n1": 4}, {f"n{i}": {idle[i]: 2, busy[i]: 2} for i in range(2)})
     # A pod of 4 has no room on two nodes with 2 free each, but Kueue admits it.
     first = workload("first", pod_sets=(pod_set(gpus=4),), priority=5)
-    queue = cluster_queue("a", gpus=10)
-    given = request(
-        workload(gpus=2), [queue], [*idle, *busy, first], [candidate(each) for each in idle], capacity=nodes
-    )
     # 2 free + 2 + 2 idle are just enough quota for both.
-    plan = planned(given)
+    plan = planned(request(workload(gpus=2), [cluster_queue("a", gpus=10)], [*busy, first], idle, capacity=nodes))
     assert names(plan) == {"idle-0", "idle-1"}
     assert plan.placement is not None
     assert plan.others == (first.key,)
@@ -99,7 +52,7 @@ def test_one_that_gets_in_first_and_takes_the_nodes_is_seen() -> None:
     idle = holding("idle", gpus=4)
     first, gang = workload("first", gpus=4, priority=5), workload(gpus=4)
     nodes = nodes_with({"n0": 4}, {"n0": {idle: 4}})
-    found = refused(request(gang, [cluster_queue("a", gpus=8)], [idle, first], [candidate(idle)], capacity=nodes))
+    found = refused(request(gang, [cluster_queue("a", gpus=8)], [first], [idle], capacity=nodes))
     assert found.why is NoPlanReason.PLACEMENT_IMPOSSIBLE
     assert "beside team/first, which are admitted first" in found.message
 
@@ -131,8 +84,8 @@ def test_a_pod_that_keeps_others_away_does_so_until_it_is_gone(keeper: str, vict
     given = request(
         workload(pod_sets=(pod_set(gpus=4, nodes=APART),)),
         [cluster_queue("a", gpus=6)],
-        held.values(),
-        [candidate(held["idle"])],
+        [held["busy"], held["leaving"]],
+        [held["idle"]],
         leaving=[held["leaving"].key],
         capacity=nodes_with({"n0": 6}, {"n0": dict.fromkeys(held.values(), 2)}),
         marked={"port TCP/29500": {held[keeper].key: frozenset({"n0"})}},
@@ -195,16 +148,3 @@ def test_a_plan_whose_quota_would_go_to_another_is_not_valid() -> None:
     taker = workload("taker", gpus=4, priority=7)
     now = request(workload(gpus=6), [cluster_queue("a", gpus=8)], [*victims, taker])
     assert "what is freed would go to team/taker first" in revalidate(now, [candidate(each) for each in victims])
-
-
-# ------------------------------------------------------------------------------------------------------------- cautions
-
-
-def test_a_gang_that_would_start_with_fewer_pods_says_with_how_many() -> None:
-    """Of 8 GPUs 3 are free, and 5 when idle is gone: two pods of 2, of three, and two are enough to start."""
-    idle, busy = holding("idle", gpus=2), holding("busy", gpus=3)
-    gang = workload(pod_sets=(pod_set("workers", pods=3, gpus=2, min_count=2),))
-    plan = planned(request(gang, [cluster_queue("a", gpus=8)], [idle, busy], [candidate(idle)]))
-    assert [each.count for each in plan.assignments] == [2]
-    (caution,) = (each for each in plan.cautions if each.reason == "PartialAdmission")
-    assert caution.message == "it starts with 2 of 3 pods of PodSet workers"
