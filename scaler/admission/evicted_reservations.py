@@ -7,7 +7,8 @@ create more. If the reservation of such a gang ended with the eviction, its plac
 Laws:
 
 * The places of pods that were not on nodes at the eviction stay reserved until Kueue has released the quota (the job is
-  suspended then), and a moment longer: watches of Workloads and of pods are never quite in step.
+  suspended then), and a moment longer: watches of Workloads and of pods are never quite in step. Quota that it has
+  again within that moment changes nothing about its old pods.
 * An existing pod without a node may be scheduled for as long as it exists. A job whose controller does not work any
   more leaves such pods behind; a restart finds them.
 * Pods on nodes are not counted here: they hold their node's capacity until they terminate.
@@ -100,11 +101,9 @@ class EvictedReservations:
     def _may_make_pods(self, evicted: _Evicted, now: datetime, current: Callable[[str], Workload | None]) -> bool:
         """Whether more of its pods may be created."""
         found = current("/".join(evicted.workload.metadata.key))
-        if found is not None and found.metadata.uid == evicted.workload.metadata.uid:
-            if holds_quota(found):
-                return False  # It was suspended in between, and has quota again.
-            if is_true(found.status.conditions, "Admitted"):
-                return True
+        is_same = found is not None and found.metadata.uid == evicted.workload.metadata.uid
+        if found is not None and is_same and is_true(found.status.conditions, "Admitted") and not holds_quota(found):
+            return True
         evicted.since = evicted.since or now
         return now - evicted.since < self._afterwards
 

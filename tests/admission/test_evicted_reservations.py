@@ -130,11 +130,11 @@ def test_a_gang_whose_pods_were_all_on_nodes_leaves_nothing_taken(place: Place) 
     assert place.later(0) == 0
 
 
-def test_one_that_has_stopped_and_waits_once_more_leaves_nothing_taken(place: Place) -> None:
-    """Its job has no pods any more that could come: Kueue has reserved its quota anew."""
+def test_one_that_has_quota_again_keeps_its_old_places_for_a_moment_too(place: Place) -> None:
+    """Kueue may release its quota and reserve it again within a second, before the copy of pods shows the old ones."""
     place.goes()
     place.current = _made(gang(state="Pending").condition("Evicted", False, "QuotaReserved"))
-    assert place.later(0) == 0
+    assert [place.later(seconds) for seconds in (0, 2.9, 0.1)] == [1, 1, 0]
 
 
 def test_one_that_was_let_go_again_has_its_places_as_its_own(place: Place) -> None:
