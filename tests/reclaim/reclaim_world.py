@@ -13,7 +13,7 @@ Queues are of nominal quota only; a queue admits who fits, the oldest first.
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,6 +22,8 @@ from typing import Any, cast
 from builders import LONG_AGO, NOON, TRUST
 from loops_builders import NAMESPACE, TICK, MemoryCluster, MemoryStore, pod, scaled_object, stamp
 from scripted_metrics import Metrics, ScriptedSource, gpu
+from sim.api import SimApi
+from sim.client import SimClient
 
 from scaler.decision.cluster_state import scaled_object_indexes
 from scaler.decision.decision import Active, Answer, Inactive
@@ -59,95 +61,20 @@ BACKOFF = timedelta(minutes=1)
 # -------------------------------------------------------------------------------------------------------------- the API
 
 
-class MemoryApi:
-    """Objects as JSON, merge patches with their preconditions, and watches that may lag. Implements `Api`."""
+Event = tuple[Resource, str, Json | None]
+"""An object as it is now; None: it is gone."""
+
+
+class WatchedClient(SimClient):
+    """The objects, with watches that may lag."""
 
     def __init__(self, watch: Callable[[Resource, str, Json | None], None]) -> None:
+        super().__init__()
         self._watch = watch
-        self._objects: dict[str, tuple[Resource, Json]] = {}
-        self._version = 100
-        self._held: list[tuple[Resource, str, Json | None]] | None = None
-        self.writes: list[tuple[str, Json]] = []
-        """(path, body) of every patch of the leader's that was applied."""
-        self.lives_for: int | None = None
-        """How many more writes the leader makes before it is killed; None: it is not."""
-        self.refused: set[str] = set()
-        """Parts of paths for which every write is answered with an error."""
-        self.on_read: Callable[[], Awaitable[None]] | None = None
-        """What happens while the leader reads."""
-        self.before_write: Callable[[str, Json], None] = lambda _path, _body: None
-
-    # ---- as the leader uses it
-
-    async def get(self, path: str) -> bytes:
-        if self.on_read is not None:
-            await self.on_read()
-        return json.dumps(self._found(path)[1]).encode()
-
-    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
-        await asyncio.sleep(0)
-        if self.lives_for == 0:
-            raise asyncio.CancelledError
-        if any(part in path for part in self.refused):
-            raise KubeError(f"{path}: refused", status=500)
-        self.before_write(path, dict(body))
-        changed = self.change(path, dict(body))
-        self.writes.append((path, dict(body)))
-        if self.lives_for is not None:
-            self.lives_for -= 1
-        return json.dumps(changed).encode()
-
-    # ---- as everybody else does
-
-    def create(self, resource: Resource, name: str, document: Json) -> None:
-        path = resource.path(NAMESPACE, name)
-        metadata = {"name": name, "namespace": NAMESPACE, "generation": 1} | document.get("metadata", {})
-        self._version += 1
-        metadata |= {"uid": f"{name}-{self._version}", "resourceVersion": str(self._version)}
-        self._objects[path] = (resource, document | {"metadata": metadata})
-        self._tell(path)
-
-    def delete(self, resource: Resource, name: str) -> None:
-        path = resource.path(NAMESPACE, name)
-        self._objects.pop(path)
-        self._send(resource, name, None)
-
-    def all(self, resource: Resource) -> list[tuple[str, Json]]:
-        """(name, object) of a kind, in the order in which they were made."""
-        return [(each["metadata"]["name"], each) for kind, each in self._objects.values() if kind == resource]
-
-    def read(self, resource: Resource, name: str) -> Json:
-        return self._found(resource.path(NAMESPACE, name))[1]
-
-    def change(self, path: str, body: Json) -> Json:
-        """A JSON merge patch. Raises: KubeError where what it was decided upon has changed."""
-        resource, document = self._found(path)
-        metadata = document["metadata"]
-        for name in ("uid", "resourceVersion"):
-            if body.get("metadata", {}).get(name, metadata[name]) != metadata[name]:
-                raise KubeError(f"{path}: {name} is another", status=409)
-        patched: Json = _merged(document, body)
-        if patched == document:
-            return document
-        self._version += 1
-        patched["metadata"] |= {"resourceVersion": str(self._version)}
-        if patched.get("spec") != document.get("spec"):
-            patched["metadata"]["generation"] = metadata["generation"] + 1
-        base = resource.path(NAMESPACE, metadata["name"])
-        self._objects[base] = (resource, patched)
-        self._tell(base)
-        return patched
-
-    def _found(self, path: str) -> tuple[Resource, Json]:
-        for base, found in self._objects.items():
-            if path == base or path.startswith(f"{base}/"):
-                return found
-        raise KubeError(f"{path}: not found", status=404)
-
-    # ---- watches
+        self._held: list[Event] | None = None
 
     @contextmanager
-    def lagging(self) -> Iterator[list[tuple[Resource, str, Json | None]]]:
+    def lagging(self) -> Iterator[list[Event]]:
         """Nothing that is written meanwhile is heard of before the end."""
         self._held = held = []
         try:
@@ -157,27 +84,49 @@ class MemoryApi:
             for event in held:
                 self._watch(*event)
 
-    def _tell(self, path: str) -> None:
-        resource, document = self._objects[path]
-        self._send(resource, document["metadata"]["name"], document)
+    def remove(self, resource: Resource, namespace: str, name: str) -> None:
+        super().remove(resource, namespace, name)
+        self._send(resource, name)
 
-    def _send(self, resource: Resource, name: str, document: Json | None) -> None:
+    def _put(self, resource: Resource, body: Json) -> None:
+        super()._put(resource, body)
+        self._send(resource, body["metadata"]["name"])
+
+    def _send(self, resource: Resource, name: str) -> None:
+        event = resource, name, self.find(resource, NAMESPACE, name)
         if self._held is None:
-            self._watch(resource, name, document)
+            self._watch(*event)
         else:
-            self._held.append((resource, name, document))
+            self._held.append(event)
 
 
-def _merged(document: Any, patch: Any) -> Any:
-    if not isinstance(patch, Mapping) or not isinstance(document, Mapping):
-        return patch
-    kept = {**document}
-    for name, value in patch.items():
-        if value is None:
-            kept.pop(name, None)
-        else:
-            kept[name] = _merged(kept.get(name, {}), value)
-    return kept
+class LeaderApi(SimApi):
+    """The API as the leader has it, until it is killed."""
+
+    lives_for: int | None = None
+    """How many more writes the leader makes before it is killed; None: it is not."""
+    refused: Collection[str] = ()
+    """Parts of paths for which every write is answered with an error."""
+    on_read: Callable[[], Awaitable[None]] | None = None
+    """What happens while the leader reads."""
+    before_write: Callable[[str, Mapping[str, Any]], None] = staticmethod(lambda _path, _body: None)
+
+    async def get(self, path: str) -> bytes:
+        if self.on_read is not None:
+            await self.on_read()
+        return await super().get(path)
+
+    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
+        await asyncio.sleep(0)
+        if self.lives_for == 0:
+            raise asyncio.CancelledError
+        if any(part in path for part in self.refused):
+            raise KubeError(f"{path}: refused", status=500)
+        self.before_write(path, body)
+        written = await super().patch(path, body, dry_run=dry_run)
+        if self.lives_for is not None:
+            self.lives_for -= 1
+        return written
 
 
 # ------------------------------------------------------------------------------------------------- what others do
@@ -217,7 +166,8 @@ class PressureWorld:
         self.policy = ReclaimConfig(**({"replan_backoff": BACKOFF, "consider_nodes": False} | policy))
         self.cluster = MemoryCluster(scaled_objects=MemoryStore(scaled_object_indexes()))
         self.view = View(SnapshotUpdater(Snapshot()))
-        self.api = MemoryApi(self.heard)
+        self.client = WatchedClient(self.heard)
+        self.api = LeaderApi(self.client, [WORKLOAD, SCALABLE_WORKLOAD])
         self.source = ScriptedSource(metrics=Metrics(series=[]), clock=lambda: self.now)
         self.busy: dict[str, list[tuple[float, float]]] = {}
         """By name, the stretches of time in which its GPUs work, in Unix seconds."""
@@ -330,7 +280,7 @@ class PressureWorld:
         self.cluster.scaled_objects.put(scaled_object(name, triggers=triggers, annotations=annotations))
         self.busy.setdefault(name, [])
         spec = {"replicas": 1, "workloadRef": {"name": name}}
-        self.api.create(SCALABLE_WORKLOAD, name, {"spec": spec, "status": {"workloadUID": "known"}})
+        self.create(SCALABLE_WORKLOAD, name, {"spec": spec, "status": {"workloadUID": "known"}})
         self.waits(name, gpus=gpus, queue=queue, created=LONG_AGO, host_port=host_port)
         self._admit(name, LONG_AGO)
         self._starts_pods(name, LONG_AGO)
@@ -365,11 +315,11 @@ class PressureWorld:
         pod_set = {"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}
         spec = {"active": True, "queueName": queue, "podSets": [pod_set]}
         metadata = {"creationTimestamp": stamp(created or self.now)}
-        self.api.create(WORKLOAD, name, {"metadata": metadata, "spec": spec, "status": {"conditions": []}})
+        self.create(WORKLOAD, name, {"spec": spec, "status": {"conditions": []}}, **metadata)
 
     def leaves(self, name: str) -> None:
         """A Workload is deleted by its owner."""
-        self.api.delete(WORKLOAD, name)
+        self.delete(WORKLOAD, name)
 
     def works(self, name: str) -> None:
         """From now on its GPUs work."""
@@ -388,13 +338,23 @@ class PressureWorld:
 
     # -------------------------------------------------------------------------------------------------------- owners
 
+    def create(self, resource: Resource, name: str, body: Json, **metadata: Any) -> None:
+        self.client.restore(resource, {**body, "metadata": {"name": name, "namespace": NAMESPACE, **metadata}})
+
+    def change(self, resource: Resource, name: str, **body: Json) -> None:
+        """A merge patch, as anybody may write one."""
+        self.client.change(resource, NAMESPACE, name, body, "status" if "status" in body else "")
+
+    def delete(self, resource: Resource, name: str) -> None:
+        self.client.remove(resource, NAMESPACE, name)
+
     def scales(self, name: str, replicas: int) -> None:
         """As `kubectl scale` does."""
-        self.api.change(SCALABLE_WORKLOAD.path(NAMESPACE, name), {"spec": {"replicas": replicas}})
+        self.change(SCALABLE_WORKLOAD, name, spec={"replicas": replicas})
 
     def annotates(self, name: str, key: str, value: str | None) -> None:
         """On the ScalableWorkload."""
-        self.api.change(SCALABLE_WORKLOAD.path(NAMESPACE, name), {"metadata": {"annotations": {key: value}}})
+        self.change(SCALABLE_WORKLOAD, name, metadata={"annotations": {key: value}})
 
     def is_scaled_by(self, name: str, *metadata: Mapping[str, str], **annotations: str) -> None:
         """Another ScaledObject in place of the one before; with no trigger at all it is deleted."""
@@ -492,8 +452,8 @@ class PressureWorld:
         await self.taken_up()
 
     def evicts(self) -> None:
-        for name, workload in self._workloads():
-            if not workload["spec"]["active"] and self._has(name, "QuotaReserved"):
+        for name in self.names(WORKLOAD):
+            if not self.is_active(name) and self._has(name, "QuotaReserved"):
                 self._set(name, {"admission": None}, QuotaReserved=False, Admitted=False, Evicted=True)
             elif not self._has(name, "Admitted"):
                 self.ends_pods(name)
@@ -526,16 +486,16 @@ class PressureWorld:
     def free(self, queue: str = "cq") -> int:
         held = [
             name
-            for name, each in self._workloads()
-            if each["spec"]["active"] and self._has(name, "QuotaReserved") and not self._has(name, "Finished")
+            for name in self.names(WORKLOAD)
+            if self.is_active(name) and self._has(name, "QuotaReserved") and not self._has(name, "Finished")
         ]
         return self.quotas[queue] - sum(self.gpus_of(each) for each in held if self._queue_of(each) == queue)
 
     def _line(self, queue: str) -> list[str]:
         waiting = [
-            (each["metadata"]["creationTimestamp"], name)
-            for name, each in self._workloads()
-            if each["spec"]["active"]
+            (self.read(WORKLOAD, name)["metadata"]["creationTimestamp"], name)
+            for name in self.names(WORKLOAD)
+            if self.is_active(name)
             and not self._has(name, "QuotaReserved")
             and not self._has(name, "Finished")
             and self._queue_of(name) == queue
@@ -543,11 +503,11 @@ class PressureWorld:
         return [name for _, name in sorted(waiting)]
 
     def gpus_of(self, name: str) -> int:
-        pod_set = self.api.read(WORKLOAD, name)["spec"]["podSets"][0]
+        pod_set = self.read(WORKLOAD, name)["spec"]["podSets"][0]
         return int(pod_set["template"]["spec"]["containers"][0]["resources"]["requests"][GPU])
 
     def _queue_of(self, name: str) -> str:
-        return str(self.api.read(WORKLOAD, name)["spec"]["queueName"])
+        return str(self.read(WORKLOAD, name)["spec"]["queueName"])
 
     def _admit(self, name: str, at: datetime) -> None:
         usage = {"flavors": {GPU: "gpus"}, "resourceUsage": {GPU: str(self.gpus_of(name))}}
@@ -566,13 +526,10 @@ class PressureWorld:
             }
             for kind, is_so in conditions.items()
         ]
-        self.api.change(f"{WORKLOAD.path(NAMESPACE, name)}/status", {"status": {**status, "conditions": written}})
-
-    def _workloads(self) -> list[tuple[str, Json]]:
-        return self.api.all(WORKLOAD)
+        self.change(WORKLOAD, name, status={**status, "conditions": written})
 
     def _has(self, name: str, kind: str) -> bool:
-        conditions = self.api.read(WORKLOAD, name)["status"]["conditions"]
+        conditions = self.read(WORKLOAD, name)["status"]["conditions"]
         return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 
     def _starts_pods(self, name: str, at: datetime) -> None:
@@ -594,9 +551,17 @@ class PressureWorld:
 
     # ------------------------------------------------------------------------------------------------------- looking
 
+    def names(self, resource: Resource) -> list[str]:
+        return [each["metadata"]["name"] for each in self.client.all(resource)]
+
+    def read(self, resource: Resource, name: str) -> Json:
+        found = self.client.find(resource, NAMESPACE, name)
+        assert found is not None
+        return found
+
     def scalable(self, name: str) -> ScalableWorkload:
         """As the API has it."""
-        return decode(ScalableWorkload, json.dumps(self.api.read(SCALABLE_WORKLOAD, name)).encode())
+        return decode(ScalableWorkload, json.dumps(self.read(SCALABLE_WORKLOAD, name)).encode())
 
     def replicas(self, name: str) -> int:
         return self.scalable(name).spec.replicas
@@ -610,7 +575,7 @@ class PressureWorld:
         return found.stage if found else ""
 
     def is_active(self, name: str) -> bool:
-        return bool(self.api.read(WORKLOAD, name)["spec"]["active"])
+        return bool(self.read(WORKLOAD, name)["spec"]["active"])
 
     def is_untouched(self, name: str) -> bool:
         """It runs, nobody has asked it to go, and no plan has it."""
@@ -618,8 +583,7 @@ class PressureWorld:
 
     def is_suspended(self, name: str) -> bool:
         """Whether it is one that can be suspended, and is."""
-        is_scaled = any(each == name for each, _ in self.api.all(SCALABLE_WORKLOAD))
-        return is_scaled and not self.is_active(name) and self.replicas(name) == 0
+        return name in self.names(SCALABLE_WORKLOAD) and not self.is_active(name) and self.replicas(name) == 0
 
     def is_admitted(self, name: str) -> bool:
         return self.is_active(name) and self._has(name, "Admitted")
@@ -628,7 +592,7 @@ class PressureWorld:
     def deactivated(self) -> list[str]:
         """Every Workload that the leader has ever deactivated, in order."""
         prefix = WORKLOAD.path(NAMESPACE, "x").removesuffix("x")
-        return [path.removeprefix(prefix) for path, body in self.api.writes if body.get("spec") == {"active": False}]
+        return [path.removeprefix(prefix) for path, body in self.api.patches if body.get("spec") == {"active": False}]
 
 
 def _decoded(kind: type[Any], name: str, namespace: str = "", **fields: Any) -> Any:

@@ -1,6 +1,5 @@
 """Which plans stand, as the grants in the API tell, and how is everybody in them?"""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -28,13 +27,12 @@ def grants(world: PressureWorld, name: str, *victims: str, **fields: Any) -> Non
     grant = {
         "plan": "p",
         "workload": "demo/gang",
-        "workloadUID": world.api.read(WORKLOAD, "gang")["metadata"]["uid"],
+        "workloadUID": world.read(WORKLOAD, "gang")["metadata"]["uid"],
         "victims": [f"demo/{each}" for each in victims or (name,)],
         "grantedAt": stamp(NOON),
         "expiresAt": stamp(at(600)),
     }
-    path = f"{SCALABLE_WORKLOAD.path('demo', name)}/status"
-    world.api.change(path, {"status": {"grant": grant | fields}})
+    world.change(SCALABLE_WORKLOAD, name, status={"grant": grant | fields})
 
 
 def standing(world: PressureWorld, **options: Any) -> list[ActivePlan]:
@@ -83,19 +81,11 @@ async def test_a_victim_without_its_grant_is_missing_and_a_withdrawn_grant_is_no
     assert not victim(world, "b").is_missing
 
 
-@pytest.mark.parametrize("field", ["plan", "grantedAt", "expiresAt"])
-async def test_an_unreadable_grant_makes_no_plan(field: str) -> None:
-    world = await world_with("a")
-    grants(world, "a", **{field: None})
-    assert standing(world) == []
-    assert world.evaluator.cluster.situation(world.scalable("a")).is_held
-
-
 async def test_an_object_that_is_being_deleted_is_gone() -> None:
     world = await world_with("a", "b")
     grants(world, "a", "a", "b")
     grants(world, "b", "a", "b")
-    world.api.change(SCALABLE_WORKLOAD.path("demo", "a"), {"metadata": {"deletionTimestamp": stamp(NOON)}})
+    world.change(SCALABLE_WORKLOAD, "a", metadata={"deletionTimestamp": stamp(NOON)})
     assert victim(world, "a").is_missing
     assert [each.name for each in standing(world)[0].holders] == ["demo/b"]
 
@@ -127,10 +117,10 @@ async def test_only_what_we_have_deactivated_has_begun() -> None:
     world = await world_with("a")
     grants(world, "a")
     world.scales("a", 0)
-    world.api.change(WORKLOAD.path("demo", "a"), {"spec": {"active": False}})
+    world.change(WORKLOAD, "a", spec={"active": False})
     assert not standing(world)[0].is_begun
-    note = {"metadata": {"annotations": {"idlegpu.io/suspended": f'{{"at": "{stamp(at(90))}"}}'}}}
-    world.api.change(WORKLOAD.path("demo", "a"), note)
+    note = {"idlegpu.io/suspended": f'{{"at": "{stamp(at(90))}"}}'}
+    world.change(WORKLOAD, "a", metadata={"annotations": note})
     [plan] = standing(world)
     assert plan.is_begun
     assert plan.deactivated_at == [at(90)]
@@ -161,18 +151,7 @@ async def test_how_far_a_gang_is(seeks: str, true: tuple[str, ...], checks: dict
     grants(world, "a", seeks=seeks, check="gate")
     written = [{"type": kind, "status": str(kind in true)} for kind in ("QuotaReserved", "Admitted", *true)]
     entries = [{"name": name, "state": each} for name, each in checks.items()]
-    gang = WORKLOAD.path("demo", "gang")
-    world.api.change(gang, {"status": {"conditions": written, "admissionChecks": entries}})
+    world.change(WORKLOAD, "gang", status={"conditions": written, "admissionChecks": entries})
     assert standing(world)[0].gang_state is state
-    world.api.change(gang, {"spec": {"active": False}})
+    world.change(WORKLOAD, "gang", spec={"active": False})
     assert standing(world)[0].gang_state is GONE
-
-
-async def test_another_workload_of_the_gangs_name_is_not_the_gang() -> None:
-    world = await world_with("a")
-    grants(world, "a")
-    world.leaves("gang")
-    world.now += timedelta(seconds=1)
-    world.waits("gang", gpus=18)
-    [plan] = standing(world)
-    assert plan.gang_state is GangState.GONE

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from builders import at
 from loops_builders import stamp
+from reclaim.node_shortage_world import NodesWorld
 from reclaim.reclaim_world import PressureWorld
 
 from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
@@ -22,7 +23,6 @@ from scaler.reclaim.transitions import LedgerStage
 GRANTED, HALF, AT_ZERO, BEGUN = "granted", "one of two at 0", "both at 0", "both deactivated"
 NOT_BEGUN = (GRANTED, HALF, AT_ZERO)
 Change = Callable[[PressureWorld], object]
-GANG = WORKLOAD.path("demo", "gang")
 ONE_AT_ONCE = Budget(name="few", at_once=Limit(count=1))
 
 
@@ -92,7 +92,7 @@ async def is_cancelled(world: PressureWorld) -> None:
     assert world.deactivated == []
     await settled(world)
     assert world.deactivated == []
-    there = [name for name, _ in world.api.all(SCALABLE_WORKLOAD)]
+    there = world.names(SCALABLE_WORKLOAD)
     assert outcome(world, *there) == ["untouched" for _ in there]
     assert {world.stage(each) for each in there} == {"Cancelled"}
     assert {each.stage for each in world.ended} == {LedgerStage.CANCELLED}
@@ -182,10 +182,10 @@ async def test_no_victim_is_deactivated_before_all_are_at_zero_and_then_all_are_
     assert world.scalable("a").status.phase == "HeldForPlan"
     world.slow.clear()
     await world.keda()
-    before = len(world.api.writes)
+    before = len(world.api.patches)
     await world.ticks()
-    first, second = [path for path, body in world.api.writes[before:] if body.get("spec") == {"active": False}]
-    paths = [path for path, _ in world.api.writes]
+    first, second = [path for path, body in world.api.patches[before:] if body.get("spec") == {"active": False}]
+    paths = [path for path, _ in world.api.patches]
     assert paths.index(second) == paths.index(first) + 1
 
 
@@ -215,10 +215,10 @@ CANCELS: dict[str, Change] = {
     "another trigger has seen work": lambda world: world.is_scaled_by("a", {}, IDLE_FOR_LONGER),
     "Kueue has preempted it": lambda world: world.preempts("a"),
     "it has finished": lambda world: world.finishes("a"),
-    "it is deleted": lambda world: world.api.delete(SCALABLE_WORKLOAD, "a"),
+    "it is deleted": lambda world: world.delete(SCALABLE_WORKLOAD, "a"),
     "the gang is deleted": lambda world: world.leaves("gang"),
     "the gang has finished": lambda world: world.finishes("gang"),
-    "the gang is deactivated": lambda world: world.api.change(GANG, {"spec": {"active": False}}),
+    "the gang is deactivated": lambda world: world.change(WORKLOAD, "gang", spec={"active": False}),
     "another one has its name": namesake_comes,
     "the gang is admitted by itself": is_admitted_by_itself,
 }
@@ -454,7 +454,7 @@ async def test_no_workload_stays_suspended_for_a_gang_that_has_had_its_time(is_k
 async def test_an_unreadable_grant_holds_its_workload_only_for_a_while_and_suspends_it_not() -> None:
     """It is at 0 on account of a plan, whichever that was."""
     world = await plan_at(HALF)
-    world.api.change(f"{SCALABLE_WORKLOAD.path('demo', 'a')}/status", {"status": {"grant": {"plan": ""}}})
+    world.change(SCALABLE_WORKLOAD, "a", status={"grant": {"plan": ""}})
     await world.ticks(2)
     await settled(world)
     assert world.deactivated == []
@@ -578,9 +578,9 @@ async def test_of_two_plans_for_one_gang_the_younger_takes_over_what_the_older_h
     """As a leader leaves them that ends while it writes one over the other."""
     world = await plan_at(BEGUN)
     await world.ticks()
-    grant = world.api.read(SCALABLE_WORKLOAD, "b")["status"]["grant"]
+    grant = world.read(SCALABLE_WORKLOAD, "b")["status"]["grant"]
     younger = grant | {"plan": "younger", "grantedAt": stamp(world.now + timedelta(seconds=1))}
-    world.api.change(f"{SCALABLE_WORKLOAD.path('demo', 'b')}/status", {"status": {"grant": younger}})
+    world.change(SCALABLE_WORKLOAD, "b", status={"grant": younger})
     await world.ticks()
     found = world.scalable("a").status.grant
     assert found is not None
@@ -627,7 +627,7 @@ async def test_nothing_is_decided_before_what_was_written_is_observed() -> None:
     world = await waiting("c", "d")
     world.waits("another", gpus=4)
     await world.reconciled()
-    with world.api.lagging():
+    with world.client.lagging():
         first = await world.planned()
         second = await world.planned()
     assert len(first.made) == 1
@@ -640,7 +640,7 @@ async def test_nothing_is_decided_before_what_was_written_is_observed() -> None:
 async def test_a_plan_of_which_only_one_grant_is_observed_yet_is_not_cancelled() -> None:
     world = await waiting()
     await world.reconciled()
-    with world.api.lagging() as unheard:
+    with world.client.lagging() as unheard:
         await world.planned()
         later = unheard.pop()
         world.heard(*unheard.pop())
@@ -650,6 +650,45 @@ async def test_a_plan_of_which_only_one_grant_is_observed_yet_is_not_cancelled()
     assert "ReclaimCancelled" not in world.events.reasons("gang")
     assert world.has_grant("a")
     assert world.has_grant("b")
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+@pytest.mark.parametrize("when", ["while the ledger is written", "after the next looks"])
+async def test_a_plan_does_not_doubt_itself_while_its_deactivations_are_observed(late: str, when: str) -> None:
+    """One is observed late. Nothing is free on the node yet: Kueue has not stopped any pods."""
+    world = NodesWorld({"n": 8}, quota=8, consider_nodes=True)
+    world.capacity = world.node_capacity
+    for name in ("a", "b"):
+        world.runs(name, gpus=4, on="n")
+    world.waits("gang")
+    await rounds(world, 1)
+    await world.keda()
+    await world.reconciled()
+    with world.client.lagging() as unheard:
+        await world.planned()
+        events = [*unheard]
+        unheard.clear()
+    assert world.deactivated == ["a", "b"]
+    echo = next(each for each in events if each[:2] == (WORKLOAD, late))
+    for each in events:
+        if each is not echo:
+            world.heard(*each)
+
+    def hear(*_: object) -> None:
+        world.api.before_write = lambda _path, _body: None
+        world.heard(*echo)
+
+    if when == "while the ledger is written":
+        world.api.before_write = hear
+    await world.planned()
+    await world.planned()
+    if when == "after the next looks":
+        hear()
+    assert [world.replicas(name) for name in ("a", "b")] == [0, 0]
+    assert "ReclaimCancelled" not in world.events.reasons("gang")
+    await world.passes(minutes=1)
+    assert world.is_admitted("gang")
+    assert outcome(world, "a", "b") == ["suspended", "suspended"]
 
 
 async def test_a_zero_that_keda_writes_too_late_suspends_no_workload() -> None:
@@ -730,7 +769,7 @@ async def test_the_answer_is_active_as_soon_as_a_plan_is_cancelled() -> None:
 async def test_what_stands_in_the_api_counts_observed_or_not(change: Change) -> None:
     world = await plan_at(AT_ZERO)
     await world.reconciled()
-    with world.api.lagging():
+    with world.client.lagging():
         change(world)
         await world.planned()
         assert world.deactivated == []

@@ -76,7 +76,7 @@ class Play:
 
     async def unheard(self) -> None:
         """The leader has two turns before it observes what it wrote."""
-        with self.world.api.lagging():
+        with self.world.client.lagging():
             await self.world.ticks(2)
 
     def leaves(self, gang: str) -> None:
@@ -88,7 +88,7 @@ class Play:
             self.world.waits(gang, **self.gangs[gang])
 
     def exists(self, gang: str) -> bool:
-        return any(name == gang for name, _ in self.world.api.all(WORKLOAD))
+        return any(name == gang for name in self.world.names(WORKLOAD))
 
     def other_comes(self) -> None:
         if self.world.free() >= 1:
@@ -96,7 +96,7 @@ class Play:
             self.world.admits_newcomer(f"other-{self.others}", gpus=1)
 
     def others_leave(self) -> None:
-        for name, _ in self.world.api.all(WORKLOAD):
+        for name in self.world.names(WORKLOAD):
             if name.startswith("other-"):
                 self.world.leaves(name)
 
@@ -125,7 +125,7 @@ class Play:
     def is_over(self) -> bool:
         """Whether every plan has ended, and no Workload waits any more."""
         world = self.world
-        waiting = [name for name, _ in world.api.all(WORKLOAD) if not world.is_admitted(name)]
+        waiting = [name for name in world.names(WORKLOAD) if not world.is_admitted(name)]
         return not any(world.has_grant(name) for name in VICTIMS) and all(map(world.is_suspended, waiting))
 
     def assert_settled(self) -> None:
@@ -142,7 +142,7 @@ class Play:
     def assert_served(self) -> None:
         world = self.world
         idle = sum(world.gpus_of(name) for name in VICTIMS if world.is_admitted(name))
-        for gang, _ in world.api.all(WORKLOAD):
+        for gang in world.names(WORKLOAD):
             is_served = gang in VICTIMS or world.is_admitted(gang)
             assert is_served or world.free() + idle < world.gpus_of(gang), f"{gang} waits although {idle} idle would do"
 

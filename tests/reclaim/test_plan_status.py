@@ -77,9 +77,3 @@ def test_an_entry_of_an_unknown_stage_is_none() -> None:
     found = scalable_workload("a", reallocation=status | {"stage": "Lost"})
     assert entry_of(found) is None
     assert times_reclaimed(found) == 2, "it is counted all the same"
-
-
-def test_without_a_plan_there_is_neither() -> None:
-    assert grant_of(scalable_workload("a")) is None
-    assert entry_of(scalable_workload("a")) is None
-    assert times_reclaimed(scalable_workload("a")) == 0

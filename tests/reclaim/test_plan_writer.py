@@ -1,7 +1,6 @@
 """What plans write, and what becomes of it where the API refuses."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def writer_of(world: PressureWorld) -> PlanWriter:
 def statuses(world: PressureWorld, name: str, since: int = 0) -> Sequence[Any]:
     """What was written into its status."""
     path = f"{SCALABLE_WORKLOAD.path('demo', name)}/status"
-    return [body["status"] for written, body in world.api.writes[since:] if written == path]
+    return [body["status"] for written, body in world.api.patches[since:] if written == path]
 
 
 async def test_the_grant_and_the_first_ledger_entry_are_one_write_and_later_there_is_one_per_stage() -> None:
@@ -81,9 +80,9 @@ async def test_replicas_are_set_to_one_after_the_grant_has_ended_and_at_once() -
     world = await granted("a", "b")
     world.slow = {"b"}
     await world.keda()
-    before = len(world.api.writes)
+    before = len(world.api.patches)
     await writer_of(world).release(plan_of(world), GONE, world.now)
-    bodies = [body for path, body in world.api.writes[before:] if "/scalableworkloads/a" in path]
+    bodies = [body for path, body in world.api.patches[before:] if "/scalableworkloads/a" in path]
     assert [list(body)[-1] for body in bodies] == ["status", "spec"]
     assert world.replicas("a") == 1
     assert world.has_grant("a"), "an answer of before may still be on its way"
@@ -106,10 +105,10 @@ async def test_an_object_that_has_changed_since_is_looked_at_again_instead() -> 
 async def test_a_vanished_victim_keeps_none_from_its_release_and_its_namesake_is_left_alone(is_made_anew: bool) -> None:
     world = await granted("a", "b")
     plan = plan_of(world)
-    world.api.delete(SCALABLE_WORKLOAD, "a")
+    world.delete(SCALABLE_WORKLOAD, "a")
     if is_made_anew:
-        world.api.create(SCALABLE_WORKLOAD, "a", {"spec": {"replicas": 1, "workloadRef": {"name": "a"}}})
-    before = len(world.api.writes)
+        world.create(SCALABLE_WORKLOAD, "a", {"spec": {"replicas": 1, "workloadRef": {"name": "a"}}})
+    before = len(world.api.patches)
     await writer_of(world).release(plan, GONE, world.now)
     assert not statuses(world, "a", before)
     grant = world.scalable("b").status.grant
@@ -135,29 +134,16 @@ async def test_a_plan_that_ends_releases_the_victims_that_were_not_needed() -> N
     assert "ReclaimCancelled" in world.events.reasons("a")
 
 
-async def test_a_refusal_is_reported_once_per_reason() -> None:
-    world = PressureWorld()
-    world.runs("a")
-    world.admits_newcomer("holder", gpus=4)
-    world.waits("gang", gpus=8)
-    await world.judged()
-    for _ in range(3):
-        world.now += timedelta(minutes=1)
-        await world.judged()
-        await world.ticks()
-    assert world.events.reasons("gang") == ["NotEnoughIdle"]
-
-
 async def test_catch_up_waits_for_what_was_written_and_not_for_ever() -> None:
     world = await granted("a", "b")
     writer = GrantWriter(world.api, world.evaluator.cluster.scalable_workloads.get, patience_seconds=0.05)
     assert await writer.catch_up()
     seen = world.scalable("a")
-    with world.api.lagging():
+    with world.client.lagging():
         assert await writer.write(seen, {"message": "new"})
         assert not await writer.catch_up()
     assert await writer.catch_up()
-    with world.api.lagging():
+    with world.client.lagging():
         await writer.write(world.scalable("a"), {"message": "newer"})
-    world.api.delete(SCALABLE_WORKLOAD, "a")
+    world.delete(SCALABLE_WORKLOAD, "a")
     assert await writer.catch_up(), "of an object that is gone nothing more is expected"
