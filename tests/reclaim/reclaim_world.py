@@ -38,7 +38,7 @@ from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import decode
-from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.idlegpu import GrantStatus, ReallocationStatus, ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
 from scaler.placement.capacity import Capacity
@@ -569,10 +569,17 @@ class PressureWorld:
     def has_grant(self, name: str) -> bool:
         return self.scalable(name).status.grant is not None
 
+    def grant(self, name: str) -> GrantStatus:
+        found = self.scalable(name).status.grant
+        assert found is not None
+        return found
+
+    def ledger(self, name: str) -> ReallocationStatus:
+        """Of its GPUs; without a stage where no plan ever took it."""
+        return self.scalable(name).status.reallocation or ReallocationStatus()
+
     def stage(self, name: str) -> str:
-        """Of its GPUs, by the ledger; empty where no plan ever took it."""
-        found = self.scalable(name).status.reallocation
-        return found.stage if found else ""
+        return self.ledger(name).stage
 
     def is_active(self, name: str) -> bool:
         return bool(self.read(WORKLOAD, name)["spec"]["active"])

@@ -31,8 +31,7 @@ async def test_idle_workloads_go_together_for_a_gang_that_has_quota_and_lacks_a_
     assert all(world.is_untouched(name) for name in ("a", "b"))
     world.waits("gang", pods=2, gpus=4)
     await world.passes(minutes=5, until=lambda: world.has_grant("a"))
-    grant = world.scalable("a").status.grant
-    assert grant is not None
+    grant = world.grant("a")
     assert (grant.seeks, grant.check, sorted(grant.victims)) == ("Nodes", CHECK, ["demo/a", "demo/b"])
     assert world.is_held_back("gang")
     await world.passes(minutes=10, until=lambda: world.is_admitted("gang"))

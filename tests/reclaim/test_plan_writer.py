@@ -65,8 +65,7 @@ async def test_what_fails_for_one_victim_is_done_for_the_others_all_the_same() -
     world.api.refused = {"/a/"}
     with pytest.raises(KubeError, match="refused"):
         await writer_of(world).release(plan_of(world), GONE, world.now)
-    grant = world.scalable("b").status.grant
-    assert grant is not None
+    grant = world.grant("b")
     assert grant.expires_at == grant.granted_at
     assert [each.stage for each in world.ended] == [LedgerStage.CANCELLED], "what was not written is not counted"
     world.api.refused = set()
@@ -111,8 +110,7 @@ async def test_a_vanished_victim_keeps_none_from_its_release_and_its_namesake_is
     before = len(world.api.patches)
     await writer_of(world).release(plan, GONE, world.now)
     assert not statuses(world, "a", before)
-    grant = world.scalable("b").status.grant
-    assert grant is not None
+    grant = world.grant("b")
     assert grant.expires_at == grant.granted_at
 
 

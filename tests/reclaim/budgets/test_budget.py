@@ -168,13 +168,6 @@ def test_of_several_suspensions_of_one_workload_the_last_counts() -> None:
         assert refused(hourly(1), spending(*twice), A).until == NOON + minutes(40), "an hour after the one 20 min ago"
 
 
-def test_the_plans_of_one_tick_see_each_other() -> None:
-    spent = spending()
-    assert granted(at_once(1), spent, A)
-    assert not granted(at_once(1), spent.after([A], NOON), B)
-    assert not granted(hourly(1), spent.after([A], NOON), B)
-
-
 # ------------------------------------------------------------------------------------------------------------- hours
 
 OFFICE = Hours(begin=time(9), end=time(17))
@@ -196,12 +189,6 @@ def test_outside_of_the_hours_in_which_it_is_allowed_nothing_is_suspended() -> N
     assert closed.message == "budget 'nights': in the cluster it is allowed only 22:00-06:00 UTC"
     assert closed.until == NOON + timedelta(hours=10), "22:00"
     assert answer([nightly], spending(), [A], NOON + timedelta(hours=10)) is None
-
-
-def test_an_hour_and_a_limit_must_both_allow_it() -> None:
-    budget = hourly(1, allowed_during=(Hours(begin=time(12, 15), end=time(13)),))
-    assert refused(budget, spending(*gone(OTHER, minutes_ago=30)), A).until == NOON + minutes(30), "the limit"
-    assert refused(budget, spending(*gone(OTHER, minutes_ago=55)), A).until == NOON + minutes(15), "the hours"
 
 
 # ------------------------------------------------------------------------------------------------------------ in doubt

@@ -5,7 +5,7 @@ and looks at the end. `best` asks it about every set of candidates.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain, combinations
@@ -62,72 +62,78 @@ def requests(draw: st.DrawFn, most_candidates: int = 6) -> PlanRequest:
     resources = draw(st.sampled_from(((GPU,), (GPU,), (GPU, CPU))))
     above = draw(st.sampled_from(({}, {"a": "co"}, {"a": "co"}, {"a": "left", "b": "right"})))
     names = "abcd"[: draw(st.integers(1, 4))] if above else "a"
-    holders = draw(st.lists(_holders(names, flavors, resources), min_size=1, max_size=most_candidates + 2))
-    holders = [replace(each, name=f"h{i}") for i, each in enumerate(holders)]
-    others = draw(st.lists(_waiting(names, flavors, resources), max_size=4))
-    others = [replace(each, name=f"w{i}") for i, each in enumerate(others)]
-    gang = draw(_gangs(names, flavors, resources))
+    holders = _holders(draw, names, flavors, resources, most=most_candidates + 2)
+    others = [_gang(draw, f"w{i}", names, flavors, resources) for i in range(draw(st.integers(0, 4)))]
+    gang = _gang(draw, "gang", names, flavors, resources)
     if draw(st.integers(0, 3)) == 3:
         others.append(replace(gang, name="alike", uid="uid-alike", queued_at=_at(draw)))
-    idle = [each for each in holders if draw(st.sampled_from((True, True, True, False)))][:most_candidates]
-    nodes = draw(_capacities(holders, flavors, resources))
-    leaving = [each.key for each in holders if draw(st.integers(0, 15)) == 15]
     keys = tuple(FlavorResource(flavor, resource) for flavor in flavors for resource in resources)
     queues = [
-        draw(_queue(name, above.get("ab"[i % 2], above.get("a", "")), holders, keys)) for i, name in enumerate(names)
+        cluster_queue(
+            name,
+            cohort=(parent := above.get("ab"[i % 2], above.get("a", ""))),
+            groups=(QuotaResourceGroup(resources=frozenset(resources), flavors=flavors),),
+            quotas=_quotas(draw, _used(name, holders), keys, _OFFSETS, _LIMITS if parent else {}),
+            **_policies(draw),
+        )
+        for i, name in enumerate(names)
     ]
     cohorts = [
-        cohort("root", gpus=draw(_own_quota(flavors))),
-        *(cohort(name, parent="root", gpus=draw(_own_quota(flavors, limited=True))) for name in ("left", "right")),
+        cohort("root", gpus=_own_quota(draw, flavors)),
+        *(cohort(name, parent="root", gpus=_own_quota(draw, flavors, limited=True)) for name in ("left", "right")),
     ]
-    return PlanRequest(
-        gang=gang,
-        planning_tree=planning_tree(
-            queues,
-            [gang, *holders, *others],
-            cohorts=cohorts if len(above) > 1 else (),
-            fair_sharing=draw(st.booleans()),
-            capacity=nodes,
-            marked=_marked(holders, nodes) if nodes is not None else {},
-            of=gang.queue,
-        ),
-        candidates=tuple(candidate(each, cost=draw(st.integers(1, 5))) for each in idle),
-        leaving=frozenset(leaving),
+    idle = [each for each in holders if draw(st.sampled_from((True, True, True, False)))][:most_candidates]
+    fields = {"cohorts": cohorts if len(above) > 1 else (), "fair_sharing": draw(st.booleans())}
+    return replace(
+        _request(draw, gang, queues, [*holders, *others], idle, **fields),
+        leaving=frozenset(each.key for each in holders if draw(st.integers(0, 15)) == 15),
         refuse=draw(budgets(names)),
-        limits=PLENTY,
     )
 
 
 @st.composite
 def earlier_elsewhere(draw: st.DrawFn) -> PlanRequest:
-    """A gang with Workloads like it, or smaller, that wait in other queues of its cohort; nothing is preempted."""
+    """A gang with Workloads like it, or smaller, that wait in other queues of its cohort; nothing is preempted. The
+    quota of queues is mostly just what is held there."""
     resources = draw(st.sampled_from(((GPU,), (GPU,), (GPU,), (GPU, CPU))))
     names = "abcd"[: draw(st.integers(2, 4))]
-    holders = [
-        replace(each, name=f"h{i}")
-        for i, each in enumerate(draw(st.lists(_holders(names, ("x",), resources), min_size=1, max_size=7)))
-    ]
-    others = [replace(each, name="w") for each in draw(st.lists(_waiting(names, ("x",), resources), max_size=1))]
-    gang = replace(draw(_gangs(names, ("x",), resources)), queued_at=NOW)
+    holders = _holders(draw, names, ("x",), resources, most=7)
+    others = [_gang(draw, "w", names, ("x",), resources) for _ in range(draw(st.integers(0, 1)))]
+    gang = replace(_gang(draw, "gang", names, ("x",), resources), queued_at=NOW)
     for i in range(draw(st.integers(1, 3))):
         alike = replace(gang, name=f"alike{i}", uid=f"alike{i}", queue=draw(st.sampled_from(names)))
         others.append(replace(alike, queued_at=_at(draw), pod_sets=_fewer(draw, gang.pod_sets)))
     keys = tuple(FlavorResource("x", resource) for resource in resources)
-    nodes = draw(_capacities(holders, ("x",), resources))
-    return PlanRequest(
-        gang=gang,
-        planning_tree=planning_tree(
-            [draw(_sibling(name, holders, keys)) for name in names],
-            [gang, *holders, *others],
-            cohorts=[cohort("co", parent=draw(st.sampled_from(("", "root")))), cohort("left", parent="root")],
-            fair_sharing=draw(st.integers(0, 7)) == 7,
-            capacity=nodes,
-            marked=_marked(holders, nodes) if nodes is not None else {},
-            of=gang.queue,
-        ),
-        candidates=tuple(candidate(each, cost=draw(st.integers(1, 5))) for each in holders if draw(st.booleans())),
-        limits=PLENTY,
-    )
+    queues = [
+        cluster_queue(
+            name,
+            cohort=draw(st.sampled_from(("co",) * 9 + ("left",))),
+            groups=(QuotaResourceGroup(resources=frozenset(resources), flavors=("x",)),),
+            quotas=_quotas(draw, _used(name, holders), keys, (0, 0, 0, 0, 1, -1), _FEW_LIMITS),
+            strategy=draw(_STRATEGIES),
+        )
+        for name in names
+    ]
+    cohorts = [cohort("co", parent=draw(st.sampled_from(("", "root")))), cohort("left", parent="root")]
+    idle = [each for each in holders if draw(st.booleans())]
+    fair = draw(st.integers(0, 7)) == 7
+    return _request(draw, gang, queues, [*holders, *others], idle, cohorts=cohorts, fair_sharing=fair)
+
+
+def _request(
+    draw: st.DrawFn,
+    gang: QuotaWorkload,
+    queues: list[QuotaClusterQueue],
+    workloads: list[QuotaWorkload],
+    idle: list[QuotaWorkload],
+    **fields: Any,
+) -> PlanRequest:
+    holders = [each for each in workloads if each.reservation]
+    nodes = _capacity(draw, holders, queues[0].groups[0])
+    marked = _marked(holders, nodes) if nodes is not None else {}
+    tree = planning_tree(queues, [gang, *workloads], capacity=nodes, marked=marked, of=gang.queue, **fields)
+    candidates = tuple(candidate(each, cost=draw(st.integers(1, 5))) for each in idle)
+    return PlanRequest(gang=gang, planning_tree=tree, candidates=candidates, limits=PLENTY)
 
 
 def _fewer(draw: st.DrawFn, pod_sets: tuple[QuotaPodSet, ...]) -> tuple[QuotaPodSet, ...]:
@@ -137,27 +143,6 @@ def _fewer(draw: st.DrawFn, pod_sets: tuple[QuotaPodSet, ...]) -> tuple[QuotaPod
     return tuple(replace(each, count=draw(st.integers(1, each.count))) for each in pod_sets)
 
 
-@st.composite
-def _sibling(
-    draw: st.DrawFn, name: str, holders: list[QuotaWorkload], keys: tuple[FlavorResource, ...]
-) -> QuotaClusterQueue:
-    """A queue of the cohort whose quota is mostly just what is held there."""
-    used = sum((Counter(each.held.usage) for each in holders if each.held.cluster_queue == name), Counter())
-    quotas = {
-        key: quota(
-            max(0, used.get(key, 0) + draw(st.sampled_from((0, 0, 0, 0, 1, -1)))),
-            borrowing=draw(st.sampled_from((None, None, None, 4, 6))),
-            lending=draw(st.sampled_from((None,) * 9 + (2,))),
-        )
-        for key in keys
-    }
-    group = QuotaResourceGroup(resources=frozenset(key.resource for key in keys), flavors=("x",))
-    parent = draw(st.sampled_from(("co",) * 9 + ("left",)))
-    strategy = draw(st.sampled_from((*QueueingStrategy, QueueingStrategy.BEST_EFFORT_FIFO)))
-    return cluster_queue(name, groups=(group,), quotas=quotas, cohort=parent, strategy=strategy)
-
-
-@st.composite
 def _own_quota(draw: st.DrawFn, flavors: tuple[str, ...], *, limited: bool = False) -> dict[str, Quota] | None:
     """A cohort's; mostly none."""
     nominal = draw(st.sampled_from((None, None, 0, 2)))
@@ -167,23 +152,33 @@ def _own_quota(draw: st.DrawFn, flavors: tuple[str, ...], *, limited: bool = Fal
     return dict.fromkeys(flavors, quota(nominal, **limits))
 
 
-@st.composite
-def _queue(
-    draw: st.DrawFn, name: str, parent: str, holders: list[QuotaWorkload], keys: tuple[FlavorResource, ...]
-) -> QuotaClusterQueue:
-    used = sum((Counter(each.held.usage) for each in holders if each.held.cluster_queue == name), Counter())
-    quotas = {}
-    for key in keys:
-        nominal = max(0, used.get(key, 0) + draw(st.sampled_from((0, 0, 0, 1, 2, 4, -1, -3))))
-        limits = {each: draw(st.sampled_from((None, None, 0, 2, 4))) for each in ("borrowing", "lending") if parent}
-        quotas[key] = quota(nominal, **limits)
-    group = QuotaResourceGroup(
-        resources=frozenset(key.resource for key in keys), flavors=tuple(dict.fromkeys(key.flavor for key in keys))
-    )
-    return cluster_queue(name, groups=(group,), quotas=quotas, cohort=parent, **draw(_policies()))
+_OFFSETS = (0, 0, 0, 1, 2, 4, -1, -3)
+_LIMITS = dict.fromkeys(("borrowing", "lending"), (None, None, 0, 2, 4))
+_FEW_LIMITS = {"borrowing": (None, None, None, 4, 6), "lending": (None,) * 9 + (2,)}
+_STRATEGIES = st.sampled_from((*QueueingStrategy, QueueingStrategy.BEST_EFFORT_FIFO))
 
 
-@st.composite
+def _used(queue: str, holders: list[QuotaWorkload]) -> Counter[FlavorResource]:
+    return sum((Counter(each.held.usage) for each in holders if each.held.cluster_queue == queue), Counter())
+
+
+def _quotas(
+    draw: st.DrawFn,
+    used: Counter[FlavorResource],
+    keys: tuple[FlavorResource, ...],
+    offsets: tuple[int, ...],
+    limits: Mapping[str, tuple[int | None, ...]],
+) -> dict[FlavorResource, Quota]:
+    """What is used, more or less."""
+    return {
+        key: quota(
+            max(0, used[key] + draw(st.sampled_from(offsets))),
+            **{name: draw(st.sampled_from(each)) for name, each in limits.items()},
+        )
+        for key in keys
+    }
+
+
 def _policies(draw: st.DrawFn) -> dict[str, Any]:
     within, reclaim = draw(st.sampled_from(_WITHIN)), draw(st.sampled_from(_POLICIES))
     borrowing = PreemptionPolicy.NEVER
@@ -191,11 +186,7 @@ def _policies(draw: st.DrawFn) -> dict[str, Any]:
         borrowing = draw(st.sampled_from((PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY)))
     return {
         "stop_policy": draw(st.sampled_from((StopPolicy.NONE,) * 15 + (StopPolicy.HOLD,))),
-        "strategy": draw(
-            st.sampled_from(
-                (QueueingStrategy.BEST_EFFORT_FIFO, QueueingStrategy.BEST_EFFORT_FIFO, QueueingStrategy.STRICT_FIFO)
-            )
-        ),
+        "strategy": draw(_STRATEGIES),
         "preemption": preempting(within=within, reclaim=reclaim, borrowing=borrowing),
         "fungibility": Fungibility(
             when_can_borrow=draw(st.sampled_from(FungibilityPolicy)),
@@ -204,35 +195,29 @@ def _policies(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@st.composite
-def _holders(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tuple[str, ...]) -> QuotaWorkload:
-    return holding(
-        queue=draw(st.sampled_from(names)),
-        flavor=draw(st.sampled_from(flavors)),
-        pod_sets=(
-            pod_set(requests={each: draw(st.integers(1, 4)) for each in resources}, nodes=_marks(draw, ANYWHERE)),
-        ),
-        priority=draw(st.integers(-1, 1)),
-        evicted=draw(st.integers(0, 15)) == 15,
-        queued_at=_at(draw),
-        reserved_at=_at(draw),
-    )
+def _holders(
+    draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tuple[str, ...], *, most: int
+) -> list[QuotaWorkload]:
+    return [
+        holding(
+            f"h{i}",
+            queue=draw(st.sampled_from(names)),
+            flavor=draw(st.sampled_from(flavors)),
+            pod_sets=(
+                pod_set(requests={each: draw(st.integers(1, 4)) for each in resources}, nodes=_marks(draw, ANYWHERE)),
+            ),
+            priority=draw(st.integers(-1, 1)),
+            evicted=draw(st.integers(0, 15)) == 15,
+            queued_at=_at(draw),
+            reserved_at=_at(draw),
+        )
+        for i in range(draw(st.integers(1, most)))
+    ]
 
 
-@st.composite
-def _waiting(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tuple[str, ...]) -> QuotaWorkload:
-    requests = {each: draw(st.integers(1, 6)) for each in resources}
-    return workload(
-        queue=draw(st.sampled_from(names)),
-        priority=draw(st.integers(-1, 2)),
-        pod_sets=(pod_set(requests=requests, nodes=_marks(draw, draw(_selections(flavors)))),),
-        may_queue=draw(st.integers(0, 15)) < 15,
-        queued_at=_at(draw),
-    )
-
-
-@st.composite
-def _gangs(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tuple[str, ...]) -> QuotaWorkload:
+def _gang(
+    draw: st.DrawFn, name: str, names: str, flavors: tuple[str, ...], resources: tuple[str, ...]
+) -> QuotaWorkload:
     pod_sets = []
     for i in range(draw(st.sampled_from((1, 1, 2)))):
         requests = {each: draw(st.integers(1, 3)) for each in resources}
@@ -241,10 +226,11 @@ def _gangs(draw: st.DrawFn, names: str, flavors: tuple[str, ...], resources: tup
         count = draw(st.integers(1, 3))
         pod_sets.append(pod_set(f"p{i}", pods=count, requests=requests, nodes=nodes, min_count=least))
     return workload(
-        "gang",
+        name,
         queue=draw(st.sampled_from(names)),
         priority=draw(st.integers(-1, 2)),
         pod_sets=tuple(pod_sets),
+        may_queue=name == "gang" or draw(st.integers(0, 15)) < 15,
         queued_at=_at(draw),
     )
 
@@ -272,31 +258,30 @@ def _nodes_of(holder: QuotaWorkload, capacity: Capacity) -> frozenset[str]:
     return frozenset(capacity.index.nodes[node].name for node in capacity.held_by_workload(holder.key))
 
 
-@st.composite
-def _capacities(
-    draw: st.DrawFn, holders: list[QuotaWorkload], flavors: tuple[str, ...], resources: tuple[str, ...]
-) -> Capacity | None:
+def _capacity(draw: st.DrawFn, holders: list[QuotaWorkload], group: QuotaResourceGroup) -> Capacity | None:
     """Nodes of every flavor, with the holders' pods anywhere on them; None where nodes are not known."""
     if draw(st.booleans()):
         return None
     pods: list[BoundPod] = []
-    used = {f"{each}{i}": dict.fromkeys(resources, 0) for each in flavors for i in range(draw(st.integers(1, 3)))}
+    used = {f"{each}{i}": Counter[str]() for each in group.flavors for i in range(draw(st.integers(1, 3)))}
     for each in holders:
         (flavor,) = {key.flavor for key in each.held.usage}
         node = draw(st.sampled_from([name for name in used if name.startswith(flavor)]))
-        requests = each.pod_sets[0].requests
-        used[node] = {resource: amount + requests[resource] for resource, amount in used[node].items()}
-        pods.append(BoundPod(pod=each.key, node=node, workload=each.key, requests=requests))
-    extra = st.sampled_from((0, 0, 1, 2, -1))
+        used[node].update(each.pod_sets[0].requests)
+        pods.append(BoundPod(pod=each.key, node=node, workload=each.key, requests=each.pod_sets[0].requests))
     nodes = [
         NodeInfo(
             name=name,
             labels={"flavor": name[0]},
-            allocatable={"pods": 110} | {resource: max(0, n + draw(extra)) for resource, n in amounts.items()},
+            allocatable={"pods": 110}
+            | {each: max(0, amounts[each] + draw(_EXTRA)) for each in sorted(group.resources)},
         )
         for name, amounts in used.items()
     ]
     return capacity_of(nodes, pods)
+
+
+_EXTRA = st.sampled_from((0, 0, 1, 2, -1))
 
 
 @st.composite
