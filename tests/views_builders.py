@@ -30,8 +30,7 @@ from scaler.placement.capacity import Capacity
 from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaLocalQueue, QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced
-from scaler.reclaim.config import ReclaimConfig
-from scaler.reclaim.planner import Planner
+from scaler.reclaim.planner import Planner, ReclaimConfig
 from scaler.reporting.views.query_service import QueryService
 from scaler.reporting.views.snapshot import ViewSnapshot, take_view_snapshot
 

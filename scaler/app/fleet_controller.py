@@ -29,7 +29,7 @@ def fleet_collector(
 ) -> FleetCollector:
     """Subscribes, so it is to be called before the copies are filled."""
     cluster, planning = parts.cluster, parts.planner
-    queues = QueueNames(quota=planning.quota)
+    queues = QueueNames(quota=planning.view.look)
     fleet = FleetMetrics(metrics, settings.metrics, is_reporting=leadership.is_reporting)
     suspensions = SuspensionWatch(cluster=cluster, queues=queues, observe=fleet.happened)
     pending = PendingWorkloads(cluster, queues, sink.reasons, admitted=fleet.admitted)

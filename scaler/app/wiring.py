@@ -193,7 +193,7 @@ class Wiring:
             shared.requests,
             shared.flavor,
             capacity=self._nodes.capacity,
-            quota=self.planner.quota,
+            quota=self.planner.view.look,
         )
 
 

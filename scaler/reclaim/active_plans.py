@@ -28,11 +28,9 @@ from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage, Vict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VictimStatus:
-    """One victim with everything that is observed about it."""
+class VictimStatus(Victim):
+    """With the objects that it was observed on."""
 
-    key: Key
-    victim: Victim
     scalable: ScalableWorkload | None = None
     """None for one that is gone."""
     workload: ObservedWorkload | None = None
@@ -41,10 +39,6 @@ class VictimStatus:
     """What the ledger says of it and this plan."""
     times: int = 0
     """How often plans have suspended it."""
-
-    @property
-    def name(self) -> str:
-        return self.victim.key
 
     @property
     def workload_key(self) -> str:
@@ -59,31 +53,27 @@ class ActivePlan:
     grant: Grant
     gang: KueueWorkload | None
     gang_state: GangState
-    members: tuple[VictimStatus, ...]
-
-    @property
-    def victims(self) -> list[Victim]:
-        return [member.victim for member in self.members]
+    victims: tuple[VictimStatus, ...]
 
     @property
     def holders(self) -> list[VictimStatus]:
         """The victims on which its grants stand."""
-        return [member for member in self.members if member.has_grant]
+        return [victim for victim in self.victims if victim.has_grant]
 
     @property
     def is_begun(self) -> bool:
-        return any(member.victim.is_deactivated for member in self.members)
+        return any(victim.is_deactivated for victim in self.victims)
 
     @property
     def is_handed_over(self) -> bool:
         """Whether the ledger is closed for all victims that were deactivated."""
-        given = [member.entry for member in self.holders if member.entry is not None and member.victim.has_given]
+        given = [victim.entry for victim in self.holders if victim.entry is not None and victim.has_given]
         return all(entry.stage.is_final for entry in given)
 
     @property
     def deactivated_at(self) -> list[datetime]:
         """When we have deactivated its victims, by the notes on their Workloads."""
-        workloads = [member.workload for member in self.members if member.victim.is_deactivated]
+        workloads = [victim.workload for victim in self.victims if victim.is_deactivated]
         return [each.suspended_at for each in workloads if each is not None and each.suspended_at is not None]
 
 
@@ -119,25 +109,23 @@ def _standing(
     gang = cluster.workloads.get(*split_key(grant.gang))
     if gang is not None and gang.metadata.uid != grant.gang_uid:
         gang = None
-    members = [_member(name, grant, cluster, evaluation, (grant.plan, name) in seen_at_zero) for name in grant.victims]
-    return ActivePlan(grant=grant, gang=gang, gang_state=gang_state(gang, grant), members=tuple(members))
+    victims = [_victim(name, grant, cluster, evaluation, (grant.plan, name) in seen_at_zero) for name in grant.victims]
+    return ActivePlan(grant=grant, gang=gang, gang_state=gang_state(gang, grant), victims=tuple(victims))
 
 
-def _member(
+def _victim(
     name: str, grant: Grant, cluster: ClusterState, evaluation: Evaluation | None, was_at_zero: bool
 ) -> VictimStatus:
-    key = split_key(name)
-    scalable = cluster.scalable_workloads.get(*key)
+    scalable = cluster.scalable_workloads.get(*split_key(name))
     if scalable is None or scalable.metadata.deletion_timestamp is not None:
-        gone = Victim(key=name, desired_replicas=1, is_idle=False, is_deactivated=False, is_missing=True)
-        return VictimStatus(key=key, victim=gone)
+        return VictimStatus(name=name, desired_replicas=1, is_idle=False, is_deactivated=False, is_missing=True)
     own, entry, observed = grant_of(scalable), entry_of(scalable), cluster.situation(scalable)
     has_grant = own is not None and own.plan == grant.plan and not own.is_withdrawn
     entry = entry if entry is not None and entry.plan == grant.plan else None
     workload, is_spared = observed.workload, is_not_scaled(scalable, cluster)
     decisions = _current_decisions(scalable, evaluation)
-    victim = Victim(
-        key=name,
+    return VictimStatus(
+        name=name,
         desired_replicas=scalable.spec.replicas,
         is_idle=decisions is not None and is_idle(decisions) and not is_spared,
         is_unknown=not is_spared and (decisions is None or is_unknown(decisions)),
@@ -148,10 +136,11 @@ def _member(
         was_deactivated=entry is not None and entry.releasing_at is not None,
         holds_quota=workload is not None and workload.quota_reserved,
         pods_left=sum(pod.phase not in TERMINAL for pod in observed.pods),
-    )
-    times = times_reclaimed(scalable)
-    return VictimStatus(
-        key=key, victim=victim, scalable=scalable, workload=workload, has_grant=has_grant, entry=entry, times=times
+        scalable=scalable,
+        workload=workload,
+        has_grant=has_grant,
+        entry=entry,
+        times=times_reclaimed(scalable),
     )
 
 

@@ -24,8 +24,7 @@ from scaler.decision.target_state import Seeks
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan, active_plans
-from scaler.reclaim.config import ReclaimConfig, Unprotected
-from scaler.reclaim.planner import Planner, PlanningSnapshot
+from scaler.reclaim.planner import Planner, PlanningSnapshot, ReclaimConfig, Unprotected
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reclaim.targets import PlanTarget, fits_already
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, next_transition
@@ -145,9 +144,9 @@ class PlanExecutor:
         standing = active_plans(self.planning.cluster, evaluation, seen_at_zero=self._at_zero)
         victims = [(plan.grant.plan, victim) for plan in standing for victim in plan.victims]
         self._at_zero = frozenset(
-            (plan, victim.key)
+            (plan, victim.name)
             for plan, victim in victims
-            if victim.is_wanted_at_zero or (plan, victim.key) in self._at_zero
+            if victim.is_wanted_at_zero or (plan, victim.name) in self._at_zero
         )
         plans, gangs = {each.grant.plan for each in standing}, {each.grant.gang_uid for each in standing}
         self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
@@ -210,7 +209,7 @@ class PlanExecutor:
             step = PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
             await (self._reconsider(plan, step, seen, now) if plan.is_begun else self._release(plan, step, now))
             return
-        ready = [each.scalable for each in plan.holders if each.scalable and not each.victim.is_deactivated]
+        ready = [each.scalable for each in plan.holders if each.scalable and not each.is_deactivated]
         is_so = await self.writer.grants.is_unchanged(ready, plan.grant.plan)
         if not is_so or not self._is_still_due(plan, now):
             return  # one of them was scaled up or annotated a moment ago: the next tick sees that, too
@@ -229,12 +228,12 @@ class PlanExecutor:
 
     def _is_still_due(self, plan: ActivePlan, now: datetime) -> bool:
         found = next((each for each in self.standing() if each.grant.plan == plan.grant.plan), None)
-        if found is None or {member.name for member in found.members} != {member.name for member in plan.members}:
+        if found is None or {victim.name for victim in found.victims} != {victim.name for victim in plan.victims}:
             return False
         return next_transition(found.grant, found.gang_state, found.victims, now=now).action is PlanAction.COMMIT
 
     def _willing(self, plan: ActivePlan, state: PlanningSnapshot) -> list[Candidate]:
-        willing = [each for each in plan.holders if each.victim.is_willing]
+        willing = [each for each in plan.holders if each.is_willing]
         found = [self.planning.victim(state, each.workload_key, each.name) for each in willing]
         return [each for each in found if each is not None]
 
@@ -262,7 +261,7 @@ class PlanExecutor:
             self._replanned[plan.grant.gang_uid] += 1
             await self.writer.replace(plan, found, step, now=now, until=now + self.planning.policy.grant_for)
         elif fits_already(found) and step.ending is not PlanEndReason.NOT_RESERVED:
-            others = [member.name for member in plan.holders if not member.victim.stays]
+            others = [victim.name for victim in plan.holders if not victim.stays]
             await self.writer.drop(plan, others, step, now)
         else:
             await self._release(plan, step, now)

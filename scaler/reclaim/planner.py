@@ -8,16 +8,18 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import DecisionCache, Evaluation
 from scaler.placement.capacity import Capacity
 from scaler.quota.model import QuotaWorkload
+from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
 from scaler.quota.watch import NotSynced, QuotaWatch
 from scaler.quota.workload_index import SchedulingContext
-from scaler.reclaim.budgets.budget import BudgetCheck, budget_check
+from scaler.reclaim.budgets.budget import Budget, BudgetCheck, budget_check
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, SuspensionHistory
 from scaler.reclaim.candidates import (
     anti_affinity_nodes,
@@ -26,8 +28,8 @@ from scaler.reclaim.candidates import (
     pending_gpu_workloads,
     suspension_history_of,
 )
-from scaler.reclaim.config import ReclaimConfig
-from scaler.reclaim.costs import cost_of
+from scaler.reclaim.costs import CostWeights, cost_of
+from scaler.reclaim.search.problem import DEFAULT_LIMITS, SearchLimits
 from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import (
     AntiAffinityNodes,
@@ -38,6 +40,41 @@ from scaler.reclaim.search.values import (
     PlanRequest,
     ReclaimPlan,
 )
+from scaler.suspension.priority_boost import PriorityBoost
+
+
+class Unprotected(StrEnum):
+    """What becomes of a plan whose freed quota newcomers may take, in a BestEffortFIFO queue or from the cohort."""
+
+    WARN = "Warn"
+    """It is carried out, and says what may go wrong."""
+    REFUSE = "Refuse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimConfig:
+    """Everything that operators decide about plans."""
+
+    pressure: bool = True
+    """Whether plans are made at all. Without them `reclaim: OnPressure` suspends no workload."""
+    grant_for: timedelta = timedelta(minutes=10)
+    """How long a plan's victims may be taken: longer than `pollingInterval` and `cooldownPeriod`, until which KEDA does
+    not scale to 0. Its own defaults need 30 s + 5 min."""
+    limits: SearchLimits = DEFAULT_LIMITS
+    consider_nodes: bool = True
+    """Whether the gang's pods must fit the nodes as they are. Off where somebody else adds nodes as they are needed: of
+    AdmissionChecks of ours that ask for nodes plans know."""
+    weights: CostWeights = CostWeights()  # noqa: RUF009 - frozen
+    unprotected: Unprotected = Unprotected.WARN
+    fair_sharing: bool = False
+    """Whether Kueue shares fairly. It cannot be read from Kueue, and without it predictions are wrong."""
+    strategies: tuple[PreemptionStrategy, ...] = DEFAULT_STRATEGIES
+    """Kueue's preemption strategies; of no effect without fair sharing."""
+    boost: PriorityBoost = PriorityBoost()  # noqa: RUF009 - frozen
+    replan_backoff: timedelta = timedelta(minutes=1)
+    """Least time between two plans for the same gang, so that one that fails does not wear out every idle workload."""
+    budgets: tuple[Budget, ...] = ()
+    """None: only `limits` bounds what is suspended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +148,6 @@ class Planner:
             gangs=pending_gpu_workloads(snapshot.workloads.values(), self.cluster),
             marked=anti_affinity_nodes(snapshot, self.cluster) if isinstance(free, Capacity) else {},
         )
-
-    def quota(self) -> Snapshot | NotSynced:
-        """Kueue's quota alone, whether or not there are verdicts."""
-        return self.view.look()
 
     @property
     def unjudged(self) -> str:

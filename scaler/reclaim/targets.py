@@ -113,7 +113,7 @@ class QuotaShortage(PlanTarget):
         gang = state.snapshot.workload(plan.grant.gang)
         if gang is None:
             return False
-        gone = frozenset(each.workload_key for each in plan.members if each.victim.is_deactivated)
+        gone = frozenset(each.workload_key for each in plan.victims if each.is_deactivated)
         capacity = state.capacity.without(gone) if state.capacity is not None else None
         found = await self.planning.plan(replace(state, capacity=capacity), gang, ())
         return _is_foreseeable(found) and not fits_already(found)

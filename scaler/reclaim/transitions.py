@@ -97,7 +97,8 @@ class PlanEndReason(StrEnum):
 class Victim:
     """One victim as observed."""
 
-    key: str
+    name: str
+    """`namespace/name` of its ScalableWorkload."""
     desired_replicas: int
     is_idle: bool
     """By its own verdict now; what cannot be known is not idle."""
@@ -110,7 +111,6 @@ class Victim:
     """It was at 0 for the plan, and was scaled up again."""
     was_deactivated: bool = False
     """For this plan, whatever became of it since."""
-
     holds_quota: bool = False
     """By the condition QuotaReserved of its Workload, which Kueue may write late."""
     pods_left: int = 0
@@ -170,7 +170,7 @@ def next_transition(grant: Grant, gang: GangState, victims: Sequence[Victim], *,
 
 def _served(action: PlanAction, victims: Sequence[Victim]) -> PlanTransition:
     """The gang has its quota: victims that were not deactivated are not needed."""
-    spared = tuple(victim.key for victim in victims if not victim.has_given)
+    spared = tuple(victim.name for victim in victims if not victim.has_given)
     if len(spared) == len(victims):
         return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NOT_NEEDED)
     return (
@@ -181,12 +181,12 @@ def _served(action: PlanAction, victims: Sequence[Victim]) -> PlanTransition:
 
 
 def _begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransition:
-    woken = tuple(victim.key for victim in victims if victim.is_lost or _is_set_back(victim, grant, now))
+    woken = tuple(victim.name for victim in victims if victim.is_lost or _is_set_back(victim, grant, now))
     if woken:
         return PlanTransition(action=PlanAction.RECONSIDER, ending=PlanEndReason.VICTIM_WOKE, about=woken)
     others = [victim for victim in victims if not victim.is_deactivated]
     if now >= grant.expires_at:
-        late = tuple(victim.key for victim in others)
+        late = tuple(victim.name for victim in others)
         return PlanTransition(action=PlanAction.RECONSIDER, ending=PlanEndReason.NOT_RESERVED, about=late)
     if others and all(victim.is_ready for victim in others):
         return PlanTransition(action=PlanAction.COMMIT)
@@ -194,13 +194,13 @@ def _begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransi
 
 
 def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransition:
-    busy = tuple(victim.key for victim in victims if victim.is_lost)
+    busy = tuple(victim.name for victim in victims if victim.is_lost)
     if busy:
         return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_BUSY, about=busy)
     if now >= grant.expires_at:
-        late = tuple(victim.key for victim in victims if not (victim.is_wanted_at_zero or victim.was_set_back))
+        late = tuple(victim.name for victim in victims if not (victim.is_wanted_at_zero or victim.was_set_back))
         return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.GRANT_EXPIRED, about=late)
-    woken = tuple(victim.key for victim in victims if victim.was_set_back)
+    woken = tuple(victim.name for victim in victims if victim.was_set_back)
     if woken:
         return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_WOKE, about=woken)
     if all(victim.is_ready for victim in victims):

@@ -89,66 +89,66 @@ class PlanWriter:
         await self._rewrite(plan.holders, grant)
         return replace(plan, grant=grant)
 
-    async def _rewrite(self, members: Sequence[VictimStatus], grant: Grant, *, is_reopened: bool = False) -> None:
+    async def _rewrite(self, victims: Sequence[VictimStatus], grant: Grant, *, is_reopened: bool = False) -> None:
         """Replace the grant. A ledger entry that is reopened goes on with that grant's plan."""
 
-        async def rewrite(member: VictimStatus, scalable: ScalableWorkload) -> None:
+        async def rewrite(victim: VictimStatus, scalable: ScalableWorkload) -> None:
             status: dict[str, Any] = {"grant": grant_status(grant)}
-            if is_reopened and member.entry is not None:
-                status["reallocation"] = entry_status(reopened(member.entry, plan=grant.plan), times=member.times)
+            if is_reopened and victim.entry is not None:
+                status["reallocation"] = entry_status(reopened(victim.entry, plan=grant.plan), times=victim.times)
             await self.grants.write(scalable, status)
 
-        await self._each(members, rewrite)
+        await self._each(victims, rewrite)
 
     async def replace(
         self, plan: ActivePlan, found: ReclaimPlan, step: PlanTransition, *, now: datetime, until: datetime
     ) -> None:
         """Go on with another plan: suspended victims stay suspended, and the new ones get grants."""
-        keeps = [member for member in plan.members if member.victim.stays]
-        victims = (*(member.name for member in keeps), *(victim.name for victim in found.victims))
+        keeps = [victim for victim in plan.victims if victim.stays]
+        victims = (*(victim.name for victim in keeps), *(victim.name for victim in found.victims))
         grant = replace(grant_by(found, at=now, until=until), victims=tuple(dict.fromkeys(victims)))
 
         await self._rewrite(keeps, grant, is_reopened=True)
         for victim in found.victims:
             await self._offer(grant, victim)
         self.events.replanned(grant, plan.grant, step)
-        await self._release_victims([member for member in plan.holders if member.name not in victims], step, now)
+        await self._release_victims([victim for victim in plan.holders if victim.name not in victims], step, now)
 
     async def hand_over(self, plan: ActivePlan, successor: Grant, now: datetime) -> None:
         """End a plan that another one replaces: the victims which that one names stay as they are."""
-        kept = [member for member in plan.holders if member.name in successor.victims]
+        kept = [victim for victim in plan.holders if victim.name in successor.victims]
         await self._rewrite(kept, successor, is_reopened=True)
         step = PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
-        await self._release_victims([member for member in plan.holders if member not in kept], step, now)
+        await self._release_victims([victim for victim in plan.holders if victim not in kept], step, now)
 
     async def drop(self, plan: ActivePlan, names: Collection[str], step: PlanTransition, now: datetime) -> None:
         """Go on without these victims: they are wanted again, or not needed."""
-        rest = [member for member in plan.holders if member.name not in names]
-        await self._rewrite(rest, replace(plan.grant, victims=tuple(member.name for member in rest)))
-        await self._release_victims([member for member in plan.holders if member.name in names], step, now)
+        rest = [victim for victim in plan.holders if victim.name not in names]
+        await self._rewrite(rest, replace(plan.grant, victims=tuple(victim.name for victim in rest)))
+        await self._release_victims([victim for victim in plan.holders if victim.name in names], step, now)
 
     async def release(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
         log.info("plan cancelled", plan=plan.grant.plan, gang=plan.grant.gang, because=str(step.ending))
         await self._release_victims(plan.holders, step, now)
         self.events.called_off(plan.grant, step)
 
-    async def _release_victims(self, members: Sequence[VictimStatus], step: PlanTransition, now: datetime) -> None:
-        async def release_victim(member: VictimStatus, scalable: ScalableWorkload) -> None:
-            entry = member.entry
+    async def _release_victims(self, victims: Sequence[VictimStatus], step: PlanTransition, now: datetime) -> None:
+        async def release_victim(victim: VictimStatus, scalable: ScalableWorkload) -> None:
+            entry = victim.entry
             if entry is not None and not entry.stage.is_final:
                 entry = replace(entry, stage=LedgerStage.CANCELLED, ended_at=now)
-            if await self._withdraw(member, scalable, entry):
+            if await self._withdraw(victim, scalable, entry):
                 self.events.released(scalable, step)
 
-        await self._each(members, release_victim)
+        await self._each(victims, release_victim)
 
-    async def _withdraw(self, member: VictimStatus, scalable: ScalableWorkload, entry: LedgerEntry | None) -> bool:
+    async def _withdraw(self, victim: VictimStatus, scalable: ScalableWorkload, entry: LedgerEntry | None) -> bool:
         """End the grant, and then ask for the workload where it was at 0. False for one that is gone."""
         own = grant_of(scalable)
         if own is None:
             return False
         status: dict[str, Any] = {"grant": grant_status(replace(own, expires_at=own.granted_at))}
-        version = await self._settle(member, scalable, entry, status)
+        version = await self._settle(victim, scalable, entry, status)
         if version and scalable.spec.replicas == 0:
             await self.grants.scale_to_one(scalable, version)
         return bool(version)
@@ -157,33 +157,33 @@ class PlanWriter:
 
     async def follow(self, plan: ActivePlan, *, now: datetime) -> ActivePlan:
         """Write down where the GPUs are now; the plan with its ledger as it is then."""
-        members = [await self._advanced(plan, member, now=now) for member in plan.members]
-        return replace(plan, members=tuple(members))
+        victims = [await self._advanced(plan, victim, now=now) for victim in plan.victims]
+        return replace(plan, victims=tuple(victims))
 
-    async def _advanced(self, plan: ActivePlan, member: VictimStatus, *, now: datetime) -> VictimStatus:
-        entry, scalable = member.entry, member.scalable
-        if entry is None or scalable is None or not (member.has_grant and member.victim.has_given):
-            return member
-        moved = advance(entry, member.victim, plan.gang_state, now=now)
+    async def _advanced(self, plan: ActivePlan, victim: VictimStatus, *, now: datetime) -> VictimStatus:
+        entry, scalable = victim.entry, victim.scalable
+        if entry is None or scalable is None or not (victim.has_grant and victim.has_given):
+            return victim
+        moved = advance(entry, victim, plan.gang_state, now=now)
         if moved == entry:
-            return member
+            return victim
         is_first = entry.releasing_at is None and moved.releasing_at is not None
-        member = replace(member, times=member.times + is_first)
-        await self._settle(member, scalable, moved)
-        return replace(member, entry=moved)
+        victim = replace(victim, times=victim.times + is_first)
+        await self._settle(victim, scalable, moved)
+        return replace(victim, entry=moved)
 
     async def finish(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
         """The gang is admitted with what was freed for it: the grants end."""
-        await self._release_victims([member for member in plan.holders if member.name in step.about], step, now)
-        donors = [member for member in plan.holders if member.victim.has_given]
-        entries = {each.name: closed(each.entry, each.victim, now=now) if each.entry else None for each in donors}
+        await self._release_victims([victim for victim in plan.holders if victim.name in step.about], step, now)
+        donors = [victim for victim in plan.holders if victim.has_given]
+        entries = {each.name: closed(each.entry, each, now=now) if each.entry else None for each in donors}
 
-        async def end(member: VictimStatus, scalable: ScalableWorkload) -> None:
-            entry = entries[member.name]
-            if member.victim.stays:
-                await self._settle(member, scalable, entry, {"grant": None})
+        async def end(victim: VictimStatus, scalable: ScalableWorkload) -> None:
+            entry = entries[victim.name]
+            if victim.stays:
+                await self._settle(victim, scalable, entry, {"grant": None})
             else:
-                await self._withdraw(member, scalable, entry)
+                await self._withdraw(victim, scalable, entry)
 
         await self._each(donors, end)
         given = [entry for entry in entries.values() if entry is not None]
@@ -193,29 +193,29 @@ class PlanWriter:
 
     async def _settle(
         self,
-        member: VictimStatus,
+        victim: VictimStatus,
         scalable: ScalableWorkload,
         entry: LedgerEntry | None,
         status: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """Write the member's status, with the entry where it is new; the version then, empty for one that is gone."""
-        if entry is None or entry == member.entry:
+        """Write the victim's status, with the entry where it is new; the version then, empty for one that is gone."""
+        if entry is None or entry == victim.entry:
             return await self.grants.write(scalable, status)
-        ledger = {"reallocation": entry_status(entry, times=member.times)}
+        ledger = {"reallocation": entry_status(entry, times=victim.times)}
         version = await self.grants.write(scalable, {**status, **ledger})
         if version and entry.stage.is_final:
             self._finished(entry)
         return version
 
     async def _each(
-        self, members: Iterable[VictimStatus], act: Callable[[VictimStatus, ScalableWorkload], Awaitable[object]]
+        self, victims: Iterable[VictimStatus], act: Callable[[VictimStatus, ScalableWorkload], Awaitable[object]]
     ) -> None:
         """Do it for all of them, whether or not it fails for one. Raises: KubeError, the first one, in the end."""
         failure: KubeError | None = None
-        for member in members:
+        for victim in victims:
             try:
-                if member.scalable is not None:
-                    await act(member, member.scalable)
+                if victim.scalable is not None:
+                    await act(victim, victim.scalable)
             except KubeError as error:
                 failure = failure or error
         if failure is not None:

@@ -45,9 +45,8 @@ from scaler.placement.capacity import Capacity
 from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced, QuotaWatch
-from scaler.reclaim.config import ReclaimConfig
 from scaler.reclaim.controller import ReclaimController, ReclaimReport
-from scaler.reclaim.planner import Planner
+from scaler.reclaim.planner import Planner, ReclaimConfig
 from scaler.reclaim.transitions import LedgerEntry
 from scaler.reclaim.writer import PlanWriter
 from scaler.suspension.reconciler import SuspensionReconciler

@@ -8,8 +8,8 @@ from loops_builders import stamp
 from reclaim.reclaim_world import PressureWorld
 
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
-from scaler.reclaim.active_plans import ActivePlan, active_plans
-from scaler.reclaim.transitions import GangState, Victim
+from scaler.reclaim.active_plans import ActivePlan, VictimStatus, active_plans
+from scaler.reclaim.transitions import GangState
 
 
 async def world_with(*names: str, gang: bool = True) -> PressureWorld:
@@ -39,9 +39,9 @@ def standing(world: PressureWorld, **options: Any) -> list[ActivePlan]:
     return active_plans(world.evaluator.cluster, world.decision_cache.evaluation, **options)
 
 
-def victim(world: PressureWorld, name: str, **options: Any) -> Victim:
+def victim(world: PressureWorld, name: str, **options: Any) -> VictimStatus:
     [plan] = standing(world, **options)
-    return next(each for each in plan.victims if each.key == f"demo/{name}")
+    return next(each for each in plan.victims if each.name == f"demo/{name}")
 
 
 async def test_a_plan_is_what_its_grants_say_together() -> None:
@@ -53,7 +53,7 @@ async def test_a_plan_is_what_its_grants_say_together() -> None:
     [plan] = standing(world)
     assert (plan.grant.plan, plan.grant.gang, plan.gang_state) == ("p", "demo/gang", GangState.WAITING)
     assert plan.grant.expires_at == at(300)
-    assert [(each.key, each.is_idle, each.pods_left) for each in plan.victims] == [
+    assert [(each.name, each.is_idle, each.pods_left) for each in plan.victims] == [
         ("demo/a", True, 1),
         ("demo/b", True, 1),
     ]

@@ -7,8 +7,8 @@ import pytest
 from builders import NOON
 
 from scaler.decision.target_state import Seeks
-from scaler.reclaim.config import ReclaimConfig
 from scaler.reclaim.executor import PlanBackoff
+from scaler.reclaim.planner import ReclaimConfig
 
 MINUTE = timedelta(minutes=1)
 

@@ -14,8 +14,8 @@ from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.budgets.budget import Budget, Limit
-from scaler.reclaim.config import Unprotected
 from scaler.reclaim.controller import ReclaimReport
+from scaler.reclaim.planner import Unprotected
 from scaler.reclaim.search.values import NoPlanReason
 from scaler.reclaim.transitions import LedgerStage
 

@@ -11,7 +11,7 @@ from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage, Vict
 T0 = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ENTRY = LedgerEntry(plan="p1", gang="team/gang", gpus=4, reclaimable_at=T0)
 WAITING, RESERVED, ADMITTED = GangState.WAITING, GangState.RESERVED, GangState.ADMITTED
-HELD = Victim(key="team/a", desired_replicas=0, is_idle=True, is_deactivated=False, holds_quota=True, pods_left=2)
+HELD = Victim(name="team/a", desired_replicas=0, is_idle=True, is_deactivated=False, holds_quota=True, pods_left=2)
 ENDING = replace(HELD, is_deactivated=True)
 GONE = replace(ENDING, holds_quota=False, pods_left=0)
 

@@ -20,7 +20,7 @@ GRANT = Grant(
 )
 LATE = replace(GRANT, expires_at=NOW)
 
-RUNNING = Victim(key="a", desired_replicas=1, is_idle=True, is_deactivated=False)
+RUNNING = Victim(name="a", desired_replicas=1, is_idle=True, is_deactivated=False)
 AT_ZERO = replace(RUNNING, desired_replicas=0)
 DEACTIVATED = replace(AT_ZERO, is_deactivated=True, is_idle=False)
 UNKNOWN = replace(RUNNING, is_idle=False, is_unknown=True)
@@ -78,7 +78,7 @@ ROWS = [[cell.strip() for cell in line.split("|")] for line in TABLE.strip().spl
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[-1])
 def test_every_row_of_the_table(row: list[str]) -> None:
     time, gang, victims, outcome, _ = row
-    given = [replace(VICTIMS[each], key=name) for each, name in zip(victims.split(), "ab", strict=False)]
+    given = [replace(VICTIMS[each], name=name) for each, name in zip(victims.split(), "ab", strict=False)]
     found = next_transition(GRANT if time == "in time" else LATE, GangState(gang), given, now=NOW)
     assert f"{found.action} {found.ending} {' '.join(found.about)}".split() == outcome.split()
 

@@ -31,7 +31,7 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaPodSet, QuotaWorkload, StopPolicy
 from scaler.quota.watch import NotSynced
-from scaler.reclaim.config import ReclaimConfig, Unprotected
+from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reclaim.search.values import NoPlanReason
 from scaler.reporting.views.pending import pending_view
 from scaler.reporting.views.plans import _HELP

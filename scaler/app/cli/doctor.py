@@ -21,7 +21,7 @@ from scaler.app.settings.model import Settings
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.transport import KubeTransport
-from scaler.reclaim.config import Unprotected
+from scaler.reclaim.planner import Unprotected
 from scaler.reporting import logs
 from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser, Telemetry
 from scaler.reporting.doctor.diagnosis import diagnose

@@ -12,8 +12,8 @@ from scaler.quota.preemption.fair_sharing import PreemptionStrategy
 from scaler.reclaim.budgets.budget import Budget, Limit, Rate
 from scaler.reclaim.budgets.hours import Hours, Weekday, read_zone
 from scaler.reclaim.budgets.scopes import Each, Scope
-from scaler.reclaim.config import ReclaimConfig, Unprotected
 from scaler.reclaim.costs import CostWeights
+from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reclaim.search.problem import SearchLimits
 from scaler.suspension.priority_boost import PriorityBoost, Switch
 

@@ -32,30 +32,30 @@ def active_plan_view(plan: ActivePlan, now: datetime) -> Json:
         "next": next_step(plan, now),
         "grantedAt": timestamp(grant.granted_at),
         "expiresAt": timestamp(grant.expires_at),
-        "gpus": sum(entry.gpus for each in plan.members if each.scalable and (entry := entry_of(each.scalable))),
-        "victims": [_victim(each) for each in plan.members],
+        "gpus": sum(entry.gpus for each in plan.victims if each.scalable and (entry := entry_of(each.scalable))),
+        "victims": [_victim(each) for each in plan.victims],
     }
 
 
 def _stage(plan: ActivePlan) -> LedgerStage:
-    entries = [entry_of(each.scalable) for each in plan.members if each.scalable is not None]
+    entries = [entry_of(each.scalable) for each in plan.victims if each.scalable is not None]
     stages = [each.stage for each in entries if each is not None and each.plan == plan.grant.plan]
     if LedgerStage.CANCELLED in stages:
         return LedgerStage.CANCELLED
     return min(stages, key=_ORDER.index, default=LedgerStage.RECLAIMABLE)
 
 
-def _victim(member: VictimStatus) -> Json:
-    entry = entry_of(member.scalable) if member.scalable is not None else None
+def _victim(victim: VictimStatus) -> Json:
+    entry = entry_of(victim.scalable) if victim.scalable is not None else None
     return {
-        "name": "/".join(member.key),
-        "workload": member.workload_key or None,
+        "name": victim.name,
+        "workload": victim.workload_key or None,
         "gpus": entry.gpus if entry is not None else 0,
         "stage": str(entry.stage) if entry is not None else None,
-        "isIdle": None if member.victim.is_unknown else member.victim.is_idle,
-        "desiredReplicas": member.victim.desired_replicas,
-        "isDeactivated": member.victim.is_deactivated,
-        "podsLeft": member.victim.pods_left,
+        "isIdle": None if victim.is_unknown else victim.is_idle,
+        "desiredReplicas": victim.desired_replicas,
+        "isDeactivated": victim.is_deactivated,
+        "podsLeft": victim.pods_left,
     }
 
 
@@ -80,7 +80,7 @@ def next_step(plan: ActivePlan, now: datetime) -> str:
 def _awaited(plan: ActivePlan) -> str:
     victims = plan.victims
     at_zero = sum(victim.is_wanted_at_zero for victim in victims)
-    unknown = [victim.key for victim in victims if victim.is_unknown]
+    unknown = [victim.name for victim in victims if victim.is_unknown]
     doubt = f"; it is not known now whether {', '.join(unknown)} is idle" if unknown else ""
     loss = "" if plan.is_begun else "; none is suspended until all are"
     return f"KEDA has asked {at_zero} of {len(victims)} victims to be at 0{loss}{doubt}"

@@ -26,8 +26,7 @@ from scaler.placement.requests import listed
 from scaler.quota.cycle import Considered
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
-from scaler.reclaim.config import Unprotected
-from scaler.reclaim.planner import Planner, PlanningSnapshot
+from scaler.reclaim.planner import Planner, PlanningSnapshot, Unprotected
 from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, PlanRequest, PlanWarning, ReclaimPlan
 from scaler.reclaim.targets import NodeShortage, PlanTarget, QuotaShortage
@@ -209,7 +208,7 @@ class QueryService:
     def _gang(self, observed: KueueWorkload, snapshot: ViewSnapshot) -> QuotaWorkload:
         """The Workload of the quota engine. Raises: QueryError for one that waits for no quota."""
         key = "/".join(observed.metadata.key)
-        quota = self._planner.quota()
+        quota = self._planner.view.look()
         if isinstance(quota, NotSynced):
             raise _not_known(quota)
         gang = quota.workload(key)

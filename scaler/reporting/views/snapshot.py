@@ -120,7 +120,7 @@ def place_in_line(workload: QuotaWorkload) -> tuple[int, datetime, str]:
 
 async def take_view_snapshot(planner: Planner, decisions: DecisionCache, now: datetime) -> ViewSnapshot | NotSynced:
     """The snapshot at this instant, or why quota is not known. KEDA gets its answers between the steps."""
-    quota, cluster, evaluation = planner.quota(), planner.cluster, decisions.evaluation
+    quota, cluster, evaluation = planner.view.look(), planner.cluster, decisions.evaluation
     if isinstance(quota, NotSynced):
         return quota
     look = planner.look(now)
