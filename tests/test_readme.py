@@ -4,6 +4,7 @@ import re
 
 import pytest
 import typer
+import yaml
 from generated_pages import PAGES, ROOMS, ROOT, VERBS
 from marked_page import MarkedPage
 
@@ -41,3 +42,11 @@ def test_contributors_are_led_to_enums_that_are_there() -> None:
     named = re.findall(r"\| `(\w+)` in `([\w/.]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     assert len(named) >= 5
     assert [name for name, path in named if f"class {name}(StrEnum)" not in (ROOT / path).read_text("utf-8")] == []
+
+
+def test_the_ten_minutes_name_the_times_of_their_example() -> None:
+    bodies = yaml.safe_load_all((ROOT / "deploy/examples/first/holder.yaml").read_text(encoding="utf-8"))
+    [scaled] = [body for body in bodies if body["kind"] == "ScaledObject"]
+    metadata = scaled["spec"]["triggers"][0]["metadata"]
+    assert (metadata["warmUp"], metadata["idleAfter"]) == ("1m", "3m")
+    assert "1 minute of `warmUp` and 3 minutes of `idleAfter`" in " ".join(README.split())
