@@ -15,12 +15,11 @@ is never admitted.
 The tempting alternative, to take as many victims as there is room for, suspends work for a gang that then does not fit.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from math import floor
-from typing import NamedTuple
 
 from scaler.idleness.durations import format_duration
 from scaler.reclaim.budgets.hours import Hours, is_open, next_change
@@ -109,16 +108,13 @@ def budget_check(budgets: Sequence[Budget], spending: SuspensionHistory, now: da
     evaluations = [_BudgetEvaluation(budget, spending, now) for budget in budgets]
 
     def refuse(victims: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
-        refusals = [refusal for each in evaluations if (refusal := each.refusal(victims))]
-        return max(refusals, key=lambda refusal: refusal.until or NEVER, default=None)
+        return _longest(refusal for each in evaluations if (refusal := each.refusal(victims)))
 
     return refuse
 
 
-class _Obstacle(NamedTuple):
-    message: str
-    until: datetime | None = None
-    """When it is gone, and not before; None where time alone does not remove it."""
+def _longest(refusals: Iterable[BudgetExhausted]) -> BudgetExhausted | None:
+    return max(refusals, key=lambda refusal: refusal.until or NEVER, default=None)
 
 
 class _BudgetEvaluation:
@@ -131,15 +127,15 @@ class _BudgetEvaluation:
 
     def refusal(self, victims: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
         try:
-            obstacles = list(self._obstacles(victims))
+            return _longest(self._obstacles(victims))
         except ValueError as unreadable:
-            obstacles = [_Obstacle(str(unreadable))]
-        if not obstacles:
-            return None
-        name, worst = self.budget.name, max(obstacles, key=lambda obstacle: obstacle.until or NEVER)
-        return BudgetExhausted(budget=name, message=f"budget {name!r}: {worst.message}", until=worst.until)
+            return self._obstacle(str(unreadable))
 
-    def _obstacles(self, victims: Collection[BudgetedWorkload]) -> Iterator[_Obstacle]:
+    def _obstacle(self, message: str, until: datetime | None = None) -> BudgetExhausted:
+        name = self.budget.name
+        return BudgetExhausted(budget=name, message=f"budget {name!r}: {message}", until=until)
+
+    def _obstacles(self, victims: Collection[BudgetedWorkload]) -> Iterator[BudgetExhausted]:
         """What stands against it. Raises: ValueError for a time zone or a selector that cannot be read."""
         answers = {victim: self._usage.covers(victim.place) for victim in victims}
         covered = sorted((each for each, answer in answers.items() if answer is not False), key=lambda each: each.key)
@@ -147,20 +143,20 @@ class _BudgetEvaluation:
         if not covered:
             return
         if unsure:
-            yield _Obstacle(f"it is unknown whether {unsure[0]} is in {self.budget.scope}")
+            yield self._obstacle(f"it is unknown whether {unsure[0]} is in {self.budget.scope}")
         else:
             yield from self._hours
             yield from self._overdrawn(covered)
 
     @cached_property
-    def _hours(self) -> Sequence[_Obstacle]:
+    def _hours(self) -> Sequence[BudgetExhausted]:
         allowed = self.budget.allowed_during
         if not allowed or is_open(allowed, self.now):
             return ()
         message = f"in {self.budget.scope} it is allowed only {', '.join(map(str, allowed))}"
-        return (_Obstacle(message, next_change(allowed, self.now)),)
+        return (self._obstacle(message, next_change(allowed, self.now)),)
 
-    def _overdrawn(self, covered: Sequence[BudgetedWorkload]) -> Iterator[_Obstacle]:
+    def _overdrawn(self, covered: Sequence[BudgetedWorkload]) -> Iterator[BudgetExhausted]:
         if not self._applies:
             return
         for group, victims in self._by_group(covered).items():
@@ -178,18 +174,18 @@ class _BudgetEvaluation:
             groups.setdefault(self.budget.scope.group_of(member.place) or "", set()).add(member.key)
         return groups
 
-    def _too_many_at_once(self, usage: GroupUsage, victims: set[Key]) -> Iterator[_Obstacle]:
+    def _too_many_at_once(self, usage: GroupUsage, victims: set[Key]) -> Iterator[BudgetExhausted]:
         limit, others = self.budget.at_once, len(usage.asleep - victims)
         if limit and (message := _excess(limit, usage, others, victims, "suspended at once")):
-            yield _Obstacle(message, self._end)
+            yield self._obstacle(message, self._end)
 
-    def _too_many_per_period(self, usage: GroupUsage, victims: set[Key]) -> Iterator[_Obstacle]:
+    def _too_many_per_period(self, usage: GroupUsage, victims: set[Key]) -> Iterator[BudgetExhausted]:
         if rate := self.budget.rate:
             expiries = usage.expiries(rate.period, self.now, but=victims)
             when = f"suspended within {format_duration(rate.period)}"
             if message := _excess(rate.limit, usage, len(expiries), victims, when):
                 until = min(_room_at(expiries, len(victims), rate.limit.of(usage.population)), self._end or NEVER)
-                yield _Obstacle(message, until if until < NEVER else None)
+                yield self._obstacle(message, until if until < NEVER else None)
 
     @cached_property
     def _end(self) -> datetime | None:

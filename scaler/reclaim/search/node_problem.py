@@ -29,6 +29,7 @@ from scaler.placement.pod_slots import PodSlots
 from scaler.placement.requests import Blocked, Fits, Insufficient, PlacementResult, ReservationQueue
 from scaler.placement.reservations import WhatIf, is_placed
 from scaler.placement.shortage import Misfit, Shortage
+from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
 from scaler.reclaim.search.branch_and_bound import cheapest
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, BudgetAnswers, Problem, SearchLimits, SearchResult
@@ -56,11 +57,8 @@ _FEWEST = 100
 class NodePlanRequest:
     """One gang that lacks nodes, and the workloads that may be suspended for it."""
 
-    gang: str
-    """`namespace/name`."""
-    gang_uid: str
-    cluster_queue: str
-    """Where its quota is reserved."""
+    gang: QuotaWorkload
+    """With its reservation."""
     check: str
     """Name of the AdmissionCheck that is Pending."""
     queue: ReservationQueue
@@ -75,7 +73,7 @@ class NodePlanRequest:
 
     @cached_property
     def what_if(self) -> WhatIf:
-        return WhatIf(self.queue, self.gang)
+        return WhatIf(self.queue, self.gang.key)
 
 
 def plan_nodes(request: NodePlanRequest) -> ReclaimPlan | NoPlan:
@@ -183,14 +181,14 @@ class NodeProblem:
     # ---------------------------------------------------------------------------------------------------- the outcome
 
     def plan(self, found: SearchResult, goal: "_Goal") -> ReclaimPlan:
-        keys = found.keys or frozenset()
+        gang, keys = self.request.gang, found.keys or frozenset()
         victims = by_name(self.candidates[key] for key in keys)
         placements, missing = goal.outcome(keys)
         return ReclaimPlan(
-            id=plan_id(f"{self.request.gang_uid}/{Seeks.NODES}", [each.name for each in victims]),
-            gang=self.request.gang,
-            gang_uid=self.request.gang_uid,
-            cluster_queue=self.request.cluster_queue,
+            id=plan_id(f"{gang.uid}/{Seeks.NODES}", [each.name for each in victims]),
+            gang=gang.key,
+            gang_uid=gang.uid,
+            cluster_queue=gang.held.cluster_queue,
             victims=victims,
             cost=found.cost,
             placement=Placement(placements=tuple(sorted(placements, key=lambda each: (each.pod_set, each.node)))),
@@ -203,7 +201,7 @@ class NodeProblem:
         )
 
     def no_plan(self, why: NoPlanReason, message: str, *, budget: str = "", is_exact: bool = True) -> NoPlan:
-        return NoPlan(gang=self.request.gang, why=why, message=message, budget=budget, is_exact=is_exact)
+        return NoPlan(gang=self.request.gang.key, why=why, message=message, budget=budget, is_exact=is_exact)
 
     def refused(self, *, is_exact: bool) -> NoPlan:
         now = self.result(frozenset())

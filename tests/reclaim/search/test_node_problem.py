@@ -11,6 +11,7 @@ from builders import NOON
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from placement.placement_builders import demand, node, occupant, on
+from quota_builders import holding
 from reclaim.search.search_inputs import PLENTY, budgets, cost
 from reclaim_builders import forbids
 
@@ -28,6 +29,7 @@ from scaler.reclaim.search.node_problem import NodePlanRequest, plan_nodes, reva
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
 
 GANG = "team/gang"
+HOLDER = holding("gang", queue="cq")
 
 
 def claim(name: str, *demands: NodeDemand, after: int = 0, **more: object) -> PlacementRequest:
@@ -60,9 +62,7 @@ def asked(
     waiting = (*before, claim("gang", *demands, after=60))
     line = ReservationQueue(capacity=capacity, held=tuple(held), waiting=waiting, overdue=tuple(overdue))
     return NodePlanRequest(
-        gang=GANG,
-        gang_uid="uid-gang",
-        cluster_queue="cq",
+        gang=HOLDER,
         check="gate",
         queue=line,
         candidates=tuple(idlers),
