@@ -38,7 +38,6 @@ class VictimStatus(Victim):
     entry: LedgerEntry | None = None
     """What the ledger says of it and this plan."""
     times: int = 0
-    """How often plans have suspended it."""
 
     @property
     def workload_key(self) -> str:
@@ -48,8 +47,6 @@ class VictimStatus(Victim):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivePlan:
-    """A plan with its victims."""
-
     grant: Grant
     gang: KueueWorkload | None
     gang_state: GangState

@@ -179,7 +179,6 @@ def times_reclaimed(scalable: ScalableWorkload) -> int:
 
 
 def gpus_of(workload: QuotaWorkload, cluster: ClusterState) -> int:
-    """GPUs that the Workload holds quota of, or asks for while it waits."""
     if workload.reservation is not None:
         return sum(n for key, n in workload.reservation.usage.items() if cluster.gpus.matches(key.resource))
     return sum(n for each in workload.requests for resource, n in each.items() if cluster.gpus.matches(resource))

@@ -40,8 +40,6 @@ _GANGS_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimReport:
-    """What one tick found, for telemetry and the status pages."""
-
     at: datetime
     blind: str = ""
     """Why nothing could be planned; empty where it could."""
@@ -62,9 +60,7 @@ class ReclaimController:
     reconciler: SuspensionReconciler
     writer: PlanWriter
     admission: AdmissionPlanner | None = None
-    """Tells which Workloads lack nodes."""
     answers: ReclaimAnswers | None = None
-    """Where it is written that it is decided about such a Workload."""
     interval: timedelta = timedelta(seconds=5)
     observe: Callable[[ReclaimReport], None] = lambda _: None
     clock: Clock = SYSTEM_CLOCK
@@ -98,7 +94,6 @@ class ReclaimController:
         self._wake.set()
 
     async def tick(self, now: datetime) -> ReclaimReport:
-        """Carry on the standing plans, then make new ones."""
         report = await self._tick(now)
         self.observe(report)
         return report

@@ -90,7 +90,6 @@ class PlanBackoff:
         return self._not_before.get(name, now) <= now
 
     def back_off(self, gang_uid: str, seeks: Seeks, now: datetime) -> None:
-        """Make no other such plan for the gang for a while."""
         self._put_off([(gang_uid, seeks)], now + self.policy.replan_backoff, now)
 
     def back_off_longer(self, gang_uid: str, seeks: Seeks, now: datetime) -> None:
@@ -123,8 +122,6 @@ def _fingerprint(state: PlanningSnapshot, candidates: Sequence[Candidate]) -> ob
 
 @dataclass(kw_only=True)
 class PlanExecutor:
-    """What is known of the standing plans, and what is done about them."""
-
     planning: Planner
     targets: Mapping[Seeks, PlanTarget]
     decisions: DecisionCache
@@ -134,12 +131,10 @@ class PlanExecutor:
     _at_zero: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """(plan, victim) that were seen at 0: one that is at 1 after that was scaled up for another reason."""
     _replanned: Counter[str] = field(default_factory=Counter, init=False)
-    """How often the plan of a gang was made anew, by the gang's uid."""
     _deactivated: dict[str, datetime] = field(default_factory=dict, init=False)
     """By plan, until when it may not have been heard of that its victims were deactivated here."""
 
     def standing(self) -> list[ActivePlan]:
-        """The plans as they stand now, by verdicts that may be believed."""
         evaluation = None if self.planning.unjudged else self.decisions.evaluation
         standing = active_plans(self.planning.cluster, evaluation, seen_at_zero=self._at_zero)
         victims = [(plan.grant.plan, victim) for plan in standing for victim in plan.victims]

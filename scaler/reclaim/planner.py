@@ -47,14 +47,11 @@ class Unprotected(StrEnum):
     """What becomes of a plan whose freed quota newcomers may take, in a BestEffortFIFO queue or from the cohort."""
 
     WARN = "Warn"
-    """It is carried out, and says what may go wrong."""
     REFUSE = "Refuse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimConfig:
-    """Everything that operators decide about plans."""
-
     pressure: bool = True
     """Whether plans are made at all. Without them `reclaim: OnPressure` suspends no workload."""
     grant_for: timedelta = timedelta(minutes=10)
@@ -79,13 +76,10 @@ class ReclaimConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningSnapshot:
-    """Everything that plans are made from, at one instant."""
-
     snapshot: Snapshot
     evaluation: Evaluation
     candidates: tuple[Candidate, ...]
     leaving: frozenset[str]
-    """Keys of Workloads that are suspended anyway."""
     spending: SuspensionHistory
     capacity: Capacity | None
     """What nodes have free; None where that is not known, or does not matter."""
@@ -103,8 +97,6 @@ class PlanningSnapshot:
 
 @dataclass
 class Planner:
-    """Makes plans."""
-
     cluster: ClusterState
     decisions: DecisionCache
     view: QuotaWatch

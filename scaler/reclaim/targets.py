@@ -74,8 +74,6 @@ class PlanTarget(Protocol):
 
 @dataclass(kw_only=True, eq=False)
 class QuotaShortage(PlanTarget):
-    """The gang lacks quota."""
-
     planning: Planner
 
     def gangs(self, state: PlanningSnapshot) -> Sequence[QuotaWorkload]:
@@ -136,7 +134,6 @@ class NodeShortage(PlanTarget):
     planning: Planner
     admission: AdmissionPlanner | None = None
     answers: ReclaimAnswers | None = None
-    """Where it is written that it is decided about a Workload."""
     _seen: tuple[datetime, ReservationQueue | NotSynced] | None = field(default=None, init=False)
     """The queue as it was at that instant: it is read several times a tick."""
 

@@ -67,8 +67,6 @@ class GangState(StrEnum):
 
 
 class PlanAction(StrEnum):
-    """What to do about a plan."""
-
     WAIT = "Wait"
     COMMIT = "Commit"
     WATCH = "Watch"
@@ -78,8 +76,6 @@ class PlanAction(StrEnum):
 
 
 class PlanEndReason(StrEnum):
-    """Why a plan is cancelled or reconsidered."""
-
     NONE = ""
     GANG_GONE = "GangGone"
     VICTIM_BUSY = "VictimBusy"
@@ -95,8 +91,6 @@ class PlanEndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """One victim as observed."""
-
     name: str
     """`namespace/name` of its ScalableWorkload."""
     desired_replicas: int
@@ -106,7 +100,6 @@ class Victim:
     """Its Workload is inactive, and by us."""
     is_missing: bool = False
     is_unknown: bool = False
-    """It is not known now whether it is idle."""
     was_set_back: bool = False
     """It was at 0 for the plan, and was scaled up again."""
     was_deactivated: bool = False
@@ -217,8 +210,6 @@ def _is_set_back(victim: Victim, grant: Grant, now: datetime) -> bool:
 
 
 class LedgerStage(StrEnum):
-    """Where freed GPUs are."""
-
     RECLAIMABLE = "Reclaimable"
     """Granted, and still held by their idle workload."""
     RELEASING = "Releasing"
@@ -234,8 +225,6 @@ class LedgerStage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """What one victim gives to one plan."""
-
     plan: str
     gang: str
     gpus: int

@@ -67,9 +67,7 @@ class Budget:
     name: str
     scope: Scope = EVERYTHING
     at_once: Limit | None = None
-    """How many may be suspended at the same time."""
     rate: Rate | None = None
-    """How many may be suspended per period."""
     applies_during: tuple[Hours, ...] = ()
     """When the limits hold; empty: always."""
     allowed_during: tuple[Hours, ...] = ()
@@ -118,8 +116,6 @@ def _longest(refusals: Iterable[BudgetExhausted]) -> BudgetExhausted | None:
 
 
 class _BudgetEvaluation:
-    """One budget and what was spent of it at one instant."""
-
     def __init__(self, budget: Budget, spending: SuspensionHistory, now: datetime) -> None:
         self.budget = budget
         self.now = now

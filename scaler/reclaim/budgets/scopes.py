@@ -104,7 +104,6 @@ class Scope:
                 return ""
 
     def part(self, group: str) -> "Scope":
-        """The part of it that is counted together, as a scope."""
         match self.each:
             case Each.NAMESPACE:
                 return replace(self, namespaces=frozenset({group}), each=None)
@@ -143,8 +142,6 @@ class Suspension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspensionHistory:
-    """What was suspended, and out of how many."""
-
     suspensions: tuple[Suspension, ...] = ()
     population: Mapping[BudgetLocation, int] = field(default_factory=dict)
     """GPU workloads by place, suspended ones included."""
@@ -159,13 +156,10 @@ class SuspensionHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUsage:
-    """What is counted together in one scope."""
-
     scope: Scope
     suspensions: Collection[Suspension]
     population: int
     asleep: frozenset[Key]
-    """Suspended now."""
 
     def expiries(self, period: timedelta, now: datetime, *, but: Collection[Key]) -> list[datetime]:
         """When each that was suspended within the period stops counting, in order; those of `but` left out."""
@@ -186,7 +180,6 @@ class ScopeUsage:
         self.covers = cache(lambda place: scope.covers(place, spending.namespace_labels))
         """Whether it covers the BudgetLocation. Raises: ValueError for a selector that cannot be read."""
         self.of = cache(self._of)
-        """What the group of that name has used."""
 
     def _of(self, group: str) -> GroupUsage:
         """A workload of an unknown group counts in each."""

@@ -68,7 +68,6 @@ def _rank(item: Item, missing: tuple[int, ...]) -> tuple[float, int, str]:
 
 
 def _make_necessary(best: list[Item], incumbent: Incumbent) -> None:
-    """Leave out of the best set what it does without, however many questions that takes."""
     for item in best:
         incumbent.problem.choose(item)
     _leave_out_needless(best, incumbent, is_bounded=False)

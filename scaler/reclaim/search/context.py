@@ -31,8 +31,6 @@ _BY_SUMS = SearchLimits(steps=2_000, questions=2_000, members=64)
 
 
 class SearchState:
-    """Quota and nodes, with some candidates gone."""
-
     def __init__(
         self,
         tree: Tree,
@@ -70,7 +68,6 @@ class SearchState:
 
     @property
     def missing(self) -> list[Mapping[str, int]]:
-        """What is missing of quota, by resource, requirement by requirement."""
         return [each.missing(self._tree) for each in self._requirements]
 
 

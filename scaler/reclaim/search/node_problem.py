@@ -55,8 +55,6 @@ _FEWEST = 100
 
 @dataclass(frozen=True, kw_only=True)
 class NodePlanRequest:
-    """One gang that lacks nodes, and the workloads that may be suspended for it."""
-
     gang: QuotaWorkload
     """With its reservation."""
     check: str
@@ -64,7 +62,6 @@ class NodePlanRequest:
     queue: ReservationQueue
     """All Workloads that need nodes; the gang waits in it."""
     may_provision: bool = False
-    """Whether nodes are provisioned for the pods that do not fit."""
     candidates: Sequence[Candidate] = ()
     leaving: frozenset[str] = frozenset()
     """Keys of Workloads whose pods terminate anyway, or are about to."""
@@ -124,7 +121,6 @@ class NodeProblem:
         self.what_if = request.what_if
         self.demands: Sequence[NodeDemand] = self.what_if.request.demands
         self.wanted = sum(each.count for each in self.demands)
-        """All pods that are not on nodes yet."""
         self.capacity: Capacity = self.what_if.left.without(request.leaving)
         """The most that is left for the gang."""
         holders = [each for each in request.candidates if self.capacity.held_by_workload(each.workload)]
@@ -264,14 +260,12 @@ class _Goal:
         return has_room and self._pods <= problem.pods(keys) < problem.wanted
 
     def explain(self, keys: frozenset[str]) -> tuple[NoPlanReason, str]:
-        """Why these are not enough."""
         if self._pods is None:
             return _explained(self._problem.result(keys))
         message = f"{self._problem.pods(keys)} pods would fit on nodes, not {self._pods}"
         return NoPlanReason.NOT_ENOUGH_IDLE, message
 
     def outcome(self, keys: frozenset[str]) -> tuple[tuple[PodPlacement, ...], Mapping[str, int]]:
-        """Where its pods go, and which do not fit."""
         if self._pods is None:
             result = self._problem.result(keys)
             return (result.placements if isinstance(result, Fits | Blocked) else ()), {}
@@ -285,7 +279,6 @@ def _necessity(goal: _Goal, keys: frozenset[str], victim: Candidate) -> Necessit
 
 
 def _first(demands: Sequence[NodeDemand], placed: Sequence[PodPlacement], pods: int) -> list[NodeDemand]:
-    """So many of the pods that fit, PodSet by PodSet."""
     missing = missing_pods(demands, placed)
     found = []
     for each in demands:

@@ -20,8 +20,6 @@ class SearchLimitError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something that can be chosen."""
-
     key: str
     cost: int
     """Above 0, or sets with needless items would cost the same."""
@@ -33,23 +31,17 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
-    """How much may be searched for one answer."""
-
     steps: int = 20_000
     questions: int = 200
     """Sets that `accepts` is asked about; a few more to leave out what a set found does without."""
     members: int = 64
-    """Items in one set."""
 
 
 DEFAULT_LIMITS = SearchLimits(questions=60)
-"""Of a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The outcome of a search."""
-
     keys: frozenset[str] | None
     """None where no set was accepted."""
     cost: int
@@ -103,7 +95,6 @@ class BudgetAnswers:
 
     @property
     def are_spent(self) -> bool:
-        """Whether they have taken as long to answer as they may for one plan."""
         return self._asked >= _BUDGET_QUESTIONS
 
     def permit(self, keys: Sequence[str]) -> bool:
@@ -184,8 +175,6 @@ class Problem:
 
 @dataclass
 class Incumbent:
-    """The best set so far, and what was asked to find it."""
-
     problem: Problem
     limits: SearchLimits
     best: frozenset[str] | None = None

@@ -58,7 +58,6 @@ from scaler.reclaim.search.values import (
 )
 
 _SHOWN = 5
-"""Alternatives of each kind."""
 _REPLACED = 3
 """Victims for which another set is looked for: the dearest ones."""
 _HEADS = 3_000

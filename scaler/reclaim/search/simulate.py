@@ -37,15 +37,12 @@ _DEARER = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedAdmission:
-    """What came of one set."""
-
     why: NoPlanReason | None
     """Why it is not accepted; None where it is."""
     message: str = ""
     gang: QuotaWorkload | None = None
     """With its reservation, where it was admitted."""
     others: tuple[str, ...] = ()
-    """Workloads that are admitted before it."""
     placement: Placement | None = None
 
 

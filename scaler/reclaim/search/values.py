@@ -40,7 +40,6 @@ class NoPlanReason(StrEnum):
     UNPROTECTED = "Unprotected"
     """It would fit, but a Workload created meanwhile may be admitted first, and settings refuse that risk."""
     QUEUE_STOPPED = "QueueStopped"
-    """Its queue admits nothing at all."""
     UNFORESEEABLE = "Unforeseeable"
     """Its scheduling cannot be foreseen, such as that of a Workload with a topology request."""
     NOT_FOUND = "NotFound"
@@ -54,8 +53,6 @@ AntiAffinityNodes = Mapping[str, Mapping[str, frozenset[str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An idle Workload that may be suspended."""
-
     workload: str
     """Key of its Workload."""
     name: str
@@ -135,8 +132,6 @@ def in_order(workloads: Iterable[QuotaWorkload]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """One gang that waits, and the workloads that may be suspended for it."""
-
     gang: QuotaWorkload
     planning_tree: PlanningTree
     candidates: Sequence[Candidate] = ()
@@ -148,8 +143,6 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another set of victims, and why it was not chosen."""
-
     victims: tuple[str, ...]
     """Names, as in `Candidate.name`."""
     cost: int
@@ -160,8 +153,6 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Necessity:
-    """Why one victim of a plan cannot be left out."""
-
     victim: str
     """Its name, as in `Candidate.name`."""
     why: NoPlanReason
@@ -194,12 +185,10 @@ class ReclaimPlan:
     """What the gang's queue could get without the plan, of the flavor resources that it will use."""
     free_after: Mapping[FlavorResource, int] = field(default_factory=dict)
     takes: Mapping[FlavorResource, int] = field(default_factory=dict)
-    """What the gang will take of them."""
     assignments: tuple[QuotaPodSetAssignment, ...] = ()
     placement: Placement | None = None
     """Where its pods fit; None where nodes are not known."""
     others: tuple[str, ...] = ()
-    """Workloads that are admitted before it."""
     is_exact: bool = True
     """Whether no cheaper plan exists; else none was found before the search reached its limit."""
     alternatives: tuple[Alternative, ...] = ()
@@ -219,12 +208,9 @@ class ReclaimPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan:
-    """No workload is suspended, and why."""
-
     gang: str
     why: NoPlanReason
     message: str
     budget: str = ""
-    """Name of the one that forbids it; empty where none does."""
     alternatives: tuple[Alternative, ...] = ()
     is_exact: bool = True
