@@ -1,17 +1,19 @@
-"""Pods find GPUs, take their time to start and to stop, and keep their GPUs until they are really gone."""
+"""Pods find GPUs on nodes that come and go, take their time to start and to stop, and keep their GPUs to the end."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import condition, has
-from scaler_sandbox.fleet import Fleet, FleetConfig
+from scaler_sandbox.fleet import Fleet, FleetConfig, Machine
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from sim.client import SimClient
 
 from scaler.kube.objects.resources import NODE, POD
+from scaler.kube.scheduling import Taint
 
 TIMING = KubeletTiming(start_delay=timedelta(seconds=3), termination=timedelta(seconds=5))
 
@@ -25,7 +27,8 @@ class Cluster:
         self.start()
 
     def start(self, **options: Any) -> None:
-        self.kubelets = Kubelets(cast(Client, self.client), self.fleet, TIMING, **options)
+        stuck = options.pop("stuck", {})
+        self.kubelets = Kubelets(cast(Client, self.client), self.fleet, replace(TIMING, stuck=stuck), **options)
 
     async def settle(self, seconds: float = 0.0) -> None:
         await self.client.settle(self.kubelets, after=timedelta(seconds=seconds))
@@ -52,6 +55,11 @@ class Cluster:
 
     def node(self, name: str) -> str:
         return str(self.pod(name)["spec"].get("nodeName", ""))
+
+    @property
+    def names(self) -> list[str]:
+        """Of the pods that are there."""
+        return [each["metadata"]["name"] for each in self.client.all(POD)]
 
     def held_by(self, name: str) -> int:
         holders = [self.fleet.holder(gpu.uuid) for gpu in self.fleet.gpus]
@@ -195,3 +203,64 @@ async def test_gpus_of_a_pod_are_dealt_out_to_its_containers(cluster: Cluster) -
     await cluster.settle()
     holders = [cluster.fleet.holder(gpu.uuid) for gpu in cluster.fleet.on("node-a")]
     assert [holder.container for holder in holders if holder] == ["first", "second"]
+
+
+# ----------------------------------------------------------------------------------------------------- nodes, machines
+
+
+async def test_a_taint_keeps_away_pods_that_do_not_tolerate_it_and_the_message_says_so(cluster: Cluster) -> None:
+    cluster.fleet.add(Machine(name="node-c", gpus=4, taints=(Taint(key="dedicated", value="ml"),)))
+    await cluster.settle()
+    await cluster.add("other", gpus=4)
+    await cluster.add("ours", gpus=4, tolerations=[{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}])
+    assert (cluster.node("other"), cluster.node("ours")) == ("", "node-c")
+    scheduled = condition(cluster.pod("other"), "PodScheduled")
+    assert scheduled is not None
+    assert scheduled["message"] == (
+        "0/3 nodes are available: 2 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {dedicated: ml}."
+    )
+
+
+async def test_a_cordoned_node_takes_no_new_pods_and_keeps_those_it_has(cluster: Cluster) -> None:
+    await cluster.add("here")
+    cluster.client.change(NODE, "", "node-a", {"spec": {"unschedulable": True}})
+    await cluster.add("next")
+    assert (cluster.node("here"), cluster.node("next")) == ("node-a", "node-b")
+
+
+async def test_a_machine_takes_its_node_its_pods_and_its_metrics_with_it(cluster: Cluster) -> None:
+    for name in ("one", "two"):
+        await cluster.add(name, gpus=2)
+    assert (cluster.node("one"), cluster.node("two")) == ("node-a", "node-b")
+    lost = [gpu.uuid for gpu in cluster.fleet.on("node-b")]
+    cluster.fleet.remove("node-b")
+    await cluster.settle()
+    assert [node["metadata"]["name"] for node in cluster.client.all(NODE)] == ["node-a"]
+    assert [cluster.fleet.holder(uuid) for uuid in lost] == [None, None]
+    assert cluster.names == ["one"]
+    assert {gpu.node for gpu in cluster.fleet.gpus} == {"node-a"}
+    assert cluster.fleet.readings("node-b") == []
+
+
+async def test_pods_that_had_ended_stay_and_those_that_were_ending_are_over(cluster: Cluster) -> None:
+    await cluster.add("done", annotations={"demo.idlegpu.io/runtime": "1s"})
+    for seconds in (3, 1):
+        await cluster.settle(seconds)
+    await cluster.add("ending")
+    await cluster.delete("ending")
+    cluster.fleet.remove("node-a")
+    await cluster.settle()
+    assert cluster.names == ["done"]
+
+
+async def test_pods_that_no_kill_reaches_hold_their_gpus_as_long_as_the_pattern_says(cluster: Cluster) -> None:
+    cluster.start(stuck={"ns/victim-*": timedelta(seconds=90)})
+    for name in ("victim-1", "other-1"):
+        await cluster.add(name)
+        await cluster.delete(name)
+    await cluster.settle(5)
+    assert cluster.names == ["victim-1"]
+    await cluster.settle(84.9)
+    assert cluster.held_by("victim-1") == 1
+    await cluster.settle(0.1)
+    assert cluster.names == []

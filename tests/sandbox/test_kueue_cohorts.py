@@ -50,9 +50,6 @@ async def test_one_that_is_deactivated_while_a_cycle_is_written_is_not_admitted(
     assert not any("QuotaReserved=True/QuotaReserved" in state for state in states_of(world.client.history, name))
 
 
-# ------------------------------------------------------------------------------------------------------- fair sharing
-
-
 # ------------------------------------------------------------------------------------------------ flavors and messages
 
 

@@ -267,6 +267,3 @@ async def test_a_kueue_that_is_killed_at_any_step_of_a_deactivation_finishes_it(
     await world.run(1)
     assert world.is_admitted("gang")
     assert "QuotaReserved=False/Deactivated" in world.state("victim")
-
-
-# ----------------------------------------------------------------------------------------------------------- recordings

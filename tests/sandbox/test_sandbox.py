@@ -15,10 +15,10 @@ from scaler_sandbox.conditions import has, reason_of
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import KubeletTiming
-from scaler_sandbox.sandbox import Sandbox, SandboxConfig
+from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.errors import ConfigurationError, KubeError
-from scaler.kube.objects.resources import POD, RAY_CLUSTER, WORKLOAD, Resource
+from scaler.kube.objects.resources import NODE, POD, RAY_CLUSTER, WORKLOAD, Resource
 
 QUEUES = """
 apiVersion: v1
@@ -217,3 +217,30 @@ def unknown_fields(ours: Json, theirs: Json, path: str = "") -> list[str]:
         elif not theirs.get("x-kubernetes-preserve-unknown-fields"):
             found.append(f"{path}.{name}")
     return found
+
+
+async def test_a_sandbox_gains_a_node_and_loses_it_again() -> None:
+    config = dataclasses.replace(
+        SandboxConfig.fast({"node-a": 2}, collect=timedelta(seconds=0.1)),
+        kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=0.1)),
+        parts=frozenset({Component.KUBELETS, Component.AUTOSCALER}),
+    )
+    container = {"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": 4}}}
+    pod = {"metadata": {"name": "big", "namespace": "default"}, "spec": {"containers": [container]}}
+    async with Sandbox(config) as world:
+
+        def runs_on() -> str:
+            found = world.find(POD, "default", "big")
+            return found["spec"]["nodeName"] if found and found["status"]["phase"] == "Running" else ""
+
+        await world.apply({"apiVersion": "v1", "kind": "Pod", **pod})
+        await world.wait_for(
+            lambda: world.condition(POD, "default", "big", "PodScheduled", "False"), "the pod to find no node"
+        )
+        await asyncio.sleep(0.3)  # only the new machine wakes the kubelets now
+        world.add_node("node-b", 4, labels={"pool": "new"})
+        await world.wait_for(lambda: runs_on() == "node-b", "the pod to run there")
+        assert set(world.exporter_urls) == {"node-a", "node-b"}
+        world.remove_node("node-b")
+        await world.wait_for(lambda: world.find(POD, "default", "big") is None, "its pod to be lost")
+        await world.wait_for(lambda: world.find(NODE, "", "node-b") is None, "its Node to go")
