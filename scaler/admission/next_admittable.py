@@ -92,4 +92,4 @@ def _tree_of(key: str, snapshot: Snapshot) -> Tree | None:
 def _simulation(snapshot: Snapshot, tree: Tree, now: datetime) -> Simulation:
     """Of the tree as it is at this moment: whatever changes meanwhile does not reach it."""
     pending, world = snapshot.pending_in(tree), SchedulingContext.of(snapshot)
-    return Simulation(tree.clone(), pending, world, now=now, fair_sharing=snapshot.fair_sharing)
+    return Simulation(tree, pending, world, now=now, fair_sharing=snapshot.fair_sharing)

@@ -92,8 +92,12 @@ class WorkloadIndex:
         """Number by key."""
         self._shapes = {} if shapes is None else shapes
         self._shape_by_number: dict[int, int] = {}
-        self._pod_set_shapes: dict[int, Hashable] = {}
-        self._demands: dict[tuple[str, int], QuotaDemand] = {}
+        self._pod_set_shapes: dict[int, int] = {}
+        """By identity: many Workloads share theirs."""
+        self._demands: dict[tuple[int, int], QuotaDemand] = {}
+        offers: dict[Hashable, int] = {}
+        self._offers = {name: offers.setdefault(each.groups, len(offers)) for name, each in self._queues.items()}
+        """A number by ClusterQueue: the same for those with the same flavors in the same groups."""
         kinds: dict[Hashable, int] = {}
         self.queue_kinds = {name: kinds.setdefault(_kind(each), len(kinds)) for name, each in self._queues.items()}
         """A number by ClusterQueue: the same for those with the same quotas and policies."""
@@ -131,15 +135,24 @@ class WorkloadIndex:
         """A number that Workloads of the same shape have in common. Most are never asked for."""
         known = self._shape_by_number.get(number)
         if known is None:
-            shape = _shape(self._workloads[number], self._pod_set_shapes)
-            known = self._shape_by_number[number] = self._shapes.setdefault(shape, len(self._shapes))
+            workload = self._workloads[number]
+            pod_sets = self._pod_set_shapes.get(id(workload.pod_sets))
+            if pod_sets is None:
+                pod_sets = self._numbered(tuple(map(_shape_of_pods, workload.pod_sets)))
+                self._pod_set_shapes[id(workload.pod_sets)] = pod_sets
+            shape = workload.priority, bool(workload.opaque_because), workload.extra_shape, pod_sets
+            known = self._shape_by_number[number] = self._numbered(shape)
         return known
 
+    def _numbered(self, shape: Hashable) -> int:
+        return self._shapes.setdefault(shape, len(self._shapes))
+
     def demand(self, number: int) -> QuotaDemand:
-        key = self.cluster_queue_names[number], self.shape(number)
+        name = self.cluster_queue_names[number]
+        key = self._offers[name], self.shape(number)
         known = self._demands.get(key)
         if known is None:
-            workload, queue = self._workloads[number], self._queues[key[0]]
+            workload, queue = self._workloads[number], self._queues[name]
             known = self.world.flavor_options.demand(workload.pod_sets, queue, opaque=bool(workload.opaque_because))
             self._demands[key] = known
         return known
@@ -151,14 +164,6 @@ def _kind(queue: QuotaClusterQueue) -> Hashable:
 
 def place(workload: QuotaWorkload) -> tuple[int, datetime, str]:
     return -workload.priority, workload.queued_at, workload.uid
-
-
-def _shape(workload: QuotaWorkload, pod_sets: dict[int, Hashable]) -> Hashable:
-    """`pod_sets` keeps what was found for PodSets that many Workloads share."""
-    known = pod_sets.get(id(workload.pod_sets))
-    if known is None:
-        known = pod_sets[id(workload.pod_sets)] = tuple(_shape_of_pods(each) for each in workload.pod_sets)
-    return workload.priority, bool(workload.opaque_because), workload.extra_shape, known
 
 
 def _shape_of_pods(pods: QuotaPodSet) -> Hashable:
