@@ -10,9 +10,9 @@ from running_scaler import runtime, settings_document
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.fleet import Machine
 from scaler_sandbox.manifests import objects_in
+from scaler_sandbox.packaged import crds, packaged
 from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 
-from scaler.app.packaged import crds, packaged
 from scaler.kube.objects.resources import JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER, SCALABLE_WORKLOAD
 from scaler.reporting.doctor.permissions import REQUIRED_RULES
 

@@ -15,8 +15,8 @@ import yaml
 from scaler_sandbox import crds as world_crds
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import Applier, objects_in
+from scaler_sandbox.packaged import crds, packaged
 
-from scaler.app.packaged import crds, packaged
 from scaler.kube.objects.keda import Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import Workload

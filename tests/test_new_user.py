@@ -10,8 +10,8 @@ from followed_page import ROOT, commands, commands_in, first_objects
 from new_user import FLEET, Json, Terminal, a_cluster, hurried
 from prometheus_server import require_prometheus
 from scaler_sandbox.manifests import objects_in
+from scaler_sandbox.packaged import packaged
 
-from scaler.app.packaged import packaged
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 
 pytestmark = [pytest.mark.slow, pytest.mark.prometheus, pytest.mark.timeout(300)]

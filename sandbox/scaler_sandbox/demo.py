@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from scaler.app.packaged import NAMESPACE, SERVICE_ACCOUNT, account, crds, packaged
 from scaler.app.process import Runtime, fastest_loop
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
@@ -23,6 +22,7 @@ from scaler.errors import ConfigurationError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reporting import logs
 from scaler_sandbox.autoscaler import AutoscalerConfig
+from scaler_sandbox.packaged import NAMESPACE, SERVICE_ACCOUNT, account, crds, packaged
 from scaler_sandbox.prometheus import PrometheusProcess
 from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 from scaler_sandbox.stories import cohort, provisioning

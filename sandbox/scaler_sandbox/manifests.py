@@ -9,7 +9,7 @@ import yaml
 from scaler.errors import ConfigurationError
 from scaler.kube.discovery import Discovery
 from scaler.kube.objects.resources import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, Resource
-from scaler.kube.transport import KubeTransport, PatchType
+from scaler.kube.transport import KubeTransport
 from scaler_sandbox.kinds import Json
 
 Manifest = str | Json | Iterable[Json]
@@ -56,8 +56,6 @@ class Applier:
         metadata = body["metadata"]
         namespace = metadata.get("namespace", "default") if resource.namespaced else ""
         path = resource.path(namespace, metadata["name"])
-        answer = await self._transport.patch(
-            path, body, content_type=PatchType.APPLY, field_manager=_MANAGER, force=True
-        )
+        answer = await self._transport.patch(path, body, apply_as=_MANAGER)
         applied: Json = msgspec.json.decode(answer)
         return applied

@@ -14,7 +14,7 @@ from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.evaluation import EvaluationTick
 from scaler.errors import KubeError
 from scaler.keda.servicer import RpcEnded
-from scaler.kube.api_requests import ApiCall
+from scaler.kube.api_requests import ApiRequest
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.transitions import LedgerEntry
 from scaler.reporting.metric_declarations import set_series
@@ -57,9 +57,8 @@ class MetricsSink:
         self._metrics.rpc_seconds.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
         self._metrics.last_rpc_timestamp_seconds.set_to_current_time()
 
-    def called(self, call: ApiCall) -> None:
-        resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
-        labels = {"verb": call.verb, "resource": resource, "status": str(call.status)}
+    def called(self, call: ApiRequest) -> None:
+        labels = {"verb": call.verb, "resource": call.resource, "status": str(call.status)}
         self._metrics.kube_call_seconds.labels(**labels).observe(call.seconds)
 
     def planned(self, outlook: ReclaimReport) -> None:

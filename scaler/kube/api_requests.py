@@ -1,7 +1,6 @@
 """What was asked of the Kubernetes API, in RBAC's words, and what its refusal means for an operator.
 
-Pure: paths and answers in, values out. A `ApiCall` is what an observer of the transport gets, one per HTTP request, so
-that telemetry can count requests and a test can compare the verbs that were used with the ClusterRole that is shipped.
+Pure: paths and answers in, values out. An observer of the transport gets every `ApiRequest` once it is answered.
 """
 
 import re
@@ -29,56 +28,47 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiCall:
-    """One HTTP request to the API, as RBAC sees it."""
-
-    verb: str
-    """get, list, watch, create, update, patch, delete or deletecollection."""
-    group: str
-    resource: str
-    """The plural name; empty where the path is no resource's (discovery, /version)."""
-    subresource: str
-    status: int
-    """HTTP status; 0 where no answer came."""
-    seconds: float
-    """Until the whole answer was read; for a watch, until the stream was open."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest:
-    """A request before it is sent."""
+    """One HTTP request to the API, before and after it was sent."""
 
     method: str
     path: str
     params: Params = field(default_factory=dict)
     body: object = None
     content_type: str = ""
-
-    def answered(self, status: int, seconds: float) -> ApiCall:
-        """The call that this request has become."""
-        match = _PATH.fullmatch(self.path)
-        parts = match.groupdict(default="") if match else {"group": "", "resource": "", "subresource": ""}
-        return ApiCall(
-            verb=self.verb,
-            group=parts["group"],
-            resource=parts["resource"],
-            subresource=parts["subresource"],
-            status=status,
-            seconds=seconds,
-        )
+    status: int = NO_ANSWER
+    """HTTP status; 0 where no answer came."""
+    seconds: float = 0.0
+    """Until the whole answer was read; for a watch, until the stream was open."""
 
     @property
     def verb(self) -> str:
         """The RBAC verb. Source: Kubernetes, "Determine the request verb"."""
         if self.method in _VERBS:
             return _VERBS[self.method]
-        match = _PATH.fullmatch(self.path)
-        is_collection = match is not None and match["name"] is None
+        is_collection = bool(self.resource) and not self._part("name")
         if self.method == "DELETE":
             return "deletecollection" if is_collection else "delete"
         if self.params.get("watch"):
             return "watch"
         return "list" if is_collection else "get"
+
+    @property
+    def group(self) -> str:
+        return self._part("group")
+
+    @property
+    def resource(self) -> str:
+        """The plural name, with the subresource if there is one: `workloads/status`.
+
+        Empty where the path is no resource's (discovery, /version).
+        """
+        plural, subresource = self._part("resource"), self._part("subresource")
+        return f"{plural}/{subresource}" if subresource else plural
+
+    def _part(self, name: str) -> str:
+        match = _PATH.fullmatch(self.path)
+        return match[name] or "" if match else ""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.path}"
@@ -154,6 +144,4 @@ _ADVICE = {
 
 
 def _rule(request: ApiRequest) -> str:
-    call = request.answered(403, 0.0)
-    resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
-    return f"verb '{call.verb}' on '{resource}' in API group '{call.group}'"
+    return f"verb '{request.verb}' on '{request.resource}' in API group '{request.group}'"

@@ -35,7 +35,7 @@ import msgspec
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
-from scaler.errors import ConfigurationError, KubeError
+from scaler.errors import KubeError
 from scaler.kube.objects.core import UNREADABLE
 from scaler.kube.objects.resources import LEASE
 from scaler.kube.transport import KubeTransport
@@ -45,10 +45,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTiming:
-    """Durations in seconds.
-
-    Raises: ConfigurationError unless retry_period < renew_deadline < lease_duration.
-    """
+    """Durations in seconds; they have to ascend from the last to the first, which the settings make sure of."""
 
     lease_duration: float = 15.0
     """How long followers wait without a sign of the leader. The longest time without a leader after a crash."""
@@ -56,13 +53,6 @@ class LeaseTiming:
     """How long a leader goes on without a successful renewal."""
     retry_period: float = 2.0
     """Between two renewals, and between two looks of a follower."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.retry_period < self.renew_deadline < self.lease_duration:
-            raise ConfigurationError(
-                f"leader election: retry period {self.retry_period:g} s, renew deadline {self.renew_deadline:g} s and "
-                f"lease duration {self.lease_duration:g} s must be in ascending order; the defaults are 2, 10 and 15 s"
-            )
 
     @property
     def written_seconds(self) -> int:

@@ -59,7 +59,6 @@ class Reflector(Generic[T]):
         *,
         namespaces: Collection[str] = (),
         label_selector: str = "",
-        field_selector: str = "",
         indexes: Mapping[str, Index[T]] | None = None,
         timing: WatchTiming = WatchTiming(),  # noqa: B008 (immutable)
         clock: Clock = SYSTEM_CLOCK,
@@ -73,7 +72,6 @@ class Reflector(Generic[T]):
                 kind,
                 namespace=namespace,
                 label_selector=label_selector,
-                field_selector=field_selector,
                 indexes=indexes,
                 timing=timing,
                 clock=clock,

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from enum import StrEnum
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ import aiohttp
 
 from scaler.errors import KubeError
 from scaler.kube.access import Access, open_access
-from scaler.kube.api_requests import NO_ANSWER, TRANSIENT, ApiCall, ApiRequest, Params, no_answer, refusal
+from scaler.kube.api_requests import NO_ANSWER, TRANSIENT, ApiRequest, Params, no_answer, refusal
 from scaler.kube.objects.core import UNREADABLE, ListPage, decode
 from scaler.kube.watch_backoff import Backoff
 
@@ -35,13 +35,6 @@ PAGE_SIZE = 500
 """Objects per page: some 3 MB of Workloads, decoded in a few milliseconds."""
 
 Json = Mapping[str, object]
-
-
-class PatchType(StrEnum):
-    """How a patch is to be understood."""
-
-    MERGE = "application/merge-patch+json"
-    APPLY = "application/apply-patch+yaml"
 
 
 class KubeTransport:
@@ -57,7 +50,7 @@ class KubeTransport:
         *,
         call_seconds: float = CALL_SECONDS,
         backoff: Backoff = Backoff(base=0.2, cap=2.0),  # noqa: B008 (immutable)
-        observe: Callable[[ApiCall], None] | None = None,
+        observe: Callable[[ApiRequest], None] | None = None,
     ) -> None:
         self._access = access
         self._call_seconds = call_seconds
@@ -72,7 +65,7 @@ class KubeTransport:
         context: str | None = None,
         *,
         call_seconds: float = CALL_SECONDS,
-        observe: Callable[[ApiCall], None] | None = None,
+        observe: Callable[[ApiRequest], None] | None = None,
     ) -> Self:
         """A transport by the kubeconfig, or by what the environment offers (see `open_access`). Asks nothing yet.
 
@@ -164,31 +157,26 @@ class KubeTransport:
         path: str,
         body: Json,
         *,
-        content_type: PatchType = PatchType.MERGE,
-        field_manager: str = "",
-        force: bool = False,
+        apply_as: str = "",
         dry_run: bool = False,
         within: float | None = None,
     ) -> bytes:
-        """The object as patched; a subresource is part of the path.
+        """The object as patched by a merge patch, or applied by this field manager; a subresource is part of the path.
 
         A resourceVersion in the body's metadata makes a merge patch fail with 409 where the object has changed. With
         `dry_run` admission runs, and nothing is written.
 
         Raises: KubeError.
         """
-        asked = {"fieldManager": field_manager, "force": "true" if force else "", "dryRun": "All" if dry_run else ""}
-        params = {name: value for name, value in asked.items() if value}
-        request = ApiRequest(method="PATCH", path=path, params=params, body=body, content_type=content_type)
+        params = {"fieldManager": apply_as, "force": "true"} if apply_as else {}
+        params |= {"dryRun": "All"} if dry_run else {}
+        kind = "apply-patch+yaml" if apply_as else "merge-patch+json"
+        request = ApiRequest(method="PATCH", path=path, params=params, body=body, content_type=f"application/{kind}")
         return await self._call(request, within)
 
-    async def delete(
-        self, path: str, *, uid: str = "", resource_version: str = "", within: float | None = None
-    ) -> bytes:
-        """The object as deleted, or a Status. Raises: KubeError; 409 where uid or resourceVersion do not match."""
-        wanted = {"uid": uid, "resourceVersion": resource_version}
-        preconditions = {name: value for name, value in wanted.items() if value}
-        body = {"preconditions": preconditions} if preconditions else None
+    async def delete(self, path: str, *, uid: str = "", within: float | None = None) -> bytes:
+        """The object as deleted, or a Status. Raises: KubeError; 409 where the uid is not its own."""
+        body = {"preconditions": {"uid": uid}} if uid else None
         return await self._call(ApiRequest(method="DELETE", path=path, body=body), within)
 
     # --------------------------------------------------------------------------------------------------- one request
@@ -277,7 +265,7 @@ class KubeTransport:
 
     def _report(self, request: ApiRequest, status: int, started: float) -> None:
         if self._observe:
-            self._observe(request.answered(status, time.monotonic() - started))
+            self._observe(replace(request, status=status, seconds=time.monotonic() - started))
 
 
 def _failure(error: Exception) -> tuple[str, str]:

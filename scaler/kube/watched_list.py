@@ -62,7 +62,6 @@ class WatchedList(ObjectCache[T]):
         *,
         namespace: str = "",
         label_selector: str = "",
-        field_selector: str = "",
         indexes: Mapping[str, Index[T]] | None = None,
         timing: WatchTiming = WatchTiming(),  # noqa: B008 (immutable)
         clock: Clock = SYSTEM_CLOCK,
@@ -73,8 +72,7 @@ class WatchedList(ObjectCache[T]):
         self._clock = clock
         self._namespace = namespace
         self._path = resource.path(namespace)
-        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        self._selectors = {name: value for name, value in selectors.items() if value}
+        self._selectors = {"labelSelector": label_selector} if label_selector else {}
         self._timing = timing
         self._state: State = Disconnected("not listed yet")
         self._synced = asyncio.Event()

@@ -15,11 +15,11 @@ from scaler_sandbox.conditions import has
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
+from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
 
 from scaler.admission.workload import CONTROLLER
-from scaler.app.packaged import crds
 from scaler.app.process import Runtime
 from scaler.kube.objects.resources import ADMISSION_CHECK, EVENT, JOB, RECLAIM_POLICY, SCALABLE_WORKLOAD, WORKLOAD
 

@@ -16,10 +16,10 @@ from running_scaler import fetch, runtime, settings_document
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
+from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
 
-from scaler.app.packaged import crds
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import ClusterQueue

@@ -41,7 +41,7 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
-from scaler.kube.transport import KubeTransport, PatchType
+from scaler.kube.transport import KubeTransport
 
 _NEEDED = {
     CLUSTER_QUEUE: "Kueue, with version v1beta2 of its API",
@@ -128,7 +128,7 @@ async def _require_webhooks(api: KubeTransport) -> None:
     }
     path = RESOURCE_FLAVOR.path("", "e2e-probe")
     try:
-        await api.patch(path, invalid, content_type=PatchType.APPLY, field_manager="e2e", dry_run=True)
+        await api.patch(path, invalid, apply_as="e2e", dry_run=True)
     except KubeError as error:
         if "admission webhook" in str(error):
             return

@@ -27,9 +27,9 @@ from scaler_sandbox.conditions import condition, has, make, with_conditions
 from scaler_sandbox.fleet import FleetConfig, Machine
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
+from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
-from scaler.app.packaged import crds
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,

@@ -9,9 +9,9 @@ import pytest
 from e2e.e2e_cluster import UnsuitableClusterError, delete_labelled, items, real_cluster
 from e2e.e2e_manifests import RUN_LABEL, check, job, namespace, policy, queues
 from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
-from scaler.app.packaged import crds
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,

@@ -6,7 +6,7 @@ import pytest
 from kube.faulty_api import FaultyApi, write_kubeconfig
 from scaler_sandbox.kubeapi import KubeApi
 
-from scaler.kube.api_requests import ApiCall
+from scaler.kube.api_requests import ApiRequest
 from scaler.kube.transport import KubeTransport
 
 
@@ -17,13 +17,13 @@ async def faulty() -> AsyncIterator[FaultyApi]:
 
 
 @pytest.fixture
-def calls() -> list[ApiCall]:
+def calls() -> list[ApiRequest]:
     """What the transport has reported to its observer."""
     return []
 
 
 @pytest.fixture
-async def transport(faulty: FaultyApi, tmp_path: Path, calls: list[ApiCall]) -> AsyncIterator[KubeTransport]:
+async def transport(faulty: FaultyApi, tmp_path: Path, calls: list[ApiRequest]) -> AsyncIterator[KubeTransport]:
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url)
     async with await KubeTransport.connect(kubeconfig, call_seconds=30, observe=calls.append) as connected:
         yield connected

@@ -16,7 +16,6 @@ class LeaseApi:
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.lease: dict[str, Any] = {}
-        self.conflicts = 0
         self._version = 0
 
     @property
@@ -49,7 +48,6 @@ class LeaseClient:
         self.loses_answers_of_writes = False
         self.fails_with: list[int] = []
         """HTTP statuses of the next calls."""
-        self.calls = 0
 
     async def get(self, _path: str, *, within: float = CALL_SECONDS, attempts: int = 1) -> bytes:
         await self._reach(within)
@@ -70,7 +68,6 @@ class LeaseClient:
         return await self._written(body, within)
 
     async def _reach(self, within: float) -> None:
-        self.calls += 1
         await self._api.clock.sleep(0)
         if self.state == "hanging":
             await self._time_out(within)
@@ -86,7 +83,6 @@ class LeaseClient:
 
     def _refuse(self, is_stale: bool) -> None:
         if is_stale:
-            self._api.conflicts += 1
             raise KubeError("the object has been modified", status=409, reason="Conflict")
 
     async def _written(self, body: dict[str, Any], within: float) -> bytes:

@@ -13,7 +13,7 @@ from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.idleness.policy import Overrides
-from scaler.kube.api_requests import ApiCall
+from scaler.kube.api_requests import ApiRequest
 from scaler.kube.events import EventRecorder
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
@@ -38,7 +38,7 @@ class Replica:
     """What one process reconciles with. Its copies are live; nothing is written before a test says so."""
 
     def __init__(
-        self, cluster: SmallCluster, transport: RecordingTransport, calls: list[ApiCall], clock: Clock = SYSTEM_CLOCK
+        self, cluster: SmallCluster, transport: RecordingTransport, calls: list[ApiRequest], clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.kube = cluster
         self.transport = transport
@@ -120,7 +120,7 @@ class Replica:
 @asynccontextmanager
 async def replica(cluster: SmallCluster, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[Replica]:
     """A replica whose copies follow the cluster and whose Events are sent."""
-    calls: list[ApiCall] = []
+    calls: list[ApiRequest] = []
     transport = await RecordingTransport.connect(cluster.kubeconfig, observe=calls.append)
     transport.patches = []
     async with transport:

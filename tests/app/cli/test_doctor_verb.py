@@ -10,10 +10,10 @@ from rich.console import Console
 from scaler_sandbox.conditions import has
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import objects_in
+from scaler_sandbox.packaged import crds, packaged
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.app.cli.doctor import answer_of, render
-from scaler.app.packaged import crds, packaged
 from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, SCALED_OBJECT, WORKLOAD
 from scaler.reporting.doctor.cluster_reader import ReviewedUser
 from scaler.reporting.doctor.findings import Finding, Severity, Topic

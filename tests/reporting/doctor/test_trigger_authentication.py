@@ -11,10 +11,10 @@ import pytest
 import yaml
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import Applier, objects_in
+from scaler_sandbox.packaged import packaged
 
-from scaler.app.packaged import packaged
 from scaler.keda.call_credentials import CallCredentials
-from scaler.kube.api_requests import ApiCall
+from scaler.kube.api_requests import ApiRequest
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.tls_findings import tls_findings
@@ -30,7 +30,7 @@ WHOLE = CallCredentials(encrypted=True, authorities_pem=b"authority", certificat
 
 
 class Cluster:
-    def __init__(self, api: KubeApi, transport: KubeTransport, calls: list[ApiCall]) -> None:
+    def __init__(self, api: KubeApi, transport: KubeTransport, calls: list[ApiRequest]) -> None:
         self.api = api
         self.calls = calls
         self.transport = transport
@@ -82,7 +82,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     api.write_kubeconfig(tmp_path / "kubeconfig")
     crds = yaml.safe_load(CRDS.read_text(encoding="utf-8"))["items"]
     try:
-        calls: list[ApiCall] = []
+        calls: list[ApiRequest] = []
         async with await KubeTransport.connect(tmp_path / "kubeconfig", observe=calls.append) as transport:
             started = Cluster(api, transport, calls)
             await started.apply(*(each for each in crds if each["metadata"]["name"].endswith("keda.sh")))
