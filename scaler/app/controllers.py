@@ -1,9 +1,13 @@
-"""The controllers of the leader, constructed from the wiring.
+"""Who leads: the Lease, and the controllers that its holder runs, constructed from the wiring.
 
-Whatever they write goes through one `LeaderApi`, which asks before every write whether the Lease is held.
+Whatever they write goes through one `LeaderApi`, which asks before every write whether the Lease is held. Replicas that
+reconcile nothing have a Lease of their own: its holder shows the metrics of the cluster, does not keep another replica
+from reconciling, and writes nothing else.
 """
 
 import asyncio
+import os
+import socket
 from typing import Protocol
 
 from scaler.admission.checks import AdmissionChecks
@@ -11,14 +15,17 @@ from scaler.admission.controller import AdmissionCheckController
 from scaler.admission.planner import ReclaimAnswers
 from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.app.metrics_sink import MetricsSink
-from scaler.app.settings.model import Settings
+from scaler.app.settings.model import FleetReporter, Settings
 from scaler.app.wiring import Wiring, max_evaluation_age
 from scaler.decision.scale_subresources import spec_or_annotations_changed
+from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
+from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.writer import PlanWriter
+from scaler.reporting.metrics import Metrics
 from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
 from scaler.suspension.leader_api import LeaderApi
@@ -51,8 +58,24 @@ class LeaderControllers:
         writer = PlanWriter(api, wiring.cluster.scalable_workloads.get, recorder, finished=sink.reallocated)
         checks = _admission_checks(wiring, api, recorder, sink, answers)
         self.reflectors = wiring.reflectors
-        self.suspension = _suspension(wiring, reconciler, sink)
-        self.reclaim = _reclaim(wiring, reconciler, writer, answers, sink)
+        self.suspension = SuspensionController(
+            reconciler=reconciler,
+            scaled_objects=wiring.reflectors.scaled_objects,
+            scalable_workloads=wiring.reflectors.scalable_workloads,
+            workloads=wiring.reflectors.workloads,
+            pods=wiring.reflectors.pods,
+            decision_cache=wiring.decision_cache,
+            observe=sink.reconciled,
+        )
+        self.reclaim = ReclaimController(
+            planning=wiring.planner,
+            decisions=wiring.decision_cache,
+            reconciler=reconciler,
+            writer=writer,
+            admission=wiring.admission,
+            answers=answers,
+            observe=sink.planned,
+        )
         boosts = PriorityBoostController(
             api,
             wiring.cluster,
@@ -65,6 +88,7 @@ class LeaderControllers:
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
         """Those that act on evaluations."""
         self._admission: tuple[Controller, ...] = () if shared.is_confined else (checks,)
+        wiring.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
 
     async def run(self) -> None:
         """Run until cancelled, and not before everything is listed."""
@@ -78,40 +102,10 @@ class LeaderControllers:
         for each in self._woken:
             each.wake()
 
-
-def _suspension(wiring: Wiring, reconciler: SuspensionReconciler, sink: MetricsSink) -> SuspensionController:
-    reflectors = wiring.reflectors
-    return SuspensionController(
-        reconciler=reconciler,
-        scaled_objects=reflectors.scaled_objects,
-        scalable_workloads=reflectors.scalable_workloads,
-        workloads=reflectors.workloads,
-        pods=reflectors.pods,
-        decision_cache=wiring.decision_cache,
-        observe=sink.reconciled,
-    )
-
-
-def _reclaim(
-    wiring: Wiring, reconciler: SuspensionReconciler, writer: PlanWriter, answers: ReclaimAnswers, sink: MetricsSink
-) -> ReclaimController:
-    controller = ReclaimController(
-        planning=wiring.planner,
-        decisions=wiring.decision_cache,
-        reconciler=reconciler,
-        writer=writer,
-        admission=wiring.admission,
-        answers=answers,
-        observe=sink.planned,
-    )
-
-    def scalable_workload_changed(change: Change[ScalableWorkload]) -> None:
+    def _scalable_workload_changed(self, change: Change[ScalableWorkload]) -> None:
         """A victim of a plan may be on its way to 0, or back."""
         if spec_or_annotations_changed(change):
-            controller.wake()
-
-    wiring.reflectors.scalable_workloads.subscribe(scalable_workload_changed)
-    return controller
+            self.reclaim.wake()
 
 
 def _admission_checks(
@@ -130,3 +124,103 @@ def _admission_checks(
     shared.requests.subscribe(lambda _: controller.wake())
     shared.policies.subscribe(lambda _: controller.wake())
     return controller
+
+
+class Leadership:
+    """A candidate for the Lease, and the controllers of its holder."""
+
+    def __init__(self, settings: Settings, wiring: Wiring, metrics: Metrics, sink: MetricsSink) -> None:
+        self._settings = settings
+        self._wiring = wiring
+        self._metrics = metrics
+        self._sink = sink
+        self._elector: LeaderElector | None = None
+        self.controllers: LeaderControllers | None = None
+        """None unless this process reconciles, and before `run`."""
+        self.recorder: EventRecorder | None = None
+        """Of Events of the controllers."""
+        if not self.has_lease:
+            metrics.show_no_leader()
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether there is a Lease to hold: for reconciling, or for the metrics of the cluster alone."""
+        return self._is_reconciling or self._takes_turns
+
+    async def run(self) -> None:
+        """Lead whenever it is this replica's turn, until cancelled."""
+        if self._is_reconciling:
+            await self._reconcile()
+        else:
+            await self._candidate().run(_until_cancelled)
+
+    def wake(self) -> None:
+        """There is a new evaluation."""
+        if self.controllers is not None:
+            self.controllers.wake()
+
+    def is_reporting(self) -> bool:
+        """Whether this process shows the metrics of the cluster."""
+        match self._settings.metrics.fleet:
+            case FleetReporter.ALWAYS:
+                return True
+            case None if not self._is_reconciling and not self._takes_turns:
+                return True
+        return self._elector is not None and self._elector.is_leader
+
+    @property
+    def _is_reconciling(self) -> bool:
+        return "reconciler" in self._settings.components
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether replicas that reconcile nothing elect one that shows the metrics of the cluster."""
+        return self._settings.metrics.fleet is None and bool(self._lease_namespace)
+
+    @property
+    def _lease_namespace(self) -> str:
+        """Empty where this process is in no cluster, and none is named."""
+        kubernetes = self._settings.kubernetes
+        return kubernetes.lease.namespace or pod_namespace(has_kubeconfig=kubernetes.kubeconfig is not None)
+
+    def _candidate(self) -> LeaderElector:
+        """For the Lease of the settings. Whether it leads is a metric."""
+        lease = self._settings.kubernetes.lease
+        elector = LeaderElector(
+            self._wiring.transport,
+            namespace=self._lease_namespace or "default",
+            name=self._settings.lease_name,
+            identity=os.environ.get("POD_NAME") or socket.gethostname(),
+            timing=LeaseTiming(
+                lease_duration=lease.duration.total_seconds(),
+                renew_deadline=lease.renew_deadline.total_seconds(),
+                retry_period=lease.retry_period.total_seconds(),
+            ),
+        )
+        self._metrics.leader.set_function(lambda: float(elector.is_leader))
+        self._elector = elector
+        return elector
+
+    async def _reconcile(self) -> None:
+        elector, wiring = self._candidate(), self._wiring
+        recorder = self.recorder = EventRecorder(wiring.transport, instance=elector.identity)
+        api = LeaderApi(wiring.transport, is_leader=lambda: elector.is_leader)
+        controllers = self.controllers = LeaderControllers(self._settings, wiring, api, recorder, self._sink)
+        recording = asyncio.create_task(recorder.run(), name="events")
+        try:
+            await elector.run(controllers.run)
+        finally:
+            await recorder.drain(2.0)
+            recording.cancel()
+
+
+def pod_namespace(*, has_kubeconfig: bool) -> str:
+    """The namespace of this Pod; empty where the API is not that of the cluster it runs in, or there is no Pod."""
+    if namespace := os.environ.get("POD_NAMESPACE"):
+        return namespace
+    file = SERVICE_ACCOUNT / "namespace"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() and not has_kubeconfig else ""
+
+
+async def _until_cancelled() -> None:
+    await asyncio.Event().wait()

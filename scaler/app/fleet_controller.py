@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from scaler.app.leadership import Leadership
+from scaler.app.controllers import Leadership
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import Settings
 from scaler.app.wiring import Wiring

@@ -3,15 +3,15 @@
 import asyncio
 import gc
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import structlog
 
 from scaler import __version__
+from scaler.app.controllers import Leadership
 from scaler.app.fleet_controller import export_ages, fleet_collector
-from scaler.app.leadership import Leadership
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE
 from scaler.app.server_tls import ServerCertificates
@@ -122,12 +122,6 @@ class Runtime:
         Without `needs_verdicts` no metrics source is needed; the answer then says that verdicts are unknown.
         Raises: ScalerError where the API or the source does not answer, and what the query raises.
         """
-        async with self._listed(with_quota=with_quota, needs_verdicts=needs_verdicts):
-            return await query(self)
-
-    @asynccontextmanager
-    async def _listed(self, *, with_quota: bool, needs_verdicts: bool) -> AsyncIterator[None]:
-        """Everything constructed, listed and evaluated once."""
         async with self._stack:
             await self._build(needs_source=needs_verdicts)
             wiring = self._wiring
@@ -140,7 +134,7 @@ class Runtime:
                     await wiring.cluster_reflectors.wait_synced(_LIST_SECONDS)
                 if wiring.source is not NO_METRICS_SOURCE:
                     await wiring.evaluator.tick(wiring.evaluator.clock())
-                yield
+                return await query(self)
             finally:
                 for task in self._tasks:
                     task.cancel()

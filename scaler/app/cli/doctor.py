@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scaler.app.cli.client import ScalerClient
-from scaler.app.leadership import pod_namespace
+from scaler.app.controllers import pod_namespace
 from scaler.app.metrics_source import open_metrics_source
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings

@@ -94,7 +94,6 @@ class ObjectMeta(Struct, frozen=True):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
-    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:

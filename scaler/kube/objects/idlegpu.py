@@ -78,7 +78,6 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     evidence: tuple[dict[str, Any], ...] = ()
     """As it stands in the API: only its writer reads it again, to see whether it has changed."""
-    evidence_omitted: int = 0
     grant: GrantStatus | None = None
     reallocation: ReallocationStatus | None = None
 

@@ -130,8 +130,6 @@ class AdmissionCheckState(Struct, frozen=True):
     state: str = ""
     message: str = ""
     last_transition_time: datetime | None = None
-    requeue_after_seconds: int | None = None
-    retry_count: int | None = None
     pod_set_updates: tuple[PodSetUpdate, ...] = ()
 
 

@@ -67,13 +67,8 @@ class Node(Struct, frozen=True):
         return not self.spec.unschedulable and is_true(self.status.conditions, "Ready")
 
 
-class PodTemplateRef(Struct, frozen=True):
-    name: str = ""
-
-
 class ProvisioningRequestPodSet(Struct, frozen=True):
     count: int = 0
-    pod_template_ref: PodTemplateRef = PodTemplateRef()
 
 
 class ProvisioningRequestSpec(Struct, frozen=True):
