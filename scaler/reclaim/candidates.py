@@ -238,14 +238,11 @@ def anti_affinity_nodes(snapshot: Snapshot, cluster: ClusterState) -> AntiAffini
             continue
         workload = cluster.workloads.get(each.namespace, each.name)
         marks = marked_pod_sets(workload) if workload is not None else {}
-        staying = [pod for pod in pods_of(workload, cluster.pods) if _stays(pod)] if workload is not None else []
+        pods = pods_of(workload, cluster.pods) if workload is not None else []
+        staying = [pod for pod in pods if not holds_no_node(pod) and pod.metadata.deletion_timestamp is None]
         for mark, pod_sets in marks.items():
             found.setdefault(mark, {})[each.key] = frozenset(_nodes(staying, pod_sets))
     return found
-
-
-def _stays(pod: Pod) -> bool:
-    return not holds_no_node(pod) and pod.metadata.deletion_timestamp is None
 
 
 def _nodes(pods: Iterable[Pod], pod_sets: frozenset[str]) -> Iterable[str]:

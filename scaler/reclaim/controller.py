@@ -162,15 +162,13 @@ class ReclaimController:
             answers.append(found)
             if isinstance(found, ReclaimPlan):
                 busy.add(plan_scope)
-                await self._try(self._grant(found, state.now), about=found.id)
+                self.backoff.back_off(gang.uid, seeks, state.now)
+                grant = grant_by(found, at=state.now, until=state.now + self.planning.policy.grant_for)
+                await self._try(self.writer.grant(grant, found), about=found.id)
                 state = _after(state, found)
             else:
                 self.writer.events.refused(gang, found)
         return answers, state
-
-    async def _grant(self, plan: ReclaimPlan, now: datetime) -> None:
-        self.backoff.back_off(plan.gang_uid, plan.seeks, now)
-        await self.writer.grant(grant_by(plan, at=now, until=now + self.planning.policy.grant_for), plan)
 
 
 def _after(state: PlanningSnapshot, plan: ReclaimPlan) -> PlanningSnapshot:

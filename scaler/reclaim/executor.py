@@ -89,15 +89,14 @@ class PlanBackoff:
         """Whether the victim of that name may be part of a plan, or a plan may be made for that gang."""
         return self._not_before.get(name, now) <= now
 
-    def back_off(self, gang_uid: str, seeks: Seeks, now: datetime) -> None:
-        self._put_off([(gang_uid, seeks)], now + self.policy.replan_backoff, now)
-
-    def back_off_longer(self, gang_uid: str, seeks: Seeks, now: datetime) -> None:
-        """The same after a plan that was carried out in vain: for as long as a plan has, then twice that, and so on."""
-        gang = gang_uid, seeks
-        pause = min(self.policy.grant_for * 2 ** min(self._in_vain[gang], _DOUBLINGS), _LONGEST_REST)
-        self._in_vain[gang] += 1
-        self._put_off([gang], now + max(pause, self.policy.replan_backoff), now)
+    def back_off(self, gang_uid: str, seeks: Seeks, now: datetime, *, was_in_vain: bool = False) -> None:
+        """After plans that were carried out in vain for as long as a plan has, then twice that, and so on."""
+        gang, pause = (gang_uid, seeks), self.policy.replan_backoff
+        if was_in_vain:
+            rest = self.policy.grant_for * 2 ** min(self._in_vain[gang], _DOUBLINGS)
+            pause = max(pause, min(rest, _LONGEST_REST))
+            self._in_vain[gang] += 1
+        self._put_off([gang], now + pause, now)
 
     def back_off_victims(self, step: PlanTransition, now: datetime) -> None:
         policy = self.policy
@@ -263,8 +262,7 @@ class PlanExecutor:
 
     async def _release(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
         was_in_vain = plan.is_begun and step.ending in {PlanEndReason.NOT_RESERVED, PlanEndReason.NODES_TAKEN}
-        back_off = self.backoff.back_off_longer if was_in_vain else self.backoff.back_off
-        back_off(plan.grant.gang_uid, plan.grant.seeks, now)
+        self.backoff.back_off(plan.grant.gang_uid, plan.grant.seeks, now, was_in_vain=was_in_vain)
         self.backoff.back_off_victims(step, now)
         await self.writer.release(plan, step, now)
 

@@ -139,7 +139,8 @@ class NodeShortage(PlanTarget):
 
     def gangs(self, state: PlanningSnapshot) -> Sequence[QuotaWorkload]:
         """In the order in which their quota was reserved."""
-        lacking = [each for each in self._pending(state.now) if _is_to_be_served(each)]
+        pending = self._pending(state.now)
+        lacking = [each for each in pending if each.lacks_nodes and each.may_reuse and not each.awaits_nodes]
         ordered = sorted(lacking, key=lambda each: (each.reserved_at is None, each.reserved_at, each.uid))
         found = {each.key: workload for each in ordered if (workload := _holder(each, state)) is not None}
         return list(found.values())
@@ -247,10 +248,6 @@ class NodeShortage(PlanTarget):
             if is_out and (held is None or held.reservation is None):
                 found.add(key)
         return frozenset(found)
-
-
-def _is_to_be_served(standing: CheckedWorkload) -> bool:
-    return standing.lacks_nodes and standing.may_reuse and not standing.awaits_nodes
 
 
 def _is_being_served(standing: CheckedWorkload) -> bool:

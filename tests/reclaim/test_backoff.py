@@ -15,7 +15,7 @@ MINUTE = timedelta(minutes=1)
 
 def rests_long(proposals: PlanBackoff) -> float:
     """Minutes that the gang has to wait for the next plan after this one in vain."""
-    proposals.back_off_longer("uid", Seeks.NODES, NOON)
+    proposals.back_off("uid", Seeks.NODES, NOON, was_in_vain=True)
     return next(n for n in range(1_000) if proposals.is_due(("uid", Seeks.NODES), NOON + n * MINUTE))
 
 

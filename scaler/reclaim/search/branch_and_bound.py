@@ -57,7 +57,6 @@ def cheapest(
         cost=incumbent.best_cost,
         is_exact=is_exact,
         steps=incumbent.steps,
-        questions=len(incumbent.known),
     )
 
 

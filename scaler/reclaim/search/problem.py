@@ -48,7 +48,6 @@ class SearchResult:
     is_exact: bool
     """Whether everything was searched: no cheaper set exists, or none at all."""
     steps: int = 0
-    questions: int = 0
 
 
 class FreeCapacity(Protocol):

@@ -19,16 +19,6 @@ where the search ends before everything was looked at, the plan says that it is 
 No plan: first what rules out any plan (`why_not_planned`). Then, with no set of victims accepted and no budget to
 blame, the first of these that holds even with all candidates suspended is the answer: too little quota; no room on the
 nodes; those before the gang take it; what a simulation says.
-
-| said of a plan                                  | and how                                      |
-|-------------------------------------------------|----------------------------------------------|
-| why each victim is needed                       | what would be missing, or who would take it  |
-| the cheapest set by the sums of quota           | why it is not enough, if it is not the plan  |
-| the cheapest set if no budget forbade it        | which budget does                            |
-| other sets that were tried and cost less        | why they are not enough                      |
-| the cheapest set without one of the victims     | that it is enough, and costs more            |
-
-All that is said of a plan takes a few more simulations, and none that the plan depends on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -337,7 +327,8 @@ def _amounts(missing: Mapping[str, int]) -> str:
 def alternatives_to(context: SearchContext, chosen: frozenset[str], *, is_exact: bool) -> tuple[Alternative, ...]:
     """Other sets than the chosen one: first what would cost less and is not enough, then what is enough and costs more.
 
-    Where the search ended early, nothing more is searched here either.
+    Tried are the cheapest by the sums of quota, the cheapest if no budget forbade it, and the cheapest without one of
+    the victims. Where the search ended early, nothing more is searched here either.
     """
     context.simulator.allow(_HEADS)
     context.simulator.of(context.cheapest_by_sums() or chosen)
