@@ -297,39 +297,46 @@ class Source(SignalSource, InstantQuerySource, Protocol):
     """Where samples and demand come from."""
 
 
+def evaluator_of(
+    cluster: MemoryCluster,
+    source: Source,
+    decision_cache: DecisionCache,
+    clock: Callable[[], datetime],
+    *,
+    signals: Sequence[Signal] = DEFAULT_SIGNALS,
+    trust: Trust = TRUST,
+    overlap: timedelta = timedelta(minutes=2),
+    wake_queries: Sequence[WakeQuery] = (),
+    observe: Callable[[EvaluationTick], None] = lambda _: None,
+    **config: Any,
+) -> Evaluator:
+    sampler = Sampler(source, signals=signals, rules=DEFAULT_RULES, trust=trust, overlap=overlap, clock=clock)
+    return Evaluator(
+        config=EvaluationConfig(**{"interval": TICK, "trust": trust, **config}),
+        cluster=cluster.read(),
+        scales=cluster.scales,
+        sampler=sampler,
+        decision_cache=decision_cache,
+        demands=WakeQueries(queries=wake_queries, source=source),
+        observe=observe,
+        clock=clock,
+    )
+
+
 class World:
     """A cluster, a metrics source and an Evaluator, in a time that only `tick` moves."""
 
-    def __init__(
-        self,
-        inhabitants: Iterable[Inhabitant],
-        source: Callable[["World"], Source],
-        *,
-        signals: Sequence[Signal] = DEFAULT_SIGNALS,
-        trust: Trust = TRUST,
-        overlap: timedelta = timedelta(minutes=2),
-        wake_queries: Sequence[WakeQuery] = (),
-        **config: Any,
-    ) -> None:
+    def __init__(self, inhabitants: Iterable[Inhabitant], source: Callable[["World"], Source], **config: Any) -> None:
+        """`config` as in `evaluator_of`."""
         self.now = NOON
         self.cluster = MemoryCluster()
         for settle in inhabitants:
             settle(self.cluster)
         self.source = source(self)
         self.decision_cache = DecisionCache(max_age=3 * TICK, clock=lambda: self.now.timestamp())
-        self.sampler = Sampler(
-            self.source, signals=signals, rules=DEFAULT_RULES, trust=trust, overlap=overlap, clock=lambda: self.now
-        )
         self.ticks: list[EvaluationTick] = []
-        self.evaluator = Evaluator(
-            config=EvaluationConfig(**{"interval": TICK, "trust": trust, **config}),
-            cluster=self.cluster.read(),
-            scales=self.cluster.scales,
-            sampler=self.sampler,
-            decision_cache=self.decision_cache,
-            demands=WakeQueries(queries=wake_queries, source=self.source),
-            observe=self.ticks.append,
-            clock=lambda: self.now,
+        self.evaluator = evaluator_of(
+            self.cluster, self.source, self.decision_cache, lambda: self.now, observe=self.ticks.append, **config
         )
 
     async def tick(self, at: datetime) -> Evaluation | None:

@@ -139,7 +139,7 @@ async def test_triggers_of_one_scaled_object_are_decided_each_by_its_own_metadat
     await world.tick(NOON)
     answers = [word(world.answer("train", metadata)) for metadata in triggers]
     assert answers == [IDLE, f"Active {DecisionReason.OBSERVE_ONLY}", f"Active {DecisionReason.GPUS_BUSY}"]
-    assert world.sampler.history.span == minutes(30)  # of the settings, which is longer than any of them
+    assert world.evaluator.sampler.history.span == minutes(30)  # of the settings, which is longer than any of them
 
 
 async def test_triggers_of_another_type_or_another_scaler_are_not_evaluated() -> None:
@@ -161,7 +161,7 @@ async def test_triggers_of_another_type_or_another_scaler_are_not_evaluated() ->
     assert sorted(name for _, name in evaluation.entries) == ["a", "d"]
     assert len(world.entry("d").triggers) == 1
     assert word(world.answer("e", ours)) == f"Unknown {UnknownReason.TARGET_NOT_FOUND}"
-    assert world.sampler.history.span == minutes(30)
+    assert world.evaluator.sampler.history.span == minutes(30)
 
 
 # ---- one bad ScaledObject harms no other
@@ -190,7 +190,7 @@ async def test_a_window_beyond_the_operators_bounds_is_refused_and_not_kept_in_m
     assert word(world.answer("hasty")) == INVALID
     assert "10s is shorter than the time between two samples (30s" in world.answer("hasty").message
     assert word(world.answer("longest")) == f"Active {DecisionReason.IDLE_NOT_LONG_ENOUGH}"
-    assert world.sampler.history.span == minutes(120)
+    assert world.evaluator.sampler.history.span == minutes(120)
 
 
 async def test_a_bug_that_one_object_provokes_harms_no_other() -> None:

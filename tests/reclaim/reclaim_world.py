@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from builders import LONG_AGO, NOON, TRUST
-from loops_builders import NAMESPACE, TICK, MemoryCluster, MemoryStore, pod, scaled_object, stamp
+from builders import LONG_AGO, NOON
+from loops_builders import NAMESPACE, TICK, MemoryCluster, MemoryStore, evaluator_of, pod, scaled_object, stamp
 from scripted_metrics import Metrics, ScriptedSource, gpu
 from sim.api import SimApi
 from sim.client import SimClient
@@ -28,13 +28,8 @@ from sim.client import SimClient
 from scaler.decision.cluster_state import scaled_object_indexes
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache
-from scaler.decision.evaluation import EvaluationConfig, Evaluator
-from scaler.decision.sampling import Sampler
 from scaler.decision.trigger_metadata import parse_metadata
-from scaler.decision.wake_queries import WakeQueries
 from scaler.errors import KubeError
-from scaler.idleness.gpu import DEFAULT_SIGNALS
-from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import decode
@@ -192,22 +187,7 @@ class PressureWorld:
     def restarts(self) -> None:
         """Another process, which remembers nothing and has judged nobody yet."""
         self.decision_cache = DecisionCache(max_age=3 * TICK, clock=lambda: self.now.timestamp())
-        self.evaluator = Evaluator(
-            config=EvaluationConfig(interval=TICK, trust=TRUST),
-            cluster=self.cluster.read(),
-            scales=self.cluster.scales,
-            sampler=Sampler(
-                self.source,
-                signals=DEFAULT_SIGNALS,
-                rules=DEFAULT_RULES,
-                trust=TRUST,
-                overlap=timedelta(minutes=2),
-                clock=lambda: self.now,
-            ),
-            decision_cache=self.decision_cache,
-            demands=WakeQueries(queries=(), source=self.source),
-            clock=lambda: self.now,
-        )
+        self.evaluator = evaluator_of(self.cluster, self.source, self.decision_cache, lambda: self.now)
         self.another_leads()
 
     def another_leads(self) -> None:

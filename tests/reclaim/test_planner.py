@@ -201,16 +201,3 @@ async def test_nodes_that_a_check_requests_stand_in_no_plans_way(
 
 def _given(seen: Capacity | NotSynced) -> Capacity | NotSynced:
     return seen
-
-
-async def test_every_holder_is_a_candidate_of_what_if_questions() -> None:
-    world = PressureWorld()
-    world.runs("idle")
-    world.runs("busy")
-    world.works("busy")
-    world.waits("gang")
-    await world.judged()
-    sight = await looked(world)
-    assert [each.name for each in sight.candidates] == ["demo/idle"]
-    found = world.pressure.planning.everybody(sight, gang(sight))
-    assert sorted(each.workload for each in found) == ["demo/busy", "demo/idle"]
