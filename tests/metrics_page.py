@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from marked_page import MarkedPage
 
@@ -21,7 +22,7 @@ def metrics() -> str:
     )
 
 
-def _table(title: str, group: Iterator[MetricDeclaration]) -> Iterator[str]:
+def _table(title: str, group: Iterator[MetricDeclaration[Any]]) -> Iterator[str]:
     yield f"### {title}\n"
     yield "| name | type | unit | labels | shown by | meaning |"
     yield "|---|---|---|---|---|---|"

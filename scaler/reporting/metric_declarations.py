@@ -26,52 +26,37 @@ class ReportedBy(StrEnum):
     """Only the leader shows it: a sum over replicas is the leader's, and goes on when another one leads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricDeclaration:
-    """One metric as it is declared."""
-
-    name: str
-    """As in the exposition; of a histogram without `_bucket`, `_sum` and `_count`."""
-    type: str
-    unit: str
-    labels: tuple[str, ...]
-    shown: ReportedBy
-    section: str
-    meaning: str
-
-
 _Labels = tuple[str, ...]
 _Row = TypeVar("_Row", bound=_Labels)
 _Metric = TypeVar("_Metric", bound=Gauge | Counter | Histogram)
 
 
-class _Declared(Generic[_Metric]):
+class MetricDeclaration(Generic[_Metric]):
     """A metric in the body of a `MetricSet`, by its name; of an instance, the metric itself."""
+
+    name: str
+    """As in the exposition; of a histogram without `_bucket`, `_sum` and `_count`."""
 
     def __init__(
         self, kind: type[_Metric], section: "MetricSection", meaning: str, labels: _Labels, **more: Any
     ) -> None:
-        self._shown = more.pop("shown", None) or section.shown
-        self._unit = more.pop("unit", "")
-        self._kind, self._section, self._meaning, self._labels, self._more = kind, section, meaning, labels, more
+        self.type = kind.__name__.lower()
+        self.section = section.title
+        self.meaning = meaning
+        self.labels = labels
+        self.shown: ReportedBy = more.pop("shown", section.shown)
+        self.unit: str = more.pop("unit", "")
+        self._kind, self._more = kind, more
 
     def __set_name__(self, kind: type, name: str) -> None:
-        self.declaration = MetricDeclaration(
-            name=f"{PREFIX}_{name}",
-            type=self._kind.__name__.lower(),
-            unit=self._unit or _unit_in(name),
-            labels=self._labels,
-            shown=self._shown,
-            section=self._section.title,
-            meaning=self._meaning,
-        )
+        self.name = f"{PREFIX}_{name}"
+        self.unit = self.unit or _unit_in(name)
 
     def make(self, registry: CollectorRegistry) -> _Metric:
-        made = self.declaration
-        return self._kind(made.name, made.meaning, made.labels, registry=registry, **self._more)
+        return self._kind(self.name, self.meaning, self.labels, registry=registry, **self._more)
 
     def __get__(self, of: "MetricSet", kind: type) -> _Metric:
-        return cast(_Metric, of.made[self.declaration.name])
+        return cast(_Metric, of.made[self.name])
 
 
 @dataclass(frozen=True)
@@ -81,16 +66,16 @@ class MetricSection:
     title: str
     shown: ReportedBy
 
-    def gauge(self, meaning: str, labels: _Labels = (), **more: Any) -> _Declared[Gauge]:
-        return _Declared(Gauge, self, meaning, labels, **more)
+    def gauge(self, meaning: str, labels: _Labels = (), **more: Any) -> MetricDeclaration[Gauge]:
+        return MetricDeclaration(Gauge, self, meaning, labels, **more)
 
-    def counter(self, meaning: str, labels: _Labels = (), **more: Any) -> _Declared[Counter]:
+    def counter(self, meaning: str, labels: _Labels = (), **more: Any) -> MetricDeclaration[Counter]:
         """Its name ends in `_total`."""
-        return _Declared(Counter, self, meaning, labels, **more)
+        return MetricDeclaration(Counter, self, meaning, labels, **more)
 
-    def histogram(self, meaning: str, labels: _Labels = (), **more: Any) -> _Declared[Histogram]:
+    def histogram(self, meaning: str, labels: _Labels = (), **more: Any) -> MetricDeclaration[Histogram]:
         """Of durations; its name ends in `_seconds`."""
-        return _Declared(Histogram, self, meaning, labels, **more)
+        return MetricDeclaration(Histogram, self, meaning, labels, **more)
 
 
 class MetricSet:
@@ -98,9 +83,8 @@ class MetricSet:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        declared = [each for each in vars(type(self)).values() if isinstance(each, _Declared)]
-        self.declared = [each.declaration for each in declared]
-        self.made = {each.declaration.name: each.make(self.registry) for each in declared}
+        self.declared = [each for each in vars(type(self)).values() if isinstance(each, MetricDeclaration)]
+        self.made = {each.name: each.make(self.registry) for each in self.declared}
 
     def forget_what_the_leader_shows(self) -> None:
         """Another replica shows it now: what this one has shown last must not be added to that."""

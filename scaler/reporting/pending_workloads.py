@@ -45,14 +45,6 @@ class PendingWorkload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmittedWorkload:
-    """One with GPUs that was admitted just now, after it was seen waiting."""
-
-    cluster_queue: str
-    waited: timedelta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNames:
     """In which ClusterQueue a Workload is, or would be. `quota` gives Kueue's queues, or why they are not known."""
 
@@ -70,7 +62,11 @@ class QueueNames:
 
 
 class PendingWorkloads:
-    """Subscribe `heard` to the Workloads. `admitted` is called for each that is admitted."""
+    """Subscribe `heard` to the Workloads.
+
+    `admitted` is called for each with GPUs that was seen waiting and is admitted: with its ClusterQueue, and how long
+    it waited.
+    """
 
     def __init__(
         self,
@@ -78,7 +74,7 @@ class PendingWorkloads:
         queues: QueueNames,
         reasons: ReportedReasons,
         *,
-        admitted: Callable[[AdmittedWorkload], None] = lambda _: None,
+        admitted: Callable[[str, timedelta], None] = lambda _queue, _waited: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster = cluster
@@ -100,8 +96,7 @@ class PendingWorkloads:
             return
         since = self._since.pop(change.key, None)
         if since is not None and is_admitted(workload) and requested_gpus(workload, self._cluster.gpus):
-            waited = max(timedelta(0), self._clock() - since)
-            self._admitted(AdmittedWorkload(cluster_queue=self._queues.of(workload), waited=waited))
+            self._admitted(self._queues.of(workload), max(timedelta(0), self._clock() - since))
 
     def pending(self) -> list[PendingWorkload]:
         """All that wait for GPUs now."""

@@ -19,7 +19,7 @@ from scaler.reclaim.active_plans import ActivePlan
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reclaim.transitions import GangState
-from scaler.reporting.pending_workloads import AdmittedWorkload, PendingWorkloads, QueueNames, requested_gpus
+from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames, requested_gpus
 from scaler.reporting.waiting_reasons import ReportedReasons
 
 
@@ -29,13 +29,13 @@ class Watched:
     def __init__(self) -> None:
         self.now = NOON
         self.cluster = MemoryCluster()
-        self.admitted: list[AdmittedWorkload] = []
+        self.admitted: list[tuple[str, timedelta]] = []
         self.reasons = ReportedReasons()
         self.pending = PendingWorkloads(
             self.cluster.read(),
             QueueNames(quota=lambda: NotSynced("not listed yet")),
             self.reasons,
-            admitted=self.admitted.append,
+            admitted=lambda *found: self.admitted.append(found),
             clock=lambda: self.now,
         )
 
@@ -80,7 +80,7 @@ def test_a_workload_is_pending_until_it_is_admitted_and_not_only_until_it_has_qu
     [waiting] = cluster.pending.pending()
     assert (waiting.stage, waiting.reason) == ("AdmissionCheck", "WaitingForAdmissionChecks")
     cluster.put(workload().admitted(), when=at(40))
-    assert cluster.admitted == [AdmittedWorkload(cluster_queue="cluster-queue", waited=at(40) - LOST)]
+    assert cluster.admitted == [("cluster-queue", at(40) - LOST)]
     assert cluster.since() == {}
 
 
@@ -93,7 +93,7 @@ def test_a_workload_that_lost_its_quota_or_is_resumed_begins_anew() -> None:
         assert cluster.since() == {"w": at(100)}
         cluster.put(workload().admitted(), when=at(130))
         cluster.put(workload().admitted().with_annotations({"a": "b"}), when=at(150))
-        assert [each.waited for each in cluster.admitted] == [timedelta(seconds=30)], "once"
+        assert [waited for _, waited in cluster.admitted] == [timedelta(seconds=30)], "once"
 
 
 ENDS: dict[str, Callable[[Watched], None]] = {

@@ -12,7 +12,7 @@ from scaler.decision.describe import answer_word, verdict_word
 from scaler.idleness.verdict import Busy, Idle, Unknown
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
-from scaler.reporting.pending_workloads import AdmittedWorkload, PendingWorkload
+from scaler.reporting.pending_workloads import PendingWorkload
 from scaler.reporting.usage.budget_headroom import BudgetHeadroom
 from scaler.reporting.usage.gpu_states import IDLE, GpuState, GpuStatus, NodeTrust, distrusted, trust_in
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner, TargetUsage
@@ -189,9 +189,9 @@ class FleetMetrics:
 
     # ---------------------------------------------------------------------------------------------------------- gangs
 
-    def admitted(self, admitted: AdmittedWorkload) -> None:
+    def admitted(self, cluster_queue: str, waited: timedelta) -> None:
         if self._is_reporting():
-            self._metrics.admission_wait_seconds.labels(admitted.cluster_queue).observe(admitted.waited.total_seconds())
+            self._metrics.admission_wait_seconds.labels(cluster_queue).observe(waited.total_seconds())
 
     def show_pending(self, pending: Iterable[PendingWorkload], at: datetime) -> None:
         gangs, gpus, longest = _Rows(float), _Rows(float), _Rows(float)

@@ -64,33 +64,31 @@ class GpuStatus(NamedTuple):
     """Whether the reason lies with this GPU, and not with another one of its workload."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleHold:
-    """What may keep a workload's idle GPUs."""
-
-    doubt: UnknownReason | None = None
-    """Why its quiet is not believed."""
-    held_by: DecisionReason | NotScaledReason = NotScaledReason.NO_SCALED_OBJECT
-
-    @classmethod
-    def of_decision(cls, decision: Decision, *, is_paused: bool = False) -> "IdleHold":
-        """`is_paused`: its ScaledObject is paused."""
-        answer, doubt = decision.answer, _doubt(decision.verdict)
-        if isinstance(answer, Unknown):
-            return cls(doubt=answer.reason)
-        if doubt is not None:  # one that is kept, or is young, has an answer whatever is known
-            return cls(doubt=doubt)
-        if decision.target.phase is Phase.HELD:
-            return cls(held_by=NotScaledReason.PLAN)
-        return cls(held_by=NotScaledReason.PAUSE if is_paused and answer.reason in _ONLY_TIME else answer.reason)
-
-    @classmethod
-    def of_unscaled(cls, verdict: WorkloadVerdict) -> "IdleHold":
-        """Of a pod without a ScaledObject, by the verdict that the defaults give."""
-        return cls(doubt=_doubt(verdict))
+UNSCALED = GpuStatus(GpuState.HELD_IDLE, NotScaledReason.NO_SCALED_OBJECT)
 
 
-def _doubt(verdict: WorkloadVerdict | None) -> UnknownReason | None:
+def idle_status(decision: Decision, *, is_paused: bool = False) -> GpuStatus:
+    """What an idle GPU of the workload is. `is_paused`: its ScaledObject is paused."""
+    answer, doubt = decision.answer, doubt_of(decision.verdict)
+    if isinstance(answer, Unknown):
+        return doubted(answer.reason)
+    if doubt is not None:  # one that is kept, or is young, has an answer whatever is known
+        return doubted(doubt)
+    if decision.target.phase is Phase.HELD:
+        return GpuStatus(GpuState.HELD_IDLE, NotScaledReason.PLAN)
+    if answer.reason not in _ONLY_TIME:
+        return GpuStatus(GpuState.HELD_IDLE, answer.reason)
+    return (
+        GpuStatus(GpuState.HELD_IDLE, NotScaledReason.PAUSE) if is_paused else GpuStatus(GpuState.IDLE, answer.reason)
+    )
+
+
+def doubted(reason: UnknownReason) -> GpuStatus:
+    """An idle GPU whose quiet is not believed, for what is not known of its workload."""
+    return GpuStatus(GpuState.UNKNOWN, reason, is_its_own=False)
+
+
+def doubt_of(verdict: WorkloadVerdict | None) -> UnknownReason | None:
     return verdict.verdict.reason if verdict is not None and isinstance(verdict.verdict, Unknown) else None
 
 
@@ -105,9 +103,12 @@ class StartupLimits:
 
 
 def states_of(
-    pod: GpuPod, gpus: Sequence[GpuEvidence], hold: IdleHold, *, startup: StartupLimits, now: datetime
+    pod: GpuPod, gpus: Sequence[GpuEvidence], when_idle: GpuStatus, *, startup: StartupLimits, now: datetime
 ) -> Iterator[GpuStatus]:
-    """One for each GPU that the pod holds; of a pod that requests none, one for each that reports for it."""
+    """One for each GPU that the pod holds; of a pod that requests none, one for each that reports for it.
+
+    `when_idle` is what those are that are idle: that depends on their workload.
+    """
     held = gpus[: pod.gpus] if pod.gpus else gpus
     if pod.terminating:
         yield from [GpuStatus(GpuState.ENDING)] * max(pod.gpus, len(held))
@@ -116,11 +117,11 @@ def states_of(
     else:
         # Of a pod that requests no GPU no container is known to hold one, nor since when: then its age excuses nothing.
         age = now - pod.running_since if pod.running_since is not None else startup.ripe
-        yield from (_state(gpu, hold, age, startup) for gpu in held)
+        yield from (_state(gpu, when_idle, age, startup) for gpu in held)
         yield from [_silent(UnknownReason.NO_SAMPLES, age, startup)] * (pod.gpus - len(held))
 
 
-def _state(gpu: GpuEvidence, hold: IdleHold, age: timedelta, startup: StartupLimits) -> GpuStatus:
+def _state(gpu: GpuEvidence, when_idle: GpuStatus, age: timedelta, startup: StartupLimits) -> GpuStatus:
     match gpu.verdict:
         case Busy():
             return GpuStatus(GpuState.BUSY)
@@ -133,7 +134,7 @@ def _state(gpu: GpuEvidence, hold: IdleHold, age: timedelta, startup: StartupLim
         case Unknown(reason=reason):
             return GpuStatus(GpuState.UNKNOWN, reason)
         case Idle():
-            return _idle(hold)
+            return when_idle
 
 
 def is_silent(gpu: GpuEvidence) -> bool:
@@ -143,12 +144,6 @@ def is_silent(gpu: GpuEvidence) -> bool:
 
 def _silent(reason: UnknownReason, age: timedelta, startup: StartupLimits) -> GpuStatus:
     return GpuStatus(GpuState.WITHOUT_METRICS, reason) if age >= startup.shown else GpuStatus(GpuState.STARTING)
-
-
-def _idle(hold: IdleHold) -> GpuStatus:
-    if hold.doubt is not None:
-        return GpuStatus(GpuState.UNKNOWN, hold.doubt, is_its_own=False)
-    return GpuStatus(GpuState.IDLE if hold.held_by in _ONLY_TIME else GpuState.HELD_IDLE, hold.held_by)
 
 
 # ------------------------------------------------------------------------------------------------------------- nodes

@@ -29,7 +29,16 @@ from scaler.kube.objects.core import is_true
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.candidates import is_scaling_paused
 from scaler.reporting.pending_workloads import QueueNames
-from scaler.reporting.usage.gpu_states import GpuState, GpuStatus, IdleHold, StartupLimits, states_of
+from scaler.reporting.usage.gpu_states import (
+    UNSCALED,
+    GpuState,
+    GpuStatus,
+    StartupLimits,
+    doubt_of,
+    doubted,
+    idle_status,
+    states_of,
+)
 from scaler.reporting.usage.prices import normalized_model
 
 T = TypeVar("T")
@@ -93,11 +102,11 @@ class _PodEvidence:
     """What is known of a pod by its ScaledObject."""
 
     pod: GpuPod
-    hold: IdleHold
+    when_idle: GpuStatus
+    """What its idle GPUs are."""
     policy: Policy
     gpus: Sequence[GpuEvidence]
-    is_judged: bool
-    """Whether the decision rests on its GPUs."""
+    """On which the decision rests; none where it rests on others."""
 
 
 @dataclass(kw_only=True)
@@ -121,7 +130,7 @@ class _Tally:
         pod, at, gpus = evidence.pod, self.usage.at, evidence.gpus
         queue = self.queues.get((pod.namespace, pod.name), "")
         states = self.by_pod[pod.namespace, pod.name] = Counter()
-        for number, found in enumerate(states_of(pod, gpus, evidence.hold, startup=startup, now=at)):
+        for number, found in enumerate(states_of(pod, gpus, evidence.when_idle, startup=startup, now=at)):
             gpu = gpus[number] if number < len(gpus) else None
             node = pod.node or (gpu.node if gpu else "")
             self._count(GpuOwner(pod.namespace, queue, normalized_model(gpu.model) if gpu else ""), found, node)
@@ -198,7 +207,7 @@ class GpuUsageReader:
         found: dict[Key, _PodEvidence] = {}
         async for key, entry in in_steps(evaluation.entries.items()):
             for pod, evidence in self._evidence_of(key, entry):
-                if evidence.is_judged or pod not in found:
+                if evidence.gpus or pod not in found:
                     found[pod] = evidence
         return found
 
@@ -207,17 +216,12 @@ class GpuUsageReader:
         by_pod: dict[str, list[GpuEvidence]] = {}
         for gpu in decision.verdict.gpus if decision and decision.verdict else ():
             by_pod.setdefault(gpu.pod, []).append(gpu)
-        hold = self._hold(key, decision)
-        policy = decision.policy if decision else self._default
+        policy, when_idle = self._default, doubted(UnknownReason.INVALID_POLICY)
+        if decision is not None:
+            policy, when_idle = decision.policy, idle_status(decision, is_paused=self._is_paused(key))
         for pod in entry.pods:
-            gpus = by_pod.get(pod.name, [])
-            evidence = _PodEvidence(pod=pod, hold=hold, policy=policy, gpus=gpus, is_judged=bool(gpus))
+            evidence = _PodEvidence(pod=pod, when_idle=when_idle, policy=policy, gpus=by_pod.get(pod.name, []))
             yield (pod.namespace, pod.name), evidence
-
-    def _hold(self, key: Key, decision: Decision | None) -> IdleHold:
-        if decision is None:
-            return IdleHold(doubt=UnknownReason.INVALID_POLICY)
-        return IdleHold.of_decision(decision, is_paused=self._is_paused(key))
 
     def _is_paused(self, key: Key) -> bool:
         scaled_object = self.cluster.scaled_objects.get(*key)
@@ -229,17 +233,14 @@ class GpuUsageReader:
 
     def _judged(self, pod: GpuPod, evidence: _PodEvidence | None, at: datetime) -> _PodEvidence:
         """The evidence with the pod's GPUs, which are judged now where no decision has."""
-        if evidence is not None and evidence.is_judged:
-            return evidence if evidence.pod is pod else replace(evidence, pod=pod)
-        if not pod.is_running:
-            gpus: Sequence[GpuEvidence] = ()
-            hold = IdleHold()
-        else:
-            verdict = self.evaluator.judge_by_default(pod, at)
-            gpus, hold = verdict.gpus, IdleHold.of_unscaled(verdict)
-        if evidence is not None and hold.doubt is None:
-            hold = evidence.hold
-        return _PodEvidence(pod=pod, hold=hold, policy=self._default, gpus=gpus, is_judged=False)
+        if evidence is not None and evidence.gpus:
+            return replace(evidence, pod=pod)
+        verdict = self.evaluator.judge_by_default(pod, at) if pod.is_running else None
+        doubt, gpus = doubt_of(verdict), verdict.gpus if verdict is not None else ()
+        when_idle = evidence.when_idle if evidence is not None else UNSCALED
+        if doubt is not None:
+            when_idle = doubted(doubt)
+        return _PodEvidence(pod=pod, when_idle=when_idle, policy=self._default, gpus=gpus)
 
     def _startup(self, policy: Policy) -> StartupLimits:
         trust = self.evaluator.config.trust

@@ -13,7 +13,7 @@ from scaler.app.settings.model import MetricsSettings
 from scaler.decision.decision import Active
 from scaler.idleness.reasons import DecisionReason
 from scaler.reporting.metrics import Metrics
-from scaler.reporting.pending_workloads import AdmittedWorkload, PendingFor, PendingWorkload
+from scaler.reporting.pending_workloads import PendingFor, PendingWorkload
 from scaler.reporting.usage.budget_headroom import BudgetHeadroom, LimitHeadroom
 from scaler.reporting.usage.fleet_metrics import OTHERS, BoundedNames, FleetMetrics
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
@@ -239,12 +239,9 @@ def test_a_suspension_is_regretted_when_it_is_taken_back_too_soon(event: Resumed
 # ----------------------------------------------------------------------------------------------------- gangs, budgets
 
 
-ADMITTED = AdmittedWorkload(cluster_queue="cq", waited=minutes(5))
-
-
 def test_how_long_a_workload_waited_counts_when_it_is_admitted() -> None:
     shown = Shown()
-    shown.fleet.admitted(ADMITTED)
+    shown.fleet.admitted("cq", minutes(5))
     assert shown.values("admission_wait_seconds_sum", "cluster_queue") == {("cq",): 300}
     assert shown.values("admission_wait_seconds_count", "cluster_queue") == {("cq",): 1}
 
@@ -288,7 +285,7 @@ def test_a_replica_that_does_not_report_counts_nothing() -> None:
     shown.is_reporting = False
     for event in (suspended(), resumed(minutes(1)), Restarted(after=minutes(1)), TRANSFER):
         shown.fleet.happened(event)
-    shown.fleet.admitted(ADMITTED)
+    shown.fleet.admitted("cq", minutes(5))
     for each in shown.metrics.declared:
         assert each.shown != "leader" or not any(shown.values(each.name.removeprefix("idle_gpu_scaler_")).values())
 

@@ -28,18 +28,20 @@ from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.reasons import DecisionReason, NotScaledReason, UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Verdict
 from scaler.reporting.usage.gpu_states import (
+    UNSCALED,
     GpuState,
     GpuStatus,
-    IdleHold,
     NodeTrust,
     StartupLimits,
     distrusted,
+    doubt_of,
+    doubted,
+    idle_status,
     states_of,
     trust_in,
 )
 
 STARTUP = StartupLimits(ripe=minutes(30), shown=minutes(3))
-NO_HOLD = IdleHold()
 OLD = minutes(120)
 
 
@@ -47,40 +49,42 @@ def silent(reason: UnknownReason = UnknownReason.NO_SAMPLES) -> GpuEvidence:
     return gpu_evidence(unknown(reason), windows={})
 
 
-def state_of(gpu: GpuEvidence, hold: IdleHold = NO_HOLD, *, age: timedelta = OLD) -> tuple[str, str]:
-    [found] = states_of(pod(running_since=NOON - age), [gpu], hold, startup=STARTUP, now=NOON)
+def state_of(gpu: GpuEvidence, when_idle: GpuStatus = UNSCALED, *, age: timedelta = OLD) -> tuple[str, str]:
+    [found] = states_of(pod(running_since=NOON - age), [gpu], when_idle, startup=STARTUP, now=NOON)
     return str(found.state), found.reason
 
 
-def hold_of(answer: Answer, **changes: object) -> IdleHold:
-    return IdleHold.of_decision(decision(answer), **changes)  # type: ignore[arg-type]
+def status_of(answer: Answer, **changes: object) -> GpuStatus:
+    return idle_status(decision(answer), **changes)  # type: ignore[arg-type]
 
 
-def active(reason: DecisionReason) -> IdleHold:
-    return hold_of(Active(reason=reason, message=""))
+def active(reason: DecisionReason) -> GpuStatus:
+    return status_of(Active(reason=reason, message=""))
 
 
 QUIET, WORKING = gpu_evidence(IDLE), gpu_evidence(BUSY)
 STATES = {
-    "work was seen": (WORKING, NO_HOLD, "Busy", ""),
-    "work was seen, and its workload is not known": (WORKING, hold_of(NO_ANSWER), "Busy", ""),
-    "KEDA was answered 0": (QUIET, hold_of(INACTIVE), "Idle", "GPUsIdle"),
+    "work was seen": (WORKING, UNSCALED, "Busy", ""),
+    "work was seen, and its workload is not known": (WORKING, status_of(NO_ANSWER), "Busy", ""),
+    "KEDA was answered 0": (QUIET, status_of(INACTIVE), "Idle", "GPUsIdle"),
     "only time keeps it": (QUIET, active(DecisionReason.IDLE_NOT_LONG_ENOUGH), "Idle", "IdleNotLongEnough"),
-    "no ScaledObject scales it": (QUIET, NO_HOLD, "HeldIdle", "NoScaledObject"),
+    "no ScaledObject scales it": (QUIET, UNSCALED, "HeldIdle", "NoScaledObject"),
     "its owner keeps it": (QUIET, active(DecisionReason.KEPT), "HeldIdle", "Kept"),
     "it is only observed": (QUIET, active(DecisionReason.OBSERVE_ONLY), "HeldIdle", "ObserveOnly"),
     "another GPU of its workload works": (QUIET, active(DecisionReason.GPUS_BUSY), "HeldIdle", "GPUsBusy"),
-    "KEDA is paused": (QUIET, hold_of(INACTIVE, is_paused=True), "HeldIdle", "PausedInKEDA"),
-    "its workload is not known": (QUIET, hold_of(NO_ANSWER), "Unknown", "StaleSamples"),
-    "its samples are stale": (gpu_evidence(unknown()), NO_HOLD, "Unknown", "StaleSamples"),
-    "nothing reports for it": (silent(), NO_HOLD, "WithoutMetrics", "NoSamples"),
-    "other GPUs of the pod report": (silent(UnknownReason.MISSING_GPUS), NO_HOLD, "WithoutMetrics", "MissingGPUs"),
+    "KEDA is paused": (QUIET, status_of(INACTIVE, is_paused=True), "HeldIdle", "PausedInKEDA"),
+    "its workload is not known": (QUIET, status_of(NO_ANSWER), "Unknown", "StaleSamples"),
+    "its samples are stale": (gpu_evidence(unknown()), UNSCALED, "Unknown", "StaleSamples"),
+    "nothing reports for it": (silent(), UNSCALED, "WithoutMetrics", "NoSamples"),
+    "other GPUs of the pod report": (silent(UnknownReason.MISSING_GPUS), UNSCALED, "WithoutMetrics", "MissingGPUs"),
 }
 
 
-@pytest.mark.parametrize(("gpu", "hold", "state", "reason"), STATES.values(), ids=STATES)
-def test_each_gpu_is_in_one_state_with_a_reason(gpu: GpuEvidence, hold: IdleHold, state: str, reason: str) -> None:
-    assert state_of(gpu, hold) == (state, reason)
+@pytest.mark.parametrize(("gpu", "when_idle", "state", "reason"), STATES.values(), ids=STATES)
+def test_each_gpu_is_in_one_state_with_a_reason(
+    gpu: GpuEvidence, when_idle: GpuStatus, state: str, reason: str
+) -> None:
+    assert state_of(gpu, when_idle) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +94,13 @@ def test_an_answer_that_needs_no_verdict_makes_no_idle_gpu_of_a_workload_that_is
     because: DecisionReason,
 ) -> None:
     kept = decision(Active(reason=because, message=""), verdict=verdict(unknown(UnknownReason.MISSING_GPUS)))
-    assert state_of(gpu_evidence(IDLE), IdleHold.of_decision(kept)) == ("Unknown", "MissingGPUs")
+    assert state_of(gpu_evidence(IDLE), idle_status(kept)) == ("Unknown", "MissingGPUs")
 
 
 def test_a_victim_that_waits_for_the_rest_of_its_plan_is_held() -> None:
     reclaimed = Inactive(reason=DecisionReason.RECLAIMED, message="")
     held = decision(reclaimed, target=a_target(phase=Phase.HELD, desired_replicas=0))
-    assert state_of(gpu_evidence(IDLE), IdleHold.of_decision(held)) == ("HeldIdle", NotScaledReason.PLAN)
+    assert state_of(gpu_evidence(IDLE), idle_status(held)) == ("HeldIdle", NotScaledReason.PLAN)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_what_a_young_pod_cannot_have_shown_yet_is_no_fault(age: timedelta, gpu:
 
 def test_gpus_of_pods_that_do_not_run_are_allocated_all_the_same() -> None:
     def states(of: object, gpus: list[GpuEvidence]) -> list[str]:
-        return [str(each.state) for each in states_of(of, gpus, NO_HOLD, startup=STARTUP, now=NOON)]  # type: ignore[arg-type]
+        return [str(each.state) for each in states_of(of, gpus, UNSCALED, startup=STARTUP, now=NOON)]  # type: ignore[arg-type]
 
     assert states(pending_pod(gpus=2), []) == ["Starting"] * 2
     assert states(pod(gpus=2, terminating=True), [gpu_evidence(BUSY)]) == ["Ending"] * 2
@@ -147,7 +151,7 @@ def test_the_states_of_a_pod_add_up_to_what_it_requests(
 ) -> None:
     of = pod(gpus=gpus, terminating=terminating, phase=phase, running_since=NOON - minutes(age))
     evidence = [gpu_evidence(each) for each in verdicts]
-    found = [*states_of(of, evidence, hold_of(answer), startup=STARTUP, now=NOON)]
+    found = [*states_of(of, evidence, status_of(answer), startup=STARTUP, now=NOON)]
     assert len(found) == gpus
     # Absence is not idleness: only positive evidence makes a GPU idle.
     assert sum(each.state in (GpuState.IDLE, GpuState.HELD_IDLE) for each in found) <= verdicts[:gpus].count(IDLE)
@@ -167,7 +171,7 @@ UNREQUESTED = {
 
 @pytest.mark.parametrize(("of", "gpus", "states"), UNREQUESTED.values(), ids=UNREQUESTED)
 def test_gpus_of_a_pod_that_requests_none_count(of: GpuPod, gpus: list[GpuEvidence], states: list[str]) -> None:
-    assert [each.state for each in states_of(of, gpus, NO_HOLD, startup=STARTUP, now=NOON)] == states
+    assert [each.state for each in states_of(of, gpus, UNSCALED, startup=STARTUP, now=NOON)] == states
 
 
 # ---- nodes
@@ -186,13 +190,8 @@ def test_a_node_is_as_trusted_as_its_worst_gpu_and_silent_when_none_reports() ->
 
 
 def test_a_node_is_not_blamed_for_what_another_node_lacks() -> None:
-    doubted = GpuStatus(GpuState.UNKNOWN, "NoSamples", is_its_own=False)
-    assert [
-        *states_of(pod(), [gpu_evidence()], IdleHold(doubt=UnknownReason.NO_SAMPLES), startup=STARTUP, now=NOON)
-    ] == [doubted]
-    assert trust_in(Counter({doubted: 8})) is NodeTrust.TRUSTED
+    assert trust_in(Counter({doubted(UnknownReason.NO_SAMPLES): 8})) is NodeTrust.TRUSTED
 
 
 def test_the_quiet_of_a_pod_is_doubted_where_one_of_its_gpus_is_unknown() -> None:
-    assert IdleHold.of_unscaled(verdict(unknown())).doubt is UnknownReason.STALE_SAMPLES
-    assert IdleHold.of_unscaled(verdict(IDLE)) == IdleHold(held_by=NotScaledReason.NO_SCALED_OBJECT)
+    assert (doubt_of(verdict(unknown())), doubt_of(verdict(IDLE))) == (UnknownReason.STALE_SAMPLES, None)
