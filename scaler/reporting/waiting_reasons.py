@@ -1,23 +1,9 @@
 """Why does a gang wait? Every reason that holds, the first of them being the one that counts. Pure.
 
-| reason                     | when                                                                              |
-|----------------------------|-----------------------------------------------------------------------------------|
-| `PlanUnderWay`             | a plan frees GPUs for it                                                          |
-| `Evicted`                  | it holds quota that it is losing                                                  |
-| `WaitingForAdmissionChecks`| it holds quota, and its checks are not all ready                                  |
-| `NotQueued`                | Kueue keeps it out of its queue: a backoff, a hold, a gate                        |
-| `QueueStopped`             | its queue admits nothing, does not exist, or does not select its namespace        |
-| `NeverFits`                | no flavor that it may use could ever hold it                                      |
-| `HeadOfLineBlocked`        | its queue is StrictFIFO, and it is not its head                                    |
-| `WaitingForQuota`          | not enough of any flavor that it may use is left                                  |
-| `QuotaReservedForOther`    | its quota is there, and Kueue keeps it for heads that come before it |
-| of the planner             | its quota is there, and still it does not get in: `PlacementImpossible`, …        |
-| `Queued`                   | what it needs is there; Kueue has not come to it, or waits for those before it    |
-
 Quota is counted as in `reclaim.search.quota_requirement`: by the sums, with the fewest pods that it starts with.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -130,40 +116,53 @@ def diagnose(
     heads: Sequence[Considered] = (),
 ) -> Diagnosis:
     """`found` is what the planner says of it, where it was asked; `heads` what Kueue's next cycle does in its tree."""
-    if gang.reservation is not None:
-        reasons = [*_planned(snapshot, gang), _with_quota(snapshot, gang, observed)]
-        return Diagnosis(reasons=reasons, queue=snapshot.queue(gang.held.cluster_queue))
     queue = snapshot.queue(snapshot.cluster_queue_of(gang))
-    stopped = _stopped(snapshot, gang, queue)
+    if gang.reservation is not None:
+        reason = WaitingReason.EVICTED if gang.evicted else WaitingReason.CHECKS
+        with_quota = {
+            WaitingReason.PLAN_UNDER_WAY: _plan(snapshot, gang),
+            reason: _with_quota(snapshot, gang, observed),
+        }
+        return Diagnosis(reasons=_holding(with_quota), queue=queue)
+    why: dict[WaitingReason | NoPlanReason, str] = {
+        WaitingReason.PLAN_UNDER_WAY: _plan(snapshot, gang),
+        WaitingReason.NOT_QUEUED: ""
+        if gang.may_queue or queue is None
+        else f"Kueue keeps it out of its queue: {_why_out(observed)}",
+        NoPlanReason.QUEUE_STOPPED: _why_stopped(snapshot, gang, queue),
+    }
     if queue is None:
-        return Diagnosis(reasons=[*_planned(snapshot, gang), *stopped])
+        return Diagnosis(reasons=_holding(why))
     line = list(snapshot.lines.get(queue.name, ()))
     position = next((place for place, each in enumerate(line, start=1) if each.key == gang.key), None)
     before = line[: position - 1] if position else []
     count, tree = QuotaRequirement.of(gang, queue, snapshot.world.flavor_options), snapshot.tree_by_queue[queue.name]
     lines = flavor_shortages(snapshot, gang, queue)
-    reasons = [*_planned(snapshot, gang), *_not_queued(gang, observed), *stopped]
     if not count.could_ever_fit(tree):
-        reasons.append(ReasonMessage(NoPlanReason.NEVER_FITS, _why_never(snapshot, gang, queue, lines)))
+        why[NoPlanReason.NEVER_FITS] = _why_never(snapshot, gang, queue, lines)
     else:
-        reasons += [*_blocked(queue, before), *_short_of_quota(count.fits(tree), lines)]
-    if not reasons:
-        reasons = [_though_it_fits(gang, queue, found, position, heads)]
+        why[NoPlanReason.HEAD_OF_LINE_BLOCKED] = _why_blocked(queue, before)
+        why[WaitingReason.QUOTA] = "" if count.fits(tree) else _shortage(lines)
+    reasons = _holding(why) or [_though_it_fits(gang, queue, found, position, heads)]
     return Diagnosis(reasons=reasons, lines=lines, position=position, before=before, queue=queue)
 
 
-def _planned(snapshot: ViewSnapshot, gang: QuotaWorkload) -> list[ReasonMessage]:
+def _holding(messages: Mapping[WaitingReason | NoPlanReason, str]) -> list[ReasonMessage]:
+    """Those that hold: the others have no message."""
+    return [ReasonMessage(reason, message) for reason, message in messages.items() if message]
+
+
+def _plan(snapshot: ViewSnapshot, gang: QuotaWorkload) -> str:
     plan = snapshot.plan_for(gang)
-    message = f"plan {plan.grant.plan} suspends {', '.join(plan.grant.victims)}" if plan is not None else ""
-    return [ReasonMessage(WaitingReason.PLAN_UNDER_WAY, message)] if plan is not None else []
+    return f"plan {plan.grant.plan} suspends {', '.join(plan.grant.victims)}" if plan is not None else ""
 
 
 # ------------------------------------------------------------------------------------------------ while it holds quota
 
 
-def _with_quota(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload | None) -> ReasonMessage:
+def _with_quota(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload | None) -> str:
     if gang.evicted:
-        return ReasonMessage(WaitingReason.EVICTED, _words_of(observed, "Evicted") or "it loses its quota")
+        return _words_of(observed, "Evicted") or "it loses its quota"
     checks, ours = observed.status.admission_checks if observed is not None else (), snapshot.checks.reasons(gang.key)
     # Of one of ours the reason: its message stands beside it, with all else that there is to be said.
     why = {each.name: ours.get(each.name) or each.message for each in checks if each.state != "Ready"}
@@ -173,8 +172,7 @@ def _with_quota(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWork
         if each.name in why
     ]
     waits = "; ".join(open_checks) or _words_of(observed, "Admitted") or "Kueue has not admitted it yet"
-    since = f"quota of {gang.held.cluster_queue} is reserved since {timestamp(gang.held.at)}"
-    return ReasonMessage(WaitingReason.CHECKS, f"{since}; {waits}")
+    return f"quota of {gang.held.cluster_queue} is reserved since {timestamp(gang.held.at)}; {waits}"
 
 
 def _words_of(observed: KueueWorkload | None, kind: str) -> str:
@@ -183,12 +181,6 @@ def _words_of(observed: KueueWorkload | None, kind: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ before it is queued-
-
-
-def _not_queued(gang: QuotaWorkload, observed: KueueWorkload | None) -> list[ReasonMessage]:
-    if gang.may_queue:
-        return []
-    return [ReasonMessage(WaitingReason.NOT_QUEUED, f"Kueue keeps it out of its queue: {_why_out(observed)}")]
 
 
 def _why_out(observed: KueueWorkload | None) -> str:
@@ -203,11 +195,6 @@ def _why_out(observed: KueueWorkload | None) -> str:
     if until is not None:
         return f"it backs off until {timestamp(until)}"
     return _words_of(observed, "QuotaReserved") or _words_of(observed, "WaitingForReplacementPods") or "it is on hold"
-
-
-def _stopped(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNode | None) -> list[ReasonMessage]:
-    message = _why_stopped(snapshot, gang, queue)
-    return [ReasonMessage(NoPlanReason.QUEUE_STOPPED, message)] if message else []
 
 
 def _why_stopped(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNode | None) -> str:
@@ -229,12 +216,12 @@ def _why_stopped(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNode |
 # ------------------------------------------------------------------------------------------------------ while queued-
 
 
-def _blocked(queue: QueueNode, before: Sequence[QuotaWorkload]) -> list[ReasonMessage]:
+def _why_blocked(queue: QueueNode, before: Sequence[QuotaWorkload]) -> str:
     if queue.spec.strategy is not QueueingStrategy.STRICT_FIFO or not before:
-        return []
+        return ""
     others = f", and {len(before) - 1} more are before it" if len(before) > 1 else ""
     head = f"Workload {before[0].key} (priority {before[0].priority}) is its head{others}"
-    return [ReasonMessage(NoPlanReason.HEAD_OF_LINE_BLOCKED, f"ClusterQueue {queue.name} is StrictFIFO; {head}")]
+    return f"ClusterQueue {queue.name} is StrictFIFO; {head}"
 
 
 def _why_never(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNode, lines: Sequence[FlavorShortage]) -> str:
@@ -265,12 +252,9 @@ def _apart(amounts: Iterable[tuple[FlavorShortage, int]]) -> list[str]:
 _FROM_ONE = "together they have enough, but a PodSet takes each resource from one flavor"
 
 
-def _short_of_quota(fits: bool, lines: Sequence[FlavorShortage]) -> list[ReasonMessage]:
-    if fits:
-        return []
+def _shortage(lines: Sequence[FlavorShortage]) -> str:
     short = [_in_words(line) for line in lines if line.refusal or line.lacking]
-    message = "; ".join([*short, *_apart([(line, line.available) for line in lines])])
-    return [ReasonMessage(WaitingReason.QUOTA, message)]
+    return "; ".join([*short, *_apart([(line, line.available) for line in lines])])
 
 
 def _in_words(line: FlavorShortage) -> str:

@@ -4,8 +4,8 @@ Pure: what discovery said in, findings out. A missing kind (KEDA's, Kueue's) is 
 without it; Kueue is not needed where only Deployments and the like are scaled.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Set
+from typing import NamedTuple
 
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
@@ -27,8 +27,7 @@ Served = Mapping[str, Mapping[str, Set[str]]]
 """Kinds by version by API group, as discovery lists them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequiredKind:
+class RequiredKind(NamedTuple):
     """A kind, in the versions that this program speaks, the best one first."""
 
     resources: tuple[Resource, ...]
@@ -47,45 +46,27 @@ class RequiredKind:
         return self.resources[0].kind
 
 
+_OK, _WARN, _FAIL = Severity
 _OWN_CRDS = "kubectl apply --server-side -f deploy/crds"
 _KUEUE = "install a Kueue that serves kueue.x-k8s.io/v1beta2, or go without: Deployments and the like need none"
-
-
-def _of_kueue(resource: Resource, without: str) -> RequiredKind:
-    return RequiredKind(resources=(resource,), severity=Severity.WARN, without=without, do=_KUEUE)
-
-
-REQUIRED_KINDS: Sequence[RequiredKind] = (
-    RequiredKind(
-        resources=(SCALED_OBJECT,),
-        severity=Severity.FAIL,
-        without="no ScaledObject calls the scaler",
-        do="install KEDA 2.18 or newer",
-    ),
-    RequiredKind(
-        resources=(SCALABLE_WORKLOAD,),
-        severity=Severity.FAIL,
-        without="no Kueue Workload can be scaled",
-        do=_OWN_CRDS,
-    ),
-    RequiredKind(
-        resources=(RECLAIM_POLICY,),
-        severity=Severity.FAIL,
-        without="AdmissionChecks of ours cannot have parameters",
-        do=_OWN_CRDS,
-    ),
-    _of_kueue(WORKLOAD, "there is nothing that a ScalableWorkload could suspend"),
-    _of_kueue(CLUSTER_QUEUE, "no plan can be made for gangs that wait"),
-    _of_kueue(LOCAL_QUEUE, "no plan can be made for gangs that wait"),
-    _of_kueue(COHORT, "ClusterQueues with a cohortName have no quota in common but by that name"),
-    _of_kueue(RESOURCE_FLAVOR, "no plan can be made for gangs that wait"),
-    _of_kueue(ADMISSION_CHECK, "nothing keeps a gang from starting on GPUs whose pods still end"),
-    RequiredKind(
-        resources=(PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA),
-        severity=Severity.OK,
-        without="nodes cannot be asked for",
-        do="install Cluster Autoscaler's definition, with an autoscaler that answers it, if nodes are to be asked for",
-    ),
+_AUTOSCALER = (
+    "install Cluster Autoscaler's definition, with an autoscaler that answers it, if nodes are to be asked for"
+)
+_PROVISIONING = (PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA)
+_NO_PLANS = "no plan can be made for gangs that wait"
+_NO_QUOTA_IN_COMMON = "ClusterQueues with a cohortName have no quota in common but by that name"
+_NO_CHECK = "nothing keeps a gang from starting on GPUs whose pods still end"
+REQUIRED_KINDS = (
+    RequiredKind((SCALED_OBJECT,), _FAIL, "no ScaledObject calls the scaler", "install KEDA 2.18 or newer"),
+    RequiredKind((SCALABLE_WORKLOAD,), _FAIL, "no Kueue Workload can be scaled", _OWN_CRDS),
+    RequiredKind((RECLAIM_POLICY,), _FAIL, "AdmissionChecks of ours cannot have parameters", _OWN_CRDS),
+    RequiredKind((WORKLOAD,), _WARN, "there is nothing that a ScalableWorkload could suspend", _KUEUE),
+    RequiredKind((CLUSTER_QUEUE,), _WARN, _NO_PLANS, _KUEUE),
+    RequiredKind((LOCAL_QUEUE,), _WARN, _NO_PLANS, _KUEUE),
+    RequiredKind((COHORT,), _WARN, _NO_QUOTA_IN_COMMON, _KUEUE),
+    RequiredKind((RESOURCE_FLAVOR,), _WARN, _NO_PLANS, _KUEUE),
+    RequiredKind((ADMISSION_CHECK,), _WARN, _NO_CHECK, _KUEUE),
+    RequiredKind(_PROVISIONING, _OK, "nodes cannot be asked for", _AUTOSCALER),
 )
 
 

@@ -1,17 +1,5 @@
 """Do the AdmissionChecks of a ClusterQueue work together, and is what plans free there safe from others?
 
-What is combined, for Workloads that have to pass both (they get the same flavor, or one of each resource group):
-
-| checks                                           | works                                                            |
-|--------------------------------------------------|------------------------------------------------------------------|
-| ours                                             | yes                                                              |
-| ours twice                                       | yes, if at most one of them asks for nodes                       |
-| ours, waiting for pods only + Kueue provisioning | yes: ours is a pre-gate                                          |
-| ours, waiting for room + Kueue provisioning      | in a way: Kueue asks for nodes at once, reuse comes too late     |
-| ours, asking for nodes + Kueue provisioning      | no: both ask for the same nodes                                  |
-| ours + MultiKueue                                | yes: ours is a pre-gate, the gang is dispatched when it is Ready |
-| Kueue provisioning + MultiKueue                  | no: Kueue takes the queue out of service                         |
-
 On a flavor with a Topology no check of ours ever asks for nodes: there Kueue reserves no quota before it has found
 places for all pods, unless its own check is there, too.
 

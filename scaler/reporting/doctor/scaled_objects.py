@@ -1,14 +1,5 @@
 """Does KEDA treat the ScaledObjects that name this scaler as it has to?
 
-| setting                          | why it matters                                                                    |
-|----------------------------------|-----------------------------------------------------------------------------------|
-| fallback                         | turns our errors, which mean "I do not know", into scale-to-zero or into wake-ups |
-| minReplicaCount above 0          | the target never reaches 0                                                        |
-| maxReplicaCount other than 1     | the HPA may scale on CPU while the scaler is away                                 |
-| cooldownPeriod 0                 | one answer that says inactive is enough                                           |
-| pollingInterval + cooldownPeriod | a plan's grant ends before KEDA has acted on it                                   |
-| reclaim other than Always        | needs a ScalableWorkload, since plans and boosts are about Kueue's Workloads      |
-
 Pure: objects in, findings out.
 """
 

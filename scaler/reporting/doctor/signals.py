@@ -1,18 +1,5 @@
 """Does the metrics source show each signal and each GPU, with the labels and intervals that the settings suppose?
 
-| what is seen                                     | what it means                                                 |
-|--------------------------------------------------|---------------------------------------------------------------|
-| no series of a signal                            | the exporter does not publish it: every verdict is Unknown    |
-| series, and none names a pod                     | the exporter does not know pods (DCGM_EXPORTER_KUBERNETES)    |
-| pods are named, and none of them holds GPUs      | they are the exporter's own: labels were overwritten          |
-| `exported_pod` beside `pod`                      | the target's labels won; the default rules put that right     |
-| samples farther apart than collectionInterval    | coverage can never be reached: LowCoverage                    |
-| a ratio above 1.5                                | it is a percentage: quiet GPUs would look busy                |
-| fewer devices than nodes offer                   | an exporter is missing or not scraped                         |
-| one device held by several pods                  | time-slicing or MPS: SharedGPU, never suspended               |
-| MIG instances                                    | utilisation is not published for them, and not expected       |
-| the profiling signal 0 while utilisation is high | profiling is stuck, as after some Xid errors: SignalsDisagree |
-
 Pure: series as they were read in, findings out.
 """
 

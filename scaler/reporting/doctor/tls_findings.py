@@ -1,12 +1,4 @@
-"""Do KEDA's calls get through to this scaler? Every different call is made once, from here.
-
-| found                                 | which means                                                              |
-|---------------------------------------|--------------------------------------------------------------------------|
-| PEM keys in the trigger metadata      | KEDA reads them from a TriggerAuthentication only, and calls without TLS |
-| a missing Secret or key               | KEDA calls without it                                                    |
-| a failed call                         | see `keda.probe`                                                         |
-| different credentials for one address | KEDA before 2.20 keeps one connection per address: the first one decides |
-"""
+"""Do KEDA's calls get through to this scaler? Every different call is made once, from here."""
 
 import asyncio
 import os

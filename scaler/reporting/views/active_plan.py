@@ -5,7 +5,7 @@ from typing import Any
 
 from scaler.decision.describe import timestamp
 from scaler.decision.target_state import Seeks
-from scaler.reclaim.active_plans import ActivePlan, VictimStatus, entry_of
+from scaler.reclaim.active_plans import ActivePlan, VictimStatus
 from scaler.reclaim.transitions import GangState, LedgerStage, PlanAction, PlanEndReason, next_transition
 
 Json = dict[str, Any]
@@ -32,21 +32,20 @@ def active_plan_view(plan: ActivePlan, now: datetime) -> Json:
         "next": next_step(plan, now),
         "grantedAt": timestamp(grant.granted_at),
         "expiresAt": timestamp(grant.expires_at),
-        "gpus": sum(entry.gpus for each in plan.victims if each.scalable and (entry := entry_of(each.scalable))),
+        "gpus": sum(each.entry.gpus for each in plan.victims if each.entry is not None),
         "victims": [_victim(each) for each in plan.victims],
     }
 
 
 def _stage(plan: ActivePlan) -> LedgerStage:
-    entries = [entry_of(each.scalable) for each in plan.victims if each.scalable is not None]
-    stages = [each.stage for each in entries if each is not None and each.plan == plan.grant.plan]
+    stages = [each.entry.stage for each in plan.victims if each.entry is not None]
     if LedgerStage.CANCELLED in stages:
         return LedgerStage.CANCELLED
     return min(stages, key=_ORDER.index, default=LedgerStage.RECLAIMABLE)
 
 
 def _victim(victim: VictimStatus) -> Json:
-    entry = entry_of(victim.scalable) if victim.scalable is not None else None
+    entry = victim.entry
     return {
         "name": victim.name,
         "workload": victim.workload_key or None,

@@ -19,7 +19,6 @@ from scaler.idleness.verdict import Idle
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.node import QueueNode
 from scaler.quota.snapshot import Snapshot
@@ -133,11 +132,7 @@ async def take_view_snapshot(planner: Planner, decisions: DecisionCache, now: da
         at=now,
         trees=[tree.clone() for tree in quota.trees],
         doubts={tree.root.name: found for tree in quota.trees if (found := quota.doubts(tree))},
-        world=SchedulingContext(
-            flavor_options=FlavorOptions(flavors=dict(quota.flavors)),
-            namespaces=dict(quota.namespaces),
-            local_queue=quota.local_queue,
-        ),
+        world=SchedulingContext.of(quota),
         gpus=cluster.gpus,
         pending={name: found for tree in quota.trees for name, found in quota.pending_in(tree).items()},
         waiting=_waiting(quota, cluster),
