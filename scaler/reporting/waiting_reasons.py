@@ -117,20 +117,13 @@ def diagnose(
 ) -> Diagnosis:
     """`found` is what the planner says of it, where it was asked; `heads` what Kueue's next cycle does in its tree."""
     queue = snapshot.queue(snapshot.cluster_queue_of(gang))
+    why: dict[WaitingReason | NoPlanReason, str] = {WaitingReason.PLAN_UNDER_WAY: _plan(snapshot, gang)}
     if gang.reservation is not None:
-        reason = WaitingReason.EVICTED if gang.evicted else WaitingReason.CHECKS
-        with_quota = {
-            WaitingReason.PLAN_UNDER_WAY: _plan(snapshot, gang),
-            reason: _with_quota(snapshot, gang, observed),
-        }
-        return Diagnosis(reasons=_holding(with_quota), queue=queue)
-    why: dict[WaitingReason | NoPlanReason, str] = {
-        WaitingReason.PLAN_UNDER_WAY: _plan(snapshot, gang),
-        WaitingReason.NOT_QUEUED: ""
-        if gang.may_queue or queue is None
-        else f"Kueue keeps it out of its queue: {_why_out(observed)}",
-        NoPlanReason.QUEUE_STOPPED: _why_stopped(snapshot, gang, queue),
-    }
+        why[WaitingReason.EVICTED if gang.evicted else WaitingReason.CHECKS] = _with_quota(snapshot, gang, observed)
+        return Diagnosis(reasons=_holding(why), queue=queue)
+    if queue is not None and not gang.may_queue:
+        why[WaitingReason.NOT_QUEUED] = f"Kueue keeps it out of its queue: {_why_out(observed)}"
+    why[NoPlanReason.QUEUE_STOPPED] = _why_stopped(snapshot, gang, queue)
     if queue is None:
         return Diagnosis(reasons=_holding(why))
     line = list(snapshot.lines.get(queue.name, ()))

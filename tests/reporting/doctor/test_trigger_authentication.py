@@ -1,99 +1,86 @@
-"""How KEDA calls, read from what it reads itself in the embedded Kubernetes API."""
+"""How KEDA calls, read from what it reads itself."""
 
 from base64 import b64encode
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
-import yaml
-from scaler_sandbox.kubeapi import KubeApi
-from scaler_sandbox.manifests import Applier, objects_in
-from scaler_sandbox.packaged import packaged
+from scaler_sandbox.manifests import objects_in
 
-from scaler.keda.call_credentials import CallCredentials
-from scaler.kube.api_requests import ApiRequest
-from scaler.kube.objects.keda import ScaledObject
+from scaler.app.packaged import packaged
+from scaler.errors import KubeError
+from scaler.keda.call_credentials import CallCredentials, credentials_of
+from scaler.kube.objects.keda import (
+    CLUSTER_TRIGGER_AUTHENTICATION,
+    CONFIG_MAP,
+    SECRET,
+    TRIGGER_AUTHENTICATION,
+    ScaledObject,
+)
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.tls_findings import tls_findings
 from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger, TriggerAuthenticationReader
 
 Json = dict[str, Any]
 
-CRDS = Path(__file__).parent.parent.parent / "example_crds.yaml"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
+RESOURCES = {each.kind: each for each in (CLUSTER_TRIGGER_AUTHENTICATION, CONFIG_MAP, SECRET, TRIGGER_AUTHENTICATION)}
 PEM = {"ca.crt": b"authority", "tls.crt": b"certificate", "tls.key": b"key"}
 PARAMETERS = {"caCert": "ca.crt", "tlsClientCert": "tls.crt", "tlsClientKey": "tls.key"}
+REFERENCES = {"secretTargetRef": [{"parameter": each, "name": "pair", "key": key} for each, key in PARAMETERS.items()]}
+NO_TLS = CallCredentials()
 WHOLE = CallCredentials(encrypted=True, authorities_pem=b"authority", certificate_pem=b"certificate", key_pem=b"key")
 
 
-class Cluster:
-    def __init__(self, api: KubeApi, transport: KubeTransport, calls: list[ApiRequest]) -> None:
-        self.api = api
-        self.calls = calls
-        self.transport = transport
-        self._applier = Applier(transport)
+class Api:
+    """A Kubernetes API that serves these objects; to read those of `denied` kinds is not allowed."""
 
-    async def apply(self, *bodies: Json) -> None:
-        await self._applier.apply([*bodies])
+    def __init__(self, *objects: Json, denied: str = "") -> None:
+        self._objects = {_path(each): each for each in objects}
+        self._denied = RESOURCES[denied].plural if denied else "-"
+        self.read: list[str] = []
 
-    async def caller(self, *, kind: str = "", name: str = "tls", namespace: str = "demo") -> AuthenticatedTrigger:
-        """Of a ScaledObject that refers to the authentication of that kind."""
-        ref = {"name": name} | ({"kind": kind} if kind else {})
-        [caller] = await TriggerAuthenticationReader(self.transport).take([scaled(ref, namespace)])
-        return caller
-
-
-def scaled(ref: Json, namespace: str = "demo") -> Any:
-    trigger = {"type": "external", "metadata": {"scalerAddress": "scaler.gpus.svc:9090"}, "authenticationRef": ref}
-    body = {"metadata": {"namespace": namespace, "name": "ana"}, "spec": {"triggers": [trigger]}}
-    scaled_object = msgspec.convert(body, ScaledObject)
-    return scaled_object, scaled_object.spec.triggers[0]
+    async def get(self, path: str) -> bytes:
+        self.read.append(path)
+        if f"/{self._denied}/" in path:
+            raise KubeError(f"403: grant verb 'get' on '{self._denied}'", status=403)
+        if path not in self._objects:
+            raise KubeError(f"get {path}: not found", status=404)
+        return msgspec.json.encode(self._objects[path])
 
 
-def namespace(name: str) -> Json:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+def _path(body: Json) -> str:
+    return RESOURCES[body["kind"]].path(body["metadata"].get("namespace", ""), body["metadata"]["name"])
 
 
-def secret(where: str, **content: bytes) -> Json:
-    data = {name.replace("_", "."): b64encode(value).decode() for name, value in content.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": where, "name": "pair"}, "data": data}
+def made(kind: str, namespace: str, name: str, **content: Any) -> Json:
+    return {"kind": kind, "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}), **content}
 
 
-WHOLE_SECRET = {name.replace(".", "_"): value for name, value in PEM.items()}
+def secret(namespace: str, name: str = "pair", **changed: bytes) -> Json:
+    content = PEM | {key.replace("_", "."): value for key, value in changed.items()}
+    return made("Secret", namespace, name, data={key: b64encode(value).decode() for key, value in content.items()})
 
 
-def authentication(where: str | None, **spec: Any) -> Json:
+def authentication(namespace: str = "demo", **spec: Any) -> Json:
     """Of one namespace, or of the cluster."""
-    kind = "TriggerAuthentication" if where else "ClusterTriggerAuthentication"
-    metadata = {"name": "tls"} | ({"namespace": where} if where else {})
-    return {"apiVersion": "keda.sh/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec or REFERENCES}
+    kind = "TriggerAuthentication" if namespace else "ClusterTriggerAuthentication"
+    return made(kind, namespace, "tls", spec=spec or REFERENCES)
 
 
-REFERENCES = {"secretTargetRef": [{"parameter": each, "name": "pair", "key": key} for each, key in PARAMETERS.items()]}
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    api = KubeApi()
-    await api.start()
-    api.write_kubeconfig(tmp_path / "kubeconfig")
-    crds = yaml.safe_load(CRDS.read_text(encoding="utf-8"))["items"]
-    try:
-        calls: list[ApiRequest] = []
-        async with await KubeTransport.connect(tmp_path / "kubeconfig", observe=calls.append) as transport:
-            started = Cluster(api, transport, calls)
-            await started.apply(*(each for each in crds if each["metadata"]["name"].endswith("keda.sh")))
-            await started.apply(*map(namespace, ("demo", "keda", "openshift-keda")))
-            yield started
-    finally:
-        await api.stop()
+async def callers(api: Api, *, kind: str = "", name: str = "tls", count: int = 1) -> list[AuthenticatedTrigger]:
+    """Of ScaledObjects that refer to the authentication of that kind."""
+    ref = {"name": name} | ({"kind": kind} if kind else {})
+    trigger = {"type": "external", "metadata": {"scalerAddress": "scaler.gpus.svc:9090"}, "authenticationRef": ref}
+    body = {"metadata": {"namespace": "demo", "name": "ana"}, "spec": {"triggers": [trigger]}}
+    scaled_object = msgspec.convert(body, ScaledObject)
+    triggers = [(scaled_object, scaled_object.spec.triggers[0])] * count
+    return await TriggerAuthenticationReader(cast(KubeTransport, api)).take(triggers)
 
 
 WITHOUT: dict[str, tuple[dict[str, str], CallCredentials]] = {
-    "nothing": ({}, CallCredentials()),
+    "nothing": ({}, NO_TLS),
     "enableTLS": ({"enableTLS": "true"}, CallCredentials(encrypted=True)),
     "caCert, which KEDA does not read there": ({"enableTLS": "true", "caCert": "x"}, CallCredentials(encrypted=True)),
     "unsafeSsl": ({"unsafeSsl": "true"}, CallCredentials(verifies=False)),
@@ -104,37 +91,39 @@ WITHOUT: dict[str, tuple[dict[str, str], CallCredentials]] = {
 def test_a_trigger_without_authentication_is_its_metadata(
     metadata: dict[str, str], credentials: CallCredentials
 ) -> None:
-    assert AuthenticatedTrigger(namespace="demo", name="ana", metadata=metadata).credentials == credentials
+    assert credentials_of(metadata, {}) == credentials
 
 
-async def test_parameters_come_from_secrets_of_the_namespace(cluster: Cluster) -> None:
-    await cluster.apply(authentication("demo"), secret("demo", **WHOLE_SECRET))
-    caller = await cluster.caller()
-    assert (caller.credentials, caller.missing, caller.unread) == (WHOLE, (), None)
+CLUSTER_WIDE = "ClusterTriggerAuthentication"
+IN_CONFIG_MAP = authentication(configMapTargetRef=[{"parameter": "caCert", "name": "pair", "key": "ca.crt"}])
+OF_ANOTHER_SCALER = authentication(secretTargetRef=[{"parameter": "password", "name": "gone", "key": "password"}])
+READ: dict[str, tuple[list[Json], str, CallCredentials]] = {
+    "Secrets of the namespace": ([authentication(), secret("demo")], "", WHOLE),
+    "Secrets of KEDA's namespace, for the whole cluster": (
+        [authentication(""), secret("keda"), secret("demo", tls_key=b"another")],
+        CLUSTER_WIDE,
+        WHOLE,
+    ),
+    "Secrets of KEDA's namespace on OpenShift": ([authentication(""), secret("openshift-keda")], CLUSTER_WIDE, WHOLE),
+    "a ConfigMap": (
+        [IN_CONFIG_MAP, made("ConfigMap", "demo", "pair", data={"ca.crt": "authority"})],
+        "",
+        CallCredentials(encrypted=True, authorities_pem=b"authority"),
+    ),
+    "no parameters but those of other scalers": ([OF_ANOTHER_SCALER], "", NO_TLS),
+}
+
+
+@pytest.mark.parametrize(("objects", "kind", "credentials"), READ.values(), ids=READ)
+async def test_parameters_come_from(objects: list[Json], kind: str, credentials: CallCredentials) -> None:
+    [caller] = await callers(Api(*objects), kind=kind)
+    assert (caller.credentials, caller.missing, caller.unread) == (credentials, (), None)
     assert "key" not in repr(caller.credentials).replace("key_pem", "")
 
 
-@pytest.mark.parametrize("home", ["keda", "openshift-keda"])
-async def test_those_of_the_whole_cluster_come_from_kedas_namespace(home: str, cluster: Cluster) -> None:
-    await cluster.apply(authentication(None), secret(home, **WHOLE_SECRET), secret("demo", tls_key=b"another"))
-    caller = await cluster.caller(kind="ClusterTriggerAuthentication")
-    assert (caller.credentials, caller.missing) == (WHOLE, ())
-
-
-async def test_a_config_map_can_hold_the_authority(cluster: Cluster) -> None:
-    reference = {"configMapTargetRef": [{"parameter": "caCert", "name": "pair", "key": "ca.crt"}]}
-    metadata = {"namespace": "demo", "name": "pair"}
-    await cluster.apply(
-        authentication("demo", **reference),
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": "authority"}},
-    )
-    assert (await cluster.caller()).credentials == CallCredentials(encrypted=True, authorities_pem=b"authority")
-
-
-async def test_what_is_not_there_is_gone_without(cluster: Cluster) -> None:
-    await cluster.apply(authentication("demo"), secret("demo", tls_crt=b"certificate", tls_key=b""))
-    caller = await cluster.caller()
-    assert caller.credentials == CallCredentials()
+async def test_what_is_not_there_is_gone_without() -> None:
+    [caller] = await callers(Api(authentication(), secret("demo", ca_crt=b"", tls_key=b"")))
+    assert caller.credentials == NO_TLS
     assert caller.missing == (
         "caCert from key 'ca.crt' of Secret pair",
         "tlsClientKey from key 'tls.key' of Secret pair",
@@ -142,55 +131,37 @@ async def test_what_is_not_there_is_gone_without(cluster: Cluster) -> None:
     checks = {each.check: each.what for each in tls_findings([caller], {}, NOW)}
     assert checks.keys() == {"Missing", "IncompleteKeyPair", "TLSOff"}
     assert "nor tlsClientKey from key 'tls.key' of Secret pair: KEDA calls without it" in checks["Missing"]
+    [without_secret] = await callers(Api(authentication()))
+    assert len(without_secret.missing) == 3
 
 
-async def finding_of(caller: AuthenticatedTrigger) -> tuple[str, str, str, str]:
-    [finding] = tls_findings([caller], {}, NOW)
-    return str(finding.severity), finding.check, finding.what, finding.do
+VAULT = authentication(azureKeyVault={"vaultUri": "x", "secrets": [{"parameter": "caCert", "name": "ca"}]})
+UNREAD = {
+    "it does not exist": (Api(), "fail NotRead", "TriggerAuthentication tls: get "),
+    "it may not be read": (Api(authentication(), denied="Secret"), "warn NotRead", "grant verb 'get' on 'secrets'"),
+    "only KEDA can read it": (Api(VAULT), "warn NotRead", "caCert comes from azureKeyVault, which only KEDA can read"),
+}
 
 
-async def test_an_authentication_that_does_not_exist_fails(cluster: Cluster) -> None:
-    severity, check, what, do = await finding_of(await cluster.caller(name="gone"))
-    assert (severity, check) == ("fail", "NotRead")
-    assert "TriggerAuthentication gone" in what
-    assert "KEDA builds no scaler" in do
+@pytest.mark.parametrize(("api", "check", "words"), UNREAD.values(), ids=UNREAD)
+async def test_how_keda_calls_is_not_known_where(api: Api, check: str, words: str) -> None:
+    [finding] = tls_findings(await callers(api), {}, NOW)
+    assert f"{finding.severity} {finding.check}" == check
+    assert words in finding.what
+    assert ("KEDA builds no scaler" in finding.do) == (check == "fail NotRead")
 
 
-async def test_what_may_not_be_read_or_only_by_keda_is_not_known(cluster: Cluster) -> None:
-    await cluster.apply(authentication("demo"), secret("demo", **WHOLE_SECRET))
-    cluster.api.permissions.deny("get", "secrets")
-    severity, check, what, _ = await finding_of(await cluster.caller())
-    assert (severity, check) == ("warn", "NotRead")
-    assert "grant verb 'get' on 'secrets'" in what
-    vault = {"vaultUri": "https://vault", "secrets": [{"parameter": "caCert", "name": "ca"}]}
-    await cluster.apply(authentication("keda", azureKeyVault=vault))
-    caller = await cluster.caller(namespace="keda")
-    assert caller.unread
-    assert caller.unread.reason == "caCert comes from azureKeyVault, which only KEDA can read"
+async def test_each_object_is_read_once() -> None:
+    api = Api(authentication(), secret("demo"))
+    assert {caller.credentials for caller in await callers(api, count=5)} == {WHOLE}
+    assert len(api.read) == 2
 
 
-async def test_parameters_of_other_scalers_do_not_matter(cluster: Cluster) -> None:
-    reference = {"secretTargetRef": [{"parameter": "password", "name": "gone", "key": "password"}]}
-    await cluster.apply(authentication("demo", **reference))
-    caller = await cluster.caller()
-    assert (caller.credentials, caller.missing, caller.unread) == (CallCredentials(), (), None)
-
-
-async def test_each_object_is_read_once(cluster: Cluster) -> None:
-    await cluster.apply(authentication("demo"), secret("demo", **WHOLE_SECRET))
-    cluster.calls.clear()
-    callers = await TriggerAuthenticationReader(cluster.transport).take([scaled({"name": "tls"}) for _ in range(5)])
-    assert {caller.credentials for caller in callers} == {WHOLE}
-    gets = [each.resource for each in cluster.calls if each.verb == "get"]
-    assert sorted(gets) == ["secrets", "triggerauthentications"]
-
-
-@pytest.mark.parametrize("kind", ["", "ClusterTriggerAuthentication"])
-async def test_the_example_calls_as_it_says(kind: str, cluster: Cluster) -> None:
+@pytest.mark.parametrize("kind", ["", CLUSTER_WIDE])
+async def test_the_example_calls_as_it_says(kind: str) -> None:
     file = "cluster-trigger-authentication.yaml" if kind else "trigger-authentication.yaml"
     bodies = [*objects_in((packaged("examples") / "tls" / file).read_text(encoding="utf-8"))]
-    content = {name: b64encode(value).decode() for name, value in PEM.items()}
-    metadata = {"namespace": "keda" if kind else "demo", "name": "idle-gpu-scaler-client"}
-    given = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": content}
-    await cluster.apply(*(each for each in bodies if each["kind"] != "Secret"), given)
-    assert (await cluster.caller(kind=kind, name="idle-gpu-scaler")).credentials == WHOLE
+    given = secret("keda" if kind else "demo", "idle-gpu-scaler-client")
+    api = Api(*(each for each in bodies if each["kind"] in RESOURCES and each["kind"] != "Secret"), given)
+    [caller] = await callers(api, kind=kind, name="idle-gpu-scaler")
+    assert caller.credentials == WHOLE
