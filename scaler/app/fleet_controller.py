@@ -31,7 +31,7 @@ def fleet_collector(
     cluster, planning = parts.cluster, parts.planner
     queues = QueueNames(quota=planning.view.look)
     fleet = FleetMetrics(metrics, settings.metrics, is_reporting=leadership.is_reporting)
-    suspensions = SuspensionWatch(cluster=cluster, queues=queues, observe=fleet.happened)
+    suspensions = SuspensionWatch(cluster=cluster, queues=queues, metrics=fleet)
     pending = PendingWorkloads(cluster, queues, sink.reasons, admitted=fleet.admitted)
     parts.reflectors.workloads.subscribe(suspensions.workload_heard)
     parts.reflectors.workloads.subscribe(pending.heard)

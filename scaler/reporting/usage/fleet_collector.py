@@ -84,13 +84,12 @@ class FleetCollector:
             return
         metrics, at = self.metrics, evaluation.at
         usage, node_gpus = await self.usage.take(evaluation), await self._node_gpus()
-        events = self._scaled_down.follow(usage)
         suspended, elapsed = await self._suspended(), self._elapsed(at)
         # Nothing is awaited from here on: a scrape sees all of it, or nothing.
         self._before = at
         metrics.show_usage(usage, elapsed)
-        for event in events:
-            metrics.happened(event)
+        self._scaled_down.follow(usage, metrics)
+        suspended.update(self._scaled_down.gpus())
         metrics.show_suspended(suspended, [*self.suspensions.transfers()], elapsed)
         metrics.show_pending(self.pending.pending(), at)
         metrics.show_budgets(self._headrooms(at))
@@ -102,9 +101,9 @@ class FleetCollector:
             return timedelta(0)
         return min(at - self._before, _LONGEST_GAP * self.interval)
 
-    async def _suspended(self) -> Mapping[tuple[str, str], int]:
-        """GPUs that suspended workloads would hold, by namespace and ClusterQueue."""
-        found = Counter(self._scaled_down.gpus())
+    async def _suspended(self) -> Counter[tuple[str, str]]:
+        """GPUs that suspended ScalableWorkloads would hold, by namespace and ClusterQueue."""
+        found: Counter[tuple[str, str]] = Counter()
         async for scalable in in_steps(self.cluster.scalable_workloads.items()):
             workload = None if scalable.spec.replicas else self.cluster.workload_of(scalable)
             if workload is not None and not workload.spec.active and suspended_annotation(workload) is not None:

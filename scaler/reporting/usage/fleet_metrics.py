@@ -6,9 +6,10 @@ What tenants name goes through the limits of the settings before it becomes a la
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from scaler.decision.describe import answer_word, verdict_word
+from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Busy, Idle, Unknown
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
@@ -17,17 +18,20 @@ from scaler.reporting.usage.budget_headroom import BudgetHeadroom
 from scaler.reporting.usage.gpu_states import IDLE, GpuState, GpuStatus, NodeTrust, distrusted, trust_in
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner, TargetUsage
 from scaler.reporting.usage.prices import Prices
-from scaler.reporting.usage.suspensions import (
-    IDLE_REASONS,
-    QuotaTransfer,
-    Restarted,
-    Resumed,
-    Suspended,
-    SuspensionEvent,
-)
 
+IDLE_REASONS = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED})
+"""Reasons of suspensions that rest on a verdict, and not on a replica count that a user has set."""
 _VERDICTS = (*(each.__name__ for each in (Idle, Busy, Unknown)), "")
 _Rows = defaultdict[tuple[str, ...], float]
+
+
+class QuotaTransfer(NamedTuple):
+    """GPUs that a plan took from a workload and gave to a gang."""
+
+    from_namespace: str
+    namespace: str
+    cluster_queue: str
+    gpus: int
 
 
 class FleetLimits(Protocol):
@@ -49,7 +53,7 @@ class FleetLimits(Protocol):
 
 
 class FleetMetrics:
-    """What is collected, and events, → metrics."""
+    """What is collected, and what is observed of workloads as they are suspended and resumed, → metrics."""
 
     def __init__(self, metrics: Metrics, limits: FleetLimits, *, is_reporting: Callable[[], bool]) -> None:
         self._metrics = metrics
@@ -155,37 +159,38 @@ class FleetMetrics:
         namespace = self._namespaces.of
         return namespace(transfer.from_namespace), namespace(transfer.namespace), transfer.cluster_queue
 
-    def happened(self, event: SuspensionEvent) -> None:
-        """Count what was observed about a workload that was suspended."""
+    def transferred(self, transfer: QuotaTransfer) -> None:
+        if self._is_reporting():
+            self._metrics.given_gpus_total.labels(*self._transfer(transfer)).inc(transfer.gpus)
+
+    def suspended(self, namespace: str, reason: str, *, gpus: int, idle_for: timedelta | None) -> None:
+        """`idle_for`: None where it was not found idle."""
         if not self._is_reporting():
             return
-        match event:
-            case Suspended():
-                self._suspended(event)
-            case Resumed():
-                self._resumed(event)
-            case Restarted(after=after):
-                self._metrics.resumed_to_running_seconds.observe(after.total_seconds())
-            case QuotaTransfer():
-                self._metrics.given_gpus_total.labels(*self._transfer(event)).inc(event.gpus)
-
-    def _suspended(self, event: Suspended) -> None:
-        labels = self._namespaces.of(event.namespace), event.reason
+        labels = self._namespaces.of(namespace), reason
         self._metrics.suspensions_total.labels(*labels).inc()
-        self._metrics.reclaimed_gpus_total.labels(*labels).inc(event.gpus)
-        self._metrics.idle_suspensions_total.inc(event.reason in IDLE_REASONS)
-        if event.idle_for is not None:
-            self._metrics.idle_to_suspended_seconds.labels(event.reason).observe(event.idle_for.total_seconds())
+        self._metrics.reclaimed_gpus_total.labels(*labels).inc(gpus)
+        self._metrics.idle_suspensions_total.inc(reason in IDLE_REASONS)
+        if idle_for is not None:
+            self._metrics.idle_to_suspended_seconds.labels(reason).observe(idle_for.total_seconds())
 
-    def _resumed(self, event: Resumed) -> None:
-        namespace = self._namespaces.of(event.namespace)
-        self._metrics.resumptions_total.labels(namespace).inc()
-        if event.after is None:
+    def resumed(self, namespace: str, reason: str, *, after: timedelta | None) -> None:
+        """`reason` for which it had been suspended; `after`: None where it is not known since when it was."""
+        if not self._is_reporting():
             return
-        self._metrics.suspended_to_resumed_seconds.observe(event.after.total_seconds())
-        if event.was_found_idle and event.after <= self._limits.regret_within:
-            self._metrics.regrets_total.labels(namespace, event.reason).inc()
+        namespace = self._namespaces.of(namespace)
+        self._metrics.resumptions_total.labels(namespace).inc()
+        if after is None:
+            return
+        self._metrics.suspended_to_resumed_seconds.observe(after.total_seconds())
+        if reason in IDLE_REASONS and after <= self._limits.regret_within:
+            self._metrics.regrets_total.labels(namespace, reason).inc()
             self._metrics.regretted_suspensions_total.inc()
+
+    def restarted(self, after: timedelta) -> None:
+        """All GPU pods of a workload run again, so long after it was resumed."""
+        if self._is_reporting():
+            self._metrics.resumed_to_running_seconds.observe(after.total_seconds())
 
     # ---------------------------------------------------------------------------------------------------------- gangs
 

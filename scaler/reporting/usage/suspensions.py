@@ -16,7 +16,7 @@ Laws:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Inactive
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import SuspendedAnnotation, suspended_annotation
-from scaler.idleness.reasons import DecisionReason, SuspensionEventReason
+from scaler.idleness.reasons import SuspensionEventReason
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
@@ -33,57 +33,9 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reclaim.active_plans import entry_of
 from scaler.reclaim.transitions import LedgerEntry, LedgerStage
 from scaler.reporting.pending_workloads import QueueNames, is_admitted, requested_gpus
+from scaler.reporting.usage.fleet_metrics import IDLE_REASONS, FleetMetrics, QuotaTransfer
 from scaler.reporting.usage.gpu_usage import FleetUsage, TargetLabels, TargetUsage
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspended:
-    """A workload was suspended."""
-
-    namespace: str
-    reason: str
-    gpus: int
-    idle_for: timedelta | None
-    """None where it was not found idle."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
-    """A workload was resumed."""
-
-    namespace: str
-    reason: str
-    """For which it had been suspended."""
-    after: timedelta | None
-    """None where it is not known since when it was suspended."""
-
-    @property
-    def was_found_idle(self) -> bool:
-        """Whether its GPUs were the reason, and not a replica count that a user has set."""
-        return self.reason in IDLE_REASONS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restarted:
-    """All GPU pods of a workload run again."""
-
-    after: timedelta
-    """Since it was resumed."""
-
-
-class QuotaTransfer(NamedTuple):
-    """GPUs that a plan took from a workload and gave to a gang."""
-
-    from_namespace: str
-    namespace: str
-    cluster_queue: str
-    gpus: int
-
-
-SuspensionEvent = Suspended | Resumed | Restarted | QuotaTransfer
-
-IDLE_REASONS = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED})
-"""Reasons of suspensions that rest on a verdict."""
 _REASONS = {str(each): str(each) for each in (*IDLE_REASONS, SuspensionEventReason.SCALED_TO_ZERO)}
 """Our own. An annotation with any other one, which other writers may set, must not become a label."""
 
@@ -94,7 +46,7 @@ class SuspensionWatch:
 
     cluster: ClusterState
     queues: QueueNames
-    observe: Callable[[SuspensionEvent], None] = lambda _: None
+    metrics: FleetMetrics
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _resumed: dict[str, datetime] = field(default_factory=dict, init=False)
     """When ScalableWorkloads were resumed that do not run yet, by uid."""
@@ -120,13 +72,11 @@ class SuspensionWatch:
         note, scalable = suspended_annotation(workload), self.cluster.scaler_of(workload)
         if note is None or scalable is None or _was_suspended(scalable):
             return
-        self.observe(
-            Suspended(
-                namespace=workload.metadata.namespace,
-                reason=_REASONS.get(note.reason, ""),
-                gpus=requested_gpus(workload, self.cluster.gpus),
-                idle_for=_idle_for(note, note.at or self.clock()),
-            )
+        self.metrics.suspended(
+            workload.metadata.namespace,
+            _REASONS.get(note.reason, ""),
+            gpus=requested_gpus(workload, self.cluster.gpus),
+            idle_for=_idle_for(note, note.at or self.clock()),
         )
 
     def _activated(self, old: Workload, workload: Workload) -> None:
@@ -136,7 +86,7 @@ class SuspensionWatch:
         now = self.clock()
         self._resumed[scalable.metadata.uid] = now
         after = max(timedelta(0), now - note.at) if note.at is not None else None
-        self.observe(Resumed(namespace=workload.metadata.namespace, reason=_REASONS.get(note.reason, ""), after=after))
+        self.metrics.resumed(workload.metadata.namespace, _REASONS.get(note.reason, ""), after=after)
 
     def scalable_heard(self, change: Change[ScalableWorkload]) -> None:
         """Never raises."""
@@ -148,11 +98,11 @@ class SuspensionWatch:
         # What was there before this process began has been counted.
         is_new = old is not None and not _is_given(entry_of(old))
         if is_new and (transfer := self._transfer(new)) is not None:
-            self.observe(transfer)
+            self.metrics.transferred(transfer)
         resumed_at = self._resumed.get(new.metadata.uid)
         if resumed_at is not None and new.status.phase == Phase.RUNNING:
             del self._resumed[new.metadata.uid]
-            self.observe(Restarted(after=max(timedelta(0), self.clock() - resumed_at)))
+            self.metrics.restarted(max(timedelta(0), self.clock() - resumed_at))
 
     def _transfer(self, scalable: ScalableWorkload) -> QuotaTransfer | None:
         """What its ledger says was given; None where the gang does not run."""
@@ -217,27 +167,28 @@ class ScaledDown:
             found[title.namespace, title.cluster_queue] += at_zero.gpus
         return found
 
-    def follow(self, usage: FleetUsage) -> Sequence[SuspensionEvent]:
-        """What has happened since the usage before."""
+    def follow(self, usage: FleetUsage, metrics: FleetMetrics) -> None:
+        """Count what has happened since the usage before."""
         scaled = [each for each in usage.workloads if each.title.kind != SCALABLE_WORKLOAD.kind]
         there = {each.title for each in scaled}
         self._running = {title: each for title, each in self._running.items() if title in there}
         self._at_zero = {title: each for title, each in self._at_zero.items() if title in there}
-        return [event for each in scaled for event in self._follow(each, usage.at)]
+        for each in scaled:
+            self._follow(each, usage.at, metrics)
 
-    def _follow(self, workload: TargetUsage, at: datetime) -> Iterator[SuspensionEvent]:
+    def _follow(self, workload: TargetUsage, at: datetime, metrics: FleetMetrics) -> None:
         title = workload.title
         running, at_zero = self._running.get(title), self._at_zero.get(title)
         if workload.decision.target.desired_replicas:
             self._running[title] = _seen(workload, running)
             if self._at_zero.pop(title, None) is not None and at_zero is not None:
-                yield Resumed(namespace=title.namespace, reason=at_zero.reason, after=at - at_zero.since)
+                metrics.resumed(title.namespace, at_zero.reason, after=at - at_zero.since)
         elif running is not None:
             del self._running[title]
             reason = running.reason or SuspensionEventReason.SCALED_TO_ZERO
             self._at_zero[title] = _AtZero(gpus=running.gpus, since=at, reason=reason)
             idle_for = at - running.idle_since if running.reason and running.idle_since is not None else None
-            yield Suspended(namespace=title.namespace, reason=reason, gpus=running.gpus, idle_for=idle_for)
+            metrics.suspended(title.namespace, reason, gpus=running.gpus, idle_for=idle_for)
 
 
 def _seen(workload: TargetUsage, before: _Running | None) -> _Running:

@@ -57,17 +57,18 @@ class Collected:
         self.reasons = ReportedReasons()
         self.pending = PendingWorkloads(cluster, queues, self.reasons, clock=lambda: self.world.now)
         self.metrics = Metrics()
+        fleet = FleetMetrics(self.metrics, MetricsSettings(), is_reporting=lambda: self.is_reporting)
         self.collector = FleetCollector(
             decisions=self.world.decision_cache,
             cluster=cluster,
             usage=GpuUsageReader(cluster=cluster, evaluator=self.world.evaluator, queues=queues),
-            suspensions=SuspensionWatch(cluster=cluster, queues=queues),
+            suspensions=SuspensionWatch(cluster=cluster, queues=queues, metrics=fleet),
             pending=self.pending,
             queues=queues,
             nodes=self.nodes,
             requests=tuple,
             budgets=budgets,
-            metrics=FleetMetrics(self.metrics, MetricsSettings(), is_reporting=lambda: self.is_reporting),
+            metrics=fleet,
             interval=TICK,
             is_reporting=lambda: self.is_reporting,
             forget=self.reasons.forget,

@@ -15,10 +15,9 @@ from scaler.idleness.reasons import DecisionReason
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.pending_workloads import PendingFor, PendingWorkload
 from scaler.reporting.usage.budget_headroom import BudgetHeadroom, LimitHeadroom
-from scaler.reporting.usage.fleet_metrics import OTHERS, BoundedNames, FleetMetrics
+from scaler.reporting.usage.fleet_metrics import OTHERS, BoundedNames, FleetMetrics, QuotaTransfer
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner, TargetLabels, TargetUsage
-from scaler.reporting.usage.suspensions import QuotaTransfer, Restarted, Resumed, Suspended
 
 A100, L4 = "NVIDIA-A100", "NVIDIA-L4"
 HELD = GpuStatus(GpuState.HELD_IDLE, "Kept")
@@ -184,19 +183,11 @@ def test_when_a_workload_will_be_suspended_is_shown_where_it_is_foreseeable() ->
 TRANSFER = QuotaTransfer("team-a", "team-b", "cq-b", 4)
 
 
-def suspended(reason: str = "GPUsIdle") -> Suspended:
-    return Suspended(namespace="team-a", reason=reason, gpus=4, idle_for=minutes(30))
-
-
-def resumed(after: timedelta | None, reason: str = "GPUsIdle") -> Resumed:
-    return Resumed(namespace="team-a", reason=reason, after=after)
-
-
 def test_gpus_of_suspended_workloads_and_transfers_are_counted() -> None:
     shown = Shown()
-    shown.fleet.happened(suspended())
-    shown.fleet.happened(TRANSFER)
-    shown.fleet.happened(Restarted(after=timedelta(seconds=90)))
+    shown.fleet.suspended("team-a", "GPUsIdle", gpus=4, idle_for=minutes(30))
+    shown.fleet.transferred(TRANSFER)
+    shown.fleet.restarted(timedelta(seconds=90))
     assert (shown.value("resumed_to_running_seconds_count"), shown.value("resumed_to_running_seconds_sum")) == (1, 90)
     shown.suspended(10, TRANSFER, team_a=4)
     assert shown.values("suspensions_total", "workload_namespace", "reason") == {("team-a", "GPUsIdle"): 1}
@@ -214,23 +205,26 @@ def test_what_alerts_count_has_a_series_before_it_happens() -> None:
     shown = Shown(regretWithin="5m")
     names = ("idle_suspensions_total", "regretted_suspensions_total", "provisioning_failures_total")
     assert [shown.values(name) for name in names] == [{(): 0}] * 3
-    for event in (suspended(), suspended("Reclaimed"), suspended("ScaledToZero"), resumed(minutes(1))):
-        shown.fleet.happened(event)
+    for reason in ("GPUsIdle", "Reclaimed", "ScaledToZero"):
+        shown.fleet.suspended("team-a", reason, gpus=4, idle_for=None)
+    shown.fleet.resumed("team-a", "GPUsIdle", after=minutes(1))
     assert [shown.values(name) for name in names] == [{(): 2}, {(): 1}, {(): 0}]
 
 
-@pytest.mark.parametrize(
-    ("event", "regrets"),
-    [
-        pytest.param(resumed(minutes(5)), 1, id="within the 5 minutes that are set"),
-        pytest.param(resumed(minutes(5.1)), 0, id="later"),
-        pytest.param(resumed(minutes(1), "ScaledToZero"), 0, id="it was not found idle"),
-        pytest.param(resumed(None), 0, id="it is not known when it was suspended"),
-    ],
-)
-def test_a_suspension_is_regretted_when_it_is_taken_back_too_soon(event: Resumed, regrets: int) -> None:
+REGRETS = {
+    "within the 5 minutes that are set": ("GPUsIdle", minutes(5), 1),
+    "later": ("GPUsIdle", minutes(5.1), 0),
+    "it was not found idle": ("ScaledToZero", minutes(1), 0),
+    "it is not known when it was suspended": ("GPUsIdle", None, 0),
+}
+
+
+@pytest.mark.parametrize(("reason", "after", "regrets"), REGRETS.values(), ids=REGRETS)
+def test_a_suspension_is_regretted_when_it_is_taken_back_too_soon(
+    reason: str, after: timedelta | None, regrets: int
+) -> None:
     shown = Shown(regretWithin="5m")
-    shown.fleet.happened(event)
+    shown.fleet.resumed("team-a", reason, after=after)
     assert sum(shown.values("regrets_total", "workload_namespace", "reason").values()) == regrets
     assert shown.values("resumptions_total", "workload_namespace") == {("team-a",): 1}
     assert shown.value("regret_window_seconds") == 300
@@ -283,8 +277,10 @@ def test_budgets_show_what_is_left_and_whether_they_are_open() -> None:
 def test_a_replica_that_does_not_report_counts_nothing() -> None:
     shown = Shown()
     shown.is_reporting = False
-    for event in (suspended(), resumed(minutes(1)), Restarted(after=minutes(1)), TRANSFER):
-        shown.fleet.happened(event)
+    shown.fleet.suspended("team-a", "GPUsIdle", gpus=4, idle_for=None)
+    shown.fleet.resumed("team-a", "GPUsIdle", after=minutes(1))
+    shown.fleet.restarted(minutes(1))
+    shown.fleet.transferred(TRANSFER)
     shown.fleet.admitted("cq", minutes(5))
     for each in shown.metrics.declared:
         assert each.shown != "leader" or not any(shown.values(each.name.removeprefix("idle_gpu_scaler_")).values())

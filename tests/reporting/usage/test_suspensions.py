@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 from builders import ACTIVE, IDLE, INACTIVE, NOON, WorkloadJson, a_target, at, decision, minutes, verdict
@@ -17,19 +17,41 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.watch import NotSynced
 from scaler.reporting.pending_workloads import QueueNames
+from scaler.reporting.usage.fleet_metrics import FleetMetrics, QuotaTransfer
 from scaler.reporting.usage.gpu_states import GpuState
 from scaler.reporting.usage.gpu_usage import FleetUsage, TargetLabels, TargetUsage
-from scaler.reporting.usage.suspensions import (
-    QuotaTransfer,
-    Restarted,
-    Resumed,
-    ScaledDown,
-    Suspended,
-    SuspensionEvent,
-    SuspensionWatch,
-)
+from scaler.reporting.usage.suspensions import ScaledDown, SuspensionWatch
 
 IDLE_SINCE = at(-1800)
+
+
+class Suspended(NamedTuple):
+    namespace: str
+    reason: str
+    gpus: int
+    idle_for: timedelta | None
+
+
+class Resumed(NamedTuple):
+    namespace: str
+    reason: str
+    after: timedelta | None
+
+
+class Counted(list[Any]):
+    """In place of `FleetMetrics`: what is counted, in order."""
+
+    def suspended(self, namespace: str, reason: str, *, gpus: int, idle_for: timedelta | None) -> None:
+        self.append(Suspended(namespace, reason, gpus, idle_for))
+
+    def resumed(self, namespace: str, reason: str, *, after: timedelta | None) -> None:
+        self.append(Resumed(namespace, reason, after))
+
+    def restarted(self, after: timedelta) -> None:
+        self.append(after)
+
+    def transferred(self, transfer: QuotaTransfer) -> None:
+        self.append(transfer)
 
 
 class Watched:
@@ -38,11 +60,11 @@ class Watched:
     def __init__(self) -> None:
         self.now = NOON
         self.cluster = MemoryCluster()
-        self.events: list[SuspensionEvent] = []
+        self.counted = Counted()
         self.watch = SuspensionWatch(
             cluster=self.cluster.read(),
             queues=QueueNames(quota=lambda: NotSynced("not watched")),
-            observe=self.events.append,
+            metrics=cast(FleetMetrics, self.counted),
             clock=lambda: self.now,
         )
 
@@ -79,8 +101,8 @@ class Watched:
     def in_use(self) -> list[QuotaTransfer]:
         return [*self.watch.transfers()]
 
-    def of(self, kind: type[SuspensionEvent]) -> list[Any]:
-        return [each for each in self.events if isinstance(each, kind)]
+    def of(self, kind: type) -> list[Any]:
+        return [each for each in self.counted if isinstance(each, kind)]
 
 
 def suspended(when: datetime, reason: str = "GPUsIdle") -> WorkloadJson:
@@ -96,29 +118,28 @@ def cluster() -> Watched:
     return found
 
 
-NOTES: dict[str, tuple[str, str, timedelta | None, bool]] = {
-    # the reason in the annotation, that of the events, for how long it was idle, and whether it was found idle
-    "found idle": ("GPUsIdle", "GPUsIdle", minutes(30), True),
-    "taken by a plan": ("Reclaimed", "Reclaimed", minutes(30), True),
-    "scaled to zero by a user": ("ScaledToZero", "ScaledToZero", None, False),
-    "a reason that others wrote, which must not become a label": ("Whatever-4711", "", None, False),
+NOTES: dict[str, tuple[str, str, timedelta | None]] = {
+    # the reason in the annotation, that of the events, and for how long it was idle
+    "found idle": ("GPUsIdle", "GPUsIdle", minutes(30)),
+    "taken by a plan": ("Reclaimed", "Reclaimed", minutes(30)),
+    "scaled to zero by a user": ("ScaledToZero", "ScaledToZero", None),
+    "a reason that others wrote, which must not become a label": ("Whatever-4711", "", None),
 }
 
 
-@pytest.mark.parametrize(("reason", "label", "idle_for", "found_idle"), NOTES.values(), ids=NOTES)
+@pytest.mark.parametrize(("reason", "label", "idle_for"), NOTES.values(), ids=NOTES)
 def test_a_suspension_and_its_end_are_events(
-    cluster: Watched, reason: str, label: str, idle_for: timedelta | None, found_idle: bool
+    cluster: Watched, reason: str, label: str, idle_for: timedelta | None
 ) -> None:
     cluster.suspend(reason=reason)
     cluster.resume(when=at(600))
     resumed = Resumed(namespace="demo", reason=label, after=minutes(10))
-    assert cluster.events == [Suspended(namespace="demo", reason=label, gpus=2, idle_for=idle_for), resumed]
-    assert resumed.was_found_idle is found_idle
+    assert cluster.counted == [Suspended(namespace="demo", reason=label, gpus=2, idle_for=idle_for), resumed]
 
 
 def test_what_others_deactivate_is_not_ours(cluster: Watched) -> None:
     cluster.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).deactivated())
-    assert cluster.events == []
+    assert cluster.counted == []
 
 
 def test_a_workload_that_kueue_recreated_is_not_suspended_twice(cluster: Watched) -> None:
@@ -136,7 +157,7 @@ def test_a_restart_is_counted_once_when_all_pods_run(cluster: Watched) -> None:
     cluster.now = at(660)
     for phase in (Phase.STARTING, Phase.RUNNING, Phase.STARTING, Phase.RUNNING):
         cluster.scalable(scalable_workload("a", workload="a-w", phase=phase))
-    assert cluster.of(Restarted) == [Restarted(after=timedelta(minutes=1))]
+    assert cluster.of(timedelta) == [minutes(1)]
 
 
 def test_an_annotation_that_cannot_be_read_makes_no_label(cluster: Watched) -> None:
@@ -213,7 +234,7 @@ def test_a_new_process_knows_what_is_in_use_and_does_not_count_it_again() -> Non
     cluster.workload(gang().admitted())
     cluster.workload(suspended(NOON, "Reclaimed"))
     cluster.scalable(granted("Admitted", with_grant=False, releasingAt=NOON, admittedAt=at(20)))
-    assert cluster.events == []
+    assert cluster.counted == []
     assert cluster.in_use() == [TRANSFER]
 
 
@@ -276,16 +297,18 @@ SCALED_DOWN = {
 
 @pytest.mark.parametrize(("steps", "events", "gpus"), SCALED_DOWN.values(), ids=SCALED_DOWN)
 def test_what_keda_scales_to_zero(
-    steps: list[tuple[float, TargetUsage | None]], events: list[SuspensionEvent], gpus: int
+    steps: list[tuple[float, TargetUsage | None]], events: list[Suspended | Resumed], gpus: int
 ) -> None:
-    following = ScaledDown()
-    usages = (FleetUsage(at=at(t), workloads=[each] if each else []) for t, each in steps)
-    assert [event for usage in usages for event in following.follow(usage)] == events
+    following, counted = ScaledDown(), Counted()
+    for t, each in steps:
+        following.follow(FleetUsage(at=at(t), workloads=[each] if each else []), cast(FleetMetrics, counted))
+    assert counted == events
     assert following.gpus() == ({("team-a", ""): gpus} if gpus else {})
 
 
 def test_another_leader_begins_anew() -> None:
-    following = ScaledDown()
-    following.follow(FleetUsage(at=NOON, workloads=[seen(INACTIVE)]))
+    following, counted = ScaledDown(), Counted()
+    following.follow(FleetUsage(at=NOON, workloads=[seen(INACTIVE)]), cast(FleetMetrics, counted))
     following.forget()
-    assert following.follow(FleetUsage(at=at(60), workloads=[AT_ZERO])) == []
+    following.follow(FleetUsage(at=at(60), workloads=[AT_ZERO]), cast(FleetMetrics, counted))
+    assert counted == []
