@@ -269,22 +269,6 @@ async def test_filters_choose_by_namespace_local_queue_and_cluster_queue() -> No
     assert names == [["one"], ["one"], ["two"], ["one", "two"], []]
 
 
-@pytest.mark.parametrize(
-    ("filters", "problem"),
-    [
-        ({"queue": "typo"}, "there is no ClusterQueue typo, and no LocalQueue typo"),
-        ({"queue": "b", "namespace": "other"}, "there is no ClusterQueue b, and no LocalQueue b in namespace other"),
-        ({"namespace": "typo"}, "there is no namespace typo"),
-    ],
-)
-async def test_a_filter_by_what_does_not_exist_is_refused(filters: dict[str, str], problem: str) -> None:
-    cluster = QuotaCluster([cluster_queue("a")], [workload(queue="gone")], local_queues=[local_queue("b", "a")])
-    cluster.snapshot.put_namespace("other", {})
-    with pytest.raises(QueryError, match=problem) as refused:
-        await cluster.queries.pending(**filters)
-    assert refused.value.status == 404
-
-
 async def test_a_local_queue_that_does_not_exist_shows_workloads_that_name_it() -> None:
     cluster = QuotaCluster([cluster_queue("a")], [workload(queue="gone")], local_queues=[])
     assert reasons(await cluster.queries.pending(queue="gone")) == {"gang": "QueueStopped"}
@@ -574,10 +558,6 @@ async def test_a_gang_is_found_by_the_scalable_workload_that_acts_for_it() -> No
     cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=3)])
     cluster.scaled("x")
     assert (await cluster.queries.gang("team", "ScalableWorkload/x"))["name"] == "x"
-    for name in ("ScalableWorkload/absent", "absent"):
-        with pytest.raises(QueryError) as refused:
-            await cluster.queries.gang("team", name)
-        assert refused.value.status == 404
 
 
 # -------------------------------------------------------------------------------------------------------------- what if
@@ -608,10 +588,6 @@ async def test_what_no_plan_may_take_is_not_assumed_to_be_idle() -> None:
         ("LeftOut", "no plan may take team/bare: no ScalableWorkload acts for it"),
         ("LeftOut", "no plan may take team/elastic: what Kueue does when it goes is not known (it is an elastic job)"),
     ]
-    for name in ("team/bare", "team/elastic"):
-        with pytest.raises(QueryError, match=f"{name}: no plan may take it, idle or not") as refused:
-            await plan(cluster, idle=[name])
-        assert refused.value.status == 409
 
 
 async def test_as_if_some_were_idle_by_either_name() -> None:
@@ -621,12 +597,6 @@ async def test_as_if_some_were_idle_by_either_name() -> None:
     for name in ("team/y", "team/scale-y"):
         shown = await plan(cluster, idle=[name])
         assert [each["name"] for each in shown["plan"]["victims"]] == ["team/scale-y"]
-
-
-async def test_a_what_if_about_an_unknown_workload_is_refused() -> None:
-    with pytest.raises(QueryError, match="team/absent: no Workload or ScalableWorkload of that name") as refused:
-        await plan(four_free_four_idle(), idle=["team/absent", "team/four"])
-    assert refused.value.status == 404
 
 
 # ------------------------------------------------------------------------------------------------------ an active plan-
@@ -665,34 +635,58 @@ async def test_a_gang_is_found_by_its_workload_or_its_job(name: str) -> None:
     assert (await plan(short_of_one_flavor(), name))["gang"]["name"] == "gang"
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "message"),
-    [
-        ("absent", 404, "there is no Workload team/absent, nor one of a job of that name"),
-        ("Pod/gang-job", 404, "there is no Workload team/Pod/gang-job"),
-        ("runs", 409, "Workload team/runs is admitted by ClusterQueue a: there is nothing to plan"),
-    ],
-)
-async def test_a_plan_for_a_workload_that_is_not_pending_is_refused(name: str, status: int, message: str) -> None:
-    with pytest.raises(QueryError, match=message) as refused:
-        await plan(short_of_one_flavor(), name)
-    assert refused.value.status == status
-
-
-async def test_a_deactivated_workload_waits_for_nothing() -> None:
-    cluster = short_of_one_flavor()
-    cluster.put(gang := workload("off"), WorkloadJson().deactivated())
-    cluster.snapshot.drop(QuotaWorkload, gang.key)
-    with pytest.raises(QueryError, match="waits for nothing: it is deactivated"):
-        await plan(cluster, "off")
-
-
-async def test_a_job_of_several_workloads_has_to_be_named_by_one_of_them() -> None:
-    cluster = short_of_one_flavor()
+def refusing() -> QuotaCluster:
+    """A gang, whose job has another Workload, too; one that is deactivated, and two that no plan may take."""
+    opaque = replace(holding("elastic"), opaque_because="it is an elastic job")
+    workloads = [holding(gpus=3), holding("bare"), opaque, workload(gpus=2)]
+    cluster = QuotaCluster(
+        [cluster_queue("a", gpus=8)], workloads, local_queues=[local_queue("a"), local_queue("b", "a")]
+    )
+    cluster.snapshot.put_namespace("other", {})
+    cluster.scaled("elastic")
     cluster.put(workload("again", gpus=2), WorkloadJson().owned_by("batch/v1", "Job", "gang-job"))
-    with pytest.raises(QueryError, match="again, gang; name one of them") as refused:
-        await plan(cluster, "gang-job")
-    assert refused.value.status == 409
+    cluster.put(off := workload("off"), WorkloadJson().deactivated())
+    cluster.snapshot.drop(QuotaWorkload, off.key)
+    return cluster
+
+
+NOT_TAKEN = "no plan may take it, idle or not"
+REFUSED: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "pending in a queue that does not exist": (
+        *("pending", {"queue": "typo"}, 404),
+        "there is no ClusterQueue typo, and no LocalQueue typo",
+    ),
+    "pending in a queue of another namespace": (
+        *("pending", {"queue": "b", "namespace": "other"}, 404),
+        "there is no ClusterQueue b, and no LocalQueue b in namespace other",
+    ),
+    "pending in a namespace that does not exist": ("pending", {"namespace": "typo"}, 404, "there is no namespace typo"),
+    "a gang that does not exist": (
+        "gang",
+        {"name": "absent"},
+        404,
+        "there is no Workload team/absent, nor one of a job",
+    ),
+    "a ScalableWorkload that does not exist": ("gang", {"name": "ScalableWorkload/absent"}, 404, "is not there"),
+    "another kind of job": ("plan", {"name": "Pod/gang-job"}, 404, "there is no Workload team/Pod/gang-job"),
+    "one that is admitted": ("plan", {"name": "runs"}, 409, "is admitted by ClusterQueue a: there is nothing to plan"),
+    "one that is deactivated": ("plan", {"name": "off"}, 409, "waits for nothing: it is deactivated"),
+    "a job of several": ("plan", {"name": "gang-job"}, 409, "again, gang; name one of them"),
+    "as if an unknown one were idle": (
+        *("plan", {"name": "gang", "idle": ["team/absent", "team/runs"]}, 404),
+        "team/absent: no Workload or ScalableWorkload of that name",
+    ),
+    "as if one without a ScalableWorkload were idle": ("plan", {"name": "gang", "idle": ["team/bare"]}, 409, NOT_TAKEN),
+    "as if one that is opaque were idle": ("plan", {"name": "gang", "idle": ["team/elastic"]}, 409, NOT_TAKEN),
+}
+
+
+@pytest.mark.parametrize(("query", "asked", "status", "message"), REFUSED.values(), ids=REFUSED)
+async def test_a_query_is_refused(query: str, asked: dict[str, Any], status: int, message: str) -> None:
+    asked = asked if query == "pending" else {"namespace": "team"} | asked
+    with pytest.raises(QueryError, match=message) as refused:
+        await getattr(refusing().queries, query)(**asked)
+    assert refused.value.status == status
 
 
 async def test_while_quota_is_not_known_every_query_is_refused_with_the_reason() -> None:

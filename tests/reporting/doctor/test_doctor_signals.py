@@ -124,14 +124,6 @@ def test_a_source_that_is_not_named_or_does_not_answer_is_problems():
     assert problems(replace(read, reads={**read.reads, UTIL.name: Unread("connection refused")})) == "fail NotRead"
 
 
-def test_what_is_in_order_is_shown_with_names_and_intervals():
-    found = {each.where: each.what for each in metrics_findings(metrics(overwritten()), NOW)}
-    assert found["signal gr_engine_active"] == (
-        "DCGM_FI_PROF_GR_ENGINE_ACTIVE: 1 series, samples 30s apart; pods are in exported_* labels"
-    )
-    assert found[""] == "1 GPUs are shown, nodes offer 1"
-
-
 def test_mig_instances_are_counted_and_what_is_not_expected_of_them_is_said():
     instances = [series(**MIG), series(**MIG | {"GPU_I_ID": "2"}, pod="train-1")]
     read = metrics(*instances, util=[series("GPU-9", pod="")], gpus=Gpus(allocatable=3))
@@ -148,6 +140,7 @@ CONVENTIONS = {
 
 @pytest.mark.parametrize(("read", "said"), CONVENTIONS.values(), ids=CONVENTIONS)
 def test_how_labels_arrive_is_shown_where_some_pod_holds_a_gpu(read, said):
-    shown = [each.what for each in metrics_findings(read, NOW) if each.check == "Shown"]
-    assert shown
-    assert all(what.partition("; ")[2] == said for what in shown)
+    by_check = {each.check: each.what for each in metrics_findings(read, NOW) if each.where != "signal gpu_util"}
+    series = "DCGM_FI_PROF_GR_ENGINE_ACTIVE: 1 series, samples 30s apart"
+    assert by_check["Shown"] == (f"{series}; {said}" if said else series)
+    assert by_check["GPUs"] == "1 GPUs are shown, nodes offer 1"

@@ -142,16 +142,7 @@ async def test_what_was_found_before_another_replica_reported_is_not_shown_after
     assert collected.values("suspensions_total") == {}
 
 
-async def test_a_deployment_at_zero_is_suspended_like_a_gang() -> None:
-    collected = Collected(deployment("serve", gpus=2))
-    await collected.at(0)
-    collected.scale_to_zero("serve")
-    await collected.at(30)
-    assert collected.values("suspensions_total", "workload_namespace", "reason") == {(NAMESPACE, "GPUsIdle"): 1}
-    assert collected.values("suspended_gpus", "workload_namespace", "cluster_queue") == {(NAMESPACE, ""): 2}
-
-
-async def test_only_what_we_have_deactivated_is_suspended() -> None:
+async def test_what_we_have_deactivated_or_keda_scaled_to_0_is_suspended() -> None:
     noted = {"idlegpu.io/suspended": "{}"}
 
     def settle(cluster: MemoryCluster) -> None:
@@ -162,9 +153,13 @@ async def test_only_what_we_have_deactivated_is_suspended() -> None:
             workload = workload.admitted() if name == "still-active" else workload.waiting("").deactivated()
             cluster.workloads.put(workload.decoded())
 
-    collected = Collected(settle)
+    collected = Collected(settle, deployment("serve", gpus=2))
     await collected.at(0)
     assert collected.values("suspended_gpus", "workload_namespace", "cluster_queue") == {(NAMESPACE, ""): 8}
+    collected.scale_to_zero("serve")
+    await collected.at(30)
+    assert collected.values("suspended_gpus", "workload_namespace", "cluster_queue") == {(NAMESPACE, ""): 8 + 2}
+    assert collected.values("suspensions_total", "workload_namespace", "reason") == {(NAMESPACE, "GPUsIdle"): 1}
 
 
 async def test_nodes_and_budgets_are_shown_as_far_as_they_are_known() -> None:

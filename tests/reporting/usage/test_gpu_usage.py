@@ -241,28 +241,19 @@ async def test_a_gpu_without_metrics_is_of_the_model_of_its_node() -> None:
     assert {place for place, found in usage.gpus if found.state is GpuState.BUSY} == {GpuOwner("demo", "", MODEL)}
 
 
-async def test_a_paused_scaled_object_holds_idle_gpus() -> None:
-    paused = {"autoscaling.keda.sh/paused": "true"}
-    shown = {"idle-pod": [QUIET] * 2, "other-pod": [QUIET] * 2}
-    usage = await usage_of(gang("idle", annotations=paused), gang("other"), shown=shown)
-    assert states_in(usage) == {
-        ("cluster-queue", "HeldIdle", "PausedInKEDA"): 2,
-        ("cluster-queue", "Idle", "GPUsIdle"): 2,
-    }
-    assert usage.paused_scaled_objects == 1
-    assert {each.title.name: each.is_paused for each in usage.workloads} == {"idle": True, "other": False}
-
-
 async def test_the_states_of_single_workloads_are_those_of_their_pods() -> None:
-    usage = await usage_of(
-        gang("idle", gpus=2), deployment("serve"), shown={"idle-pod": [QUIET, QUIET], "serve-pod": [BUSY]}
-    )
+    paused = gang("paused", annotations={"autoscaling.keda.sh/paused": "true"})
+    shown = {"idle-pod": [QUIET] * 2, "paused-pod": [QUIET] * 2, "serve-pod": [BUSY]}
+    usage = await usage_of(gang("idle", gpus=2), paused, deployment("serve"), shown=shown)
     found = {each.title.name: each for each in usage.workloads}
     assert found["idle"].title == ("demo", "cluster-queue", "ScalableWorkload", "idle")
     assert found["idle"].states == {GpuState.IDLE: 2}
     # Quiet from the beginning, and so since its warm-up of 1 min ended, 119 min ago.
     assert found["idle"].idle_seconds == 119 * 60
     assert found["idle"].peaks == {"gr_engine_active": 0.0, "gpu_util": 0.0}
+    assert found["paused"].states == {GpuState.HELD_IDLE: 2}
+    assert [name for name, each in found.items() if each.is_paused] == ["paused"]
+    assert usage.paused_scaled_objects == 1
     assert found["serve"].states == {GpuState.BUSY: 1}
     assert found["serve"].idle_seconds is None
     assert found["serve"].peaks["gpu_util"] > 0.89
