@@ -7,8 +7,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 from scaler_sandbox.manifests import objects_in
+from scaler_sandbox.packaged import packaged
 
-from scaler.app.packaged import packaged
 from scaler.errors import KubeError
 from scaler.keda.call_credentials import CallCredentials, credentials_of
 from scaler.kube.objects.keda import (
