@@ -155,7 +155,6 @@ class Leadership:
             await self._candidate().run(_until_cancelled)
 
     def wake(self) -> None:
-        """There is a new evaluation."""
         if self.controllers is not None:
             self.controllers.wake()
 

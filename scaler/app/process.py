@@ -60,7 +60,6 @@ class Runtime:
 
     @property
     def decision_cache(self) -> DecisionCache:
-        """The current decisions."""
         return self._wiring.decision_cache
 
     # ----------------------------------------------------------------------------------------------------- life-cycle

@@ -45,7 +45,6 @@ class Reflectors:
         self.pods = reflect(POD, Pod, pod_indexes(gpus))
 
     def cluster(self, gpus: GpuResources) -> ClusterState:
-        """What they show, together."""
         return ClusterState(
             scaled_objects=self.scaled_objects,
             scalable_workloads=self.scalable_workloads,
@@ -59,11 +58,9 @@ class Reflectors:
         return [self.scaled_objects, self.scalable_workloads, self.workloads, self.pods]
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run for the copies to be kept."""
         return [each.run() for each in self.all]
 
     async def wait_synced(self) -> None:
-        """Returns once everything is listed."""
         await asyncio.gather(*(each.wait_synced() for each in self.all))
 
 
@@ -113,7 +110,6 @@ class ReEvaluation:
     touch: Callable[[Key], None]
 
     def follow(self) -> None:
-        """Subscribe to all changes."""
         self.reflectors.scaled_objects.subscribe(self._scaled_object_changed)
         self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
         self.reflectors.workloads.subscribe(self._workload_changed)

@@ -92,7 +92,6 @@ class LeaderElector:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica may act now."""
         return self._clock.monotonic() < self._leads_until
 
     @property

@@ -94,7 +94,6 @@ class Indexer(Generic[T]):
         return list(self._objects)
 
     def by_index(self, name: str, key: Hashable) -> list[T]:
-        """The objects that the index files under the key, in no particular order."""
         return list(self._indexes[name].get(key, {}).values())
 
     def put(self, obj: T) -> T | None:
@@ -175,20 +174,16 @@ class ObjectCache(Generic[T]):
         return self._store.get((namespace, name))
 
     def items(self) -> list[T]:
-        """All objects, in no particular order."""
         return self._store.items()
 
     def by_index(self, name: str, key: Hashable) -> list[T]:
-        """The objects that the index `name` files under the key, in no particular order."""
         return self._store.by_index(name, key)
 
     @property
     def undecodable(self) -> Mapping[Key, str]:
-        """Objects that exist in a version that cannot be read, and why. A key may be empty where even that is not."""
         return self._undecodable
 
     def subscribe(self, callback: Callable[[Change[T]], None]) -> Callable[[], None]:
-        """The function that ends the subscription. Callbacks run on the event loop and must not raise or block."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 

@@ -75,7 +75,6 @@ class KubeTransport:
 
     @property
     def server(self) -> str:
-        """The URL of the API server."""
         return self._access.server
 
     async def close(self) -> None:
@@ -182,7 +181,6 @@ class KubeTransport:
     # --------------------------------------------------------------------------------------------------- one request
 
     async def _call(self, request: ApiRequest, within: float | None, attempts: int = 1) -> bytes:
-        """The body of the answer. Raises: KubeError."""
         deadline = self._deadline(within)
         for attempt in count(1):
             try:

@@ -90,7 +90,6 @@ class WatchedList(ObjectCache[T]):
 
     @property
     def is_synced(self) -> bool:
-        """Whether the copy has been complete once: fully listed, or known to be empty for want of a CRD."""
         return self._synced.is_set()
 
     @property
@@ -99,7 +98,6 @@ class WatchedList(ObjectCache[T]):
         return self._answered.is_set() and not self.is_synced
 
     async def wait_synced(self) -> None:
-        """Returns when the copy has been complete once; subscribers have been notified of every object by then."""
         await self._synced.wait()
 
     async def wait_answered(self) -> None:
@@ -118,7 +116,6 @@ class WatchedList(ObjectCache[T]):
     # ----------------------------------------------------------------------------------------------------- the loop
 
     async def run(self) -> None:
-        """Keeps the copy up to date until cancelled."""
         while True:
             await self._clock.sleep(await self._round())
 

@@ -69,7 +69,6 @@ class Rotation:
         return self._files.client_authorities is not None
 
     async def run(self) -> None:
-        """Look at the files for ever."""
         while True:
             await self._clock.sleep(self._every_s)
             self.take(await asyncio.to_thread(self.look))

@@ -1,7 +1,6 @@
 """The pages of a running scaler: probes, metrics, decisions as JSON and as a page in a real browser."""
 
 import asyncio
-import json
 import shutil
 import subprocess
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_server import free_port
-from running_scaler import TRIGGER, fetch, gpus, keda, metric, run_gang, runtime, settings_document
+from running_scaler import fetch, gpus, keda, metric, run_gang, runtime, settings_document
 from small_cluster import NAME, until
 
 from scaler.reporting.http import HttpServer, Views
@@ -117,49 +116,6 @@ async def is_running(cluster) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------- decisions
-
-
-async def test_decisions_are_told_as_json(cluster):
-    async with gpus(busy=0.9) as (_, exporter), scaler(cluster, exporter) as one:
-        await run_gang(cluster)
-        await until(lambda: is_decided(one.http_port, "GPUsBusy"))
-        [line] = (await fetch_json(one.http_port, "/api/v1/decisions"))["decisions"]
-        assert {
-            name: line[name] for name in ("namespace", "name", "target", "answer", "verdict", "gpus", "problems")
-        } == {
-            "namespace": "demo",
-            "name": NAME,
-            "target": f"ScalableWorkload/{NAME}",
-            "answer": "active",
-            "verdict": "Busy",
-            "gpus": 2,
-            "problems": [],
-        }
-        whole = await fetch_json(one.http_port, f"/api/v1/decisions/demo/{NAME}")
-        [trigger] = whole["triggers"]
-        assert (whole["target"]["kind"], trigger["answer"], trigger["reason"]) == (
-            "ScalableWorkload",
-            "active",
-            "GPUsBusy",
-        )
-        assert {setting["name"]: (setting["value"], setting["source"]) for setting in trigger["settings"]}[
-            "idleAfter"
-        ] == (
-            TRIGGER["idleAfter"],
-            "trigger metadata",
-        )
-        assert [gpu["pod"] for gpu in trigger["gpus"]] == ["worker-0", "worker-1"]
-
-
-async def is_decided(port: int, reason: str) -> bool:
-    decisions = (await fetch_json(port, "/api/v1/decisions"))["decisions"]
-    return bool(decisions) and decisions[0].get("reason") == reason
-
-
-async def fetch_json(port: int, path: str):
-    status, content_type, body = await fetch(port, path)
-    assert (status, content_type) == (200, "application/json; charset=utf-8")
-    return json.loads(body)
 
 
 async def test_what_is_not_there_is_said_to_be_missing(cluster):

@@ -13,7 +13,7 @@ from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.sandbox import Component
 
-from scaler.kube.objects.resources import POD, PROVISIONING_REQUEST, SCALED_OBJECT
+from scaler.kube.objects.resources import POD, PROVISIONING_REQUEST
 
 pytestmark = pytest.mark.slow
 
@@ -77,22 +77,6 @@ async def test_a_gang_with_quota_gets_the_node_that_idle_workloads_hold_when_the
         assert ours.replicas("a", "b") == [0, 0]
         assert {ours.status(name)["reallocation"]["stage"] for name in ("a", "b")} == {"Admitted"}
         assert f"{TEAM}/a (2 GPUs), {TEAM}/b (2 GPUs)" in await ours.hears("gang", "ReclaimPlanned")
-
-
-async def test_nobody_is_suspended_where_a_victim_works_again_before_all_are_asked_for(tmp_path: Path) -> None:
-    async with team(tmp_path, PLENTY, gate={}) as ours, ours.scaler() as scaler:
-        await fill(ours, busy=4)
-        await ours.world.patch(SCALED_OBJECT, TEAM, "b", {"spec": {"cooldownPeriod": 300}})
-        await ours.submits("gang", gpus=4, pods=2)
-        await ours.sees(lambda: ours.replicas("a") == [0] and ours.status("a")["phase"] == "HeldForPlan", "a at 0")
-        assert scaler.leadership.controllers is not None
-        scaler.leadership.controllers.reclaim.grant_cleanup.after = timedelta(seconds=1)
-        ours.works("b")
-        await ours.sees(lambda: ours.replicas("a", "b") == [1, 1] and ours.has_no_grants("a", "b"), "both as before")
-        assert ours.are_active("a", "b") == [True, True]
-        assert says(ours, "gang").startswith("Pending")
-        assert f"VictimBusy: {TEAM}/b" in await ours.hears("gang", "ReclaimCancelled")
-        assert not pods_of(ours, "gang")
 
 
 async def test_idle_gpus_are_taken_before_nodes_are_asked_for_and_then_only_for_what_is_missing(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """The whole program where a gang waits: plans, grants, KEDA, Kueue and the ledger, in a hurried embedded world."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from app.sandbox_team import TEAM, team
@@ -90,22 +88,3 @@ async def test_another_process_goes_on_with_the_plan(tmp_path: Path) -> None:
             await ours.sees(lambda: ours.has_no_grants("a", "b"), "the end of the plan")
         assert ours.are_active("a", "b") == [False, False]
         assert {ours.status(name)["reallocation"]["plan"] for name in ("a", "b")} == {plan}
-
-
-async def counts_the_refusal(port: int) -> bool:
-    held_up = {"cluster_queue": "cq", "stage": "Quota", "reason": "BudgetExhausted"}
-    refusals = await metric(port, "idle_gpu_scaler_budget_refusals_total", budget="few")
-    return bool(refusals) and await metric(port, "idle_gpu_scaler_pending_gangs", **held_up) == 1
-
-
-@pytest.mark.slow
-async def test_a_budget_without_room_lets_nobody_go_and_says_so(tmp_path: Path) -> None:
-    budgets: Sequence[Mapping[str, Any]] = [{"name": "few", "atOnce": {"count": 1}}]
-    async with team(tmp_path, 8, budgets=budgets) as ours, ours.scaler() as scaler:
-        await ours.runs("a", "b")
-        await ours.submits("gang", gpus=4, pods=2)
-        assert "budget 'few': " in await ours.hears("gang", "BudgetExhausted")
-        await asyncio.sleep(0.5)
-        assert ours.replicas("a", "b") == [1, 1]
-        assert ours.has_no_grants("a", "b")
-        await until(lambda: counts_the_refusal(scaler.http_port))

@@ -26,7 +26,7 @@ from placement.placement_builders import (
 )
 
 from scaler.idleness.pods import PodPhase
-from scaler.kube.scheduling import NodeRequirement, NodeSelection, Operator, Taint, Toleration
+from scaler.kube.scheduling import Taint
 from scaler.placement.capacity import BoundPod, capacity_of
 from scaler.placement.fit import Placement, fits, place, upper_bound
 from scaler.placement.node_index import NodeDemand, NodeInfo, demand_of
@@ -108,35 +108,6 @@ def test_a_pod_occupies_until_it_is_really_gone(pod: BoundPod, is_free: bool) ->
 
 # -------------------------------------------------------------------------------------------------- where a pod may run
 
-H100 = node("a", labels={"gpu": "h100"})
-TOLERATES_ALL = Toleration(operator="Exists")
-
-
-@pytest.mark.parametrize(
-    ("only", "wanted", "is_open"),
-    [
-        pytest.param(H100, on({"gpu": "h100"}), True, id="the selected label"),
-        pytest.param(H100, on({"gpu": "a100"}), False, id="another label"),
-        pytest.param(
-            H100, on(terms=((NodeRequirement(key="gpu", operator=Operator.EXISTS),),)), True, id="a term that holds"
-        ),
-        pytest.param(
-            H100,
-            on(terms=((NodeRequirement(key="gpu", operator=Operator.NOT_IN, values=("h100",)),),)),
-            False,
-            id="a term that does not",
-        ),
-        pytest.param(node("a", taints=(DEDICATED,)), on(), False, id="a taint"),
-        pytest.param(node("a", taints=(DEDICATED,)), on(tolerations=(TOLERATION,)), True, id="a tolerated taint"),
-        pytest.param(node("a", ready=False), on(tolerations=(TOLERATES_ALL,)), False, id="not ready, all tolerated"),
-        pytest.param(
-            node("a", unschedulable=True), on(tolerations=(TOLERATES_ALL,)), False, id="cordoned, all tolerated"
-        ),
-    ],
-)
-def test_a_pod_runs_where_its_rules_allow(only: NodeInfo, wanted: NodeSelection, is_open: bool) -> None:
-    assert fits([replace(demand(1, 8), nodes=wanted)], capacity_of([only], [])) is is_open
-
 
 def test_nodes_that_are_not_open_are_counted_by_cause() -> None:
     nodes = [node("a", labels={"gpu": "h100"}, ready=False), node("b"), node("c"), node("d", labels={"gpu": "h100"})]
@@ -197,13 +168,6 @@ def test_devices_that_a_node_has_lost_are_made_up_first() -> None:
 # --------------------------------------------------------------------------------------------------------- several sets
 
 
-def test_sets_that_compete_are_packed_as_only_they_can_be() -> None:
-    """7 and 6 take 4 + 3 and 3 + 3. Greedily the pod of 4 takes 4 of the 6, and a pod of 3 is left over."""
-    capacity = capacity_of([node("a", 7), node("b", 6)], [])
-    gang = [demand(1, 4, pod_set="head"), demand(3, 3)]
-    assert by_node(place(gang, capacity)) == {"a": {"head": 1, "workers": 1}, "b": {"workers": 2}}
-
-
 def test_sets_that_fit_one_by_one_may_not_fit_together() -> None:
     capacity = capacity_of([node("a"), node("b")], [])
     gang = [demand(2, 5, pod_set="big"), demand(1, 4, pod_set="small")]
@@ -241,11 +205,6 @@ def test_sets_that_compete_through_a_third_are_searched_together() -> None:
     assert misfit(place(gang, capacity_of(nodes, []))).why is Shortage.NOT_TOGETHER
     assert fits(gang[:2], capacity_of(nodes, []))
     assert fits(gang[::2], capacity_of(nodes, []))
-
-
-def test_small_holes_of_what_is_no_device_are_filled_first_too() -> None:
-    capacity = capacity_of([node("a"), node("b")], [occupant("b", requests=amounts(cores=64))])
-    assert by_node(place([demand(1, cores=4)], capacity)) == {"b": {"workers": 1}}
 
 
 def test_nothing_fits_where_there_is_no_node() -> None:

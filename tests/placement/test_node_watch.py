@@ -18,7 +18,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import NODE, POD, WORKLOAD
 from scaler.kube.reflector import Reflector
 from scaler.placement.capacity import Capacity
-from scaler.placement.node_watch import NodeWatch, node_of, node_reflector
+from scaler.placement.node_watch import NodeWatch, node_reflector
 from scaler.quota.watch import NotSynced
 
 GPU = "nvidia.com/gpu"
@@ -134,16 +134,6 @@ async def test_pods_take_from_their_node_and_their_workload_would_give_it_back(c
     await cluster.create(POD, pod_json("of-nobody", 1))
     await watched.becomes(8 - 2 - 1 - 1)
     assert watched.free(without=KEY) == 8 - 1
-
-
-async def test_a_pod_counts_as_the_scheduler_adds_it_up(cluster, watched):
-    """While `load` runs: 1 (sidecar) + 4 = 5 GPUs, more than 1 + 2 afterwards; 500m + 250m + 100m overhead of CPU."""
-    inits = [container(1, "log", cpu="250m", restartPolicy="Always"), container(4, "load")]
-    spec = {"initContainers": inits, "overhead": {"cpu": "100m"}, "containers": [container(2, cpu="500m")]}
-    await cluster.create(POD, pod_json("worker-0", **spec))
-    await watched.becomes(8 - 5)
-    assert watched.free("cpu") == 32_000 - 500 - 250 - 100
-    assert watched.free("pods") == 110 - 1
 
 
 @pytest.mark.parametrize(
@@ -294,9 +284,3 @@ async def test_what_cannot_be_read_is_not_guessed(watched):
     assert reason(watched).startswith("cannot be read: Pod demo/odd: 'many' is not a resource quantity")
     watched.pods.within("demo").remove(b'{"metadata": {"namespace": "demo", "name": "odd"}}')
     assert watched.free() == 8
-
-
-async def test_a_node_is_found_by_its_name(cluster, watched):
-    """Node affinity by field, such as a DaemonSet's, is one by a label of that name."""
-    [node] = map(node_of, watched.nodes.items())
-    assert node.labels == {"zone": "a", "metadata.name": "node-a"}

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from random import Random
 
-import pytest
 from builders import NOON
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -350,23 +349,3 @@ def _scheduled(capacity: Capacity, claims: Sequence[PlacementRequest], chance: R
         name = capacity.index.nodes[chance.choice(slots)].name
         capacity = capacity.after([PodPlacement(each.pod_set, name, 1, each.requests)])
     return left_over, capacity
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_many_rounds_release_all_that_can_be(seed):
-    """Nodes are taken and freed, round by round, until nobody waits: gangs run for one round each."""
-    chance = Random(seed)
-    nodes = [node(f"node-{n}", 8) for n in range(4)]
-    waiting = [
-        claim(f"gang-{n}", demand(chance.choice([1, 2, 3]), chance.choice([1, 2, 4, 8])), after=n) for n in range(30)
-    ]
-    rounds = 0
-    while waiting:
-        rounds += 1
-        verdicts = placed(capacity_of(nodes, []), [], waiting)
-        released = [each for each in waiting if isinstance(verdicts[each.key], Fits)]
-        assert released, "somebody fits empty nodes"
-        left_over, _ = _scheduled(capacity_of(nodes, []), released, chance)
-        assert not left_over
-        waiting = [each for each in waiting if each not in released]
-    assert rounds < 30

@@ -2,7 +2,6 @@ import pytest
 from quota_builders import (
     cluster_queue,
     cohort,
-    gpu,
     holding,
     preempting,
     preemption_targets,
@@ -13,7 +12,6 @@ from quota_builders import (
 from scaler.quota.model import (
     Preemption,
     PreemptionPolicy,
-    QuotaClusterQueue,
     QuotaWorkload,
     StopPolicy,
 )
@@ -21,7 +19,6 @@ from scaler.quota.preemption.candidates import PreemptionReason
 from scaler.quota.tree import Tree
 
 NEVER, LOWER, LOWER_OR_NEWER, ANY = PreemptionPolicy
-GPU = gpu()
 RECLAMATION, WHILE_BORROWING = (
     PreemptionReason.IN_COHORT_RECLAMATION,
     PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
@@ -44,42 +41,6 @@ def flat(policies: Preemption, *holders: QuotaWorkload, own: int = 4, other: int
 
 
 # ---------------------------------------------------------------------------------------------------------- two queues
-
-
-def test_lent_quota_comes_back_from_the_lowest_priority_that_borrows() -> None:
-    """a owns 4 and uses nothing; b owns 4 and uses 8. 4 come back, and b keeps what it owns."""
-    low, high = holding("low", queue="b", gpus=4), holding("high", queue="b", gpus=4, priority=100)
-    assert found(flat(preempting(reclaim=ANY), low, high), 4) == {"low": RECLAMATION}
-
-
-def test_one_that_may_never_reclaim_takes_nothing_back() -> None:
-    assert found(flat(preempting(reclaim=NEVER), holding(queue="b", gpus=8)), 4) == {}
-
-
-def test_a_queue_that_borrows_nothing_keeps_what_it_holds() -> None:
-    """Both use the 4 that they own: a has no claim on b's, whatever the policy."""
-    form = flat(preempting(reclaim=ANY), holding("own", gpus=4), holding("other", queue="b", gpus=4))
-    assert found(form, 2, priority=100) == {}
-
-
-def test_a_queue_keeps_what_it_owns_once_it_borrows_no_more() -> None:
-    """b owns 4 and uses 4 × 2. Of the 6 wanted, a owns 4, and only 2 × 2 can be taken before b is within its own."""
-    holders = [holding(f"other-{index}", queue="b", gpus=2) for index in range(4)]
-    assert found(flat(preempting(reclaim=ANY), *holders), 6) == {}
-    assert found(flat(preempting(reclaim=ANY), *holders), 4) == {"other-3": RECLAMATION, "other-2": RECLAMATION}
-
-
-def test_what_exceeds_the_nominal_quota_can_be_had_with_own_workloads_gone() -> None:
-    """a owns 2 and uses 4, b uses 4 of its 6: 2 of the own make room for 2, borrowed like the ones before."""
-    form = flat(
-        preempting(within=LOWER),
-        holding("first", gpus=2),
-        holding("second", gpus=2),
-        holding("other", queue="b", gpus=4),
-        own=2,
-        other=6,
-    )
-    assert found(form, 2, priority=1) == {"second": PreemptionReason.IN_CLUSTER_QUEUE}
 
 
 @pytest.mark.parametrize(
@@ -135,19 +96,6 @@ def test_a_queue_that_does_not_schedule_is_out_of_reach() -> None:
     assert found(form, 4) == {}
 
 
-def test_to_reclaim_comes_before_own_workloads_where_nothing_may_be_borrowed() -> None:
-    """a owns 4 and uses 3, b owns 4 and uses 5. For 2, one has to come back, and one of the own has to make room.
-
-    Two of the own would be enough as well, if a might end up borrowing: that is tried last.
-    """
-    form = flat(
-        preempting(within=LOWER, reclaim=ANY),
-        *(holding(f"own-{index}") for index in range(3)),
-        *(holding(f"other-{index}", queue="b") for index in range(5)),
-    )
-    assert found(form, 2, priority=1) == {"other-4": RECLAMATION, "own-2": PreemptionReason.IN_CLUSTER_QUEUE}
-
-
 # ---------------------------------------------------------------------------------------------------------- hierarchy
 
 
@@ -165,12 +113,6 @@ def test_the_subtree_that_owns_the_quota_has_the_advantage_over_all_outside_of_i
     """a owns nothing, and borrows within left, which owns the 4 that c holds: c's priority is no protection."""
     form = hierarchy(preempting(reclaim=ANY), holding("outside", queue="c", gpus=4, priority=100))
     assert found(form, 4) == {"outside": RECLAMATION}
-
-
-def test_within_its_own_subtree_no_queue_has_the_advantage() -> None:
-    """b borrows left's quota with the same right as a would."""
-    form = hierarchy(preempting(reclaim=ANY), holding("neighbour", queue="b", gpus=4))
-    assert found(form, 4, priority=100) == {}
 
 
 def test_the_advantage_counts_what_the_subtree_uses_already() -> None:
@@ -194,18 +136,6 @@ def test_one_that_is_evicted_goes_first_even_without_the_advantage() -> None:
     policies = preempting(reclaim=ANY, borrowing=LOWER)
     form = hierarchy(policies, holding("leaving", queue="b", gpus=2, evicted=True), holding("far", queue="c", gpus=2))
     assert found(form, 2, priority=1) == {"leaving": WHILE_BORROWING}
-
-
-def test_a_cohort_within_its_quota_protects_the_queues_in_it_that_borrow() -> None:
-    """Right owns 4 and its queue c, which owns nothing, uses them: nothing of it is a's or left's."""
-    queues: list[QuotaClusterQueue] = [
-        cluster_queue("a", cohort="left", preemption=preempting(reclaim=ANY)),
-        cluster_queue("b", cohort="left", gpus=0),
-        cluster_queue("c", cohort="right", gpus=0),
-    ]
-    cohorts = [cohort("root"), cohort("left", parent="root"), cohort("right", parent="root", gpus=4)]
-    form = tree(queues, cohorts, [holding("far", queue="c", gpus=4), holding("near", queue="b", gpus=4)])
-    assert found(form, 4) == {"near": RECLAMATION}
 
 
 def test_a_cohort_that_comes_back_to_its_quota_on_the_way_keeps_the_rest() -> None:

@@ -51,38 +51,6 @@ def usages(run: Simulation) -> dict[str, dict[str, int]]:
 # -------------------------------------------------------------------------------------------------------------- order
 
 
-def test_one_head_of_every_queue_has_its_turn() -> None:
-    queues = [cluster_queue("a", cohort="co"), cluster_queue("b", cohort="co")]
-    cycle = first_cycle(queues, workload("a1"), workload("a2"), workload("b1", queue="b"))
-    assert [each.name for each in cycle.admitted] == ["a1", "b1"]
-
-
-def test_one_that_stays_within_its_own_quota_goes_first() -> None:
-    """a owns 1 and its head, though older and more important, wants 2; b owns 3 and wants 3; 4 are there in all."""
-    queues = [cluster_queue("a", gpus=1, cohort="co"), cluster_queue("b", gpus=3, cohort="co")]
-    cycle = first_cycle(queues, workload("borrows", gpus=2, priority=9), workload("owns", queue="b", gpus=3))
-    assert list(outcomes(cycle).items()) == [("owns", CycleOutcome.ADMITTED), ("borrows", CycleOutcome.SKIPPED)]
-
-
-def test_of_equal_borrowers_priority_and_then_age_decide() -> None:
-    queues = [cluster_queue(name, cohort="co") for name in "abc"]
-    old, young, important = workload("old"), workload("young", queue="b"), workload("new", queue="c", priority=1)
-    assert list(outcomes(first_cycle(queues, old, young, important))) == ["new", "old", "young"]
-
-
-def test_with_fair_sharing_the_smaller_share_goes_first() -> None:
-    """a uses 3 of the 8 that c lends, b uses 1; both ask for one more, a's is older."""
-    queues = [
-        cluster_queue("a", gpus=0, cohort="co"),
-        cluster_queue("b", gpus=0, cohort="co"),
-        cluster_queue("c", gpus=8, cohort="co"),
-    ]
-    holders = holding("a-runs", gpus=3), holding("b-runs", queue="b")
-    heads = workload("a-wants"), workload("b-wants", queue="b")
-    assert list(outcomes(first_cycle(queues, *holders, *heads))) == ["a-wants", "b-wants"]
-    assert list(outcomes(first_cycle(queues, *holders, *heads, fair_sharing=True))) == ["b-wants", "a-wants"]
-
-
 # ---------------------------------------------------------------------------------------------------------- admission
 
 
@@ -108,14 +76,6 @@ def test_with_fewer_pods_a_gang_starts_small() -> None:
     (admitted,) = first_cycle([cluster_queue()], workload(pod_sets=(pod_set(pods=6, min_count=2),))).admitted
     assert [each.count for each in admitted.held.assignments] == [4]
     assert admitted.held.usage == {gpu(): 4}
-
-
-def test_a_gang_that_may_start_small_rather_does_than_waits_for_nothing() -> None:
-    """5 of 6 pods fit beside `runs`, and it cannot be preempted: its priority is higher."""
-    runs = holding(gpus=1, priority=9)
-    queue = cluster_queue(gpus=6, preemption=preempting(within=LOWER))
-    (admitted,) = first_cycle([queue], runs, workload(pod_sets=(pod_set(pods=6, min_count=1),))).admitted
-    assert admitted.held.usage == {gpu(): 5}
 
 
 def test_a_gang_that_is_too_big_in_any_case_preempts_for_what_is_possible() -> None:
@@ -260,19 +220,6 @@ def test_a_victim_that_ends_already_is_not_preempted_again() -> None:
     assert not cycle.preempted
 
 
-def test_one_that_lost_its_flavor_goes_on_with_the_next() -> None:
-    """Both want the 2 a100 of the cohort, the first gets them; the second gets h100 a cycle later."""
-    queues = [
-        cluster_queue("a", gpus={"a100": 0, "h100": 0}, cohort="co"),
-        cluster_queue("b", gpus={"a100": 0, "h100": 0}, cohort="co"),
-        cluster_queue("c", gpus={"a100": 2, "h100": 2}, cohort="co"),
-    ]
-    run = simulation(queues, [workload("first", gpus=2), workload("second", queue="b", gpus=2)])
-    assert outcomes(run.step()) == {"first": CycleOutcome.ADMITTED, "second": CycleOutcome.SKIPPED}
-    (admitted,) = run.step().admitted
-    assert (admitted.name, admitted.held.usage) == ("second", {gpu("h100"): 2})
-
-
 def test_one_that_was_skipped_for_quota_that_is_only_kept_goes_on_too() -> None:
     """Nothing changes in the tree: a's head waits for a100 that `own` uses, and b's finds h100 a cycle later."""
     queues = [
@@ -302,17 +249,3 @@ def test_quota_kept_beyond_the_own_ends_at_the_borrowing_limit() -> None:
         ]
         run = simulation(queues, workloads, [cohort("co", gpus=6)])
         assert outcomes(run.step())["borrows"] is outcome, wanted
-
-
-def test_one_that_finds_no_candidates_in_any_flavor_is_inadmissible() -> None:
-    """Although the search may stop at preemption: a flavor without candidates does not stop it."""
-    queue = cluster_queue(
-        gpus={"a100": 2, "h100": 2},
-        preemption=preempting(within=LOWER),
-        fungibility=Fungibility(when_can_preempt=FungibilityPolicy.MAY_STOP),
-    )
-    cycle = first_cycle(
-        [queue], holding("x", gpus=2, flavor="a100"), holding("y", gpus=2, flavor="h100"), workload(gpus=2)
-    )
-    assert outcomes(cycle) == {"gang": CycleOutcome.NO_CANDIDATES}
-    assert cycle.moved

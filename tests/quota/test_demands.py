@@ -92,14 +92,6 @@ MIXED = cluster_queue(
 )
 
 
-def test_one_flavor_serves_all_resources_of_its_group() -> None:
-    """Two pods of 1 CPU (1,000 milli), 2 bytes and 4 GPUs: two steps, not three."""
-    found = demand(MIXED, pod_set(pods=2, requests={"cpu": 1000, "memory": 2, GPU: 4}))
-    cpu = {FlavorResource("default", "cpu"): 2000, FlavorResource("default", "memory"): 4}
-    (steps,) = amounts(found)
-    assert sorted(steps, key=len) == [{gpu("a100"): 8}, cpu]
-
-
 @pytest.mark.parametrize(
     ("fpgas", "ignored", "undeclared"),
     [

@@ -19,7 +19,7 @@ from quota_builders import (
 )
 
 from scaler.quota.cycle import FairSharingOrder
-from scaler.quota.fair_sharing import LOWEST, NO_SHARE, dominant_resource_share
+from scaler.quota.fair_sharing import LOWEST, dominant_resource_share
 from scaler.quota.model import FlavorResource, PreemptionPolicy, QuotaWorkload, Usage
 from scaler.quota.node import QueueNode
 from scaler.quota.nomination import NominatedHead
@@ -62,11 +62,6 @@ def borrower(weight: float = 1.0, *, uses: int = 4, owns: int = 0, lends: int = 
 )
 def test_a_share_is_what_is_borrowed_of_what_could_be_by_weight(node: QueueNode, expected: float) -> None:
     assert dominant_resource_share(node).weighted == expected
-
-
-def test_the_root_cannot_borrow() -> None:
-    form = tree([cluster_queue("a", gpus=1)], workloads=[holding(gpus=5)])
-    assert dominant_resource_share(form.root) == NO_SHARE
 
 
 def test_flavors_of_one_resource_count_together_and_the_greatest_resource_decides() -> None:
@@ -148,22 +143,6 @@ def of_b(count: int, gpus: int = 2) -> list[QuotaWorkload]:
     return [holding(f"b{number}", queue="b", gpus=gpus) for number in range(count)]
 
 
-def test_the_newest_go_until_both_have_the_same() -> None:
-    """b has all 8. With 2 more a is at 250, b without one at 750; then 500 ≤ 500; then 750 > 250."""
-    form = lent(*of_b(4))
-    assert found(form, 2) == {"b3": FAIR}
-    assert found(form, 4) == {"b3": FAIR, "b2": FAIR}
-    assert found(form, 6) == {}
-
-
-def test_one_that_has_as_much_as_the_preemptor_will_have_gives_nothing() -> None:
-    """b and d hold 4 of 8 each, in one piece: 500. a would be at 500 with 4: not below either."""
-    form = contested(holding("of-b", queue="b", gpus=4), holding("of-d", queue="d", gpus=4))
-    assert found(form, 4) == {}
-    assert found(form, 4, strategies=[PreemptionStrategy.INITIAL_SHARE]) == {}
-    assert found(form, 3) != {}
-
-
 def test_the_second_strategy_lets_one_large_workload_go_that_had_more_than_the_preemptor_will() -> None:
     """b holds all 8 in one piece. Without it b is at 0, below a's 250: the first strategy spares it; but 250 < 1000."""
     form = lent(holding("large", queue="b", gpus=8))
@@ -171,14 +150,6 @@ def test_the_second_strategy_lets_one_large_workload_go_that_had_more_than_the_p
     assert found(form, 2, strategies=[PreemptionStrategy.FINAL_SHARE]) == {}
     assert found(form, 2, strategies=[PreemptionStrategy.INITIAL_SHARE]) == {"large": FAIR}
     assert found(form, 2, strategies=[]) == {"large": FAIR}, "none named means both"
-
-
-def test_the_second_strategy_takes_one_of_each_queue_at_most() -> None:
-    """b has two of 4. By the first rule neither goes for 6 (750 > 500); by the second one does, as 750 < 1000, and
-    then b is at 500."""
-    form = lent(*of_b(2, gpus=4))
-    assert found(form, 6) == {}
-    assert found(form, 4) == {"b1": FAIR}
 
 
 def contested(*holders: QuotaWorkload, lends: int = 8, **fields: Any) -> Tree:
@@ -194,11 +165,6 @@ def contested(*holders: QuotaWorkload, lends: int = 8, **fields: Any) -> Tree:
 
 def of_d(count: int, gpus: int = 1) -> list[QuotaWorkload]:
     return [holding(f"d{number}", queue="d", gpus=gpus) for number in range(count)]
-
-
-def test_of_two_queues_the_one_with_the_greater_share_gives() -> None:
-    """b uses 6 of 8, d 2: 750 and 250."""
-    assert found(contested(*of_b(6, gpus=1), *of_d(2)), 2) == {"b5": FAIR, "b4": FAIR}
 
 
 def test_the_greater_share_is_looked_for_anew_after_every_step() -> None:
@@ -219,24 +185,6 @@ def test_of_equal_shares_a_cohort_gives_before_a_queue() -> None:
     ]
     cohorts = [cohort("root", gpus=8), cohort("right", parent="root")]
     assert found(tree(queues, cohorts, [*of_d(2, gpus=2), *of_b(2)]), 2) == {"d1": FAIR}
-
-
-def test_what_a_queue_owns_it_takes_back_whatever_the_shares() -> None:
-    """a owns 4. b uses all 8 at weight 100: its share is 10, and a's, within its own quota, 0."""
-    form = lent(*of_b(4), weights=(1.0, 100.0), own=4)
-    assert found(form, 4) == {"b3": RECLAMATION, "b2": RECLAMATION}
-
-
-def test_in_its_own_queue_priority_counts_and_not_the_share() -> None:
-    """a uses 4 of its 4 borrowed, as b does: b is not above it, but one of a's own is of lower priority."""
-    form = lent(holding("low", gpus=2), holding("high", gpus=2, priority=9), *of_b(2))
-    assert found(form, 2, priority=5) == {"low": OWN}
-
-
-def test_weight_0_gives_first_and_to_all() -> None:
-    """a has 6 of 8 and wants 2 more: 1000; b has 2 at weight 0: infinite, and without them nothing."""
-    form = lent(holding("own", gpus=6), *of_b(1), weights=(1.0, 0.0))
-    assert found(form, 2) == {"b0": FAIR}
 
 
 def test_shares_are_compared_below_the_cohort_that_both_are_in() -> None:
@@ -300,18 +248,6 @@ def flat(**owned: int) -> Tree:
     return tree([*queues, cluster_queue("lender", cohort="co", gpus=8)])
 
 
-def test_the_one_with_the_lowest_share_after_it_has_its_turn_first() -> None:
-    form = flat(a=0, b=0)
-    form.queues["a"].add({GPU: 2})
-    assert admitted_in_turn([head(form, "a", 1), head(form, "b", 2)]) == ["b", "a"]
-
-
-def test_one_that_borrows_nothing_goes_before_one_that_borrows_at_weight_so_great_that_it_hardly_counts() -> None:
-    light = cluster_queue("light", cohort="co", gpus=0, fair_weight=1e9)
-    form = tree([light, cluster_queue("b", cohort="co", gpus=4)])
-    assert admitted_in_turn([head(form, "light", 1), head(form, "b", 4)]) == ["b", "light"]
-
-
 def test_one_that_borrows_of_something_else_borrows_nothing_that_counts() -> None:
     """a is over its CPUs, at 1000, and asks for a GPU of its own; b would be at 125 with the GPU that it borrows."""
     cpu = FlavorResource("default", "cpu")
@@ -341,12 +277,6 @@ def test_a_head_stands_for_its_cohort_against_those_of_others() -> None:
     cohorts = [cohort("root", gpus=8), cohort("left", parent="root"), cohort("right", parent="root")]
     form = tree(queues, cohorts, [*of_b(2), holding("d0", queue="d")])
     assert admitted_in_turn([head(form, "a", 1), head(form, "d", 1)]) == ["d", "a"]
-
-
-def test_contenders_of_different_trees_all_have_their_turn() -> None:
-    alone, together = tree([cluster_queue("alone")]), flat(a=0, b=0)
-    heads = [head(together, "b", 1), head(alone, "alone", 1), head(together, "a", 1)]
-    assert sorted(admitted_in_turn(heads)) == ["a", "alone", "b"]
 
 
 @given(

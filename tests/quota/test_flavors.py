@@ -82,15 +82,6 @@ TWO = {"a100": 4, "h100": 8}
 # ----------------------------------------------------------------------------------------------------- fit or no fit
 
 
-def test_the_first_flavor_with_room_is_taken() -> None:
-    """a100: 4, of which 3 are used; h100: 8. Two GPUs go to h100, one still goes to a100."""
-    used = (holding(gpus=3, flavor="a100"),)
-    two = assigned(cluster_queue(gpus=TWO), pod_set(gpus=2), holders=used)
-    one = assigned(cluster_queue(gpus=TWO), pod_set(gpus=1), holders=used)
-    assert (two.mode, chosen(two)) == (FIT, [{GPU: "h100"}])
-    assert (one.mode, chosen(one)) == (FIT, [{GPU: "a100"}])
-
-
 def test_a_gang_is_judged_as_a_whole() -> None:
     """1 × 1 and 3 × 2 are 7 of a quota of 6; with 2 × 2 they are 5."""
     queue = cluster_queue(gpus=6)
@@ -99,21 +90,6 @@ def test_a_gang_is_judged_as_a_whole() -> None:
     assert seven.shortfalls == (Shortfall("workers", "default", PendingReason.EXCEEDS_MAX_QUOTA, GPU, 7, 6),)
     five = assigned(queue, pod_set("head"), pod_set("workers", pods=2, gpus=2))
     assert (five.mode, five.usage) == (FIT, {gpu(): 5})
-
-
-def test_pod_sets_of_one_gang_may_get_different_flavors() -> None:
-    """4 fill a100, so 2 more go to h100."""
-    both = assigned(cluster_queue(gpus=TWO), pod_set("first", gpus=4), pod_set("second", gpus=2))
-    assert chosen(both) == [{GPU: "a100"}, {GPU: "h100"}]
-    assert both.usage == {gpu("a100"): 4, gpu("h100"): 2}
-
-
-def test_all_resources_of_a_group_come_from_one_flavor() -> None:
-    """a100 has the GPUs but not the CPU: h100 has both."""
-    groups = (QuotaResourceGroup(resources=frozenset({GPU, "cpu"}), flavors=("a100", "h100")),)
-    queue = cluster_queue(groups=groups, quotas=quotas(TWO) | quotas({"a100": 1000, "h100": 4000}, "cpu"))
-    both = assigned(queue, pod_set(requests={GPU: 2, "cpu": 2000}))
-    assert chosen(both) == [{GPU: "h100", "cpu": "h100"}]
 
 
 @pytest.mark.parametrize(
@@ -131,33 +107,6 @@ def test_why_nothing_fits(pods: QuotaPodSet, obstacle: PendingReason) -> None:
     a, b = cluster_queue("a", gpus=2, cohort="co"), cluster_queue("b", cohort="co")
     found = assigned(a, pods, others=(b,), holders=(holding(queue="b", gpus=4),))
     assert (found.mode, found.obstacle) == (NO_FIT, obstacle)
-
-
-def test_of_flavors_that_would_each_do_the_mildest_obstacle_counts() -> None:
-    """a100 would be too small for ever, h100 is only used by others now: it is worth waiting."""
-    a, b = (
-        cluster_queue("a", gpus={"a100": 1, "h100": 1}, cohort="co"),
-        cluster_queue("b", gpus={"h100": 4}, cohort="co"),
-    )
-    found = assigned(a, pod_set(gpus=3), others=(b,), holders=(holding(queue="b", gpus=4, flavor="h100"),))
-    assert found.obstacle is PendingReason.WAITING_FOR_QUOTA
-
-
-def test_quota_of_its_own_that_others_use_is_waited_for_as_for_preemption() -> None:
-    """3 of 4 used, 2 wanted: 1 more needed. None may be preempted, but no borrowing is needed either."""
-    found = assigned(cluster_queue(), pod_set(gpus=2), holders=(holding(gpus=3),))
-    assert (found.mode, found.obstacle, found.contested) == (PREEMPT, None, frozenset({gpu()}))
-    (shortfall,) = found.shortfalls
-    assert (shortfall.obstacle, shortfall.lacking) == (PendingReason.WAITING_FOR_QUOTA, 1)
-
-
-def test_how_much_is_lacking_is_said_per_flavor() -> None:
-    """Wanted 4: a100 has 1 of 4 left; h100 can never give more than 2."""
-    queue = cluster_queue(gpus={"a100": 4, "h100": 2})
-    found = assigned(queue, pod_set(pods=2, gpus=2), holders=(holding(gpus=3, flavor="a100"),))
-    a100, h100 = found.shortfalls
-    assert (a100.flavor, a100.obstacle, a100.lacking) == ("a100", PendingReason.WAITING_FOR_QUOTA, 3)
-    assert (h100.flavor, h100.obstacle, h100.lacking) == ("h100", PendingReason.EXCEEDS_MAX_QUOTA, 2)
 
 
 # -------------------------------------------------------------------------------------------------- cohorts, borrowing
@@ -199,20 +148,6 @@ def test_whether_preemption_or_borrowing_is_worse_is_the_queues_choice(
     low = holding(gpus=2, flavor="a100")
     found = assigned(queue, pod_set(gpus=2), holders=(low,), others=(lender,), priority=1)
     assert (chosen(found), found.mode) == ([{GPU: flavor}], mode)
-
-
-def test_preemption_is_not_settled_for_while_flavors_are_left() -> None:
-    """whenCanPreempt: TryNextFlavor finds the free h100; MayStopSearch stops at a100."""
-    low = (holding(gpus=4, flavor="a100"),)
-    for search, flavor, mode in (
-        (FungibilityPolicy.TRY_NEXT, "h100", FIT),
-        (FungibilityPolicy.MAY_STOP, "a100", PREEMPT),
-    ):
-        queue = cluster_queue(
-            gpus=TWO, preemption=preempting(within=LOWER), fungibility=Fungibility(when_can_preempt=search)
-        )
-        found = assigned(queue, pod_set(gpus=2), holders=low, priority=1)
-        assert (chosen(found), found.mode) == ([{GPU: flavor}], mode)
 
 
 def test_what_could_be_preempted_is_better_than_what_could_not() -> None:
@@ -289,11 +224,6 @@ def test_a_search_goes_on_after_the_flavor_where_it_stopped() -> None:
     again = assigned(cluster_queue(gpus=TWO), pod_set(), tried=first.tried)
     assert (chosen(first), chosen(again)) == ([{GPU: "a100"}], [{GPU: "h100"}])
     assert first.tried == ({0: 0},)
-
-
-def test_a_search_that_reached_the_last_flavor_begins_again() -> None:
-    last = assigned(cluster_queue(gpus=TWO), pod_set(gpus=5))
-    assert (chosen(last), last.tried) == ([{GPU: "h100"}], NOTHING_TRIED)
 
 
 def test_a_search_that_failed_keeps_what_pod_sets_before_have_found() -> None:

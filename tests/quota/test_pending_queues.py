@@ -60,11 +60,6 @@ def names(line: Line, numbers: Iterable[int]) -> set[str]:
 # -------------------------------------------------------------------------------------------------------------- order
 
 
-def test_of_equals_in_age_the_lower_uid_is_first() -> None:
-    one = workload("one", uid="b")
-    assert Line(one, workload("other", uid="a", queued_at=one.queued_at)).in_line() == ["other", "one"]
-
-
 def test_one_that_waits_for_preemptions_is_first_until_admitted() -> None:
     line = Line(workload("first", gpus=2), workload("second"))
     assert (line.pop(), line.pop()) == ("first", "second")
@@ -74,14 +69,6 @@ def test_one_that_waits_for_preemptions_is_first_until_admitted() -> None:
     assert line.pop() == "second"
     line.queue.drop(line.number("second"))
     line.queue.push(line.number("second"))
-    assert line.in_line() == ["first", "second"]
-
-
-def test_in_strict_order_none_overtakes() -> None:
-    line = Line(workload("first"), workload("second"), strategy=QueueingStrategy.STRICT_FIFO)
-    assert (line.pop(), line.pop()) == ("first", "second")
-    line.requeue("second", CycleOutcome.PENDING_PREEMPTION)
-    line.requeue("first", CycleOutcome.NO_FIT)
     assert line.in_line() == ["first", "second"]
 
 
@@ -108,13 +95,6 @@ def test_one_that_is_active_again(outcome: CycleOutcome, best_effort: bool, stri
         assert line.requeue("gang", outcome) is expected
         assert line.queue.has_head is expected
         assert list(line.queue) == [line.number("gang")], "none is lost"
-
-
-def test_one_that_has_flavors_left_to_try_is_active_again() -> None:
-    line = Line(workload("gang"), workload("alike"))
-    line.pop()
-    assert line.requeue("gang", CycleOutcome.NO_FIT, FlavorProgress(UNTRIED, 0, 0))
-    assert line.in_line() == ["gang", "alike"]
 
 
 def test_one_that_is_alike_is_inadmissible_with_one_that_does_not_fit() -> None:

@@ -66,13 +66,6 @@ def own_queue(*holders: QuotaWorkload, gpus: int = 4) -> Tree:
     return tree([cluster_queue("a", gpus=gpus, preemption=preempting(within=LOWER))], workloads=holders)
 
 
-def test_of_equals_the_one_that_reserved_last_goes() -> None:
-    form = own_queue(holding("older", gpus=2), holding("newer", gpus=2))
-    assert targets(form, "a", workload(priority=1), 2) == [
-        PreemptionTarget(form.queues["a"].workloads["team/newer"], PreemptionReason.IN_CLUSTER_QUEUE)
-    ]
-
-
 def test_none_goes_in_vain() -> None:
     """The lowest, of 1 GPU, is taken first and is not enough; with the next, of 3, it is not needed any more."""
     form = own_queue(holding("small", gpus=1, priority=-5), holding("large", gpus=3))

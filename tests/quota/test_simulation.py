@@ -1,6 +1,5 @@
 from datetime import timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from quota_builders import (
@@ -45,10 +44,6 @@ def full() -> Simulation:
     return simulation([cluster_queue(gpus=2)], [holding("first", gpus=2), workload("second", gpus=2)])
 
 
-def test_01_a_deactivated_workload_makes_room_in_the_first_cycle() -> None:
-    assert admitted(full(), deactivated="first") == {"second": 0}
-
-
 def test_02_nothing_happens_by_itself() -> None:
     run = full()
     assert admitted(run) == {"first": -1}
@@ -60,23 +55,6 @@ def test_05_a_strict_queue_is_blocked_by_its_head() -> None:
     run = simulation([queue], [holding(gpus=2), workload("head", gpus=4), workload("next", gpus=2)])
     assert admitted(run) == {"runs": -1}
     assert run.reason("team/next") is None, "never looked at"
-
-
-def test_06_a_best_effort_queue_goes_on_without_its_head() -> None:
-    run = simulation([cluster_queue()], [holding(gpus=2), workload("head", gpus=4), workload("next", gpus=2)])
-    assert admitted(run) == {"runs": -1, "next": 1}
-
-
-def test_13_fair_sharing_evens_out_and_then_stops() -> None:
-    """c lends 8, b uses all of them (4 × 2), a wants 3 × 2: the newest two of b go, and then it is 4 : 4."""
-    queues = [
-        *(cluster_queue(name, gpus=0, cohort="co", preemption=preempting(within=NEVER, reclaim=ANY)) for name in "ab"),
-        cluster_queue("c", gpus=8, cohort="co"),
-    ]
-    holders = [holding(f"b{index}", queue="b", gpus=2) for index in range(4)]
-    wanting = [workload(f"a{index}", gpus=2) for index in range(3)]
-    run = simulation(queues, [*holders, *wanting], fair_sharing=True)
-    assert sorted(admitted(run)) == ["a0", "a1", "b0", "b1"]
 
 
 # --------------------------------------------------------------------------------------------------- between cycles
@@ -183,11 +161,6 @@ def test_a_simulation_ends_when_enough_was_seen() -> None:
 def test_one_that_waits_can_be_deactivated_too() -> None:
     run = simulation([cluster_queue()], [workload("first", gpus=4), workload("second", gpus=4)])
     assert admitted(run, deactivated="first") == {"second": 0}
-
-
-def test_an_unknown_workload_cannot_be_deactivated() -> None:
-    with pytest.raises(ValueError, match="team/missing is not in the tree of a"):
-        full().deactivate(["team/missing"])
 
 
 # --------------------------------------------------------------------------------------------------------------- laws

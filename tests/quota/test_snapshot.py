@@ -172,15 +172,6 @@ def test_a_workload_that_holds_a_flavor_with_a_topology_is_opaque_while_it_does(
     assert reasons == ["", PLACED]
 
 
-def test_what_makes_a_workload_opaque_itself_is_kept() -> None:
-    snapshot = snapshot_with(
-        cluster_queue(gpus={"a100": 4}), local_queue(), TOPOLOGY["with"], workload(opaque_because="it asks")
-    )
-    found = snapshot.workload("team/gang")
-    assert found is not None
-    assert found.opaque_because == "it asks"
-
-
 # ------------------------------------------------------------------------------------------------ what changes cost
 
 UNCHANGED: Mapping[str, Callable[[], Any]] = {
@@ -199,16 +190,6 @@ def test_what_is_put_again_unchanged_changes_nothing(again: Callable[[], Any]) -
     snapshot.put(again())
     assert one_tree(snapshot) is tree
     assert snapshot.version(tree) == before
-
-
-def test_a_change_leaves_other_trees_alone() -> None:
-    snapshot = snapshot_with(cluster_queue("a", cohort="left"), cluster_queue("b", cohort="right"), local_queue("a"))
-    (other,) = (tree for tree in snapshot.trees if "b" in tree.queues)
-    before = snapshot.version(other)
-    for change in (cluster_queue("a", gpus=5, cohort="left"), workload("waits"), cohort("left", gpus=1)):
-        snapshot.put(change)
-        assert snapshot.tree_of("b") is other
-        assert snapshot.version(other) == before
 
 
 def test_a_tree_that_is_no_more_has_no_version() -> None:

@@ -20,7 +20,6 @@ _STYLES = {"active": "green", "inactive": "yellow", "error": "magenta", "Busy": 
 
 
 def run_explain(client: ScalerClient, name: str) -> int:
-    """The exit status. Raises: ScalerError."""
     client.show(asyncio.run(_explained(client, *parse_name(name))), render)
     return 0
 
@@ -64,7 +63,6 @@ async def _admission(client: ScalerClient, namespace: str, name: str) -> Json | 
 
 
 def render(explanation: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentences fold by themselves)
-    """The explanation for a terminal."""
     parts = _scaled(explanation) if explanation["scaledObject"] else []
     admission = explanation.get("admission")
     if parts and (admission or explanation.get("admissionProblem")):

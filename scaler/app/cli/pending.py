@@ -13,7 +13,6 @@ Json = Mapping[str, Any]
 
 
 def run_pending(client: ScalerClient, *, namespace: str, queue: str) -> int:
-    """The exit status. Raises: ScalerError."""
     query = [(name, value) for name, value in (("namespace", namespace), ("queue", queue)) if value]
     return client.answer(
         ["pending"], query, lambda local: local.queries.pending(namespace=namespace, queue=queue), render, key="gangs"
@@ -21,7 +20,6 @@ def run_pending(client: ScalerClient, *, namespace: str, queue: str) -> int:
 
 
 def render(answer: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentences fold by themselves)
-    """The gangs for a terminal."""
     gangs = answer["gangs"]
     if not gangs:
         return Text("No pending Workload requests GPUs.")
@@ -38,7 +36,6 @@ def render(answer: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentenc
 
 
 def title(gang: Json) -> Text:
-    """Its name, its job and the GPUs that it requests."""
     job = f"  {gang['job']}" if gang["job"] else ""
     return Text.assemble(
         (f"{gang['namespace']}/{gang['name']}", "bold"), job, (f"  {count(gang['gpus'], 'GPU')}", "cyan")
@@ -46,7 +43,6 @@ def title(gang: Json) -> Text:
 
 
 def gang_rows(gang: Json) -> Iterator[Row]:
-    """All rows of a pending Workload."""
     yield from reason_rows(gang)
     if gang["plan"]:
         yield "plan", Text.assemble((gang["plan"]["stage"], "bold green"), f"  {gang['plan']['next']}")
@@ -64,7 +60,6 @@ def reason_rows(gang: Json) -> Iterator[Row]:
 
 
 def standing_rows(gang: Json) -> Iterator[Row]:
-    """Its requests, its position in the queue, and its conditions in Kueue."""
     yield "wants", "; ".join(_pods(each) for each in gang["podSets"])
     yield "waits", f"{gang['waits']}, since {gang['since']}; priority {gang['priority']}"
     yield "queue", _place(gang)
@@ -100,7 +95,6 @@ _REQUESTS = {
 
 
 def check_rows(check: Json) -> Iterator[Row]:
-    """The state of the check, the Workloads before it, and its ProvisioningRequests."""
     yield "check", _check(check)
     if check["before"]:
         more = f" and {check['beforeOmitted']} more" if check["beforeOmitted"] else ""
@@ -150,7 +144,6 @@ def _nodes(provisioning: Json) -> Iterator[Row]:
 
 
 def _asked(provisioning: Json) -> str:
-    """The attempt, of how many."""
     attempt, most = provisioning["attempt"], provisioning["attemptsAllowed"]
     of = f" of {most}" if most else ""
     if not attempt:
@@ -159,7 +152,6 @@ def _asked(provisioning: Json) -> str:
 
 
 def _expected(provisioning: Json) -> Iterator[str]:
-    """What comes next, and when."""
     if provisioning["eta"]:
         left = f", in {provisioning['etaIn']}" if provisioning["etaIn"] else ", which is past"
         yield f"expected at {provisioning['eta']}{left}"

@@ -27,7 +27,6 @@ _IN = 2
 
 
 def run_plan(client: ScalerClient, gang: str, *, what_if: bool, idle: Sequence[str]) -> int:
-    """The exit status. Raises: ScalerError."""
     namespace, name = parse_name(gang)
     for each in idle:
         parse_name(each)
@@ -45,7 +44,6 @@ def run_plan(client: ScalerClient, gang: str, *, what_if: bool, idle: Sequence[s
 
 
 def render(answer: Json, width: int) -> RenderableType:
-    """The plan for a terminal that is so wide."""
     gang, plan = answer["gang"], answer["plan"]
     parts: list[RenderableType] = [
         title(gang),
@@ -152,7 +150,6 @@ def _flavor(line: Json) -> list[str | Text]:
 
 
 def _placement(answer: Json, plan: Json, width: int) -> list[RenderableType]:
-    """Where its pods would be placed."""
     if plan["placement"] is None:
         return []
     gang = f"{answer['gang']['namespace']}/{answer['gang']['name']}"

@@ -19,7 +19,6 @@ _UNKNOWN = "?"
 
 
 def run_queues(client: ScalerClient, *, all_resources: bool) -> int:
-    """The exit status. Raises: ScalerError."""
     query = [("allResources", "true")] if all_resources else []
     return client.answer(
         ["queues"], query, lambda local: local.queries.queues(all_resources=all_resources), render, key="trees"
@@ -27,7 +26,6 @@ def run_queues(client: ScalerClient, *, all_resources: bool) -> int:
 
 
 def render(answer: Json, width: int) -> RenderableType:
-    """The trees for a terminal that is so wide."""
     parts: list[RenderableType] = []
     if answer["unjudged"]:
         parts += [Text(f"Verdicts are unknown: {answer['unjudged']}", style="magenta"), ""]

@@ -207,15 +207,3 @@ def test_what_a_plan_could_do_is_told_where_it_says_more_than_the_reason(outcome
         "kueue": None,
     }
     assert ("reclaim" in {label for label, _ in gang_rows(gang)}) is is_told
-
-
-@pytest.mark.parametrize("width", [40, 120])
-def test_no_name_is_cut_off_however_narrow_the_terminal_is(width):
-    told = shown(gate(attempt=1, requests=[request(1, "Failed")]), width)
-    assert max(len(line.rstrip()) for line in told.splitlines()) <= width
-    unfolded = "".join(told.split())
-    for name in ("a-check-with-a-name-that-fills-half-a-terminal", "a-policy-whose-name-is-as-long-as-that"):
-        assert name in unfolded
-    assert "team/one,team/twoand3more" in unfolded
-    assert "job-gang-with-a-long-name-1" in unfolded
-    assert "[red]:warning:" in unfolded

@@ -229,12 +229,6 @@ async def test_colours_are_for_terminals_only():
         assert "\x1b[" in printed(view, render, 100, force_terminal=True, color_system="standard")
 
 
-async def test_words_of_others_are_shown_as_they_are():
-    """What looks like markup or an emoji is a name."""
-    *_, (view, render) = await views()
-    assert "team/[red]:warning:" in printed(view, render, 160)
-
-
 async def test_the_json_keeps_its_shape():
     """Others read it: a field that is not known is null, and never absent."""
     queues, pending, plan, refused = [view for view, _ in await views()]

@@ -61,22 +61,6 @@ def test_namespaces_that_could_not_be_asked_for_are_refused(file: Path, namespac
     assert expected in problem
 
 
-@pytest.mark.parametrize(
-    ("metrics", "expected"),
-    [
-        ("prices: {L4: -1}", "metrics.prices.L4: Input should be greater than or equal to 0"),
-        ("prices: {L4: .inf}", "metrics.prices.L4: Input should be a finite number"),
-        ("prices: {L4: .nan}", "metrics.prices.L4: Input should be"),
-        ("namespaces: 0", "metrics.namespaces: Input should be greater than or equal to 1"),
-        ("currency: ''", "metrics.currency"),
-        ("fleet: Nobody", "metrics.fleet: Input should be 'Leader' or 'Always'"),
-    ],
-)
-def test_what_metrics_cannot_show_is_refused(file: Path, metrics: str, expected: str) -> None:
-    (problem,) = problems(f"metrics: {{{metrics}}}", file=file)
-    assert expected in problem
-
-
 def test_without_a_file_there_are_defaults() -> None:
     assert load(None, environ={"PATH": "/bin"}, flags={}) == Settings()
 

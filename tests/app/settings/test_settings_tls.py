@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from scaler.app.settings.load import ENV_PREFIX, load
-from scaler.app.settings.model import Settings, TlsSettings
+from scaler.app.settings.load import load
+from scaler.app.settings.model import TlsSettings
 from scaler.errors import ConfigurationError
 
 PAIR = {"certFile": "/tls/tls.crt", "keyFile": "/tls/tls.key"}
@@ -14,23 +14,11 @@ def loaded(**tls: object) -> TlsSettings | None:
     return load(None, environ={}, flags={"grpc": {"tls": tls}}).grpc.tls
 
 
-def test_tls_is_off_by_default() -> None:
-    assert Settings().grpc.tls is Settings().http.tls is None
-
-
 def test_a_certificate_and_its_key_are_enough() -> None:
     tls = loaded(**PAIR)
     assert tls
     assert (tls.cert_file, tls.key_file) == (Path("/tls/tls.crt"), Path("/tls/tls.key"))
     assert (tls.client_ca_file, tls.client_names, tls.check_every) == (None, (), timedelta(seconds=10))
-
-
-def test_it_can_be_set_by_variables() -> None:
-    names = {"CERT_FILE": "/a", "KEY_FILE": "/b", "CLIENT_CA_FILE": "/c", "CLIENT_NAMES": "[keda]"}
-    environ = {f"{ENV_PREFIX}HTTP__TLS__{name}": value for name, value in names.items()}
-    tls = load(None, environ=environ, flags={}).http.tls
-    assert tls
-    assert (tls.client_ca_file, tls.client_names) == (Path("/c"), ("keda",))
 
 
 REFUSED = {
