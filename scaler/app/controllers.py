@@ -25,6 +25,7 @@ from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.writer import PlanWriter
+from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
 from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
@@ -139,6 +140,7 @@ class Leadership:
         """None unless this process reconciles, and before `run`."""
         self.recorder: EventRecorder | None = None
         """Of Events of the controllers."""
+        self._lost_before = 0
         if not self.has_lease:
             metrics.show_no_leader()
 
@@ -166,6 +168,17 @@ class Leadership:
             case None if not self._is_reconciling and not self._takes_turns:
                 return True
         return self._elector is not None and self._elector.is_leader
+
+    def show_upkeep(self) -> None:
+        """Show the queue of the controllers, and the Events that were lost."""
+        if self.controllers is not None:
+            suspension = self.controllers.suspension
+            keys = {("Waiting",): suspension.waiting, ("Failing",): suspension.failing}
+            set_series(self._metrics.reconcile_queue_keys, keys)
+        if self.recorder is not None:
+            lost = self.recorder.dropped + self.recorder.failed
+            self._metrics.events_lost_total.inc(lost - self._lost_before)
+            self._lost_before = lost
 
     @property
     def _is_reconciling(self) -> bool:

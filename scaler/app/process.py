@@ -11,7 +11,6 @@ import structlog
 
 from scaler import __version__
 from scaler.app.controllers import Leadership
-from scaler.app.fleet_controller import export_ages, fleet_collector
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE
 from scaler.app.server_tls import ServerCertificates
@@ -167,7 +166,12 @@ class Runtime:
         )
         self.queries = wiring.query_service()
         self.leadership = Leadership(self.settings, wiring, self.metrics, self._sink)
-        self._fleet = fleet_collector(self.metrics, self.settings, wiring, self.leadership, self._sink)
+        self._fleet = wiring.fleet_collector(
+            self.metrics,
+            self._sink,
+            is_reporting=self.leadership.is_reporting,
+            observe=self.leadership.show_upkeep,
+        )
 
     async def _listen(self) -> None:
         settings = self.settings
@@ -208,7 +212,7 @@ class Runtime:
         self._spawn("fleet metrics", self._fleet.run())
         if self.leadership.has_lease:
             self._spawn("leadership", self.leadership.run())
-        export_ages(self.metrics, wiring.decision_cache, wiring.ages())
+        wiring.export_ages(self.metrics)
         wiring.re_evaluation.follow()
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -3,10 +3,11 @@
 Every replica has all of it, whether or not it ever leads; so has a verb that answers one query and ends.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
 
 from scaler.admission.checks import checks_with_provisioning
 from scaler.admission.planner import AdmissionPlanner
@@ -16,6 +17,7 @@ from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSource, open_metrics_source
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
 from scaler.app.settings.model import Settings
+from scaler.decision.cluster_state import seconds_since_heard
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
@@ -23,13 +25,17 @@ from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.wake_queries import WakeQueries, WakeQuery
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import QuotaWatch
 from scaler.reclaim.planner import Planner
 from scaler.reclaim.targets import NodeShortage
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames
+from scaler.reporting.usage.fleet_collector import FleetCollector
+from scaler.reporting.usage.fleet_metrics import FleetMetrics
+from scaler.reporting.usage.gpu_usage import GpuUsageReader
+from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
 from scaler.suspension.priority_boost import Switch
 
@@ -100,9 +106,42 @@ class Wiring:
         nodes = NodeShortage(planning=self.planner, admission=self.admission)
         return QueryService(self.planner, self.decision_cache, admission=self.admission, nodes=nodes)
 
-    def ages(self) -> dict[str, Reflector[Any]]:
-        """The copies that are kept whatever there is in the cluster, by the kind that they are copies of."""
-        return {each.resource.qualified_name: each for each in [*self.reflectors.all, *self.cluster_reflectors.always]}
+    def fleet_collector(
+        self, metrics: Metrics, sink: MetricsSink, *, is_reporting: Callable[[], bool], observe: Callable[[], None]
+    ) -> FleetCollector:
+        """Every replica watches, so that the next leader knows since when Workloads have waited; only one counts."""
+        cluster, queues = self.cluster, QueueNames(quota=self.planner.view.look)
+        fleet = FleetMetrics(metrics, self._settings.metrics, is_reporting=is_reporting)
+        suspensions = SuspensionWatch(cluster=cluster, queues=queues, metrics=fleet)
+        pending = PendingWorkloads(cluster, queues, sink.reasons, admitted=fleet.admitted)
+        self.reflectors.workloads.subscribe(suspensions.workload_heard)
+        self.reflectors.workloads.subscribe(pending.heard)
+        self.reflectors.scalable_workloads.subscribe(suspensions.scalable_heard)
+        return FleetCollector(
+            decisions=self.decision_cache,
+            cluster=cluster,
+            usage=GpuUsageReader(cluster=cluster, evaluator=self.evaluator, queues=queues),
+            suspensions=suspensions,
+            pending=pending,
+            queues=queues,
+            nodes=self.cluster_reflectors.nodes,
+            requests=self.cluster_reflectors.requests.items,
+            budgets=self.planner.policy.budgets,
+            metrics=fleet,
+            interval=self._settings.evaluation.interval,
+            is_reporting=is_reporting,
+            forget=sink.reasons.forget,
+            observe=observe,
+        )
+
+    def export_ages(self, metrics: Metrics) -> None:
+        """Show the ages of decisions and of watched copies as of each scrape."""
+        cache = self.decision_cache
+        metrics.board_age_seconds.set_function(lambda: cache.age.total_seconds() if cache.age is not None else math.nan)
+        for copy in (*self.reflectors.all, *self.cluster_reflectors.always):
+            metrics.copy_age_seconds.labels(copy.resource.qualified_name).set_function(
+                partial(seconds_since_heard, copy)
+            )
 
     def _empty_cache(self) -> DecisionCache:
         max_age, interval = max_evaluation_age(self._settings), self._settings.evaluation.interval

@@ -219,7 +219,7 @@ def test_nothing_comes_of_verdicts_on_pods_that_no_scaled_object_scales() -> Non
     """They are only counted. Another reader might act on what no ScaledObject asks for."""
     assert who_names("judge_by_default") == {"decision/evaluation.py", "reporting/usage/gpu_usage.py"}
     assert who_names("from scaler.reporting.usage.gpu_usage import") == {
-        "app/fleet_controller.py",
+        "app/wiring.py",
         "reporting/usage/fleet_metrics.py",
         "reporting/usage/fleet_collector.py",
         "reporting/usage/suspensions.py",
