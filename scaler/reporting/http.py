@@ -50,15 +50,12 @@ class Views:
 
 
 class HttpTls:
-    """What an HTTP server needs to speak TLS."""
-
     def __init__(self, rotation: Rotation, clients: AllowedClients | None = None) -> None:
         self._rotation = rotation
         self.clients = clients if rotation.is_mutual else None
         """None: no client certificate is needed."""
 
     def context(self) -> ssl.SSLContext:
-        """For the socket that listens."""
         first = self._rotation.material.context
 
         def hand_over(handshake: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
@@ -69,8 +66,6 @@ class HttpTls:
 
 
 class HttpServer:
-    """The HTTP side of the process."""
-
     def __init__(self, address: str, metrics: Metrics, views: Views, *, tls: HttpTls | None = None) -> None:
         """`tls`: None turns TLS off."""
         self._address = address
@@ -91,8 +86,8 @@ class HttpServer:
                 web.get("/metrics", self._get_metrics),
                 web.get("/healthz", self._probe(self._views.unhealthy)),
                 web.get("/readyz", self._probe(self._views.unready)),
-                web.get("/api/v1/decisions", self._get_overview),
-                web.get("/api/v1/decisions/{namespace}/{name}", self._get_explanation),
+                web.get("/api/v1/decisions", _answered(self._overview)),
+                web.get("/api/v1/decisions/{namespace}/{name}", _answered(self._explanation)),
                 web.get("/api/v1/queues", _answered(self._queues)),
                 web.get("/api/v1/pending", _answered(self._pending)),
                 web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(lambda at: queries.gang(**at.match_info))),
@@ -128,16 +123,16 @@ class HttpServer:
 
         return answer
 
-    async def _get_overview(self, _: web.Request) -> web.Response:
-        return web.json_response({"decisions": list(self._views.overview())})
+    async def _overview(self, _: web.Request) -> Mapping[str, Any]:
+        return {"decisions": list(self._views.overview())}
 
-    async def _get_explanation(self, request: web.Request) -> web.Response:
+    async def _explanation(self, request: web.Request) -> Mapping[str, Any]:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         explanation = self._views.explain(namespace, name)
         if explanation is None:
             problem, missing = f"ScaledObject {namespace}/{name} is not evaluated", "; ".join(self._views.unready())
-            return web.json_response({"error": f"{problem}: {missing}" if missing else problem}, status=404)
-        return web.json_response(explanation)
+            raise QueryError(f"{problem}: {missing}" if missing else problem, status=404)
+        return explanation
 
     async def _queues(self, request: web.Request) -> Mapping[str, Any]:
         given = request.query.get("allResources", "")
@@ -195,8 +190,6 @@ def client_identity(certificate: Mapping[str, Any] | None) -> ClientCertificate 
 def _answered(
     ask: Callable[[web.Request], Awaitable[Mapping[str, Any]]],
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """A page of what `ask` returns, or of the error."""
-
     async def answer(request: web.Request) -> web.Response:
         try:
             return web.json_response(await ask(request))

@@ -106,7 +106,6 @@ _UNITS = {
 
 
 def _unit_in(name: str) -> str:
-    """The unit that a name ends in."""
     counted = name.removesuffix("_total")
     return next((unit for end, unit in _UNITS.items() if counted.endswith(end)), counted.rpartition("_")[2])
 

@@ -35,8 +35,6 @@ _LIMIT = ("budget", "limit")
 
 
 class Metrics(MetricSet):
-    """The metrics of one process."""
-
     _fleet = MetricSection("GPUs and money", LEADER)
     gpus = _fleet.gauge(
         "GPUs that pods hold, by what is known of them; together they are all that are allocated.", (*_OWNER, "reason")

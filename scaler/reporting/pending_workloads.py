@@ -34,8 +34,6 @@ class PendingFor(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWorkload:
-    """One that waits for GPUs now."""
-
     key: str
     cluster_queue: str
     stage: PendingFor
@@ -99,7 +97,6 @@ class PendingWorkloads:
             self._admitted(self._queues.of(workload), max(timedelta(0), self._clock() - since))
 
     def pending(self) -> list[PendingWorkload]:
-        """All that wait for GPUs now."""
         found = [each for key, since in self._since.items() if (each := self._pending(key, since))]
         self._reasons.keep({each.key for each in found})
         return found

@@ -59,11 +59,9 @@ class ReportedReasons:
         self._checks = {each.key: str(change.because) for each, change in report.plan.changes if each.is_pending}
 
     def forget(self) -> None:
-        """Another replica leads now."""
         self._plans, self._checks = {}, {}
 
     def keep(self, keys: Collection[str]) -> None:
-        """Only these wait still."""
         self._plans = {key: reason for key, reason in self._plans.items() if key in keys}
 
     def of(self, key: str, *, has_quota: bool) -> str:
@@ -96,8 +94,6 @@ class FlavorShortage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One gang that waits."""
-
     reasons: Sequence[ReasonMessage]
     """The first one is the one that counts."""
     lines: Sequence[FlavorShortage] = ()

@@ -10,6 +10,7 @@ from builders import WorkloadJson
 from loops_builders import SCALABLE_WORKLOAD_KIND, scalable_workload, scaled_object
 from quota_builders import (
     GPU,
+    NOW,
     cluster_queue,
     cohort,
     flavor,
@@ -25,6 +26,8 @@ from reclaim_builders import nodes_with
 from views_builders import QuotaCluster, reasons
 
 from scaler.decision.decision import Active, Inactive
+from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
+from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.errors import QueryError
 from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
@@ -412,6 +415,10 @@ async def test_what_counts_as_idle_and_as_pending() -> None:
     assert (queue["flavors"][0]["idle"], queue["flavors"][0]["used"]) == (2, 5)
     # What holds quota and waits for its checks is not pending.
     assert (queue["pending"], queue["waitingGangs"]) == ({GPU: 3}, 1)
+    unusable = EvaluatedScaledObject(target=scalable_workload_ref("quiet"), triggers={}, problems=("idleAfter: soon",))
+    cluster.decision_cache.publish(Evaluation.of({("team", "quiet"): unusable}, at=NOW))
+    [queue] = queues_view(await cluster.view_snapshot())["trees"]
+    assert queue["flavors"][0]["idle"] == 0, "it is not judged"
 
 
 async def test_only_gpus_are_counted_unless_all_resources_are_wanted() -> None:

@@ -49,13 +49,11 @@ def policy_of(check: AdmissionCheck, facts: DoctorInputs) -> CheckPolicy | Unusa
 
 
 def requests_nodes(facts: DoctorInputs) -> bool:
-    """Whether any check of ours provisions."""
     policies = (policy_of(check, facts) for check in facts.of(AdmissionCheck) if is_ours(check))
     return any(isinstance(each, CheckPolicy) and each.provisioning for each in policies)
 
 
 def flavors_of(queue: ClusterQueue) -> frozenset[str]:
-    """The names of all flavors that the queue has quota of."""
     return frozenset(flavor.name for group in queue.spec.resource_groups for flavor in group.flavors)
 
 
@@ -69,7 +67,6 @@ def _uses_of(check: AdmissionCheck, facts: DoctorInputs) -> _Uses:
 
 
 def check_findings(facts: DoctorInputs) -> Iterator[Finding]:
-    """What there is to say about AdmissionChecks of ours."""
     checks = (each for each in facts.of(AdmissionCheck) if is_ours(each))
     for check in sorted(checks, key=lambda each: each.metadata.name):
         about = Subject(Topic.CHECKS, f"AdmissionCheck {check.metadata.name}")

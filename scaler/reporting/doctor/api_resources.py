@@ -71,7 +71,6 @@ REQUIRED_KINDS = (
 
 
 def kind_findings(version: str | Unread, served: Served | Unread) -> Iterator[Finding]:
-    """What there is to say about the API and its kinds."""
     api = Subject(Topic.API)
     yield api.fail("Unreachable", version.reason) if isinstance(version, Unread) else api.ok("Reachable", version)
     if isinstance(served, Unread):
@@ -98,7 +97,6 @@ def _kind(wanted: RequiredKind, served: Served) -> Finding:
 
 
 def is_served(resource: Resource, served: Served | Unread) -> bool:
-    """Whether the kind is served in that very version."""
     return not isinstance(served, Unread) and resource.kind in served.get(resource.group, {}).get(
         resource.version, frozenset()
     )

@@ -39,7 +39,6 @@ _Scaled: TypeAlias = Sequence[bool]
 
 
 def queue_findings(facts: DoctorInputs) -> Iterator[Finding]:
-    """What there is to say about ClusterQueues."""
     scaled = _scaled_by_root(facts)
     for queue in sorted(facts.of(ClusterQueue), key=lambda each: each.metadata.name):
         about = Subject(Topic.QUEUES, f"ClusterQueue {queue.metadata.name}")
@@ -177,7 +176,6 @@ def _meet(for_one: Set[str], for_other: Set[str], queue: ClusterQueue) -> bool:
 
 
 def _unlisted(queue: ClusterQueue, facts: DoctorInputs) -> list[str]:
-    """Names of checks that are not among those that were read."""
     known = {check.metadata.name for check in facts.of(AdmissionCheck)}
     return [rule.name for rule in queue.spec.admission_checks_strategy.admission_checks if rule.name not in known]
 
@@ -284,7 +282,6 @@ def _scaled_in(facts: DoctorInputs) -> Iterator[tuple[str, bool]]:
 
 
 def _workloads_by_ref(workloads: Sequence[Workload]) -> Mapping[tuple[str, ...], Workload]:
-    """Workloads by their name and by the job that owns them."""
     found: dict[tuple[str, ...], Workload] = {key: each for each in workloads if (key := owner_key(each))}
     return found | {each.metadata.key: each for each in workloads}
 

@@ -6,7 +6,7 @@ Access reviews are the one thing that is created, and no server stores them.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,16 +41,14 @@ from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.api_resources import REQUIRED_KINDS, Served
 from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing, ListResult
 from scaler.reporting.doctor.findings import Unread
-from scaler.reporting.doctor.permissions import RequiredRule, ResourceAttributes, attributes_of, required_rules
-from scaler.reporting.doctor.signals import Gpus, PodKey, Read, Series, SourceSeries
+from scaler.reporting.doctor.permissions import ResourceAttributes, Reviews, attributes_of, required_rules
+from scaler.reporting.doctor.signals import SPAN, Gpus, PodKey, Read, Series, SourceSeries
 from scaler.samples.source import SignalSource
 
 _AT_ONCE = 8
 """Requests under way at the same time."""
 _SHARED = frozenset({ADMISSION_CHECK, RECLAIM_POLICY, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, RESOURCE_FLAVOR})
 """What only plans and checks need, which there are none of where only some namespaces are watched."""
-_SPAN = timedelta(minutes=10)
-"""How far back samples are read: enough to see at which intervals they come."""
 
 T = TypeVar("T")
 
@@ -70,7 +68,6 @@ class ReviewedUser:
         return ["system:authenticated"]
 
     def review(self, attributes: ResourceAttributes) -> tuple[str, dict[str, Any]]:
-        """The path and the body of the access review."""
         kind = "SubjectAccessReview" if self.user else "SelfSubjectAccessReview"
         spec: dict[str, Any] = {"resourceAttributes": {k: v for k, v in asdict(attributes).items() if v}}
         if self.user:
@@ -120,11 +117,10 @@ class ClusterReader:
         if isinstance(version, Unread):
             return found
         found = replace(found, listings=await self._listings())
-        reviews = await self._reviews_of(found)
-        allowed, metrics, missing = await asyncio.gather(
-            self._allowed(reviews, subject), self._metrics(telemetry, now), self._missing_namespaces()
+        reviews, metrics, missing = await asyncio.gather(
+            self._reviews(found, subject), self._metrics(telemetry, now), self._missing_namespaces()
         )
-        return replace(found, reviews=reviews, allowed=allowed, metrics=metrics, missing_namespaces=missing)
+        return replace(found, reviews=reviews, metrics=metrics, missing_namespaces=missing)
 
     # ---------------------------------------------------------------------------------------------------------- the API
 
@@ -215,12 +211,15 @@ class ClusterReader:
 
     # ------------------------------------------------------------------------------------------------------ permissions
 
-    async def _reviews_of(self, found: DoctorInputs) -> list[tuple[RequiredRule, Sequence[ResourceAttributes]]]:
+    async def _reviews(self, found: DoctorInputs, subject: ReviewedUser) -> Reviews:
+        """Each question is asked once, however many rules it is of."""
         rules = required_rules(reconciles=found.wanted.reconciles, is_confined=bool(self._namespaces))
-        targets = await self._targets(found)
-        return [
-            (rule, attributes_of(rule, targets=targets, namespaces=self._namespaces, **self._lease)) for rule in rules
-        ]
+        targets, namespaces = await self._targets(found), self._namespaces
+        asked = [(rule, attributes_of(rule, targets=targets, namespaces=namespaces, **self._lease)) for rule in rules]
+        each_once = [*{attributes: None for _, of_rule in asked for attributes in of_rule}]
+        answers = await asyncio.gather(*(self._review(each, subject) for each in each_once))
+        known = dict(zip(each_once, answers, strict=True))
+        return [(rule, {each: known[each] for each in of_rule}) for rule, of_rule in asked]
 
     async def _targets(self, found: DoctorInputs) -> frozenset[Resource]:
         """The kinds that our triggers scale, but for our own, of which everything is asked anyway."""
@@ -228,13 +227,6 @@ class ClusterReader:
         kinds = sorted({(each.api_version, each.kind) for each in refs})
         resolved = await asyncio.gather(*(self._or_why(partial(self._discovery.resolve_kind, *each)) for each in kinds))
         return frozenset(each for each in resolved if isinstance(each, Resource)) - {SCALABLE_WORKLOAD}
-
-    async def _allowed(
-        self, reviews: Sequence[tuple[RequiredRule, Sequence[ResourceAttributes]]], subject: ReviewedUser
-    ) -> dict[ResourceAttributes, bool | Unread]:
-        each_once = [*{attributes: None for _, of_rule in reviews for attributes in of_rule}]
-        answers = await asyncio.gather(*(self._review(each, subject) for each in each_once))
-        return dict(zip(each_once, answers, strict=True))
 
     async def _review(self, attributes: ResourceAttributes, subject: ReviewedUser) -> bool | Unread:
         path, body = subject.review(attributes)
@@ -255,7 +247,6 @@ class ClusterReader:
             rules=telemetry.rules,
             trust=telemetry.trust,
             gpus=await self._all_gpus(),
-            span=_SPAN,
         )
 
     async def _all_gpus(self) -> Gpus | Unread:
@@ -306,7 +297,7 @@ def _is_shared(node: Node) -> bool:
 
 async def _read(source: SignalSource, signal: Signal, now: datetime) -> Read | Unread:
     try:
-        reading = await source.read(signal, start=now - _SPAN, end=now)
+        reading = await source.read(signal, start=now - SPAN, end=now)
         series = [Series(labels=each.labels(), samples=each.samples()) for each in reading.series]
     except SourceError as error:
         return Unread(str(error))

@@ -20,7 +20,7 @@ def diagnose(facts: DoctorInputs, now: datetime) -> list[Finding]:
     findings = [
         *kind_findings(facts.version, facts.served),
         *_namespace_findings(facts),
-        *permission_findings(facts.reviews, facts.allowed, components_in_use(facts)),
+        *permission_findings(facts.reviews, components_in_use(facts)),
         *unread_findings(facts),
         *check_findings(facts),
         *queue_findings(facts),
@@ -32,7 +32,6 @@ def diagnose(facts: DoctorInputs, now: datetime) -> list[Finding]:
 
 
 def _namespace_findings(facts: DoctorInputs) -> Iterator[Finding]:
-    """What follows from watching some namespaces only."""
     if not facts.wanted.namespaces:
         return
     yield Subject(Topic.PERMISSIONS, ", ".join(facts.wanted.namespaces)).ok(
@@ -50,7 +49,6 @@ def _namespace_findings(facts: DoctorInputs) -> Iterator[Finding]:
 
 
 def components_in_use(facts: DoctorInputs) -> frozenset[RuleUser]:
-    """What of the program does something on this cluster."""
     found = {RuleUser.SCALER, RuleUser.RECONCILER}
     if facts.wanted.pressure:
         found.add(RuleUser.PLANS)

@@ -29,7 +29,7 @@ from scaler.kube.objects.resources import (
 )
 from scaler.reporting.doctor.api_resources import Served
 from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
-from scaler.reporting.doctor.permissions import RequiredRule, ResourceAttributes
+from scaler.reporting.doctor.permissions import Reviews
 from scaler.reporting.doctor.signals import SourceSeries
 
 T = TypeVar("T")
@@ -88,16 +88,12 @@ ListResult: TypeAlias = Listing[T] | Unread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorInputs:
-    """What was read."""
-
     version: str | Unread
     """Where the API server is and what it calls itself."""
     served: Served | Unread
     listings: Mapping[type, ListResult[Any]] = field(default_factory=dict)
     """By type, as in `TYPES_READ`; Nodes are only listed where one of our AdmissionChecks needs them."""
-    reviews: Sequence[tuple[RequiredRule, Sequence[ResourceAttributes]]] = ()
-    """The access reviews of every rule; empty where permissions are not to be checked."""
-    allowed: Mapping[ResourceAttributes, bool | Unread] = field(default_factory=dict)
+    reviews: Reviews = ()
     metrics: SourceSeries | Unread = Unread("no metrics source is configured")  # noqa: RUF009 - frozen
     wanted: DoctorSettings = DoctorSettings()
     missing_namespaces: Sequence[str] = ()

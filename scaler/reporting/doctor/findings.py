@@ -7,8 +7,6 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad it is."""
-
     OK = "ok"
     WARN = "warn"
     """It works, but not as most users want it to, or not for long."""
@@ -31,8 +29,6 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of one check."""
-
     severity: Severity
     topic: Topic
     check: str
@@ -46,8 +42,6 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What findings are about."""
-
     topic: Topic
     where: str = ""
 
@@ -66,8 +60,6 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Something could not be read."""
-
     reason: str
     """The error, with the request and what to do."""
     is_absent: bool = False
@@ -75,6 +67,5 @@ class Unread:
 
 
 def counts(findings: Iterable[Finding]) -> dict[Severity, int]:
-    """How many there are of each severity."""
     found = Counter(each.severity for each in findings)
     return {severity: found[severity] for severity in Severity}

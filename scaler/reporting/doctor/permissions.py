@@ -6,7 +6,7 @@ asks the API about it. Each new call to the API needs its line here.
 Pure: what was allowed in, findings out.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -44,8 +44,6 @@ class RuleUser(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleResource:
-    """Objects that a verb is needed on."""
-
     resource: Resource
     subresource: str = ""
 
@@ -177,41 +175,30 @@ def attributes_of(
     ]
 
 
-def permission_findings(
-    reviews: Sequence[tuple[RequiredRule, Sequence[ResourceAttributes]]],
-    allowed: Mapping[ResourceAttributes, bool | Unread],
-    used: Set[RuleUser],
-) -> Iterator[Finding]:
+Reviews = Sequence[tuple[RequiredRule, Mapping[ResourceAttributes, bool | Unread]]]
+"""The questions of every rule, and what the API answered."""
+
+
+def permission_findings(reviews: Reviews, used: Set[RuleUser]) -> Iterator[Finding]:
     """One finding per rule. `used` are the parts of the program that this cluster needs."""
-    for rule, of_rule in reviews:
-        if of_rule:
-            yield _finding(rule, of_rule, allowed, is_used=rule.part in used)
+    return (_finding(rule, answers, is_used=rule.part in used) for rule, answers in reviews if answers)
 
 
-def _finding(
-    rule: RequiredRule,
-    reviews: Sequence[ResourceAttributes],
-    allowed: Mapping[ResourceAttributes, bool | Unread],
-    *,
-    is_used: bool,
-) -> Finding:
-    unknown = [answer for each in reviews if isinstance(answer := allowed.get(each, _NOT_REVIEWED), Unread)]
-    denied = [str(each) for each in reviews if allowed.get(each) is False]
+def _finding(rule: RequiredRule, answers: Mapping[ResourceAttributes, bool | Unread], *, is_used: bool) -> Finding:
+    unknown = [answer for answer in answers.values() if isinstance(answer, Unread)]
+    denied = [str(each) for each, answer in answers.items() if answer is False]
     about = Subject(Topic.PERMISSIONS, str(rule.part))
     if denied:
-        role = "Role there" if all(each.namespace for each in reviews) else "ClusterRole"
+        role = "Role there" if all(each.namespace for each in answers) else "ClusterRole"
         do = f"bind its account to a {role} that allows this; docs/install.md has the whole table"
         severity = Severity.FAIL if is_used else Severity.WARN
         return about.finding(severity, "Denied", f"it may not {'; '.join(denied)}", do)
     if unknown:
         return about.warn("NotRead", unknown[0].reason)
-    return about.ok("Allowed", f"{', '.join(rule.verbs)} {_objects_of(reviews)}")
+    return about.ok("Allowed", f"{', '.join(rule.verbs)} {_objects_of(answers)}")
 
 
-_NOT_REVIEWED = Unread("it was not asked")
-
-
-def _objects_of(asks: Sequence[ResourceAttributes]) -> str:
+def _objects_of(asks: Iterable[ResourceAttributes]) -> str:
     names = dict.fromkeys(str(replace(ask, verb="", namespace="", name="")).strip() for ask in asks)
     places = [*dict.fromkeys(ask.namespace for ask in asks if ask.namespace)]
     where = f" in namespace{'s' if len(places) > 1 else ''} {', '.join(places)}" if places else ""

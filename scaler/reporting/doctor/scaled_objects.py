@@ -30,7 +30,6 @@ def has_scalable_workload(scaled_object: ScaledObject) -> bool:
 
 
 def scaled_object_findings(facts: DoctorInputs) -> Iterator[Finding]:
-    """What there is to say about ScaledObjects, and their scaler addresses."""
     ours, about = facts.own_triggers(), Subject(Topic.SCALED_OBJECTS)
     if not ours and facts.has_all(ScaledObject):
         yield about.warn(

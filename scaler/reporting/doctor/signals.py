@@ -15,6 +15,8 @@ from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import RelabelRules, relabel
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 
+SPAN = timedelta(minutes=10)
+"""How far back samples are read: enough to see at which intervals they come."""
 _SHOWN = 3
 _MISREAD_RATIO = 1.5
 _CLEARLY_BUSY_RATIO = 0.5
@@ -27,16 +29,12 @@ PodKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One series as a source returned it."""
-
     labels: Mapping[str, str]
     samples: Samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """All series of one signal."""
-
     signal: Signal
     series: Sequence[Series] = ()
     server_time: datetime | None = None
@@ -44,8 +42,6 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpus:
-    """The GPUs by the Kubernetes API."""
-
     allocatable: int | None = 0
     """Of all nodes that are ready, shared ones counted as often as they are offered. None: nodes are not read."""
     shared_nodes: Sequence[str] = ()
@@ -56,21 +52,15 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSeries:
-    """What was read of the metrics source, and what it is compared with."""
-
     reads: Mapping[str, Read | Unread]
     """By the signal's name."""
     rules: RelabelRules
     trust: Trust
     gpus: Gpus | Unread
-    span: timedelta
-    """How far back was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SignalSeries:
-    """One signal's series, with what their labels say."""
-
     read: Read
     held: Sequence[tuple[GpuSeries, Samples]]
     """Those that name a device and a pod."""
@@ -97,7 +87,6 @@ class _SignalSeries:
         return {(series.namespace, series.pod) for series, _ in self.held}
 
     def peaks(self) -> dict[GpuId, float]:
-        """The highest ratio of every device that a pod holds."""
         peaks: dict[GpuId, float] = {}
         for series, samples in self.held:
             for _, value in samples:
@@ -112,7 +101,6 @@ _ShownSeries = Mapping[str, _SignalSeries]
 
 
 def metrics_findings(metrics: SourceSeries | Unread, now: datetime) -> Iterator[Finding]:
-    """What there is to say about the metrics source."""
     if isinstance(metrics, Unread):
         yield _METRICS.warn("NotAsked", metrics.reason, "name one with --prometheus-url or --config")
         return
@@ -125,7 +113,7 @@ def metrics_findings(metrics: SourceSeries | Unread, now: datetime) -> Iterator[
         elif any(each.samples for each in read.series):
             yield from _of_signal(about, shown[name], metrics, shown, now)
         else:
-            yield _missing(about, read, metrics, shown)
+            yield _missing(about, read, shown)
     yield from _of_devices(shown, metrics)
     yield from _of_agreement(shown)
 
@@ -156,14 +144,14 @@ def _of_signal(
         yield about.ok("Shown", f"{names}: {len(read.series)} series{rhythm}{_convention(read, metrics)}")
 
 
-def _missing(about: Subject, read: Read, metrics: SourceSeries, shown: _ShownSeries) -> Finding:
+def _missing(about: Subject, read: Read, shown: _ShownSeries) -> Finding:
     devices = {device for each in shown.values() for device in each.devices}
     if read.signal.absent_on_mig and devices and all(each.is_mig for each in devices):
         return about.ok("NotOnMIG", "it is not published for MIG instances, and all GPUs are such")
     names = " or ".join(read.signal.metrics)
     return about.fail(
         "NoSeries",
-        f"there is no {names} of the last {format_duration(metrics.span)}: every verdict is Unknown",
+        f"there is no {names} of the last {format_duration(SPAN)}: every verdict is Unknown",
         "add it to the exporter's list of counters, or leave it out of `signals` in the settings",
     )
 

@@ -42,7 +42,6 @@ def parse_connect_to(text: str) -> tuple[str, int] | None:
 async def check_calls(
     triggers: Sequence[AuthenticatedTrigger], connect_to: tuple[str, int] | None, now: datetime
 ) -> CallResults:
-    """The result of every different call."""
     slots, calls = asyncio.Semaphore(_AT_ONCE), _calls_of(triggers)
 
     async def one(call: CallKey, trigger: AuthenticatedTrigger) -> CallResult | Unread:
@@ -84,7 +83,7 @@ def _is_of_the_cluster(host: str) -> bool:
 
 
 def _calls_of(triggers: Sequence[AuthenticatedTrigger]) -> dict[CallKey, list[AuthenticatedTrigger]]:
-    """Every different call, with the triggers that make it; without triggers whose credentials are not known."""
+    """Without triggers whose credentials are not known."""
     found = defaultdict[CallKey, list[AuthenticatedTrigger]](list)
     for trigger in triggers:
         if trigger.unread is None and _host(trigger.address):
@@ -104,7 +103,6 @@ def _host(address: str) -> str:
 
 
 def tls_findings(triggers: Sequence[AuthenticatedTrigger], results: CallResults, now: datetime) -> Iterator[Finding]:
-    """What there is to say about the calls that KEDA makes."""
     for trigger in triggers:
         yield from _of_trigger(trigger)
     calls = _calls_of(triggers)

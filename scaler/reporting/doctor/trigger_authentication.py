@@ -36,8 +36,6 @@ _KEDA_NAMESPACES = ("keda", "openshift-keda")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthenticatedTrigger:
-    """A trigger of ours, and with which credentials KEDA calls for it."""
-
     namespace: str
     name: str
     metadata: Mapping[str, str]
@@ -59,8 +57,6 @@ class AuthenticatedTrigger:
 
 
 class TriggerAuthenticationReader:
-    """Reads how KEDA calls."""
-
     def __init__(self, transport: KubeTransport) -> None:
         self._transport = transport
         self._read = dict[str, asyncio.Task[bytes]]()
@@ -149,7 +145,6 @@ _KINDS = {"secretTargetRef": SECRET.kind, "configMapTargetRef": CONFIG_MAP.kind}
 
 
 def _sources_in(spec: Mapping[str, Any], namespaces: tuple[str, ...]) -> Iterator[_Source]:
-    """Where the parameters come from that are about TLS."""
     for origin, content in spec.items():
         for given in _listed(content):
             if given.get("parameter") in PARAMETERS:

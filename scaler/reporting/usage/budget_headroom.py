@@ -29,8 +29,6 @@ class LimitHeadroom(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetHeadroom:
-    """One budget at one instant."""
-
     budget: str
     is_open: bool
     """Whether it allows suspensions at this hour."""

@@ -66,11 +66,9 @@ class FleetCollector:
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def wake(self) -> None:
-        """There is another evaluation."""
         self._wake.set()
 
     async def run(self) -> None:
-        """After every evaluation, until cancelled."""
         await every(None, lambda _: self.tick(), self._wake, name=self.name)
 
     async def tick(self) -> None:
@@ -119,7 +117,6 @@ class FleetCollector:
         return [headroom(budget, history, at) for budget in self.budgets]
 
     async def _node_gpus(self) -> Mapping[str, int]:
-        """GPUs that nodes offer, by model."""
         found: Counter[str] = Counter()
         async for node in in_steps(self.nodes.items()):
             offered = sum(n for resource, n in allocatable(node).items() if self.cluster.gpus.matches(resource))
@@ -129,6 +126,5 @@ class FleetCollector:
         return found
 
     def _open_requests(self) -> Mapping[tuple[str, str], int]:
-        """ProvisioningRequests of ours, by class and state."""
         ours = (each for each in self.requests() if WORKLOAD_UID_LABEL in each.metadata.labels)
         return Counter((each.spec.provisioning_class_name, str(request_of(each).state)) for each in ours)

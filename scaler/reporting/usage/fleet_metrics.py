@@ -64,7 +64,6 @@ class FleetMetrics:
         metrics.regret_window_seconds.set(limits.regret_within.total_seconds())
 
     def clear(self) -> None:
-        """Another replica shows them now."""
         self._metrics.forget_what_the_leader_shows()
 
     def show_usage(self, usage: FleetUsage, elapsed: timedelta) -> None:
@@ -262,7 +261,6 @@ class BoundedNames:
         return len(self._folded)
 
     def of(self, name: str) -> str:
-        """The name itself, or `(others)`."""
         if not name or name in self._known:
             return name
         if len(self._known) < self._limit:

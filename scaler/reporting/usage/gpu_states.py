@@ -175,7 +175,6 @@ def trust_in(found: Counter[GpuStatus]) -> NodeTrust | None:
 
 
 def distrusted(found: Counter[GpuStatus]) -> dict[str, int]:
-    """GPUs that cannot be judged, by reason."""
     reasons: Counter[str] = Counter()
     for each, count in found.items():
         if each.state in _DISTRUSTED and each.is_its_own:

@@ -66,8 +66,6 @@ class TargetLabels(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetUsage:
-    """One scale target and its GPUs."""
-
     title: TargetLabels
     decision: Decision
     states: Mapping[GpuState, int]
@@ -85,8 +83,6 @@ class TargetUsage:
 
 @dataclass(slots=True, kw_only=True)
 class FleetUsage:
-    """What all GPUs do at one instant."""
-
     at: datetime
     gpus: Counter[tuple[GpuOwner, GpuStatus]] = field(default_factory=Counter)
     nodes: dict[str, Counter[GpuStatus]] = field(default_factory=dict)
@@ -111,8 +107,6 @@ class _PodEvidence:
 
 @dataclass(kw_only=True)
 class _Tally:
-    """The usage while it is added up."""
-
     usage: FleetUsage
     queues: Mapping[Key, str]
     models: dict[str, str]
@@ -126,7 +120,6 @@ class _Tally:
     """GPUs that nothing reports for, with the node they are on."""
 
     def add(self, evidence: _PodEvidence, startup: StartupLimits) -> None:
-        """Count the pod's GPUs."""
         pod, at, gpus = evidence.pod, self.usage.at, evidence.gpus
         queue = self.queues.get((pod.namespace, pod.name), "")
         states = self.by_pod[pod.namespace, pod.name] = Counter()
@@ -162,8 +155,6 @@ class _Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUsageReader:
-    """Reads decisions, pods and the history of samples."""
-
     cluster: ClusterState
     evaluator: Evaluator
     queues: QueueNames

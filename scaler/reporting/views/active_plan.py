@@ -20,7 +20,7 @@ _ORDER = (
 
 
 def active_plan_view(plan: ActivePlan, now: datetime) -> Json:
-    """The plan with its victims. `stage` is that of the GPUs that are farthest from being the gang's."""
+    """`stage` is that of the GPUs that are farthest from being the gang's."""
     grant = plan.grant
     return {
         "id": grant.plan,

@@ -50,12 +50,10 @@ class CheckViews:
         return {key: place for place, key in enumerate(dict.fromkeys(each.key for each in ordered))}
 
     def reasons(self, key: str) -> Mapping[str, str]:
-        """What the Workload waits for, by check."""
         found = {each.check: _change(each) for each in self._by_key.get(key, ())}
         return {check: str(change.because) for check, change in found.items() if change is not None}
 
     def of(self, key: str, now: datetime) -> list[Json]:
-        """One for each of our checks that the Workload has."""
         return [self._view(each, now) for each in self._by_key.get(key, ())]
 
     def _view(self, checked: CheckedWorkload, now: datetime) -> Json:

@@ -52,7 +52,6 @@ def _view(workload: QuotaWorkload, gpus: int, cluster: ClusterState, evaluation:
 
 
 def scalable_of(key: str, cluster: ClusterState) -> ScalableWorkload | None:
-    """The ScalableWorkload that acts for the Workload of that key."""
     namespace, _, name = key.partition("/")
     workload = cluster.workloads.get(namespace, name)
     return cluster.scaler_of(workload) if workload is not None else None
@@ -73,7 +72,6 @@ def why_ineligible(key: str, quota: Snapshot, cluster: ClusterState) -> str:
 
 
 def _why(workload: QuotaWorkload, scalable: ScalableWorkload | None, evaluation: Evaluation | None) -> tuple[str, str]:
-    """Why no plan may take it."""
     if scalable is None:
         return "NotScaled", "it has no ScalableWorkload, so no plan may take it"
     grant = grant_of(scalable)

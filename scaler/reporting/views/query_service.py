@@ -269,8 +269,8 @@ class QueryService:
         known = {each.workload for each in planning.candidates}
         holders = [self._named(each) for each in self._planner.everybody(planning, gang)]
         unknown = (each.workload for each in holders if each.workload not in known)
-        reasons = {key: why_ineligible(key, planning.snapshot, self._planner.cluster) for key in unknown}
-        barred = {key: why for key, why in reasons.items() if why}
+        cluster, quota = self._planner.cluster, planning.snapshot
+        barred = {key: why for key in unknown if (why := why_ineligible(key, quota, cluster))}
         self._check_names(idle, holders, barred, gang)
         chosen = [each for each in holders if not idle or each.workload in known or _is_named(each, idle)]
         return [each for each in chosen if each.workload not in barred], _left_out(barred) if not idle else ()
@@ -290,7 +290,6 @@ class QueryService:
                 raise QueryError(f"{each.name}: no plan may take it, idle or not: {why}", status=409)
 
     def _named(self, candidate: Candidate) -> Candidate:
-        """With the name of its ScalableWorkload, where it has one."""
         scalable = scalable_of(candidate.workload, self._planner.cluster)
         return replace(candidate, name="/".join(scalable.metadata.key)) if scalable is not None else candidate
 
@@ -359,7 +358,6 @@ def _left_out(barred: Mapping[str, str]) -> list[PlanWarning]:
 
 
 def _next_cycle(request: PlanRequest) -> Sequence[Considered]:
-    """What Kueue does next in the tree, head by head."""
     return request.planning_tree.simulation.fork().step().considered
 
 

@@ -166,15 +166,12 @@ def test_an_api_that_does_not_answer_is_one_failure_and_not_a_hundred():
 
 
 def reviewed(inputs, *denied, unknown=(), **more):
+    asked = {"targets": frozenset({DEPLOYMENT}), "lease_namespace": "gpus", **more}
     rules = required_rules(reconciles=True, is_confined="namespaces" in more)
-    reviews = [
-        (rule, attributes_of(rule, targets=frozenset({DEPLOYMENT}), lease_namespace="gpus", **more)) for rule in rules
-    ]
-    answers = {str(each): each for _, of_rule in reviews for each in of_rule}
-    assert {*denied, *unknown} <= answers.keys()
-    allowed = {each: text not in denied for text, each in answers.items()}
-    allowed |= {answers[each]: Unread("no answer") for each in unknown}
-    return replace(inputs, reviews=reviews, allowed=allowed)
+    answers = dict.fromkeys(denied, False) | dict.fromkeys(unknown, Unread("no answer"))
+    reviews = [(rule, {each: answers.get(str(each), True) for each in attributes_of(rule, **asked)}) for rule in rules]
+    assert answers.keys() <= {str(each) for _, of_rule in reviews for each in of_rule}
+    return replace(inputs, reviews=reviews)
 
 
 STATUS = "patch workloads/status.kueue.x-k8s.io"

@@ -14,7 +14,6 @@ from scaler.reporting.doctor.signals import Gpus, Read, Series, SourceSeries, me
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, FAIL = Severity.OK, Severity.FAIL
 ENGINE, UTIL = DEFAULT_SIGNALS
-SPAN = timedelta(minutes=10)
 
 
 def series(uuid="GPU-1", pod="train-0", *, value=0.0, every=30.0, ends=NOW, name="", **labels):
@@ -41,7 +40,6 @@ def metrics(*engine, util=None, gpus=None, server_time=None, trust=None):
         rules=DEFAULT_RULES,
         trust=trust or Trust(),
         gpus=gpus or Gpus(allocatable=1, pods=frozenset({("team", "train-0")})),
-        span=SPAN,
     )
 
 
