@@ -60,7 +60,6 @@ from scaler.quota.model import (
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
 from scaler.quota.workload_index import SchedulingContext
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.costs import CostWeights, cost_of
 from scaler.reclaim.search.quota_problem import plan_reclaim, revalidate
 from scaler.reclaim.search.values import Candidate, NoPlan, PlanningTree, PlanRequest, ReclaimPlan
@@ -263,7 +262,7 @@ class Cluster:
             name=f"{NAMESPACE}/scale-{workload.name}",
             gpus=gpus,
             cost=cost_of(CostWeights(), gpus=gpus, worked=worked, idle=idle),
-            member=BudgetedWorkload(namespace=NAMESPACE, name=workload.name, cluster_queue=workload.queue),
+            cluster_queue=workload.queue,
         )
 
 

@@ -13,7 +13,6 @@ from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaWork
 from scaler.quota.tree import build_trees
 from scaler.quota.workload_index import SchedulingContext
 from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.costs import Cost, CostWeights, cost_of
 from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate, NoPlan, PlanningTree, PlanRequest, ReclaimPlan
@@ -31,9 +30,7 @@ def candidate(workload: QuotaWorkload, *, cost: int | None = None, **stake: Any)
         name=f"{workload.namespace}/scale-{workload.name}",
         gpus=gpus,
         cost=found,
-        member=BudgetedWorkload(
-            namespace=workload.namespace, name=f"scale-{workload.name}", cluster_queue=workload.held.cluster_queue
-        ),
+        cluster_queue=workload.held.cluster_queue,
     )
 
 

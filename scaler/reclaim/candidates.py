@@ -160,11 +160,7 @@ def _candidate(
         name="/".join(scalable.metadata.key),
         gpus=gpus,
         cost=cost,
-        member=BudgetedWorkload(
-            namespace=scalable.metadata.namespace,
-            name=scalable.metadata.name,
-            cluster_queue=workload.held.cluster_queue,
-        ),
+        cluster_queue=workload.held.cluster_queue,
     )
 
 

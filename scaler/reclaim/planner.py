@@ -20,7 +20,7 @@ from scaler.quota.tree import Tree
 from scaler.quota.watch import NotSynced, QuotaWatch
 from scaler.quota.workload_index import SchedulingContext
 from scaler.reclaim.budgets.budget import Budget, BudgetCheck, budget_check
-from scaler.reclaim.budgets.scopes import BudgetedWorkload, SuspensionHistory
+from scaler.reclaim.budgets.scopes import SuspensionHistory
 from scaler.reclaim.candidates import (
     anti_affinity_nodes,
     find_candidates,
@@ -221,8 +221,7 @@ class Planner:
         workload = state.snapshot.workload(workload_key)
         if workload is None or workload.reservation is None:
             return None
-        found = self._as_if_idle(workload)
-        return replace(found, name=name, member=replace(found.member, name=name.partition("/")[2]))
+        return replace(self._as_if_idle(workload), name=name)
 
     def everybody(self, state: PlanningSnapshot, gang: QuotaWorkload) -> Sequence[Candidate]:
         """Every Workload that holds GPUs which the gang could get, as if all of them were idle: for what-if questions.
@@ -244,7 +243,5 @@ class Planner:
             name=workload.key,
             gpus=gpus,
             cost=cost_of(self.policy.weights, gpus=gpus, worked=none, idle=none, priority=workload.priority),
-            member=BudgetedWorkload(
-                namespace=workload.namespace, name=workload.name, cluster_queue=workload.held.cluster_queue
-            ),
+            cluster_queue=workload.held.cluster_queue,
         )

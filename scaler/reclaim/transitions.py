@@ -166,10 +166,8 @@ def _served(action: PlanAction, victims: Sequence[Victim]) -> PlanTransition:
     spared = tuple(victim.name for victim in victims if not victim.has_given)
     if len(spared) == len(victims):
         return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NOT_NEEDED)
-    return (
-        PlanTransition(action=action, ending=PlanEndReason.NOT_NEEDED, about=spared)
-        if spared
-        else PlanTransition(action=action)
+    return PlanTransition(
+        action=action, ending=PlanEndReason.NOT_NEEDED if spared else PlanEndReason.NONE, about=spared
     )
 
 

@@ -156,9 +156,7 @@ class _BudgetEvaluation:
         if not self._applies:
             return
         for group, victims in self._by_group(covered).items():
-            usage = self._usage.of(group)
-            yield from self._too_many_at_once(usage, victims)
-            yield from self._too_many_per_period(usage, victims)
+            yield from self._too_many(self._usage.of(group), victims)
 
     @cached_property
     def _applies(self) -> bool:
@@ -170,12 +168,10 @@ class _BudgetEvaluation:
             groups.setdefault(self.budget.scope.group_of(member.place) or "", set()).add(member.key)
         return groups
 
-    def _too_many_at_once(self, usage: GroupUsage, victims: set[Key]) -> Iterator[BudgetExhausted]:
+    def _too_many(self, usage: GroupUsage, victims: set[Key]) -> Iterator[BudgetExhausted]:
         limit, others = self.budget.at_once, len(usage.asleep - victims)
         if limit and (message := _excess(limit, usage, others, victims, "suspended at once")):
             yield self._obstacle(message, self._end)
-
-    def _too_many_per_period(self, usage: GroupUsage, victims: set[Key]) -> Iterator[BudgetExhausted]:
         if rate := self.budget.rate:
             expiries = usage.expiries(rate.period, self.now, but=victims)
             when = f"suspended within {format_duration(rate.period)}"

@@ -95,13 +95,8 @@ class Scope:
 
     def group_of(self, place: BudgetLocation) -> str | None:
         """What is counted together with what is there, by name; None where that is unknown."""
-        match self.each:
-            case Each.NAMESPACE:
-                return place.namespace
-            case Each.CLUSTER_QUEUE:
-                return place.cluster_queue
-            case None:
-                return ""
+        groups = {Each.NAMESPACE: place.namespace, Each.CLUSTER_QUEUE: place.cluster_queue}
+        return groups[self.each] if self.each else ""
 
     def part(self, group: str) -> "Scope":
         match self.each:

@@ -59,8 +59,14 @@ class Candidate:
     """`namespace/name` of its ScalableWorkload."""
     gpus: int
     cost: Cost
-    member: BudgetedWorkload
-    """Itself, as budgets count it."""
+    cluster_queue: str
+    """Where it holds its quota."""
+
+    @property
+    def member(self) -> BudgetedWorkload:
+        """Itself, as budgets count it."""
+        namespace, _, name = self.name.partition("/")
+        return BudgetedWorkload(namespace=namespace, name=name, cluster_queue=self.cluster_queue)
 
 
 def by_name(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

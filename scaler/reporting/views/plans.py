@@ -130,7 +130,7 @@ def _candidate(candidate: Candidate, assumed: Collection[str]) -> Json:
     return {
         "name": candidate.name,
         "workload": candidate.workload,
-        "clusterQueue": candidate.member.cluster_queue,
+        "clusterQueue": candidate.cluster_queue,
         "gpus": candidate.gpus,
         "cost": _cost(candidate.cost.total),
         "isAssumed": candidate.workload in assumed,

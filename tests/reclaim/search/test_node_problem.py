@@ -45,7 +45,7 @@ def idle(name: str, cost: int = 1, *, gpus: int = 1, queue: str = "cq") -> Candi
         name=f"team/scale-{name}",
         gpus=gpus,
         cost=Cost(total=cost, parts=(("gpus", cost),), idle_divisor=1.0),
-        member=BudgetedWorkload(namespace="team", name=f"scale-{name}", cluster_queue=queue),
+        cluster_queue=queue,
     )
 
 
