@@ -70,7 +70,6 @@ class LeaderControllers:
         )
         self.reclaim = ReclaimController(
             planning=wiring.planner,
-            decisions=wiring.decision_cache,
             reconciler=reconciler,
             writer=writer,
             admission=wiring.admission,

@@ -18,13 +18,12 @@ from typing import ClassVar
 import structlog
 
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
-from scaler.clock import SYSTEM_CLOCK, Clock, every
-from scaler.decision.decision_cache import DecisionCache
+from scaler.clock import every
 from scaler.decision.target_state import Seeks
 from scaler.errors import KubeError
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan
-from scaler.reclaim.executor import PlanBackoff, PlanExecutor
+from scaler.reclaim.executor import PlanExecutor
 from scaler.reclaim.grant_writer import GrantCleanup
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.values import NoPlan, ReclaimPlan
@@ -34,6 +33,7 @@ from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
 
 log = structlog.get_logger(__name__)
 
+_INTERVAL = timedelta(seconds=5)
 _GANGS_AT_ONCE = 4
 """Gangs that are planned for in one tick and one arena (a quota tree, or all nodes): those whose turn comes first."""
 
@@ -56,18 +56,14 @@ class ReclaimController:
 
     name: ClassVar[str] = "reclaim"
     planning: Planner
-    decisions: DecisionCache
     reconciler: SuspensionReconciler
     writer: PlanWriter
     admission: AdmissionPlanner | None = None
     answers: ReclaimAnswers | None = None
-    interval: timedelta = timedelta(seconds=5)
     observe: Callable[[ReclaimReport], None] = lambda _: None
-    clock: Clock = SYSTEM_CLOCK
     targets: Mapping[Seeks, PlanTarget] = field(init=False)
     """In the order in which plans are made."""
     nodes: NodeShortage = field(init=False)
-    backoff: PlanBackoff = field(init=False)
     executor: PlanExecutor = field(init=False)
     grant_cleanup: GrantCleanup = field(init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -75,20 +71,14 @@ class ReclaimController:
     def __post_init__(self) -> None:
         self.nodes = NodeShortage(planning=self.planning, admission=self.admission, answers=self.answers)
         self.targets = {Seeks.NODES: self.nodes, Seeks.QUOTA: QuotaShortage(planning=self.planning)}
-        self.backoff = PlanBackoff(self.planning.policy)
         self.executor = PlanExecutor(
-            planning=self.planning,
-            targets=self.targets,
-            decisions=self.decisions,
-            reconciler=self.reconciler,
-            writer=self.writer,
-            backoff=self.backoff,
+            planning=self.planning, targets=self.targets, reconciler=self.reconciler, writer=self.writer
         )
         self.grant_cleanup = GrantCleanup(cluster=self.planning.cluster, writer=self.writer.grants)
 
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and as soon as something is heard that a plan waits for."""
-        await every(self.interval, self.tick, self._wake, name=self.name, clock=self.clock)
+        await every(_INTERVAL, self.tick, self._wake, name=self.name)
 
     def wake(self) -> None:
         self._wake.set()
@@ -135,7 +125,7 @@ class ReclaimController:
             return []
         waiting = frozenset(gang.uid for target in self.targets.values() for gang in target.gangs(state))
         self.writer.events.forget_others(waiting)
-        self.backoff.forget_others(waiting | {plan.grant.gang_uid for plan in standing})
+        self.executor.backoff.forget_others(waiting | {plan.grant.gang_uid for plan in standing})
         answers: list[ReclaimPlan | NoPlan] = []
         for seeks, target in self.targets.items():
             busy = {target.plan_scope(state, each.grant.gang) for each in standing if each.grant.seeks is seeks}
@@ -152,17 +142,17 @@ class ReclaimController:
         looked_at: Counter[str] = Counter()
         for gang in target.gangs(state):
             plan_scope = target.plan_scope(state, gang.key)
-            if not self.backoff.is_due((gang.uid, seeks), state.now):
+            if not self.executor.backoff.is_due((gang.uid, seeks), state.now):
                 target.skip(gang)
                 continue
             if plan_scope in busy or looked_at[plan_scope] >= _GANGS_AT_ONCE:
                 continue
             looked_at[plan_scope] += 1
-            found = await self.backoff.propose(target, state, gang, state.candidates)
+            found = await self.executor.backoff.propose(target, state, gang, state.candidates)
             answers.append(found)
             if isinstance(found, ReclaimPlan):
                 busy.add(plan_scope)
-                self.backoff.back_off(gang.uid, seeks, state.now)
+                self.executor.backoff.back_off(gang.uid, seeks, state.now)
                 grant = grant_by(found, at=state.now, until=state.now + self.planning.policy.grant_for)
                 await self._try(self.writer.grant(grant, found), about=found.id)
                 state = _after(state, found)

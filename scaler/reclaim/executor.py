@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.target_state import Seeks
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
@@ -123,18 +122,20 @@ def _fingerprint(state: PlanningSnapshot, candidates: Sequence[Candidate]) -> ob
 class PlanExecutor:
     planning: Planner
     targets: Mapping[Seeks, PlanTarget]
-    decisions: DecisionCache
     reconciler: SuspensionReconciler
     writer: PlanWriter
-    backoff: PlanBackoff
+    backoff: PlanBackoff = field(init=False)
     _at_zero: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """(plan, victim) that were seen at 0: one that is at 1 after that was scaled up for another reason."""
     _replanned: Counter[str] = field(default_factory=Counter, init=False)
     _deactivated: dict[str, datetime] = field(default_factory=dict, init=False)
     """By plan, until when it may not have been heard of that its victims were deactivated here."""
 
+    def __post_init__(self) -> None:
+        self.backoff = PlanBackoff(self.planning.policy)
+
     def standing(self) -> list[ActivePlan]:
-        evaluation = None if self.planning.unjudged else self.decisions.evaluation
+        evaluation = None if self.planning.unjudged else self.planning.decisions.evaluation
         standing = active_plans(self.planning.cluster, evaluation, seen_at_zero=self._at_zero)
         victims = [(plan.grant.plan, victim) for plan in standing for victim in plan.victims]
         self._at_zero = frozenset(

@@ -207,7 +207,6 @@ class PressureWorld:
                 capacity=lambda: self.capacity(),
                 checks_with_provisioning=lambda: self.checks_with_provisioning,
             ),
-            decisions=self.decision_cache,
             reconciler=self.reconciler,
             writer=PlanWriter(
                 self.api, copies.scalable_workloads.get, self.events, finished=self.ended.append, patience_seconds=0.0

@@ -230,7 +230,7 @@ async def test_a_gang_that_backs_off_after_a_plan_that_failed_does_not_keep_node
     world = cluster(provisions=True)
     world.waits("gang", pods=2, gpus=4)
     _, gang = await looked(world)
-    world.pressure.backoff.back_off(gang.uid, Seeks.NODES, world.now)
+    world.pressure.executor.backoff.back_off(gang.uid, Seeks.NODES, world.now)
     assert world.reclaim_answers.is_pending(gang.uid, world.now)
     await world.planned()
     assert not world.reclaim_answers.is_pending(gang.uid, world.now)
