@@ -64,8 +64,8 @@ class PlanTarget(Protocol):
     async def is_lost(self, plan: ActivePlan, state: PlanningSnapshot) -> bool:
         """Whether the gang does not fit any more although all victims are suspended: other Workloads came between."""
 
-    def skip(self, _gang: QuotaWorkload) -> None:
-        """No plan is made for the gang at present. Kueue waits for none."""
+    def skip(self, gang: QuotaWorkload) -> None:
+        """No plan is made for the gang at present."""
 
     def is_being_served(self, _plan: ActivePlan, _state: PlanningSnapshot) -> bool:
         """Whether the gang has all that the plan can give it, and only what passes keeps it waiting."""
@@ -101,6 +101,9 @@ class QuotaShortage(PlanTarget):
     ) -> str:
         request = self.planning.request(state, gang, ())
         return request.message if isinstance(request, NoPlan) else await asyncio.to_thread(revalidate, request, victims)
+
+    def skip(self, gang: QuotaWorkload) -> None:
+        """Kueue waits for no plan."""
 
     async def is_lost(self, plan: ActivePlan, state: PlanningSnapshot) -> bool:
         """Whether Kueue does not admit it as things stand, once the pods of the victims are gone: Kueue may not have
