@@ -1,8 +1,9 @@
-"""Each way in which the embedded Kubernetes API can be made to misbehave does so, and stops when it is healed."""
+"""The embedded Kubernetes API misbehaves as it is told to, stops that when it is healed, and outlives a stop."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 from sandbox.kubeapi_session import CONFIG_MAPS, MERGE, Session, next_event, serving
 from scaler_sandbox.kubeapi import KubeApi
@@ -70,3 +71,25 @@ async def test_compaction_forgets_events_and_list_snapshots(session: Session) ->
     async with session.watch(f"&resourceVersion={await session.revision()}") as watch:
         await session.create("e")
         assert (await next_event(watch))[1]["metadata"]["name"] == "e"
+
+
+async def test_objects_outlive_an_outage_and_the_address_stays(session: Session) -> None:
+    made = await session.create("kept", a="1")
+    url = session.api.url
+    await session.api.stop()
+    with pytest.raises(aiohttp.ClientError):
+        await session.call("GET", CONFIG_MAPS)
+    assert await session.api.start() == url
+    assert (await session.call("GET", f"{CONFIG_MAPS}/kept"))[1] == made
+
+
+async def test_garbage_that_fell_before_an_outage_is_collected_after_it(session: Session) -> None:
+    parent = await session.create("parent")
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "uid": parent["metadata"]["uid"]}
+    await session.call("POST", CONFIG_MAPS, {"metadata": {"name": "child", "ownerReferences": [owner]}})
+    await session.call("DELETE", f"{CONFIG_MAPS}/parent")
+    await session.api.stop()
+    await session.api.start()
+    async with asyncio.timeout(30):
+        while (await session.call("GET", f"{CONFIG_MAPS}/child"))[0] != 404:  # noqa: ASYNC110 - it is polled over HTTP
+            await asyncio.sleep(0.01)

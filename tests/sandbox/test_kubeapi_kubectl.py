@@ -75,7 +75,7 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
         yield run
 
 
-async def test_kubectl_applies_gets_scales_patches_and_deletes(kubectl: Kubectl) -> None:
+async def test_kubectl_applies_gets_scales_patches_and_deletes_and_shows_what_is_wrong(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", text=CRD)
     await kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=60s")
     red, green = WIDGET.replace("COLOR", "red"), WIDGET.replace("COLOR", "green")
@@ -85,6 +85,10 @@ async def test_kubectl_applies_gets_scales_patches_and_deletes(kubectl: Kubectl)
     header, row = (await kubectl("get", "wd", "-l", "app=x")).splitlines()
     assert header.split() == ["NAME", "COLOR", "REPLICAS"]
     assert row.split() == ["one", "red", "1"]
+    output = await kubectl("apply", "-f", "-", text=WIDGET.replace("COLOR", "blue"), fails=True)
+    assert 'spec.color: Unsupported value: "blue": supported values: "red", "green"' in output
+    output = await kubectl("apply", "-f", "-", text=WIDGET.replace("color", "colour"), fails=True)
+    assert 'strict decoding error: unknown field "spec.colour"' in output
     await kubectl("scale", "widget/one", "--replicas=0")
     await kubectl("annotate", "widget/one", "idlegpu.io/wake=now")
     await kubectl("patch", "widget/one", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Asleep"}}')
@@ -96,12 +100,3 @@ async def test_kubectl_applies_gets_scales_patches_and_deletes(kubectl: Kubectl)
     await kubectl("wait", "--for=jsonpath={.metadata.deletionTimestamp}", "widget/one", "--timeout=60s")
     await kubectl("patch", "widget/one", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
     assert "deleted" in await deleting
-
-
-async def test_kubectl_shows_what_is_wrong(kubectl: Kubectl) -> None:
-    await kubectl("apply", "-f", "-", text=CRD)
-    await kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=60s")
-    output = await kubectl("apply", "-f", "-", text=WIDGET.replace("COLOR", "blue"), fails=True)
-    assert 'spec.color: Unsupported value: "blue": supported values: "red", "green"' in output
-    output = await kubectl("apply", "-f", "-", text=WIDGET.replace("color", "colour"), fails=True)
-    assert 'strict decoding error: unknown field "spec.colour"' in output

@@ -1,8 +1,11 @@
 """Who gets quota, when, and what their pods then carry. The embedded Kueue in virtual time."""
 
+from datetime import timedelta
+
 import pytest
-from scaler_sandbox.kueue.jobs import workload_name
-from sim.kueue_cluster import GPU, KueueCluster, cluster_queue, job, ray_cluster, template
+from scaler_sandbox.actions import Action
+from sim.client import states_of
+from sim.kueue_cluster import GPU, KueueCluster, Teams, flavor_quota, job, ray_cluster, team, template
 
 from scaler.kube.objects.resources import CLUSTER_QUEUE, JOB, LOCAL_QUEUE, POD, RAY_CLUSTER, RESOURCE_FLAVOR, WORKLOAD
 
@@ -20,15 +23,6 @@ async def test_a_ray_cluster_is_one_gang_of_head_and_workers(world: KueueCluster
     assert admission["podSetAssignments"][0]["resourceUsage"] == {GPU: "1"}
     assert world.job("ray", RAY_CLUSTER)["status"]["state"] == "ready"
     assert len(world.client.all(POD)) == 2
-
-
-async def test_the_workload_is_named_and_owned_as_kueue_does_it(world: KueueCluster) -> None:
-    added = await world.submit(job("train"))
-    uid = added["metadata"]["uid"]
-    metadata = world.workload("train")["metadata"]
-    assert metadata["name"] == workload_name(JOB, "train", uid)
-    assert metadata["labels"] == {"kueue.x-k8s.io/job-uid": uid}
-    assert metadata["ownerReferences"][0]["controller"] is True
 
 
 async def test_pods_carry_their_workload_pod_set_and_queues(world: KueueCluster) -> None:
@@ -56,34 +50,6 @@ async def test_pods_get_the_node_labels_of_their_flavor_and_templates_lose_them_
     assert stopped["metadata"]["labels"] == {"app": "train"}
     assert stopped["metadata"]["annotations"] == {"note": "kept"}
     assert "nodeSelector" not in stopped["spec"]
-
-
-async def test_a_workload_that_exceeds_all_quota_has_that_reason(world: KueueCluster) -> None:
-    await world.submit(job("huge", pods=3))
-    assert "QuotaReserved=False/ExceedsMaxQuota" in world.state("huge")
-    assert world.why_waiting("huge") == (
-        "couldn't assign flavors to pod set main: insufficient quota for nvidia.com/gpu in flavor flavor, "
-        "previously considered podsets requests (0) + current podset request (3) > maximum capacity (2)"
-    )
-
-
-async def test_other_resources_count_where_the_queue_covers_them() -> None:
-    queue = cluster_queue()
-    queue["spec"]["resourceGroups"][0] = {
-        "coveredResources": [GPU, "cpu"],
-        "flavors": [
-            {
-                "name": "flavor",
-                "resources": [{"name": GPU, "nominalQuota": 4}, {"name": "cpu", "nominalQuota": "1200m"}],
-            }
-        ],
-    }
-    world = KueueCluster(queue)
-    await world.submit(job("two"))  # 2 x 500m
-    await world.submit(job("third", pods=1))
-    usage = world.workload("two")["status"]["admission"]["podSetAssignments"][0]["resourceUsage"]
-    assert usage == {GPU: "2", "cpu": "1"}
-    assert world.why_waiting("third").endswith("insufficient unused quota for cpu in flavor flavor, 300m more needed")
 
 
 async def test_a_finished_job_frees_its_quota(world: KueueCluster) -> None:
@@ -145,3 +111,53 @@ async def test_a_queue_that_admits_nothing_says_why(
     await world.submit(job("waiting"))
     assert f"QuotaReserved=False/{reason}" in world.state("waiting")
     assert world.why_waiting("waiting") == message
+
+
+async def test_one_that_is_deactivated_while_a_cycle_is_written_is_not_admitted() -> None:
+    world = Teams(team("a"), team("b"))
+    await world.start("victim", "a", 8)
+    await world.start("first", "a", 4)
+    await world.start("second", "b", 4)
+    name = world.workload("second")["metadata"]["name"]
+
+    def deactivate_second(action: Action) -> None:
+        if any(note.reason == "Admitted" for note in action.notes):
+            world.client.meddle = lambda _: None
+            world.client.change(WORKLOAD, "ns", name, {"spec": {"active": False}})
+
+    world.client.meddle = deactivate_second
+    await world.set_active("victim", False)
+    await world.settle(1)
+    assert world.admitted == {"first"}
+    assert not any("QuotaReserved=True/QuotaReserved" in state for state in states_of(world.client.history, name))
+
+
+async def test_flavors_are_tried_in_order_and_the_message_has_what_each_lacks() -> None:
+    offered = [flavor_quota("a100", 2), flavor_quota("h100", 4)]
+    world = Teams(team("a", flavors=offered, cohort=""))
+    world.add_flavor("a100")
+    world.add_flavor("h100")
+    await world.start("one", "a", 2)
+    await world.start("two", "a", 3)
+    assert (world.flavors_of("one"), world.flavors_of("two")) == (["a100"], ["h100"])
+    await world.start("three", "a", 3)
+    assert world.why_waiting("three") == (
+        "couldn't assign flavors to pod set main: "
+        "insufficient quota for nvidia.com/gpu in flavor a100, previously considered podsets requests (0) + current "
+        "podset request (3) > maximum capacity (2), "
+        "insufficient unused quota for nvidia.com/gpu in flavor h100, 2 more needed"
+    )
+    assert "QuotaReserved=False/WaitingForQuota" in world.state("three")
+
+
+async def test_an_object_that_cannot_be_read_affects_no_other() -> None:
+    world = Teams(team("a", 2), team("broken", 2, cohort=""))
+    body = {"spec": {"resourceGroups": [{"coveredResources": [GPU], "flavors": "none"}]}}
+    world.client.change(CLUSTER_QUEUE, "", "broken", body)
+    await world.start("gang", "a", 2)
+    assert world.admitted == {"gang"}
+    world.client.remove(RESOURCE_FLAVOR, "", "flavor")
+    world.client.remove(JOB, "ns", "gang")
+    world.client.now += timedelta(seconds=2)
+    await world.settle()
+    assert world.queue("a")["conditions"][0]["reason"] == "FlavorNotFound"

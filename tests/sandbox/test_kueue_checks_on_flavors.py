@@ -96,12 +96,3 @@ async def test_an_entry_for_one_flavor_goes_with_the_quota_and_does_not_come_bac
     assert entries(world, "small") == []
     assert world.is_admitted("small")
     assert {pod["metadata"]["labels"].get("from") for pod in world.client.all(POD)} == {None}
-
-
-async def test_a_rule_that_is_made_narrower_admits_workloads_of_other_flavors() -> None:
-    world = world_of(rule("gate"))
-    await world.submit(job("large", pods=ON_DEMAND))
-    assert entries(world, "large") == ["gate"]
-    world.client.change(CLUSTER_QUEUE, "", "cq", queue(rule("gate", "spot")))
-    await world.settle()
-    assert world.is_admitted("large")

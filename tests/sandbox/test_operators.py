@@ -58,18 +58,6 @@ def finish(client: SimClient, phase: str = "Succeeded", count: int = 1) -> None:
         client.change(POD, "ns", pod["metadata"]["name"], {"status": {"phase": phase}}, "status")
 
 
-async def test_a_ray_cluster_gets_a_head_and_its_workers(client: SimClient) -> None:
-    client.add(RAY_CLUSTER, unqueued(ray_cluster("ray", workers=2)))
-    await settle(client)
-    roles = sorted(pod["metadata"]["labels"]["ray.io/node-type"] for pod in client.all(POD))
-    assert roles == ["head", "worker", "worker"]
-    assert {pod["metadata"]["labels"]["ray.io/cluster"] for pod in client.all(POD)} == {"ray"}
-    assert {pod["metadata"]["ownerReferences"][0]["kind"] for pod in client.all(POD)} == {"RayCluster"}
-    shown = status(client, RAY_CLUSTER, "ray")
-    assert (shown["state"], shown["desiredWorkerReplicas"], shown["availableWorkerReplicas"]) == ("ready", 2, 2)
-    assert shown["desiredGPU"] == "3"
-
-
 async def test_a_suspended_ray_cluster_stays_ready_until_its_last_pod_is_gone(client: SimClient) -> None:
     client.add(RAY_CLUSTER, unqueued(ray_cluster("ray")))
     await settle(client)
@@ -135,17 +123,6 @@ async def test_a_suspended_job_counts_no_terminating_pod_as_active(client: SimCl
     await settle(client)
     assert [each["reason"] for each in status(client, JOB, "train")["conditions"]] == ["JobResumed"]
     assert status(client, JOB, "train")["active"] == 2
-
-
-async def test_a_job_fails_after_too_many_failures(client: SimClient) -> None:
-    client.add(JOB, job(backoffLimit=1, parallelism=1, completions=1))
-    for _ in range(2):
-        await settle(client)
-        finish(client, "Failed")
-    await settle(client)
-    found = client.find(JOB, "ns", "train")
-    assert found is not None
-    assert has(found, "Failed")
 
 
 async def test_a_deployment_keeps_as_many_pods_as_it_is_asked_for(client: SimClient) -> None:

@@ -189,21 +189,6 @@ async def test_an_error_is_asked_about_twice_and_freezes_the_replicas(world: San
     await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 after recovery")
 
 
-async def test_one_active_trigger_of_two_keeps_the_target_although_the_other_fails(
-    world: Sandbox, scaler: ScriptedScaler
-) -> None:
-    async with scripted_scaler() as other:
-        scaler.active, other.failing["GetMetrics"] = True, "no data"
-        body = scaled_object(scaler.address)
-        body["spec"]["triggers"].append({"type": "external", "metadata": {"scalerAddress": other.address}})
-        await world.apply([deployment(), body])
-        await world.wait_for(lambda: reason_of(shown(world), "Ready") == "PartialTriggerError", "the partial error")
-        assert reason_of(shown(world), "Active") == "ScalerActive"
-        scaler.active = False
-        await world.wait_for(lambda: reason_of(shown(world), "Ready") == "TriggerError", "the error")
-        assert replicas(world) == 1
-
-
 async def test_a_scaler_that_never_answers_stops_the_loop_until_the_spec_changes(
     world: Sandbox, scaler: ScriptedScaler
 ) -> None:
@@ -296,13 +281,3 @@ async def test_a_missing_target_is_reported_and_picked_up_when_it_appears(
 def test_what_is_not_simulated_is_refused(spec: Json) -> None:
     with pytest.raises(ConfigurationError, match="not simulated"):
         read_scaled_object(scaled_object("localhost:1", **spec))
-
-
-async def test_a_restarted_keda_reads_when_the_target_was_last_active(world: Sandbox, scaler: ScriptedScaler) -> None:
-    scaler.active = True
-    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
-    await world.wait_for(lambda: "lastActiveTime" in shown(world)["status"])
-    await world.restart(Component.KEDA)
-    scaler.active = False
-    await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerCooldown")
-    assert replicas(world) == 1
