@@ -228,7 +228,11 @@ class AdmissionInputs:
         if not waiting:
             return ReservationQueue(capacity=self.capacity)
         return ReservationQueue(
-            capacity=self.capacity, held=self.released, waiting=tuple(waiting.values()), overdue=self.stuck
+            capacity=self.capacity,
+            held=tuple(each for each in self.released if each.key not in waiting),
+            evicted=tuple(each for each in self.released if each.key in waiting),
+            waiting=tuple(waiting.values()),
+            overdue=self.stuck,
         )
 
 

@@ -129,6 +129,8 @@ class ReservationQueue:
     capacity: Capacity
     held: tuple[PlacementRequest, ...] = ()
     """Of gangs that were released, for pods that are not scheduled yet."""
+    evicted: tuple[PlacementRequest, ...] = ()
+    """Of gangs that wait once more, for pods from before their eviction that may still be scheduled."""
     waiting: tuple[PlacementRequest, ...] = ()
     overdue: tuple[PodPlacement, ...] = ()
     """What pods hold that are stuck in termination: they are not expected to end."""

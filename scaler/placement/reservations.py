@@ -69,6 +69,30 @@ _NAMED = 4
 
 
 def place_in_order(queue: ReservationQueue, *, most: int = MAX_RELEASES) -> dict[str, PlacementResult]:
+    """By key.
+
+    Pods from before an eviction only delay gangs: nodes are not requested because of them. What may be theirs is left
+    to the gang itself, where nothing else is uncertain.
+    """
+    found = _placed_in_order(queue, most)
+    if not queue.evicted:
+        return found
+    sure = _placed_in_order(replace(queue, held=queue.held + queue.evicted), most)
+    released = {key for key, each in sure.items() if isinstance(each, Fits)}
+    evicted = tuple(each.key for each in queue.evicted)
+    if not released and len(evicted) == 1:
+        released, sure = set(evicted), found
+    return {key: sure[key] if key in released else _delayed(each, evicted) for key, each in found.items()}
+
+
+def _delayed(result: PlacementResult, others: tuple[str, ...]) -> PlacementResult:
+    """The result of a gang that is not released while pods of these may be scheduled."""
+    if not isinstance(result, Fits):
+        return result
+    return Blocked(why=BlockedReason.PODS_COMING, placements=result.placements, others=others)
+
+
+def _placed_in_order(queue: ReservationQueue, most: int) -> dict[str, PlacementResult]:
     reservations = NodeReservations.of(queue, most)
     return {each.key: reservations.place(each) for each in queue.in_order}
 

@@ -63,7 +63,7 @@ async def nodes_taken_away_while_it_runs(cluster: ProvisioningCluster) -> None:
     await cluster.passes(2)
     cluster.answer(cluster.newest("gang"), "CapacityRevoked")
     cluster.fleet.remove("new")
-    await cluster.passes(3)  # so long its old places stay reserved; a process that starts in between does not know them
+    await cluster.passes(2)
     cluster.answer(cluster.newest("gang"), "Provisioned")
     cluster.add_node("newer", 8)
     await cluster.passes(2)

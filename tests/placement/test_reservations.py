@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from random import Random
 
+import pytest
 from builders import NOON
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -81,6 +82,26 @@ def test_one_that_was_released_and_does_not_fit_any_more_keeps_what_its_pods_can
     assert outcomes(placed(free, [claim("before", demand(2, 8))], [claim("gang", demand(1, 8))])) == {
         "gang": "Insufficient"
     }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "waiting", "expected"),
+    [
+        ("a", {"gang": 0}, {"gang": "Fits"}),
+        ("a", {"other": 0, "gang": 1}, {"other": "PodsComing", "gang": "Insufficient"}),
+        ("ab", {"other": 0, "gang": 1}, {"other": "Fits", "gang": "PodsComing"}),
+        ("", {"other": 0, "gang": 1}, {"other": "Insufficient", "gang": "Insufficient"}),
+    ],
+    ids=["are its own", "are no other's", "are not free beside a release", "cost no nodes"],
+)
+def test_places_of_pods_from_before_an_eviction(nodes: str, waiting: dict[str, int], expected: dict[str, str]):
+    """The gang waits once more, and its old pod of 8 GPUs may still be scheduled."""
+    queue = ReservationQueue(
+        capacity=capacity_of([node(name) for name in nodes], []),
+        evicted=(claim("gang", demand(1, 8)),),
+        waiting=tuple(claim(name, demand(1, 8), after=after) for name, after in waiting.items()),
+    )
+    assert outcomes(place_in_order(queue)) == expected
 
 
 # -------------------------------------------------------------------------------------------------------- pods that end
