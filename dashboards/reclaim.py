@@ -109,7 +109,10 @@ def _waiting() -> list[Any]:
         ),
         graph(
             "Held by our AdmissionCheck", "What do gangs wait for that have their quota?",
-            Query(expr=f"sum by (reason) (idle_gpu_scaler_gated_gangs{{{CLUSTER}}})", legend="{{reason}}"),
+            Query(
+                expr=f"sum by (reason) (idle_gpu_scaler_admission_check_pending_gangs{{{CLUSTER}}})",
+                legend="{{reason}}",
+            ),
             unit="short", empty=f"no gang is held, or {NO_LEADER}", stacked=True, size=(8, 8),
         ),
         bars(
@@ -170,14 +173,15 @@ def _given() -> list[Any]:
 
 
 def _nodes() -> list[Any]:
-    held = gained(f"idle_gpu_scaler_gate_seconds_bucket{{{CLUSTER}}}", "le")
+    gpus = "idle_gpu_scaler_admission_check_gpus_total"
+    held = gained(f"idle_gpu_scaler_admission_check_seconds_bucket{{{CLUSTER}}}", "le")
     requests = f"idle_gpu_scaler_provisioning_requests_total{{{CLUSTER}}}"
     return [
         row("Nodes: reused and provisioned"),
         graph(
             "GPUs of gangs that were let go", "Did they run on nodes that were there, or on new ones?",
             Query(
-                expr=f"sum by (origin) (increase(idle_gpu_scaler_gate_gpus_total{{{CLUSTER}}}[$__rate_interval]))",
+                expr=f"sum by (origin) (increase({gpus}{{{CLUSTER}}}[$__rate_interval]))",
                 legend="{{origin}}",
             ),
             unit="short", empty=_NO_CHECK, bars=True, colours={"reused": GREEN, "provisioned": BLUE}, size=(8, 8),

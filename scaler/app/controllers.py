@@ -119,7 +119,7 @@ def _admission_checks(
         ProvisioningController(api, shared.requests, shared.flavor, recorder, observe=sink.provisioned),
         recorder,
         answers=reclaim,
-        observe=sink.gated,
+        observe=sink.checked,
     )
     shared.requests.subscribe(lambda _: controller.wake())
     shared.policies.subscribe(lambda _: controller.wake())

@@ -73,13 +73,16 @@ class MetricsSink:
         if outlook.blind:
             log.debug("nothing can be planned", because=outlook.blind)
 
-    def gated(self, report: AdmissionReport) -> None:
+    def checked(self, report: AdmissionReport) -> None:
         self.reasons.checked(report)
-        set_series(self._metrics.gated_gangs, {(str(reason),): count for reason, count in report.plan.reasons.items()})
+        set_series(
+            self._metrics.admission_check_pending_gangs,
+            {(str(reason),): count for reason, count in report.plan.reasons.items()},
+        )
         for gang in report.released:
-            self._metrics.gate_seconds.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
-            self._metrics.gate_gpus_total.labels(origin="reused").inc(gang.reused_gpus)
-            self._metrics.gate_gpus_total.labels(origin="provisioned").inc(gang.provisioned_gpus)
+            self._metrics.admission_check_seconds.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
+            self._metrics.admission_check_gpus_total.labels(origin="reused").inc(gang.reused_gpus)
+            self._metrics.admission_check_gpus_total.labels(origin="provisioned").inc(gang.provisioned_gpus)
 
     def provisioned(self, happening: ProvisioningCount) -> None:
         labels = {"event": happening.what, "provisioning_class": happening.provisioning_class}

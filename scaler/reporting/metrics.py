@@ -215,15 +215,15 @@ class Metrics(MetricSet):
     )
 
     _checks = MetricSection("AdmissionCheck and provisioning", LEADER)
-    gated_gangs = _checks.gauge(
+    admission_check_pending_gangs = _checks.gauge(
         "Gangs that have quota and whose AdmissionCheck of ours is Pending, by what they wait for.", ("reason",)
     )
-    gate_seconds = _checks.histogram(
+    admission_check_seconds = _checks.histogram(
         "Time from a gang's quota reservation until our AdmissionCheck was Ready, by why it was.",
         ("reason",),
         buckets=_MINUTES,
     )
-    gate_gpus_total = _checks.counter(
+    admission_check_gpus_total = _checks.counter(
         "GPUs of gangs whose AdmissionCheck became Ready, on nodes that existed before or were provisioned since.",
         ("origin",),
     )
@@ -276,7 +276,7 @@ class Metrics(MetricSet):
         for stage in ("Suspending", "Releasing", "Admitting"):
             self.reallocation_stage_seconds.labels(stage=stage)
         for origin in ("reused", "provisioned"):
-            self.gate_gpus_total.labels(origin=origin)
+            self.admission_check_gpus_total.labels(origin=origin)
 
     def show_no_leader(self) -> None:
         """Where there is no Lease there is no leader to be missed."""

@@ -1,4 +1,4 @@
-"""What metrics tell of the gate and of asking for nodes: reports of real ticks, in the exposition."""
+"""What metrics tell of the AdmissionCheck and of ProvisioningRequests: reports of real ticks, in the exposition."""
 
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ CLASS = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 
 
 class Observed:
-    """A cluster whose gate and provisioning report to the program's observers."""
+    """A cluster whose AdmissionCheck and provisioning report to the program's observers."""
 
     def __init__(self, cluster: ProvisioningCluster) -> None:
         self.cluster = cluster
@@ -25,7 +25,7 @@ class Observed:
         reports, self.cluster.reports[:] = list(self.cluster.reports), []
         happened, self.cluster.counted[:] = list(self.cluster.counted), []
         for report in reports:
-            self._observers.gated(report)
+            self._observers.checked(report)
         for each in happened:
             self._observers.provisioned(each)
         text = self.metrics.exposition("")[0].decode()
@@ -43,26 +43,26 @@ async def test_reused_and_provisioned_gpus_and_the_time_until_ready_are_counted(
     seen = Observed(cluster)
     cluster.submit("victim", gpus=8)
     await cluster.passes(1)
-    assert seen.value("gate_seconds_count", reason="Fits") == 1
-    assert seen.value("gate_gpus_total", origin="reused") == 8
+    assert seen.value("admission_check_seconds_count", reason="Fits") == 1
+    assert seen.value("admission_check_gpus_total", origin="reused") == 8
     cluster.termination["victim"] = 5.0
     cluster.submit("gang", pods=2, gpus=8)
     await cluster.passes(0)
     began = cluster.client.now
     cluster.deactivate("victim", for_gang="gang")
     await cluster.passes(1)
-    assert seen.value("gated_gangs", reason="PodsEnding") == 1
+    assert seen.value("admission_check_pending_gangs", reason="PodsEnding") == 1
     while not cluster.is_admitted("gang"):
         assert cluster.client.now < began + timedelta(minutes=1)
         await cluster.passes(1)
     waited = (cluster.client.now - began).total_seconds()
-    assert seen.value("gated_gangs") == 0
+    assert seen.value("admission_check_pending_gangs") == 0
     # The first 8 were those of `victim` itself.
-    assert seen.value("gate_gpus_total", origin="reused") == 8 + 8
-    assert seen.value("gate_gpus_total", origin="provisioned") == 8
-    assert seen.value("gate_seconds_count") == 2
+    assert seen.value("admission_check_gpus_total", origin="reused") == 8 + 8
+    assert seen.value("admission_check_gpus_total", origin="provisioned") == 8
+    assert seen.value("admission_check_seconds_count") == 2
     # `victim` did not wait, and the gang from its reservation, one tick after it came, until now.
-    assert waited - 1 <= seen.value("gate_seconds_sum") <= waited + 1
+    assert waited - 1 <= seen.value("admission_check_seconds_sum") <= waited + 1
 
 
 async def test_attempts_and_failures_are_counted_by_class_and_reason() -> None:
@@ -78,4 +78,4 @@ async def test_attempts_and_failures_are_counted_by_class_and_reason() -> None:
     assert seen.value(requests, event="Failed", provisioning_class=CLASS, reason="OutOfResources") == 2
     assert seen.value(requests, event="Provisioned", provisioning_class=CLASS) == 1
     assert seen.value("provisioning_failures_total") == 2
-    assert seen.value("gate_seconds_count", reason="Provisioned") == 1
+    assert seen.value("admission_check_seconds_count", reason="Provisioned") == 1

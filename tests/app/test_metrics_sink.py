@@ -60,7 +60,7 @@ def test_reasons_of_pending_workloads_are_those_that_both_controllers_report(met
     sink = MetricsSink(metrics)
     refused = NoPlan(gang="demo/quota", why=NoPlanReason.NOT_ENOUGH_IDLE, message="")
     sink.planned(ReclaimReport(at=NOON, refused=(refused,)))
-    sink.gated(
+    sink.checked(
         AdmissionReport(plan=AdmissionPlan(at=NOON, workloads=(pending("demo/check", CheckReason.PODS_ENDING),)))
     )
     assert sink.reasons.of("demo/quota", has_quota=False) == "NotEnoughIdle"
