@@ -38,10 +38,10 @@ from rich.table import Table
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.cycle import Considered, SchedulingCycle
-from scaler.quota.fair_sharing import dominant_resource_share
 from scaler.quota.from_objects.snapshot_updater import QuotaObject, SnapshotUpdater
 from scaler.quota.model import QuotaWorkload, StopPolicy
 from scaler.quota.node import TreeNode
+from scaler.quota.preemption.fair_sharing import dominant_resource_share
 from scaler.quota.queues import CycleOutcome
 from scaler.quota.simulation import QUIET_CYCLES, Simulation, SimulationLimits
 from scaler.quota.snapshot import Snapshot

@@ -217,7 +217,6 @@ def simulation(
     cohorts: Iterable[QuotaCohort] = (),
     *,
     local_queues: Iterable[QuotaLocalQueue] | None = None,
-    given_flavors: Mapping[str, Flavor] | None = None,
     namespaces: Mapping[str, Mapping[str, str]] | None = None,
     fair_sharing: bool = False,
     strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES,
@@ -232,7 +231,7 @@ def simulation(
             pending.setdefault(local.cluster_queue, []).append(each)
     names = {name for queue in queues for group in queue.groups for name in group.flavors}
     world = SchedulingContext(
-        flavor_options=FlavorOptions(flavors=given_flavors or flavors(*sorted(names))),
+        flavor_options=FlavorOptions(flavors=flavors(*sorted(names))),
         namespaces={NAMESPACE: {}} if namespaces is None else namespaces,
         local_queue=lambda namespace, name: known.get((namespace, name)),
         strategies=strategies,

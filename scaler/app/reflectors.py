@@ -69,7 +69,7 @@ class ClusterReflectors:
 
     def __init__(self, transport: KubeTransport, *, is_confined: bool) -> None:
         """`is_confined` to some namespaces: then nothing of this is watched."""
-        self.quota = QuotaReflectors.of(transport)
+        self.quota = QuotaReflectors(transport)
         self.nodes = node_reflector(transport)
         self.policies = Reflector(transport, RECLAIM_POLICY, ReclaimPolicy)
         self.requests = RequestWatch(transport=transport, discovery=Discovery(transport))

@@ -17,8 +17,6 @@ turn in between.
 
 from collections.abc import Collection, Iterable
 from datetime import timedelta
-from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from scaler.decision.cluster_state import JOB_NAME_LABELS, WORKLOAD_ANNOTATION, job_key
@@ -29,7 +27,7 @@ from scaler.kube.objects.core import ObjectMeta, Pod, PodSpec, is_true
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, allocatable, labels
 from scaler.kube.objects.resources import NODE
-from scaler.kube.quantity import Requests
+from scaler.kube.quantity import Requests, shared
 from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.capacity import Allocation, BoundPod, Capacity, allocations_of, capacity_of, capacity_with
@@ -198,13 +196,7 @@ def holds_no_node(pod: Pod) -> bool:
 
 def requests_of(spec: PodSpec) -> Requests:
     """What the pod holds, by the specification. Raises: ValueError for a quantity that is none."""
-    return _shared(tuple(pod_requests(spec).items()))
-
-
-@lru_cache(maxsize=4096)
-def _shared(items: tuple[tuple[str, int], ...]) -> Requests:
-    """One mapping for all that hold the same: of twenty thousand pods most look like another one."""
-    return MappingProxyType(dict(items))
+    return shared(tuple(pod_requests(spec).items()))
 
 
 def _annotated(pod: ObjectMeta) -> str:

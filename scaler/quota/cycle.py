@@ -20,12 +20,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from scaler.quota.demands import Assignment, PendingReason, Tried
-from scaler.quota.fair_sharing import Share, dominant_resource_share
 from scaler.quota.flavors import never_preempts
 from scaler.quota.model import QuotaWorkload, Usage
 from scaler.quota.node import CohortNode, QueueNode, TreeNode
 from scaler.quota.nomination import NominatedHead, Nominations, Preempted
 from scaler.quota.preemption.candidates import PreemptionTarget
+from scaler.quota.preemption.fair_sharing import Share, dominant_resource_share
 from scaler.quota.queues import CycleOutcome, FlavorProgress, PendingQueue
 from scaler.quota.tree import Tree
 from scaler.quota.workload_index import WorkloadIndex, place

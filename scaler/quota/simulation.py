@@ -102,42 +102,38 @@ class Simulation:
         """`pending` gives those that wait by ClusterQueue, those of stopped LocalQueues left out."""
         waiting = {name: list(workloads) for name, workloads in pending.items()}
         self._workload_index = WorkloadIndex(tree, waiting, world)
-        self._tree = tree.clone()
+        self.tree = tree.clone()
+        """As it is now. Clone it to change it."""
         self._fair_sharing = fair_sharing
         self._at = now
         self._number = 0
         self._lines = {name: PendingQueue(node.spec, self._workload_index) for name, node in tree.queues.items()}
         for name, workloads in waiting.items():
             self._lines[name].fill([self._workload_index.numbers[each.key] for each in workloads if each.may_queue])
-        self._ending = [each for node in self._tree.queues.values() for each in node.workloads.values() if each.evicted]
+        self._ending = [each for node in self.tree.queues.values() for each in node.workloads.values() if each.evicted]
         self._retry_asked = False
         self._scheduler = self._new_scheduler()
 
     def fork(self) -> "Simulation":
         other = copy(self)
-        other._tree, other._ending = self._tree.clone(), list(self._ending)
+        other.tree, other._ending = self.tree.clone(), list(self._ending)
         other._lines = {name: line.copy() for name, line in self._lines.items()}
         other._scheduler = other._new_scheduler()
         return other
 
     def _new_scheduler(self) -> Scheduler:
-        return Scheduler(self._tree, self._lines, self._workload_index, fair_sharing=self._fair_sharing)
+        return Scheduler(self.tree, self._lines, self._workload_index, fair_sharing=self._fair_sharing)
 
     # ------------------------------------------------------------------------------------------------------- reading
 
     @property
-    def tree(self) -> Tree:
-        """As it is now. Clone it to change it."""
-        return self._tree
-
-    @property
     def holders(self) -> Iterator[QuotaWorkload]:
-        for queue in self._tree.queues.values():
+        for queue in self.tree.queues.values():
             yield from queue.workloads.values()
 
     def holder(self, key: str) -> QuotaWorkload | None:
         """The Workload of that key with its reservation; None for one that holds no quota now."""
-        for queue in self._tree.queues.values():
+        for queue in self.tree.queues.values():
             if key in queue.workloads:
                 return queue.workloads[key]
         return None
@@ -168,10 +164,10 @@ class Simulation:
         for key in keys:
             number = self._workload_index.numbers.get(key)
             if number is None:
-                raise ValueError(f"Workload {key} is not in the tree of {self._tree.root.name}")
+                raise ValueError(f"Workload {key} is not in the tree of {self.tree.root.name}")
             workload = self.holder(key)
             if workload is not None:
-                self._release(self._tree.queues[workload.held.cluster_queue], workload)
+                self._release(self.tree.queues[workload.held.cluster_queue], workload)
             line = self._lines.get(self._workload_index.cluster_queue_names[number])
             if line is not None:
                 line.drop(number)
@@ -180,7 +176,7 @@ class Simulation:
 
     @property
     def has_heads(self) -> bool:
-        return any(self._lines[queue.name].has_head for queue in self._tree.scheduling)
+        return any(self._lines[queue.name].has_head for queue in self.tree.scheduling)
 
     @property
     def asks_for_retry(self) -> bool:
@@ -239,7 +235,7 @@ class Simulation:
     # --------------------------------------------------------------------------------------------------------- inside
 
     def _evict(self, workload: QuotaWorkload) -> None:
-        queue = self._tree.queues[workload.held.cluster_queue]
+        queue = self.tree.queues[workload.held.cluster_queue]
         if workload.key in queue.workloads:
             number = self._release(queue, workload)
             line = self._lines.get(self._workload_index.cluster_queue_names[number])

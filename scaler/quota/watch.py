@@ -67,27 +67,16 @@ def outdated(age_s: float, max_age: timedelta) -> str:
     return f"last response of the API server {age_s:.0f} s ago; the limit is {limit:.0f} s" if age_s > limit else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaReflectors:
     """The live copies that only quota needs. That of the Workloads is kept anyway."""
 
-    flavors: Reflector[kube.ResourceFlavor]
-    checks: Reflector[kube.AdmissionCheck]
-    cohorts: Reflector[kube.Cohort]
-    cluster_queues: Reflector[kube.ClusterQueue]
-    local_queues: Reflector[kube.LocalQueue]
-    namespaces: Reflector[kube.Namespace]
-
-    @classmethod
-    def of(cls, transport: KubeTransport, *, timing: WatchTiming = WatchTiming()) -> "QuotaReflectors":  # noqa: B008 (immutable)
-        return cls(
-            flavors=Reflector(transport, RESOURCE_FLAVOR, kube.ResourceFlavor, timing=timing),
-            checks=Reflector(transport, ADMISSION_CHECK, kube.AdmissionCheck, timing=timing),
-            cohorts=Reflector(transport, COHORT, kube.Cohort, timing=timing),
-            cluster_queues=Reflector(transport, CLUSTER_QUEUE, kube.ClusterQueue, timing=timing),
-            local_queues=Reflector(transport, LOCAL_QUEUE, kube.LocalQueue, timing=timing),
-            namespaces=Reflector(transport, NAMESPACE, kube.Namespace, timing=timing),
-        )
+    def __init__(self, transport: KubeTransport, *, timing: WatchTiming = WatchTiming()) -> None:  # noqa: B008 (immutable)
+        self.flavors = Reflector(transport, RESOURCE_FLAVOR, kube.ResourceFlavor, timing=timing)
+        self.checks = Reflector(transport, ADMISSION_CHECK, kube.AdmissionCheck, timing=timing)
+        self.cohorts = Reflector(transport, COHORT, kube.Cohort, timing=timing)
+        self.cluster_queues = Reflector(transport, CLUSTER_QUEUE, kube.ClusterQueue, timing=timing)
+        self.local_queues = Reflector(transport, LOCAL_QUEUE, kube.LocalQueue, timing=timing)
+        self.namespaces = Reflector(transport, NAMESPACE, kube.Namespace, timing=timing)
 
     @property
     def all(self) -> list[Reflector[Any]]:

@@ -19,12 +19,11 @@ from quota_builders import (
 )
 
 from scaler.quota.cycle import FairSharingOrder
-from scaler.quota.fair_sharing import LOWEST, dominant_resource_share
 from scaler.quota.model import FlavorResource, PreemptionPolicy, QuotaWorkload, Usage
 from scaler.quota.node import QueueNode
 from scaler.quota.nomination import NominatedHead
 from scaler.quota.preemption.candidates import PreemptionReason
-from scaler.quota.preemption.fair_sharing import PreemptionStrategy
+from scaler.quota.preemption.fair_sharing import LOWEST, PreemptionStrategy, dominant_resource_share
 from scaler.quota.tree import Tree
 
 NEVER, LOWER, LOWER_OR_NEWER, ANY = PreemptionPolicy

@@ -64,7 +64,7 @@ class Cluster:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def view(self, **options: Any) -> QuotaWatch:
-        reflectors = QuotaReflectors.of(self.client, timing=TIMING)
+        reflectors = QuotaReflectors(self.client, timing=TIMING)
         workloads = Reflector(self.client, WORKLOAD, Workload, timing=TIMING)
         given: dict[str, Any] = {"clock": lambda: self.now, "max_age": timedelta(minutes=3)} | options
         view = QuotaWatch(reflectors, workloads, **given)
@@ -206,7 +206,7 @@ async def test_a_backoff_that_ends_is_seen_without_any_change(cluster: Cluster) 
 
 async def test_before_everything_is_listed_nothing_is_seen(cluster: Cluster) -> None:
     cluster.install(COHORT_CRD)
-    reflectors = QuotaReflectors.of(cluster.client, timing=TIMING)
+    reflectors = QuotaReflectors(cluster.client, timing=TIMING)
     workloads = Reflector(cluster.client, WORKLOAD, Workload, timing=TIMING)
     view = QuotaWatch(reflectors, workloads, clock=lambda: NOON, max_age=timedelta(minutes=3))
     cluster.tasks += [asyncio.create_task(each.run()) for each in reflectors.all]

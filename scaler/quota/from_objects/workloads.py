@@ -19,14 +19,12 @@ pkg/controller/jobframework/reconciler.go (which evictions are followed by Reque
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
-from types import MappingProxyType
 
 import msgspec
 
 from scaler.kube.objects import kueue_workloads as kube
 from scaler.kube.objects.core import Condition, Quantity
-from scaler.kube.quantity import Requests, amount, canonical
+from scaler.kube.quantity import Requests, amount, canonical, shared
 from scaler.kube.scheduling import ANYWHERE, NodeSelection
 from scaler.quota import model
 from scaler.quota.from_objects.pod_nodes import selection_of
@@ -238,8 +236,8 @@ def _requests(
             }
     except ValueError as error:
         doubts.append(f"PodSet {pod_set.name}: {error}")
-        return _shared(())
-    return _shared(tuple(requests.items()))
+        return shared(())
+    return shared(tuple(requests.items()))
 
 
 def _of_one_pod(total: kube.PodSetRequest, count: int) -> dict[str, int] | None:
@@ -259,12 +257,6 @@ def _invalid(pod_sets: Iterable[kube.PodSet], doubts: list[str]) -> str:
         except ValueError as error:
             doubts.append(f"PodSet {each.name}: {error}")
     return ""
-
-
-@lru_cache(maxsize=4096)
-def _shared(items: tuple[tuple[str, int], ...]) -> Requests:
-    """One mapping for all that ask for the same: of fifty thousand Workloads most look like another one."""
-    return MappingProxyType(dict(items))
 
 
 def _nodes(workload: kube.Workload, pod_set: kube.PodSet, doubts: list[str]) -> NodeSelection:
@@ -310,7 +302,7 @@ def _assignment(
         usage = {resource: value // count * needed for resource, value in usage.items()}
         count = needed
     return model.QuotaPodSetAssignment(
-        name=assignment.name, count=count, flavors=assignment.flavors, usage=_shared(tuple(usage.items()))
+        name=assignment.name, count=count, flavors=assignment.flavors, usage=shared(tuple(usage.items()))
     )
 
 
