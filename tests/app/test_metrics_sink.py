@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from admission.checked_workloads import pending
 from builders import NOON, at
+from reporting.usage.test_fleet_metrics import values
 
 from scaler.admission.check import CheckReason
 from scaler.admission.controller import AdmissionReport
@@ -19,15 +20,6 @@ from scaler.reporting.metrics import Metrics
 @pytest.fixture
 def metrics() -> Metrics:
     return Metrics()
-
-
-def values(metrics: Metrics, name: str, *of: str) -> dict[tuple[str, ...], float]:
-    return {
-        tuple(sample.labels[label] for label in of): sample.value
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if sample.name == f"idle_gpu_scaler_{name}"
-    }
 
 
 def entry(**times: Any) -> LedgerEntry:
@@ -56,15 +48,12 @@ def test_a_gang_that_is_admitted_while_pods_still_end_has_taken_no_time_less_tha
     assert values(metrics, "reallocation_stage_seconds_sum", "stage")["Admitting",] == 0
 
 
-def test_reasons_of_pending_workloads_are_those_that_both_controllers_report(metrics: Metrics) -> None:
+def test_both_controllers_report_reasons_of_pending_workloads(metrics: Metrics) -> None:
     sink = MetricsSink(metrics)
-    refused = NoPlan(gang="demo/quota", why=NoPlanReason.NOT_ENOUGH_IDLE, message="")
-    sink.planned(ReclaimReport(at=NOON, refused=(refused,)))
-    sink.checked(
-        AdmissionReport(plan=AdmissionPlan(at=NOON, workloads=(pending("demo/check", CheckReason.PODS_ENDING),)))
-    )
-    assert sink.reasons.of("demo/quota", has_quota=False) == "NotEnoughIdle"
-    assert sink.reasons.of("demo/check", has_quota=True) == "PodsEnding"
+    sink.planned(ReclaimReport(at=NOON, refused=(NoPlan(gang="a", why=NoPlanReason.NOT_ENOUGH_IDLE, message=""),)))
+    sink.checked(AdmissionReport(plan=AdmissionPlan(at=NOON, workloads=(pending("ns/b", CheckReason.PODS_ENDING),))))
+    assert sink.reasons.of("a", has_quota=False) == "NotEnoughIdle"
+    assert sink.reasons.of("ns/b", has_quota=True) == "PodsEnding"
 
 
 def test_what_keeps_plans_from_being_made_is_shown(metrics: Metrics) -> None:

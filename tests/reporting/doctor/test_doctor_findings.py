@@ -206,6 +206,8 @@ def test_every_rule_has_a_finding_and_what_is_missing_is_named():
     found = diagnose(reviewed(facts(), "list pods", unknown=["create events"]), NOW)
     found = [each for each in found if each.topic is Topic.PERMISSIONS]
     assert len(found) == len(REQUIRED_RULES)
+    of_none = diagnose(reviewed(facts(), targets=frozenset()), NOW)
+    assert sum(each.topic is Topic.PERMISSIONS for each in of_none) == len(REQUIRED_RULES) - 1, "nothing is scaled"
     assert [each.what for each in found if each.severity is FAIL] == ["it may not list pods"]
     assert [each.what for each in found if each.severity is WARN] == ["no answer"]
 

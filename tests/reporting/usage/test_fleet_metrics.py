@@ -77,6 +77,9 @@ def test_gpus_are_shown_and_their_time_is_counted() -> None:
         ("team-a", "Busy", ""): 2,
     }
     assert shown.values("gpu_seconds_total", "state") == {("HeldIdle",): 90, ("Busy",): 60}
+    # Without prices nothing is said about money.
+    for name in ("idle_cost_total", "unpriced_idle_gpu_seconds_total", "gpu_hour_price"):
+        assert shown.values(name) == {}
 
 
 def test_idle_time_costs_its_models_price() -> None:
@@ -95,13 +98,6 @@ def test_idle_time_costs_its_models_price() -> None:
     }
     assert shown.values("unpriced_idle_gpu_seconds_total", "model") == {(L4,): 200}
     assert shown.values("gpu_hour_price", "model", "currency") == {(A100, "EUR"): 3.6}
-
-
-def test_without_prices_nothing_is_said_about_money() -> None:
-    shown = Shown()
-    shown.usage({(place(), HELD): 4}, elapsed=100)
-    for name in ("idle_cost_total", "unpriced_idle_gpu_seconds_total", "gpu_hour_price"):
-        assert shown.values(name) == {}
 
 
 def test_namespaces_beyond_the_limit_are_shown_together_and_counted() -> None:
@@ -150,32 +146,24 @@ def test_workloads_that_are_idle_longest_are_shown_and_the_others_counted() -> N
         assert shown.values(name, "name").keys() == {("long",), ("short",)}, name
 
 
-def test_a_limit_of_0_names_no_workload() -> None:
-    shown = Shown(workloads=0)
-    shown.workloads(workload("busy"))
-    named = [each.name for each in shown.metrics.declared if "workload_" in each.name and "name" in each.labels]
-    assert not any(shown.values(name.removeprefix("idle_gpu_scaler_")) for name in named)
-
-
 def test_a_workload_shows_its_thresholds_beside_its_signals() -> None:
-    shown = Shown()
-    shown.workloads(replace(workload("a", idle=minutes(40)), is_paused=True))
-    assert shown.values("workload_answer", "cluster_queue", "answer", "reason") == {("cq", "inactive", "GPUsIdle"): 1}
-    assert shown.value("workload_idle_after_seconds") == 1800
-    assert shown.value("workload_active_above_ratio") == 0.01
-    assert shown.value("workload_desired_replicas") == 1
-    assert shown.values("workload_peak_ratio", "signal") == {("gpu_util",): 0.5}
-    assert shown.values("workload_paused", "name") == {("a",): 1}
-
-
-def test_when_a_workload_will_be_suspended_is_shown_where_it_is_foreseeable() -> None:
     shown = Shown()
     young = Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="")
     soon = decision(young, verdict=verdict(IDLE), idle_since=NOON - minutes(20))
-    shown.workloads(replace(workload("soon"), decision=soon), workload("busy"))
-    in_ten_minutes = (NOON + minutes(10)).timestamp()  # idleAfter is 30
+    paused = replace(workload("paused", idle=minutes(40)), is_paused=True)
+    shown.workloads(paused, replace(workload("soon"), decision=soon))
+    assert shown.values("workload_answer", "cluster_queue", "name", "answer", "reason") == {
+        ("cq", "paused", "inactive", "GPUsIdle"): 1,
+        ("cq", "soon", "active", "IdleNotLongEnough"): 1,
+    }
+    of_each = {"idle_after_seconds": 1800, "active_above_ratio": 0.01, "desired_replicas": 1}
+    for name, value in of_each.items():
+        assert shown.values(f"workload_{name}", "name") == {("paused",): value, ("soon",): value}
+    assert shown.values("workload_peak_ratio", "name", "signal")["paused", "gpu_util"] == 0.5
+    assert shown.values("workload_paused", "name") == {("paused",): 1}
+    # It is foreseeable of the one that only time keeps; idleAfter is 30 minutes.
+    in_ten_minutes = (NOON + minutes(10)).timestamp()
     assert shown.values("workload_suspend_timestamp_seconds", "name") == {("soon",): in_ten_minutes}
-    assert shown.values("workload_paused", "name") == {}
 
 
 # ------------------------------------------------------------------------------------------------ suspended and given
@@ -233,13 +221,6 @@ def test_a_suspension_is_regretted_when_it_is_taken_back_too_soon(
 # ----------------------------------------------------------------------------------------------------- gangs, budgets
 
 
-def test_how_long_a_workload_waited_counts_when_it_is_admitted() -> None:
-    shown = Shown()
-    shown.fleet.admitted("cq", minutes(5))
-    assert shown.values("admission_wait_seconds_sum", "cluster_queue") == {("cq",): 300}
-    assert shown.values("admission_wait_seconds_count", "cluster_queue") == {("cq",): 1}
-
-
 def test_pending_workloads_are_summed_up_by_queue_and_reason() -> None:
     shown = Shown()
     waits, other, held = [
@@ -258,6 +239,8 @@ def test_pending_workloads_are_summed_up_by_queue_and_reason() -> None:
     }
     assert shown.values("pending_gpus", "stage") == {("Quota",): 12, ("AdmissionCheck",): 2}
     assert shown.values("longest_pending_seconds", "cluster_queue") == {("cq",): 600}
+    shown.fleet.admitted("cq", minutes(5))
+    assert shown.values("admission_wait_seconds_sum", "cluster_queue") == {("cq",): 300}
 
 
 def test_budgets_show_what_is_left_and_whether_they_are_open() -> None:
