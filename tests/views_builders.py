@@ -90,7 +90,7 @@ class QuotaCluster:
         self.planning = Planner(
             self.cluster.read(), self.decision_cache, view, policy, max_age=timedelta(minutes=1), capacity=capacity
         )
-        self.queries = QueryService(self.planning, self.decision_cache, clock=lambda: NOW)
+        self.queries = QueryService(self.planning, clock=lambda: NOW)
 
     # --------------------------------------------------------------------------------------------------------- writing
 
@@ -160,7 +160,7 @@ class QuotaCluster:
     # --------------------------------------------------------------------------------------------------------- reading
 
     async def view_snapshot(self) -> ViewSnapshot:
-        found = await take_view_snapshot(self.planning, self.decision_cache, NOW)
+        found = await take_view_snapshot(self.planning, NOW)
         assert isinstance(found, ViewSnapshot)
         return found
 

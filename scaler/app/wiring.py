@@ -104,7 +104,7 @@ class Wiring:
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""
         nodes = NodeShortage(planning=self.planner, admission=self.admission)
-        return QueryService(self.planner, self.decision_cache, admission=self.admission, nodes=nodes)
+        return QueryService(self.planner, admission=self.admission, nodes=nodes)
 
     def fleet_collector(
         self, metrics: Metrics, sink: MetricsSink, *, is_reporting: Callable[[], bool], observe: Callable[[], None]

@@ -75,7 +75,7 @@ def cluster_of(*gangs: tuple[int, int], **lacks: Any) -> tuple[QuotaCluster, Que
     seen = {gang.name: (gang, *shape) for gang, shape in zip(waiting, gangs, strict=True)}
     lacking = Lacking(capacity, seen, **lacks)
     nodes = NodeShortage(planning=made.planning, admission=cast(AdmissionPlanner, lacking))
-    return made, QueryService(made.planning, made.decision_cache, nodes=nodes, clock=lambda: NOW)
+    return made, QueryService(made.planning, nodes=nodes, clock=lambda: NOW)
 
 
 async def plan(queries: QueryService, name: str = "gang-0", **asked: Any) -> Json:

@@ -26,8 +26,6 @@ def non_candidates_in(
     spared: Iterable[str],
     cluster: ClusterState,
     evaluation: Evaluation | None,
-    *,
-    most: int = MOST,
 ) -> tuple[Sequence[Json], int]:
     """Those of the trees that are not among the spared, the largest first, and how many more there are."""
     keys = frozenset(spared)
@@ -35,7 +33,7 @@ def non_candidates_in(
     holders = [each for queue in queues for key, each in queue.workloads.items() if key not in keys]
     sized = [(gpus, each) for each in holders if (gpus := gpus_of(each, cluster))]
     sized.sort(key=lambda one: (-one[0], one[1].key))
-    return [_view(each, gpus, cluster, evaluation) for gpus, each in sized[:most]], max(0, len(sized) - most)
+    return [_view(each, gpus, cluster, evaluation) for gpus, each in sized[:MOST]], max(0, len(sized) - MOST)
 
 
 def _view(workload: QuotaWorkload, gpus: int, cluster: ClusterState, evaluation: Evaluation | None) -> Json:

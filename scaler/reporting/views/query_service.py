@@ -11,12 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
 from scaler.admission.planner import AdmissionPlanner
-from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.target_state import Seeks
 from scaler.errors import QueryError
 from scaler.kube.objects.core import is_true
@@ -44,25 +43,23 @@ _IN_LINE = 8
 class QueryService:
     """`admission` plans for Workloads with our AdmissionChecks, and `nodes` for those of them that lack nodes.
 
-    `patience` is how long `pending` may ask the planner about one gang after the other.
+    `patience_s` is how long `pending` may ask the planner about one gang after the other.
     """
 
     def __init__(
         self,
         planner: Planner,
-        decisions: DecisionCache,
         *,
         admission: AdmissionPlanner | None = None,
         nodes: NodeShortage | None = None,
-        patience: timedelta = timedelta(seconds=1),
+        patience_s: float = 1.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._planner = planner
-        self._decisions = decisions
         self._admission = admission
         self._nodes = nodes or NodeShortage(planning=planner)
         self._quota = QuotaShortage(planning=planner)
-        self._patience_s = patience.total_seconds()
+        self._patience_s = patience_s
         self._clock = clock
         self._turn = asyncio.Lock()
         self._queries = 0
@@ -115,7 +112,7 @@ class QueryService:
 
     async def _snapshot(self, *, with_checks: bool = False) -> ViewSnapshot:
         now = self._clock()
-        snapshot = await take_view_snapshot(self._planner, self._decisions, now)
+        snapshot = await take_view_snapshot(self._planner, now)
         if isinstance(snapshot, NotSynced):
             raise _not_known(snapshot)
         if self._admission is None or not with_checks:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Decision
-from scaler.decision.decision_cache import DecisionCache, Evaluation
+from scaler.decision.decision_cache import Evaluation
 from scaler.decision.target_state import Seeks
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle
@@ -117,9 +117,9 @@ def place_in_line(workload: QuotaWorkload) -> tuple[int, datetime, str]:
     return -workload.priority, workload.queued_at, workload.uid
 
 
-async def take_view_snapshot(planner: Planner, decisions: DecisionCache, now: datetime) -> ViewSnapshot | NotSynced:
+async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | NotSynced:
     """The snapshot at this instant, or why quota is not known. KEDA gets its answers between the steps."""
-    quota, cluster, evaluation = planner.view.look(), planner.cluster, decisions.evaluation
+    quota, cluster, evaluation = planner.view.look(), planner.cluster, planner.decisions.evaluation
     if isinstance(quota, NotSynced):
         return quota
     look = planner.look(now)
