@@ -8,7 +8,6 @@ import structlog
 from scaler.admission.controller import AdmissionReport
 from scaler.admission.provisioning.controller import ProvisioningCount
 from scaler.admission.provisioning.lifecycle import LOST
-from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.evaluation import EvaluationTick
@@ -51,7 +50,8 @@ class MetricsSink:
         metrics.scaled_objects.set(len(entries))
         metrics.unusable_triggers.set(sum(len(entry.problems) for entry in entries))
         decisions = (decision for found in evaluation.by_target.values() for decision in found)
-        set_series(metrics.decisions, Counter(_kind(each) for each in decisions))
+        kinds = Counter((answer_word(each), verdict_word(each), str(each.answer.reason)) for each in decisions)
+        set_series(metrics.decisions, kinds)
 
     def answered(self, rpc: RpcEnded) -> None:
         self._metrics.rpc_seconds.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
@@ -103,13 +103,8 @@ class MetricsSink:
             self._metrics.wasted_gpu_seconds_total.inc(entry.wasted_gpu_seconds)
 
     def reconciled(self, done: ReconcileResult) -> None:
-        match done.error:
-            case None:
-                outcome = "ok"
-            case KubeError(status=status):
-                outcome = str(status)
-            case _:
-                outcome = "broken"
+        failed = "broken" if done.error else "ok"
+        outcome = str(done.error.status) if isinstance(done.error, KubeError) else failed
         self._metrics.reconcile_seconds.labels(outcome=outcome).observe(done.seconds)
 
 
@@ -123,8 +118,3 @@ def _stages(entry: LedgerEntry) -> Iterator[tuple[str, float]]:
     for stage, (begin, end) in times.items():
         if begin is not None and end is not None:
             yield stage, max(0.0, (end - begin).total_seconds())
-
-
-def _kind(decision: Decision) -> tuple[str, str, str]:
-    """Its answer, verdict and reason."""
-    return answer_word(decision), verdict_word(decision), str(decision.answer.reason)

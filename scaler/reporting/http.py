@@ -1,8 +1,5 @@
 """Pages over HTTP: metrics, probes, every decision as JSON and as an HTML page, quota and plans (docs/command-line.md).
 
-With client certificates, the two probes are answered without one, because the kubelet has none; everything else is 401
-without one, and 403 with one that is not allowed.
-
 TLS follows a rotation of certificates: a listening socket keeps the context that it was opened with, so that one only
 begins each handshake and hands it over to the newest one, certificate and authorities of clients together. Open
 connections continue. Tempting: to load the new pair into the context that listens. That cannot remove an authority of

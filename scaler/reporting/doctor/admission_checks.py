@@ -2,8 +2,6 @@
 
 A check that is not Active keeps every ClusterQueue that names it from admitting anything, and a key that both a flavor
 and a check set on pods makes Kueue fail the Workload for good. Both are easy to see here, and hard to see there.
-
-Pure: objects in, findings out.
 """
 
 from collections import Counter

@@ -5,8 +5,6 @@ places for all pods, unless its own check is there, too.
 
 Kueue's own check creates its ProvisioningRequest while ours is still Pending, and one that fails evicts the gang that
 ours holds: so ours never comes first in asking for nodes beside it.
-
-Pure: objects in, findings out.
 """
 
 from collections import defaultdict

@@ -2,8 +2,6 @@
 
 `REQUIRED_RULES` is the one list: the roles of the chart and the table in docs/install.md are made from it, and `doctor`
 asks the API about it. Each new call to the API needs its line here.
-
-Pure: what was allowed in, findings out.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set

@@ -1,7 +1,4 @@
-"""Does KEDA treat the ScaledObjects that name this scaler as it has to?
-
-Pure: objects in, findings out.
-"""
+"""Does KEDA treat the ScaledObjects that name this scaler as it has to?"""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""Does the metrics source show each signal and each GPU, with the labels and intervals that the settings suppose?
-
-Pure: series as they were read in, findings out.
-"""
+"""Does the metrics source show each signal and each GPU, with the labels and intervals that the settings suppose?"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set

@@ -1,17 +1,6 @@
 """The quota trees and their usage, as JSON. Pure.
 
-Per flavor resource of a ClusterQueue or Cohort:
-
-| field          | meaning                                                                                        |
-|----------------|------------------------------------------------------------------------------------------------|
-| `nominal`      | its own quota; of a Cohort, that of everything below it too                                    |
-| `used`         | what Workloads hold; of a Cohort, in all queues below it                                       |
-| `idle`         | of that, by Workloads that are idle by their verdict                                           |
-| `reclaimable`  | of that, by Workloads that a plan may take now                                                 |
-| `available`    | what a Workload could still get there now, borrowing included                                  |
-| `borrowed`     | used beyond its own quota (of a Cohort: beyond that of its subtree)                            |
-| `borrowingLimit`, `lendingLimit` | as specified; null is no limit                                               |
-
+Of a Cohort all amounts are those of everything below it, too; what depends on verdicts is null where there are none.
 A Workload may often choose among flavors, so `pending` is by resource: what the Workloads in the queue request.
 """
 
