@@ -27,7 +27,8 @@ def run_isolated(packages: tuple[str, ...], *arguments: str) -> subprocess.Compl
         return _skip("uv is not installed")
     wanted = [word for package in packages for word in ("--with", package)]
     command = [uv, "run", "--isolated", "--no-project", "--quiet", *wanted, "python", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
     if done.returncode and any(sign in done.stderr.lower() for sign in _UNREACHABLE):
         return _skip(f"{packages} cannot be fetched: {done.stderr.strip()[-200:]}")
     return done
