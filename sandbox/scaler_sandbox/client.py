@@ -46,6 +46,7 @@ _UNTIL_NEWS_SECONDS = 0.02
 
 class Metadata(ObjectMeta, frozen=True):
     deletion_grace_period_seconds: int | None = None
+    finalizers: tuple[str, ...] = ()
 
 
 class Whole(Struct, frozen=True):
