@@ -70,9 +70,9 @@ def asked(
     )
 
 
-def full(gpus: Mapping[str, int], placements: Mapping[str, Mapping[str, int]], **more: object) -> Capacity:
+def full(gpus: Mapping[str, int], placements: Mapping[str, Mapping[str, int]]) -> Capacity:
     """Nodes, and how many GPUs which Workload holds on each in one pod."""
-    pods = [occupant(name, n, workload=each, **more) for name, held in placements.items() for each, n in held.items()]
+    pods = [occupant(name, n, workload=each) for name, held in placements.items() for each, n in held.items()]
     return capacity_of([node(name, n) for name, n in gpus.items()], pods)
 
 
@@ -156,6 +156,13 @@ def test_as_many_pods_as_budgets_let_have_places_where_nodes_are_provisioned() -
     refused = plan_nodes(asked(capacity, demand(3, 8), idlers=idlers, refuse=two_at_most))
     assert isinstance(refused, NoPlan)
     assert (refused.why, refused.message, refused.budget) == (NoPlanReason.BUDGET_EXHAUSTED, "two at most", "few")
+
+
+def test_a_gang_that_will_fit_anyway_costs_nobody_anything() -> None:
+    ending = capacity_of([node("a")], [occupant("a", 8, workload="x", terminating=True)])
+    assert refusal(plan_nodes(asked(ending, demand(1, 8), idlers=[idle("x")]))) is NoPlanReason.FITS_ALREADY
+    leaving = asked(X_ON_A, demand(1, 8), idlers=[idle("x")], leaving=frozenset({"x"}))
+    assert refusal(plan_nodes(leaving)) is NoPlanReason.FITS_ALREADY
 
 
 def test_a_pod_that_should_have_ended_long_ago_is_not_counted_on() -> None:

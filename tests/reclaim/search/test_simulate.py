@@ -26,6 +26,13 @@ def test_what_kueue_frees_in_any_case_is_free_on_its_nodes_too() -> None:
     assert names(planned(request(gang, [queue], [low, high], [idle], capacity=nodes))) == {"idle"}
 
 
+def test_quota_whose_eviction_is_under_way_counts_as_free() -> None:
+    evicted, idle = holding("evicted", gpus=2, evicted=True, priority=-1), holding("idle", gpus=2)
+    nodes = nodes_with({"n1": 4}, {"n1": {evicted: 2, idle: 2}})
+    given = request(workload(gpus=4), [cluster_queue("a", gpus=4)], [evicted], [idle], capacity=nodes)
+    assert names(planned(given)) == {"idle"}
+
+
 def test_pods_that_are_ending_leave_room() -> None:
     idle, gone = holding("idle", gpus=4), holding("gone", gpus=4)
     nodes = nodes_with({"n1": 8}, {"n1": {idle: 4, gone: 4}}, terminating={gone})
