@@ -49,7 +49,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from scaler.admission.provisioning.lifecycle import NO_STEP, PodSetPatch, ProvisioningStep, StepKind
+from scaler.admission.provisioning.lifecycle import NO_STEP, PodSetPatch, ProvisioningStep, ReservationStage, StepKind
 from scaler.placement.requests import Blocked, Fits, Insufficient, PlacementResult
 
 LONGEST_MESSAGE = 32_768
@@ -173,6 +173,13 @@ class ReservedWorkload:
         """Whether its pods may be created at any moment, or exist."""
         is_ready = self.entry is not None and self.entry.state == CheckState.READY
         return self.is_held and (self.admitted or is_ready)
+
+    @property
+    def stage(self) -> ReservationStage:
+        """For its ProvisioningRequests. Kueue removes and re-adds entries; that alone changes nothing."""
+        if not self.is_held:
+            return ReservationStage.GONE
+        return ReservationStage.STARTED if self.is_released else ReservationStage.WAITING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ from scaler.admission.policy import (
     Withdraw,
 )
 from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
+from scaler.decision.cluster_state import ObjectLister
 from scaler.errors import KubeError
 from scaler.idleness.durations import parse_duration
 from scaler.kube.events import ObjectReference
@@ -41,7 +42,7 @@ from scaler.kube.objects.core import UNREADABLE, Json, condition, condition_patc
 from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, Resource
-from scaler.kube.reflector import Absent, Reflecting, State
+from scaler.kube.reflector import Absent, Reflecting
 from scaler.suspension.leader_api import NOT_LEADING, PatchApi
 from scaler.suspension.reconciler import EventSink, is_conflict
 
@@ -146,22 +147,12 @@ class PolicyNotSynced:
 PolicyOrReason = CheckPolicy | Unusable | PolicyNotSynced
 
 
-class ReclaimPolicyStore(Protocol):
+class ReclaimPolicyStore(ObjectLister[ReclaimPolicy], Protocol):
     """The ReclaimPolicies. A Reflector keeps them."""
-
-    def get(self, namespace: str, name: str) -> ReclaimPolicy | None: ...
-
-    def items(self) -> list[ReclaimPolicy]: ...
 
     @property
     def undecodable(self) -> Any:
         """Reasons by (namespace, name)."""
-
-    @property
-    def state(self) -> State: ...
-
-    @property
-    def age(self) -> float: ...
 
 
 def policy_of(check: AdmissionCheck, policies: ReclaimPolicyStore) -> PolicyOrReason:

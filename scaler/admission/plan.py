@@ -44,10 +44,10 @@ from scaler.admission.provisioning.lifecycle import (
     StepKind,
     next_step,
 )
-from scaler.admission.watch import NodeTimes
 from scaler.admission.workload import PodDemands, on_booked_nodes
+from scaler.kube.objects.core import condition
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.nodes import ProvisioningRequest
+from scaler.kube.objects.nodes import Node, ProvisioningRequest
 from scaler.placement.capacity import Capacity, PodPlacement
 from scaler.placement.requests import (
     Blocked,
@@ -213,7 +213,7 @@ class AdmissionInputs:
     """What pods hold that should have terminated long ago."""
     terminating_on: Mapping[str, Sequence[TerminatingPods]] = field(default_factory=dict)
     """Pods that terminate, by node."""
-    nodes: Mapping[str, NodeTimes] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = field(default_factory=dict)
     unknown_requests: str = ""
     """Why ProvisioningRequests are not known; empty where they are."""
 
@@ -383,6 +383,15 @@ def _came_at(each: CheckedWorkload, inputs: AdmissionInputs) -> datetime | None:
     since = each.step.open_since
     if not isinstance(each.placement, Fits) or since is None:
         return None
-    times = [inputs.nodes.get(placement.node) for placement in each.placement.placements]
-    new = [node for node in times if node is not None and node.created_at is not None and node.created_at > since]
-    return max((node.ready_at for node in new if node.ready_at is not None), default=None)
+    nodes = (inputs.nodes.get(placement.node) for placement in each.placement.placements)
+    ready = (_ready_since(node, since) for node in nodes if node is not None)
+    return max((at for at in ready if at is not None), default=None)
+
+
+def _ready_since(node: Node, since: datetime) -> datetime | None:
+    """When it got ready, if it was created since: GPU drivers are installed in between."""
+    ready, created = condition(node.status.conditions, "Ready"), node.metadata.creation_timestamp
+    if created is None or created <= since:
+        return None
+    changed = ready.last_transition_time if ready is not None else None
+    return max(created, changed) if changed is not None else created

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from scaler.admission.check import ReservedWorkload, TerminatingPods
 from scaler.admission.checks import ReclaimPolicyStore, policy_of
@@ -21,34 +20,17 @@ from scaler.admission.provisioning.requests import (
     ready_updates,
     request_of,
 )
+from scaler.admission.provisioning.watch import RequestWatch
 from scaler.admission.terminating_pods import Donor, TerminatingPodIndex
 from scaler.admission.watch import AdmissionWatch
 from scaler.admission.workload import reserved_workload_of
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import ProvisioningRequest
-from scaler.kube.objects.resources import Resource
 from scaler.placement.capacity import Capacity
 from scaler.placement.requests import ReservationQueue
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced
-
-
-class RequestStore(Protocol):
-    """The ProvisioningRequests that are ours. A RequestWatch is one."""
-
-    @property
-    def resource(self) -> Resource | None:
-        """None while they are not served."""
-
-    @property
-    def trouble(self) -> str:
-        """Why they are not known; empty while they are."""
-
-    def of_workload(self, uid: str) -> list[ProvisioningRequest]: ...
-
-    def items(self) -> list[ProvisioningRequest]: ...
-
 
 DECIDED_WITHIN = timedelta(seconds=15)
 """Plans for all that lack nodes are made within one tick or two, five seconds apart; where verdicts are missing, or
@@ -114,7 +96,7 @@ class AdmissionPlanner:
         watch: AdmissionWatch,
         terminating: TerminatingPodIndex,
         policies: ReclaimPolicyStore,
-        requests: RequestStore,
+        requests: RequestWatch,
         flavors: Flavors,
         *,
         capacity: Callable[[], Capacity | NotSynced],
@@ -159,7 +141,7 @@ class AdmissionPlanner:
             released=tuple(self.watch.released()),
             stuck=tuple(self._terminating.stuck(now)),
             terminating_on=self._terminating.by_node(),
-            nodes=self.watch.node_times() if any(each.requests for each in found) else {},
+            nodes=self.watch.nodes() if any(each.requests for each in found) else {},
             unknown_requests=self.requests.trouble,
         )
 
@@ -227,7 +209,7 @@ class AdmissionPlanner:
         observed = tuple(self._observed(each, request) for request in requests.values())
         return replace(
             each,
-            provisioning=provisioning_inputs_of(each.workload, each.check, each.provisioning_policy),
+            provisioning=provisioning_inputs_of(each.workload, each.reserved, each.provisioning_policy),
             requests=requests,
             observed=observed,
             refused=self.leader.refusals.get(each.uid, ""),
@@ -252,7 +234,7 @@ class AdmissionPlanner:
         return quota_tree_of(each.key, quota, self._trees, now)
 
 
-def requests_of(requests: RequestStore, workload: Workload, check: str) -> dict[str, ProvisioningRequest]:
+def requests_of(requests: RequestWatch, workload: Workload, check: str) -> dict[str, ProvisioningRequest]:
     """The requests that were made for the Workload because of the check, by name."""
     found = requests.of_workload(workload.metadata.uid)
     namespace = workload.metadata.namespace

@@ -24,7 +24,7 @@ from scaler.admission.workload import PodDemands, is_ours, pod_demands_of, reser
 from scaler.decision.cluster_state import ClusterState, ObjectLister, PerObjectCache
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.object_cache import Change
-from scaler.kube.objects.core import Pod, condition, is_true
+from scaler.kube.objects.core import Pod, is_true
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
@@ -46,14 +46,6 @@ class AdmissionStores:
     checks: WatchedStore[AdmissionCheck]
     flavors: WatchedStore[ResourceFlavor]
     nodes: WatchedStore[Node]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTimes:
-    """When a node was created, and when it got ready."""
-
-    created_at: datetime | None
-    ready_at: datetime | None
 
 
 class AdmissionWatch:
@@ -320,12 +312,9 @@ class AdmissionWatch:
             old, new = (old, new + gpus) if self._new_node(placement, since) is not None else (old + gpus, new)
         return old, new
 
-    def node_times(self) -> dict[str, NodeTimes]:
-        """When nodes were created and got ready, by name."""
-        return {
-            node.metadata.name: NodeTimes(created_at=node.metadata.creation_timestamp, ready_at=_ready_at(node))
-            for node in self._copies.nodes.items()
-        }
+    def nodes(self) -> dict[str, Node]:
+        """By name."""
+        return {node.metadata.name: node for node in self._copies.nodes.items()}
 
     def _new_node(self, placement: PodPlacement, since: datetime) -> Node | None:
         """The node, if it was created since."""
@@ -357,13 +346,6 @@ def _waits_for_a_node(pod: Pod) -> bool:
 def _offer(node: Node | None) -> tuple[object, ...] | None:
     """The fields of a node that decide which pods fit it."""
     return None if node is None else (node.metadata.labels, node.spec, node.status.allocatable, node.is_ready)
-
-
-def _ready_at(node: Node) -> datetime | None:
-    """Registered is not ready: GPU drivers are installed in between."""
-    ready, created = condition(node.status.conditions, "Ready"), node.metadata.creation_timestamp
-    changed = ready.last_transition_time if ready is not None else None
-    return max((at for at in (created, changed) if at is not None), default=None)
 
 
 def _place(pod: Pod | None) -> tuple[object, ...] | None:

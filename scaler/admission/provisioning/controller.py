@@ -37,7 +37,6 @@ from typing import TypeVar
 import structlog
 
 from scaler.admission.plan import AdmissionPlan, CheckedWorkload, CheckKey
-from scaler.admission.planner import RequestStore
 from scaler.admission.policy import ProvisioningPolicy, Unusable
 from scaler.admission.provisioning.lifecycle import (
     LOST,
@@ -54,10 +53,10 @@ from scaler.admission.provisioning.requests import (
     WORKLOAD_UID_LABEL,
     Flavors,
     check_of,
-    entry_of,
     request_spec_of,
-    stage_of,
 )
+from scaler.admission.provisioning.watch import RequestWatch
+from scaler.admission.workload import reserved_workload_of
 from scaler.errors import KubeError
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects.core import UNREADABLE, decode
@@ -184,7 +183,7 @@ class ProvisioningController:
     def __init__(
         self,
         api: WriteApi,
-        requests: RequestStore,
+        requests: RequestWatch,
         flavors: Flavors,
         announcer: EventSink,
         *,
@@ -410,7 +409,7 @@ class ProvisioningController:
         except UNREADABLE:
             return False
         is_another = live.metadata.uid != request.metadata.labels[WORKLOAD_UID_LABEL]
-        return is_another or stage_of(live, check_of(request)) is ReservationStage.GONE
+        return is_another or not reserved_workload_of(live, check_of(request)).is_held
 
     async def _delete_unowned(self, request: ProvisioningRequest) -> None:
         """Raises: KubeError with the reason NotLeading."""
@@ -426,12 +425,10 @@ class ProvisioningController:
 
 def _still_waits(each: CheckedWorkload, live: Workload) -> bool:
     """Whether what was planned still holds: the same reservation, and our check state is there and Pending."""
-    entry, policy = entry_of(live, each.check), each.provisioning_policy
+    policy = each.provisioning_policy
     return (
         live.metadata.uid == each.uid
-        and stage_of(live, each.check) is ReservationStage.WAITING
-        and entry is not None
-        and entry.state == "Pending"
+        and reserved_workload_of(live, each.check).waits
         and policy is not None
         and request_spec_of(live, policy) == request_spec_of(each.workload, policy)
     )

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from scaler.admission.check import ReservedWorkload
 from scaler.admission.policy import ProvisioningPolicy
 from scaler.admission.provisioning.lifecycle import (
     ObservedRequest,
@@ -25,11 +26,10 @@ from scaler.admission.provisioning.lifecycle import (
     ProvisioningInputs,
     RequestSpec,
     RequestState,
-    ReservationStage,
 )
 from scaler.kube.objects.core import Condition, condition, is_true
 from scaler.kube.objects.kueue_queues import ResourceFlavor
-from scaler.kube.objects.kueue_workloads import AdmissionCheckState, PodSet, PodSetAssignment, Workload
+from scaler.kube.objects.kueue_workloads import PodSet, PodSetAssignment, Workload
 from scaler.kube.objects.kueue_workloads import PodSetUpdate as GivenUpdate
 from scaler.kube.objects.nodes import ProvisioningRequest
 
@@ -61,26 +61,16 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.A
 # ------------------------------------------------------------------------------------------------------- the Workload
 
 
-def provisioning_inputs_of(workload: Workload, check: str, policy: ProvisioningPolicy | None) -> ProvisioningInputs:
-    """The Workload as far as its requests depend on it."""
+def provisioning_inputs_of(
+    workload: Workload, reserved: ReservedWorkload, policy: ProvisioningPolicy | None
+) -> ProvisioningInputs:
+    """The Workload as far as its requests depend on it. `reserved` is the same, with one check."""
+    updates = reserved.entry.updates if reserved.entry is not None else ()
     return ProvisioningInputs(
-        stage=stage_of(workload, check),
+        stage=reserved.stage,
         spec=request_spec_of(workload, policy) if policy else None,
         covered=covered_by(workload, policy) if policy else (),
-        consumes=_consumed(entry_of(workload, check)),
-    )
-
-
-def stage_of(workload: Workload, check: str) -> ReservationStage:
-    """The stage of the Workload. Kueue removes and re-adds check states; that alone changes nothing."""
-    if not holds_quota(workload):
-        return ReservationStage.GONE
-    entry = entry_of(workload, check)
-    is_ready = entry is not None and entry.state == "Ready"
-    return (
-        ReservationStage.STARTED
-        if is_ready or is_true(workload.status.conditions, "Admitted")
-        else ReservationStage.WAITING
+        consumes=next(filter(None, (each.annotations.get(CONSUME_ANNOTATION) for each in updates)), ""),
     )
 
 
@@ -90,10 +80,6 @@ def holds_quota(workload: Workload) -> bool:
     is_over = is_true(conditions, "Finished") or is_true(conditions, "Evicted")
     is_there = workload.spec.active and workload.metadata.deletion_timestamp is None
     return is_there and not is_over and reserved_at(workload) is not None
-
-
-def entry_of(workload: Workload, check: str) -> AdmissionCheckState | None:
-    return next((each for each in workload.status.admission_checks if each.name == check), None)
 
 
 def reserved_at(workload: Workload) -> datetime | None:
@@ -147,11 +133,6 @@ def _is_managed(pod_set: PodSet, policy: ProvisioningPolicy) -> bool:
     return not policy.managed_resources or any(
         policy.managed_resources & (each.requests.keys() | each.limits.keys()) for each in resources
     )
-
-
-def _consumed(entry: AdmissionCheckState | None) -> str:
-    named = (each.annotations.get(CONSUME_ANNOTATION, "") for each in (entry.pod_set_updates if entry else ()))
-    return next(filter(None, named), "")
 
 
 # -------------------------------------------------------------------------------------------------------- the request

@@ -11,14 +11,12 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from scaler.admission.check import CheckChange, Yielded
+from scaler.admission.check import CheckChange, CheckEntry, Yielded
 from scaler.admission.plan import CheckedWorkload
 from scaler.admission.provisioning.lifecycle import LOST, ObservedRequest, ProvisioningStep, StepKind
-from scaler.admission.provisioning.requests import entry_of
 from scaler.decision.describe import timestamp
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.core import Condition
-from scaler.kube.objects.kueue_workloads import AdmissionCheckState
 from scaler.kube.objects.nodes import ProvisioningRequest
 
 Json = dict[str, Any]
@@ -58,7 +56,7 @@ class CheckViews:
 
     def _view(self, checked: CheckedWorkload, now: datetime) -> Json:
         change = _change(checked)
-        entry = entry_of(checked.workload, checked.check) or AdmissionCheckState(name=checked.check)
+        entry = checked.reserved.entry or CheckEntry(state="")
         is_in_line = checked.is_pending and checked.placement is not None
         place = self._places.get(checked.key, 0) if is_in_line else 0
         return {
@@ -66,7 +64,7 @@ class CheckViews:
             "policy": checked.policy_name or None,
             "state": entry.state or "Pending",
             "message": entry.message or None,
-            "since": timestamp(entry.last_transition_time),
+            "since": timestamp(entry.since),
             "heldSince": timestamp(checked.reserved_at),
             "reason": str(change.because) if change is not None else None,
             "finds": change.message if change is not None else None,

@@ -24,7 +24,7 @@ from provisioning_builders import (
 from recordings import one
 
 from scaler.admission.policy import Amount, LabelFromDetail, MergePolicy, ProvisioningPolicy, Unusable
-from scaler.admission.provisioning.lifecycle import PodSetPatch, RequestState, ReservationStage
+from scaler.admission.provisioning.lifecycle import PodSetPatch, ProvisioningInputs, RequestState, ReservationStage
 from scaler.admission.provisioning.manifests import (
     RequestManifests,
     limited,
@@ -36,9 +36,9 @@ from scaler.admission.provisioning.requests import (
     provisioning_inputs_of,
     ready_updates,
     request_of,
-    stage_of,
     workload_uid_of,
 )
+from scaler.admission.workload import reserved_workload_of
 from scaler.kube.objects.resources import PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA
 
 POLICY = ProvisioningPolicy(
@@ -56,6 +56,11 @@ def ordered(workload: WorkloadJson, policy: ProvisioningPolicy = POLICY, **given
     found = order(workload, policy, **given)
     assert isinstance(found, RequestManifests), found
     return found
+
+
+def inputs_of(workload: WorkloadJson) -> ProvisioningInputs:
+    made = workload.decoded()
+    return provisioning_inputs_of(made, reserved_workload_of(made, CHECK), POLICY)
 
 
 # --------------------------------------------------------------------------------------------------- what is written
@@ -194,7 +199,7 @@ def test_a_request_is_read_as_it_was_written() -> None:
     found = provisioning_request(ordered(workload, attempt=3).owned_by(["u"], PROVISIONING_REQUEST))
     read = request_of(found)
     assert read.attempt == 3
-    assert read.spec == provisioning_inputs_of(workload.decoded(), CHECK, POLICY).spec
+    assert read.spec == inputs_of(workload).spec
     assert read.state is RequestState.NEW
     assert list(workload_uid_of(found)) == ["7e6b1a34"]
 
@@ -211,13 +216,13 @@ def test_a_reservation_that_somebody_has_garbled_is_another_one() -> None:
     manifest = ordered(workload).request
     for garbled in ("", "yesterday", "9999-99-99T00:00:00Z"):
         manifest["metadata"]["annotations"]["idlegpu.io/reserved-at"] = garbled
-        ask = provisioning_inputs_of(workload.decoded(), CHECK, POLICY).spec
+        ask = inputs_of(workload).spec
         assert request_of(provisioning_request(manifest)).spec != ask
 
 
 def test_the_same_second_on_another_flavor_is_another_reservation() -> None:
     def ask(workload: WorkloadJson) -> Any:
-        return provisioning_inputs_of(workload.decoded(), CHECK, POLICY).spec
+        return inputs_of(workload).spec
 
     assert ask(gang()) == ask(gang())
     assert ask(gang(flavor="other")) != ask(gang())
@@ -289,18 +294,18 @@ STAGES: dict[str, tuple[WorkloadJson, ReservationStage]] = {
 @pytest.mark.parametrize("case", STAGES)
 def test_a_workloads_stage(case: str) -> None:
     workload, stage = STAGES[case]
-    assert stage_of(workload.decoded(), CHECK) is stage
+    assert reserved_workload_of(workload.decoded(), CHECK).stage is stage
 
 
 def test_a_gang_counts_what_is_missing_only_where_the_policy_provisions() -> None:
-    workload = gang(pod_set("launcher", gpus=0), pod_set("workers")).decoded()
-    found = provisioning_inputs_of(workload, CHECK, POLICY).lacking({"launcher": 1, "workers": 2}, "p")
+    workload = gang(pod_set("launcher", gpus=0), pod_set("workers"))
+    found = inputs_of(workload).lacking({"launcher": 1, "workers": 2}, "p")
     assert (found.missing, found.reuse) == (2, "p")
 
 
 def test_a_gang_knows_what_it_consumes() -> None:
     workload = gang().with_status(admissionChecks=[entry("Ready", name="other"), entry("Ready", consumes="r-1")])
-    started, waiting = (provisioning_inputs_of(each.decoded(), CHECK, POLICY) for each in (workload, gang()))
+    started, waiting = (inputs_of(each) for each in (workload, gang()))
     assert started == replace(waiting, stage=ReservationStage.STARTED, consumes="r-1")
 
 
