@@ -17,7 +17,6 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
-    LOCAL_QUEUE,
     NODE,
     RECLAIM_POLICY,
     RESOURCE_FLAVOR,
@@ -60,7 +59,7 @@ RESERVED_ANEW: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("happens", RESERVED_ANEW.values(), ids=RESERVED_ANEW)
-async def test_who_has_lost_its_quota_and_got_other_quota_is_not_let_go_by_the_places_that_it_had_before(happens):
+async def test_one_with_another_reservation_is_not_released_by_the_places_found_for_the_one_before(happens):
     """The copy does not show it yet. What was found for the earlier reservation says nothing of this one."""
     cluster = SimCluster({"a": 8})
     await cluster.passes(1)
@@ -79,27 +78,6 @@ async def test_who_has_lost_its_quota_and_got_other_quota_is_not_let_go_by_the_p
 
 
 # -------------------------------------------------------------------------------------------------------- pods that end
-
-
-async def test_a_gang_stays_out_until_the_last_pod_of_its_plans_victims_has_ended():
-    cluster = SimCluster({"a": 8, "b": 8, "c": 8}, quota=16)
-    cluster.termination["victim"] = 90.0
-    cluster.submit("victim", pods=2, gpus=8)
-    await cluster.passes(2)
-    assert cluster.is_running("victim")
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(1)
-    assert not cluster.holds_quota("gang")
-    cluster.deactivate("victim", for_gang="gang")
-    await cluster.passes(5)
-    assert cluster.holds_quota("gang"), "Kueue gives the quota away at once"
-    victim = cluster.workload("victim")["metadata"]["name"]
-    assert cluster.says("gang") == f"Pending: waits for 2 pods of ns/{victim} (terminating since 12:00:03 UTC)"
-    await cluster.passes(80)
-    assert not cluster.is_admitted("gang")
-    await cluster.passes(10)
-    assert cluster.is_running("gang")
-    assert cluster.half_started() == []
 
 
 async def test_pods_are_waited_for_although_the_gang_would_fit_elsewhere_unless_the_policy_says_so():
@@ -147,37 +125,6 @@ async def test_one_that_runs_again_is_not_waited_for():
 # ------------------------------------------------------------------------------------------------------- all or nothing
 
 
-async def test_pods_of_queues_without_the_check_count_as_well():
-    cluster = SimCluster({"a": 8})
-    cluster.add(CLUSTER_QUEUE, "free", spec=cluster.queue_spec(8, checks=()))
-    cluster.client.add(
-        LOCAL_QUEUE,
-        {"metadata": {"name": "free", "namespace": "ns"}, "spec": {"clusterQueue": "free"}},
-    )
-    cluster.schedule = lambda: None  # type: ignore[method-assign]
-    cluster.submit("ungated", gpus=8, queue="free")
-    await cluster.passes(2)
-    assert cluster.is_admitted("ungated")
-    cluster.submit("gang", gpus=8)
-    await cluster.passes(3)
-    assert cluster.says("gang").startswith("Pending: PodSet main: 1 of 1 pods does not fit")
-
-
-async def test_a_gang_whose_pods_the_scheduler_could_scatter_waits_unless_they_can_be_tied():
-    """Head of 1 GPU and worker of 4 on nodes with 4 and 1 free: the head may take the worker's place."""
-    for policy, admitted in (({"waitForPodsGone": True}, False), ({"pin": {"enabled": True}}, True)):
-        cluster = SimCluster({"a": 4, "b": 8}, policy=policy)
-        cluster.submit("filler", gpus=7)
-        await cluster.passes(2)
-        cluster.submit_ray("ray", head=1, workers=1, gpus=4)
-        await cluster.passes(3)
-        assert cluster.is_admitted("ray") is admitted, cluster.says("ray")
-        if admitted:
-            updates = {each["name"]: each["nodeSelector"] for each in cluster.entry("ray")["podSetUpdates"]}
-            assert updates == {"head": {HOST: "b"}, "workers": {HOST: "a"}}
-            assert cluster.is_running("ray")
-
-
 async def test_pods_are_not_tied_by_a_label_that_their_flavor_uses():
     cluster = SimCluster({"a": 8}, policy={"pin": {"enabled": True}})
     cluster.change(RESOURCE_FLAVOR, "flavor", {"spec": {"nodeLabels": {HOST: "a"}}})
@@ -190,7 +137,7 @@ async def test_pods_are_not_tied_by_a_label_that_their_flavor_uses():
 # ----------------------------------------------------------------------------------------------------- what is not seen
 
 
-async def test_where_nodes_are_not_seen_nobody_is_let_go_unless_none_has_to_fit():
+async def test_where_nodes_are_not_known_no_gang_is_released_unless_none_has_to_fit():
     for policy, admitted in (({}, False), ({"requireFit": False}, True)):
         cluster = SimCluster({"a": 8}, policy=policy or {"requireFit": True})
         cluster.blind = "not synced: Nodes (403)"
@@ -204,7 +151,7 @@ async def test_where_nodes_are_not_seen_nobody_is_let_go_unless_none_has_to_fit(
             assert cluster.is_admitted("gang")
 
 
-async def test_where_workloads_are_not_followed_nobody_is_let_go():
+async def test_where_workloads_are_not_followed_no_gang_is_released():
     cluster = SimCluster({"a": 8})
     cluster.copies[WORKLOAD].state = Disconnected("the watch broke")
     cluster.submit("gang", gpus=8)
@@ -293,38 +240,6 @@ async def test_only_what_is_known_makes_a_check_inactive(state, says):
     assert not cluster.is_admitted("gang")
 
 
-async def test_checks_of_other_controllers_are_left_alone():
-    cluster = SimCluster({"a": 8}, checks=(CHECK, "foreign"))
-    cluster.add_check("foreign", "example.com/other")
-    cluster.submit("gang", gpus=8)
-    await cluster.passes(2)
-    assert cluster.entry("gang")["state"] == "Ready"
-    assert cluster.entry("gang", "foreign") == {
-        "name": "foreign",
-        "state": "Pending",
-        "message": "",
-        "lastTransitionTime": "2026-11-20T12:00:00Z",
-    }
-    assert not cluster.is_admitted("gang")
-
-
-async def test_a_check_that_is_added_to_a_live_queue_lets_go_who_runs_already():
-    """Although nobody could say that they fit: they are on the nodes."""
-    cluster = SimCluster({"a": 8}, checks=())
-    cluster.submit("runs", gpus=8)
-    await cluster.passes(2)
-    assert cluster.is_running("runs")
-    cluster.add(ADMISSION_CHECK, CHECK, spec={"controllerName": "idlegpu.io/reclaim"})
-    cluster.change(CLUSTER_QUEUE, "cq", {"spec": cluster.queue_spec(1000)})
-    await cluster.passes(2)
-    assert cluster.says("runs") == "Ready: was admitted before the check was added"
-    assert cluster.is_running("runs")
-    cluster.submit("gang", gpus=8)
-    await cluster.passes(2)
-    assert cluster.says("gang").startswith("Pending: PodSet main")
-    assert cluster.recorded.reasons("runs") == []
-
-
 async def test_with_two_checks_of_ours_a_gang_has_its_places_once():
     cluster = SimCluster({"a": 8}, checks=("gate", "gate-2"))
     cluster.submit("gang", gpus=8)
@@ -333,36 +248,7 @@ async def test_with_two_checks_of_ours_a_gang_has_its_places_once():
     assert cluster.is_running("gang")
 
 
-async def test_a_gang_that_runs_on_another_cluster_needs_no_nodes_here():
-    cluster = SimCluster({}, checks=(CHECK, "multikueue"))
-    cluster.add_check("multikueue", "kueue.x-k8s.io/multikueue")
-    cluster.submit("gang", gpus=8)
-    await cluster.passes(2)
-    assert cluster.says("gang") == "Ready: no pod terminates for it here, and it runs on another cluster"
-
-
 # --------------------------------------------------------------------------------------------------- comings and goings
-
-
-async def test_an_evicted_gang_is_judged_anew_and_gets_nothing_of_what_it_was_given_before():
-    cluster = SimCluster({"a": 8, "b": 8}, policy={"pin": {"enabled": True}})
-    cluster.submit("gang", gpus=8)
-    await cluster.passes(2)
-    assert cluster.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
-    cluster.termination["gang"] = 10.0
-    workload = cluster.workload("gang")["metadata"]["name"]
-    cluster.change(WORKLOAD, workload, {"spec": {"active": False}})
-    await cluster.passes(1)
-    assert cluster.says("gang") == "Pending: Reset to Pending after eviction. Previously: Ready"
-    cluster.submit("other", gpus=8)
-    await cluster.passes(1)
-    cluster.change(WORKLOAD, workload, {"spec": {"active": True}})
-    await cluster.passes(1)
-    assert "podSetUpdates" not in cluster.entry("gang")
-    assert cluster.says("gang").startswith("Pending: fits once pods have terminated on a")
-    await cluster.passes(10)
-    assert cluster.is_running("gang")
-    assert cluster.entry("gang")["podSetUpdates"] == [{"name": "main", "nodeSelector": {HOST: "a"}}]
 
 
 # -------------------------------------------------------------------------------------------------------- looking again
@@ -388,7 +274,7 @@ async def test_what_was_written_counts_before_the_copy_shows_it():
     assert sorted([cluster.is_running("one"), cluster.is_running("two")]) == [False, True]
 
 
-async def test_a_gang_that_was_evicted_a_moment_ago_is_not_let_go():
+async def test_a_gang_that_was_evicted_a_moment_ago_is_not_released():
     """The copy does not show it yet; the API does."""
     cluster = SimCluster({"a": 8})
     await cluster.passes(1)
@@ -436,28 +322,6 @@ async def test_messages_of_the_same_reason_are_not_written_at_every_change():
         await cluster.passes(1)
     assert len(cluster.api.patches) - written == 2
     assert cluster.recorded.reasons("gang") == ["AdmissionCheckPending"]
-
-
-async def test_the_report_tells_how_long_gangs_waited_and_on_which_gpus_they_start():
-    """16 GPUs: 8 on a node that was there, 8 on one that has come since."""
-    cluster = SimCluster({"old": 8})
-    await cluster.passes(1)
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(20)
-    [standing] = cluster.report.plan.pending
-    assert (standing.key, standing.check, standing.lacks_nodes) == (
-        f"ns/{cluster.workload('gang')['metadata']['name']}",
-        CHECK,
-        True,
-    )
-    assert cluster.reports[-1].plan.reasons == {"NodesLacking": 1}
-    cluster.add_node("new", 8)
-    await cluster.passes(1)
-    [opened] = [opened for report in cluster.reports for opened in report.released]
-    assert (opened.reused_gpus, opened.provisioned_gpus) == (8, 8)
-    assert opened.waited == timedelta(seconds=20)
-    message = next(message for _, reason, message in cluster.recorded.events if reason == "AdmissionCheckReady")
-    assert message == "fits whole: 2 pods on 2 nodes (new, old); 20s after its quota was reserved"
 
 
 # --------------------------------------------------------------------------------------------------------- provisioning

@@ -25,7 +25,7 @@ async def _before_the_scheduler(cluster: SimCluster) -> None:
         cluster.follow()
 
 
-async def test_memory_that_a_job_without_gpus_was_let_go_for_is_not_promised_to_a_gang() -> None:
+async def test_memory_that_a_released_job_without_gpus_needs_is_not_reserved_for_a_gang() -> None:
     """400 of 512 Gi are needed three times, and there are two nodes."""
     cluster = await _cluster({"a": 8, "b": 8})
     cluster.submit("etl", gpus=0, memory=400, queue="free")
@@ -40,7 +40,7 @@ async def test_memory_that_a_job_without_gpus_was_let_go_for_is_not_promised_to_
     assert cluster.is_running("gang")
 
 
-async def _odd_is_let_go() -> SimCluster:
+async def _odd_is_released() -> SimCluster:
     """Its pod is on no node yet, and its flavor is gone: nobody can read what it needs."""
     cluster = await _cluster({"a": 8, "b": 8})
     cluster.add(RESOURCE_FLAVOR, "other", spec={})
@@ -54,9 +54,9 @@ async def _odd_is_let_go() -> SimCluster:
     return cluster
 
 
-async def test_nobody_is_let_go_beside_one_whose_needs_cannot_be_read() -> None:
+async def test_no_gang_is_released_beside_one_whose_demands_cannot_be_read() -> None:
     """It was let go, and its pods may come: what they will take is not known, and not nothing."""
-    cluster = await _odd_is_let_go()
+    cluster = await _odd_is_released()
     cluster.submit("gang", gpus=8)
     await _before_the_scheduler(cluster)
     assert cluster.says("gang").startswith("Pending: node capacity not available: ")
@@ -66,9 +66,9 @@ async def test_nobody_is_let_go_beside_one_whose_needs_cannot_be_read() -> None:
     assert cluster.is_running("gang")
 
 
-async def test_nor_when_that_one_has_to_go_while_its_pods_may_still_come() -> None:
+async def test_nor_when_that_one_is_evicted_while_its_pods_may_still_be_created() -> None:
     """Deactivated before its pod was made or has a node: until its quota was released, and 3 s longer."""
-    cluster = await _odd_is_let_go()
+    cluster = await _odd_is_released()
     cluster.change(WORKLOAD, cluster.workload("odd")["metadata"]["name"], {"spec": {"active": False}})
     cluster.submit("gang", gpus=8)
     await _before_the_scheduler(cluster)
@@ -135,7 +135,7 @@ async def test_the_place_of_a_pod_on_its_way_is_not_where_its_mate_is() -> None:
     assert "(b)" not in cluster.says("later")
 
 
-async def test_two_gangs_that_keep_away_from_each_other_are_not_let_go_onto_the_same_nodes() -> None:
+async def test_two_gangs_with_anti_affinity_are_not_released_onto_the_same_nodes() -> None:
     cluster = SimCluster({"a": 8, "b": 8})
     cluster.submit("one", pods=2, gpus=4, template=_PORT)
     cluster.submit("two", pods=2, gpus=2, template=_PORT)
@@ -181,7 +181,7 @@ _NEAR = {"labelSelector": {"matchLabels": {"app": "store"}}, "topologyKey": HOST
         ),
     ],
 )
-async def test_a_gang_goes_by_what_can_be_counted_and_is_told_what_cannot(template: Json, note: str) -> None:
+async def test_the_message_of_a_released_gang_has_which_demands_are_not_counted(template: Json, note: str) -> None:
     cluster = SimCluster({"a": 8})
     cluster.submit("gang", pods=2, gpus=4, template=template)
     await cluster.passes(2)

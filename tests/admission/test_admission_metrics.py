@@ -61,6 +61,8 @@ async def test_reused_and_provisioned_gpus_and_the_time_until_ready_are_counted(
     assert seen.value("admission_check_gpus_total", origin="reused") == 8 + 8
     assert seen.value("admission_check_gpus_total", origin="provisioned") == 8
     assert seen.value("admission_check_seconds_count") == 2
+    messages = [message for _, reason, message in cluster.recorded.events if reason == "AdmissionCheckReady"]
+    assert messages[-1].endswith(f"; {round(waited)}s after its quota was reserved")
     # `victim` did not wait, and the gang from its reservation, one tick after it came, until now.
     assert waited - 1 <= seen.value("admission_check_seconds_sum") <= waited + 1
 

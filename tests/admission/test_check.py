@@ -50,6 +50,7 @@ def said(found: CheckChange | NoChange) -> str:
     return f"{found.state}/{found.because}" if isinstance(found, CheckChange) else "nothing"
 
 
+YIELDS = CheckInputs(verdict=LACKS, provisioning=YIELDING, wanted_by="team/x")
 TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
     "one that is finished": (gang(finished=True), FITS, "nothing"),
     "one that is deactivated": (gang(active=False), FITS, "nothing"),
@@ -121,41 +122,18 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
         replace(FITS, provisioning=ProvisioningStep(kind=StepKind.AT_LIMIT, is_yielding=True), wanted_by="team/x"),
         "Ready/Fits",
     ),
-    "it is to yield": (
-        GANG,
-        CheckInputs(
-            verdict=LACKS,
-            provisioning=YIELDING,
-            wanted_by="team/x",
-        ),
-        "Retry/Yields",
-    ),
+    "it is to yield": (GANG, YIELDS, "Retry/Yields"),
     "it is to yield, and no other Workload can use its quota": (
         GANG,
-        CheckInputs(
-            verdict=LACKS,
-            provisioning=YIELDING,
-        ),
+        replace(YIELDS, wanted_by=""),
         "Pending/NodesLimitReached",
     ),
     "it is to yield, and has a moment ago": (
         gang(yielded=Yielded(to="team/x", at=at(-59))),
-        CheckInputs(
-            verdict=LACKS,
-            provisioning=YIELDING,
-            wanted_by="team/x",
-        ),
+        YIELDS,
         "Pending/NodesLimitReached",
     ),
-    "it is to yield, and has a minute ago": (
-        gang(yielded=Yielded(to="team/x", at=at(-60))),
-        CheckInputs(
-            verdict=LACKS,
-            provisioning=YIELDING,
-            wanted_by="team/x",
-        ),
-        "Retry/Yields",
-    ),
+    "it is to yield, and has a minute ago": (gang(yielded=Yielded(to="team/x", at=at(-60))), YIELDS, "Retry/Yields"),
     "it fits no nodes": (GANG, CheckInputs(verdict=LACKS), "Pending/NodesLacking"),
     "it fits no nodes, and no more are asked for": (
         GANG,
@@ -167,26 +145,7 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
         CheckInputs(verdict=LACKS, provisioning=ProvisioningStep(kind=StepKind.CREATE, message="ETA")),
         "Pending/NodesComing",
     ),
-    "it fits once pods have ended": (
-        GANG,
-        CheckInputs(verdict=Blocked(why=BlockedReason.PODS_ENDING)),
-        "Pending/PodsEnding",
-    ),
-    "one before it needs the places": (
-        GANG,
-        CheckInputs(verdict=Blocked(why=BlockedReason.RESERVED_FOR_EARLIER)),
-        "Pending/ReservedForEarlierWorkload",
-    ),
-    "pods of others are coming": (
-        GANG,
-        CheckInputs(verdict=Blocked(why=BlockedReason.PODS_COMING)),
-        "Pending/PodsComing",
-    ),
-    "it fits only one way": (
-        GANG,
-        CheckInputs(verdict=Blocked(why=BlockedReason.NOT_GUARANTEED)),
-        "Pending/PlacementNotGuaranteed",
-    ),
+    **{f"it fits, but {why}": (GANG, CheckInputs(verdict=Blocked(why=why)), f"Pending/{why}") for why in BlockedReason},
 }
 
 
@@ -253,7 +212,7 @@ def test_of_many_the_first_are_named_and_the_rest_counted():
     assert text == "waits for 1 pod of team/v1, 2 pods of team/v2, 3 pods of team/v3 and 15 more"
 
 
-def test_whoever_lacks_nodes_is_told_of_plans_and_requests():
+def test_the_message_of_one_that_lacks_nodes_has_plans_and_requests():
     text = message(
         CheckInputs(
             verdict=LACKS,

@@ -17,12 +17,12 @@ UID = "7e6b1a34"
 
 
 class Place:
-    """A gang of two pods that was let go, with one of them on a node."""
+    """A released gang of two pods, with one of them on a node."""
 
     def __init__(self) -> None:
-        self.let_go = _made(_admitted())
+        self.released = _made(_admitted())
         self.now = NOON
-        self.current: Workload | None = self.let_go
+        self.current: Workload | None = self.released
         self.waiting: Counter[str] = Counter()
         """Its pods that wait for a node."""
         self.flavors = FLAVORS
@@ -36,14 +36,14 @@ class Place:
 
     def goes(self, *, bound: int = 1) -> None:
         """It has to go, with so many pods on nodes."""
-        owed = pod_demands_of(self.let_go, FLAVORS.get).without({"main": bound})
-        self.leaving.note(self.let_go, owed if bound < 2 else ())
+        owed = pod_demands_of(self.released, FLAVORS.get).without({"main": bound})
+        self.leaving.note(self.released, owed if bound < 2 else ())
 
     def later(self, seconds: float) -> int:
         """Places that are taken after so many seconds more."""
         self.now += timedelta(seconds=seconds)
-        claims: list[PlacementRequest] = list(self.leaving.requests(self.now, lambda _: self.current))
-        return sum(demand.count for claim in claims for demand in claim.demands)
+        requests: list[PlacementRequest] = list(self.leaving.requests(self.now, lambda _: self.current))
+        return sum(demand.count for request in requests for demand in request.demands)
 
     def unread(self, seconds: float) -> bool:
         """Whether after so many seconds more nobody knows what its pods will take."""
@@ -103,12 +103,12 @@ def test_a_pod_that_waits_for_a_node_keeps_its_place_for_as_long_as_it_is_there(
 
 def test_what_cannot_be_read_is_unread_for_as_long_as_pods_may_come(place: Place) -> None:
     """Told once its quota was released: for 3 s longer. A pod that waits for a node, for as long as it is there."""
-    place.leaving.note(place.let_go, "ResourceFlavor a100 is not seen")
+    place.leaving.note(place.released, "ResourceFlavor a100 is not seen")
     place.current = _made(_evicted())
     assert [place.unread(seconds) for seconds in (0, 60)] == [True, True]
     place.current = _made(_released())
     assert [place.unread(seconds) for seconds in (0, 2.9, 0.1)] == [True, True, False]
-    place.leaving.note(place.let_go)
+    place.leaving.note(place.released)
     place.waiting, place.flavors = Counter(main=1), {}
     assert [place.unread(seconds) for seconds in (0, 600)] == [True, True]
     assert place.later(0) == 0
@@ -137,7 +137,7 @@ def test_one_that_has_quota_again_keeps_its_old_places_for_a_moment_too(place: P
     assert [place.later(seconds) for seconds in (0, 2.9, 0.1)] == [1, 1, 0]
 
 
-def test_one_that_was_let_go_again_has_its_places_as_its_own(place: Place) -> None:
+def test_one_that_was_released_again_has_its_places_as_its_own(place: Place) -> None:
     place.goes()
     place.leaving.stays(UID)
     place.current = _made(_evicted())

@@ -21,7 +21,7 @@ async def at_its_limit(**queue: Any) -> ProvisioningCluster:
     return cluster
 
 
-async def test_nobody_yields_to_one_that_would_not_get_in_either() -> None:
+async def test_no_gang_yields_to_one_that_would_not_be_admitted_either() -> None:
     cluster = await at_its_limit()
     cluster.submit("huge", gpus=16)
     await cluster.passes(90)
@@ -38,7 +38,7 @@ async def test_the_one_that_gets_in_is_named_and_not_the_first_that_waits() -> N
     assert told[0].startswith("releases its quota for ns/job-b-small")
 
 
-async def test_nobody_yields_to_one_behind_another_that_blocks_its_queue() -> None:
+async def test_no_gang_yields_to_one_behind_another_that_blocks_its_queue() -> None:
     """In a StrictFIFO queue the head waits for 16, which there never are, and holds back all behind it."""
     cluster = await at_its_limit(queueingStrategy="StrictFIFO")
     cluster.submit("huge", gpus=16)
@@ -48,7 +48,7 @@ async def test_nobody_yields_to_one_behind_another_that_blocks_its_queue() -> No
     assert "AdmissionCheckRetry" not in cluster.recorded.reasons("gang")
 
 
-async def test_nobody_yields_to_one_in_a_queue_of_the_same_cohort_that_may_not_borrow() -> None:
+async def test_no_gang_yields_to_one_in_a_queue_of_the_same_cohort_that_may_not_borrow() -> None:
     cluster = await at_its_limit(cohortName="all")
     closed = cluster.queue_spec(2, (), cohortName="all")
     closed["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"] = 0

@@ -7,12 +7,11 @@ import msgspec
 import pytest
 from builders import WorkloadJson, at
 
-from scaler.admission.provisioning.lifecycle import PodSetPatch
+from scaler.admission.provisioning.lifecycle import PodSetPatch, ReservationStage
 from scaler.admission.provisioning.requests import holds_quota
 from scaler.admission.workload import PodDemands, on_booked_nodes, pod_demands_of, preemptor_of, reserved_workload_of
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_queues import ResourceFlavor
-from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.scheduling import Taint, Toleration, untolerated
 
 GPU = "nvidia.com/gpu"
@@ -144,21 +143,33 @@ def test_affinity_and_tolerations_of_pods_count():
 # ----------------------------------------------------------------------------------------------------- how it stands
 
 
+def with_entry(state: str) -> WorkloadJson:
+    return WorkloadJson().reserved().with_status(admissionChecks=[{"name": "gate", "state": state, "message": ""}])
+
+
 @pytest.mark.parametrize(
-    ("json", "holds"),
+    ("json", "stage"),
     [
-        pytest.param(WorkloadJson(), False, id="it waits for quota"),
-        pytest.param(WorkloadJson().reserved(), True, id="it has quota"),
-        pytest.param(WorkloadJson().admitted(), True, id="it runs"),
-        pytest.param(WorkloadJson().reserved().deactivated(), False, id="deactivated, though its status says reserved"),
-        pytest.param(WorkloadJson().reserved().condition("Evicted", True, "Preempted"), False, id="being evicted"),
-        pytest.param(WorkloadJson().reserved().condition("Finished", True), False, id="finished"),
-        pytest.param(WorkloadJson().condition("QuotaReserved", True), False, id="reserved, and nobody says what"),
+        pytest.param(WorkloadJson(), ReservationStage.GONE, id="it waits for quota"),
+        pytest.param(WorkloadJson().reserved(), ReservationStage.WAITING, id="it has quota, and no entry yet"),
+        pytest.param(with_entry("Pending"), ReservationStage.WAITING, id="its check is Pending"),
+        pytest.param(with_entry("Ready"), ReservationStage.STARTED, id="its check is Ready"),
+        pytest.param(with_entry("Ready").condition("Finished", True), ReservationStage.GONE, id="finished"),
+        pytest.param(WorkloadJson().admitted(), ReservationStage.STARTED, id="it runs, and has no entry"),
+        pytest.param(WorkloadJson().reserved().deactivated(), ReservationStage.GONE, id="deactivated, and reserved"),
+        pytest.param(
+            WorkloadJson().reserved().condition("Evicted", True, "Preempted"), ReservationStage.GONE, id="evicted"
+        ),
+        pytest.param(WorkloadJson().reserved().condition("Evicted", False), ReservationStage.WAITING, id="back again"),
+        pytest.param(
+            WorkloadJson().condition("QuotaReserved", True), ReservationStage.GONE, id="reserved, but not what"
+        ),
     ],
 )
-def test_who_holds_quota_that_it_may_use(json, holds):
-    assert holds_quota(json.decoded()) is holds
-    assert reserved_workload_of(json.decoded(), "gate").is_held is holds
+def test_the_stage_of_a_workload_and_whether_it_holds_quota_that_it_may_use(json, stage):
+    found = reserved_workload_of(json.decoded(), "gate")
+    assert found.stage is stage
+    assert holds_quota(json.decoded()) is found.is_held is (stage is not ReservationStage.GONE)
 
 
 def test_one_that_is_being_deleted_is_not_held():
@@ -195,11 +206,3 @@ def test_the_preemptor_is_the_one_that_kueue_names(reason, message, uid):
     json = WorkloadJson().reserved().condition("Evicted", True, reason, message)
     assert preemptor_of(json.decoded()) == uid
     assert preemptor_of(WorkloadJson().condition("Evicted", False, reason, message).decoded()) == ""
-
-
-def test_workloads_are_decoded_with_what_checks_give_to_pods():
-    given = {"name": "w", "labels": {"l": "1"}, "annotations": {"a": "1"}, "nodeSelector": {"n": "1"}}
-    entry = {"name": "gate", "state": "Ready", "message": "", "podSetUpdates": [given]}
-    found: Workload = WorkloadJson().with_status(admissionChecks=[entry]).decoded()
-    [update] = found.status.admission_checks[0].pod_set_updates
-    assert (update.labels, update.annotations, update.node_selector) == ({"l": "1"}, {"a": "1"}, {"n": "1"})

@@ -42,7 +42,7 @@ def provisioning(**fields: Any) -> dict[str, Any]:
     return {"className": CLASS, **fields}
 
 
-def test_a_policy_that_says_nothing_waits_and_reuses_and_asks_nobody_for_nodes() -> None:
+def test_an_empty_policy_waits_and_reuses_and_requests_no_nodes() -> None:
     assert (
         read()
         == CheckPolicy(wait_for_pods_gone=True, require_fit=True, reuse=True, pin_label="", provisioning=None)
@@ -124,7 +124,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_what_nobody_can_follow_is_a_reason_that_says_where(case: str) -> None:
+def test_what_is_not_valid_is_a_reason_that_says_where(case: str) -> None:
     spec, where = UNUSABLE[case]
     found = read(**spec)
     assert isinstance(found, Unusable), case

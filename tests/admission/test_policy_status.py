@@ -73,15 +73,6 @@ async def test_what_stands_there_is_not_written_again() -> None:
     assert author.written == 1
 
 
-async def test_conditions_of_others_are_kept() -> None:
-    author = Author(PLAIN)
-    other = {"type": "Approved", "status": "True", "reason": "ByHand", "message": "", "lastTransitionTime": NOON}
-    author.cluster.change(RECLAIM_POLICY, "policy", {"status": {"conditions": [other]}}, "status")
-    await author.looks()
-    assert author.conditions["Approved"] == other
-    assert author.usable[0] == "True"
-
-
 async def test_the_time_changes_with_the_status_only_and_the_generation_with_the_spec() -> None:
     author = Author({"provisioning": PROVISIONING})
     await author.looks()
@@ -96,17 +87,6 @@ async def test_the_time_changes_with_the_status_only_and_the_generation_with_the
     await author.looks()
     assert author.usable[0] == "False"
     assert author.conditions["Usable"]["lastTransitionTime"] != began
-
-
-async def test_a_spec_that_does_the_same_in_words_is_seen_to_have_been_read() -> None:
-    author = Author({"provisioning": PROVISIONING})
-    await author.looks()
-    before = author.generation, author.usable
-    author.writes({"provisioning": {**PROVISIONING, "withdraw": "Never"}})
-    await author.looks()
-    assert author.generation > before[0]
-    assert author.usable == before[1]
-    assert author.conditions["Usable"]["observedGeneration"] == author.generation
 
 
 async def test_one_that_cannot_be_read_says_so() -> None:

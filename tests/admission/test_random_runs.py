@@ -58,7 +58,7 @@ def test_runs_are_of_every_kind() -> None:
 # ------------------------------------------------------------------------------------------------- what runs have shown
 
 
-async def test_a_pod_on_its_way_keeps_its_place_while_its_gang_is_told_to_go() -> None:
+async def test_a_pod_that_is_not_scheduled_keeps_its_place_while_its_gang_is_evicted() -> None:
     """Kueue has written that the gang is evicted, and its job has not been told yet: a scheduler may be faster."""
     cluster = SimCluster({"a": 8})
     cluster.submit("one", gpus=8)
@@ -112,7 +112,7 @@ async def test_a_gang_that_no_autoscaler_answers_keeps_nothing_from_others_for_e
     assert cluster.is_running("small")
 
 
-async def test_who_was_let_go_unheard_has_its_places() -> None:
+async def test_one_that_was_released_by_a_write_without_response_has_its_places() -> None:
     """The write was done, its answer was lost, and the copy lags: the gang looks as if it waited, and might be planned
     for another node now. It is tied to the first one, which is not promised to anybody else."""
     cluster = SimCluster({"a": 16}, policy={"pin": {"enabled": True}}, api=FaultyApi)
@@ -133,7 +133,7 @@ async def test_who_was_let_go_unheard_has_its_places() -> None:
     assert cluster.says("two").startswith("Pending")
 
 
-async def test_nobody_is_let_go_while_it_is_not_known_who_was() -> None:
+async def test_no_gang_is_released_while_it_is_not_known_which_were() -> None:
     cluster = SimCluster({"a": 8, "b": 8}, api=FaultyApi)
     api = cluster.api
     assert isinstance(api, FaultyApi)
@@ -200,7 +200,7 @@ async def _made_its_pod(cluster: SimCluster, name: str) -> None:
 # ------------------------------------------------------------------------------------------------ that laws can be seen
 
 
-async def test_a_gang_that_is_let_go_without_places_breaks_a_law() -> None:
+async def test_a_gang_that_is_released_without_places_breaks_a_law() -> None:
     """Somebody else says Ready in our name: the scheduler finds no node for one of two pods, and that is noticed."""
     cluster = RandomOpsCluster({"a": 8}, Random(0), hurries=False)
     cluster.submit("one", pods=2, gpus=8)

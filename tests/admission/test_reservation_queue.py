@@ -61,7 +61,7 @@ async def test_where_nodes_or_workloads_are_not_seen_there_is_no_line() -> None:
     assert cluster.planner.reservation_queue(cluster.client.now) == NotSynced("nodes are hidden")
 
 
-async def test_whose_policy_spares_the_idle_is_told() -> None:
+async def test_the_queue_shows_which_policies_reclaim_nothing() -> None:
     cluster = await lacking(policy={"reuse": {"enabled": False}})
     assert [each.may_reuse for each in cluster.report.plan.pending] == [False]
 

@@ -17,7 +17,7 @@ from scaler.kube.objects.resources import (
 # --------------------------------------------------------------------------------------------------------- parameters
 
 
-async def test_while_nobody_can_follow_the_policy_what_waits_waits_and_what_was_asked_for_stays() -> None:
+async def test_while_the_policy_is_unusable_gangs_wait_and_requests_stay() -> None:
     """One gang runs, one has an open request, one is Ready and held by another check."""
     cluster = ProvisioningCluster({"a": 8, "b": 8}, checks=(CHECK, "foreign"), scenarios=NOBODY)
     cluster.add_check("foreign", "example.com/other")
@@ -146,7 +146,7 @@ async def beside_kueue(nodes: dict[str, int], **policy: Any) -> ProvisioningClus
     return cluster
 
 
-async def test_beside_kueues_own_check_ours_waits_for_pods_only_and_asks_nobody() -> None:
+async def test_beside_kueues_own_check_ours_waits_for_pods_only_and_requests_no_nodes() -> None:
     """Kueue's request is made while ours is Pending (K7b), and its answer alone lets nobody go."""
     cluster = await beside_kueue({"a": 8, "b": 8})
     cluster.termination["victim"] = 10.0

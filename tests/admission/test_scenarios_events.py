@@ -91,7 +91,7 @@ async def it_is_evicted_while_it_asks(cluster: ProvisioningCluster) -> None:
     await cluster.passes(5)
 
 
-async def nobody_can_follow_its_policy_for_a_while(cluster: ProvisioningCluster) -> None:
+async def its_policy_is_unusable_for_a_while(cluster: ProvisioningCluster) -> None:
     await cluster.passes(1)
     cluster.submit("gang", pods=2, gpus=8)
     await cluster.passes(2)
@@ -194,7 +194,7 @@ STORIES: dict[Story, tuple[Mapping[str, Any], list[str]]] = {
         ],
     ),
     it_is_evicted_while_it_asks: ({}, [*ASKS, "ProvisioningRequestRemoved"]),
-    nobody_can_follow_its_policy_for_a_while: (
+    its_policy_is_unusable_for_a_while: (
         {},
         [
             *ASKS,
@@ -209,12 +209,12 @@ STORIES: dict[Story, tuple[Mapping[str, Any], list[str]]] = {
 }
 
 
-def town_of(options: Mapping[str, Any]) -> ProvisioningCluster:
+def cluster_of(options: Mapping[str, Any]) -> ProvisioningCluster:
     given = {**_DEFAULTS, **options}
     return ProvisioningCluster(given.pop("nodes"), **given)
 
 
-def told(cluster: ProvisioningCluster) -> list[str]:
+def events_of(cluster: ProvisioningCluster) -> list[str]:
     """The reasons of the gang's Events; with what it waits for where it waits."""
     return [
         f"{reason}: {message.partition(':')[0]}" if reason == "AdmissionCheckPending" else reason
@@ -224,11 +224,11 @@ def told(cluster: ProvisioningCluster) -> list[str]:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
-async def test_every_turn_of_a_gang_is_told_once(story: Story) -> None:
+async def test_every_turn_of_a_gang_is_an_event_once(story: Story) -> None:
     options, expected = STORIES[story]
-    cluster = town_of(options)
+    cluster = cluster_of(options)
     await story(cluster)
-    assert told(cluster) == expected
+    assert events_of(cluster) == expected
 
 
 RETOLD = (others_end_on_its_node_and_then_a_node_is_missing_and_then_it_is_there, its_nodes_are_taken_away)
@@ -236,14 +236,14 @@ RETOLD += (its_booking_expires_and_then_it_is_at_its_limit, its_pods_contradict_
 
 
 @pytest.mark.parametrize("story", RETOLD, ids=[each.__name__ for each in RETOLD])
-async def test_a_new_process_tells_nothing_that_was_told_long_ago(story: Story) -> None:
+async def test_a_new_process_repeats_no_event_of_long_ago(story: Story) -> None:
     """But for refusals, of which the API knows nothing."""
     options, _ = STORIES[story]
-    cluster = town_of(options)
+    cluster = cluster_of(options)
     await story(cluster)
     cluster.client.now += timedelta(minutes=6)
     await cluster.passes(1)
-    before = told(cluster)
+    before = events_of(cluster)
     cluster.restart()
     await cluster.passes(1)
-    assert [each for each in told(cluster)[len(before) :] if each != "NodesNotAsked"] == []
+    assert [each for each in events_of(cluster)[len(before) :] if each != "NodesNotAsked"] == []

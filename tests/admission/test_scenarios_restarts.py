@@ -126,7 +126,7 @@ STORIES: dict[Story, Mapping[str, Any]] = {
 }
 
 
-async def told(story: Story, *, dies_after: int = -1) -> ProvisioningCluster:
+async def played(story: Story, *, dies_after: int = -1) -> ProvisioningCluster:
     """The story, with a process that dies right after that write; counted from 0, and never where it is negative."""
     options = dict(STORIES[story])
     cluster = ProvisioningCluster(options.pop("nodes", {"a": 8}), **options)
@@ -164,28 +164,28 @@ def outcome(cluster: ProvisioningCluster) -> dict[str, Any]:
 
 async def test_every_story_is_one_in_which_something_is_written() -> None:
     for story in STORIES:
-        cluster = await told(story)
+        cluster = await played(story)
         assert len(cluster.api.writes) >= 4, story.__name__
 
 
 @pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
 async def test_a_process_that_dies_after_any_of_its_writes_changes_nothing(story: Story) -> None:
-    expected = await told(story)
+    expected = await played(story)
     for number, write in enumerate(expected.api.writes):
-        died = await told(story, dies_after=number)
+        died = await played(story, dies_after=number)
         assert outcome(died) == outcome(expected), f"{story.__name__}: died after write {number}: {write}"
 
 
 @pytest.mark.parametrize("story", STORIES, ids=[each.__name__ for each in STORIES])
 async def test_a_process_that_is_started_anew_at_every_look_changes_nothing(story: Story) -> None:
     """Nothing that matters is in memory: not even from one look to the next."""
-    expected = await told(story)
-    cluster = await told_by_forgetful(story)
+    expected = await played(story)
+    cluster = await played_by_forgetful(story)
     found, wanted = outcome(cluster), outcome(expected)
     assert found == wanted
 
 
-async def told_by_forgetful(story: Story) -> ProvisioningCluster:
+async def played_by_forgetful(story: Story) -> ProvisioningCluster:
     options = dict(STORIES[story])
     cluster = Forgetful(options.pop("nodes", {"a": 8}), **options)
     await story(cluster)

@@ -125,7 +125,9 @@ async def test_pods_of_the_workload_that_follows_a_deleted_victim_are_not_waited
 
 
 @pytest.mark.parametrize("is_granted", [True, False])
-async def test_a_plan_is_told_of_while_it_stands_and_not_once_it_is_over_and_has_taken_nobody(is_granted: bool) -> None:
+async def test_a_plan_is_in_the_message_while_it_is_active_and_not_once_it_is_over(
+    is_granted: bool,
+) -> None:
     cluster = SimCluster({"a": 8})
     cluster.submit("victim", gpus=8)
     await cluster.passes(2)

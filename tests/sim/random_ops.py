@@ -332,13 +332,13 @@ class RandomOpsCluster(SimCluster):
         """It matters for a job that is to run. One that was told to stop, or is gone, is about to lose the pod."""
         owner = pod["metadata"]["ownerReferences"][0]
         workload = self.workload_of(owner["uid"])
-        if workload is None or not is_released(workload) or self._is_told_to_stop(owner):
+        if workload is None or not is_released(workload) or self._is_stopping(owner):
             return
         siblings = [each for each in self.client.all(POD) if owner_uid(each) == owner["uid"]]
         is_half = any(is_on_a_node(each) for each in siblings)
         self.stranded.append(Stranded(job=owner["name"], pod=pod["metadata"]["name"], is_half=is_half))
 
-    def _is_told_to_stop(self, owner: Json) -> bool:
+    def _is_stopping(self, owner: Json) -> bool:
         job = self.client.find(JOB if owner["kind"] == "Job" else RAY_CLUSTER, "ns", owner["name"])
         return job is None or job["metadata"]["uid"] != owner["uid"] or bool(job["spec"].get("suspend"))
 

@@ -55,91 +55,50 @@ def step(
 MISSING_ONLY = replace(POLICY, amount=Amount.MISSING)
 OTHER_ASK = replace(ASK, reserved_at=at(-60))
 
-TABLE: dict[str, tuple[list[ObservedRequest], tuple[StepKind, StepKind, StepKind], ProvisioningPolicy, datetime]] = {
-    "one is being deleted": ([request(is_ending=True)], (StepKind.WAIT,) * 3, POLICY, NOON),
-    "one was made for another reservation": ([request(spec=OTHER_ASK)], (StepKind.REMOVE,) * 3, POLICY, NOON),
-    "one was made for another class": (
-        [request(spec=replace(ASK, provisioning_class="other"))],
-        (StepKind.REMOVE,) * 3,
-        POLICY,
-        NOON,
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The kinds of the steps where the gang fits, is being served, and lacks nodes."""
+
+    requests: list[ObservedRequest]
+    steps: tuple[StepKind, StepKind, StepKind]
+    policy: ProvisioningPolicy = POLICY
+    now: datetime = NOON
+
+
+def row(words: str, *requests: ObservedRequest, **more: Any) -> Row:
+    fits, served, lacks = (StepKind[word] for word in words.split())
+    return Row(requests=list(requests), steps=(fits, served, lacks), **more)
+
+
+WAITS, REMOVED, RESTS = "WAIT WAIT WAIT", "REMOVE REMOVE REMOVE", "NOTHING BACK_OFF BACK_OFF"
+YIELDING = replace(POLICY, at_limit=AtLimit.YIELD)
+PROVISIONED = request(state=RequestState.PROVISIONED)
+TABLE: dict[str, Row] = {
+    "one is being deleted": row(WAITS, request(is_ending=True)),
+    "one was made for another reservation": row(REMOVED, request(spec=OTHER_ASK)),
+    "one was made for another class": row(REMOVED, request(spec=replace(ASK, provisioning_class="other"))),
+    "one was made with other parameters": row(
+        REMOVED, request(state=RequestState.PROVISIONED, spec=replace(ASK, parameters={"a": "1"}))
     ),
-    "one was made with other parameters": (
-        [request(state=RequestState.PROVISIONED, spec=replace(ASK, parameters={"a": "1"}))],
-        (StepKind.REMOVE,) * 3,
-        POLICY,
-        NOON,
+    "nobody can read which attempt it was": row(REMOVED, request(attempt=0)),
+    "none": row("NOTHING WAIT CREATE"),
+    "new": row(WAITS, request()),
+    "accepted": row(WAITS, request(state=RequestState.ACCEPTED)),
+    "provisioned for the gang": row("PROVISIONED PROVISIONED PROVISIONED", PROVISIONED),
+    "provisioned for what was missing": row("PROVISIONED WAIT WAIT", PROVISIONED, policy=MISSING_ONLY),
+    "provisioned for the gang, and late": row("PROVISIONED PROVISIONED BACK_OFF", PROVISIONED, now=at(659)),
+    "provisioned for the gang, late, and the pause is over": row(
+        "PROVISIONED PROVISIONED CREATE", PROVISIONED, now=at(660)
     ),
-    "nobody can read which attempt it was": ([request(attempt=0)], (StepKind.REMOVE,) * 3, POLICY, NOON),
-    "none": ([], (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE), POLICY, NOON),
-    "new": ([request()], (StepKind.WAIT,) * 3, POLICY, NOON),
-    "accepted": ([request(state=RequestState.ACCEPTED)], (StepKind.WAIT,) * 3, POLICY, NOON),
-    "provisioned for the gang": ([request(state=RequestState.PROVISIONED)], (StepKind.PROVISIONED,) * 3, POLICY, NOON),
-    "provisioned for what was missing": (
-        [request(state=RequestState.PROVISIONED)],
-        (StepKind.PROVISIONED, StepKind.WAIT, StepKind.WAIT),
-        MISSING_ONLY,
-        NOON,
+    **{f"{state} a moment ago": row(RESTS, request(state=state), now=at(59)) for state in sorted(LOST)},
+    **{f"{state} a minute ago": row("NOTHING WAIT CREATE", request(state=state), now=at(60)) for state in sorted(LOST)},
+    "the last one failed": row("NOTHING WAIT AT_LIMIT", *(request(each, RequestState.FAILED) for each in (1, 2, 3))),
+    "the last one failed a moment ago, and the gang shall yield": row(
+        RESTS, request(3, RequestState.FAILED), policy=YIELDING, now=at(4 * 60 - 1)
     ),
-    "provisioned for the gang, and late": (
-        [request(state=RequestState.PROVISIONED)],
-        (StepKind.PROVISIONED, StepKind.PROVISIONED, StepKind.BACK_OFF),
-        POLICY,
-        at(659),
-    ),
-    "provisioned for the gang, late, and the pause is over": (
-        [request(state=RequestState.PROVISIONED)],
-        (StepKind.PROVISIONED, StepKind.PROVISIONED, StepKind.CREATE),
-        POLICY,
-        at(660),
-    ),
-    "failed a moment ago": (
-        [request(state=RequestState.FAILED)],
-        (StepKind.NOTHING, StepKind.BACK_OFF, StepKind.BACK_OFF),
-        POLICY,
-        at(59),
-    ),
-    "failed a minute ago": (
-        [request(state=RequestState.FAILED)],
-        (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
-        POLICY,
-        at(60),
-    ),
-    "booking expired a moment ago": (
-        [request(state=RequestState.BOOKING_EXPIRED)],
-        (StepKind.NOTHING, StepKind.BACK_OFF, StepKind.BACK_OFF),
-        POLICY,
-        at(59),
-    ),
-    "booking expired a minute ago": (
-        [request(state=RequestState.BOOKING_EXPIRED)],
-        (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
-        POLICY,
-        at(60),
-    ),
-    "capacity revoked a minute ago": (
-        [request(state=RequestState.CAPACITY_REVOKED)],
-        (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
-        POLICY,
-        at(60),
-    ),
-    "the last one failed": (
-        [request(state=RequestState.FAILED), request(2, RequestState.FAILED), request(3, RequestState.FAILED)],
-        (StepKind.NOTHING, StepKind.WAIT, StepKind.AT_LIMIT),
-        POLICY,
-        NOON,
-    ),
-    "the last one failed a moment ago, and the gang shall yield": (
-        [request(3, RequestState.FAILED)],
-        (StepKind.NOTHING, StepKind.BACK_OFF, StepKind.BACK_OFF),
-        replace(POLICY, at_limit=AtLimit.YIELD),
-        at(4 * 60 - 1),
-    ),
-    "the last one failed some time ago, and the gang shall yield": (
-        [request(3, RequestState.FAILED)],
-        (StepKind.NOTHING, StepKind.WAIT, StepKind.AT_LIMIT),
-        replace(POLICY, at_limit=AtLimit.YIELD),
-        at(4 * 60),
+    "the last one failed some time ago, and the gang shall yield": row(
+        "NOTHING WAIT AT_LIMIT", request(3, RequestState.FAILED), policy=YIELDING, now=at(4 * 60)
     ),
 }
 
@@ -160,17 +119,17 @@ DOCUMENTED = {
 
 def test_the_documented_table_is_the_one_that_is_tested() -> None:
     table = rows(lifecycle, "request", "gang fits", "is being served", "lacks nodes")
-    assert [row for row, *_ in table] == list(DOCUMENTED)
-    for row, *steps in table:
-        for tested in DOCUMENTED[row]:
-            assert [each.partition(" ")[0] for each in steps] == [each.name for each in TABLE[tested][1]], row
+    assert [documented for documented, *_ in table] == list(DOCUMENTED)
+    for documented, *steps in table:
+        for tested in DOCUMENTED[documented]:
+            assert [each.partition(" ")[0] for each in steps] == [each.name for each in TABLE[tested].steps], documented
 
 
-@pytest.mark.parametrize("row", TABLE)
-def test_a_gang_that_waits_does_as_the_table_says(row: str) -> None:
-    requests, expected, policy, now = TABLE[row]
-    found = tuple(step(gang, *requests, policy=policy, now=now).kind for gang in (FITS, SERVED, LACKS))
-    assert found == expected
+@pytest.mark.parametrize("name", TABLE)
+def test_a_gang_that_waits_does_as_the_table_says(name: str) -> None:
+    row = TABLE[name]
+    found = tuple(step(gang, *row.requests, policy=row.policy, now=row.now).kind for gang in (FITS, SERVED, LACKS))
+    assert found == row.steps
 
 
 def test_the_first_request_is_attempt_1_and_each_further_one_the_next() -> None:
@@ -217,14 +176,14 @@ def test_an_autoscaler_that_never_answers_is_named() -> None:
     assert CLASS not in step(LACKS, request(), now=at(299)).message
 
 
-@pytest.mark.parametrize("row", TABLE)
-def test_while_nothing_happens_the_words_stay_the_same(row: str) -> None:
+@pytest.mark.parametrize("name", TABLE)
+def test_while_nothing_happens_the_words_stay_the_same(name: str) -> None:
     """Else the gang's status would be written at every look."""
-    requests, _, policy, now = TABLE[row]
-    patient = replace(policy, after=minutes(60))
+    row = TABLE[name]
     for gang in (FITS, SERVED, LACKS):
-        for follows in (policy, patient):
-            found, later = (step(gang, *requests, policy=follows, now=now + timedelta(seconds=s)) for s in (600, 601))
+        for policy in (row.policy, replace(row.policy, after=minutes(60))):
+            times = (row.now + timedelta(seconds=seconds) for seconds in (600, 601))
+            found, later = (step(gang, *row.requests, policy=policy, now=now) for now in times)
             assert found == later
 
 
@@ -243,7 +202,7 @@ def test_revoked_capacity_evicts_unless_the_policy_ignores_it() -> None:
     assert step(STARTED, revoked, policy=None).kind is StepKind.REVOKED
 
 
-def test_revoked_capacity_of_a_request_that_is_not_consumed_evicts_nobody() -> None:
+def test_revoked_capacity_of_a_request_that_is_not_consumed_evicts_no_gang() -> None:
     assert step(replace(STARTED, consumes=""), request(state=RequestState.CAPACITY_REVOKED)).kind is StepKind.REMOVE
 
 
@@ -271,7 +230,7 @@ def test_a_gang_that_is_gone_keeps_no_request(state: RequestState) -> None:
     assert step(GONE, request(is_ending=True)).kind is StepKind.NOTHING
 
 
-def test_what_was_asked_for_is_withdrawn_when_the_policy_asks_nobody_any_more() -> None:
+def test_requests_are_withdrawn_when_the_policy_requests_no_nodes_any_more() -> None:
     assert names(step(replace(LACKS, spec=None), request(), policy=None)) == ["r-1"]
     assert step(replace(LACKS, spec=None), policy=None).kind is StepKind.NOTHING
 

@@ -229,7 +229,7 @@ def test_the_same_second_on_another_flavor_is_another_reservation() -> None:
     assert ask(gang(pod_set(count=3))) != ask(gang())
 
 
-def test_a_request_of_another_controller_is_nobodys() -> None:
+def test_a_request_of_another_controller_is_not_ours() -> None:
     manifest = ordered(gang()).request
     manifest["metadata"]["labels"] = {"kueue.x-k8s.io/managed": "true"}
     assert list(workload_uid_of(provisioning_request(manifest))) == []
@@ -275,28 +275,6 @@ def test_an_expectation_is_read_where_it_is_written_as_a_time() -> None:
     assert eta("ETA: 2026-13-41T99:00:00Z") is None
 
 
-STAGES: dict[str, tuple[WorkloadJson, ReservationStage]] = {
-    "held": (gang(), ReservationStage.WAITING),
-    "without an entry, which Kueue may be about to write again": (
-        gang().with_status(admissionChecks=[]),
-        ReservationStage.WAITING,
-    ),
-    "our check is Ready": (gang(state="Ready"), ReservationStage.STARTED),
-    "admitted before the check was there": (gang().condition("Admitted", True), ReservationStage.STARTED),
-    "without quota": (gang().condition("QuotaReserved", False), ReservationStage.GONE),
-    "evicted": (gang().condition("Evicted", True), ReservationStage.GONE),
-    "evicted once, and back": (gang().condition("Evicted", False), ReservationStage.WAITING),
-    "finished": (gang(state="Ready").condition("Finished", True), ReservationStage.GONE),
-    "deactivated": (gang().deactivated(), ReservationStage.GONE),
-}
-
-
-@pytest.mark.parametrize("case", STAGES)
-def test_a_workloads_stage(case: str) -> None:
-    workload, stage = STAGES[case]
-    assert reserved_workload_of(workload.decoded(), CHECK).stage is stage
-
-
 def test_a_gang_counts_what_is_missing_only_where_the_policy_provisions() -> None:
     workload = gang(pod_set("launcher", gpus=0), pod_set("workers"))
     found = inputs_of(workload).lacking({"launcher": 1, "workers": 2}, "p")
@@ -314,7 +292,7 @@ def test_a_gang_knows_what_it_consumes() -> None:
 SELECTING = replace(POLICY, node_selector=(LabelFromDetail(key="example.com/r", detail="ResizeRequestName"),))
 
 
-def test_every_pod_set_of_the_request_is_told_what_to_consume() -> None:
+def test_every_pod_set_of_the_request_gets_what_to_consume() -> None:
     merging = replace(SELECTING, merge_policy=TEMPLATES)
     workload = gang(pod_set("launcher", 1, gpus=0), pod_set("a"), pod_set("b"))
     found = provisioning_request(ordered(workload, merging).request, details={"ResizeRequestName": "rr-42"})
