@@ -51,6 +51,7 @@ from scaler.kube.events import ObjectReference
 from scaler.kube.objects.core import UNREADABLE, decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import WORKLOAD
+from scaler.kube.watch_backoff import Backoff
 from scaler.placement.requests import Fits
 from scaler.suspension.leader_api import NOT_LEADING, PatchApi
 from scaler.suspension.reconciler import EventSink, is_conflict
@@ -215,9 +216,8 @@ _REFRESHED = 50
 """Messages that are updated in one tick although their reason is the same."""
 _REFRESH_AFTER = timedelta(seconds=30)
 _GONE = 404
-_REFUSED_FOR = timedelta(seconds=1)
-_REFUSED_AT_MOST = timedelta(minutes=1)
-"""How long an entry is not written after the first refusal, and after many."""
+_PAUSES = Backoff(base=1.0, cap=60.0)
+"""How long an entry is not written after refusals."""
 _RESET = "Reset to Pending after eviction."
 """The message of an entry that Kueue has reset."""
 
@@ -290,9 +290,7 @@ class CheckStateWriter:
         """After a refusal: for 1, 2, 4 … seconds, up to a minute. After the first conflict not at all."""
         before = self._refused.get(name)
         times = before.times + 1 if before is not None else 1
-        doublings = min(times - 1 - is_conflict, 10)
-        pause = min(_REFUSED_FOR * (1 << doublings), _REFUSED_AT_MOST) if doublings >= 0 else timedelta(0)
-        self._refused[name] = _Refused(times, now + pause)
+        self._refused[name] = _Refused(times, now + timedelta(seconds=_PAUSES.ceiling(times - is_conflict)))
 
     async def write(self, checked: CheckedWorkload, change: CheckChange, now: datetime) -> bool:
         """Whether the entry was written. Raises: KubeError with the reason NotLeading."""

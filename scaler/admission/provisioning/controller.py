@@ -63,6 +63,7 @@ from scaler.kube.objects.core import UNREADABLE, decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import ProvisioningRequest, StoredPodTemplate
 from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
+from scaler.kube.watch_backoff import Backoff
 from scaler.suspension.leader_api import NOT_LEADING, WriteApi
 from scaler.suspension.reconciler import EventSink
 
@@ -74,9 +75,8 @@ _SECONDS = 5.0
 """Of one tick. Steps for which there is no time are in the next plan."""
 _UNOWNED_FOR = timedelta(seconds=30)
 """How long a request may be without a Workload before it is removed. Watches of two kinds are never quite in step."""
-_REFUSED_FOR = timedelta(seconds=5)
-_REFUSED_AT_MOST = timedelta(minutes=5)
-"""The pause after the first refusal and after the tenth."""
+_PAUSES = Backoff(base=5.0, cap=300.0)
+"""After refusals."""
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class ProvisioningEvents:
     def created(self, workload: Workload, order: RequestManifests, policy: ProvisioningPolicy, attempt: int) -> None:
         of = policy.provisioning_class
         message = f"requested nodes of class {of} for {order.pods} pod(s), attempt {attempt}: {order.name}"
-        self._record(workload, "ProvisioningRequestCreated", message)
+        self.record(workload, "ProvisioningRequestCreated", message)
         log.info("ProvisioningRequest created", workload="/".join(workload.metadata.key), request=order.name)
         self._observe(ProvisioningCount(what="Created", provisioning_class=of, pods=order.pods))
 
@@ -141,7 +141,7 @@ class ProvisioningEvents:
             if not self._is_news(each, each.state, now):
                 continue
             message = f"ProvisioningRequest {each.name}, attempt {each.attempt}: {each.message or each.state}"
-            self._record(workload, f"Nodes{each.state}", message, warning=each.state in LOST)
+            self.record(workload, f"Nodes{each.state}", message, warning=each.state in LOST)
             if each.state is not RequestState.ACCEPTED:
                 self._observe(
                     ProvisioningCount(
@@ -152,14 +152,7 @@ class ProvisioningEvents:
     def at_limit(self, workload: Workload, step: ProvisioningStep, now: datetime) -> None:
         """No more nodes are requested, if that is the step. Once for the last request."""
         if step.kind is StepKind.AT_LIMIT and step.request is not None and self._is_news(step.request, _LIMIT, now):
-            self._record(workload, "NodesLimitReached", step.message, warning=True)
-
-    def not_requested(self, workload: Workload, why: str) -> None:
-        self._record(workload, "NodesNotAsked", why, warning=True)
-        log.warning("nodes cannot be requested", workload="/".join(workload.metadata.key), why=why)
-
-    def removed(self, workload: Workload, step: ProvisioningStep) -> None:
-        self._record(workload, "ProvisioningRequestRemoved", step.message)
+            self.record(workload, "NodesLimitReached", step.message, warning=True)
 
     def cleared(self, request: str, provisioning_class: str) -> None:
         """A request is deleted."""
@@ -172,7 +165,7 @@ class ProvisioningEvents:
         self._recorded.add((request.uid, what))
         return is_first and now - request.since <= _NEWS_FOR
 
-    def _record(self, workload: Workload, reason: str, message: str, *, warning: bool = False) -> None:
+    def record(self, workload: Workload, reason: str, message: str, *, warning: bool = False) -> None:
         about = ObjectReference.of(WORKLOAD, workload.metadata)
         self._announcer.record(about, reason, message, warning=warning)
 
@@ -261,7 +254,7 @@ class ProvisioningController:
         """Raises: KubeError."""
         for request in each.step.remove:
             await self._delete(each.requests[request.name])
-        self._events.removed(each.workload, each.step)
+        self._events.record(each.workload, "ProvisioningRequestRemoved", each.step.message)
         return True
 
     async def _delete(self, request: ProvisioningRequest) -> None:
@@ -274,13 +267,13 @@ class ProvisioningController:
 
     def _back_off(self, workload: Workload, why: str, now: datetime) -> None:
         """Retry with a growing delay."""
-        uid = workload.metadata.uid
-        before = self._refusals.get(uid)
+        before = self._refusals.get(workload.metadata.uid)
         count = before.count + 1 if before else 1
-        pause = min(_REFUSED_FOR * 2 ** min(count - 1, 10), _REFUSED_AT_MOST)
         if before is None or before.message != why:
-            self._events.not_requested(workload, why)
-        self._refusals[uid] = _Refusal(count=count, until=now + pause, message=why)
+            self._events.record(workload, "NodesNotAsked", why, warning=True)
+            log.warning("nodes cannot be requested", workload="/".join(workload.metadata.key), why=why)
+        until = now + timedelta(seconds=_PAUSES.ceiling(count))
+        self._refusals[workload.metadata.uid] = _Refusal(count=count, until=until, message=why)
 
     # --------------------------------------------------------------------------------------- requests and PodTemplates
 
