@@ -263,18 +263,14 @@ async def test_filters_choose_by_namespace_local_queue_and_cluster_queue() -> No
     queues = [cluster_queue("a", gpus=0), cluster_queue("b", gpus=0)]
     cluster = QuotaCluster(
         queues,
-        [workload("one", queue="mine"), workload("two", queue="b")],
+        [workload("one", queue="mine"), workload("two", queue="b"), workload("lost", queue="absent")],
         local_queues=[local_queue("mine", "a"), local_queue("b")],
     )
     cluster.snapshot.put_namespace("others", {})
-    chosen = [{"queue": "mine"}, {"queue": "a"}, {"queue": "b"}, {"namespace": "team"}, {"namespace": "others"}]
+    chosen = [{"queue": "mine"}, {"queue": "a"}, {"queue": "b"}, {"queue": "absent"}]
+    chosen += [{"namespace": "team"}, {"namespace": "others"}]
     names = [[each["name"] for each in (await cluster.queries.pending(**each))["gangs"]] for each in chosen]
-    assert names == [["one"], ["one"], ["two"], ["one", "two"], []]
-
-
-async def test_a_local_queue_that_does_not_exist_shows_workloads_that_name_it() -> None:
-    cluster = QuotaCluster([cluster_queue("a")], [workload(queue="gone")], local_queues=[])
-    assert reasons(await cluster.queries.pending(queue="gone")) == {"gang": "QueueStopped"}
+    assert names == [["one"], ["one"], ["two"], ["lost"], ["one", "two", "lost"], []]
 
 
 async def test_an_answer_that_leaves_some_out_says_how_many() -> None:
@@ -497,26 +493,25 @@ def test_every_refusal_says_what_would_help() -> None:
     assert _HELP.keys() == set(NoPlanReason)
 
 
-@pytest.mark.parametrize(
-    ("policy", "caution"), [(ReclaimConfig(pressure=False), "PressureOff"), (ReclaimConfig(), "Unprotected")]
-)
-async def test_what_may_go_wrong_is_said(policy: ReclaimConfig, caution: str) -> None:
+CAUTIONS = {
+    "no plan is carried out": (ReclaimConfig(pressure=False), "PressureOff", None),
+    "others may take what is freed": (ReclaimConfig(), "Unprotected", None),
+    "others may, and settings refuse that": (
+        ReclaimConfig(unprotected=Unprotected.REFUSE),
+        "Unprotected",
+        "Unprotected",
+    ),
+}
+
+
+@pytest.mark.parametrize(("policy", "caution", "refusal"), CAUTIONS.values(), ids=CAUTIONS)
+async def test_a_plan_is_shown_with_what_may_go_wrong(policy: ReclaimConfig, caution: str, refusal: str | None) -> None:
     cluster = QuotaCluster([cluster_queue(gpus=2)], [holding(gpus=2), workload(gpus=2)], policy=policy)
     cluster.idle("runs")
-    assert caution in {each["reason"] for each in (await plan(cluster))["cautions"]}
-
-
-async def test_a_plan_that_settings_refuse_is_shown_with_the_refusal() -> None:
-    cluster = QuotaCluster(
-        [cluster_queue(gpus=2)],
-        [holding(gpus=2), workload(gpus=2)],
-        policy=ReclaimConfig(unprotected=Unprotected.REFUSE),
-    )
-    cluster.idle("runs")
     shown = await plan(cluster)
-    assert shown["plan"]["gpus"] == 2
-    assert shown["refusal"]["reason"] == "Unprotected"
-    assert (await pending(cluster))["reclaim"]["outcome"] == "Unprotected"
+    assert caution in {each["reason"] for each in shown["cautions"]}
+    assert (shown["plan"]["gpus"], (shown["refusal"] or {}).get("reason")) == (2, refusal)
+    assert (await pending(cluster))["reclaim"]["outcome"] == (refusal or "Planned")
 
 
 async def test_a_plan_shows_where_the_pods_go_and_what_is_admitted_before() -> None:
@@ -559,12 +554,6 @@ async def test_a_gang_is_shown_in_whatever_state_it_is(json: WorkloadJson, state
 async def test_a_gang_that_waits_is_shown_as_among_all_that_do() -> None:
     cluster = QuotaCluster([cluster_queue(gpus=4)], [holding(gpus=3), workload(gpus=2)])
     assert (await cluster.queries.gang("team", "gang"))["gang"] == await pending(cluster)
-
-
-async def test_a_gang_is_found_by_the_scalable_workload_that_acts_for_it() -> None:
-    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding("x", gpus=3)])
-    cluster.scaled("x")
-    assert (await cluster.queries.gang("team", "ScalableWorkload/x"))["name"] == "x"
 
 
 # -------------------------------------------------------------------------------------------------------------- what if
@@ -637,9 +626,11 @@ async def test_an_active_plan_is_shown_with_its_progress(replicas: int, entry: d
 # -------------------------------------------------------------------------------------------------------------- queries
 
 
-@pytest.mark.parametrize("name", ["gang", "gang-job", "Job/gang-job", "job/gang-job"])
-async def test_a_gang_is_found_by_its_workload_or_its_job(name: str) -> None:
-    assert (await plan(short_of_one_flavor(), name))["gang"]["name"] == "gang"
+@pytest.mark.parametrize("name", ["gang", "gang-job", "Job/gang-job", "job/gang-job", "ScalableWorkload/gang"])
+async def test_a_gang_is_found_by_its_workload_or_what_owns_or_scales_it(name: str) -> None:
+    cluster = short_of_one_flavor()
+    cluster.scaled("gang")
+    assert (await plan(cluster, name))["gang"]["name"] == "gang"
 
 
 def refusing() -> QuotaCluster:
