@@ -1,17 +1,23 @@
-"""What pages show of the program itself: the folders of its code, what `--help` prints, and its permissions.
+"""What pages show of the program itself between two marks: folders, `--help`, permissions, metrics and settings.
 
 `uv run python tests/generated_pages.py` writes all of it anew.
 """
 
 import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import typer
 from click.testing import CliRunner
-from marked_page import MarkedPage
+from settings_page import tables as settings
 
 from scaler.app.cli.main import app
 from scaler.reporting.doctor.permissions import REQUIRED_RULES, RequiredRule
+from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
+from scaler.reporting.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
 VERBS = ("", "run", "explain", "plan", "pending", "queues", "doctor", "version", "demo")
@@ -63,10 +69,65 @@ def objects_of(rule: RequiredRule) -> str:
     return ", ".join(names) + (" in the Lease's namespace" if rule.in_lease_namespace else "")
 
 
+def metrics() -> str:
+    """A table for each section."""
+    declared = Metrics().declared
+    return "\n".join(
+        line
+        for title, group in groupby(declared, lambda each: each.section)
+        for line in _table_of_metrics(title, group)
+    )
+
+
+def _table_of_metrics(title: str, group: Iterator[MetricDeclaration[Any]]) -> Iterator[str]:
+    yield f"### {title}\n"
+    yield "| name | type | unit | labels | shown by | meaning |"
+    yield "|---|---|---|---|---|---|"
+    for each in group:
+        labels = " ".join(f"`{label}`" for label in each.labels)
+        yield f"| `{each.name}` | {each.type} | {each.unit} | {labels} | {each.shown} | {each.meaning} |"
+    yield ""
+
+
+def labels() -> str:
+    """A line for each label."""
+    lines = (f"| `{label}` | {meaning} |" for label, meaning in LABELS.items())
+    return "\n".join(["| label | values |", "|---|---|", *lines, ""])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedPage:
+    """A page, and what belongs between which marks."""
+
+    path: Path
+    sections: Mapping[str, Callable[[], str]]
+
+    def shown(self, name: str) -> str:
+        """What the page has between the marks. Raises: ValueError where they are not there."""
+        return _parts(self.path.read_text(encoding="utf-8"), name)[1]
+
+    def rewrite(self) -> None:
+        """Put between all marks what belongs there."""
+        text = self.path.read_text(encoding="utf-8")
+        for name, made in self.sections.items():
+            before, _, after = _parts(text, name)
+            text = before + made() + after
+        self.path.write_text(text, encoding="utf-8")
+
+
+def _parts(text: str, name: str) -> tuple[str, str, str]:
+    """What comes up to the first mark, between both, and from the second one on."""
+    mark = f"<!-- {name} -->\n"
+    begin, end = text.index(mark) + len(mark), text.index(f"<!-- /{name} -->\n")
+    return text[:begin], text[begin:end], text[end:]
+
+
 PAGES = (
     MarkedPage(path=ROOT / "README.md", sections={"map": map_of_rooms}),
     MarkedPage(path=ROOT / "docs" / "command-line.md", sections={"help": help_of_all}),
     MarkedPage(path=ROOT / "docs" / "install.md", sections={"permissions": permission_table}),
+    MarkedPage(path=ROOT / "docs" / "metrics.md", sections={"metrics": metrics, "labels": labels}),
+    MarkedPage(path=ROOT / "docs" / "settings.md", sections={"settings": settings}),
 )
 
 

@@ -1,6 +1,6 @@
 """What docs/settings.md shows of the settings: every one, with what may be written, its default and its meaning.
 
-`uv run python tests/settings_page.py` writes it anew. Meanings are the strings below the fields of `scaler/settings`.
+`uv run python tests/generated_pages.py` writes it anew. Meanings are the strings below the fields of `scaler/settings`.
 """
 
 import ast
@@ -13,7 +13,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from marked_page import MarkedPage
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -182,10 +181,3 @@ def _written(value: Any) -> str:
             return f"[{', '.join(map(_written, value))}]"
         case _:
             return str(value)
-
-
-PAGE = MarkedPage(path=Path(__file__).parent.parent / "docs" / "settings.md", sections={"settings": tables})
-
-
-if __name__ == "__main__":
-    PAGE.rewrite()

@@ -5,8 +5,7 @@ import re
 import pytest
 import typer
 import yaml
-from generated_pages import PAGES, ROOMS, ROOT, VERBS
-from marked_page import MarkedPage
+from generated_pages import PAGES, ROOMS, ROOT, VERBS, MarkedPage
 
 from scaler.app.cli.main import app
 
