@@ -23,10 +23,12 @@ def refused(*arguments: str) -> str:
     return done.err
 
 
-def test_what_is_said_is_shown_as_it_is(tmp_path):
+def test_what_is_said_is_shown_as_it_is(tmp_path, monkeypatch):
     """Square brackets are how terminals are told about colours, and how regular expressions are written."""
-    said = refused("--components", "[/red]", "--log-format", "[bold]")
-    assert "components.0" in said
+    monkeypatch.setenv("IDLE_GPU_SCALER__KUBERNETES__TIMEOUT", "[bold]")
+    said = refused("--components", "[/red]", "--log-format", "[bold]", "--log-level", "[bold]")
+    for name in ("components.0", "log.format", "log.level", "kubernetes.timeout"):
+        assert f"{name}: " in said
     file = tmp_path / "settings[bold].yaml"
     assert str(file) in refused("--config", str(file))
 

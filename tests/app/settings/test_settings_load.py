@@ -46,21 +46,6 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file_and_that_over_t
     assert everything.kubernetes.max_view_age == minutes(4)
 
 
-@pytest.mark.parametrize(
-    ("namespaces", "expected"),
-    [
-        ("[a, b, a]", "a is named more than once"),
-        ("[Team A]", "should match pattern"),
-        ("['']", "should match pattern"),
-        ("a", "should be a valid tuple"),
-    ],
-)
-def test_namespaces_that_could_not_be_asked_for_are_refused(file: Path, namespaces: str, expected: str) -> None:
-    (problem,) = problems(f"kubernetes: {{namespaces: {namespaces}}}", file=file)
-    assert "kubernetes.namespaces" in problem
-    assert expected in problem
-
-
 def test_without_a_file_there_are_defaults() -> None:
     assert load(None, environ={"PATH": "/bin"}, flags={}) == Settings()
 
@@ -137,34 +122,6 @@ def test_a_problem_within_what_one_variable_set_is_that_variables(file: Path) ->
     assert problem.startswith("environment variable IDLE_GPU_SCALER__WAKE: wake.0.query: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("prometheus: {ulr: 'http://p:9090'}", "prometheus.ulr: unknown setting; did you mean 'url'?"),
-        ("promehteus: {}", "promehteus: unknown setting; did you mean 'prometheus'?"),
-        ("evaluation: {max_window: 1h}", "evaluation.max_window: unknown setting; did you mean 'maxWindow'?"),
-        ("trust: {interval: 1m}", "trust.interval: unknown setting; did you mean 'collectionInterval'?"),
-        ("evaluation: {maxwindow: 1h}", "evaluation.maxwindow: unknown setting; did you mean 'maxWindow'?"),
-        ("http: {port: 1}", "http.port: unknown setting; known here: address, tls"),
-        ("kubernetes: {namespace: a}", "kubernetes.namespace: unknown setting; did you mean 'namespaces'?"),
-        (
-            "signals: [{name: a, metrics: [m], unti: ratio, unit: ratio}]",
-            "signals.0.unti: unknown setting; did you mean 'unit'?",
-        ),
-        (
-            "prometheus: {basic: {username: u, passwordFile: /p, pasword: x}}",
-            "prometheus.basic.pasword: unknown setting; did you mean 'passwordFile'?",
-        ),
-        (
-            "kubernetes: {lease: {durration: 15s}}",
-            "kubernetes.lease.durration: unknown setting; did you mean 'duration'?",
-        ),
-    ],
-)
-def test_an_unknown_setting_is_refused_with_the_one_that_was_meant(file: Path, text: str, expected: str) -> None:
-    assert problems(text, file=file) == [f"settings.yaml: {expected}"]
-
-
 def test_an_unknown_variable_is_named(file: Path) -> None:
     assert problems(file=file, environ={"PROMETHEUS__ULR": "http://p:9090"}) == [
         "environment variable IDLE_GPU_SCALER__PROMETHEUS__ULR: prometheus.ulr: unknown setting; did you mean 'url'?"
@@ -222,61 +179,6 @@ def test_what_is_no_share_is_refused(file: Path, text: str) -> None:
     (problem,) = problems(f"defaults: {{activeAbove: {text}}}", file=file)
     assert problem.startswith("settings.yaml: defaults.activeAbove: ")
     assert "could not convert" not in problem
-
-
-# --------------------------------------------------------------------------------------------------------- consistency
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(
-            "prometheus: {url: 'http://p:9090'}\ndcgm: {endpoints: ['http://e:9400/metrics']}",
-            "document: prometheus.url and dcgm.endpoints are both set; configure one source",
-            id="two sources",
-        ),
-        pytest.param(
-            "wake: [{name: inbox, query: queue_length}]",
-            "document: wake queries need prometheus.url",
-            id="no source to ask",
-        ),
-        pytest.param(
-            "defaults: {idleAfter: 25h}",
-            "document: idleAfter is 1d1h by default and evaluation.maxWindow only 1d; "
-            "raise evaluation.maxWindow or set defaults.idleAfter",
-            id="a default longer than the longest window",
-        ),
-        pytest.param(
-            "evaluation: {maxWindow: 20m}",
-            "document: idleAfter is 30m by default and evaluation.maxWindow only 20m; "
-            "raise evaluation.maxWindow or set defaults.idleAfter",
-            id="the built-in default longer than the longest window",
-        ),
-        pytest.param(
-            "signals: [{name: a, metrics: [m], unit: ratio}, {name: a, metrics: [n], unit: percent}]",
-            "document: two signals have the same name",
-            id="signals of one name",
-        ),
-        pytest.param(
-            "kubernetes: {lease: {renewDeadline: 20s}}",
-            "kubernetes.lease: retryPeriod < renewDeadline < duration must hold, or two leaders could act at once",
-            id="a lease that two could hold",
-        ),
-        pytest.param("signals: []", "document: no signal is configured; leave signals out", id="no signal"),
-        pytest.param(
-            "defaults: {gpus: most}", "defaults.gpus: 'most' is not a GPU rule; write 'all'", id="no GPU rule"
-        ),
-        pytest.param(
-            "defaults: {mode: Enforce}", "defaults.mode: Input should be 'observe' or 'enforce'", id="no mode"
-        ),
-        pytest.param(
-            "components: [scalar]", "components.0: Input should be 'scaler' or 'reconciler'", id="no component"
-        ),
-    ],
-)
-def test_settings_that_cannot_hold_together_are_refused(file: Path, text: str, expected: str) -> None:
-    (problem,) = problems(text, file=file)
-    assert problem.startswith(f"settings.yaml: {expected}")
 
 
 def test_a_relabel_rule_that_cannot_be_used_is_refused_with_its_index(file: Path) -> None:
@@ -340,3 +242,10 @@ def test_settings_become_the_cores_values(file: Path) -> None:
 def test_settings_that_were_printed_can_be_loaded_again(file: Path) -> None:
     made = loaded("defaults: {idleAfter: 20m, activeAbove: 0.5 %}\nprometheus: {url: 'http://p:9090'}", file=file)
     assert loaded(made.model_dump_json(by_alias=True), file=file) == made
+
+
+def test_a_certificate_and_its_key_are_enough_for_tls(file: Path) -> None:
+    tls = loaded("grpc: {tls: {certFile: /tls/tls.crt, keyFile: /tls/tls.key}}", file=file).grpc.tls
+    assert tls
+    assert (tls.cert_file, tls.key_file) == (Path("/tls/tls.crt"), Path("/tls/tls.key"))
+    assert (tls.client_ca_file, tls.client_names, tls.check_every) == (None, (), timedelta(seconds=10))

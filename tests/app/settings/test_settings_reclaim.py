@@ -9,7 +9,6 @@ from builders import minutes
 
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
-from scaler.errors import ConfigurationError
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.quota.preemption.fair_sharing import PreemptionStrategy
 from scaler.reclaim.budgets.budget import Budget, Limit, Rate
@@ -29,15 +28,6 @@ def file(tmp_path: Path) -> Path:
 def reclaim(text: str, file: Path) -> ReclaimConfig:
     file.write_text(f"reclaim:\n{text}")
     return load(file, environ={}, flags={}).reclaim.policy()
-
-
-def problem(text: str, file: Path) -> str:
-    """The one problem of a settings file, from where it is on."""
-    file.write_text(text)
-    with pytest.raises(ConfigurationError) as refusal:
-        load(file, environ={}, flags={})
-    (line,) = str(refusal.value).splitlines()
-    return line.removeprefix(f"{file}: ")
 
 
 # -------------------------------------------------------------------------------------- into the core's words
@@ -135,131 +125,6 @@ def test_hours_are_written_as_a_clock_shows_them(file: Path, text: str, begin: t
     (budget,) = reclaim(f"  budgets: [{{name: b, allowedDuring: [{text}]}}]", file).budgets
     (hours,) = budget.allowed_during
     assert (hours.begin, hours.end) == (begin, end)
-
-
-# ------------------------------------------------------------------------------------------------------------ problems
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("grantFor: 600", "grantFor: 600 has no unit; write it with one, such as '600s'"),
-        ("grantFor: 0s", "grantFor: '0s' is no time at all; write a duration above 0, such as '30s'"),
-        ("maxVictims: 0", "maxVictims: Input should be greater than or equal to 1"),
-        ("planTimeout: 1s", "planTimeout: unknown setting; known here: "),
-        ("cost: {idleTime: -1}", "cost.idleTime: Input should be greater than or equal to 0"),
-        ("cost: {priority: .nan}", "cost.priority: Input should be"),
-        ("cost: {gpuHours: 1}", "cost.gpuHours: unknown setting; did you mean 'gpuHoursLost'?"),
-        ("unprotected: allow", "unprotected: Input should be 'Warn' or 'Refuse'"),
-        ("priorityBoost: {value: 0}", "priorityBoost.value: Input should be less than 0"),
-        ("priorityBoost: {enabled: maybe}", "priorityBoost.enabled: Input should be 'auto', 'on' or 'off'"),
-        (
-            "fairSharing: {preemptionStrategies: [LessThanInitialShare, LessThanOrEqualToFinalShare]}",
-            "fairSharing.preemptionStrategies: Kueue does not take this list; write [LessThanOrEqualToFinalShare] "
-            "or [LessThanInitialShare] or [LessThanOrEqualToFinalShare, LessThanInitialShare]",
-        ),
-        (
-            "budgets: [{name: a, atOnce: {count: 1}}, {name: a, atOnce: {count: 2}}]",
-            "budgets: two budgets have the name 'a'; an Event that names one must mean one",
-        ),
-    ],
-)
-def test_what_cannot_be_used_is_refused_with_what_to_write(file: Path, text: str, expected: str) -> None:
-    assert problem(f"reclaim: {{{text}}}", file).startswith(f"reclaim.{expected}")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("name: ''", ".name: String should have at least 1 character"),
-        ("name: a", ": it bounds nothing; write atOnce, perPeriod or allowedDuring"),
-        (
-            "name: a, appliesDuring: [{timeZone: UTC}]",
-            ": appliesDuring needs a limit that applies then; write atOnce or perPeriod",
-        ),
-        ("name: a, atOnce: {}", ".atOnce: there is no limit; write count, share, or both"),
-        ("name: a, atOnce: {count: -1}", ".atOnce.count: Input should be greater than or equal to 0"),
-        (
-            "name: a, atOnce: {share: 20}",
-            ".atOnce.share: 20 has no unit; write it in percent, such as '20 %'",
-        ),
-        ("name: a, perPeriod: {count: 1}", ".perPeriod.period: Field required"),
-        (
-            "name: a, atOnce: {count: 1}, scope: {namespaceSelector: team in a}",
-            ".scope.namespaceSelector: 'team in a' is not a label requirement; write 'key=value',",
-        ),
-        (
-            "name: a, atOnce: {count: 1}, scope: {each: Cohort}",
-            ".scope.each: Input should be 'Namespace' or 'ClusterQueue'",
-        ),
-        (
-            "name: a, atOnce: {count: 1}, scope: {namespace: a}",
-            ".scope.namespace: unknown setting; did you mean 'namespaces'?",
-        ),
-    ],
-)
-def test_a_budget_that_cannot_be_used_is_refused_with_its_place(file: Path, text: str, expected: str) -> None:
-    assert problem(f"reclaim: {{budgets: [{{{text}}}]}}", file).startswith(f"reclaim.budgets.0{expected}")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("from: 09:00", ".timeZone: Field required", id="nobody's clock"),
-        pytest.param(
-            "timeZone: Europe/Berln",
-            ".timeZone: time zone 'Europe/Berln' cannot be read; write an IANA name such as 'Europe/Berlin'",
-            id="no zone",
-        ),
-        pytest.param(
-            "timeZone: UTC, from: 22:00",
-            ".from: 1320 is how YAML reads a time of day without quotes; write '22:00', with quotes",
-            id="a time without quotes is a number to YAML",
-        ),
-        pytest.param(
-            "timeZone: UTC, from: 9",
-            ".from: 9 is how YAML reads a time of day without quotes; write '22:00', with quotes",
-            id="a number that no time is read as",
-        ),
-        pytest.param(
-            "timeZone: UTC, to: '25:00'",
-            ".to: '25:00' is not a time of day; write for example '22:00', with quotes",
-            id="an hour that no day has",
-        ),
-        pytest.param(
-            "timeZone: UTC, from: '24:00'",
-            ".from: '24:00' is not a time of day; write for example '22:00', with quotes",
-            id="a beginning at the end of the day",
-        ),
-        pytest.param(
-            "timeZone: UTC, from: 09:00, to: 09:00",
-            ": from and to are both 09:00; for whole days leave both out",
-            id="from a time to the same",
-        ),
-        pytest.param("timeZone: UTC, days: [Monday]", ".days.0: Input should be 'Mon', 'Tue'", id="no day"),
-    ],
-)
-def test_hours_that_cannot_be_used_are_refused_with_their_place(file: Path, text: str, expected: str) -> None:
-    found = problem(f"reclaim: {{budgets: [{{name: a, allowedDuring: [{{{text}}}]}}]}}", file)
-    assert found.startswith(f"reclaim.budgets.0.allowedDuring.0{expected}")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "idleAfterUnderPressure: 1h",
-            "defaults: idleAfterUnderPressure: 1h is longer than idleAfter (30m); write at most '30m'",
-        ),
-        (
-            "idleAfter: 5m, idleAfterUnderPressure: 10m",
-            "defaults: idleAfterUnderPressure: 10m is longer than idleAfter (5m); write at most '5m'",
-        ),
-        ("reclaim: onpressure", "defaults.reclaim: Input should be 'Always', 'OnPressure' or 'PriorityBoost'"),
-    ],
-)
-def test_a_default_policy_that_cannot_be_used_is_refused(file: Path, text: str, expected: str) -> None:
-    assert problem(f"defaults: {{{text}}}", file) == expected
 
 
 # -------------------------------------------------------------------------------------------------------- the reference

@@ -1,0 +1,175 @@
+"""Settings that cannot be used are refused: with their place, and with what to write instead."""
+
+from pathlib import Path
+
+import pytest
+
+from scaler.app.settings.load import load
+from scaler.errors import ConfigurationError
+
+SETTINGS = (
+    ("kubernetes: {namespaces: [a, b, a]}", "kubernetes.namespaces: a is named more than once…"),
+    ("kubernetes: {namespaces: [Team A]}", "kubernetes.namespaces.0: String should match pattern…"),
+    ("kubernetes: {namespaces: ['']}", "kubernetes.namespaces.0: String should match pattern…"),
+    ("kubernetes: {namespaces: a}", "kubernetes.namespaces: Input should be a valid tuple"),
+    ("prometheus: {ulr: 'http://p:9090'}", "prometheus.ulr: unknown setting; did you mean 'url'?"),
+    ("promehteus: {}", "promehteus: unknown setting; did you mean 'prometheus'?"),
+    ("evaluation: {max_window: 1h}", "evaluation.max_window: unknown setting; did you mean 'maxWindow'?"),
+    ("trust: {interval: 1m}", "trust.interval: unknown setting; did you mean 'collectionInterval'?"),
+    ("evaluation: {maxwindow: 1h}", "evaluation.maxwindow: unknown setting; did you mean 'maxWindow'?"),
+    ("http: {port: 1}", "http.port: unknown setting; known here: address, tls"),
+    ("kubernetes: {namespace: a}", "kubernetes.namespace: unknown setting; did you mean 'namespaces'?"),
+    (
+        "signals: [{name: a, metrics: [m], unti: ratio, unit: ratio}]",
+        "signals.0.unti: unknown setting; did you mean 'unit'?",
+    ),
+    (
+        "prometheus: {basic: {username: u, passwordFile: /p, pasword: x}}",
+        "prometheus.basic.pasword: unknown setting; did you mean 'passwordFile'?",
+    ),
+    ("kubernetes: {lease: {durration: 15s}}", "kubernetes.lease.durration: unknown setting; did you mean 'duration'?"),
+    (
+        "prometheus: {url: 'http://p:9090'}\ndcgm: {endpoints: ['http://e:9400/metrics']}",
+        "document: prometheus.url and dcgm.endpoints are both set; configure one source",
+    ),
+    ("wake: [{name: inbox, query: queue_length}]", "document: wake queries need prometheus.url"),
+    (
+        "defaults: {idleAfter: 25h}",
+        "document: idleAfter is 1d1h by default and evaluation.maxWindow only 1d; raise "
+        "evaluation.maxWindow or set defaults.idleAfter",
+    ),
+    (
+        "evaluation: {maxWindow: 20m}",
+        "document: idleAfter is 30m by default and evaluation.maxWindow only 20m; raise "
+        "evaluation.maxWindow or set defaults.idleAfter",
+    ),
+    (
+        "signals: [{name: a, metrics: [m], unit: ratio}, {name: a, metrics: [n], unit: percent}]",
+        "document: two signals have the same name",
+    ),
+    (
+        "kubernetes: {lease: {renewDeadline: 20s}}",
+        "kubernetes.lease: retryPeriod < renewDeadline < duration must hold, or two leaders could act at once",
+    ),
+    ("signals: []", "document: no signal is configured; leave signals out…"),
+    ("defaults: {gpus: most}", "defaults.gpus: 'most' is not a GPU rule; write 'all'…"),
+    ("defaults: {mode: Enforce}", "defaults.mode: Input should be 'observe' or 'enforce'"),
+    ("components: [scalar]", "components.0: Input should be 'scaler' or 'reconciler'"),
+    ("reclaim: {grantFor: 600}", "reclaim.grantFor: 600 has no unit; write it with one, such as '600s'"),
+    ("reclaim: {grantFor: 0s}", "reclaim.grantFor: '0s' is no time at all; write a duration above 0, such as '30s'"),
+    ("reclaim: {maxVictims: 0}", "reclaim.maxVictims: Input should be greater than or equal to 1"),
+    ("reclaim: {planTimeout: 1s}", "reclaim.planTimeout: unknown setting; known here: …"),
+    ("reclaim: {cost: {idleTime: -1}}", "reclaim.cost.idleTime: Input should be greater than or equal to 0"),
+    ("reclaim: {cost: {priority: .nan}}", "reclaim.cost.priority: Input should be…"),
+    ("reclaim: {cost: {gpuHours: 1}}", "reclaim.cost.gpuHours: unknown setting; did you mean 'gpuHoursLost'?"),
+    ("reclaim: {unprotected: allow}", "reclaim.unprotected: Input should be 'Warn' or 'Refuse'"),
+    ("reclaim: {priorityBoost: {value: 0}}", "reclaim.priorityBoost.value: Input should be less than 0"),
+    (
+        "reclaim: {priorityBoost: {enabled: maybe}}",
+        "reclaim.priorityBoost.enabled: Input should be 'auto', 'on' or 'off'",
+    ),
+    (
+        "reclaim: {fairSharing: {preemptionStrategies: [LessThanInitialShare, LessThanOrEqualToFinalShare]}}",
+        "reclaim.fairSharing.preemptionStrategies: Kueue does not take this list; write [LessThanOrEqualToFinalShare] "
+        "or [LessThanInitialShare] or [LessThanOrEqualToFinalShare, LessThanInitialShare]",
+    ),
+    (
+        "reclaim: {budgets: [{name: a, atOnce: {count: 1}}, {name: a, atOnce: {count: 2}}]}",
+        "reclaim.budgets: two budgets have the name 'a'; an Event that names one must mean one",
+    ),
+    (
+        "defaults: {idleAfterUnderPressure: 1h}",
+        "defaults: idleAfterUnderPressure: 1h is longer than idleAfter (30m); write at most '30m'",
+    ),
+    (
+        "defaults: {idleAfter: 5m, idleAfterUnderPressure: 10m}",
+        "defaults: idleAfterUnderPressure: 10m is longer than idleAfter (5m); write at most '5m'",
+    ),
+    ("defaults: {reclaim: onpressure}", "defaults.reclaim: Input should be 'Always', 'OnPressure' or 'PriorityBoost'"),
+    ("grpc: {tls: {certFile: /a}}", "grpc.tls.keyFile: Field required"),
+    ("grpc: {tls: {keyFile: /a}}", "grpc.tls.certFile: Field required"),
+    (
+        "grpc: {tls: {certFile: /a, keyFile: /b, clientNames: [keda]}}",
+        "grpc.tls: clientNames are only known from certificates; set clientCaFile, too",
+    ),
+    (
+        "grpc: {tls: {certFile: /a, keyFile: /b, clientCaFile: /c, clientNames: [' ']}}",
+        "grpc.tls: clientNames: a name is empty",
+    ),
+    (
+        "grpc: {tls: {certFile: /a, keyFile: /b, clientCAFile: /c}}",
+        "grpc.tls.clientCAFile: unknown setting; did you mean 'clientCaFile'?",
+    ),
+    (
+        "grpc: {tls: {certFile: /a, keyFile: /b, checkEvery: 0s}}",
+        "grpc.tls.checkEvery: '0s' is no time at all; write a duration above 0, such as '30s'",
+    ),
+)
+"""Where a problem ends in `…`, it goes on."""
+BUDGETS = (
+    ("name: ''", ".name: String should have at least 1 character"),
+    ("name: a", ": it bounds nothing; write atOnce, perPeriod or allowedDuring"),
+    (
+        "name: a, appliesDuring: [{timeZone: UTC}]",
+        ": appliesDuring needs a limit that applies then; write atOnce or perPeriod",
+    ),
+    ("name: a, atOnce: {}", ".atOnce: there is no limit; write count, share, or both"),
+    ("name: a, atOnce: {count: -1}", ".atOnce.count: Input should be greater than or equal to 0"),
+    ("name: a, atOnce: {share: 20}", ".atOnce.share: 20 has no unit; write it in percent, such as '20 %'"),
+    ("name: a, perPeriod: {count: 1}", ".perPeriod.period: Field required"),
+    (
+        "name: a, atOnce: {count: 1}, scope: {namespaceSelector: team in a}",
+        ".scope.namespaceSelector: 'team in a' is not a label requirement; write 'key=value',…",
+    ),
+    (
+        "name: a, atOnce: {count: 1}, scope: {each: Cohort}",
+        ".scope.each: Input should be 'Namespace' or 'ClusterQueue'",
+    ),
+    (
+        "name: a, atOnce: {count: 1}, scope: {namespace: a}",
+        ".scope.namespace: unknown setting; did you mean 'namespaces'?",
+    ),
+)
+"""Problems below `reclaim.budgets.0`."""
+HOURS = (
+    ("from: 09:00", ".timeZone: Field required"),
+    (
+        "timeZone: Europe/Berln",
+        ".timeZone: time zone 'Europe/Berln' cannot be read; write an IANA name such as 'Europe/Berlin'",
+    ),
+    (
+        "timeZone: UTC, from: 22:00",
+        ".from: 1320 is how YAML reads a time of day without quotes; write '22:00', with quotes",
+    ),
+    ("timeZone: UTC, from: 9", ".from: 9 is how YAML reads a time of day without quotes; write '22:00', with quotes"),
+    ("timeZone: UTC, to: '25:00'", ".to: '25:00' is not a time of day; write for example '22:00', with quotes"),
+    ("timeZone: UTC, from: '24:00'", ".from: '24:00' is not a time of day; write for example '22:00', with quotes"),
+    ("timeZone: UTC, from: 09:00, to: 09:00", ": from and to are both 09:00; for whole days leave both out"),
+    ("timeZone: UTC, days: [Monday]", ".days.0: Input should be 'Mon', 'Tue'…"),
+)
+"""Problems below `reclaim.budgets.0.allowedDuring.0`."""
+ALL = (
+    *SETTINGS,
+    *((f"reclaim: {{budgets: [{{{text}}}]}}", f"reclaim.budgets.0{problem}") for text, problem in BUDGETS),
+    *(
+        (
+            f"reclaim: {{budgets: [{{name: a, allowedDuring: [{{{text}}}]}}]}}",
+            f"reclaim.budgets.0.allowedDuring.0{problem}",
+        )
+        for text, problem in HOURS
+    ),
+)
+
+
+@pytest.mark.parametrize(("text", "problem"), ALL)
+def test_what_cannot_be_used_is_refused_with_its_place_and_what_to_write(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as refusal:
+        load(file, environ={}, flags={})
+    (found,) = str(refusal.value).splitlines()
+    found = found.removeprefix(f"{file}: ")
+    beginning = problem.removesuffix("…")
+    assert found.startswith(beginning) if beginning != problem else found == problem
