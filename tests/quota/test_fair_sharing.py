@@ -142,6 +142,14 @@ def of_b(count: int, gpus: int = 2) -> list[QuotaWorkload]:
     return [holding(f"b{number}", queue="b", gpus=gpus) for number in range(count)]
 
 
+def test_one_that_has_as_much_as_the_preemptor_will_have_gives_nothing() -> None:
+    """b and d hold 4 of 8 each, in one piece: 500. a would be at 500 with 4: not below either."""
+    form = contested(holding("of-b", queue="b", gpus=4), holding("of-d", queue="d", gpus=4))
+    assert found(form, 4) == {}
+    assert found(form, 4, strategies=[PreemptionStrategy.INITIAL_SHARE]) == {}
+    assert found(form, 3) != {}
+
+
 def test_the_second_strategy_lets_one_large_workload_go_that_had_more_than_the_preemptor_will() -> None:
     """b holds all 8 in one piece. Without it b is at 0, below a's 250: the first strategy spares it; but 250 < 1000."""
     form = lent(holding("large", queue="b", gpus=8))
@@ -149,6 +157,14 @@ def test_the_second_strategy_lets_one_large_workload_go_that_had_more_than_the_p
     assert found(form, 2, strategies=[PreemptionStrategy.FINAL_SHARE]) == {}
     assert found(form, 2, strategies=[PreemptionStrategy.INITIAL_SHARE]) == {"large": FAIR}
     assert found(form, 2, strategies=[]) == {"large": FAIR}, "none named means both"
+
+
+def test_the_second_strategy_takes_one_of_each_queue_at_most() -> None:
+    """b has two of 4. By the first rule neither goes for 6 (750 > 500); by the second one does, as 750 < 1000, and
+    then b is at 500."""
+    form = lent(*of_b(2, gpus=4))
+    assert found(form, 6) == {}
+    assert found(form, 4) == {"b1": FAIR}
 
 
 def contested(*holders: QuotaWorkload, lends: int = 8, **fields: Any) -> Tree:

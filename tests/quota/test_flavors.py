@@ -109,6 +109,16 @@ def test_why_nothing_fits(pods: QuotaPodSet, obstacle: PendingReason) -> None:
     assert (found.mode, found.obstacle) == (NO_FIT, obstacle)
 
 
+def test_of_flavors_that_would_each_do_the_mildest_obstacle_counts() -> None:
+    """a100 would be too small for ever, h100 is only used by others now: it is worth waiting."""
+    a, b = (
+        cluster_queue("a", gpus={"a100": 1, "h100": 1}, cohort="co"),
+        cluster_queue("b", gpus={"h100": 4}, cohort="co"),
+    )
+    found = assigned(a, pod_set(gpus=3), others=(b,), holders=(holding(queue="b", gpus=4, flavor="h100"),))
+    assert found.obstacle is PendingReason.WAITING_FOR_QUOTA
+
+
 # -------------------------------------------------------------------------------------------------- cohorts, borrowing
 
 
@@ -224,6 +234,11 @@ def test_a_search_goes_on_after_the_flavor_where_it_stopped() -> None:
     again = assigned(cluster_queue(gpus=TWO), pod_set(), tried=first.tried)
     assert (chosen(first), chosen(again)) == ([{GPU: "a100"}], [{GPU: "h100"}])
     assert first.tried == ({0: 0},)
+
+
+def test_a_search_that_reached_the_last_flavor_begins_again() -> None:
+    last = assigned(cluster_queue(gpus=TWO), pod_set(gpus=5))
+    assert (chosen(last), last.tried) == ([{GPU: "h100"}], NOTHING_TRIED)
 
 
 def test_a_search_that_failed_keeps_what_pod_sets_before_have_found() -> None:

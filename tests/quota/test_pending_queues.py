@@ -57,6 +57,11 @@ def names(line: Line, numbers: Iterable[int]) -> set[str]:
     return {line.name(number) for number in numbers}
 
 
+def test_of_equals_in_age_the_lower_uid_is_first() -> None:
+    one = workload("one", uid="b")
+    assert Line(one, workload("other", uid="a", queued_at=one.queued_at)).in_line() == ["other", "one"]
+
+
 # -------------------------------------------------------------------------------------------------------------- order
 
 
@@ -95,6 +100,13 @@ def test_one_that_is_active_again(outcome: CycleOutcome, best_effort: bool, stri
         assert line.requeue("gang", outcome) is expected
         assert line.queue.has_head is expected
         assert list(line.queue) == [line.number("gang")], "none is lost"
+
+
+def test_one_that_has_flavors_left_to_try_is_active_again() -> None:
+    line = Line(workload("gang"), workload("alike"))
+    line.pop()
+    assert line.requeue("gang", CycleOutcome.NO_FIT, FlavorProgress(UNTRIED, 0, 0))
+    assert line.in_line() == ["gang", "alike"]
 
 
 def test_one_that_is_alike_is_inadmissible_with_one_that_does_not_fit() -> None:

@@ -16,6 +16,7 @@ from quota_builders import (
 )
 
 from scaler.quota.demands import PendingReason
+from scaler.quota.forecast import forecast
 from scaler.quota.model import (
     PreemptionPolicy,
     QueueingStrategy,
@@ -163,6 +164,11 @@ def test_one_that_waits_can_be_deactivated_too() -> None:
     assert admitted(run, deactivated="first") == {"second": 0}
 
 
+def test_an_unknown_workload_cannot_be_deactivated() -> None:
+    with pytest.raises(ValueError, match="team/missing is not in the tree of a"):
+        full().deactivate(["team/missing"])
+
+
 # --------------------------------------------------------------------------------------------------------------- laws
 
 
@@ -171,6 +177,12 @@ def test_a_fork_leaves_its_origin_as_it_was() -> None:
     assert admitted(base.fork(), deactivated="first") == {"second": 0}
     assert admitted(base.fork()) == {"first": -1}
     assert admitted(base, deactivated="first") == {"second": 0}
+
+
+def test_a_forecast_leaves_the_simulation_as_it_was() -> None:
+    base = full()
+    assert forecast(base, frozenset({f"{NAMESPACE}/first"})).admitted == {f"{NAMESPACE}/second"}
+    assert forecast(base, frozenset()).admitted == frozenset()
 
 
 def test_a_fork_goes_on_from_where_its_origin_stands() -> None:

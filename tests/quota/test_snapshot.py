@@ -172,6 +172,15 @@ def test_a_workload_that_holds_a_flavor_with_a_topology_is_opaque_while_it_does(
     assert reasons == ["", PLACED]
 
 
+def test_what_makes_a_workload_opaque_itself_is_kept() -> None:
+    snapshot = snapshot_with(
+        cluster_queue(gpus={"a100": 4}), local_queue(), TOPOLOGY["with"], workload(opaque_because="it asks")
+    )
+    found = snapshot.workload("team/gang")
+    assert found is not None
+    assert found.opaque_because == "it asks"
+
+
 # ------------------------------------------------------------------------------------------------ what changes cost
 
 UNCHANGED: Mapping[str, Callable[[], Any]] = {

@@ -172,6 +172,12 @@ def test_limits_of_a_cohort_count_for_all_below_it() -> None:
     assert form.queues["b"].available(GPU) == 0
 
 
+def test_more_used_than_there_is_leaves_nothing_and_says_by_how_much() -> None:
+    form = tree([cluster_queue("a", gpus=2)], workloads=[holding(gpus=5)])
+    assert form.queues["a"].available(GPU) == 0
+    assert form.queues["a"].raw_available(GPU) == -3
+
+
 @pytest.mark.parametrize(
     ("gpus", "expected"),
     [
@@ -193,6 +199,17 @@ def test_the_lowest_subtree_that_holds_a_request_tells_how_far_it_borrows(
         [cohort("root"), cohort("left", parent="root")],
     )
     assert form.queues["a"].lowest_fit(GPU, gpus) == expected
+
+
+def test_what_a_subtree_keeps_for_itself_need_not_be_found_further_up() -> None:
+    """a wants 7. Left owns 4 and lends nothing, so 3 are wanted of mid, which owns them."""
+    cohorts = [
+        cohort("root"),
+        cohort("mid", parent="root", gpus=3),
+        cohort("left", parent="mid", gpus=quota(4, lending=0)),
+    ]
+    form = tree([cluster_queue("a", cohort="left", gpus=0)], cohorts)
+    assert form.queues["a"].lowest_fit(GPU, 7) == (2, True)
 
 
 def test_a_queue_that_does_not_schedule_counts_in_the_sums_and_not_in_the_height() -> None:
@@ -237,6 +254,13 @@ def test_only_one_that_was_assigned_some_of_it_holds_it_even_if_that_is_none() -
     assert [one.name for _, one in form.queues["a"].holders_of(frozenset({GPU}))] == ["none"]
     assert [one.name for _, one in form.queues["a"].holders_of(frozenset({gpu("h100")}))] == ["on"]
     assert [one.name for _, one in form.queues["a"].holders_of(frozenset({GPU, gpu("h100")}))] == ["on", "none"]
+
+
+def test_of_equals_the_uid_decides() -> None:
+    first = holding("first", uid="1")
+    second = replace(first, name="second", uid="2")
+    form = tree([cluster_queue("a")], workloads=[second, first])
+    assert [one.name for _, one in form.queues["a"].holders_of(frozenset({GPU}))] == ["first", "second"]
 
 
 def test_the_order_follows_what_is_reserved_and_released() -> None:
