@@ -1,5 +1,6 @@
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from quota_builders import (
