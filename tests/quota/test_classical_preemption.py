@@ -40,6 +40,13 @@ def flat(policies: Preemption, *holders: QuotaWorkload, own: int = 4, other: int
     return tree(queues, workloads=holders)
 
 
+def test_a_queue_keeps_what_it_owns_once_it_borrows_no_more() -> None:
+    """b owns 4 and uses 4 × 2. Of the 6 wanted, a owns 4, and only 2 × 2 can be taken before b is within its own."""
+    holders = [holding(f"other-{index}", queue="b", gpus=2) for index in range(4)]
+    assert found(flat(preempting(reclaim=ANY), *holders), 6) == {}
+    assert found(flat(preempting(reclaim=ANY), *holders), 4) == {"other-3": RECLAMATION, "other-2": RECLAMATION}
+
+
 # ---------------------------------------------------------------------------------------------------------- two queues
 
 
@@ -94,6 +101,19 @@ def test_a_queue_that_does_not_schedule_is_out_of_reach() -> None:
         [cluster_queue("a", cohort="co", preemption=preempting(reclaim=ANY)), held], workloads=[holding(queue="b")]
     )
     assert found(form, 4) == {}
+
+
+def test_to_reclaim_comes_before_own_workloads_where_nothing_may_be_borrowed() -> None:
+    """a owns 4 and uses 3, b owns 4 and uses 5. For 2, one has to come back, and one of the own has to make room.
+
+    Two of the own would be enough as well, if a might end up borrowing: that is tried last.
+    """
+    form = flat(
+        preempting(within=LOWER, reclaim=ANY),
+        *(holding(f"own-{index}") for index in range(3)),
+        *(holding(f"other-{index}", queue="b") for index in range(5)),
+    )
+    assert found(form, 2, priority=1) == {"other-4": RECLAMATION, "own-2": PreemptionReason.IN_CLUSTER_QUEUE}
 
 
 # ---------------------------------------------------------------------------------------------------------- hierarchy

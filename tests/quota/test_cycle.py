@@ -78,6 +78,14 @@ def test_with_fewer_pods_a_gang_starts_small() -> None:
     assert admitted.held.usage == {gpu(): 4}
 
 
+def test_a_gang_that_may_start_small_rather_does_than_waits_for_nothing() -> None:
+    """5 of 6 pods fit beside `runs`, and it cannot be preempted: its priority is higher."""
+    runs = holding(gpus=1, priority=9)
+    queue = cluster_queue(gpus=6, preemption=preempting(within=LOWER))
+    (admitted,) = first_cycle([queue], runs, workload(pod_sets=(pod_set(pods=6, min_count=1),))).admitted
+    assert admitted.held.usage == {gpu(): 5}
+
+
 def test_a_gang_that_is_too_big_in_any_case_preempts_for_what_is_possible() -> None:
     """30 pods wanted, 10 are enough; quota 20, of which a Workload of lower priority uses 10: 20 pods lack 10."""
     queue = cluster_queue(gpus=20, preemption=preempting(within=LOWER))

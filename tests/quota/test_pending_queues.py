@@ -77,6 +77,14 @@ def test_one_that_waits_for_preemptions_is_first_until_admitted() -> None:
     assert line.in_line() == ["first", "second"]
 
 
+def test_in_strict_order_none_overtakes() -> None:
+    line = Line(workload("first"), workload("second"), strategy=QueueingStrategy.STRICT_FIFO)
+    assert (line.pop(), line.pop()) == ("first", "second")
+    line.requeue("second", CycleOutcome.PENDING_PREEMPTION)
+    line.requeue("first", CycleOutcome.NO_FIT)
+    assert line.in_line() == ["first", "second"]
+
+
 # ------------------------------------------------------------------------------------------------------------ requeue
 
 

@@ -201,6 +201,16 @@ def test_what_is_put_again_unchanged_changes_nothing(again: Callable[[], Any]) -
     assert snapshot.version(tree) == before
 
 
+def test_a_change_leaves_other_trees_alone() -> None:
+    snapshot = snapshot_with(cluster_queue("a", cohort="left"), cluster_queue("b", cohort="right"), local_queue("a"))
+    (other,) = (tree for tree in snapshot.trees if "b" in tree.queues)
+    before = snapshot.version(other)
+    for change in (cluster_queue("a", gpus=5, cohort="left"), workload("waits"), cohort("left", gpus=1)):
+        snapshot.put(change)
+        assert snapshot.tree_of("b") is other
+        assert snapshot.version(other) == before
+
+
 def test_a_tree_that_is_no_more_has_no_version() -> None:
     snapshot = snapshot_with(cluster_queue("a"))
     tree = one_tree(snapshot)
