@@ -177,28 +177,18 @@ situations = st.builds(
 
 
 @given(given_situation=situations)
-def test_a_workload_is_never_activated_while_kueue_counts_its_quota(given_situation: ObservedTarget) -> None:
-    if step_of(given_situation) is SuspensionStep.ACTIVATE:
-        assert given_situation.workload is not None
-        assert not given_situation.workload.quota_reserved
-        assert not given_situation.workload.active
-        assert given_situation.desired_replicas == 1
-        assert given_situation.workload.suspended_by_us or given_situation.wakes_foreign
-
-
-@given(given_situation=situations)
-def test_only_an_active_workload_that_is_wanted_at_zero_is_deactivated(given_situation: ObservedTarget) -> None:
-    if step_of(given_situation) is SuspensionStep.DEACTIVATE:
-        assert given_situation.workload is not None
-        assert given_situation.workload.active
-        assert given_situation.desired_replicas == 0
-
-
-@given(given_situation=situations)
-def test_ownership_is_released_only_of_an_active_workload_wanted_active(given_situation: ObservedTarget) -> None:
-    if step_of(given_situation) is SuspensionStep.RELEASE_OWNERSHIP:
-        assert given_situation.workload is not None
-        assert (given_situation.workload.active, given_situation.desired_replicas) == (True, 1)
+def test_a_step_is_taken_only_where_it_may_be(given_situation: ObservedTarget) -> None:
+    """What finished, vanished or is refused is not touched; no Workload is activated while Kueue counts its quota."""
+    workload, step, desired = given_situation.workload, step_of(given_situation), given_situation.desired_replicas
+    if workload is None or workload.finished or workload.is_plain_pod:
+        assert step is None
+    elif step is SuspensionStep.ACTIVATE:
+        assert (workload.active, workload.quota_reserved, desired) == (False, False, 1)
+        assert workload.suspended_by_us or given_situation.wakes_foreign
+    elif step is SuspensionStep.DEACTIVATE:
+        assert (workload.active, desired) == (True, 0)
+    elif step is SuspensionStep.RELEASE_OWNERSHIP:
+        assert (workload.active, desired) == (True, 1)
 
 
 def test_a_second_scalable_workload_of_a_workload_is_refused_and_gets_no_answer() -> None:
@@ -209,13 +199,6 @@ def test_a_second_scalable_workload_of_a_workload_is_refused_and_gets_no_answer(
         assert doubt is not None
         assert doubt.reason is UnknownReason.UNSUPPORTED_WORKLOAD
         assert "ScalableWorkload older scales Workload" in doubt.message
-
-
-@given(given_situation=situations)
-def test_what_finished_vanished_or_is_refused_is_never_touched(given_situation: ObservedTarget) -> None:
-    workload = given_situation.workload
-    if workload is None or workload.finished or workload.is_plain_pod:
-        assert step_of(given_situation) is None
 
 
 @given(given_situation=situations)
