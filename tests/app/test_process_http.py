@@ -1,6 +1,7 @@
 """The pages of a running scaler: probes, metrics, decisions as JSON and as a page in a real browser."""
 
 import asyncio
+import json
 import shutil
 import subprocess
 from contextlib import asynccontextmanager
@@ -90,6 +91,8 @@ async def test_metrics_can_be_read_by_whoever_scrapes_them(cluster):
         assert content_type.startswith("text/plain; version=")
         samples = [sample for family in parse_text(text) for sample in family.samples]
         _, content_type, openmetrics = await fetch(one.http_port, "/metrics", Accept="application/openmetrics-text")
+        [decided] = json.loads((await get(one.http_port, "/api/v1/decisions"))[1])["decisions"]
+        assert (decided["name"], decided["target"]) == (NAME, f"ScalableWorkload/{NAME}")
     shown = {sample.name for sample in samples if sample.value > 0}
     for name in ("build_info", "decisions", "gpus", "leader", "kube_call_seconds_count", "source_read_seconds_count"):
         assert f"idle_gpu_scaler_{name}" in shown
