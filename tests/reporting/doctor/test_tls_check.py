@@ -41,6 +41,14 @@ FOR_CLIENTS = Made.of("client", names=(HOST,), use=ExtendedKeyUsageOID.CLIENT_AU
 NAMELESS = Made.of(HOST).pair
 
 
+@pytest.fixture(autouse=True)
+def system_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the system are known, and have issued nothing here."""
+    file = tmp_path / "system.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+
+
 @dataclass(frozen=True)
 class Case:
     """A server, a trigger, and what doctor finds: checks, and words that have to be in them."""
