@@ -7,7 +7,6 @@ story where a law does not hold; `python -m benchmarks.random_runs --runs 10000`
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from datetime import timedelta
 from random import Random
 
 import pytest
@@ -97,19 +96,6 @@ async def test_a_pod_that_its_job_has_left_behind_keeps_its_place_through_a_rest
     cluster.follow()
     await cluster.admission.tick(cluster.client.now)
     assert cluster.says("two").startswith("Ready")
-
-
-async def test_a_gang_that_no_autoscaler_answers_keeps_nothing_from_others_for_ever() -> None:
-    """It has found 8 of 16 GPUs and requested the rest. Another one can use the 8, once the rest is late."""
-    cluster = SimCluster({"a": 8}, policy={"provisioning": {"className": "example.com"}})
-    cluster.submit("large", pods=2, gpus=8)
-    await cluster.passes(2)
-    cluster.submit("small", gpus=8)
-    await cluster.passes(60)
-    assert cluster.says("small").startswith("Pending: ")
-    cluster.client.now += timedelta(minutes=9)
-    await cluster.passes(1)
-    assert cluster.is_running("small")
 
 
 async def test_one_that_was_released_by_a_write_without_response_has_its_places() -> None:

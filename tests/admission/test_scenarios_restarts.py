@@ -11,6 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
+from admission.test_scenarios_events import (
+    it_yields_at_its_limit,
+    its_victims_end_late,
+    nodes_are_asked_for_twice_and_come,
+)
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
 from scaler.admission.workload import YIELDED_ANNOTATION
@@ -19,21 +24,6 @@ from scaler.kube.objects.resources import LOCAL_QUEUE, PROVISIONING_REQUEST, REC
 from scaler.suspension.leader_api import NOT_LEADING
 
 Story = Callable[[ProvisioningCluster], Awaitable[None]]
-
-
-async def victims_end_slowly(cluster: ProvisioningCluster) -> None:
-    cluster.termination["victim"] = 6.0
-    cluster.submit("victim", pods=2, gpus=8)
-    await cluster.passes(2)
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(2)
-    cluster.deactivate("victim", for_gang="gang")
-    await cluster.passes(12)
-
-
-async def failed_twice_then_provisioned(cluster: ProvisioningCluster) -> None:
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(30)
 
 
 async def asked_and_then_got_for_free(cluster: ProvisioningCluster) -> None:
@@ -69,13 +59,6 @@ async def nodes_taken_away_while_it_runs(cluster: ProvisioningCluster) -> None:
     await cluster.passes(2)
 
 
-async def yielded_at_its_limit(cluster: ProvisioningCluster) -> None:
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(2)
-    cluster.submit("other", gpus=8)
-    await cluster.passes(20)
-
-
 async def evicted_while_a_request_is_open(cluster: ProvisioningCluster) -> None:
     cluster.submit("gang", pods=2, gpus=8)
     await cluster.passes(2)
@@ -106,15 +89,18 @@ async def two_race_and_the_first_finishes(cluster: ProvisioningCluster) -> None:
 
 
 STORIES: dict[Story, Mapping[str, Any]] = {
-    victims_end_slowly: {"nodes": {"a": 8, "b": 8}, "quota": 16},
-    failed_twice_then_provisioned: {"scenarios": [failing(2)], "provisioning": {"retry": {"limit": 3, "base": "4s"}}},
+    its_victims_end_late: {"quota": 8, "scenarios": NOBODY},
+    nodes_are_asked_for_twice_and_come: {
+        "scenarios": [failing(2)],
+        "provisioning": {"retry": {"limit": 3, "base": "4s"}},
+    },
     asked_and_then_got_for_free: {"scenarios": NOBODY},
     booking_expired_and_somebody_deleted_the_next_one: {
         "scenarios": NOBODY,
         "provisioning": {"retry": {"limit": 3, "base": "2s"}},
     },
     nodes_taken_away_while_it_runs: {"scenarios": NOBODY},
-    yielded_at_its_limit: {
+    it_yields_at_its_limit: {
         "scenarios": [failing(9)],
         "quota": 16,
         "queueingStrategy": "StrictFIFO",

@@ -16,7 +16,7 @@ NEVER = 1e9
 PREEMPTS: dict[str, Any] = {"preemption": {"withinClusterQueue": "LowerPriority"}}
 
 
-async def town_with_a_victim(nodes: int, ends_after: float, *, by_plan: bool = True, **more: Any) -> SimCluster:
+async def cluster_with_a_victim(nodes: int, ends_after: float, *, by_plan: bool = True, **more: Any) -> SimCluster:
     """8 GPUs on each node, and quota for 8: a gang has taken it, and the pod of the victim still ends on `a`."""
     cluster = SimCluster(dict.fromkeys("abc"[:nodes], 8), quota=8, **PREEMPTS, **more)
     await lose(cluster, ends_after, by_plan=by_plan)
@@ -51,7 +51,7 @@ BY = pytest.mark.parametrize("by_plan", [True, False], ids=["by our plan", "by K
 
 @BY
 async def test_a_pod_that_never_ends_is_not_waited_for_where_there_is_room_beside_it(by_plan: bool) -> None:
-    cluster = await town_with_a_victim(2, NEVER, by_plan=by_plan)
+    cluster = await cluster_with_a_victim(2, NEVER, by_plan=by_plan)
     await later(cluster, 4)
     assert not cluster.is_admitted("gang"), "it is not overdue yet"
     await later(cluster, 2)
@@ -62,7 +62,7 @@ async def test_a_pod_that_never_ends_is_not_waited_for_where_there_is_room_besid
 
 @BY
 async def test_without_room_beside_it_the_gang_lacks_nodes_and_keeps_none_from_others(by_plan: bool) -> None:
-    cluster = await town_with_a_victim(1, NEVER, by_plan=by_plan)
+    cluster = await cluster_with_a_victim(1, NEVER, by_plan=by_plan)
     await later(cluster, 6)
     assert cluster.report.plan.reasons == {"NodesLacking": 1}
     assert "does not wait for 1 pod of ns/job-victim" in cluster.says("gang")
@@ -85,7 +85,7 @@ async def test_nodes_are_asked_for_once_it_is_clear_that_the_pod_may_never_end()
 
 @BY
 async def test_where_nothing_else_stands_for_the_pod_it_is_waited_for_and_said_to_be_overdue(by_plan: bool) -> None:
-    cluster = await town_with_a_victim(2, NEVER, by_plan=by_plan, policy={"requireFit": False})
+    cluster = await cluster_with_a_victim(2, NEVER, by_plan=by_plan, policy={"requireFit": False})
     await later(cluster, 60)
     assert not cluster.is_admitted("gang")
     assert cluster.says("gang").endswith(" UTC), long past the termination deadline")
@@ -97,7 +97,7 @@ async def test_where_nothing_else_stands_for_the_pod_it_is_waited_for_and_said_t
 @BY
 @pytest.mark.parametrize("kinds", [(JOB, WORKLOAD), (WORKLOAD,)], ids=["with its job", "alone"])
 async def test_a_victim_whose_workload_is_deleted_still_has_its_pods(kinds: tuple[Any, ...], by_plan: bool) -> None:
-    cluster = await town_with_a_victim(2, 60.0, by_plan=by_plan, policy={"requireFit": False})
+    cluster = await cluster_with_a_victim(2, 60.0, by_plan=by_plan, policy={"requireFit": False})
     for kind in kinds:
         name = "victim" if kind is JOB else cluster.workload("victim")["metadata"]["name"]
         cluster.client.remove(kind, "ns", name)
@@ -111,7 +111,7 @@ async def test_a_victim_whose_workload_is_deleted_still_has_its_pods(kinds: tupl
 @BY
 async def test_pods_of_the_workload_that_follows_a_deleted_victim_are_not_waited_for(by_plan: bool) -> None:
     """Its job gets another Workload of the same name, and runs again elsewhere, before the old pod has ended."""
-    cluster = await town_with_a_victim(2, 60.0, by_plan=by_plan, policy={"requireFit": False})
+    cluster = await cluster_with_a_victim(2, 60.0, by_plan=by_plan, policy={"requireFit": False})
     [old] = cluster.pods("victim")
     cluster.client.remove(WORKLOAD, "ns", cluster.workload("victim")["metadata"]["name"])
     cluster.change(CLUSTER_QUEUE, "cq", {"spec": cluster.queue_spec(100, **PREEMPTS)})
@@ -140,7 +140,7 @@ async def test_a_plan_is_in_the_message_while_it_is_active_and_not_once_it_is_ov
 
 
 async def test_a_new_leader_finds_the_pods_of_a_deleted_victim_by_its_scalable_workload() -> None:
-    cluster = await town_with_a_victim(2, 60.0, policy={"requireFit": False})
+    cluster = await cluster_with_a_victim(2, 60.0, policy={"requireFit": False})
     cluster.client.remove(JOB, "ns", "victim")
     cluster.client.remove(WORKLOAD, "ns", cluster.workload("victim")["metadata"]["name"])
     cluster.restart()
@@ -153,7 +153,7 @@ async def test_a_new_leader_finds_the_pods_of_a_deleted_victim_by_its_scalable_w
 async def test_a_new_leader_waits_for_the_pods_of_a_deleted_victim_that_kueue_preempted_until_they_are_stuck() -> None:
     """Nothing in the API tells any more for which gang it was preempted."""
     for ends_after in (60.0, NEVER):
-        cluster = await town_with_a_victim(2, ends_after, by_plan=False, policy={"requireFit": False})
+        cluster = await cluster_with_a_victim(2, ends_after, by_plan=False, policy={"requireFit": False})
         cluster.client.remove(JOB, "ns", "victim")
         cluster.client.remove(WORKLOAD, "ns", cluster.workload("victim")["metadata"]["name"])
         cluster.restart()
@@ -168,7 +168,7 @@ async def test_a_new_leader_waits_for_the_pods_of_a_deleted_victim_that_kueue_pr
 
 async def test_gated_pods_of_a_victim_are_none_that_end() -> None:
     """Its owner makes the next ones at once, and Kueue keeps them behind its gate: they hold nothing."""
-    cluster = await town_with_a_victim(2, 20.0, by_plan=False, policy={"requireFit": False})
+    cluster = await cluster_with_a_victim(2, 20.0, by_plan=False, policy={"requireFit": False})
     owner = cluster.workload("victim")["metadata"]["ownerReferences"]
     cluster.controllers = cluster.controllers[:1]  # type: ignore[assignment]
     spec = {

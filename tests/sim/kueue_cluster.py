@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from scaler_sandbox.client import Client
-from scaler_sandbox.conditions import condition, message_of, reason_of
+from scaler_sandbox.conditions import message_of
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS, Json
 from scaler_sandbox.kueue import Kueue, KueueConfig
 from scaler_sandbox.operators import JobController, RayClusterOperator
@@ -204,15 +204,9 @@ class Teams(KueueCluster):
     def names(self) -> list[str]:
         return [each["metadata"]["ownerReferences"][0]["name"] for each in self.client.all(WORKLOAD)]
 
-    def why_preempted(self, name: str) -> str:
-        return reason_of(self.workload(name), "Preempted")
-
     def flavors_of(self, name: str) -> list[str]:
         assignments = self.workload(name)["status"]["admission"]["podSetAssignments"]
         return [each["flavors"][GPU] for each in assignments]
-
-    def evicted_message(self, name: str) -> str:
-        return str((condition(self.workload(name), "Evicted") or {}).get("message", ""))
 
     def queue(self, name: str) -> Json:
         found = self.client.find(CLUSTER_QUEUE, "", name)
