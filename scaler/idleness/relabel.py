@@ -25,7 +25,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Any
 
 import re2
@@ -36,7 +35,7 @@ Template = tuple[str | tuple[int, ...], ...]
 """A text with `$1`, `${1}` or `$name` in it: literal texts, and for each reference the groups that it may mean."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RelabelRule:
     """One validated rule."""
 
@@ -44,7 +43,7 @@ class RelabelRule:
     source_labels: tuple[str, ...]
     separator: str
     regex: Any
-    """Of `re2`, which has no types: `^(?s:…)$`, as Prometheus compiles it."""
+    """Of `re2`, which has no types: `^(?s:…)$`, as Prometheus compiles it; or an `_AnyText`."""
     modulus: int
     target_label: str
     target: Template
@@ -90,18 +89,10 @@ def _first(match: Any, groups: Iterable[int]) -> str:
 
 
 def _replace(rule: RelabelRule, labels: _Labels) -> bool:
-    if replaced := _replaced(rule, rule.source(labels)):
-        _set(labels, *replaced)
-    return True
-
-
-@lru_cache(maxsize=16384)
-def _replaced(rule: RelabelRule, source: str) -> tuple[str, str] | None:
-    """The label that a `replace` writes, and its value. Namespaces, pods and containers are those of many series."""
-    match = rule.regex.search(source)
+    match = rule.regex.search(rule.source(labels))
     if match and _LABEL_NAME.fullmatch(target := _expanded(rule.target, match)):
-        return target, _expanded(rule.replacement, match)
-    return None
+        _set(labels, target, _expanded(rule.replacement, match))
+    return True
 
 
 def _keep(rule: RelabelRule, labels: _Labels) -> bool:
@@ -297,8 +288,24 @@ _LITERAL = re.compile(r"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])
 _GROUP = re.compile(r"\((?!\?)|\(\?P?<(\w+)>")
 
 
+class _AnyText:
+    """What `(.*)` and `(.+)` match, as most rules have it, without a call to RE2 for every series."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def search(self, text: str) -> tuple[str, str] | None:
+        """The groups 0 and 1 of the match."""
+        return (text, text) if len(text) >= self._least else None
+
+
+_ANY_TEXT = {"(.*)": _AnyText(0), "(.+)": _AnyText(1)}
+
+
 def _compiled(regex: str) -> Any:
     """Raises: ValueError with RE2's own words."""
+    if regex in _ANY_TEXT:
+        return _ANY_TEXT[regex]
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _MOST_MEMORY

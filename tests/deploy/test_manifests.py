@@ -159,7 +159,9 @@ def validator_of(definition: Json, api_version: str) -> jsonschema_rs.Validator:
         for each in definition["spec"]["versions"]
         if f"{definition['spec']['group']}/{each['name']}" == api_version
     ]
-    return jsonschema_rs.validator_for(strict(schema), validate_formats=False)
+    every = {name: {} for name in ("apiVersion", "kind", "metadata")}
+    properties = every | schema["properties"]
+    return jsonschema_rs.validator_for(strict({**schema, "properties": properties}), validate_formats=False)
 
 
 def strict(schema: Json) -> Json:
