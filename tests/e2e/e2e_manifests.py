@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaler.app import packaged
+from scaler_sandbox import packaged
+
 from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.scheduling import Taint
 

@@ -161,3 +161,27 @@ async def test_an_object_that_cannot_be_read_affects_no_other() -> None:
     world.client.now += timedelta(seconds=2)
     await world.settle()
     assert world.queue("a")["conditions"][0]["reason"] == "FlavorNotFound"
+
+
+@pytest.mark.parametrize(
+    ("resource", "namespace", "name", "evicted", "restarted"),
+    [
+        (LOCAL_QUEUE, "ns", "a", "LocalQueueStopped", "LocalQueueRestarted"),
+        (CLUSTER_QUEUE, "", "a", "ClusterQueueStopped", "ClusterQueueRestarted"),
+    ],
+)
+async def test_a_drained_queue_evicts_and_requeues_once_it_runs_again(
+    resource: object, namespace: str, name: str, evicted: str, restarted: str
+) -> None:
+    world = Teams(team("a", 2), team("b", 0))
+    await world.start("runs", "a", 2)
+    world.client.change(resource, namespace, name, {"spec": {"stopPolicy": "HoldAndDrain"}})  # type: ignore[arg-type]
+    await world.run()
+    assert f"Evicted=True/{evicted}" in world.state("runs")
+    assert f"Requeued=False/{evicted}" in world.state("runs")
+    assert "QuotaReserved=False/Suspended" in world.state("runs")
+    assert world.job("runs")["spec"]["suspend"] is True
+    world.client.change(resource, namespace, name, {"spec": {"stopPolicy": "None"}})  # type: ignore[arg-type]
+    await world.run(1)
+    assert world.admitted == {"runs"}
+    assert f"Requeued=True/{restarted}" in world.state("runs")

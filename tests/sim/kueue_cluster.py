@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import message_of
-from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS, Json
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue import Kueue, KueueConfig
 from scaler_sandbox.operators import JobController, RayClusterOperator
 from sim.client import SimClient, state_of
@@ -17,7 +17,6 @@ from sim.client import SimClient, state_of
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
-    COHORT,
     JOB,
     LOCAL_QUEUE,
     NAMESPACE,
@@ -156,9 +155,6 @@ class KueueCluster:
 
 # ---------------------------------------------------------------------------------------------- teams that share quota
 
-RECLAIM_ANY = {"reclaimWithinCohort": "Any"}
-LOWER_FIRST = {"withinClusterQueue": "LowerPriority"}
-
 
 def flavor_quota(name: str, gpus: int, **limits: int) -> Json:
     return {"name": name, "resources": [{"name": GPU, "nominalQuota": gpus, **limits}]}
@@ -175,26 +171,22 @@ def team(name: str, gpus: int = 4, *, cohort: str = "all", flavors: list[Json] |
 class Teams(KueueCluster):
     """Pods run as soon as their job is started; they end when `stop_pods` says so."""
 
-    def __init__(self, *teams: Json, cohorts: tuple[Json, ...] = (), config: KueueConfig | None = None) -> None:
-        super().__init__(config=config)
-        for body in cohorts:
-            self.client.add(COHORT, body)
+    def __init__(self, *teams: Json) -> None:
+        super().__init__()
         for body in teams:
             name = body["metadata"]["name"]
             self.client.add(CLUSTER_QUEUE, body)
             self.client.add(
                 LOCAL_QUEUE, {"metadata": {"name": name, "namespace": "ns"}, "spec": {"clusterQueue": name}}
             )
-        self.client.add(WORKLOAD_PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 100})
 
     def add_flavor(self, name: str, **spec: Any) -> None:
         self.client.add(RESOURCE_FLAVOR, {"metadata": {"name": name}, "spec": spec})
 
-    async def start(self, name: str, team: str, gpus: int, *, high: bool = False) -> None:
+    async def start(self, name: str, team: str, gpus: int) -> None:
         """Submit a job of one-GPU pods, a second after whatever was before."""
         self.client.now += timedelta(seconds=1)
-        labels = {"kueue.x-k8s.io/priority-class": "high"} if high else {}
-        await self.submit_and_run(job(name, pods=gpus, queue=team, labels=labels))
+        await self.submit_and_run(job(name, pods=gpus, queue=team))
 
     @property
     def admitted(self) -> set[str]:
