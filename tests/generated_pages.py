@@ -21,16 +21,16 @@ from scaler.reporting.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
 VERBS = ("", "run", "explain", "plan", "pending", "queues", "doctor", "version", "demo")
-ROOMS = (
+FOLDERS = (
     "samples", "idleness", "decision", "keda", "suspension", "quota", "placement", "reclaim", "admission", "reporting",
     "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
 
 
-def map_of_rooms() -> str:
+def map_of_folders() -> str:
     """A row for each folder of the program, with the first line of its docstring, and one for the sandbox."""
-    folders = [ROOT / "scaler" / room for room in ROOMS] + [ROOT / "sandbox" / "scaler_sandbox"]
+    folders = [ROOT / "scaler" / folder for folder in FOLDERS] + [ROOT / "sandbox" / "scaler_sandbox"]
     rows = (
         f"| [`{shown}`]({shown}) | {first_line(each)} |\n" for each in folders for shown in [each.relative_to(ROOT)]
     )
@@ -123,7 +123,7 @@ def _parts(text: str, name: str) -> tuple[str, str, str]:
 
 
 PAGES = (
-    MarkedPage(path=ROOT / "README.md", sections={"map": map_of_rooms}),
+    MarkedPage(path=ROOT / "README.md", sections={"map": map_of_folders}),
     MarkedPage(path=ROOT / "docs" / "command-line.md", sections={"help": help_of_all}),
     MarkedPage(path=ROOT / "docs" / "install.md", sections={"permissions": permission_table}),
     MarkedPage(path=ROOT / "docs" / "metrics.md", sections={"metrics": metrics, "labels": labels}),

@@ -5,7 +5,7 @@ import re
 import pytest
 import typer
 import yaml
-from generated_pages import PAGES, ROOMS, ROOT, VERBS, MarkedPage
+from generated_pages import FOLDERS, PAGES, ROOT, VERBS, MarkedPage
 
 from scaler.app.cli.main import app
 
@@ -20,13 +20,13 @@ def test_pages_show_what_the_program_says_of_itself(page: MarkedPage, mark: str)
 
 def test_the_map_has_every_folder_of_the_program() -> None:
     folders = {each.parent.name for each in (ROOT / "scaler").glob("*/__init__.py")}
-    assert folders == set(ROOMS)
+    assert folders == set(FOLDERS)
 
 
-def test_every_room_of_the_map_has_its_layer() -> None:
+def test_every_folder_of_the_map_has_its_layer() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     [block] = re.findall(r'^containers = \["scaler"\]\nlayers = \[\n(.*?)^\]', text, re.MULTILINE | re.DOTALL)
-    assert set(re.findall(r'"(\w+)"', block)) == {*ROOMS, "clock", "errors"}
+    assert set(re.findall(r'"(\w+)"', block)) == {*FOLDERS, "clock", "errors"}
 
 
 def test_every_verb_has_its_help_on_the_page() -> None:

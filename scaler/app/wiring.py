@@ -137,7 +137,9 @@ class Wiring:
     def export_ages(self, metrics: Metrics) -> None:
         """Show the ages of decisions and of watched copies as of each scrape."""
         cache = self.decision_cache
-        metrics.board_age_seconds.set_function(lambda: cache.age.total_seconds() if cache.age is not None else math.nan)
+        metrics.decision_cache_age_seconds.set_function(
+            lambda: cache.age.total_seconds() if cache.age is not None else math.nan
+        )
         for copy in (*self.reflectors.all, *self.cluster_reflectors.always):
             metrics.copy_age_seconds.labels(copy.resource.qualified_name).set_function(
                 partial(seconds_since_heard, copy)

@@ -99,7 +99,9 @@ class Metrics(MetricSet):
     evaluation_timestamp_seconds = _decisions.gauge(
         "Instant that the latest published evaluation is about; 0 before the first.", shown=EACH
     )
-    board_age_seconds = _decisions.gauge("Since when the latest evaluation stands; NaN before the first.", shown=EACH)
+    decision_cache_age_seconds = _decisions.gauge(
+        "Since when the latest evaluation stands; NaN before the first.", shown=EACH
+    )
     tick_seconds = _decisions.histogram("Time of one evaluation.", buckets=_SLOW, shown=EACH)
 
     _evidence = MetricSection("Evidence", EACH)

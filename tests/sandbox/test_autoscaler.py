@@ -184,7 +184,7 @@ async def test_so_many_requests_fail_first_as_the_scenario_says_and_a_restart_co
     assert message_of(cluster.request("gang-1"), "Failed") == "the cloud has no such nodes left"
 
 
-async def test_what_is_booked_for_one_is_no_room_for_another_until_the_booking_ends() -> None:
+async def test_what_is_booked_for_one_request_is_not_free_for_another_until_the_booking_ends() -> None:
     cluster = Cluster(replace(QUICK, shape=None, booked_for=timedelta(minutes=10)))
     cluster.ask("first", (1, 8))
     await cluster.settle()

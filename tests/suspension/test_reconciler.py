@@ -134,7 +134,7 @@ async def test_both_objects_tell_why_in_an_event(running, leader):
     assert ("Workload", "GPUsIdle", message) in events
 
 
-async def test_who_scales_by_hand_is_not_told_that_the_gpus_were_idle(running, leader):
+async def test_scaling_by_hand_is_not_recorded_as_idle_gpus(running, leader):
     await running.scale(0)
     await leader.reconciles()
     assert (await cause(running))["reason"] == "ScaledToZero"

@@ -180,7 +180,7 @@ async def test_a_conflict_is_looked_at_again(running, leader):
     assert {done.error.status for done in leader.rounds if done.error} == {409}
 
 
-async def test_a_fault_of_ours_is_reported_and_stops_nobody(running, leader):
+async def test_an_internal_error_is_reported_and_others_are_still_reconciled(running, leader):
     """A round that breaks is no round that went well."""
 
     class Broken(SuspensionReconciler):

@@ -45,17 +45,17 @@ class FreeResources:
     free: int
 
 
-def pack(pod_specs: Iterable[Json], rooms: Sequence[FreeResources]) -> list[Json]:
-    """The pods that find no room. Those that do, take it."""
-    return [spec for spec in pod_specs if not _take(spec, rooms)]
+def pack(pod_specs: Iterable[Json], free_nodes: Sequence[FreeResources]) -> list[Json]:
+    """The pods that fit none of these nodes. Those that do, take what they need."""
+    return [spec for spec in pod_specs if not _take(spec, free_nodes)]
 
 
-def _take(spec: Json, rooms: Sequence[FreeResources]) -> bool:
+def _take(spec: Json, free_nodes: Sequence[FreeResources]) -> bool:
     gpus = gpus_in(spec)
-    room = next((room for room in rooms if room.free >= gpus and suits(room.node, spec)), None)
-    if room is None:
+    found = next((each for each in free_nodes if each.free >= gpus and suits(each.node, spec)), None)
+    if found is None:
         return False
-    room.free -= gpus
+    found.free -= gpus
     return True
 
 

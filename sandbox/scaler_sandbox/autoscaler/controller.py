@@ -1,9 +1,9 @@
-"""The loop around ProvisioningRequests: accept them, find room or order nodes, keep what is booked.
+"""The loop around ProvisioningRequests: accept them, find free capacity or order nodes, keep what is booked.
 
 Laws:
 
-* All or nothing: a request is provisioned when there is room for all its pods, or it is not.
-* What is booked for one request is no room for another, until its pods are there or its booking expires.
+* All or nothing: a request is provisioned when nodes have free capacity for all its pods, or it is not.
+* What is booked for one request is not free for another, until its pods are there or its booking expires.
 * Nodes follow from statuses: with CapacityRevoked, whichever client writes it, the nodes of that request are removed.
 """
 
@@ -127,13 +127,13 @@ class Autoscaler(Controller):
         is_over = self._is_over(uid, "booked", scenario.booked_for, now)
         return answers.expired(request, now=now) if is_over else []
 
-    # ----------------------------------------------------------------------------------------------------------- room
+    # ------------------------------------------------------------------------------------------------- free capacity
 
     def _nodes_wanted(self, request: Json, scenario: Scenario, specs: list[Json]) -> list[Machine] | None:
-        """The machines that are missing; None where there is no way to make room."""
+        """The machines that are missing; None where no node can be added."""
         mine = {machine.name for machine in self._cloud.machines_for(request["metadata"]["uid"])}
-        rooms = [room for room in self._rooms(request) if scenario.counts_free or room.node.name in mine]
-        unplaced = pack(specs, rooms)
+        free_nodes = [each for each in self._free_nodes(request) if scenario.counts_free or each.node.name in mine]
+        unplaced = pack(specs, free_nodes)
         if not unplaced:
             return []
         if scenario.shape is None:
@@ -142,31 +142,31 @@ class Autoscaler(Controller):
         more = nodes_for(unplaced, _like(shape), shape.gpus)
         return None if more is None else list(islice(self._new_machines(request, shape), more))
 
-    def _rooms(self, request: Json) -> list[FreeResources]:
+    def _free_nodes(self, request: Json) -> list[FreeResources]:
         """What all nodes have free without what is booked for others."""
         pods, fleet = self.client.all(POD), self._cloud.fleet
-        rooms = [
+        free_nodes = [
             FreeResources(node=node, free=len(free_devices(fleet.gpus, pods, node.name)))
             for machine in fleet.machines.values()
             if (node := self._node(machine))
         ]
         for other in self._requests():
             if other["metadata"]["uid"] != request["metadata"]["uid"] and self._holds_capacity(other):
-                self._book(other, rooms, pods)
-        return rooms
+                self._book(other, free_nodes, pods)
+        return free_nodes
 
     def _holds_capacity(self, request: Json) -> bool:
-        """Whether it has booked room, or waits for nodes that are on their way."""
+        """Whether it has booked capacity, or waits for nodes that are on their way."""
         is_coming = request_stage_of(request) is RequestStage.ACCEPTED and self._cloud.machines_for(
             request["metadata"]["uid"]
         )
         return is_booked(request) or bool(is_coming)
 
-    def _book(self, request: Json, rooms: Sequence[FreeResources], pods: Iterable[Json]) -> None:
-        """Takes the room of the pods that are still to come, where the scheduler would put them."""
+    def _book(self, request: Json, free_nodes: Sequence[FreeResources], pods: Iterable[Json]) -> None:
+        """Takes the capacity of the pods that are still to come, where the scheduler would put them."""
         specs = pods_of(request, self._template)
         if not isinstance(specs, MissingTemplate):
-            pack(specs[consumers(request, pods) :], rooms)
+            pack(specs[consumers(request, pods) :], free_nodes)
 
     def _node(self, machine: Machine) -> Node | None:
         """The node as it has registered, or as it will."""
