@@ -134,10 +134,12 @@ async def test_the_environment_does_not_redirect_requests(monkeypatch: pytest.Mo
 # ---- what comes back
 
 
-async def test_the_servers_clock_is_read_where_it_has_one() -> None:
-    def undated(wire: Wire) -> None:
-        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(ONE_SERIES), ONE_SERIES))
+def undated(wire: Wire) -> None:
+    """Has no Date header, and hangs up afterwards."""
+    wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(ONE_SERIES), ONE_SERIES))
 
+
+async def test_the_servers_clock_is_read_where_it_has_one() -> None:
     with HttpStub(always(Reply(undated))) as stub:
         async with source(stub.url) as opened:
             assert (await opened.read(UTIL, start=START, end=END)).server_time is None
@@ -148,32 +150,26 @@ async def test_the_servers_clock_is_read_where_it_has_one() -> None:
     assert abs(datetime.now(UTC) - dated) < timedelta(seconds=60)
 
 
-async def test_compressed_answers_are_read() -> None:
-    with HttpStub(always(Reply(gzip.compress(ONE_SERIES), headers={"Content-Encoding": "gzip"}))) as stub:
-        async with source(stub.url) as opened:
-            assert await read(opened) == SAMPLES
-        assert stub.received[0].headers["Accept-Encoding"] == "gzip"
+def unframed(wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+    wire.send(ONE_SERIES[:20])
+    wire.send(ONE_SERIES[20:])
 
 
-async def test_an_answer_without_a_length_is_read_to_its_end() -> None:
-    def unframed(wire: Wire) -> None:
-        wire.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
-        wire.send(ONE_SERIES[:20])
-        wire.send(ONE_SERIES[20:])
-
-    with HttpStub(always(Reply(unframed))) as stub:
-        async with source(stub.url) as opened:
-            assert await read(opened) == SAMPLES
-
-
-async def test_a_connection_that_the_server_closed_meanwhile_is_replaced() -> None:
-    def then_hang_up(wire: Wire) -> None:
-        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(ONE_SERIES), ONE_SERIES))
-
-    with HttpStub(always(Reply(then_hang_up))) as stub:
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(Reply(gzip.compress(ONE_SERIES), headers={"Content-Encoding": "gzip"}), id="compressed"),
+        pytest.param(Reply(unframed), id="without a length, to its end"),
+        pytest.param(Reply(undated), id="from a server that closes the connection each time"),
+    ],
+)
+async def test_an_answer_is_read(reply: Reply) -> None:
+    with HttpStub(always(reply)) as stub:
         async with source(stub.url) as opened:
             for _ in range(3):
                 assert await read(opened) == SAMPLES
+        assert stub.received[0].headers["Accept-Encoding"] == "gzip"
 
 
 def interrupted(wire: Wire) -> None:
@@ -291,25 +287,25 @@ def hang(wire: Wire) -> None:
     wire.closing.wait(30)
 
 
-def drip_body(wire: Wire) -> None:
-    wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-    while not wire.closing.wait(0.02):
-        wire.send(b" ")
+def drip(head: bytes) -> Callable[[Wire], None]:
+    """This at once, and then a byte now and then."""
+
+    def send(wire: Wire) -> None:
+        wire.send(head)
+        while not wire.closing.wait(0.02):
+            wire.send(b" ")
+
+    return send
 
 
-def drip_headers(wire: Wire) -> None:
-    wire.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-    while not wire.closing.wait(0.02):
-        wire.send(b"x")
+drip_body = drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+drip_error = drip(b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n")
+drip_headers = drip(b"HTTP/1.1 200 OK\r\nX-Slow: ")
 
 
-def drip_error(wire: Wire) -> None:
-    wire.send(b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n")
-    while not wire.closing.wait(0.02):
-        wire.send(b" ")
-
-
-@pytest.mark.parametrize("slowness", [hang, drip_body, drip_headers, drip_error])
+@pytest.mark.parametrize(
+    "slowness", [hang, drip_body, drip_headers, drip_error], ids=["nothing", "body", "headers", "error"]
+)
 async def test_a_slow_server_costs_the_timeout_and_its_thread_is_free_again(slowness: Callable[[Wire], None]) -> None:
     with HttpStub(in_turn(Reply(slowness), GOOD)) as stub:
         async with source(stub.url, timeout=timedelta(seconds=1), concurrency=1) as opened:
