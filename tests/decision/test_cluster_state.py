@@ -39,6 +39,32 @@ def named(name: str) -> Workload:
     return WorkloadJson(name).decoded()
 
 
+# ---- grants
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expires", "expected"),
+    [
+        pytest.param(599, 600, "plan p for Workload demo/gang", id="active"),
+        pytest.param(600, 600, "", id="expired"),
+        pytest.param(-1, 0, "", id="withdrawn"),
+    ],
+)
+def test_a_grant_counts_until_it_expires_or_is_withdrawn(
+    memory: MemoryCluster, seconds: float, expires: float, expected: str
+) -> None:
+    grant = {
+        "plan": "p",
+        "workload": "demo/gang",
+        "workloadUID": "1234",
+        "victims": ["demo/first-raycluster"],
+        "grantedAt": stamp(at(0)),
+        "expiresAt": stamp(at(expires)),
+    }
+    target = memory.read().situation(scalable_workload("first-raycluster", grant=grant), at=at(seconds))
+    assert (target.grant, target.is_held) == (expected, True)
+
+
 # ---- pods of a Workload
 
 

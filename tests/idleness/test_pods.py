@@ -166,6 +166,14 @@ def test_pods_that_are_no_members_are_not_judged(other: GpuPod) -> None:
     assert [gpu.pod for gpu in found.gpus] == ["worker-0"]
 
 
+@pytest.mark.parametrize("phase", [PodPhase.PENDING, PodPhase.UNKNOWN])
+def test_a_pod_that_does_not_run_and_has_not_ended_is_judged_like_any_other(phase: PodPhase) -> None:
+    made = history()
+    quiet(made)
+    found = judged([pod(), pod("worker-1", phase=phase, running_since=None)], made)
+    assert reason(found.verdict) is UnknownReason.NO_SAMPLES
+
+
 @pytest.mark.parametrize("pods", [[], [pod(gpus=0)], [pod(phase=PodPhase.SUCCEEDED)]])
 def test_without_a_pod_that_holds_gpus_there_is_nothing_to_judge(pods: list[GpuPod]) -> None:
     assert reason(judged(pods, history()).verdict) is UnknownReason.NO_GPU_PODS
