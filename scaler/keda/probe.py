@@ -115,7 +115,10 @@ async def _probe_tls(call: ScalerCall, now: datetime) -> CallResult:
         return await _probe_unverified(call, certificate, pem, now)
     if certificate is not None:
         faults += _certificate_faults(certificate, call.host, now)
-    fault = await _rpc_fault(call, call.host, certificate, now)
+    if certificate is None or _roots(call.credentials.authorities_pem):
+        fault = await _rpc_fault(call, call.host, certificate, now)
+    else:
+        fault = CallFault(problem=CallProblem.NOT_TRUSTED, what=_NO_AUTHORITIES)
     if fault is not None and fault.problem not in {each.problem for each in faults}:
         faults.append(fault)
     return CallResult(faults=tuple(faults), certificate=certificate)
@@ -191,11 +194,16 @@ def _channel(call: ScalerCall, host: str) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(target, secure, options=[*options, ("grpc.ssl_target_name_override", host)])
 
 
-def _roots(given: bytes) -> bytes | None:
+_NO_AUTHORITIES = "its certificate is not trusted: caCert has no authority, and this system has no bundle of them"
+"""gRPC without any authority does not begin a handshake, and its error is that of a connection that was closed."""
+
+
+def _roots(given: bytes) -> bytes:
     """What is trusted: beside the given ones, those of this system. As in Go, what cannot be read is skipped."""
     file = ssl.get_default_verify_paths().cafile
     system = Path(file).read_bytes() if file and Path(file).is_file() else b""
-    return (given if _first(given) else b"") + b"\n" + system
+    readable = (given if _first(given) else b"", system if b"-----BEGIN" in system else b"")
+    return b"\n".join(pem for pem in readable if pem)
 
 
 async def _rpc_fault(call: ScalerCall, host: str, certificate: Certificate | None, now: datetime) -> CallFault | None:

@@ -223,10 +223,7 @@ async def found(port: int, *callers: AuthenticatedTrigger) -> list[Finding]:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_whatever_is_wrong_is_found_and_explained(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)  # without caCert the system's authorities are asked
+async def test_whatever_is_wrong_is_found_and_explained(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     async with server_of(case, tmp_path) as port:
         findings = await found(port, caller_of(case))
@@ -237,6 +234,22 @@ async def test_whatever_is_wrong_is_found_and_explained(
     for each in findings:
         assert each.do or each.severity is Severity.OK
         assert each.where in (f"scalerAddress {ADDRESS}", "ScaledObject demo/ana")
+
+
+@pytest.mark.parametrize("bundle", [None, b"", b"no certificate\n"], ids=["absent", "empty", "no certificates"])
+async def test_without_any_authority_the_certificate_is_not_trusted(
+    bundle: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gRPC that cannot begin then, and the server that has refused nobody."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "bundle.pem"))
+    if bundle is not None:
+        (tmp_path / "bundle.pem").write_bytes(bundle)
+    case = CASES["there is no caCert"]
+    async with server_of(case, tmp_path) as port:
+        (finding,) = await found(port, caller_of(case))
+    assert finding.check == "NotTrusted"
+    assert "this system has no bundle" in finding.what
+    assert "put its authority's, ca.crt into caCert" in finding.do
 
 
 # ------------------------------------------------------------------------------------------------------- other servers
