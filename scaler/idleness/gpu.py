@@ -82,7 +82,6 @@ class GpuSeries:
     gpu: GpuId
     namespace: str
     pod: str
-    container: str = ""
     node: str = ""
     model: str = ""
 
@@ -108,7 +107,6 @@ def identify(labels: Mapping[str, str]) -> GpuSeries | None:
         gpu=GpuId(device=device, mig_instance=_first(labels, "GPU_I_ID", "gpu_i_id")),
         namespace=namespace,
         pod=pod,
-        container=labels.get("container", ""),
         node=node,
         model=_first(labels, "modelName", "modelname", "model_name"),
     )

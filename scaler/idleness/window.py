@@ -61,7 +61,7 @@ class Ring:
     (`as_stored`) never turns a sample at the floor into one below it.
     """
 
-    __slots__ = ("_earliest", "_head", "_interval_s", "_last_sample_s", "_latest", "_values")
+    __slots__ = ("_earliest", "_head", "_interval_s", "_latest", "_values", "last_sample_s")
 
     def __init__(self, *, slots: int, interval: timedelta) -> None:
         self._interval_s = interval.total_seconds()
@@ -69,16 +69,12 @@ class Ring:
         self._earliest = bytearray(slots)
         self._latest = bytearray(slots)
         self._head = _EARLIEST_SLOT
-        self._last_sample_s = float("-inf")
-
-    @property
-    def last_sample_s(self) -> float:
+        self.last_sample_s = float("-inf")
         """Unix time of the newest sample, -inf where there is none."""
-        return self._last_sample_s
 
     @property
     def last_sample_at(self) -> datetime | None:
-        return None if self._head == _EARLIEST_SLOT else datetime.fromtimestamp(self._last_sample_s, UTC)
+        return None if self._head == _EARLIEST_SLOT else datetime.fromtimestamp(self.last_sample_s, UTC)
 
     def extend(self, samples: Iterable[tuple[float, float]]) -> None:
         """Record samples. The order of arrival does not matter; a sample older than the ring is dropped.
@@ -105,7 +101,7 @@ class Ring:
                 self._latest[index] = place
             if ratio > known:
                 self._values[index] = ratio
-            self._last_sample_s = max(self._last_sample_s, at_s)
+            self.last_sample_s = max(self.last_sample_s, at_s)
 
     def _advance_to(self, slot: int) -> None:
         size = len(self._values)

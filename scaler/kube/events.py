@@ -11,15 +11,15 @@ Laws:
 import asyncio
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import KubeError
-from scaler.kube.objects.core import ObjectMeta, stamp
+from scaler.kube.objects.core import ObjectMeta, Struct, stamp
 from scaler.kube.objects.resources import EVENT, Resource
 from scaler.kube.transport import KubeTransport
 
@@ -33,13 +33,12 @@ REMEMBERED = 4096
 """Series whose Event is remembered in order to count on it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectReference:
-    """The object that an Event is about."""
+class ObjectReference(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The object that an Event is about, as it stands in the Event."""
 
     api_version: str
     kind: str
-    namespace: str
+    namespace: str = ""
     """Empty for what belongs to none; its Events are kept in `default`."""
     name: str
     uid: str
@@ -182,18 +181,11 @@ class EventRecorder:
         self._remember(series, _Sent(name, waiting.times, self._clock.monotonic()))
 
     def _event(self, series: _Series, waiting: _Waiting, name: str) -> dict[str, object]:
-        involved = {
-            "apiVersion": series.about.api_version,
-            "kind": series.about.kind,
-            "namespace": series.about.namespace,
-            "name": series.about.name,
-            "uid": series.about.uid,
-        }
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": series.namespace},
-            "involvedObject": {field: value for field, value in involved.items() if value},
+            "involvedObject": msgspec.to_builtins(series.about),
             "type": series.event_type,
             "reason": series.reason,
             "message": series.message,

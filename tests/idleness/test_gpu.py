@@ -87,6 +87,6 @@ def test_a_series_without_a_device_or_a_pod_is_dropped(labels: dict[str, str]) -
 
 
 def test_a_series_keeps_what_people_ask_for() -> None:
-    found = identify({"UUID": GPU, "modelName": "NVIDIA A30", "Hostname": "n1", "container": "main", **POD})
+    found = identify({"UUID": GPU, "modelName": "NVIDIA A30", "Hostname": "n1", **POD})
     assert found is not None
-    assert (found.model, found.node, found.container) == ("NVIDIA A30", "n1", "main")
+    assert (found.model, found.node) == ("NVIDIA A30", "n1")

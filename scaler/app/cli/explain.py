@@ -10,7 +10,7 @@ from rich.text import Text
 
 from scaler.app.cli.client import ScalerClient, parse_name
 from scaler.app.cli.layout import Row, labelled_rows
-from scaler.app.cli.pending import check_rows, gang_rows, title
+from scaler.app.cli.pending import check_rows, gang_lines
 from scaler.errors import ScalerError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 
@@ -39,24 +39,23 @@ async def _explained(client: ScalerClient, namespace: str, name: str) -> Json:
         )
     except ScalerError as error:
         found = await _admission(client, namespace, name)
-        if isinstance(found, str):
-            raise error if str(error) == found else ScalerError(f"{error}; {found}") from None
-        return {"scaledObject": None, "admission": found, "admissionProblem": None}
+        if problem := found["admissionProblem"]:
+            raise error if str(error) == problem else ScalerError(f"{error}; {problem}") from None
+        return {"scaledObject": None, **found}
     target = decision["target"]
     if target["kind"] != SCALABLE_WORKLOAD.kind:
         return {**decision, "admission": None, "admissionProblem": None}
-    found = await _admission(client, namespace, f"{target['kind']}/{target['name']}")
-    is_known = not isinstance(found, str)
-    return {**decision, "admission": found if is_known else None, "admissionProblem": None if is_known else found}
+    return {**decision, **await _admission(client, namespace, f"{target['kind']}/{target['name']}")}
 
 
-async def _admission(client: ScalerClient, namespace: str, name: str) -> Json | str:
+async def _admission(client: ScalerClient, namespace: str, name: str) -> Json:
     """The state of the Workload's quota and AdmissionChecks, or why it is unknown."""
     path = ["gangs", namespace, *name.split("/")]
     try:
-        return await client.ask(path, [], lambda local: local.queries.gang(namespace, name), key="admissionChecks")
+        found = await client.ask(path, [], lambda local: local.queries.gang(namespace, name), key="admissionChecks")
+        return {"admission": found, "admissionProblem": None}
     except ScalerError as error:
-        return str(error)
+        return {"admission": None, "admissionProblem": str(error)}
 
 
 # ------------------------------------------------------------------------------------------------------------ rendering
@@ -92,10 +91,8 @@ def _scaled(explanation: Json) -> list[RenderableType]:
 
 def _standing(admission: Json) -> Iterator[RenderableType]:
     """The Workload: all that `pending` says of one that waits, and of any other one its checks."""
-    gang = admission["gang"]
-    if gang:
-        yield title(gang)
-        yield labelled_rows([*gang_rows(gang)], indent=2)
+    if gang := admission["gang"]:
+        yield from gang_lines(gang)
         return
     job = f"  {admission['job']}" if admission["job"] else ""
     since = f" since {admission['since']}" if admission["since"] else ""

@@ -27,7 +27,7 @@ def render(answer: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentenc
     if answer["unjudged"]:
         parts += [Text(f"Verdicts are unknown: {answer['unjudged']}", style="magenta"), ""]
     for gang in gangs:
-        parts += [title(gang), labelled_rows([*gang_rows(gang)], indent=2), ""]
+        parts += [*gang_lines(gang), ""]
     if answer["omitted"]:
         parts.append(Text(f"{count(answer['omitted'], 'gang')} more; select with --namespace or --queue", style="dim"))
     total = sum(gang["gpus"] for gang in gangs)
@@ -40,6 +40,11 @@ def title(gang: Json) -> Text:
     return Text.assemble(
         (f"{gang['namespace']}/{gang['name']}", "bold"), job, (f"  {count(gang['gpus'], 'GPU')}", "cyan")
     )
+
+
+def gang_lines(gang: Json) -> Iterator[RenderableType]:
+    yield title(gang)
+    yield labelled_rows([*gang_rows(gang)], indent=2)
 
 
 def gang_rows(gang: Json) -> Iterator[Row]:
@@ -83,8 +88,11 @@ def _place(gang: Json) -> str:
 
 # ----------------------------------------------------------------------------------------------------- AdmissionCheck
 
-_STATES = {"Ready": "green", "Pending": "cyan", "Retry": "magenta", "Rejected": "red"}
-_REQUESTS = {
+_STATES = {
+    "Ready": "green",
+    "Pending": "cyan",
+    "Retry": "magenta",
+    "Rejected": "red",
     "Provisioned": "green",
     "Accepted": "cyan",
     "New": "cyan",
@@ -106,16 +114,15 @@ def check_rows(check: Json) -> Iterator[Row]:
 
 
 def _check(check: Json) -> RenderableType:
-    state = check["state"]
     by = f", by ReclaimPolicy {check['policy']}" if check["policy"] else ""
-    head = Text.assemble(
-        check["check"],
-        "  ",
-        (state, f"bold {_STATES.get(state, '')}"),
-        f" since {check['since'] or '?'}{by}",
-    )
-    said = _said(check)
+    head, said = _head(check["check"], check, by), _said(check)
     return Group(head, Text(said)) if said else head
+
+
+def _head(name: str, shown: Json, more: str) -> Text:
+    """Of a check or a request: its name, its state in colour, and since when."""
+    state = shown["state"]
+    return Text.assemble(name, "  ", (state, f"bold {_STATES.get(state, '')}"), f" since {shown['since'] or '?'}{more}")
 
 
 def _said(check: Json) -> str:
@@ -167,13 +174,8 @@ def _expected(provisioning: Json) -> Iterator[str]:
 def _request(request: Json) -> RenderableType:
     """The newest word on it, and its conditions below."""
     ending = ", being deleted" if request["isEnding"] else ""
-    head = Text.assemble(
-        request["name"],
-        "  ",
-        (request["state"], f"bold {_REQUESTS.get(request['state'], '')}"),
-        f" since {request['since']}, attempt {request['attempt']} for {count(request['pods'], 'pod')}{ending}",
-    )
-    return Group(head, *(_condition(each) for each in request["conditions"]))
+    attempt = f", attempt {request['attempt']} for {count(request['pods'], 'pod')}{ending}"
+    return Group(_head(request["name"], request, attempt), *(_condition(each) for each in request["conditions"]))
 
 
 def _condition(condition: Json) -> Text:

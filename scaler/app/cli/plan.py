@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scaler.app.cli.client import ScalerClient, parse_name
-from scaler.app.cli.layout import WAITS, Row, count, labelled_rows, number_text, reason_text, table_or_list
+from scaler.app.cli.layout import WAITS, Cells, Row, count, labelled_rows, number_text, reason_text, table_or_list
 from scaler.app.cli.pending import reason_rows, standing_rows, title
 from scaler.app.cli.queues import amount
 from scaler.errors import ConfigurationError
@@ -45,15 +45,11 @@ def run_plan(client: ScalerClient, gang: str, *, what_if: bool, idle: Sequence[s
 
 def render(answer: Json, width: int) -> RenderableType:
     gang, plan = answer["gang"], answer["plan"]
-    parts: list[RenderableType] = [
-        title(gang),
-        labelled_rows([*_facts(answer)], indent=_IN),
-        "",
-    ]
+    parts: list[RenderableType] = [title(gang), *_rows([*_facts(answer)])]
     if answer["standing"]:
         parts += _standing(answer["standing"], width)
     if answer["refusal"]:
-        parts += [_refusal(answer["refusal"]), ""]
+        parts += _refusal(answer["refusal"])
     if plan:
         parts += _plan(answer, plan, width)
     parts += [*_necessities(answer, width), *_alternatives(answer, width)]
@@ -82,6 +78,24 @@ def _indented(part: RenderableType) -> RenderableType:
     return Padding(part, (0, 0, 0, _IN))
 
 
+def _rows(rows: Sequence[Row]) -> list[RenderableType]:
+    return [labelled_rows(rows, indent=_IN), ""]
+
+
+def _table(
+    headings: Sequence[str],
+    rows: Sequence[Cells],
+    width: int,
+    *,
+    words: Sequence[int] = (0,),
+    prose: bool = False,
+    more: int = 0,
+) -> list[RenderableType]:
+    """The table, and how many rows it leaves out."""
+    table = _indented(table_or_list(headings, rows, width - _IN, words=words, prose=prose))
+    return [table, *([_indented(Text(f"and {more} more", style="dim"))] if more else []), ""]
+
+
 # ------------------------------------------------------------------------------------------------------------- standing
 
 
@@ -93,11 +107,11 @@ def _standing(standing: Json, width: int) -> list[RenderableType]:
         ("granted", f"{standing['grantedAt']}, until {standing['expiresAt']}"),
     ]
     rows = [_victim_of_standing(each) for each in standing["victims"]]
-    table = table_or_list(("VICTIM", "GPUS", "STAGE", "NOW"), rows, width - _IN, words=(0, 2, 3), prose=True)
-    return [head, labelled_rows(facts, indent=_IN), "", _indented(table), ""]
+    table = _table(("VICTIM", "GPUS", "STAGE", "NOW"), rows, width, words=(0, 2, 3), prose=True)
+    return [head, *_rows(facts), *table]
 
 
-def _victim_of_standing(victim: Json) -> list[str | Text]:
+def _victim_of_standing(victim: Json) -> Cells:
     asked = "scaled to 0" if victim["desiredReplicas"] == 0 else "not scaled to 0 yet"
     verdict = {True: "idle", False: "not idle by its current verdict", None: "verdict unknown"}[victim["isIdle"]]
     pods = f", {count(victim['podsLeft'], 'pod')} left" if victim["podsLeft"] else ", no pods left"
@@ -115,12 +129,11 @@ def _plan(answer: Json, plan: Json, width: int) -> list[RenderableType]:
     verb = "could be" if answer["refusal"] else "would be"
     head = _heading(f"{what} {verb} suspended", f"plan {plan['id']}, cost {number_text(plan['cost'])}: {exact}")
     rows = [_victim(each) for each in victims]
-    table = table_or_list(_VICTIM, rows, width - _IN, words=(0, 2, 3, 5), prose=True)
-    parts: list[RenderableType] = [head, _indented(table), ""]
-    return [*parts, *_quota(plan, width), *_placement(answer, plan, width)]
+    table = _table(_VICTIM, rows, width, words=(0, 2, 3, 5), prose=True)
+    return [head, *table, *_quota(plan, width), *_placement(answer, plan, width)]
 
 
-def _victim(victim: Json) -> list[str | Text]:
+def _victim(victim: Json) -> Cells:
     idle = "assumed" if victim["isAssumed"] else victim["idleFor"] or "-"
     parts = " + ".join(f"{name} {number_text(value)}" for name, value in victim["costParts"].items() if value)
     cost = Text(f"({parts}) / {victim['idleDivisor']:.2f} (idle time)", style="dim")
@@ -130,21 +143,18 @@ def _victim(victim: Json) -> list[str | Text]:
 def _quota(plan: Json, width: int) -> list[RenderableType]:
     if plan["seeks"] == "Nodes":
         missing = ", ".join(f"{number} of {name}" for name, number in plan["missing"].items())
-        lacking = [("asked for", f"nodes for unplaced pods: {missing}")] if missing else []
-        facts: list[Row] = [
-            ("for", f"nodes: quota is reserved, and AdmissionCheck {plan['check']} is Pending"),
-            *lacking,
-        ]
-        return [labelled_rows(facts, indent=_IN), ""]
+        facts: list[Row] = [("for", f"nodes: quota is reserved, and AdmissionCheck {plan['check']} is Pending")]
+        if missing:
+            facts.append(("asked for", f"nodes for unplaced pods: {missing}"))
+        return _rows(facts)
     headings = ("QUOTA", "FREE NOW", "+ FREED", "= FREE THEN", "GANG TAKES", "LEFT")
-    rows = [_flavor(each) for each in plan["quota"]]
-    others: list[RenderableType] = []
+    table = _table(headings, [_flavor(each) for each in plan["quota"]], width)
     if plan["others"]:
-        others = [labelled_rows([("before it", f"{', '.join(plan['others'])} are admitted, too")], indent=_IN)]
-    return [_indented(table_or_list(headings, rows, width - _IN)), *others, ""]
+        return [*table[:-1], *_rows([("before it", f"{', '.join(plan['others'])} are admitted, too")])]
+    return table
 
 
-def _flavor(line: Json) -> list[str | Text]:
+def _flavor(line: Json) -> Cells:
     numbers = [line["freeBefore"], line["freed"], line["freeAfter"], line["takes"], line["freeAfter"] - line["takes"]]
     return [f"{line['flavor']} {line['resource']}", *(amount(line["resource"], each) for each in numbers)]
 
@@ -153,15 +163,11 @@ def _placement(answer: Json, plan: Json, width: int) -> list[RenderableType]:
     if plan["placement"] is None:
         return []
     gang = f"{answer['gang']['namespace']}/{answer['gang']['name']}"
-    rows: list[list[str | Text]] = [
-        [
-            each["node"],
-            str(each["pods"]),
-            each["podSet"] if each["workload"] == gang else f"{each['workload']} {each['podSet']}",
-        ]
-        for each in sorted(plan["placement"], key=lambda each: (each["workload"] != gang, each["node"]))
-    ]
-    return [_indented(table_or_list(("NODE", "PODS", "OF"), rows, width - _IN, words=(0, 2))), ""]
+    rows: list[Cells] = []
+    for each in sorted(plan["placement"], key=lambda each: (each["workload"] != gang, each["node"])):
+        of = each["podSet"] if each["workload"] == gang else f"{each['workload']} {each['podSet']}"
+        rows.append([each["node"], str(each["pods"]), of])
+    return _table(("NODE", "PODS", "OF"), rows, width, words=(0, 2))
 
 
 # ------------------------------------------------------------------------------------------------ what else, why not
@@ -169,19 +175,16 @@ def _placement(answer: Json, plan: Json, width: int) -> list[RenderableType]:
 
 def _necessities(answer: Json, width: int) -> list[RenderableType]:
     """The plan without each of its victims, and other sets that cost less."""
-    needed: list[list[str | Text]] = [
+    needed = [
         [each["victim"], _reason_in_a_row(each["reason"], each["message"])]
         for each in (answer["plan"] or _NOTHING)["necessities"]
     ]
     short = [each for each in answer["alternatives"] if each["whyNot"]]
     parts: list[RenderableType] = []
     if needed:
-        parts += [
-            _indented(table_or_list(("VICTIM", "WHY IT IS NEEDED"), needed, width - _IN, words=(0, 1), prose=True)),
-            "",
-        ]
+        parts += _table(("VICTIM", "WHY IT IS NEEDED"), needed, width, words=(0, 1), prose=True)
     if short:
-        parts += [_indented(_sets(short, width - _IN)), ""]
+        parts += _sets(short, width)
     heading = "Why each victim is needed" if answer["plan"] else "Sets that were tried"
     return [_heading(heading), *parts] if parts else []
 
@@ -189,15 +192,15 @@ def _necessities(answer: Json, width: int) -> list[RenderableType]:
 def _alternatives(answer: Json, width: int) -> list[RenderableType]:
     enough = [each for each in answer["alternatives"] if not each["whyNot"]]
     heading = _heading("Alternatives", "at the same cost or more")
-    return [heading, _indented(_sets(enough, width - _IN)), ""] if enough else []
+    return [heading, *_sets(enough, width)] if enough else []
 
 
-def _sets(alternatives: Sequence[Json], width: int) -> RenderableType:
+def _sets(alternatives: Sequence[Json], width: int) -> list[RenderableType]:
     """Numbers first, since names and reasons may be long."""
     shown = alternatives[:_SETS]
-    rows: list[list[str | Text]] = [[str(each["gpus"]), number_text(each["cost"]), _instead(each)] for each in shown]
-    table = table_or_list(("GPUS", "COST", "INSTEAD"), rows, width, words=(2,), prose=True)
-    return Group(table, *_more(len(alternatives) - len(shown)))
+    rows = [[str(each["gpus"]), number_text(each["cost"]), _instead(each)] for each in shown]
+    more = len(alternatives) - len(shown)
+    return _table(("GPUS", "COST", "INSTEAD"), rows, width, words=(2,), prose=True, more=more)
 
 
 def _instead(alternative: Json) -> Text:
@@ -211,48 +214,40 @@ def _reason_in_a_row(why: str, message: str) -> Text:
     return Text.assemble((f"{why}: ", WAITS), (message, "dim"))
 
 
-def _refusal(refusal: Json) -> RenderableType:
+def _refusal(refusal: Json) -> list[RenderableType]:
     rows: list[Row] = [
         ("why", reason_text(refusal["reason"], refusal["message"])),
         ("would help", refusal["help"]),
     ]
     if not refusal["isExact"]:
         rows.append(("but", "the search ended early; not all sets were tried"))
-    return Group(_heading("No reclaim plan found"), labelled_rows(rows, indent=_IN))
+    return [_heading("No reclaim plan found"), *_rows(rows)]
 
 
 def _non_candidates(answer: Json, width: int) -> list[RenderableType]:
     """The candidates, and the workloads that use GPUs and are none."""
     parts: list[RenderableType] = []
     if answer["candidates"]:
-        rows: list[list[str | Text]] = [[*_candidate(each)] for each in answer["candidates"]]
-        table = table_or_list(("IDLE", "GPUS", "QUEUE", "COST"), rows, width - _IN, words=(0, 2))
-        parts += [_indented(table), *_more(answer["moreCandidates"]), ""]
+        rows = [_candidate(each) for each in answer["candidates"]]
+        headings = ("IDLE", "GPUS", "QUEUE", "COST")
+        parts += _table(headings, rows, width, words=(0, 2), more=answer["moreCandidates"])
     if answer["holders"]:
-        rows = [
-            [each["name"] or each["workload"], str(each["gpus"]), each["clusterQueue"], _why_non_candidates(each)]
-            for each in answer["holders"]
-        ]
-        table = table_or_list(("NOT A CANDIDATE", "GPUS", "QUEUE", ""), rows, width - _IN, words=(0, 2, 3), prose=True)
-        parts += [_indented(table), *_more(answer["moreHolders"]), ""]
+        rows = [_non_candidate(each) for each in answer["holders"]]
+        headings = ("NOT A CANDIDATE", "GPUS", "QUEUE", "")
+        parts += _table(headings, rows, width, words=(0, 2, 3), prose=True, more=answer["moreHolders"])
     return parts
 
 
-def _candidate(candidate: Json) -> Iterator[str | Text]:
-    yield candidate["name"]
-    yield str(candidate["gpus"])
-    yield candidate["clusterQueue"] or "-"
-    yield number_text(candidate["cost"])
+def _candidate(candidate: Json) -> Cells:
+    cost = number_text(candidate["cost"])
+    return [candidate["name"], str(candidate["gpus"]), candidate["clusterQueue"] or "-", cost]
 
 
-def _why_non_candidates(holder: Json) -> Text:
-    return Text.assemble((holder["reason"], "bold"), f"  {holder['message']}")
-
-
-def _more(number: int) -> list[RenderableType]:
-    return [_indented(Text(f"and {number} more", style="dim"))] if number else []
+def _non_candidate(holder: Json) -> Cells:
+    why = Text.assemble((holder["reason"], "bold"), f"  {holder['message']}")
+    return [holder["name"] or holder["workload"], str(holder["gpus"]), holder["clusterQueue"], why]
 
 
 def _warnings(cautions: Sequence[Json]) -> list[RenderableType]:
     rows = [(each["reason"], Text(each["message"])) for each in cautions]
-    return [_heading("Warnings"), labelled_rows(rows, indent=_IN), ""] if rows else []
+    return [_heading("Warnings"), *_rows(rows)] if rows else []
