@@ -198,7 +198,7 @@ def _alternatives(answer: Json, width: int) -> list[RenderableType]:
 def _sets(alternatives: Sequence[Json], width: int) -> list[RenderableType]:
     """Numbers first, since names and reasons may be long."""
     shown = alternatives[:_SETS]
-    rows = [[str(each["gpus"]), number_text(each["cost"]), _instead(each)] for each in shown]
+    rows: list[Cells] = [[str(each["gpus"]), number_text(each["cost"]), _instead(each)] for each in shown]
     more = len(alternatives) - len(shown)
     return _table(("GPUS", "COST", "INSTEAD"), rows, width, words=(2,), prose=True, more=more)
 
