@@ -121,21 +121,6 @@ async def is_running(cluster) -> bool:
 # ---------------------------------------------------------------------------------------------------------- decisions
 
 
-async def test_what_is_not_there_is_said_to_be_missing(cluster):
-    async with gpus() as (fleet, exporter):
-        fleet.faults.exporter_down("node-a")
-        async with scaler(cluster, exporter) as one:
-            status, _, body = await fetch(one.http_port, "/api/v1/decisions/demo/nobody")
-            assert status == 404
-            assert "ScaledObject demo/nobody is not evaluated: the first evaluation is not complete" in body
-            fleet.faults.clear()
-            await until(lambda: is_ready(one.http_port))
-            status, _, body = await fetch(one.http_port, "/api/v1/decisions/demo/nobody")
-            assert (status, body) == (404, '{"error": "ScaledObject demo/nobody is not evaluated"}')
-            status, body = await get(one.http_port, "/api/v1/nothing")
-            assert (status, body) == (404, "404: Not Found")
-
-
 # --------------------------------------------------------------------------------------------------------------- page
 
 

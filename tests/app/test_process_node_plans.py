@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 from app.sandbox_team import CHECK, HURRIED, TEAM, Team, team
 from running_scaler import fetch
-from scaler_sandbox.autoscaler import BEST_EFFORT_ATOMIC, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
-from scaler_sandbox.sandbox import Component
 
-from scaler.kube.objects.resources import POD, PROVISIONING_REQUEST
+from scaler.kube.objects.resources import POD
 
 pytestmark = pytest.mark.slow
 
@@ -77,33 +75,3 @@ async def test_a_gang_with_quota_gets_the_node_that_idle_workloads_hold_when_the
         assert ours.replicas("a", "b") == [0, 0]
         assert {ours.status(name)["reallocation"]["stage"] for name in ("a", "b")} == {"Admitted"}
         assert f"{TEAM}/a (2 GPUs), {TEAM}/b (2 GPUs)" in await ours.hears("gang", "ReclaimPlanned")
-
-
-async def test_idle_gpus_are_taken_before_nodes_are_asked_for_and_then_only_for_what_is_missing(tmp_path: Path) -> None:
-    """One node of 4 is busy, a and b hold a second one, 4 are free. The gang wants three pods of 4: one is missing."""
-    scenario = Scenario(
-        provisioning_class=BEST_EFFORT_ATOMIC,
-        provisioned_after=timedelta(seconds=0.5),
-        shape=Shape(gpus=4),
-        counts_free=False,
-    )
-    growing = replace(
-        SLOW,
-        autoscaler=AutoscalerConfig(scenarios=(scenario,)),
-        parts=HURRIED.parts | {Component.AUTOSCALER},
-        follows=(*HURRIED.follows, PROVISIONING_REQUEST),
-    )
-    policy = {"provisioning": {"className": BEST_EFFORT_ATOMIC, "amount": "Missing"}}
-    async with team(tmp_path, PLENTY, gate=policy, config=growing) as ours, ours.scaler():
-        await fill(ours, busy=4)
-        idle = "IdleNotNeeded"
-        await ours.sees(lambda: {ours.status(each).get("reason") for each in ("a", "b")} == {idle}, "both to be idle")
-        await ours.submits("gang", gpus=4, pods=3)
-        await ours.sees(lambda: ours.world.all(PROVISIONING_REQUEST, TEAM), "nodes to be asked for")
-        assert await are_gone(ours, "a", "b")
-        [request] = ours.world.all(PROVISIONING_REQUEST, TEAM)
-        assert [each["count"] for each in request["spec"]["podSets"]] == [1]
-        await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
-        assert ours.are_active("a", "b", "busy") == [False, False, True]
-        await ours.sees(lambda: len(pods_of(ours, "gang")) == 3, "its pods on nodes")
-        assert len({pod["spec"]["nodeName"] for pod in pods_of(ours, "gang")}) == 3

@@ -184,25 +184,6 @@ def test_the_order_of_arrival_is_irrelevant(taken: list[tuple[float, float]], sl
     assert one.last_active_at(0.01) == other.last_active_at(0.01)
 
 
-@given(taken=samples, length=spans, end_s=st.floats(min_value=3600, max_value=3660))
-def test_a_backfill_shows_the_same_window_as_having_watched_all_along(
-    taken: list[tuple[float, float]], length: int, end_s: float
-) -> None:
-    """A restarted scaler reads `length` and two intervals; the other has seen an hour. Both rings are equally long."""
-    watched, restarted = (Ring(slots=length + 2, interval=INTERVAL) for _ in range(2))
-    for offset_s, ratio in sorted(taken):
-        add(watched, offset_s, ratio)
-        if offset_s > end_s - (length + 2) * INTERVAL_S:
-            add(restarted, offset_s, ratio)
-    seen, backfilled = (each.window(at(end_s), length * INTERVAL) for each in (watched, restarted))
-    assert (seen.slots, seen.covered, seen.longest_gap, seen.peak_ratio) == (
-        backfilled.slots,
-        backfilled.covered,
-        backfilled.longest_gap,
-        backfilled.peak_ratio,
-    )
-
-
 def test_a_sample_older_than_the_ring_is_dropped_and_changes_nothing() -> None:
     made = ring(0, 30, 60, 90, slots=4)
     before = made.window(at(120), minutes(2))

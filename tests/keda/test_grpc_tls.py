@@ -5,7 +5,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.server import ExternalScalerServer, ServerConfig, ServerTls
-from scaler.keda.servicer import RpcEnded
-from scaler.tls.certificates import AllowedClients
+from scaler.keda.servicer import RpcEnded, presented
+from scaler.tls.certificates import AllowedClients, IdentityNotAllowed
 from scaler.tls.rotation import Rotation
 
 FIRST = ("demo", "first-raycluster")
@@ -150,38 +150,6 @@ async def test_every_address_shows_the_new_certificate(tmp_path: Path) -> None:
             assert (await pb_grpc.ExternalScalerStub(channel).IsActive(ref(), timeout=30)).result is True
 
 
-async def test_a_pair_that_does_not_fit_leaves_the_old_one_on_the_wire(tmp_path: Path) -> None:
-    async with secured(tmp_path) as served:
-        shown = await served.serial_shown()
-        one, other = served.authority.issue_cert(HOST), served.authority.issue_cert(HOST)
-        served.volume.put(tls_crt=chain_of(one), tls_key=other.private_key_pem.bytes())
-        served.follow()
-        assert await served.serial_shown() == shown
-        async with served.client() as stub:
-            assert (await stub.IsActive(ref(), timeout=30)).result is True
-        served.volume.put(tls_crt=chain_of(one), tls_key=one.private_key_pem.bytes())
-        served.follow()
-        assert await served.serial_shown() != shown
-
-
-async def test_clients_refuse_a_certificate_that_is_over_and_take_its_renewal(tmp_path: Path) -> None:
-    async with secured(tmp_path) as served:
-        over = served.authority.issue_cert(HOST, not_after=YESTERDAY)
-        served.volume.put_certificate(over)
-        # The process that starts with it: while it runs, it would have kept the one before.
-        rotation = Rotation(served.volume.files(), use="grpc")
-        decisions = MemoryDecisions({FIRST: BUSY})
-        server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), decisions, tls=ServerTls(rotation))
-        served.port = await server.start()
-        async with served.client() as stub:
-            assert (await refusal(stub.IsActive(ref(), timeout=30)))[0] is grpc.StatusCode.UNAVAILABLE
-        served.volume.put_certificate(served.authority.issue_cert(HOST))
-        rotation.take(rotation.look())
-        async with served.client() as stub:
-            assert (await stub.IsActive(ref(), timeout=30)).result is True
-        await server.drain(timedelta(0))
-
-
 # ------------------------------------------------------------------------------------------------------------ clients
 
 
@@ -198,40 +166,30 @@ async def test_a_client_without_a_certificate_does_not_get_in(tmp_path: Path) ->
             assert (await stub.IsActive(ref(), timeout=30)).result is True
 
 
-ALLOWED = {
-    "a DNS name": (("dns", KEDA), KEDA),
-    "a common name beside another alternative name": (("common", "keda"), "keda"),
-}
-
-
-@pytest.mark.parametrize("case", ALLOWED)
-async def test_a_client_is_known_by_any_name_in_its_certificate(case: str, tmp_path: Path) -> None:
-    (kind, name), allowed = ALLOWED[case]
-    async with secured(tmp_path, mutual=True, names=("somebody-else", allowed)) as served:
-        client = (
-            served.authority.issue_cert(name)
-            if kind == "dns"
-            else served.authority.issue_cert("pod.example", common_name=name)
-        )
-        async with served.client(client) as stub:
-            assert (await stub.IsActive(ref(), timeout=30)).result is True
-
-
-async def test_a_client_is_known_by_its_spiffe_id(tmp_path: Path) -> None:
+async def test_a_client_is_known_by_its_spiffe_id_or_its_common_name(tmp_path: Path) -> None:
     name = "spiffe://cluster.local/ns/keda/sa/keda-operator"
     clients = Made.of("clients", is_authority=True)
-    async with secured(tmp_path, mutual=True, names=(name,)) as served:
+    async with secured(tmp_path, mutual=True, names=(name, "operator")) as served:
         server = Pair.of(served.authority.issue_cert(HOST))
         served.volume.put(tls_crt=server.certificate, tls_key=server.key, ca_crt=clients.pair.certificate)
         served.follow()
-        for uri, code in ((name, None), (f"{name}-2", grpc.StatusCode.PERMISSION_DENIED)):
-            client = Made.of("keda", uris=(uri,), issuer=clients).pair
+        ok, denied = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED
+        for common_name, uri, code in (("keda", name, ok), ("keda", f"{name}-2", denied), ("operator", "other:1", ok)):
+            client = Made.of(common_name, uris=(uri,), issuer=clients).pair
             roots = served.authority.cert_pem.bytes()
             credentials = grpc.ssl_channel_credentials(roots, client.key, client.certificate)
             own = [("grpc.use_local_subchannel_pool", 1)]
             async with grpc.aio.secure_channel(f"{HOST}:{served.port}", credentials, options=own) as channel:
                 call = pb_grpc.ExternalScalerStub(channel).IsActive(ref(), timeout=30)
-                assert (await call.code()) is (code or grpc.StatusCode.OK)
+                assert await call.code() is code
+
+
+def test_the_end_of_a_clients_certificate_is_looked_at_with_every_rpc() -> None:
+    over = trustme.CA().issue_cert(KEDA, not_after=YESTERDAY).cert_chain_pems[0].bytes()
+    client = presented({"x509_pem_cert": [over], "x509_subject_alternative_name": [KEDA.encode()]})
+    assert client is not None
+    assert isinstance(AllowedClients().refusal(client), IdentityNotAllowed)
+    assert presented({}) is None
 
 
 async def test_a_client_of_another_name_is_refused_and_learns_nothing_of_workloads(tmp_path: Path) -> None:
@@ -253,18 +211,6 @@ async def test_a_client_of_another_name_is_refused_and_learns_nothing_of_workloa
         assert decisions.listeners == 0
         # It is the same for everybody, and KEDA shows nobody the text with which it fails.
         assert (await stub.GetMetricSpec(ref(), timeout=30)).metricSpecs
-
-
-async def test_a_certificate_that_ends_is_refused_on_a_connection_that_stands(tmp_path: Path) -> None:
-    async with secured(tmp_path, mutual=True) as served:
-        # Certificates count whole seconds. On a busy machine the first call may take some of them.
-        soon = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=5)
-        async with served.client(served.authority.issue_cert(KEDA, not_after=soon)) as stub:
-            assert (await stub.IsActive(ref(), timeout=30)).result is True
-            await asyncio.sleep((soon - datetime.now(UTC)).total_seconds() + 0.05)
-            code, words = await refusal(stub.IsActive(ref(), timeout=30))
-        assert code is grpc.StatusCode.PERMISSION_DENIED
-        assert words == "the client certificate is over; renew it, and connect anew"
 
 
 async def test_an_authority_of_clients_can_be_taken_back(tmp_path: Path) -> None:

@@ -101,31 +101,8 @@ async def test_a_token_file_that_ends_in_a_newline_is_sent_and_read_again(faulty
                 await transport.get(PODS)
 
 
-PLUGIN = """
-import json, pathlib
-counter = pathlib.Path({counter!r})
-count = int(counter.read_text() or 0) + 1 if counter.exists() else 1
-counter.write_text(str(count))
-status = {{"token": f"token-{{count}}"}}
-print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}}))
-"""
-
-
 def plugin_user(command):
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": command}}
-
-
-async def test_a_credential_plugin_is_run_and_run_again(faulty, tmp_path):
-    faulty.handler = ok
-    command = script(tmp_path / "plugin", PLUGIN.format(counter=str(tmp_path / "counter")))
-    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url, **plugin_user(command))
-    async with KubeTransport(replace(await open_access(kubeconfig), refresh_seconds=0.05)) as transport:
-        await transport.get(PODS)
-        assert authorization(faulty) == "Bearer token-1"
-        async with asyncio.timeout(30):
-            while authorization(faulty) == "Bearer token-1":
-                await asyncio.sleep(0.05)
-                await transport.get(PODS)
 
 
 SLOW_AFTERWARDS = """

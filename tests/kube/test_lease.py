@@ -1,17 +1,13 @@
-"""The election in virtual time, over a Lease in memory; at the end, once over HTTP."""
+"""The election in virtual time, over a Lease in memory."""
 
 import asyncio
 import re
-from collections.abc import Callable
 
-import msgspec
 import pytest
-from kube.faulty_api import status
 from kube.lease_api import LeaseApi
 from virtual_clock import VirtualClock, until
 
 from scaler.kube.lease import LeaderElector, LeaseTiming
-from scaler.kube.objects.resources import LEASE
 
 LEASE_DURATION, RENEW_DEADLINE, RETRY_PERIOD = 15.0, 10.0, 2.0
 
@@ -268,9 +264,14 @@ async def test_an_api_that_hangs_does_not_keep_a_stopping_leader(api, clock, cam
 
 async def test_work_that_comes_to_its_end_ends_the_campaign_and_releases(api, clock, campaign):
     async def done() -> None:
-        return
+        await clock.sleep(1)
 
-    elector, task = campaign("a", work=done)
+    elector, task = campaign("a", work=done, lease_duration=29.6, renew_deadline=20)
+    await until(clock, lambda: elector.is_leader)
+    assert api.spec["holderIdentity"] == elector.identity == elector.holder
+    assert (api.spec["leaseDurationSeconds"], api.spec["leaseTransitions"]) == (30, 0)
+    for name in ("acquireTime", "renewTime"):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", api.spec[name]), "a MicroTime"
     await until(clock, task.done)
     assert task.exception() is None
     assert not elector.is_leader
@@ -285,54 +286,3 @@ async def test_a_bug_in_the_work_is_raised_and_releases(api, clock, campaign):
     await until(clock, task.done)
     assert isinstance(task.exception(), ZeroDivisionError)
     assert api.spec["holderIdentity"] == ""
-
-
-# ---------------------------------------------------------------------------------------------------------- over HTTP
-
-
-async def reached(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
-@pytest.fixture
-async def electing():
-    tasks: list[asyncio.Task[None]] = []
-
-    def start(transport, name, **timing):
-        async def work() -> None:
-            await asyncio.get_running_loop().create_future()
-
-        elector = LeaderElector(transport, namespace="default", name="it", identity=name, timing=LeaseTiming(**timing))
-        tasks.append(asyncio.create_task(elector.run(work)))
-        return elector, tasks[-1]
-
-    yield start
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def test_the_record_is_written_as_the_api_wants_it_and_released(client, electing):
-    elector, task = electing(client, "a", lease_duration=29.6, renew_deadline=20, retry_period=0.04)
-    await reached(lambda: elector.is_leader)
-    path = LEASE.path("default", "it")
-    spec = msgspec.json.decode(await client.get(path))["spec"]
-    assert spec["holderIdentity"] == elector.identity == elector.holder
-    assert (spec["leaseDurationSeconds"], spec["leaseTransitions"]) == (30, 0)
-    for name in ("acquireTime", "renewTime"):
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", spec[name])
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert msgspec.json.decode(await client.get(path))["spec"]["holderIdentity"] == ""
-
-
-async def test_a_missing_right_is_a_problem_that_is_reported(electing, faulty, transport):
-    async def forbid(_):
-        return status(403, "Forbidden", "leases is forbidden")
-
-    faulty.handler = forbid
-    elector, _ = electing(transport, "a")
-    await reached(lambda: "verb 'get' on 'leases'" in elector.problem)
-    assert not elector.is_leader

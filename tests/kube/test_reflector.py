@@ -86,16 +86,6 @@ async def test_the_watch_asks_for_bookmarks_and_for_an_end(api, clock, reflectin
     assert {request.query["labelSelector"] for request in api.requests} == {"a=b"}
 
 
-async def test_an_undecodable_event_neither_ends_the_watch_nor_hides_the_object(api, reflecting):
-    news = [event("MODIFIED", {**pod("a", 101), "spec": {"containers": 5}}), event("ADDED", pod("b", 102))]
-    api.serve(lists=[listing(pod("a"))], watches=[streaming(*news)])
-    async with reflecting() as reflector:
-        await settle()
-        assert names(reflector) == ["a", "b"]
-        assert list(reflector.undecodable) == [("ns", "a")]
-        assert api.count(watches=True) == 1
-
-
 # ----------------------------------------------------------------------------------------- where it starts again
 
 
@@ -118,14 +108,6 @@ async def test_an_expired_version_is_listed_anew(api, clock, reflecting, expiry)
         await until(clock, lambda: names(reflector) == ["a", "new"])
         await until(clock, lambda: api.count(watches=True) == 2)
     assert api.watched_from == ["100", "200"]
-
-
-async def test_a_server_whose_versions_went_backwards_is_listed_anew(api, clock, reflecting):
-    lists = [listing(pod("a"), version=9000), listing(pod("b"), version=5)]
-    api.serve(lists=lists, watches=[ending(error_event(504, "Timeout"))] * 3 + [streaming()])
-    async with reflecting() as reflector:
-        await until(clock, lambda: names(reflector) == ["b"])
-    assert api.watched_from[:3] == ["9000"] * 3
 
 
 async def test_a_watch_that_lasted_without_a_word_is_followed_by_a_list(api, clock, reflecting):

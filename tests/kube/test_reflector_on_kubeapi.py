@@ -5,13 +5,11 @@ import random
 from contextlib import suppress
 
 import pytest
-import yaml
 
 from scaler.errors import KubeError
 from scaler.kube.objects.core import PartialObjectMetadata, decode
-from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
-from scaler.kube.reflector import Absent, Disconnected, Reflecting, Reflector
+from scaler.kube.objects.resources import Resource
+from scaler.kube.reflector import Disconnected, Reflecting, Reflector
 from scaler.kube.watch_backoff import Backoff, WatchTiming
 
 CONFIG_MAP = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap")
@@ -48,20 +46,6 @@ def versions(objects):
 async def listed(client):
     pages = client.list_pages(CONFIG_MAP.path(), {"labelSelector": TEAM})
     return versions([decode(PartialObjectMetadata, raw) async for page in pages for raw in page.items])
-
-
-async def test_a_crd_that_is_installed_later_is_found(kube_api, client, reflect, pytestconfig):
-    reflector = await reflect(SCALABLE_WORKLOAD, ScalableWorkload)
-    assert isinstance(reflector.state, Absent)
-    definition = pytestconfig.rootpath / "deploy" / "crds" / "idlegpu.io_scalableworkloads.yaml"
-    kube_api.install_crds([yaml.safe_load(definition.read_text())])
-    await until(lambda: reflector.state == Reflecting())
-    spec = {"jobRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "j"}}
-    kind = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
-    await client.create(SCALABLE_WORKLOAD.path("default"), {**kind, "metadata": {"name": "s"}, "spec": spec})
-    await until(lambda: reflector.get("default", "s") is not None)
-    found = reflector.get("default", "s")
-    assert (found.spec.replicas, found.spec.job_ref.name, found.spec.workload_ref) == (1, "j", None)
 
 
 async def test_whatever_happens_the_copy_ends_up_as_the_api(kube_api, client, reflect):

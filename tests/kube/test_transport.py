@@ -13,7 +13,7 @@ from scaler.errors import KubeError
 from scaler.kube.objects.resources import POD
 from scaler.kube.transport import KubeTransport
 
-PODS = POD.path("ns")
+PODS, ONE = POD.path("ns"), POD.path("ns", "p")
 
 
 def event(kind, obj):
@@ -153,39 +153,30 @@ async def test_what_is_not_a_list_is_an_error(faulty, transport, body):
 # ----------------------------------------------------------------------------------------------------------- writes
 
 WRITES = {
-    "create": (lambda t: t.create(PODS, {"a": 1}), "POST", "application/json"),
-    "replace": (lambda t: t.replace(POD.path("ns", "p"), {"a": 1}), "PUT", "application/json"),
-    "merge patch": (lambda t: t.patch(POD.path("ns", "p"), {"a": None}), "PATCH", "application/merge-patch+json"),
-    "delete": (lambda t: t.delete(POD.path("ns", "p"), uid="u"), "DELETE", "application/json"),
+    "create": (lambda t: t.create(PODS, {"a": 1}), "POST application/json", {"a": 1}, {}),
+    "replace": (lambda t: t.replace(ONE, {"a": 1}), "PUT application/json", {"a": 1}, {}),
+    "merge patch, with its nulls": (
+        lambda t: t.patch(ONE, {"a": None, "b": []}, dry_run=True),
+        *("PATCH application/merge-patch+json", {"a": None, "b": []}, {"dryRun": "All"}),
+    ),
+    "apply patch": (
+        lambda t: t.patch(ONE, {"kind": "Pod"}, apply_as="idle gpu"),
+        *("PATCH application/apply-patch+yaml", {"kind": "Pod"}, {"fieldManager": "idle gpu", "force": "true"}),
+    ),
+    "delete of one object": (
+        lambda t: t.delete(ONE, uid="u"),
+        *("DELETE application/json", {"preconditions": {"uid": "u"}}, {}),
+    ),
 }
 
 
-@pytest.mark.parametrize(("write", "method", "content_type"), WRITES.values(), ids=WRITES.keys())
-async def test_a_write_is_sent_once_as_what_it_is(faulty, transport, write, method, content_type):
+@pytest.mark.parametrize(("write", "how", "body", "params"), WRITES.values(), ids=WRITES.keys())
+async def test_a_write_is_sent_once_as_what_it_is(faulty, transport, write, how, body, params):
     faulty.handler = answers(lambda: status(503, **{"Retry-After": "0"}))
     assert (await failure(write(transport))).status == 503
     (sent,) = faulty.requests
-    assert (sent.method, sent.content_type) == (method, content_type)
-
-
-async def test_a_merge_patch_keeps_its_nulls(faulty, transport):
-    faulty.handler = answers(web.Response(body=b"{}"))
-    await transport.patch(POD.path("ns", "p", "status"), {"status": {"a": None, "b": []}})
-    assert json.loads(faulty.bodies[0]) == {"status": {"a": None, "b": []}}
-
-
-async def test_an_apply_patch_names_its_manager(faulty, transport):
-    faulty.handler = answers(web.Response(body=b"{}"))
-    await transport.patch(POD.path("ns", "p"), {"kind": "Pod"}, apply_as="idle gpu")
-    assert dict(faulty.requests[0].query) == {"fieldManager": "idle gpu", "force": "true"}
-    assert faulty.requests[0].content_type == "application/apply-patch+yaml"
-    assert json.loads(faulty.bodies[0]) == {"kind": "Pod"}
-
-
-async def test_a_delete_can_be_bound_to_one_object(faulty, transport):
-    faulty.handler = answers(web.Response(body=b"{}"))
-    await transport.delete(POD.path("ns", "p"), uid="u")
-    assert json.loads(faulty.bodies[0]) == {"preconditions": {"uid": "u"}}
+    assert f"{sent.method} {sent.content_type}" == how
+    assert (json.loads(faulty.bodies[0]), dict(sent.query)) == (body, params)
 
 
 # ---------------------------------------------------------------------------------------------------------- watches
@@ -210,18 +201,12 @@ async def test_lines_are_whole_however_the_bytes_come(faulty, transport):
     assert b"\n".join(await lines_of(transport)) + b"\n" == text.replace(b"\n\n", b"\n")
 
 
-async def test_half_a_line_is_not_a_line(faulty, transport):
-    faulty.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type": "ADD', stays_open=False)
+@pytest.mark.parametrize("end", [{"stays_open": False}, {"drops": True}], ids=["in order", "dropped"])
+async def test_half_a_line_is_not_a_line(faulty, transport, end):
+    faulty.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type": "ADD', **end)
     seen = []
     assert (await failure(lines_of(transport, into=seen))).reason == "Truncated"
     assert seen == [event("ADDED", pod("a")).strip()]
-
-
-async def test_a_dropped_connection_is_reported(faulty, transport):
-    faulty.handler = lambda request: stream(request, event("ADDED", pod("a")), b'{"type"', drops=True)
-    seen = []
-    assert (await failure(lines_of(transport, into=seen))).reason == "Truncated"
-    assert len(seen) == 1
 
 
 async def test_a_silent_watch_dies_of_its_silence(faulty, transport):

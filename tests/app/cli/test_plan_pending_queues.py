@@ -223,12 +223,6 @@ async def test_numbers_stand_below_each_other():
         assert numbers[: len(ends)] == ends
 
 
-async def test_colours_are_for_terminals_only():
-    for view, render in await views():
-        assert "\x1b[" not in printed(view, render, 100)
-        assert "\x1b[" in printed(view, render, 100, force_terminal=True, color_system="standard")
-
-
 async def test_the_json_keeps_its_shape():
     """Others read it: a field that is not known is null, and never absent."""
     queues, pending, plan, refused = [view for view, _ in await views()]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from app.cli.command import command
-from running_scaler import fetch, gpus, metric, process, run_gang, runtime, settings_document
+from running_scaler import fetch, gpus, metric, process, runtime, settings_document
 from small_cluster import small_cluster, until
 
 from scaler.errors import ConfigurationError
@@ -38,13 +38,6 @@ def test_without_a_source_it_says_how_to_name_one():
     assert "no metrics source: set prometheus.url (--prometheus-url), or dcgm.endpoints (--dcgm-endpoint)" in said
 
 
-async def test_a_kubeconfig_that_is_not_there_is_refused(tmp_path):
-    document = settings_document(tmp_path / "nowhere", "http://127.0.0.1:1")
-    with pytest.raises(ConfigurationError, match="nowhere"):
-        async with runtime(document):
-            pass
-
-
 @pytest.mark.parametrize("part", ["http", "grpc"])
 async def test_an_address_in_use_is_refused(tmp_path, part):
     async with small_cluster(tmp_path) as cluster:
@@ -63,18 +56,6 @@ async def test_an_address_that_is_none_is_refused(tmp_path, address):
         with pytest.raises(ConfigurationError, match="is not host:port"):
             async with runtime(document):
                 pass
-
-
-async def test_one_replica_of_each_component_can_run_alone(tmp_path):
-    async with small_cluster(tmp_path) as cluster, gpus() as (_, exporter):
-        await run_gang(cluster)
-        document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"])
-        async with runtime(document, components=["scaler"]) as scaler:
-            await until(lambda: is_ready(scaler.http_port))
-            assert scaler.leadership.controllers is None
-        async with runtime(document, components=["reconciler"]) as reconciler:
-            await until(lambda: cluster.has_phase("Running"))
-            assert reconciler.grpc_port == 0
 
 
 async def is_ready(port: int) -> bool:

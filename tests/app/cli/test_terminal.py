@@ -41,6 +41,11 @@ def test_whatever_is_written_into_an_object_is_text_in_the_end(text: str) -> Non
     assert "\x9b" not in told
 
 
+def test_what_looks_like_markup_or_an_emoji_is_text() -> None:
+    """It is a selector, a pattern, or a label."""
+    assert "'[/red]' [bold] :warning:" in printed(labelled_rows([("message", "'[/red]' [bold] :warning:")]))
+
+
 def test_colours_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[31ma␛b\x1b[0m" in printed(Text("a\x1bb", style="red"))
