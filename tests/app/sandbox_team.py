@@ -54,11 +54,11 @@ class Team:
 
     # ---- what its members do
 
-    async def has_queue(self, gpus: int, strategy: str = "StrictFIFO", *, gate: Json | None = None) -> None:
+    async def has_queue(self, gpus: int, *, gate: Json | None = None) -> None:
         """One ClusterQueue. With `gate`, the spec of a ReclaimPolicy, our AdmissionCheck holds gangs back there."""
         kueue = "kueue.x-k8s.io/v1beta2"
         flavor = {"name": "gpus", "resources": [{"name": GPU, "nominalQuota": str(gpus)}]}
-        spec = {"namespaceSelector": {}, "queueingStrategy": strategy}
+        spec = {"namespaceSelector": {}, "queueingStrategy": "StrictFIFO"}
         spec |= {"resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}]}
         if gate is not None:
             spec |= {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}}
@@ -163,7 +163,6 @@ async def team(
     folder: Path,
     gpus: int,
     *,
-    strategy: str = "StrictFIFO",
     gate: Json | None = None,
     config: SandboxConfig = HURRIED,
     **reclaim: Any,
@@ -177,7 +176,7 @@ async def team(
             folder / "kubeconfig", world.exporter_url, reclaim={"replanBackoff": "1s", **reclaim}
         )
         made = Team(world, document)
-        await made.has_queue(gpus, strategy, gate=gate)
+        await made.has_queue(gpus, gate=gate)
         yield made
 
 

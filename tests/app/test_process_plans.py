@@ -59,21 +59,6 @@ async def test_a_victim_that_works_half_way_ends_the_plan_at_no_cost(tmp_path: P
         assert not await ours.told("a", "EvictedDueToDeactivated")
 
 
-@pytest.mark.slow
-async def test_a_plan_whose_freed_quota_another_workload_got_is_made_anew(tmp_path: Path) -> None:
-    async with team(tmp_path, 10, strategy="BestEffortFIFO") as ours, ours.scaler():
-        await ours.runs("a", "b", "c")
-        await ours.submits("gang", gpus=1, pods=8)
-        await ours.sees(lambda: ours.are_active("a", "b", "c").count(False) == 2, "two victims deactivated")
-        await ours.submits("thief", gpus=1)
-        await ours.sees(lambda: ours.is_admitted("thief"), "the thief's admission")
-        await ours.sees(lambda: ours.is_admitted("gang"), "the gang's admission")
-        await ours.sees(lambda: ours.has_no_grants("a", "b", "c"), "the end of the plan")
-        assert ours.are_active("a", "b", "c") == [False, False, False]
-        assert {ours.status(name)["reallocation"]["stage"] for name in ("a", "b", "c")} == {"Admitted"}
-        assert "FreedQuotaTaken" in await ours.hears("gang", "ReclaimReplanned")
-
-
 async def test_another_process_goes_on_with_the_plan(tmp_path: Path) -> None:
     async with team(tmp_path, 8) as ours:
         async with ours.scaler():

@@ -1,12 +1,18 @@
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kube.faulty_api import FaultyApi, write_kubeconfig
 from scaler_sandbox.kubeapi import KubeApi
+from virtual_clock import VirtualClock, until
 
 from scaler.kube.api_requests import ApiRequest
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.resources import POD, Resource
+from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 
 
@@ -27,6 +33,30 @@ async def transport(faulty: FaultyApi, tmp_path: Path, calls: list[ApiRequest]) 
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url)
     async with await KubeTransport.connect(kubeconfig, call_seconds=30, observe=calls.append) as connected:
         yield connected
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def reflecting(api: Any, clock: VirtualClock) -> Any:
+    """Starts a reflector on the test's `api`; one of all namespaces is waited for, unless that is said not to be."""
+
+    @asynccontextmanager
+    async def start(*namespaces: str, resource: Resource = POD, synced: bool = True, **options: Any) -> Any:
+        reflector = Reflector(api, resource, Pod, namespaces=namespaces, clock=clock, **options)
+        running = asyncio.create_task(reflector.run())
+        try:
+            if synced and not namespaces:
+                await until(clock, lambda: reflector.is_synced)
+            yield reflector
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    return start
 
 
 @pytest.fixture

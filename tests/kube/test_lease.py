@@ -44,11 +44,6 @@ class Stage:
 
 
 @pytest.fixture
-def clock():
-    return VirtualClock()
-
-
-@pytest.fixture
 def api(clock):
     return LeaseApi(clock)
 

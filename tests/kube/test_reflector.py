@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 
 import pytest
@@ -22,7 +21,7 @@ from kube.scripted_api import (
     refusing,
     streaming,
 )
-from virtual_clock import VirtualClock, settle, until
+from virtual_clock import settle, until
 
 from scaler.kube.object_cache import OBJECTS_PER_TURN
 from scaler.kube.objects.core import Pod
@@ -31,30 +30,8 @@ from scaler.kube.reflector import Absent, Denied, Disconnected, Reflecting, Refl
 
 
 @pytest.fixture
-def clock():
-    return VirtualClock()
-
-
-@pytest.fixture
 def api(clock):
     return ScriptedApi(clock)
-
-
-@pytest.fixture
-def reflecting(api, clock):
-    @asynccontextmanager
-    async def start(*, synced=True, **options):
-        reflector = Reflector(api, POD, Pod, clock=clock, **options)
-        task = asyncio.create_task(reflector.run())
-        try:
-            await until(clock, lambda: reflector.is_synced or not synced)
-            yield reflector
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-    return start
 
 
 def names(reflector):

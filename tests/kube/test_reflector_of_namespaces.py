@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from contextlib import asynccontextmanager, suppress
 
 import pytest
 from kube.scripted_api import (
@@ -17,11 +16,10 @@ from kube.scripted_api import (
     refused,
     streaming,
 )
-from virtual_clock import VirtualClock, until
+from virtual_clock import until
 
-from scaler.kube.objects.core import Pod
-from scaler.kube.objects.resources import NODE, POD
-from scaler.kube.reflector import Absent, Denied, Disconnected, Reflecting, Reflector
+from scaler.kube.objects.resources import NODE
+from scaler.kube.reflector import Absent, Denied, Disconnected, Reflecting
 
 
 class Namespaces(ScriptedApi):
@@ -48,29 +46,8 @@ def there(namespace, name, version=1):
 
 
 @pytest.fixture
-def clock():
-    return VirtualClock()
-
-
-@pytest.fixture
 def api(clock):
     return Namespaces(clock)
-
-
-@pytest.fixture
-def reflecting(api, clock):
-    @asynccontextmanager
-    async def start(*namespaces, resource=POD, **options):
-        reflector = Reflector(api, resource, Pod, namespaces=namespaces, clock=clock, **options)
-        running = asyncio.create_task(reflector.run())
-        try:
-            yield reflector
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-
-    return start
 
 
 async def is_waited_for(copy, clock):

@@ -3,15 +3,10 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_clock import VirtualClock, settle
+from virtual_clock import settle
 
 from scaler.kube.watch_backoff import Backoff
 from scaler.kube.workqueue import QueueClosed, WorkQueue
-
-
-@pytest.fixture
-def clock():
-    return VirtualClock()
 
 
 @pytest.fixture

@@ -62,9 +62,6 @@ def with_defaults(schema: dict[str, Any], value: Any) -> Any:
     return {name: with_defaults(fields.get(name, {}), each) for name, each in (defaults | value).items()}
 
 
-# ----------------------------------------------------------------------------------------------------- pod templates
-
-
 # ------------------------------------------------------------------------------------------------------------- nodes
 
 
