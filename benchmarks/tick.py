@@ -309,7 +309,7 @@ class StandingScales(ScaleSubresources):
     def of(self, namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
         if not namespace:
             return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=str(target))
-        return Scale(replicas=PODS_PER_TARGET, observed_replicas=PODS_PER_TARGET, selector=f"app={target.name}")
+        return Scale(replicas=PODS_PER_TARGET, selector=f"app={target.name}")
 
 
 def cluster_of(scaled_objects: int) -> ClusterState:

@@ -280,7 +280,7 @@ def deployment(
                 name, kind=DEPLOYMENT_KIND, triggers=[QUICK if metadata is None else metadata], annotations=annotations
             )
         )
-        cluster.scales.scales[name] = Scale(replicas=replicas, observed_replicas=replicas, selector=f"app={name}")
+        cluster.scales.scales[name] = Scale(replicas=replicas, selector=f"app={name}")
         if replicas:
             cluster.pods.put(pod(f"{name}-pod", gpus=gpus, node=node, started=started, labels={"app": name}))
 

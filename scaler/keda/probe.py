@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
@@ -54,8 +55,7 @@ class CallProblem(StrEnum):
     NOT_A_SCALER = "NotAScaler"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFault:
+class CallFault(NamedTuple):
     """One problem, and what was observed."""
 
     problem: CallProblem
@@ -76,7 +76,7 @@ class ScalerCall:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CallResult:
     """What became of it."""
 
@@ -92,9 +92,9 @@ async def probe(call: ScalerCall, now: datetime) -> CallResult:
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         what = f"{call.at[0]}:{call.at[1]} cannot be reached from here: {reason}"
-        return CallResult(faults=(CallFault(problem=CallProblem.NOT_REACHED, what=what),))
+        return CallResult((CallFault(CallProblem.NOT_REACHED, what),))
     except UnusableError as error:
-        return CallResult(faults=(CallFault(problem=CallProblem.CLIENT_REFUSED, what=str(error)),))
+        return CallResult((CallFault(CallProblem.CLIENT_REFUSED, str(error)),))
 
 
 async def _probe_plaintext(call: ScalerCall, now: datetime) -> CallResult:
@@ -102,8 +102,8 @@ async def _probe_plaintext(call: ScalerCall, now: datetime) -> CallResult:
     fault = await _rpc_fault(call, call.host, None, now)
     speaks_no_http2 = fault is not None and fault.problem is CallProblem.TLS_MISMATCH
     if speaks_no_http2 and await asyncio.to_thread(_server_certificate, call) is None:
-        fault = CallFault(problem=CallProblem.NOT_A_SCALER, what="it speaks neither HTTP/2 nor TLS")
-    return CallResult(faults=(fault,) if fault else ())
+        fault = CallFault(CallProblem.NOT_A_SCALER, "it speaks neither HTTP/2 nor TLS")
+    return CallResult((fault,) if fault else ())
 
 
 async def _probe_tls(call: ScalerCall, now: datetime) -> CallResult:
@@ -118,10 +118,10 @@ async def _probe_tls(call: ScalerCall, now: datetime) -> CallResult:
     if certificate is None or _roots(call.credentials.authorities_pem):
         fault = await _rpc_fault(call, call.host, certificate, now)
     else:
-        fault = CallFault(problem=CallProblem.NOT_TRUSTED, what=_NO_AUTHORITIES)
+        fault = CallFault(CallProblem.NOT_TRUSTED, _NO_AUTHORITIES)
     if fault is not None and fault.problem not in {each.problem for each in faults}:
         faults.append(fault)
-    return CallResult(faults=tuple(faults), certificate=certificate)
+    return CallResult(tuple(faults), certificate=certificate)
 
 
 async def _probe_unverified(call: ScalerCall, certificate: Certificate, pem: bytes, now: datetime) -> CallResult:
@@ -131,7 +131,7 @@ async def _probe_unverified(call: ScalerCall, certificate: Certificate, pem: byt
     trusting = replace(call, credentials=replace(call.credentials, authorities_pem=pem))
     host = next(iter(certificate.names), certificate.common_name).replace("*", "any")
     fault = await _rpc_fault(trusting, host, certificate, now)
-    return CallResult(faults=(fault,) if fault else (), certificate=certificate)
+    return CallResult((fault,) if fault else (), certificate=certificate)
 
 
 # --------------------------------------------------------------------------------------------- the server's certificate
@@ -168,16 +168,14 @@ def _certificate_faults(certificate: Certificate, host: str, now: datetime) -> I
         common = f", only the common name {certificate.common_name}" if certificate.common_name else ""
         named = f"is for {', '.join(certificate.names)}, not for {host}"
         what = named if certificate.names else f"has no subject alternative names{common}"
-        yield CallFault(problem=CallProblem.NAME_MISMATCH, what=f"its certificate {what}")
+        yield CallFault(CallProblem.NAME_MISMATCH, f"its certificate {what}")
     if is_expired(certificate, now):
-        what = f"its certificate expired at {second(certificate.not_after)}"
-        yield CallFault(problem=CallProblem.EXPIRED, what=what)
+        yield CallFault(CallProblem.EXPIRED, f"its certificate expired at {second(certificate.not_after)}")
     elif is_not_yet_valid(certificate, now):
         what = f"its certificate is valid from {second(certificate.not_before)}, and here it is {second(now)}"
-        yield CallFault(problem=CallProblem.EXPIRED, what=what)
+        yield CallFault(CallProblem.EXPIRED, what)
     if not certificate.is_for_servers:
-        what = "its certificate is not for servers (extended key usage)"
-        yield CallFault(problem=CallProblem.NOT_TRUSTED, what=what)
+        yield CallFault(CallProblem.NOT_TRUSTED, "its certificate is not for servers (extended key usage)")
 
 
 # ------------------------------------------------------------------------------------------------------------- the call
@@ -229,12 +227,11 @@ def _fault(
     code, details = error.code(), error.details() or ""
     match code:
         case grpc.StatusCode.PERMISSION_DENIED | grpc.StatusCode.UNAUTHENTICATED:
-            return CallFault(problem=CallProblem.CLIENT_REFUSED, what=f"it answers {code.name}: {details}")
+            return CallFault(CallProblem.CLIENT_REFUSED, f"it answers {code.name}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
-            what = "it is a gRPC server, and no external scaler for KEDA"
-            return CallFault(problem=CallProblem.NOT_A_SCALER, what=what)
+            return CallFault(CallProblem.NOT_A_SCALER, "it is a gRPC server, and no external scaler for KEDA")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return CallFault(problem=CallProblem.NOT_REACHED, what=f"it does not answer within {_SECONDS:g} s")
+            return CallFault(CallProblem.NOT_REACHED, f"it does not answer within {_SECONDS:g} s")
         case grpc.StatusCode.UNAVAILABLE if _NOT_CONNECTED.search(details):
             return _connection_fault(details, credentials, certificate, now)
     return None
@@ -257,12 +254,12 @@ def _connection_fault(
 ) -> CallFault:
     for pattern, (problem, what) in _SAID.items():
         if found := re.search(pattern, details):
-            return CallFault(problem=problem, what=what.format(*found.groups()))
+            return CallFault(problem, what.format(*found.groups()))
     if not credentials.encrypted:
-        return CallFault(problem=CallProblem.TLS_MISMATCH, what="it speaks TLS, and the trigger does not")
+        return CallFault(CallProblem.TLS_MISMATCH, "it speaks TLS, and the trigger does not")
     if certificate is None:
-        return CallFault(problem=CallProblem.TLS_MISMATCH, what="it does not answer with TLS")
-    return CallFault(problem=CallProblem.CLIENT_REFUSED, what=_why_closed(credentials, now))
+        return CallFault(CallProblem.TLS_MISMATCH, "it does not answer with TLS")
+    return CallFault(CallProblem.CLIENT_REFUSED, _why_closed(credentials, now))
 
 
 def _why_closed(credentials: CallCredentials, now: datetime) -> str:

@@ -128,20 +128,22 @@ class Scale:
 
     replicas: int
     """Asked for."""
-    observed_replicas: int
     selector: str
     """A label selector in its written form, `app=web,tier!=cache`; may be empty."""
 
 
-class _ScaleNumbers(Struct, frozen=True):
+class _ScaleSpec(Struct, frozen=True):
     replicas: int = 0
     """The API omits zero."""
+
+
+class _ScaleStatus(Struct, frozen=True):
     selector: str = ""
 
 
 class _Scale(Struct, frozen=True):
-    spec: _ScaleNumbers = _ScaleNumbers()
-    status: _ScaleNumbers = _ScaleNumbers()
+    spec: _ScaleSpec = _ScaleSpec()
+    status: _ScaleStatus = _ScaleStatus()
 
 
 async def read_scale(transport: KubeTransport, resource: Resource, namespace: str, name: str) -> Scale:
@@ -151,4 +153,4 @@ async def read_scale(transport: KubeTransport, resource: Resource, namespace: st
         scale = decode(_Scale, await transport.get(path))
     except UNREADABLE as error:
         raise KubeError(f"get {path}: the answer is not a Scale: {error}", reason="NotAScale") from error
-    return Scale(replicas=scale.spec.replicas, observed_replicas=scale.status.replicas, selector=scale.status.selector)
+    return Scale(replicas=scale.spec.replicas, selector=scale.status.selector)

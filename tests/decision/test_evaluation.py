@@ -372,7 +372,7 @@ async def test_a_target_that_is_not_known_is_an_error_of_its_own_only() -> None:
     world = cluster_of(deployment("serve"), deployment("other", gpus=2), deployment("stale"), gang("train"))
     world.cluster.scalable_workloads.drop("train")
     world.cluster.scales.scales["stale"] = Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message="not heard of")
-    world.cluster.scales.scales["serve"] = Scale(replicas=1, observed_replicas=1, selector="a b")
+    world.cluster.scales.scales["serve"] = Scale(replicas=1, selector="a b")
     assert await decided(world, "serve") == f"Unknown {UnknownReason.TARGET_NOT_FOUND}"
     assert "selector of Deployment/serve" in world.answer("serve").message
     assert word(world.answer("stale")) == f"Unknown {UnknownReason.STALE_CLUSTER_VIEW}"
@@ -412,7 +412,7 @@ async def test_a_deployment_goes_from_1_to_0_and_back() -> None:
     await says(0, f"Active {DecisionReason.GPUS_BUSY}")
     await says(570, f"Active {DecisionReason.GPUS_BUSY}")
     await says(600, IDLE)  # the last work was measured at −23 s, in the interval that left the window just now
-    scales["serve"] = Scale(replicas=0, observed_replicas=1, selector="app=serve")
+    scales["serve"] = Scale(replicas=0, selector="app=serve")
     await says(630, SUSPENDED)
     pods.drop("serve-pod")
     await says(660, SUSPENDED)
@@ -421,7 +421,7 @@ async def test_a_deployment_goes_from_1_to_0_and_back() -> None:
         scaled_object("serve", kind=DEPLOYMENT_KIND, triggers=[QUICK], annotations={"idlegpu.io/wake": "true"})
     )
     await says(690, WAKING)
-    scales["serve"] = Scale(replicas=1, observed_replicas=0, selector="app=serve")
+    scales["serve"] = Scale(replicas=1, selector="app=serve")
     await says(720, f"Active {DecisionReason.STARTING}")
     pods.put(pod("serve-pod", gpus=2, started=None, phase="Pending", labels={"app": "serve"}))
     await says(750, f"Active {DecisionReason.STARTING}")

@@ -112,7 +112,7 @@ async def test_only_the_scale_of_what_changed_is_read_again(cluster: SmallCluste
     await until(lambda: len(reader.changes) == 3)
     await reader.refresh(SERVE, other)
     assert reader.asked() == {("get", "deployments/scale"): 1}
-    assert reader.of() == Scale(replicas=0, observed_replicas=0, selector="app=serve")
+    assert reader.of() == Scale(replicas=0, selector="app=serve")
 
 
 async def test_every_change_of_a_specification_is_reported(cluster: SmallCluster, reader: Reader) -> None:
@@ -177,11 +177,11 @@ async def test_any_custom_resource_with_a_scale_is_a_target(cluster: SmallCluste
     llm = {"metadata": {"name": "llm"}, "spec": {"size": 3}, "status": {"size": 2, "pods": "model=llm,!canary"}}
     await cluster.create(INFERENCE, llm)
     await reader.refresh(OF_CRD)
-    assert reader.of(OF_CRD) == Scale(replicas=3, observed_replicas=2, selector="model=llm,!canary")
+    assert reader.of(OF_CRD) == Scale(replicas=3, selector="model=llm,!canary")
     await scale_to(cluster, 0, resource=INFERENCE, name="llm")
     await until(lambda: len(reader.changes) == 2)
     await reader.refresh(OF_CRD)
-    assert reader.of(OF_CRD) == Scale(replicas=0, observed_replicas=2, selector="model=llm,!canary")
+    assert reader.of(OF_CRD) == Scale(replicas=0, selector="model=llm,!canary")
 
 
 async def test_a_custom_resource_without_a_scale_is_no_target(cluster: SmallCluster, reader: Reader) -> None:
@@ -200,7 +200,7 @@ async def test_a_kind_that_is_installed_later_is_found(
     await cluster.create(CUSTOM_RESOURCE_DEFINITION, inference_crd())
     await cluster.create(INFERENCE, {"metadata": {"name": "llm"}, "spec": {"size": 1}, "status": {"pods": "model=llm"}})
     await reader.refresh(OF_CRD)
-    assert reader.of(OF_CRD) == Scale(replicas=1, observed_replicas=0, selector="model=llm")
+    assert reader.of(OF_CRD) == Scale(replicas=1, selector="model=llm")
 
 
 async def test_names_that_lead_elsewhere_ask_nothing(cluster: SmallCluster, reader: Reader) -> None:

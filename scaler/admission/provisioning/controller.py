@@ -59,9 +59,9 @@ from scaler.admission.provisioning.watch import RequestWatch
 from scaler.admission.workload import reserved_workload_of
 from scaler.errors import KubeError
 from scaler.kube.events import ObjectReference
-from scaler.kube.objects.core import UNREADABLE, decode
+from scaler.kube.objects.core import UNREADABLE, PartialObjectMetadata, decode
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.nodes import ProvisioningRequest, StoredPodTemplate
+from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
 from scaler.kube.watch_backoff import Backoff
 from scaler.suspension.leader_api import NOT_LEADING, WriteApi
@@ -307,12 +307,12 @@ class ProvisioningController:
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         try:
             made = await self._api.create(POD_TEMPLATE.path(namespace), manifest)
-            return decode(StoredPodTemplate, made).metadata.uid
+            return decode(PartialObjectMetadata, made).metadata.uid
         except KubeError as error:
             if error.status != _CONFLICT:
                 raise
         path = POD_TEMPLATE.path(namespace, name)
-        found = await self._find(StoredPodTemplate, path)
+        found = await self._find(PartialObjectMetadata, path)
         if found is None:
             return None
         if found.metadata.labels.get(MANAGED_LABEL) != "true":
@@ -346,7 +346,7 @@ class ProvisioningController:
 
         Raises: KubeError.
         """
-        template = await self._find(StoredPodTemplate, path)
+        template = await self._find(PartialObjectMetadata, path)
         if template is not None and template.metadata.uid == uid and _is_of(template, workload_uid):
             await self._delete_object(path, uid)
 
@@ -434,12 +434,12 @@ def _raise_if_foreign(present: ProvisioningRequest) -> None:
         raise _StuckError(f"ProvisioningRequest {where} is not managed by this scaler; rename or delete it")
 
 
-def _is_of(template: StoredPodTemplate, workload_uid: str) -> bool:
+def _is_of(template: PartialObjectMetadata, workload_uid: str) -> bool:
     labels = template.metadata.labels
     return labels.get(MANAGED_LABEL) == "true" and labels.get(WORKLOAD_UID_LABEL) == workload_uid
 
 
-def _is_as_wanted(found: StoredPodTemplate, manifest: Json, workload_uid: str) -> bool:
+def _is_as_wanted(found: PartialObjectMetadata, manifest: Json, workload_uid: str) -> bool:
     metadata = found.metadata
     return (
         metadata.deletion_timestamp is None

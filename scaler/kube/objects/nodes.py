@@ -90,12 +90,6 @@ class ProvisioningRequest(Struct, frozen=True):
     status: ProvisioningRequestStatus = ProvisioningRequestStatus()
 
 
-class StoredPodTemplate(Struct, frozen=True):
-    """A PodTemplate object. What it is a template of is only ever written, never read again."""
-
-    metadata: ObjectMeta
-
-
 def labels(node: Node) -> dict[str, str]:
     """What demands of pods are compared with."""
     return node.metadata.labels | {NAME_FIELD: node.metadata.name}

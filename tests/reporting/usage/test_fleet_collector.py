@@ -80,7 +80,7 @@ class Collected:
 
     def scale_to_zero(self, name: str) -> None:
         """A Deployment."""
-        self.world.cluster.scales.scales[name] = Scale(replicas=0, observed_replicas=0, selector=f"app={name}")
+        self.world.cluster.scales.scales[name] = Scale(replicas=0, selector=f"app={name}")
         self.world.cluster.pods.drop(f"{name}-pod")
 
     def add_pending(self, name: str, *, gpus: int) -> None:
