@@ -1,14 +1,6 @@
 """How does KEDA call an external scaler? Trigger metadata and authentication parameters → credentials.
 
-| given                                              | KEDA                                                          |
-|----------------------------------------------------|---------------------------------------------------------------|
-| `enableTLS: "true"`                                | speaks TLS, trusts the authorities of its system              |
-| `caCert` as an authentication parameter            | speaks TLS, trusts these authorities, too                     |
-| `tlsClientCert` and `tlsClientKey`, parameters too | speaks TLS, and shows this certificate                        |
-| `unsafeSsl: "true"`                                | with TLS: accepts any certificate. Alone: turns no TLS on     |
-| any of the three in the metadata                   | ignores them there: without the rest, it speaks no TLS        |
-
-Source: KEDA, pkg/scalers/external_scaler.go and pkg/util/tls_config.go.
+The table is in docs/tls.md, "KEDA's side". Source: KEDA, pkg/scalers/external_scaler.go and pkg/util/tls_config.go.
 """
 
 from collections.abc import Mapping

@@ -22,6 +22,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Generic
 
@@ -65,17 +66,9 @@ class Reflector(Generic[T]):
     ) -> None:
         self.resource = resource
         self._is_confined = bool(namespaces) and resource.namespaced
+        made = partial(WatchedList[T], transport, resource, kind, label_selector=label_selector, timing=timing)
         self._lists = {
-            namespace: WatchedList(
-                transport,
-                resource,
-                kind,
-                namespace=namespace,
-                label_selector=label_selector,
-                indexes=indexes,
-                timing=timing,
-                clock=clock,
-            )
+            namespace: made(namespace=namespace, indexes=indexes or {}, clock=clock)
             for namespace in (namespaces if self._is_confined else ("",))
         }
 

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.clock import Clock
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER, ApiStatus, Params, read_status
 from scaler.kube.object_cache import (
@@ -60,13 +60,13 @@ class WatchedList(ObjectCache[T]):
         resource: Resource,
         kind: type[T],
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        indexes: Mapping[str, Index[T]] | None = None,
-        timing: WatchTiming = WatchTiming(),  # noqa: B008 (immutable)
-        clock: Clock = SYSTEM_CLOCK,
+        namespace: str,
+        label_selector: str,
+        indexes: Mapping[str, Index[T]],
+        timing: WatchTiming,
+        clock: Clock,
     ) -> None:
-        super().__init__(kind, indexes or {})
+        super().__init__(kind, indexes)
         self._resource = resource
         self._transport = transport
         self._clock = clock

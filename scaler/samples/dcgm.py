@@ -10,9 +10,7 @@ Laws of this file:
   because an exporter knows only the present.
 
 An endpoint `http://10.0.0.7:9400/metrics` is one address; `dns+http://dcgm-exporter.gpu.svc:9400` stands for every
-address of the name, asked for at every scrape. With a headless Service that is every exporter of the DaemonSet, without
-access to the Kubernetes API. A Service with a cluster IP has one address, behind which a different exporter answers
-each time: most GPUs would then be missed, which is why the name alone is never enough.
+address of the name, asked for at every scrape: with a headless Service, every exporter of the DaemonSet.
 
 What cannot be seen here: an exporter that goes on serving the same page although its collection hangs. Prometheus does
 not see it either. Signals that disagree show it once work starts, and only then.
@@ -138,8 +136,6 @@ class ExpositionSource:
         self._session: aiohttp.ClientSession | None = None
         self._metrics = frozenset[str]()
         self._tick: tuple[datetime, asyncio.Task[_Scrape]] | None = None
-        self.scrapes = 0
-        """Pages requested so far."""
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         """The signal's samples later than `start` on every page, of the scrape that is shared by all reads up to `end`.
@@ -265,7 +261,6 @@ class ExpositionSource:
             self._session = aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
             )
-        self.scrapes += 1
         scraped_at_s = self._clock()
         async with self._session.get(url, headers=_HEADERS, allow_redirects=False) as response:
             if response.status != 200:

@@ -89,8 +89,6 @@ class PrometheusSource:
         )
         self._threads = ThreadPoolExecutor(config.concurrency, thread_name_prefix="prometheus")
         self._attempts: set[AbortableRequest] = set()
-        self.requests = 0
-        """HTTP requests sent so far."""
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         """Every raw sample of the signal in (start, end]. Raises: ReadError."""
@@ -134,7 +132,6 @@ class PrometheusSource:
 
     async def _observed(self, query: _Query[_T], deadline: float) -> _T:
         started = time.monotonic()
-        self.requests += 1
         try:
             value, size_bytes = await self._send(query, deadline)
         except ReadError as error:

@@ -78,7 +78,6 @@ async def test_one_post_fetches_a_signal_of_the_whole_cluster() -> None:
     with HttpStub(always(GOOD)) as stub:
         async with source(f"{stub.url}/", matchers={"cluster": "x"}) as opened:
             assert await read(opened) == SAMPLES
-            assert opened.requests == 1
         (request,) = stub.received
     assert (request.method, request.path) == ("POST", "/api/v1/query")
     sent = form(request)
@@ -442,7 +441,6 @@ async def test_a_server_without_a_trusted_certificate_gets_no_request(
         async with source(stub.url, ca_file=ca) as opened:
             with pytest.raises(ReadError, match=r"TLS failed \(.*certificate") as failed:
                 await read(opened)
-            assert opened.requests == 1
         assert stub.received == []
     assert not failed.value.transient
 

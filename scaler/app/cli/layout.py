@@ -61,7 +61,7 @@ def table_or_list(
 
     Columns are numbers, aligned right, but for those of `words`. With `prose` the last one is a sentence, and folds.
     """
-    if width_of(headings, rows, prose=prose) <= width:
+    if _width_of(headings, rows, prose=prose) <= width:
         return _table(headings, rows, words)
     return Group(*(_stacked(headings, row) for row in rows))
 
@@ -77,19 +77,12 @@ def _table(headings: Sequence[str], rows: Sequence[Cells], words: Sequence[int])
     return table
 
 
-def width_of(headings: Sequence[str], rows: Sequence[Cells], *, prose: bool = False) -> int:
+def _width_of(headings: Sequence[str], rows: Sequence[Cells], *, prose: bool) -> int:
     """Of the table with nothing folded but the prose."""
-    widths = _widths(headings, rows)
+    widths = [max(Text.assemble(cell).cell_len for cell in column) for column in zip(headings, *rows, strict=True)]
     if prose:
         widths[-1] = min(widths[-1], _SENTENCE)
     return sum(widths) + 2 * (len(widths) - 1)
-
-
-def _widths(headings: Sequence[str], rows: Sequence[Cells]) -> list[int]:
-    return [
-        max([len(heading), *(Text.assemble(row[place]).cell_len for row in rows)])
-        for place, heading in enumerate(headings)
-    ]
 
 
 def _stacked(headings: Sequence[str], row: Cells) -> RenderableType:
