@@ -6,10 +6,12 @@ from random import Random
 
 import pytest
 from builders import NOON
+from decision.documented import rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from placement.placement_builders import clusters, demand, gangs, node, occupant, occupants_of, on
 
+from scaler.placement import reservations
 from scaler.placement.capacity import Capacity, PodPlacement, capacity_of
 from scaler.placement.fit import place
 from scaler.placement.node_index import NodeDemand, pod_counts
@@ -111,17 +113,6 @@ def test_a_gang_waits_for_pods_that_end_and_says_where():
     ending = capacity_of([node("a"), node("b")], [occupant("b", 8, terminating=True)])
     verdicts = placed(ending, [], [claim("gang", demand(2, 8))])
     assert verdicts["team/gang"].message == "fits once pods have terminated on a, b"
-
-
-def test_a_later_gang_does_not_take_what_an_earlier_one_waits_for():
-    """The worked example: x needs a (free) and b (ending); y would fit a."""
-    ending = capacity_of([node("a"), node("b")], [occupant("b", 8, terminating=True)])
-    x, y = claim("x", demand(2, 8)), claim("y", demand(1, 8), after=1)
-    verdicts = placed(ending, [], [x, y])
-    assert (
-        outcomes(verdicts) == {"x": "PodsEnding", "y": "ReservedForEarlierWorkload"}
-        or outcomes(verdicts)["y"] == "Insufficient"
-    )
 
 
 def test_a_later_gang_takes_what_the_earlier_one_does_not_need():
@@ -252,6 +243,43 @@ def test_only_so_many_are_released_at_once_and_the_others_keep_their_places():
         "gang-2": "PodsComing",
         "gang-3": "PodsComing",
     }
+
+
+# ----------------------------------------------------------------------------------------------------------- the table
+
+ENDING = occupant("b", 8, terminating=True)
+BEFORE, WHOLE = claim("before", demand(1, 4)), claim("gang", demand(1, 8), after=1)
+TWO_NODES, TWO_SIZES = claim("x", demand(2, 8)), claim("gang", demand(1, 1, pod_set="head"), demand(1, 4))
+PLAYED: dict[tuple[str, str], tuple[Capacity, list[PlacementRequest], list[PlacementRequest], int]] = {
+    # what is free, who was released and who waits, and the GPUs of one more, which fit what the gang could have
+    ("for sure, and delays none before it", "–"): (capacity_of([node("a")], []), [], [WHOLE], 8),
+    ("for sure, but delays one before it", "–"): (
+        *(capacity_of([node("a"), node("b"), node("c", 4)], [ENDING]), []),
+        *([TWO_NODES, claim("gang", demand(1, 4), after=1)], 4),
+    ),
+    ("not for sure while pods of others are coming", "–"): (
+        *(capacity_of([node("a"), node("b")], [occupant("b", 4)]), [BEFORE], [WHOLE], 8),
+    ),
+    ("not for sure, even alone", "–"): (
+        *(capacity_of([node("a", 4), node("b")], [occupant("b", 7)]), [], [TWO_SIZES], 4),
+    ),
+    ("no", "fits"): (*(capacity_of([node("a"), node("b")], [ENDING]), [], [claim("gang", demand(2, 8), after=1)], 8),),
+    ("no", "does not fit"): (capacity_of([node("a", 4)], []), [], [WHOLE], 4),
+}
+VERDICTS = {(now, later): (verdict, keeps) for now, later, verdict, keeps in rows(reservations, "fits now")}
+
+
+def test_every_row_of_the_table_is_played():
+    assert PLAYED.keys() == VERDICTS.keys()
+
+
+@pytest.mark.parametrize(("row", "situation"), PLAYED.items(), ids=[" / ".join(row) for row in PLAYED])
+def test_the_result_and_who_keeps_nodes_are_those_of_the_table(row, situation):
+    free, held, waiting, gpus = situation
+    verdict, keeps = VERDICTS[row]
+    found = outcomes(placed(free, held, [*waiting, claim("next", demand(1, gpus), after=9)]))
+    assert found["gang"] == verdict
+    assert (found["next"] != "Fits") is keeps.startswith("yes")
 
 
 # ----------------------------------------------------------------------------------------------------------------- laws
