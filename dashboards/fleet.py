@@ -1,4 +1,4 @@
-"""How many GPUs are idle, whose are they, what do they cost, and what was won?"""
+"""GPUs by state, idle GPUs by owner, their cost, and what was reclaimed."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ _WORKLOAD = (
 
 def build() -> Any:
     """The dashboard."""
-    fleet = board("fleet", "Fleet", "How many GPUs are idle, whose they are, what they cost, and what was won.")
+    fleet = board("fleet", "Fleet", "GPUs by state, idle GPUs by owner, their cost, and what was reclaimed.")
     fleet.with_variable(choice("namespace", "Namespace", "label_values(idle_gpu_scaler_gpus, workload_namespace)"))
     fleet.with_variable(choice("queue", "ClusterQueue", "label_values(idle_gpu_scaler_gpus, cluster_queue)"))
     return fill(fleet, *_now(), *_over_time(), *_whose(), *_won())
@@ -54,23 +54,23 @@ def _now() -> list[Any]:
             unit="short", empty=_NONE, steps={None: GREEN, 1: ORANGE}, lasts=True,
         ),
         number(
-            "Idle share", "Which part of what is held is idle?",
+            "Idle share", "Which share of the held GPUs is idle?",
             f"(sum({_IDLE}) or vector(0)) / sum({_HELD})", unit="percentunit", empty=_NONE, steps=share, lasts=True,
         ),
         number(
-            "Free", "How many GPUs do nodes offer that nobody holds? Of the whole cluster, whatever is chosen above.",
+            "Free", "How many allocatable GPUs does no pod hold? In the whole cluster, whatever is selected above.",
             f"sum(idle_gpu_scaler_node_gpus{{{CLUSTER}}}) - (sum(idle_gpu_scaler_gpus{{{CLUSTER}}}) or vector(0))",
-            unit="short", empty=f"no node offers GPUs, nodes cannot be seen, or {NO_LEADER}", lasts=True,
+            unit="short", empty=f"no node offers GPUs, nodes are not known, or {NO_LEADER}", lasts=True,
         ),
         number(
-            "Idle cost", "What have idle GPUs cost in the chosen time?",
+            "Idle cost", "What have idle GPUs cost in the selected time range?",
             f"sum by (currency) (increase(idle_gpu_scaler_idle_cost_total{{{SCOPE}}}[$__range]))",
             unit="short", empty=_FREE, legend="{{currency}}", steps={None: ORANGE},
         ),
         number(
-            "Given to gangs", "How many GPU-hours did gangs get of GPUs that plans took, in the chosen time?",
+            "Reclaimed", "How many GPU-hours did admitted Workloads get on reclaimed GPUs in the time range?",
             gained(f"idle_gpu_scaler_given_gpu_seconds_total{{{CLUSTER}}}", "cluster") + " / 3600",
-            unit="h", empty="nothing was handed over", legend="{{cluster}}", steps={None: GREEN},
+            unit="h", empty="no GPUs were reclaimed", legend="{{cluster}}", steps={None: GREEN},
         ),
     ]  # fmt: skip
 
@@ -79,12 +79,12 @@ def _over_time() -> list[Any]:
     return [
         row("Over time"),
         graph(
-            "GPUs by state", "What do the GPUs do that pods hold?",
+            "GPUs by state", "What is the state of the GPUs that pods hold?",
             Query(expr=f"sum by (state) ({_HELD})", legend="{{state}}"),
             unit="short", empty=_NONE, colours=STATES, stacked=True, size=(24, 9),
         ),
         heat(
-            "Idle share by namespace", "Who leaves which part of their GPUs idle, and at which hours?",
+            "Idle share by namespace", "Which share of its GPUs does each namespace leave idle, and at which hours?",
             Query(
                 expr=f"(sum by (workload_namespace) ({_IDLE}) or 0 * sum by (workload_namespace) ({_HELD})) / "
                 f"sum by (workload_namespace) ({_HELD})",
@@ -108,9 +108,9 @@ def _whose() -> list[Any]:
         Column(field="Value #C", title="Desired replicas"),
     )
     return [
-        row("Whose"),
+        row("By owner"),
         graph(
-            "Idle GPUs by namespace", "Whose are the idle GPUs?",
+            "Idle GPUs by namespace", "Which namespaces hold idle GPUs?",
             Query(expr=f"sum by (workload_namespace) ({_IDLE})", legend="{{workload_namespace}}"),
             unit="short", empty=_QUIET, stacked=True, size=(9, 8),
         ),
@@ -120,7 +120,7 @@ def _whose() -> list[Any]:
             unit="short", empty=_QUIET, stacked=True, size=(8, 8),
         ),
         bars(
-            "Why they are still held", "What keeps idle GPUs from being given away?",
+            "Why they are still held", "Why are workloads with idle GPUs not suspended?",
             Query(expr=f"sum by (reason) ({_IDLE})", legend="{{reason}}"),
             unit="short", empty=_QUIET, steps={None: ORANGE}, size=(7, 8),
         ),
@@ -138,9 +138,9 @@ def _whose() -> list[Any]:
 
 def _won() -> list[Any]:
     return [
-        row("Money, and what was won"),
+        row("Cost and savings"),
         graph(
-            "Cost of idle GPUs", "What do idle GPUs cost, an hour?",
+            "Cost of idle GPUs", "What do idle GPUs cost per hour?",
             Query(
                 expr=rate(f"idle_gpu_scaler_idle_cost_total{{{SCOPE}}}", "workload_namespace, currency") + " * 3600",
                 legend="{{workload_namespace}} ({{currency}})",
@@ -148,7 +148,7 @@ def _won() -> list[Any]:
             unit="short", empty=_FREE, stacked=True, size=(8, 8),
         ),
         graph(
-            "GPU time by state", "Which part of the GPUs' time was what?",
+            "GPU time by state", "How is GPU time distributed over states?",
             Query(expr=rate(f"idle_gpu_scaler_gpu_seconds_total{{{SCOPE}}}", "state"), legend="{{state}}"),
             unit="short", empty=_NONE, colours=STATES, stacked=True, size=(8, 8),
         ),

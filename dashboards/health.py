@@ -1,4 +1,4 @@
-"""Does the scaler see what it has to, does it answer KEDA, and does it do what it decides?"""
+"""Does the scaler have all data, does it answer KEDA, and are its decisions carried out?"""
 
 from typing import Any
 
@@ -31,7 +31,12 @@ _NO_TRIGGER = f"no ScaledObject names the scaler, or {_DOWN}"
 
 def build() -> Any:
     """The dashboard."""
-    found = board("health", "Scaler health", "Does the scaler see, answer, and do what it has to?", since="now-3h")
+    found = board(
+        "health",
+        "Scaler health",
+        "Does the scaler have all data, does it answer KEDA, and are its decisions carried out?",
+        since="now-3h",
+    )
     return fill(found, *_now(), *_evidence(), *_answers(), *_kubernetes())
 
 
@@ -53,18 +58,18 @@ def _now() -> list[Any]:
             steps={None: GREEN, 120: ORANGE, 300: RED}, lasts=True,
         ),
         number(
-            "Last call of KEDA", "Since when has KEDA not asked?",
+            "Last call of KEDA", "How long ago was KEDA's last call?",
             f"time() - max(idle_gpu_scaler_last_rpc_timestamp_seconds{{{CLUSTER}}} > 0)",
-            unit="s", empty=f"KEDA has not asked since the start, or {_DOWN}",
+            unit="s", empty=f"KEDA has not called since the start, or {_DOWN}",
             steps={None: GREEN, 300: ORANGE, 600: RED},
         ),
         number(
-            "Failing", "How many ScalableWorkloads cannot be looked after?",
+            "Failing", "How many ScalableWorkloads cannot be reconciled?",
             f'sum(idle_gpu_scaler_reconcile_queue_keys{{{CLUSTER},state="Failing"}})',
             unit="short", empty=NO_LEADER, steps={None: GREEN, 1: RED},
         ),
         number(
-            "Certificate", "How long is the certificate still valid that ends first?",
+            "Certificate", "When does the first certificate expire?",
             f"min(idle_gpu_scaler_certificate_expiry_timestamp_seconds{{{CLUSTER}}}) - time()",
             unit="s", empty=f"TLS is off, or {_DOWN}", steps={None: RED, 86400: ORANGE, 604800: GREEN},
         ),
@@ -80,12 +85,12 @@ def _evidence() -> list[Any]:
     return [
         row("Evidence"),
         graph(
-            "Doubts about the metrics source", "Is what Prometheus says believed as a whole?",
+            "Doubts about the metrics source", "Is the metrics source trusted as a whole?",
             Query(expr=f"max by (reason) (idle_gpu_scaler_source_doubt{{{CLUSTER}}})", legend="{{reason}}"),
             unit="short", empty=f"the source is trusted, or {_DOWN}", size=(8, 8),
         ),
         graph(
-            "Coverage", "Which share of the samples that should be there is there?",
+            "Coverage", "Which share of the expected samples is there?",
             Query(expr=f"max by (signal) (idle_gpu_scaler_signal_coverage_ratio{{{CLUSTER}}})", legend="{{signal}}"),
             unit="percentunit", empty=f"no GPU reports, or {NO_LEADER}", size=(8, 8),
         ),
@@ -101,12 +106,12 @@ def _evidence() -> list[Any]:
             columns=columns, empty=f"all GPUs can be judged, or {NO_LEADER}", size=(8, 8),
         ),
         graph(
-            "Time of reads", "How long does the metrics source take, 9 of 10 reads?",
+            "Time of reads", "How long do reads of the metrics source take (p90)?",
             Query(expr=quantile(0.9, "idle_gpu_scaler_source_read_seconds", "query"), legend="{{query}}"),
             unit="s", empty="nothing was read", size=(8, 8),
         ),
         graph(
-            "Time of evaluations", "How long does one evaluation take, 9 of 10?",
+            "Time of evaluations", "How long does one evaluation take (p90)?",
             Query(expr=quantile(0.9, "idle_gpu_scaler_tick_seconds"), legend="evaluation"),
             unit="s", empty=_DOWN, size=(8, 8),
         ),
@@ -117,7 +122,7 @@ def _answers() -> list[Any]:
     return [
         row("Answers to KEDA"),
         graph(
-            "Triggers by answer", "What does KEDA get?",
+            "Triggers by answer", "What is KEDA answered?",
             Query(
                 expr=f"max by (answer) (sum by (answer, instance, pod) (idle_gpu_scaler_decisions{{{CLUSTER}}}))",
                 legend="{{answer}}",
@@ -125,7 +130,7 @@ def _answers() -> list[Any]:
             unit="short", empty=_NO_TRIGGER, stacked=True, colours=ANSWERS, size=(8, 8),
         ),
         bars(
-            "Reasons", "Why does KEDA get that?",
+            "Reasons", "For which reasons?",
             Query(
                 expr="max by (answer, reason) (sum by (answer, reason, instance, pod) ("
                 f"idle_gpu_scaler_decisions{{{CLUSTER}}}))",
@@ -134,17 +139,17 @@ def _answers() -> list[Any]:
             unit="short", empty=_NO_TRIGGER, size=(8, 8),
         ),
         graph(
-            "Calls", "How often does KEDA ask, and with which result?",
+            "Calls", "How often does KEDA call, and with which result?",
             Query(
                 expr=rate(f"idle_gpu_scaler_rpc_seconds_count{{{CLUSTER}}}", "method, code"),
                 legend="{{method}} {{code}}",
             ),
-            unit="reqps", empty="KEDA has not asked", size=(8, 8),
+            unit="reqps", empty="KEDA has not called", size=(8, 8),
         ),
         graph(
-            "Time of answers", "How long does KEDA wait, 99 of 100 calls?",
+            "Time of answers", "How long does KEDA wait for an answer (p99)?",
             Query(expr=quantile(0.99, "idle_gpu_scaler_rpc_seconds", "method"), legend="{{method}}"),
-            unit="s", empty="KEDA has not asked", size=(24, 7),
+            unit="s", empty="KEDA has not called", size=(24, 7),
         ),
     ]  # fmt: skip
 
@@ -153,22 +158,22 @@ def _kubernetes() -> list[Any]:
     return [
         row("Kubernetes"),
         graph(
-            "Calls by status", "Does the API let it do what it does?",
+            "Calls by status", "With which status does the Kubernetes API answer?",
             Query(expr=rate(f"idle_gpu_scaler_kube_call_seconds_count{{{CLUSTER}}}", "status"), legend="{{status}}"),
             unit="reqps", empty=_DOWN, stacked=True, size=(8, 8),
         ),
         graph(
-            "Age of copies", "How old is what it knows of the cluster?",
+            "Age of copies", "How old are the watched copies of the cluster's objects?",
             Query(expr=f"max by (resource) (idle_gpu_scaler_copy_age_seconds{{{CLUSTER}}})", legend="{{resource}}"),
             unit="s", empty=_DOWN, size=(8, 8),
         ),
         graph(
-            "Reconciliations", "Does it do what was decided?",
+            "Reconciliations", "Are decisions carried out?",
             Query(expr=rate(f"idle_gpu_scaler_reconcile_seconds_count{{{CLUSTER}}}", "outcome"), legend="{{outcome}}"),
             unit="ops", empty=f"there is no ScalableWorkload, or {NO_LEADER}", size=(8, 8),
         ),
         graph(
-            "Alerts", "Which of our alerts fire?",
+            "Alerts", "Which alerts of idle-gpu-scaler fire?",
             Query(
                 # Alerts on DCGM alone, and ScalerDown, say no cluster.
                 expr="count by (alertname, alertstate) ("
@@ -182,7 +187,7 @@ def _kubernetes() -> list[Any]:
 
 
 def _alerts() -> list[str]:
-    """The names of our alerts, by which they are told from those of others."""
+    """The names of the alerts in `rules`."""
     files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in RULES.glob("*.rules.yaml")]
     rules = [rule for file in files for group in file["groups"] for rule in group["rules"]]
     return sorted(rule["alert"] for rule in rules if "alert" in rule)

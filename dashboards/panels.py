@@ -70,7 +70,7 @@ STATES = {
 ANSWERS = {"active": GREEN, "inactive": RED, "error": BLUE}
 """What KEDA gets: in the colours of Busy, Idle and Unknown, which they follow from."""
 NO_LEADER = "no replica leads"
-"""Why whatever only a leader shows may be empty: that nobody tells of anything is not that there is nothing."""
+"""Why panels of what only a leader shows may be empty. Without one it is not known that there is nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +93,10 @@ def quantile(share: float, histogram: str, by: str = "") -> str:
 
 
 def gained(counter: str, by: str) -> str:
-    """What a counter has gained within the chosen time, by labels; with what its new series began with.
+    """What a counter has gained within the selected time range, by labels; with what its new series began with.
 
     A series that comes to be by its first event begins at 1, and `increase` never sees that one. One that was there
-    within the hour before is not new: nobody has scraped it as the range began.
+    within the hour before is not new: it was not scraped when the range began.
     """
     increase = f"sum by ({by}) (increase({counter}[$__range]))"
     begun = f"sum by ({by}) (min_over_time({counter}[$__range]) unless last_over_time({counter}[1h] offset $__range))"
@@ -174,7 +174,7 @@ def number(
 ) -> Any:
     """One number now; of one that is always there (`lasts`) with its course behind it.
 
-    Grafana shows the last value within the chosen time, which of one that has gone is an old one: hence not always.
+    Grafana shows the last value within the selected time range. Of a series that has ended that is an old one.
     """
     panel = _common(stat.Panel(), (title, question, empty), unit, size)
     panel = panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))

@@ -1,4 +1,4 @@
-"""Who waits for GPUs and why, who gave and who got them, and how fast it goes."""
+"""Pending Workloads and why they wait, reclaimed GPUs, and how long admission takes."""
 
 from typing import Any
 
@@ -28,21 +28,21 @@ from dashboards.panels import (
 
 _QUEUE = f'{CLUSTER},cluster_queue=~"$queue"'
 _LED = f"(sum(idle_gpu_scaler_leader{{{CLUSTER}}}) > 0 or absent(idle_gpu_scaler_leader{{{CLUSTER}}}))"
-"""Somebody leads, or there is nothing to be led: without a Lease one process tells all."""
+"""A replica leads, or there is no Lease: then one process shows everything."""
 _ZERO = f"0 * max(idle_gpu_scaler_build_info{{{CLUSTER}}}) and on () {_LED}"
-"""Nothing, as long as somebody is there who could say so."""
+"""0, as long as there is a replica that would show more."""
 _SEEN = f"and on () {_LED} unless on () sum(idle_gpu_scaler_planning_blind{{{CLUSTER}}}) > 0"
-"""Gauges without labels are 0 where nobody leads, and what cannot be seen is no 0 either."""
-_NOBODY = f"nobody waits for GPUs, or {NO_LEADER}"
-_NOTHING = "nothing was handed over in the chosen time"
-_NO_CHECK = "no gang has passed our AdmissionCheck in the chosen time"
+"""Gauges without labels are 0 where no replica leads, and what is not known is no 0 either."""
+_NONE_PENDING = f"no Workload that requests GPUs is pending, or {NO_LEADER}"
+_NOTHING = "no GPUs were reclaimed in the selected time range"
+_NO_CHECK = "no AdmissionCheck became Ready in the selected time range"
 
 
 def build() -> Any:
     """The dashboard."""
-    found = board("reclaim", "Reclaim and queues", "Who waits for GPUs, who gave them, who got them, and how fast.")
+    found = board("reclaim", "Reclaim and queues", "Pending Workloads, reclaimed GPUs, and how long admission takes.")
     namespaces = "label_values(idle_gpu_scaler_given_gpus_total, workload_namespace)"
-    found.with_variable(choice("namespace", "Namespace of who gets", namespaces))
+    found.with_variable(choice("namespace", "Namespace of the admitted Workload", namespaces))
     found.with_variable(choice("queue", "ClusterQueue", "label_values(idle_gpu_scaler_pending_gangs, cluster_queue)"))
     return fill(found, *_now(), *_waiting(), *_given(), *_nodes(), *_harm())
 
@@ -51,27 +51,27 @@ def _now() -> list[Any]:
     return [
         row("Now"),
         number(
-            "Gangs that wait", "How many Workloads wait for GPUs?",
+            "Pending Workloads", "How many Workloads that request GPUs are pending?",
             f"sum(idle_gpu_scaler_pending_gangs{{{_QUEUE}}}) or {_ZERO}",
-            unit="short", empty=_NOBODY, steps={None: GREEN, 1: ORANGE},
+            unit="short", empty=_NONE_PENDING, steps={None: GREEN, 1: ORANGE},
         ),
         number(
-            "GPUs they wait for", "How many GPUs do they wait for?",
+            "Requested GPUs", "How many GPUs do pending Workloads request?",
             f"sum(idle_gpu_scaler_pending_gpus{{{_QUEUE}}}) or {_ZERO}",
-            unit="short", empty=_NOBODY, steps={None: GREEN, 1: ORANGE},
+            unit="short", empty=_NONE_PENDING, steps={None: GREEN, 1: ORANGE},
         ),
         number(
-            "Longest wait", "How long has the one waited that waits longest?",
+            "Longest wait", "How long has the oldest of them been pending?",
             f"max(idle_gpu_scaler_longest_pending_seconds{{{_QUEUE}}}) or {_ZERO}",
-            unit="s", empty=_NOBODY, steps={None: GREEN, 3600: ORANGE, 14400: RED},
+            unit="s", empty=_NONE_PENDING, steps={None: GREEN, 3600: ORANGE, 14400: RED},
         ),
         number(
-            "Could be taken", "How many GPUs are idle that a plan may take?",
+            "Reclaimable GPUs", "How many GPUs of idle workloads may reclaim plans use?",
             f"sum(idle_gpu_scaler_reclaimable_gpus{{{CLUSTER}}}) {_SEEN}", unit="short",
-            empty=f"{NO_LEADER}, or quota or verdicts cannot be seen",
+            empty=f"{NO_LEADER}, or quota or verdicts are not known",
         ),
         number(
-            "Plans", "How many plans are being carried out?",
+            "Active plans", "How many reclaim plans are in progress?",
             f"sum(idle_gpu_scaler_standing_plans{{{CLUSTER}}}) and on () {_LED}", unit="short", empty=NO_LEADER,
         ),
         number(
@@ -85,38 +85,38 @@ def _now() -> list[Any]:
 def _waiting() -> list[Any]:
     wait = gained(f"idle_gpu_scaler_admission_wait_seconds_bucket{{{_QUEUE}}}", "le, cluster_queue")
     return [
-        row("Who waits"),
+        row("Waiting"),
         graph(
-            "Gangs that wait, by reason", "Why do they wait?",
+            "Pending Workloads by reason", "Why are Workloads pending?",
             Query(
                 expr=f"sum by (stage, reason) (idle_gpu_scaler_pending_gangs{{{_QUEUE}}})",
                 legend="{{stage}}: {{reason}}",
             ),
-            unit="short", empty=_NOBODY, stacked=True,
+            unit="short", empty=_NONE_PENDING, stacked=True,
         ),
         graph(
-            "Longest wait by queue", "In which queue is it worst?",
+            "Longest wait by ClusterQueue", "In which ClusterQueue do Workloads wait longest?",
             Query(
                 expr=f"max by (cluster_queue) (idle_gpu_scaler_longest_pending_seconds{{{_QUEUE}}})",
                 legend="{{cluster_queue}}",
             ),
-            unit="s", empty=_NOBODY,
+            unit="s", empty=_NONE_PENDING,
         ),
         bars(
-            "Wait until admission, 9 of 10", "How long did those wait that were admitted in the chosen time?",
+            "Wait until admission (p90)", "How long had Workloads been pending that were admitted in the time range?",
             Query(expr=f"histogram_quantile(0.9, {wait})", legend="{{cluster_queue}}"),
-            unit="s", empty="nobody was admitted in the chosen time", size=(8, 8),
+            unit="s", empty="no Workload was admitted in the selected time range", size=(8, 8),
         ),
         graph(
-            "Held by our AdmissionCheck", "What do gangs wait for that have their quota?",
+            "Pending AdmissionChecks", "Why is the AdmissionCheck of Workloads with reserved quota Pending?",
             Query(
                 expr=f"sum by (reason) (idle_gpu_scaler_admission_check_pending_gangs{{{CLUSTER}}})",
                 legend="{{reason}}",
             ),
-            unit="short", empty=f"no gang is held, or {NO_LEADER}", stacked=True, size=(8, 8),
+            unit="short", empty=f"no AdmissionCheck is Pending, or {NO_LEADER}", stacked=True, size=(8, 8),
         ),
         bars(
-            "Room in budgets", "How many workloads do budgets still let be suspended?",
+            "Budget headroom", "How many more workloads may be suspended under each budget?",
             Query(
                 expr=f"min by (budget, limit) (idle_gpu_scaler_budget_headroom_workloads{{{CLUSTER}}})",
                 legend="{{budget}} ({{limit}})",
@@ -131,23 +131,23 @@ def _given() -> list[Any]:
     sums = "sum by (stage) (rate(idle_gpu_scaler_reallocation_stage_seconds"
     given = f'idle_gpu_scaler_given_gpus_total{{{_QUEUE},workload_namespace=~"$namespace"}}'
     columns = (
-        Column(field="from_namespace", title="Gave"),
-        Column(field="workload_namespace", title="Got"),
-        Column(field="cluster_queue", title="In ClusterQueue"),
+        Column(field="from_namespace", title="From namespace"),
+        Column(field="workload_namespace", title="To namespace"),
+        Column(field="cluster_queue", title="ClusterQueue"),
         Column(field="Value #A", title="GPUs"),
         Column(field="Value #B", title="GPU time", unit="s"),
     )
     by = "from_namespace, workload_namespace, cluster_queue"
     time = given.replace("given_gpus_total", "given_gpu_seconds_total")
     return [
-        row("Freed and given"),
+        row("Reclaim"),
         rows(
-            "GPUs given by plans", "From which namespace to which did plans give GPUs, in the chosen time?",
+            "Reclaimed GPUs by namespace", "Between which namespaces did plans move GPUs in the selected time range?",
             f"{gained(given, by)} > 0", f"{gained(time, by)} > 0",
             columns=columns, empty=_NOTHING, size=(14, 8),
         ),
         graph(
-            "GPUs that plans took", "Where did they end: with the gang, with somebody else, or nowhere?",
+            "GPUs of plans by outcome", "Was the pending Workload admitted with them, or was the plan cancelled?",
             Query(
                 expr="sum by (outcome) (increase("
                 f"idle_gpu_scaler_reallocated_gpus_total{{{CLUSTER}}}[$__rate_interval]))",
@@ -157,7 +157,7 @@ def _given() -> list[Any]:
             colours={"Admitted": GREEN, "Cancelled": GREY},
         ),
         graph(
-            "How long a hand-over takes, by stage", "Where does the time go from a grant to the gang's admission?",
+            "Plan duration by stage", "How long does each stage take, from the grant to the admission?",
             Query(
                 expr=f"{sums}_sum{{{CLUSTER}}}[$__range])) / {sums}_count{{{CLUSTER}}}[$__range]))",
                 legend="{{stage}}",
@@ -165,7 +165,7 @@ def _given() -> list[Any]:
             unit="s", empty=_NOTHING, stacked=True, colours={"Suspending": SKY, "Releasing": ORANGE, "Admitting": BLUE},
         ),
         graph(
-            "GPU time that gangs got", "How many GPUs do gangs hold that others have left?",
+            "Reclaimed GPUs in use", "How many reclaimed GPUs do admitted Workloads hold?",
             Query(expr=rate(time, "workload_namespace"), legend="{{workload_namespace}}"),
             unit="short", empty=_NOTHING, stacked=True,
         ),
@@ -179,7 +179,7 @@ def _nodes() -> list[Any]:
     return [
         row("Nodes: reused and provisioned"),
         graph(
-            "GPUs of gangs that were let go", "Did they run on nodes that were there, or on new ones?",
+            "GPUs by origin of their nodes", "Did Workloads whose check became Ready fit existing nodes, or new ones?",
             Query(
                 expr=f"sum by (origin) (increase({gpus}{{{CLUSTER}}}[$__rate_interval]))",
                 legend="{{origin}}",
@@ -187,24 +187,24 @@ def _nodes() -> list[Any]:
             unit="short", empty=_NO_CHECK, bars=True, colours={"reused": GREEN, "provisioned": BLUE}, size=(8, 8),
         ),
         bars(
-            "Open ProvisioningRequests", "How far are the requests that are there?",
+            "Open ProvisioningRequests", "What is the state of open ProvisioningRequests?",
             Query(
                 expr="sum by (provisioning_class, state) ("
                 f"idle_gpu_scaler_open_provisioning_requests{{{CLUSTER}}})",
                 legend="{{state}} ({{provisioning_class}})",
             ),
-            unit="short", empty=f"no node is asked for, or {NO_LEADER}", steps={None: BLUE}, size=(8, 8),
+            unit="short", empty=f"no ProvisioningRequest is open, or {NO_LEADER}", steps={None: BLUE}, size=(8, 8),
         ),
         bars(
-            "What became of ProvisioningRequests", "Do autoscalers do what they are asked for, in the chosen time?",
+            "ProvisioningRequests by outcome", "How did ProvisioningRequests end in the selected time range?",
             Query(expr=f"{gained(requests, 'event, reason')} > 0", legend="{{event}} {{reason}}"),
-            unit="short", empty="no node was asked for in the chosen time", steps={None: BLUE}, size=(8, 8),
+            unit="short", empty="no nodes were requested in the selected time range", steps={None: BLUE}, size=(8, 8),
         ),
         bars(
-            "Wait at our AdmissionCheck, 9 of 10", "How long did gangs wait from their quota until they were let go?",
+            "Wait for the AdmissionCheck (p90)", "How long was it Pending, from the quota reservation until Ready?",
             Query(
                 expr=f"histogram_quantile(0.9, {held})",
-                legend="until they were let go",
+                legend="until Ready",
             ),
             unit="s", empty=_NO_CHECK, size=(24, 4),
         ),
@@ -215,15 +215,16 @@ def _harm() -> list[Any]:
     suspended = f"idle_gpu_scaler_suspensions_total{{{CLUSTER}}}"
     regretted = f"idle_gpu_scaler_regrets_total{{{CLUSTER}}}"
     return [
-        row("Harm"),
+        row("Side effects"),
         bars(
-            "Suspensions and regrets", "How many were suspended, and how many of these were soon asked for again?",
+            "Suspensions and regrets", "How many were suspended, and how many of these were soon requested again?",
             Query(expr=f"{gained(suspended, 'reason')} > 0", legend="suspended: {{reason}}"),
             Query(expr=f"{gained(regretted, 'reason')} > 0", legend="regretted: {{reason}}"),
-            unit="short", empty="nobody was suspended in the chosen time", steps={None: ORANGE}, size=(12, 8),
+            unit="short", empty="nothing was suspended in the selected time range", steps={None: ORANGE},
+            size=(12, 8),
         ),
         graph(
-            "GPU time that nobody used", "What did hand-overs themselves waste?",
+            "Unused GPU time", "How much GPU time is unused between suspension and admission?",
             Query(
                 expr=rate(f"idle_gpu_scaler_wasted_gpu_seconds_total{{{CLUSTER}}}"),
                 legend="between suspension and admission",

@@ -22,7 +22,7 @@ from dashboards.panels import (
 
 _ITS = f'{CLUSTER},workload_namespace=~"$namespace",name=~"$workload"'
 _LEFT_OUT = "not among the workloads that are shown one by one (metrics.workloads), or the scaler knows nothing of it"
-_NOT_FORESEEN = "it is not going to be suspended, as far as can be foreseen"
+_NOT_FORESEEN = "no suspension is due"
 _PODS = 'pod=~"$workload.*"'
 _NOT_EXPORTERS = 'pod!="",pod!~"(.*-)?dcgm-exporter-.*"'
 _RAW = "DCGM_FI_PROF_GR_ENGINE_ACTIVE|DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
@@ -30,7 +30,7 @@ _RAW = "DCGM_FI_PROF_GR_ENGINE_ACTIVE|DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
 
 def build() -> Any:
     """The dashboard."""
-    found = board("workload", "Workload", "One workload: what it did, what was thought of it, and what was done.")
+    found = board("workload", "Workload", "One workload: its signals, its verdicts, and what was done.")
     found.with_variable(
         choice("namespace", "Namespace", "label_values(idle_gpu_scaler_workload_answer, workload_namespace)")
     )
@@ -43,16 +43,16 @@ def _now() -> list[Any]:
     return [
         row("Now"),
         number(
-            "Idle for", "Since when are its GPUs quiet?",
+            "Idle for", "How long have its GPUs been quiet?",
             f"max(idle_gpu_scaler_workload_idle_seconds{{{_ITS}}})",
-            unit="s", empty="it works, or nothing is known of it", steps={None: ORANGE}, size=(5, 4),
+            unit="s", empty="it is busy, or its state is unknown", steps={None: ORANGE}, size=(5, 4),
         ),
         number(
-            "Idle after", "How long has it to be quiet to be idle?",
+            "Idle after", "How long must it be quiet to be idle?",
             f"max(idle_gpu_scaler_workload_idle_after_seconds{{{_ITS}}})", unit="s", empty=_LEFT_OUT, size=(5, 4),
         ),
         number(
-            "Suspended in", "When is it going to be suspended if it stays quiet?",
+            "Suspended in", "When will it be suspended if it stays quiet?",
             f"min(idle_gpu_scaler_workload_suspend_timestamp_seconds{{{_ITS}}}) - time()",
             unit="s", empty=_NOT_FORESEEN, steps={None: RED}, size=(5, 4),
         ),
@@ -61,7 +61,7 @@ def _now() -> list[Any]:
             unit="short", empty="its pods hold none", size=(4, 4),
         ),
         number(
-            "Desired replicas", "Is it asked to run?",
+            "Desired replicas", "How many replicas are desired?",
             f"max(idle_gpu_scaler_workload_desired_replicas{{{_ITS}}})",
             unit="short", empty=_LEFT_OUT, steps={None: GREY, 1: GREEN}, size=(5, 4),
         ),
@@ -72,12 +72,12 @@ def _axis() -> list[Any]:
     return [
         row("On one time axis"),
         timeline(
-            "Answer to KEDA", "What did KEDA get?",
+            "Answer to KEDA", "What was KEDA answered?",
             Query(expr=f"max by (answer) (idle_gpu_scaler_workload_answer{{{_ITS}}})", legend="{{answer}}"),
             empty=_LEFT_OUT, colours=ANSWERS, size=(24, 5),
         ),
         timeline(
-            "Why", "Why did it get that?",
+            "Why", "For which reason?",
             Query(expr=f"max by (reason) (idle_gpu_scaler_workload_answer{{{_ITS}}})", legend="{{reason}}"),
             empty=_LEFT_OUT, colours={}, size=(24, 6),
         ),
@@ -92,7 +92,7 @@ def _axis() -> list[Any]:
             size=(24, 8),
         ),
         graph(
-            "Quiet for", "How long was it quiet, and how long has it to be?",
+            "Quiet for", "How long was it quiet, and how long must it be?",
             Query(expr=f"max(idle_gpu_scaler_workload_idle_seconds{{{_ITS}}})", legend="quiet for"),
             Query(
                 expr=f"max(idle_gpu_scaler_workload_idle_after_seconds{{{_ITS}}})", legend="idle after (idleAfter)"
@@ -110,9 +110,9 @@ def _axis() -> list[Any]:
 
 def _raw() -> list[Any]:
     return [
-        row("What dcgm-exporter says, unjudged"),
+        row("Raw metrics of dcgm-exporter"),
         graph(
-            "Engine active", "What did its GPUs do, in the exporter's own words, whichever labels it uses?",
+            "Engine active", "What does dcgm-exporter report for its GPUs, with either label convention?",
             Query(
                 expr=f'{{__name__=~"{_RAW}",exported_namespace=~"$namespace",exported_{_PODS}}}',
                 legend="{{exported_pod}} {{UUID}}",

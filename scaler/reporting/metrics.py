@@ -67,9 +67,7 @@ class Metrics(MetricSet):
         "1 for what KEDA gets for the workload, and why.", (*_WORKLOAD, "answer", "reason"), unit="1"
     )
     workload_desired_replicas = _workloads.gauge("Replicas that the workload is asked to have.", _WORKLOAD)
-    workload_idle_after_seconds = _workloads.gauge(
-        "How long the workload's GPUs have to be quiet to be idle.", _WORKLOAD
-    )
+    workload_idle_after_seconds = _workloads.gauge("How long the workload's GPUs must be quiet to be idle.", _WORKLOAD)
     workload_active_above_ratio = _workloads.gauge(
         "From which sample on a GPU of the workload counts as working.", _WORKLOAD
     )
@@ -77,7 +75,7 @@ class Metrics(MetricSet):
         "Highest sample of any of the workload's GPUs within the window that is judged.", (*_WORKLOAD, "signal")
     )
     workload_suspend_timestamp_seconds = _workloads.gauge(
-        "When the workload is going to be suspended if it stays quiet; no series where that is not foreseeable.",
+        "When the workload will be suspended if it stays quiet; no series where that is not known.",
         _WORKLOAD,
     )
     workload_paused = _workloads.gauge(
@@ -144,10 +142,10 @@ class Metrics(MetricSet):
         "GPU time that suspended workloads did not hold.", ("workload_namespace", "cluster_queue")
     )
     given_gpus_total = _suspensions.counter(
-        "GPUs that plans took from ScalableWorkloads and gangs were admitted with.", _TRANSFER
+        "GPUs that reclaim plans freed and Workloads were admitted with.", _TRANSFER
     )
     given_gpu_seconds_total = _suspensions.counter(
-        "GPU time that gangs ran on GPUs that plans took from ScalableWorkloads which were suspended meanwhile.",
+        "GPU time of Workloads on GPUs that reclaim plans freed and whose former holders are suspended.",
         _TRANSFER,
     )
     idle_to_suspended_seconds = _suspensions.histogram(
@@ -198,7 +196,7 @@ class Metrics(MetricSet):
         "Time that each stage of a reclaim plan took.", ("stage",), buckets=_MINUTES
     )
     wasted_gpu_seconds_total = _gangs.counter(
-        "GPU time between the suspension of victims and the admission of their gang."
+        "GPU time between the suspension of victims and the admission of the Workload."
     )
 
     _budgets = MetricSection("Budgets; of one that applies to each namespace or queue, where least is left", LEADER)
@@ -218,7 +216,7 @@ class Metrics(MetricSet):
 
     _checks = MetricSection("AdmissionCheck and provisioning", LEADER)
     admission_check_pending_gangs = _checks.gauge(
-        "Gangs that have quota and whose AdmissionCheck of ours is Pending, by what they wait for.", ("reason",)
+        "Workloads with reserved quota whose AdmissionCheck of ours is Pending, by reason.", ("reason",)
     )
     admission_check_seconds = _checks.histogram(
         "Time from a gang's quota reservation until our AdmissionCheck was Ready, by why it was.",
@@ -230,14 +228,14 @@ class Metrics(MetricSet):
         ("origin",),
     )
     provisioning_requests_total = _checks.counter(
-        "What became of ProvisioningRequests.", ("event", "provisioning_class", "reason")
+        "ProvisioningRequests by outcome.", ("event", "provisioning_class", "reason")
     )
     provisioning_failures_total = _checks.counter(
         "ProvisioningRequests that have failed, or lost their booking or their capacity, all together.",
         unit="ProvisioningRequests",
     )
     open_provisioning_requests = _checks.gauge(
-        "ProvisioningRequests of ours that are there, by how far they are.", ("provisioning_class", "state")
+        "ProvisioningRequests of ours that exist, by state.", ("provisioning_class", "state")
     )
 
     _certificates = MetricSection("Certificates, where TLS is on", EACH)

@@ -58,7 +58,8 @@ def replicas(*, leading: int, **gauges: float) -> dict[str, float]:
     return found
 
 
-NOW = {title: query_of("reclaim", title) for title in ("Gangs that wait", "Could be taken", "Plans", "Suspended GPUs")}
+NUMBERS = ("Pending Workloads", "Reclaimable GPUs", "Active plans", "Suspended GPUs")
+NOW = {title: query_of("reclaim", title) for title in NUMBERS}
 LEASELESS = {name: value for name, value in replicas(leading=1).items() if "leader" not in name and 'pod="0"' in name}
 ZERO, NOTHING = [{"labels": "{}", "value": 0}], list[dict[str, Any]]()
 CASES: dict[str, tuple[dict[str, float], dict[str, Samples]]] = {
@@ -66,7 +67,7 @@ CASES: dict[str, tuple[dict[str, float], dict[str, Samples]]] = {
     "one leads, and there is nothing": (replicas(leading=1), dict.fromkeys(NOW, ZERO)),
     "the one that leads sees no quota": (
         replicas(leading=1, planning_blind=1),
-        dict.fromkeys(NOW, ZERO) | {"Could be taken": NOTHING},
+        dict.fromkeys(NOW, ZERO) | {"Reclaimable GPUs": NOTHING},
     ),
     "without a Lease one process tells all": (LEASELESS, dict.fromkeys(NOW, ZERO)),
     "nothing is scraped": ({}, dict.fromkeys(NOW, NOTHING)),
