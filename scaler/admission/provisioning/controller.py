@@ -108,7 +108,6 @@ class ProvisioningCount:
     """Created, Removed, Provisioned, Failed, BookingExpired or CapacityRevoked."""
     provisioning_class: str
     reason: str = ""
-    pods: int = 0
 
 
 class ProvisioningEvents:
@@ -129,7 +128,7 @@ class ProvisioningEvents:
         message = f"requested nodes of class {of} for {order.pods} pod(s), attempt {attempt}: {order.name}"
         self.record(workload, "ProvisioningRequestCreated", message)
         log.info("ProvisioningRequest created", workload="/".join(workload.metadata.key), request=order.name)
-        self._observe(ProvisioningCount(what="Created", provisioning_class=of, pods=order.pods))
+        self._observe(ProvisioningCount(what="Created", provisioning_class=of))
 
     def observed(
         self, workload: Workload, requests: Collection[ObservedRequest], stage: ReservationStage, now: datetime
