@@ -6,7 +6,6 @@ definition may be installed, or replaced by one of another version, while this r
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -135,8 +134,8 @@ class RequestWatch:
         finally:
             self._reflector, self._trouble = None, _NOT_SERVED
             running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+            # Not awaited itself: that would take a cancellation of this task for its own.
+            await asyncio.wait([running])
 
     def _tell(self, change: Change[ProvisioningRequest]) -> None:
         for callback in list(self._subscribers):
