@@ -12,6 +12,16 @@ from typing import Any
 
 from running_scaler import runtime, settings_document
 from scaler_sandbox.conditions import has
+from scaler_sandbox.job_manifests import (
+    admission_check,
+    cluster_queue,
+    flavor,
+    job,
+    local_queue,
+    namespace,
+    reclaim_policy,
+    scaling,
+)
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
@@ -19,12 +29,11 @@ from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
 
-from scaler.admission.workload import CONTROLLER
 from scaler.app.process import Runtime
-from scaler.kube.objects.resources import ADMISSION_CHECK, EVENT, JOB, RECLAIM_POLICY, SCALABLE_WORKLOAD, WORKLOAD
+from scaler.kube.objects.resources import EVENT, JOB, SCALABLE_WORKLOAD, WORKLOAD
 
 TEAM, CHECK = "team", "gate"
-GPU = "nvidia.com/gpu"
+TRIGGER = {"reclaim": "OnPressure", "idleAfter": "1h", "idleAfterUnderPressure": "1s", "warmUp": "0s"}
 SECONDS = 60.0
 """Everything that is waited for takes one to four on an idle machine."""
 HURRIED = replace(
@@ -56,60 +65,23 @@ class Team:
 
     async def has_queue(self, gpus: int, *, gate: Json | None = None) -> None:
         """One ClusterQueue. With `gate`, the spec of a ReclaimPolicy, our AdmissionCheck holds gangs back there."""
-        kueue = "kueue.x-k8s.io/v1beta2"
-        flavor = {"name": "gpus", "resources": [{"name": GPU, "nominalQuota": str(gpus)}]}
-        spec = {"namespaceSelector": {}, "queueingStrategy": "StrictFIFO"}
-        spec |= {"resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}]}
-        if gate is not None:
-            spec |= {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}}
-        await self.world.apply(
-            [
-                *(_checks(gate) if gate is not None else ()),
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}},
-                {"apiVersion": kueue, "kind": "ResourceFlavor", "metadata": {"name": "gpus"}, "spec": {}},
-                {"apiVersion": kueue, "kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": spec},
-                {
-                    "apiVersion": kueue,
-                    "kind": "LocalQueue",
-                    "metadata": {"name": "lq", "namespace": TEAM},
-                    "spec": {"clusterQueue": "cq"},
-                },
-            ]
-        )
+        policy = [] if gate is None else [reclaim_policy("policy", gate), admission_check(CHECK, "policy")]
+        checks = [] if gate is None else [CHECK]
+        queues = [cluster_queue("cq", gpus, flavor="gpus", checks=checks), local_queue("lq", TEAM, "cq")]
+        await self.world.apply([*policy, namespace(TEAM), flavor("gpus"), *queues])
 
     async def submits(self, name: str, *, gpus: int, pods: int = 1) -> None:
         """A Job whose pods need so many GPUs each."""
-        amounts = {GPU: str(gpus)}
-        container = {"name": "main", "image": "train:1", "resources": {"requests": amounts, "limits": amounts}}
-        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-        spec = {"parallelism": pods, "completions": pods, "suspend": True, "template": template}
-        labels = {"kueue.x-k8s.io/queue-name": "lq"}
-        metadata = {"name": name, "namespace": TEAM, "labels": labels}
-        await self.world.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+        await self.world.apply(job(name, TEAM, "lq", gpus=gpus, pods=pods))
         await self.sees(lambda: self.workload(name), "its Workload")
 
     async def runs(self, *names: str, cooldowns: Mapping[str, int] | None = None) -> None:
         """Jobs with 2 GPUs each that are admitted, run, and may be taken by plans."""
+        address = f"127.0.0.1:{self.port}"
         for name in names:
-            metadata = {"name": name, "namespace": TEAM}
-            job = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
-            target = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
-            trigger = {"scalerAddress": f"127.0.0.1:{self.port}", "reclaim": "OnPressure", "warmUp": "0s"}
-            trigger |= {"idleAfter": "1h", "idleAfterUnderPressure": "1s"}
-            spec = {
-                "scaleTargetRef": {**target, "name": name},
-                "minReplicaCount": 0,
-                "maxReplicaCount": 1,
-                "cooldownPeriod": (cooldowns or {}).get(name, 0),
-                "triggers": [{"type": "external-push", "metadata": trigger}],
-            }
             await self.submits(name, gpus=2)
-            await self.world.apply(
-                [
-                    {**target, "metadata": metadata, "spec": {"replicas": 1, "jobRef": job}},
-                    {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": metadata, "spec": spec},
-                ]
-            )
+            cooldown = (cooldowns or {}).get(name, 0)
+            await self.world.apply(scaling(name, TEAM, address, TRIGGER, cooldownPeriod=cooldown))
         await self.sees(lambda: all(self.status(name).get("phase") == "Running" for name in names), "running")
 
     def works(self, name: str) -> None:
@@ -178,22 +150,3 @@ async def team(
         made = Team(world, document)
         await made.has_queue(gpus, gate=gate)
         yield made
-
-
-def _checks(policy: Json) -> list[Json]:
-    parameters = {"apiGroup": RECLAIM_POLICY.group, "kind": RECLAIM_POLICY.kind, "name": "policy"}
-    check = {"controllerName": CONTROLLER, "parameters": parameters}
-    return [
-        {
-            "apiVersion": RECLAIM_POLICY.api_version,
-            "kind": RECLAIM_POLICY.kind,
-            "metadata": {"name": "policy"},
-            "spec": policy,
-        },
-        {
-            "apiVersion": ADMISSION_CHECK.api_version,
-            "kind": ADMISSION_CHECK.kind,
-            "metadata": {"name": CHECK},
-            "spec": check,
-        },
-    ]

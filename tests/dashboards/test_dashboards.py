@@ -14,7 +14,7 @@ import pytest
 from dashboards.promql_names import OF_TARGETS, declared, names_of, not_there, selectors
 from dashboards.watched_story import SCALER, Watched, watched_story
 from prometheus_server import require_prometheus
-from scaler_sandbox.stories.job_manifests import NAMESPACE
+from scaler_sandbox.stories.gang_story import NAMESPACE
 
 from dashboards import build, drawing, numbers, panels, preview
 from dashboards.answers import Asker, Series

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from prometheus_server import PrometheusServer, static_scrape
 from scaler_sandbox import demo
 from scaler_sandbox.stories.facts import StoryEntry
-from scaler_sandbox.stories.job_manifests import NAMESPACE
+from scaler_sandbox.stories.gang_story import NAMESPACE
 from scaler_sandbox.stories.provisioning import ProvisioningStory
 from small_cluster import until
 

@@ -3,7 +3,7 @@ nobody's business: quiet GPUs are suspended where it may look, and it asks for n
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from deploy.helm_chart import NAMESPACE, objects
 from running_scaler import fetch, runtime, settings_document
+from scaler_sandbox.job_manifests import cluster_queue, flavor, job, local_queue, namespace, scaling
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet import KubeletTiming
@@ -33,9 +34,6 @@ from scaler.reporting.doctor.findings import Topic, Unread
 LISTED = ["team-a", "team-b", "late"]
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAMESPACE}"
 SECONDS = 60.0
-KUEUE = "kueue.x-k8s.io/v1beta2"
-GPU = {"nvidia.com/gpu": "1"}
-POD = {"containers": [{"name": "main", "image": "i", "resources": {"requests": GPU, "limits": GPU}}]}
 HURRIED = replace(
     SandboxConfig.fast({"node-a": 4, "node-b": 4}, collect=timedelta(seconds=0.2)),
     parts=frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS, Component.KEDA}),
@@ -45,22 +43,8 @@ HURRIED = replace(
 )
 
 
-def queues() -> list[Json]:
-    flavor = {"name": "gpus", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "8"}]}
-    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": [flavor]}]
-    spec = {"namespaceSelector": {}, "queueingStrategy": "StrictFIFO", "resourceGroups": groups}
-    return [
-        {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "gpus"}, "spec": {}},
-        {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "gpus"}, "spec": spec},
-    ]
-
-
-def namespace(name: str) -> list[Json]:
-    queue = {"metadata": {"name": "gpus", "namespace": name}, "spec": {"clusterQueue": "gpus"}}
-    return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}},
-        {"apiVersion": KUEUE, "kind": "LocalQueue", **queue},
-    ]
+def team(name: str) -> list[Json]:
+    return [namespace(name), local_queue("gpus", name, "gpus")]
 
 
 def roles(*namespaces: str) -> list[Json]:
@@ -70,36 +54,20 @@ def roles(*namespaces: str) -> list[Json]:
     return [each for each in made if each["metadata"].get("namespace", "") in ("", *namespaces)]
 
 
-def job(where: str, address: str) -> Iterator[Json]:
+def train(where: str, address: str) -> list[Json]:
     """A Job that Kueue admits, with what scales it."""
-    metadata = {"name": "train", "namespace": where}
-    template = {"spec": {**POD, "restartPolicy": "Never"}}
-    spec = {"parallelism": 1, "completions": 1, "suspend": True, "template": template}
-    labels = {"kueue.x-k8s.io/queue-name": "gpus"}
-    yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**metadata, "labels": labels}, "spec": spec}
-    reference = {"jobRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "train"}}
-    scalable = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
-    yield {**scalable, "metadata": metadata, "spec": {"replicas": 1, **reference}}
-    trigger = {"scalerAddress": address, "idleAfter": "1s", "warmUp": "0s"}
-    scaling = {
-        "scaleTargetRef": {**scalable, "name": "train"},
-        "minReplicaCount": 0,
-        "maxReplicaCount": 1,
-        "cooldownPeriod": 0,
-        "triggers": [{"type": "external-push", "metadata": trigger}],
-    }
-    yield {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": metadata, "spec": scaling}
+    scaled = scaling("train", where, address, {"idleAfter": "1s", "warmUp": "0s"}, cooldownPeriod=0)
+    return [job("train", where, "gpus", gpus=1), *scaled]
 
 
 @asynccontextmanager
 async def confined_cluster(config: SandboxConfig = HURRIED) -> AsyncIterator[Sandbox]:
     """Three of the namespaces; of those that the chart lists one is not there yet."""
     async with Sandbox(config) as world:
-        await world.apply(
-            [*crds(), *queues(), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
-        )
+        queue = cluster_queue("gpus", 8, flavor="gpus")
+        await world.apply([*crds(), flavor("gpus"), queue, namespace(NAMESPACE)])
         for each in ("team-a", "team-b", "other"):
-            await world.apply(namespace(each))
+            await world.apply(team(each))
         await world.apply(roles(NAMESPACE, "team-a", "team-b"))
         yield world
 
@@ -126,7 +94,7 @@ async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothin
             return set(running.decision_cache.evaluation.entries) if running.decision_cache.evaluation else set()
 
         for each in ("team-a", "team-b", "other"):
-            await world.apply([*job(each, address)])
+            await world.apply(train(each, address))
         await world.wait_for(lambda: is_suspended("team-a"), "team-a's job to be suspended", within=SECONDS)
         await world.wait_for(lambda: is_suspended("team-b"), "team-b's job to be suspended", within=SECONDS)
         assert seen() == {("team-a", "train"), ("team-b", "train")}
@@ -136,8 +104,8 @@ async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothin
         assert "only namespaces team-a, team-b, late are watched" in str(body)
 
         # The one that is listed and was not there joins without a restart.
-        await world.apply([*namespace("late"), *roles("late")])
-        await world.apply([*job("late", address)])
+        await world.apply([*team("late"), *roles("late")])
+        await world.apply(train("late", address))
         await world.wait_for(lambda: is_suspended("late"), "the latecomer to be suspended", within=60)
         await until(lambda: ("late", "train") in seen(), seconds=SECONDS)
         done = world.api.permissions.done[ACCOUNT]
@@ -151,14 +119,14 @@ async def test_it_looks_after_the_namespaces_that_are_listed_and_asks_for_nothin
 
 async def test_doctor_asks_in_each_namespace_and_names_the_one_that_is_not_there(tmp_path: Path) -> None:
     async with confined_cluster(replace(HURRIED, parts=frozenset())) as world:
-        await world.apply([*job("team-a", "scaler:9090"), *job("other", "scaler:9090")])
+        await world.apply([*train("team-a", "scaler:9090"), *train("other", "scaler:9090")])
         assert await diagnosed(world, tmp_path) == {
             ("ok", "Confined", ", ".join(LISTED)),
             ("fail", "NoSuchNamespace", "Namespace late"),
             *(("fail", "Denied", part) for part in ("the scaler", "the reconciler")),
             ("ok", "Allowed", "the scaler"),  # of the Lease
         }
-        await world.apply([*namespace("late"), *roles("late")])
+        await world.apply([*team("late"), *roles("late")])
         assert await diagnosed(world, tmp_path) == {
             ("ok", "Confined", ", ".join(LISTED)),
             *(("ok", "Allowed", part) for part in ("the scaler", "the reconciler")),

@@ -10,7 +10,7 @@ from scaler_sandbox import demo
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.packaged import NAMESPACE, SERVICE_ACCOUNT, account
 from scaler_sandbox.sandbox import Sandbox
-from scaler_sandbox.stories.job_manifests import NAMESPACE as TEAMS
+from scaler_sandbox.stories.gang_story import NAMESPACE as TEAMS
 from scaler_sandbox.stories.provisioning import ProvisioningStory
 from scaler_sandbox.timeline import JsonTimeline
 from small_cluster import until

@@ -16,12 +16,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-from e2e.e2e_manifests import CONTROLLER, RUN_LABEL, Json
+from e2e.e2e_manifests import RUN_LABEL, Json
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import parse_time
 from scaler_sandbox.keda import Keda
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 
+from scaler.admission.workload import CONTROLLER
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,

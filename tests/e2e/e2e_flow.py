@@ -25,6 +25,7 @@ from e2e.e2e_manifests import NODE_TAINT, RUN_LABEL, Json
 from scaler_sandbox.autoscaler import AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.conditions import condition, has, make, with_conditions
 from scaler_sandbox.fleet import FleetConfig, Machine
+from scaler_sandbox.job_manifests import admission_checks
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 from scaler_sandbox.packaged import crds
@@ -125,7 +126,7 @@ class Flow:
 
     async def add_check(self) -> None:
         """Adds the check to the ClusterQueue."""
-        await self.sandbox.patch(CLUSTER_QUEUE, "", self.run, {"spec": manifests.admission_checks([self.run])})
+        await self.sandbox.patch(CLUSTER_QUEUE, "", self.run, {"spec": admission_checks([self.run])})
 
     async def delete_request(self, name: str) -> None:
         await self.sandbox.delete(PROVISIONING_REQUEST, self.namespace, name)

@@ -1,11 +1,13 @@
 """The objects of one run of the suite: queues, a check with its policy, gangs. All have the run's label."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from scaler_sandbox import job_manifests as made
 from scaler_sandbox import packaged
+from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
+from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 
-from scaler.kube.objects.resources import RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.scheduling import Taint
 
 Json = dict[str, Any]
@@ -14,21 +16,12 @@ RUN_LABEL = "e2e.idlegpu.io/run"
 """On every object of the suite, and on the nodes of its pods. What has it may be deleted."""
 NODE_TAINT = Taint(key="e2e.idlegpu.io/node", value="fake", effect="NoSchedule")
 """Of the suite's nodes: no other pod is scheduled there."""
-CONTROLLER = "idlegpu.io/reclaim"
 QUEUE = "gpus"
 """The LocalQueue."""
-GPU = "nvidia.com/gpu"
-_KUEUE = "kueue.x-k8s.io/v1beta2"
-
-
-def object_meta(run: str, name: str = "", namespace: str = "") -> Json:
-    """Metadata of an object of the run."""
-    metadata: Json = {"name": name or run, "labels": {RUN_LABEL: run}}
-    return metadata | {"namespace": namespace} if namespace else metadata
 
 
 def namespace(run: str) -> Json:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": object_meta(run)}
+    return _labelled(run, made.namespace(run))
 
 
 def account(run: str) -> list[Json]:
@@ -40,9 +33,8 @@ def _renamed(run: str, body: Json) -> Json:
     def of(name: str) -> str:
         return f"{run}-{name}"
 
-    cluster_wide = body["kind"].startswith("Cluster")
-    metadata = object_meta(run, of(body["metadata"]["name"]), "" if cluster_wide else run)
-    renamed = {**body, "metadata": metadata}
+    scope = {} if body["kind"].startswith("Cluster") else {"namespace": run}
+    renamed = {**body, "metadata": {"name": of(body["metadata"]["name"]), "labels": {RUN_LABEL: run}, **scope}}
     if "roleRef" in body:
         renamed["roleRef"] = body["roleRef"] | {"name": of(body["roleRef"]["name"])}
         renamed["subjects"] = [each | {"name": of(each["name"]), "namespace": run} for each in body["subjects"]]
@@ -54,128 +46,58 @@ def service_account(run: str) -> str:
     return f"{run}-{packaged.SERVICE_ACCOUNT}"
 
 
+def _labelled(run: str, body: Json) -> Json:
+    return {**body, "metadata": {**body["metadata"], "labels": {RUN_LABEL: run} | body["metadata"]["labels"]}}
+
+
 def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool, strategy: str) -> list[Json]:
     """A flavor for the run's own nodes, a ClusterQueue with that quota of it, and a LocalQueue."""
-    return [
-        {
-            "apiVersion": _KUEUE,
-            "kind": "ResourceFlavor",
-            "metadata": object_meta(run),
-            "spec": {"nodeLabels": {RUN_LABEL: run}},
-        },
-        {
-            "apiVersion": _KUEUE,
-            "kind": "ClusterQueue",
-            "metadata": object_meta(run),
-            "spec": {
-                "queueingStrategy": strategy,
-                "namespaceSelector": {"matchLabels": {RUN_LABEL: run}},
-                "preemption": {"withinClusterQueue": "LowerPriority" if preempts else "Never"},
-                "resourceGroups": [
-                    {
-                        "coveredResources": [GPU],
-                        "flavors": [{"name": run, "resources": [{"name": GPU, "nominalQuota": gpus}]}],
-                    }
-                ],
-                **admission_checks(checks),
-            },
-        },
-        {
-            "apiVersion": _KUEUE,
-            "kind": "LocalQueue",
-            "metadata": object_meta(run, QUEUE, run),
-            "spec": {"clusterQueue": run},
-        },
+    spec = {
+        "queueingStrategy": strategy,
+        "namespaceSelector": {"matchLabels": {RUN_LABEL: run}},
+        "preemption": {"withinClusterQueue": "LowerPriority" if preempts else "Never"},
+    }
+    bodies = [
+        made.flavor(run, nodeLabels={RUN_LABEL: run}),
+        made.cluster_queue(run, gpus, flavor=run, checks=checks, **spec),
+        made.local_queue(QUEUE, run, run),
     ]
-
-
-def admission_checks(checks: Sequence[str]) -> Json:
-    """The part of a ClusterQueue's `spec` that names its checks."""
-    return {"admissionChecksStrategy": {"admissionChecks": [{"name": each} for each in checks]}} if checks else {}
+    return [_labelled(run, each) for each in bodies]
 
 
 def check(run: str) -> Json:
     """Our AdmissionCheck. Its parameters are the run's ReclaimPolicy, which need not be there."""
-    parameters = {"apiGroup": RECLAIM_POLICY.group, "kind": RECLAIM_POLICY.kind, "name": run}
-    return {
-        "apiVersion": _KUEUE,
-        "kind": "AdmissionCheck",
-        "metadata": object_meta(run),
-        "spec": {"controllerName": CONTROLLER, "parameters": parameters},
-    }
+    return _labelled(run, made.admission_check(run, run))
 
 
 def policy(run: str, spec: Json) -> Json:
-    return {
-        "apiVersion": RECLAIM_POLICY.api_version,
-        "kind": RECLAIM_POLICY.kind,
-        "metadata": object_meta(run),
-        "spec": spec,
-    }
+    return _labelled(run, made.reclaim_policy(run, spec))
 
 
 def priority(run: str, value: int) -> Json:
     """The one WorkloadPriorityClass of the run; Workloads without it have 0."""
-    return {"apiVersion": _KUEUE, "kind": "WorkloadPriorityClass", "metadata": object_meta(run), "value": value}
+    return _labelled(run, made.manifest(WORKLOAD_PRIORITY_CLASS, run, value=value))
 
 
 def job(run: str, name: str, *, pods: int, gpus: int, is_preferred: bool = False, ends_in: str = "1s") -> Json:
     """A gang of so many pods of so many GPUs each. Once it is deleted, a pod takes `ends_in` to end."""
-    labels = {"kueue.x-k8s.io/queue-name": QUEUE}
+    tolerations = [{"key": NODE_TAINT.key, "operator": "Exists", "effect": NODE_TAINT.effect}]
+    body = made.job(
+        name,
+        run,
+        QUEUE,
+        gpus=gpus,
+        pods=pods,
+        annotations={TERMINATION: ends_in},
+        pod={"tolerations": tolerations},
+        backoffLimit=100,
+    )
     if is_preferred:
-        labels["kueue.x-k8s.io/priority-class"] = run
-    amount = {GPU: str(gpus)}
-    metadata = object_meta(run, name, run)
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": metadata | {"labels": metadata["labels"] | labels},
-        "spec": {
-            "parallelism": pods,
-            "completions": pods,
-            "backoffLimit": 100,
-            "suspend": True,
-            "template": {
-                "metadata": {"annotations": {"demo.idlegpu.io/termination": ends_in}},
-                "spec": {
-                    "restartPolicy": "Never",
-                    "tolerations": [{"key": NODE_TAINT.key, "operator": "Exists", "effect": NODE_TAINT.effect}],
-                    "containers": [
-                        {"name": "main", "image": "train:1", "resources": {"requests": amount, "limits": amount}}
-                    ],
-                },
-            },
-        },
-    }
+        body["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = run
+    return _labelled(run, body)
 
 
 def scaling(run: str, name: str, scaler_address: str) -> list[Json]:
     """A ScalableWorkload and a ScaledObject with short times: a plan may take the Job once its GPUs are idle."""
-    target = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind}
-    metadata: Mapping[str, str] = {
-        "scalerAddress": scaler_address,
-        "reclaim": "OnPressure",
-        "idleAfter": "30m",
-        "idleAfterUnderPressure": "3s",
-        "warmUp": "0s",
-    }
-    return [
-        {
-            **target,
-            "metadata": object_meta(run, name, run),
-            "spec": {"replicas": 1, "jobRef": {"apiVersion": "batch/v1", "kind": "Job", "name": name}},
-        },
-        {
-            "apiVersion": SCALED_OBJECT.api_version,
-            "kind": SCALED_OBJECT.kind,
-            "metadata": object_meta(run, name, run),
-            "spec": {
-                "scaleTargetRef": {**target, "name": name},
-                "minReplicaCount": 0,
-                "maxReplicaCount": 1,
-                "pollingInterval": 1,
-                "cooldownPeriod": 1,
-                "triggers": [{"type": "external-push", "metadata": dict(metadata)}],
-            },
-        },
-    ]
+    trigger = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "3s", "warmUp": "0s"}
+    return [_labelled(run, each) for each in made.scaling(name, run, scaler_address, trigger, pollingInterval=1)]

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from scaler_sandbox.stories.facts import ActOutcome
-from scaler_sandbox.stories.gang_story import GangStory
-from scaler_sandbox.stories.job_manifests import COHORT, NAMESPACE, RunningJob, job, queues
+from scaler_sandbox.stories.gang_story import COHORT, NAMESPACE, GangStory, RunningJob, queues
 
 NODES = {"n1": 4, "n2": 4, "n3": 4, "n4": 4}
 TEAMS = {"team-a": 4, "team-b": 4, "team-c": 8}
@@ -52,7 +51,7 @@ class CohortStory(GangStory):
         message = "12 of 16 GPUs are held: 5 by two trainings, 7 by five notebooks"
         self.say("Begins", f"Cohort/{COHORT}", "Filled", message)
         await self.idle_keeps_running([each.name for each in HOLDERS if not each.works], "five notebooks")
-        await self.world.apply(job(self.gang, "team-c", gpus=4, pods=2))
+        await self.submit(self.gang, "team-c", gpus=4, pods=2)
         self.say("Submitted", f"Job/{self.gang}", "Created", "two pods of 4 GPUs each: 4 are free, 7 are held idle")
         await self.begin_to_wait()
         await self.until(lambda: self.state(self.gang).admitted, "the gang to be admitted")

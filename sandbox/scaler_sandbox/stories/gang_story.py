@@ -6,17 +6,51 @@ The scaler runs beside it. An act only does what users do, and reads the Kuberne
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from scaler.kube.objects.resources import JOB, POD, SCALABLE_WORKLOAD, Resource
+from scaler_sandbox.job_manifests import cluster_queue, flavor, job, local_queue, scaling
+from scaler_sandbox.job_manifests import namespace as namespace_manifest
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.sandbox import Sandbox
 from scaler_sandbox.stories.facts import ActOutcome, Gang, News, Row, StoryEntry, gang, pods_of
-from scaler_sandbox.stories.job_manifests import COHORT, NAMESPACE, ReclaimTiming, RunningJob, job, scaling
 
+NAMESPACE = COHORT = "research"
 _LOOK_SECONDS = 0.05
+_PATIENCE_SECONDS = 30.0
+_WATCHES_SECONDS = 2.0
+"""How long idle Jobs have to keep running while no Workload is pending."""
+_TRIGGER = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "4s", "warmUp": "1s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A Job that holds GPUs before the gang comes."""
+
+    name: str
+    team: str
+    gpus: int
+    works: bool = False
+    annotations: Mapping[str, str] | None = None
+    """Of its pods."""
+
+
+def queues(teams: Mapping[str, int], *, checks: Mapping[str, Sequence[str]] | None = None) -> list[Json]:
+    """The namespace, the flavor, and for every team a ClusterQueue in the cohort and a LocalQueue.
+
+    `teams` are GPUs by team, `checks` the AdmissionChecks of a team's queue.
+    """
+    return [
+        namespace_manifest(NAMESPACE),
+        flavor("gpu"),
+        *(
+            cluster_queue(team, gpus, flavor="gpu", checks=(checks or {}).get(team, ()), cohortName=COHORT)
+            for team, gpus in teams.items()
+        ),
+        *(local_queue(team, NAMESPACE, team) for team in teams),
+    ]
 
 
 @dataclass(kw_only=True)
@@ -33,7 +67,6 @@ class GangStory(ABC):
     scaler_address: str
     tell: Callable[[StoryEntry], None]
     began: float
-    timing: ReclaimTiming = field(default_factory=ReclaimTiming)
     plan: str = field(default="", init=False)
     """The plan for the gang, once there is one."""
     victims: tuple[str, ...] = field(default=(), init=False)
@@ -73,10 +106,13 @@ class GangStory(ABC):
     async def start(self, holders: Sequence[RunningJob]) -> None:
         """Submits the Jobs, one after the other, each with what lets a plan take it."""
         for holder in holders:
-            await self.world.apply(job(holder.name, holder.team, gpus=holder.gpus, annotations=holder.annotations))
+            await self.submit(holder.name, holder.team, gpus=holder.gpus, annotations=holder.annotations)
             await self.run_of(holder.name)
             self.world.fleet.set_activity(NAMESPACE, f"{holder.name}-*", 0.85 if holder.works else 0.0, noise=0.05)
-            await self.world.apply(scaling(holder.name, self.scaler_address, self.timing))
+            await self.world.apply(scaling(holder.name, NAMESPACE, self.scaler_address, _TRIGGER))
+
+    async def submit(self, name: str, team: str, **pods: Any) -> None:
+        await self.world.apply(job(name, NAMESPACE, team, **pods))
 
     async def run_of(self, name: str) -> None:
         """Returns when all pods of the Job run. Raises: TimeoutError."""
@@ -91,7 +127,7 @@ class GangStory(ABC):
             "IdleNotNeeded",
             f"{what} are idle; no Workload waits for quota, so all keep running",
         )
-        await asyncio.sleep(self.timing.watches)
+        await asyncio.sleep(_WATCHES_SECONDS)
         if stopped := self.stopped(idlers):
             raise TimeoutError(f"{', '.join(stopped)} stopped although no Workload waited")
 
@@ -124,7 +160,7 @@ class GangStory(ABC):
             self.look()
             return holds()
 
-        await self.world.wait_for(seen, what, within=self.timing.patience)
+        await self.world.wait_for(seen, what, within=_PATIENCE_SECONDS)
 
     def look(self) -> None:
         """Reads the objects and reports their changes."""

@@ -17,15 +17,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar
 
-from scaler.admission.workload import CONTROLLER
-from scaler.kube.objects.resources import ADMISSION_CHECK, NODE, PROVISIONING_REQUEST, RECLAIM_POLICY
+from scaler.kube.objects.resources import ADMISSION_CHECK, NODE, PROVISIONING_REQUEST
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.conditions import has, message_of
+from scaler_sandbox.job_manifests import admission_check, reclaim_policy
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 from scaler_sandbox.stories.facts import ActOutcome, Gang
-from scaler_sandbox.stories.gang_story import GangStory
-from scaler_sandbox.stories.job_manifests import COHORT, NAMESPACE, RunningJob, job, queues
+from scaler_sandbox.stories.gang_story import COHORT, NAMESPACE, GangStory, RunningJob, queues
 
 NODES = {"n1": 8, "n2": 8}
 TEAMS = {"team-a": 8, "team-b": 8, "team-c": 8}
@@ -56,20 +55,7 @@ AUTOSCALER = AutoscalerConfig(
 def checks() -> list[Json]:
     """The AdmissionCheck, and the policy that it follows: idle GPUs first, and nodes for whatever is missing then."""
     provisioning = {"className": QUEUED_PROVISIONING, "amount": "Missing", "managedResources": ["nvidia.com/gpu"]}
-    policy = {
-        "apiVersion": RECLAIM_POLICY.api_version,
-        "kind": RECLAIM_POLICY.kind,
-        "metadata": {"name": POLICY},
-        "spec": {"provisioning": provisioning},
-    }
-    parameters = {"apiGroup": RECLAIM_POLICY.group, "kind": RECLAIM_POLICY.kind, "name": POLICY}
-    check = {
-        "apiVersion": ADMISSION_CHECK.api_version,
-        "kind": ADMISSION_CHECK.kind,
-        "metadata": {"name": CHECK},
-        "spec": {"controllerName": CONTROLLER, "parameters": parameters},
-    }
-    return [policy, check]
+    return [reclaim_policy(POLICY, {"provisioning": provisioning}), admission_check(CHECK, POLICY)]
 
 
 @dataclass(kw_only=True)
@@ -99,7 +85,7 @@ class ProvisioningStory(GangStory):
         self.say("Begins", f"Cohort/{COHORT}", "Filled", "quota for 24 GPUs, nodes for 16: 8 of them work, 8 are idle")
         await self.idle_keeps_running(sorted(EXPECTED), "two notebooks")
         await self.until(lambda: self.world.condition(ADMISSION_CHECK, "", CHECK, "Active"), "the check to be active")
-        await self.world.apply(job(self.gang, "team-c", gpus=4, pods=4))
+        await self.submit(self.gang, "team-c", gpus=4, pods=4)
         self.say(
             "Submitted", f"Job/{self.gang}", "Created", "four pods of 4 GPUs each: 8 GPUs are idle, 8 do not exist"
         )
