@@ -12,13 +12,14 @@
 """
 
 import asyncio
-import json
 import os
+import signal
 import sys
 from asyncio import StreamReader, StreamWriter
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import reduce
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +27,7 @@ from typing import Any, Self
 import grpc
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from running_scaler import Process
 from scaler_sandbox.sandbox import Sandbox
 
 Json = dict[str, Any]
@@ -83,33 +85,26 @@ async def _pass_on(source: StreamReader, sink: StreamWriter) -> None:
 # ----------------------------------------------------------------------------------------------------------------- pods
 
 
-class Pod:
+class Pod(Process):
     """One container of the Deployment, running."""
 
-    def __init__(self, name: str, process: Process, log: Path) -> None:
-        self.name, self.log = name, log
-        self._process = process
-        self.ports: dict[int, int] = {}
+    def __init__(self, name: str, log: Path, *arguments: str, environment: Mapping[str, str]) -> None:
+        super().__init__(log, *arguments, environment=environment)
+        self.name = name
+
+    @property
+    def ports(self) -> dict[int, int]:
         """Ports here by the container's."""
+        return {9090: self.grpc_port, 8080: self.http_port}
 
     async def becomes_ready(self, probe: Json) -> None:
         """Asks as the readiness probe does. Raises: AssertionError with its log."""
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                self.ports = await self._listening()
+                await self.listens()
                 await self._serving(self.ports[probe["grpc"]["port"]], probe["grpc"]["service"])
         except TimeoutError:
-            raise AssertionError(f"pod {self.name} never became ready:\n{self.log.read_text()}") from None
-
-    async def _listening(self) -> dict[int, int]:
-        while self._process.returncode is None:
-            for line in self.log.read_text().splitlines():
-                with suppress(ValueError):
-                    said = json.loads(line)
-                    if said["event"] == "listening":
-                        return {9090: said["grpc_port"], 8080: said["http_port"]}
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"pod {self.name} ended:\n{self.log.read_text()}")
+            raise AssertionError(f"pod {self.name} never became ready:\n{self.log()}") from None
 
     async def _serving(self, port: int, service: str) -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -119,13 +114,11 @@ class Pod:
                     return
 
     async def ends(self) -> None:
-        if self._process.returncode is None:
-            self._process.terminate()
-            try:
-                await asyncio.wait_for(self._process.wait(), _END_SECONDS)
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
+        with suppress(ProcessLookupError):
+            self.send(signal.SIGTERM)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.ended(), _END_SECONDS)
+        await self.kill()
 
 
 # ----------------------------------------------------------------------------------------------------------- Deployment
@@ -181,7 +174,14 @@ class InstalledScaler:
         program, *arguments = words
         assert program == "idle-gpu-scaler", f"the image has no {program}"
         process = await asyncio.create_subprocess_exec(
-            *self._program(arguments), env=self._environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+            sys.executable,
+            "-m",
+            "scaler",
+            *self._inside(arguments),
+            env=self._environment,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
         )
         out, err = await asyncio.wait_for(process.communicate(), _READY_SECONDS)
         return int(process.returncode or 0), f"{out.decode()}{err.decode()}"
@@ -216,21 +216,18 @@ class InstalledScaler:
         for variable in self._container["env"]:
             given = variable.get("value") or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
             self._environment[variable["name"]] = given
-        path = self._folder / f"{name}.log"
-        with path.open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *self._program(self._container["args"]), env=self._environment, stdin=DEVNULL, stdout=log, stderr=log
-            )
-        return Pod(name, process, path)
+        pod = Pod(
+            name, self._folder / f"{name}.log", *self._inside(self._container["args"]), environment=self._environment
+        )
+        await pod.start()
+        return pod
 
-    def _program(self, arguments: Sequence[str]) -> list[str]:
-        return [sys.executable, "-m", "scaler", *map(self._as_mounted, arguments)]
-
-    def _as_mounted(self, word: str) -> str:
-        for inside, folder in self._mounts.items():
-            if word.startswith(f"{inside}/"):
-                return str(folder / word.removeprefix(f"{inside}/"))
-        return word
+    def _inside(self, arguments: Sequence[str]) -> list[str]:
+        """With the paths of mounted files as they are here."""
+        folders = self._mounts.items()
+        return [
+            reduce(lambda word, each: word.replace(f"{each[0]}/", f"{each[1]}/"), folders, word) for word in arguments
+        ]
 
     def endpoints(self, service: Json, port: Json) -> list[tuple[Pod, int]]:
         """The pods behind a Service, each with the port here; none if it selects others."""

@@ -9,10 +9,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import grpc
@@ -73,55 +73,57 @@ async def runtime(document: Mapping[str, Any], **flags: Any) -> AsyncIterator[Ru
 
 
 class Process:
-    """`idle-gpu-scaler run` as a process of its own."""
+    """`idle-gpu-scaler` with these arguments as a process of its own. Use as an async context manager."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.log: list[str] = []
-        self.grpc_port = 0
-        self.http_port = 0
+    def __init__(self, log: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        """It writes to the file `log`. `environment` comes instead of this process's."""
+        self._log, self._arguments = log, arguments
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("IDLE_GPU_SCALER__")}
+        self._environment = outside if environment is None else environment
+        self.grpc_port = self.http_port = 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def start(self) -> None:
+        """Starts it, after a kill again."""
+        self._began = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "scaler", *self._arguments, stdout=log, stderr=log, env=self._environment
+            )
 
     async def listens(self) -> None:
-        """Returns when it says where it listens."""
-        assert self._process.stderr is not None
-        while not self.grpc_port:
-            line = (await self._process.stderr.readline()).decode()
-            assert line, f"it ended: {self.log}"
-            self.log.append(line)
-            with suppress(ValueError):
-                said = json.loads(line)
-                if said["event"] == "listening":
-                    self.grpc_port, self.http_port = said["grpc_port"], said["http_port"]
+        """Returns when it says where it listens. Raises: AssertionError with its log where it ends."""
+        while self._process.returncode is None:
+            for line in self.log()[self._began :].splitlines():
+                with suppress(ValueError):
+                    said = json.loads(line)
+                    if said["event"] == "listening":
+                        self.grpc_port, self.http_port = said["grpc_port"], said["http_port"]
+                        return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"it ended:\n{self.log()}")
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     async def ended(self) -> int:
-        """Its exit status; the rest of its log is read first."""
-        assert self._process.stderr is not None
-        self.log += (await self._process.stderr.read()).decode().splitlines()
+        """Its exit status."""
         return await self._process.wait()
 
+    async def kill(self) -> None:
+        """SIGKILL where it still runs: it can neither finish nor write anything."""
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
 
-@asynccontextmanager
-async def process(arguments: Sequence[str]) -> AsyncIterator[Process]:
-    """The program with these arguments, which is killed in the end if it still runs."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("IDLE_GPU_SCALER__")}
-    started = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "scaler",
-        *arguments,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-    )
-    try:
-        yield Process(started)
-    finally:
-        if started.returncode is None:
-            started.kill()
-            await started.wait()
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8")
 
 
 async def run_gang(cluster: SmallCluster, trigger: Mapping[str, str] = TRIGGER) -> None:
@@ -167,6 +169,11 @@ async def fetch(port: int, path: str, **headers: str) -> tuple[int, str, str]:
         session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as got,
     ):
         return got.status, got.headers["Content-Type"], await got.text()
+
+
+async def is_ready(port: int) -> bool:
+    status, *_ = await fetch(port, "/readyz")
+    return status == 200
 
 
 async def metric(port: int, name: str, **labels: str) -> float:

@@ -10,6 +10,7 @@ Every object has the name of the run, a few random characters, as a prefix, and 
 """
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import e2e.e2e_manifests as manifests
-from app.scaler_process import ScalerProcess
 from e2e.e2e_cluster import RealCluster, delete_labelled, embedded_keda
 from e2e.e2e_manifests import NODE_TAINT, RUN_LABEL, Json
+from prometheus_server import free_port
+from running_scaler import Process, is_ready
 from scaler_sandbox.autoscaler import AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.conditions import condition, has, make, with_conditions
 from scaler_sandbox.fleet import FleetConfig, Machine
@@ -30,6 +32,7 @@ from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
+from small_cluster import until
 
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import (
@@ -71,7 +74,7 @@ class Flow:
 
     run: str
     sandbox: Sandbox
-    scaler: ScalerProcess
+    scaler: Process
     cluster: RealCluster | None
     """None: the embedded one."""
     api: KubeTransport
@@ -225,7 +228,9 @@ class Flow:
     async def wait_until_ready(self) -> None:
         """Raises: AssertionError where the program does not get ready."""
         try:
-            await self.scaler.until_ready(within=_STARTS_WITHIN_SECONDS)
+            async with asyncio.timeout(_STARTS_WITHIN_SECONDS):
+                await self.scaler.listens()
+                await until(lambda: is_ready(self.scaler.http_port), seconds=_STARTS_WITHIN_SECONDS)
         except TimeoutError:
             raise AssertionError(f"the program does not get ready\n{self.describe()}") from None
 
@@ -392,7 +397,10 @@ async def run_flow(folder: Path, cluster: RealCluster | None, setup: FlowSetup) 
             exits.push_async_callback(_clean_up, sandbox, api)
         await sandbox.apply(crds())
         await sandbox.apply([manifests.namespace(run), *manifests.account(run)])
-        scaler = await exits.enter_async_context(ScalerProcess(folder, await _settings(run, folder, sandbox)))
+        settings = folder / "settings.yaml"
+        settings.write_text(json.dumps(await _settings(run, folder, sandbox)), encoding="utf-8")
+        process = Process(folder / "scaler.log", "run", "--config", str(settings))
+        scaler = await exits.enter_async_context(process)
         flow = Flow(run=run, sandbox=sandbox, scaler=scaler, api=api, cluster=cluster, exits=exits)
         exits.push_async_callback(_cancel, asyncio.create_task(flow.observe()))
         await _set_up(flow, setup)
@@ -452,6 +460,8 @@ async def _settings(run: str, folder: Path, sandbox: Sandbox) -> Json:
     lease = {"namespace": run, "duration": "2s", "renewDeadline": "1500ms", "retryPeriod": "300ms"}
     return {
         "kubernetes": {"kubeconfig": str(kubeconfig), "lease": lease},
+        "grpc": {"address": f"127.0.0.1:{free_port()}", "drain": "1s"},
+        "http": {"address": "127.0.0.1:0"},
         "dcgm": {"endpoints": [sandbox.exporter_url]},
         "evaluation": {"interval": f"{_COLLECT_SECONDS:g}s", "overlap": "3s"},
         "trust": {

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 import yaml
-from running_scaler import Keda, Process, gpus, keda, metric, process, run_gang, runtime, settings_document
+from running_scaler import Keda, Process, gpus, keda, metric, run_gang, runtime, settings_document
 from small_cluster import NAME, SmallCluster, until
 
 from scaler.app.process import Runtime
@@ -145,7 +145,7 @@ async def test_a_leader_that_is_killed_half_way_is_succeeded_within_its_lease(cl
     answers_through_busy_moments(document)
     config = tmp_path / "settings.yaml"
     config.write_text(yaml.safe_dump(document))
-    async with process(["run", "--config", str(config)]) as leader:
+    async with Process(tmp_path / "log", "run", "--config", str(config)) as leader:
         await leader.listens()
         await until(lambda: holder(cluster))
         async with runtime(document) as follower:
@@ -177,7 +177,7 @@ async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more
     outlives_its_holder_briefly(document)
     config = tmp_path / "settings.yaml"
     config.write_text(yaml.safe_dump(document))
-    async with process(["run", "--config", str(config)]) as paused:
+    async with Process(tmp_path / "log", "run", "--config", str(config)) as paused:
         await paused.listens()
         await until(lambda: leads(paused))
         async with runtime(document) as successor:
@@ -203,7 +203,7 @@ async def test_a_leader_that_was_paused_for_longer_than_its_lease_writes_no_more
 async def test_sigterm_ends_streams_well_and_releases_the_lease(cluster, document, tmp_path):
     config = tmp_path / "settings.yaml"
     config.write_text(yaml.safe_dump(document))
-    async with process(["run", "--config", str(config)]) as leader:
+    async with Process(tmp_path / "log", "run", "--config", str(config)) as leader:
         await leader.listens()
         await until(lambda: holder(cluster))
         await until(lambda: is_ready(leader.grpc_port))
@@ -217,7 +217,7 @@ async def test_sigterm_ends_streams_well_and_releases_the_lease(cluster, documen
             assert await stream.code() is grpc.StatusCode.OK
         assert await leader.ended() == 0
         assert await holder(cluster) == ""
-    assert all(json.loads(line)["event"] for line in leader.log)
+    assert all(json.loads(line)["event"] for line in leader.log().splitlines())
 
 
 async def test_what_is_asked_for_is_answered_long_before_the_next_tick(cluster, document):

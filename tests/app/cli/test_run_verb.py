@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from app.cli.command import command
-from running_scaler import fetch, gpus, metric, process, runtime, settings_document
+from running_scaler import Process, gpus, is_ready, metric, runtime, settings_document
 from small_cluster import small_cluster, until
 
 from scaler.errors import ConfigurationError
@@ -58,11 +58,6 @@ async def test_an_address_that_is_none_is_refused(tmp_path, address):
                 pass
 
 
-async def is_ready(port: int) -> bool:
-    status, *_ = await fetch(port, "/readyz")
-    return status == 200
-
-
 async def is_leader(port: int) -> bool:
     return await metric(port, "idle_gpu_scaler_leader") == 1
 
@@ -75,13 +70,13 @@ async def test_it_runs_by_its_flags_alone_and_ends_in_order(tmp_path):
             "--grpc-address": "127.0.0.1:0",
             "--http-address": "127.0.0.1:0",
         }
-        async with process(["run", *(word for flag in flags.items() for word in flag)]) as started:
+        async with Process(tmp_path / "log", "run", *(word for flag in flags.items() for word in flag)) as started:
             await started.listens()
             await until(lambda: is_ready(started.http_port))
             await until(lambda: is_leader(started.http_port))
             started.send(signal.SIGINT)
             assert await started.ended() == 0
-        said = [json.loads(line) for line in started.log]
+        said = [json.loads(line) for line in started.log().splitlines()]
         assert {line["event"] for line in said} >= {
             "listening",
             "KubeLeadershipGained",
