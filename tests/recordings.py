@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from builders import GPUS
 
 from scaler.decision import target_state
@@ -23,18 +24,29 @@ from scaler.kube.objects.gpu_pods import gpu_pod
 from scaler.kube.objects.kueue_workloads import Workload
 
 _ROOT = Path(__file__).resolve().parents[1]
-FOLDER = Path(os.environ.get("SCALER_SHARED_DATA") or _ROOT / ".." / "shared" / "data") / "recordings"
+SHARED = Path(os.environ.get("SCALER_SHARED_DATA") or _ROOT / ".." / "shared" / "data")
+FOLDER, CRDS, ORACLE = SHARED / "recordings", SHARED / "crds", SHARED / "oracle"
 
 _WORKLOAD_OF_POD = "kueue.x-k8s.io/workload"
+
+
+def needs_data(path: Path) -> pytest.MarkDecorator:
+    """Marks tests that read this file or folder of the shared data: without it they are skipped."""
+    return pytest.mark.skipif(not path.exists(), reason=f"no {path.name}: set SCALER_SHARED_DATA")
+
+
+def real_crd(name: str) -> dict[str, Any]:
+    """The definition of that name (`workloads.kueue.x-k8s.io`) as it is shipped."""
+    plural, _, group = name.partition(".")
+    found: dict[str, Any] = yaml.load((CRDS / f"{group}_{plural}.yaml").read_text("utf-8"), yaml.CSafeLoader)
+    return found
 
 
 def recorded(*patterns: str) -> list[Any]:
     """The recordings' files as test parameters; one that is skipped where there are none."""
     files = sorted(path for pattern in patterns for path in FOLDER.glob(pattern))
     if not files:
-        return [
-            pytest.param(None, id="recordings", marks=pytest.mark.skip(reason="no recordings: set SCALER_SHARED_DATA"))
-        ]
+        return [pytest.param(None, id="recordings", marks=needs_data(FOLDER))]
     return [pytest.param(path, id=path.stem) for path in files]
 
 

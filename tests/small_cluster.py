@@ -208,19 +208,25 @@ class SmallCluster:
 
 
 @asynccontextmanager
-async def small_cluster(folder: Path) -> AsyncIterator[SmallCluster]:
-    """A cluster with an empty namespace; its kubeconfig lies in the folder."""
+async def embedded_api(folder: Path, *definitions: Json) -> AsyncIterator[tuple[KubeApi, KubeTransport]]:
+    """An API with these definitions and a client of it; its kubeconfig is `kubeconfig` in the folder."""
     api = KubeApi()
+    api.install_crds(definitions)
     await api.start()
-    api.install_crds(json.loads(_definitions()))
-    kubeconfig = folder / "kubeconfig"
-    api.write_kubeconfig(kubeconfig)
+    api.write_kubeconfig(folder / "kubeconfig")
     try:
-        async with await KubeTransport.connect(kubeconfig) as kube:
-            await kube.create(NAMESPACE.path(), {"metadata": {"name": NAMESPACE_NAME}})
-            yield SmallCluster(api, kube, kubeconfig)
+        async with await KubeTransport.connect(folder / "kubeconfig", call_seconds=30) as kube:
+            yield api, kube
     finally:
         await api.stop()
+
+
+@asynccontextmanager
+async def small_cluster(folder: Path) -> AsyncIterator[SmallCluster]:
+    """A cluster with an empty namespace."""
+    async with embedded_api(folder, *json.loads(_definitions())) as (api, kube):
+        await kube.create(NAMESPACE.path(), {"metadata": {"name": NAMESPACE_NAME}})
+        yield SmallCluster(api, kube, folder / "kubeconfig")
 
 
 @cache

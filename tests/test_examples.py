@@ -1,7 +1,6 @@
 """What `deploy/` ships applies cleanly, against our own definitions and, where they are at hand, the real ones; and the
 pages of the examples speak of the objects that are there."""
 
-import os
 import re
 import shlex
 from collections.abc import AsyncIterator, Iterator
@@ -12,22 +11,21 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from recordings import CRDS, needs_data
 from scaler_sandbox import crds as world_crds
-from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import Applier, objects_in
 from scaler_sandbox.packaged import crds, packaged
+from small_cluster import embedded_api
 
 from scaler.kube.objects.keda import Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import Resource
-from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.diagnosis import diagnose
 from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, Listing
 from scaler.reporting.doctor.findings import Severity, Topic
 
 ROOT = Path(__file__).parent.parent
-SHARED = Path(os.environ.get("SCALER_SHARED_DATA", ROOT.parent / "shared" / "data"))
 FOLDER = packaged("examples")
 EXAMPLES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*.yaml"))
 PAGES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*/README.md"))
@@ -47,11 +45,8 @@ def objects_of(*examples: Path) -> list[Json]:
 
 
 def real_crds() -> list[Json]:
-    folder = SHARED / "crds"
-    if not folder.is_dir():
-        pytest.skip(f"the real CustomResourceDefinitions are not at {folder} (set SCALER_SHARED_DATA)")
     names = ("kueue.x-k8s.io_", "keda.sh_", "ray.io_")
-    paths = [path for path in sorted(folder.glob("*.yaml")) if path.name.startswith(names)]
+    paths = [path for path in sorted(CRDS.glob("*.yaml")) if path.name.startswith(names)]
     return [yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) for path in paths]
 
 
@@ -63,19 +58,12 @@ def definitions(which: str) -> list[Json]:
     return [*chosen, *(each for each in others if each["metadata"]["name"] not in names), *crds()]
 
 
-@pytest.fixture(params=["own", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.fixture(params=["own", pytest.param("real", marks=[pytest.mark.slow, needs_data(CRDS)])])
 async def applier(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Applier]:
-    chosen = definitions(request.param)
-    api = KubeApi()
-    await api.start()
-    api.write_kubeconfig(tmp_path / "kubeconfig")
-    try:
-        async with await KubeTransport.connect(tmp_path / "kubeconfig") as transport:
-            applier = Applier(transport)
-            await applier.apply(chosen)
-            yield applier
-    finally:
-        await api.stop()
+    async with embedded_api(tmp_path) as (_, transport):
+        applier = Applier(transport)
+        await applier.apply(definitions(request.param))
+        yield applier
 
 
 # ------------------------------------------------------------------------------------------------------------ manifests

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from recordings import FOLDER
+from recordings import ORACLE, needs_data
 
 from benchmarks.oracle import Json, difference_of_quota, differences, judge, lines_of, replay, strict_differences
 
-FILES = sorted((FOLDER.parent / "oracle").glob("*.jsonl.gz"))
-pytestmark = pytest.mark.skipif(not FILES, reason="no scheduling scenarios: set SCALER_SHARED_DATA")
+FILES = sorted(ORACLE.glob("*.jsonl.gz"))
+pytestmark = needs_data(ORACLE)
 
 PARTS = 4
 """So that several processes can share the work."""

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.job_manifests import reclaim_policy
+from small_cluster import embedded_api
 
 from scaler.admission.checks import check_policy_of
 from scaler.admission.policy import (
@@ -26,7 +27,6 @@ from scaler.errors import KubeError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ReclaimPolicy
 from scaler.kube.objects.resources import RECLAIM_POLICY
-from scaler.kube.transport import KubeTransport
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/idlegpu.io_reclaimpolicies.yaml").read_text("utf-8"))
 CLASS = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
@@ -152,30 +152,13 @@ def test_a_limit_counts_what_follows_the_first_request() -> None:
 
 
 async def test_the_definition_and_its_reader_have_the_same_defaults(tmp_path: Path) -> None:
-    api = KubeApi()
-    api.install_crds([CRD])
-    await api.start()
-    api.write_kubeconfig(tmp_path / "kubeconfig")
-    try:
-        async with await KubeTransport.connect(tmp_path / "kubeconfig") as transport:
-            for name, spec in {"bare": {}, "asking": {"provisioning": {"className": CLASS}}}.items():
-                completed = await transport.create(RECLAIM_POLICY.path(), manifest(name, spec))
-                stored = decode(ReclaimPolicy, completed)
-                assert stored.spec == decode(ReclaimPolicy, msgspec.json.encode(manifest(name, spec))).spec
-                assert msgspec.json.decode(completed)["spec"].keys() >= {
-                    "waitForPodsGone",
-                    "requireFit",
-                    "reuse",
-                    "pin",
-                }
-            for case in ("a pin without fit", "provisioning without fit", "no class", "no pause at all"):
-                with pytest.raises(KubeError) as refused:
-                    await transport.create(RECLAIM_POLICY.path(), manifest("bad", UNUSABLE[case][0]))
-                assert refused.value.status == 422, case
-    finally:
-        await api.stop()
-
-
-def manifest(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    head = {"apiVersion": RECLAIM_POLICY.api_version, "kind": RECLAIM_POLICY.kind}
-    return {**head, "metadata": {"name": name}, "spec": spec}
+    async with embedded_api(tmp_path, CRD) as (_, transport):
+        for name, spec in {"bare": {}, "asking": {"provisioning": {"className": CLASS}}}.items():
+            completed = await transport.create(RECLAIM_POLICY.path(), reclaim_policy(name, spec))
+            stored = decode(ReclaimPolicy, completed)
+            assert stored.spec == decode(ReclaimPolicy, msgspec.json.encode(reclaim_policy(name, spec))).spec
+            assert msgspec.json.decode(completed)["spec"].keys() >= {"waitForPodsGone", "requireFit", "reuse", "pin"}
+        for case in ("a pin without fit", "provisioning without fit", "no class", "no pause at all"):
+            with pytest.raises(KubeError) as refused:
+                await transport.create(RECLAIM_POLICY.path(), reclaim_policy("bad", UNUSABLE[case][0]))
+            assert refused.value.status == 422, case

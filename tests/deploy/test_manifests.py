@@ -2,24 +2,22 @@
 
 import importlib.resources
 import json
-import os
 from collections.abc import Iterator
 from functools import cache
 from itertools import cycle, product
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import yaml
-from deploy.helm_chart import DEPLOY, ROOT, merged, objects, platform
+from deploy.helm_chart import DEPLOY, merged, objects, platform
+from recordings import CRDS
 from scaler_sandbox import crds as world_crds
 
 Json = dict[str, Any]
 
 VERSIONS = ("1.30", "1.37")
 """Of Kubernetes: the oldest one that the chart says it works with, and the newest one whose schemas are at hand."""
-REAL = Path(os.environ.get("SCALER_SHARED_DATA", ROOT.parent / "shared" / "data")) / "crds"
 ELSEWHERE = {"cert-manager.io", "monitoring.googleapis.com"}
 """Groups whose definitions are at hand neither here nor there."""
 
@@ -110,13 +108,13 @@ def test_the_schemas_would_find_a_mistake(path: tuple[str, ...], value: Any) -> 
 def test_objects_of_custom_kinds_are_taken_by_their_definitions() -> None:
     """By our own definitions, by those of the embedded cluster, and by the real ones where they are at hand."""
     kinds = ("kueue.x-k8s.io_admissionchecks", "monitoring.coreos.com_")
-    paths = [*(DEPLOY / "crds").glob("*.yaml"), *(each for each in REAL.glob("*.yaml") if each.name.startswith(kinds))]
+    paths = [*(DEPLOY / "crds").glob("*.yaml"), *(each for each in CRDS.glob("*.yaml") if each.name.startswith(kinds))]
     read = (each for path in paths for each in yaml.load_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader))
     definitions = {each["spec"]["names"]["kind"]: each for each in [*world_crds.load(), *read]}
     found = [body for body in objects(EVERYTHING) if body["kind"] in definitions]
     for body in found:
         assert not [*validator_of(definitions[body["kind"]], body["apiVersion"]).iter_errors(body)], body["kind"]
-    real = {"PrometheusRule", "ServiceMonitor"} if REAL.is_dir() else set()
+    real = {"PrometheusRule", "ServiceMonitor"} if CRDS.is_dir() else set()
     assert {body["kind"] for body in found} == {"AdmissionCheck", "ReclaimPolicy"} | real
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from e2e.e2e_cluster import UnsuitableClusterError, delete_labelled, items, real_cluster
 from e2e.e2e_manifests import RUN_LABEL, check, job, namespace, policy, queues
-from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
+from small_cluster import embedded_api
 
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
@@ -43,13 +43,8 @@ async def refusal_of(kubeconfig: Path) -> str:
 
 
 async def test_a_cluster_without_kueue_is_refused(tmp_path: Path) -> None:
-    api = KubeApi()
-    await api.start()
-    api.write_kubeconfig(tmp_path / "kubeconfig")
-    try:
+    async with embedded_api(tmp_path):
         assert "has no clusterqueues.kueue.x-k8s.io/v1beta2: install Kueue" in await refusal_of(tmp_path / "kubeconfig")
-    finally:
-        await api.stop()
 
 
 async def test_a_kueue_without_webhooks_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:

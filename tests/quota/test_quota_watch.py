@@ -1,7 +1,7 @@
 """Kueue's quota as it is seen through the watches of an API server, or the reason why it is not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,6 +12,7 @@ import pytest
 from builders import NOON, WorkloadJson, at
 from scaler_sandbox import crds
 from scaler_sandbox.kubeapi import KubeApi
+from small_cluster import embedded_api, until
 
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import (
@@ -104,23 +105,13 @@ class Cluster:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    api = KubeApi()
-    await api.start()
-    api.write_kubeconfig(tmp_path / "kubeconfig")
-    async with await KubeTransport.connect(tmp_path / "kubeconfig", call_seconds=30) as client:
+    async with embedded_api(tmp_path) as (api, client):
         found = Cluster(api, client)
         yield found
         for task in found.tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-    await api.stop()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def seen(view: QuotaWatch) -> Snapshot:

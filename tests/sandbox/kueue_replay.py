@@ -5,12 +5,11 @@ made and end when they are told to; how long that takes is not Kueue's.
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, cast
 
+from recordings import FOLDER
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import condition
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS, Json
@@ -20,7 +19,6 @@ from sim.client import CONDITIONS, START, SimClient
 
 from scaler.kube.objects.resources import CLUSTER_QUEUE, JOB, LOCAL_QUEUE, NAMESPACE, RESOURCE_FLAVOR, WORKLOAD
 
-FOLDER = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "recordings"
 STEP_SECONDS = 0.1
 
 State = tuple[str, ...]

@@ -3,18 +3,16 @@
 Not covered: definitions of other groups. Of a TrainJob (trainer.kubeflow.org) not all CEL rules are evaluated.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from recordings import CRDS, needs_data
 from sandbox.kubeapi_session import MERGE, serving
 from scaler_sandbox.kubeapi import KubeApi
 
-CRDS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "crds"
 GROUPS = ("kueue.x-k8s.io", "keda.sh", "ray.io")
-pytestmark = pytest.mark.skipif(not CRDS.is_dir(), reason="no real definitions: set SCALER_SHARED_DATA")
+pytestmark = needs_data(CRDS)
 
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
 

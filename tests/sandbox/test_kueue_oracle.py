@@ -6,13 +6,12 @@ without delay. So jobs here let go at once, the batch period is none, and a seco
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import ClassVar, cast
 
 import pytest
+from recordings import ORACLE, needs_data
 from scaler_sandbox.actions import status_patch
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has
@@ -31,8 +30,7 @@ from scaler.kube.objects.resources import (
     Resource,
 )
 
-_ROOT = Path(__file__).parents[3]
-FILE = Path(os.environ.get("SCALER_SHARED_DATA", _ROOT / "shared" / "data")) / "oracle" / "oracle-public.jsonl.gz"
+FILE = ORACLE / "oracle-public.jsonl.gz"
 EVERY = 27
 """One scenario in so many is played: about a hundred."""
 SHARDS = 4
@@ -156,7 +154,7 @@ async def difference(entry: Json) -> str:
     return "" if world.final == final else f"{entry['scenario']['id']}: ends with {world.final} instead of {final}"
 
 
-@pytest.mark.skipif(not FILE.is_file(), reason="no scenarios: set SCALER_SHARED_DATA")
+@needs_data(FILE)
 @pytest.mark.parametrize("shard", range(SHARDS))
 async def test_every_cycle_decides_what_a_real_kueue_decided(shard: int) -> None:
     differences = [await difference(entry) for entry in entries(shard)]

@@ -1,9 +1,10 @@
 """What was recorded of a real Kueue happens again: every state of every Workload, to the letter of its messages."""
 
 import pytest
-from sandbox.kueue_replay import FOLDER, STEP_SECONDS, Recording, Replay, State, states
+from recordings import FOLDER, needs_data
+from sandbox.kueue_replay import STEP_SECONDS, Recording, Replay, State, states
 
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recordings: set SCALER_SHARED_DATA")
+pytestmark = needs_data(FOLDER)
 
 SECONDS_AFTER_THE_LAST_ACTION = 2.5
 

@@ -2,64 +2,35 @@
 
 import asyncio
 import dataclasses
-import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
+from recordings import CRDS, needs_data, real_crd
 from scaler_sandbox import crds
 from scaler_sandbox.conditions import has, reason_of
+from scaler_sandbox.job_manifests import cluster_queue, flavor, local_queue, manifest, namespace
 from scaler_sandbox.kinds import Json
-from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import KubeletTiming
-from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
+from scaler_sandbox.sandbox import Sandbox, SandboxConfig
+from sim.kueue_cluster import ray_cluster
+from small_cluster import embedded_api
 
 from scaler.errors import ConfigurationError, KubeError
-from scaler.kube.objects.resources import NODE, POD, RAY_CLUSTER, WORKLOAD, Resource
+from scaler.kube.objects.resources import POD, RAY_CLUSTER, WORKLOAD, Resource
 
-QUEUES = """
-apiVersion: v1
-kind: Namespace
-metadata: {name: demo}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ResourceFlavor
-metadata: {name: default-flavor}
-spec: {}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ClusterQueue
-metadata: {name: cluster-queue}
-spec:
-  namespaceSelector: {}
-  resourceGroups:
-    - coveredResources: [nvidia.com/gpu]
-      flavors:
-        - name: default-flavor
-          resources: [{name: nvidia.com/gpu, nominalQuota: 2}]
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {name: user-queue, namespace: demo}
-spec: {clusterQueue: cluster-queue}
-"""
+QUEUES = [
+    namespace("demo"),
+    flavor("default-flavor"),
+    cluster_queue("cluster-queue", 2, flavor="default-flavor", queueingStrategy="BestEffortFIFO"),
+    local_queue("user-queue", "demo", "cluster-queue"),
+]
 
 
-def ray_cluster(name: str) -> Json:
-    container = {"name": "ray", "image": "ray:2", "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    template = {"spec": {"containers": [container]}}
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": name, "namespace": "demo", "labels": {"kueue.x-k8s.io/queue-name": "user-queue"}},
-        "spec": {
-            "headGroupSpec": {"template": template},
-            "workerGroupSpecs": [{"groupName": "workers", "replicas": 1, "template": template}],
-        },
-    }
+def gang(name: str) -> Json:
+    body = ray_cluster(name, queue="user-queue")
+    return manifest(RAY_CLUSTER, name, "demo", labels=body["metadata"]["labels"], spec=body["spec"])
 
 
 QUICK = dataclasses.replace(
@@ -98,9 +69,9 @@ async def set_active(world: Sandbox, name: str, active: bool) -> None:
 
 async def two_gangs(world: Sandbox) -> None:
     """The first runs, the second waits."""
-    await world.apply(ray_cluster("first"))
+    await world.apply(gang("first"))
     await world.wait_for(lambda: is_ready(world, "first"), "the first gang to run")
-    await world.apply(ray_cluster("second"))
+    await world.apply(gang("second"))
     await world.wait_for(lambda: world.workload_of(RAY_CLUSTER, "demo", "second"), "the second Workload")
     await world.wait_for(
         lambda: reason_of(workload(world, "second"), "QuotaReserved") == "WaitingForQuota", "the second gang to wait"
@@ -160,32 +131,17 @@ async def test_a_manifest_that_cannot_be_applied_says_why(
         await world.apply(manifest)
 
 
-REAL_CRDS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "crds"
-needs_real_crds = pytest.mark.skipif(not REAL_CRDS.is_dir(), reason="no real definitions: set SCALER_SHARED_DATA")
-
-
-@cache
-def real_crd(name: str) -> Json:
-    plural, _, group = name.partition(".")
-    text = (REAL_CRDS / f"{group}_{plural}.yaml").read_text()
-    loaded: Json = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return loaded
+needs_real_crds = needs_data(CRDS)
 
 
 @needs_real_crds
 async def test_the_story_passes_the_schemas_and_rules_of_the_real_kinds(tmp_path: Path) -> None:
-    api = KubeApi()
-    api.install_crds(real_crd(definition["metadata"]["name"]) for definition in crds.load())
-    await api.start()
-    api.write_kubeconfig(tmp_path / "kubeconfig")
+    definitions = (real_crd(each["metadata"]["name"]) for each in crds.load())
     config = dataclasses.replace(QUICK, kubeconfig=tmp_path / "kubeconfig")
-    try:
-        async with Sandbox(config) as world:
-            assert world.api_url == api.url
-            await world.apply(QUEUES)
-            await test_a_deactivated_gang_makes_way_and_comes_back(world)
-    finally:
-        await api.stop()
+    async with embedded_api(tmp_path, *definitions) as (api, _), Sandbox(config) as world:
+        assert world.api_url == api.url
+        await world.apply(QUEUES)
+        await test_a_deactivated_gang_makes_way_and_comes_back(world)
 
 
 @needs_real_crds
@@ -217,30 +173,3 @@ def unknown_fields(ours: Json, theirs: Json, path: str = "") -> list[str]:
         elif not theirs.get("x-kubernetes-preserve-unknown-fields"):
             found.append(f"{path}.{name}")
     return found
-
-
-async def test_a_sandbox_gains_a_node_and_loses_it_again() -> None:
-    config = dataclasses.replace(
-        SandboxConfig.fast({"node-a": 2}, collect=timedelta(seconds=0.1)),
-        kubelet=KubeletTiming(start_delay=timedelta(seconds=0.05), termination=timedelta(seconds=0.1)),
-        parts=frozenset({Component.KUBELETS, Component.AUTOSCALER}),
-    )
-    container = {"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": 4}}}
-    pod = {"metadata": {"name": "big", "namespace": "default"}, "spec": {"containers": [container]}}
-    async with Sandbox(config) as world:
-
-        def runs_on() -> str:
-            found = world.find(POD, "default", "big")
-            return found["spec"]["nodeName"] if found and found["status"]["phase"] == "Running" else ""
-
-        await world.apply({"apiVersion": "v1", "kind": "Pod", **pod})
-        await world.wait_for(
-            lambda: world.condition(POD, "default", "big", "PodScheduled", "False"), "the pod to find no node"
-        )
-        await asyncio.sleep(0.3)  # only the new machine wakes the kubelets now
-        world.add_node("node-b", 4, labels={"pool": "new"})
-        await world.wait_for(lambda: runs_on() == "node-b", "the pod to run there")
-        assert set(world.exporter_urls) == {"node-a", "node-b"}
-        world.remove_node("node-b")
-        await world.wait_for(lambda: world.find(POD, "default", "big") is None, "its pod to be lost")
-        await world.wait_for(lambda: world.find(NODE, "", "node-b") is None, "its Node to go")

@@ -5,19 +5,17 @@ that the table wants are compared with those that KEDA made of it.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from pathlib import Path
 
 import pytest
+from recordings import FOLDER, needs_data
 from scaler_sandbox.keda.rules import Effect, Poll, effect_of, replicas_wanted
 from scaler_sandbox.keda.scaledobjects import ScaledObjectTimes, read_pause_annotations, read_scaled_object
 from scaler_sandbox.kinds import Json
 
-RECORDINGS = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "recordings"
 SOON = 0.9
 """Seconds in which a busy KEDA has acted on a poll."""
 NAMES = (
@@ -33,12 +31,12 @@ NAMES = (
     "keda-new-scaledobject-over-running-target",
 )
 
-pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings: set SCALER_SHARED_DATA")
+pytestmark = needs_data(FOLDER)
 
 
 @cache
 def recording(name: str) -> Json:
-    loaded: Json = json.loads((RECORDINGS / f"{name}.json").read_text())
+    loaded: Json = json.loads((FOLDER / f"{name}.json").read_text())
     return loaded
 
 

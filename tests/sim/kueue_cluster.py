@@ -66,10 +66,10 @@ def job(
     }
 
 
-def ray_cluster(name: str, *, workers: int = 1) -> Json:
+def ray_cluster(name: str, *, workers: int = 1, queue: str = "lq") -> Json:
     group = {"groupName": "workers", "replicas": workers, "template": template()}
     return {
-        "metadata": {"name": name, "namespace": "ns", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        "metadata": {"name": name, "namespace": "ns", "labels": {"kueue.x-k8s.io/queue-name": queue}},
         "spec": {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [group]},
     }
 

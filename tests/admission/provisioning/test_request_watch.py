@@ -1,7 +1,6 @@
 """RequestWatch against the embedded API: which version is served, definitions that come and go, only our requests."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -10,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
-import yaml
 from builders import WorkloadJson
 from provisioning_builders import CHECK, CLASS, flavors, gang, pod_set
+from recordings import CRDS, needs_data, real_crd
 from scaler_sandbox import crds
-from scaler_sandbox.kubeapi import KubeApi
-from small_cluster import until
+from small_cluster import embedded_api, until
 
 from scaler.admission.policy import ProvisioningPolicy
 from scaler.admission.provisioning.manifests import RequestManifests, request_manifests_of
@@ -34,8 +31,6 @@ from scaler.kube.watch_backoff import Backoff, WatchTiming
 
 TIMING = WatchTiming(watch=(60, 60), lasting=0.5, absent=0.05, backoff=Backoff(base=0.02, cap=0.1))
 PROVREQ_CRD = next(each for each in crds.load() if each["spec"]["names"]["kind"] == "ProvisioningRequest")
-REAL = Path(os.environ.get("SCALER_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "crds"
-REAL_PROVREQ = REAL / "autoscaling.x-k8s.io_provisioningrequests.yaml"
 
 
 @dataclass
@@ -65,11 +60,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(folder: Path, *definitions: dict[str, Any]) -> AsyncIterator[Served]:
-    api = KubeApi()
-    api.install_crds(list(definitions))
-    await api.start()
-    api.write_kubeconfig(folder / "kubeconfig")
-    async with await KubeTransport.connect(folder / "kubeconfig") as client:
+    async with embedded_api(folder, *definitions) as (_, client):
         await client.create("/api/v1/namespaces", {"metadata": {"name": "demo"}})
         discovery = Discovery(client, found_seconds=0.05, missing_seconds=0.05)
         watch = RequestWatch(
@@ -81,7 +72,6 @@ async def serving(folder: Path, *definitions: dict[str, Any]) -> AsyncIterator[S
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            await api.stop()
 
 
 async def test_without_the_definition_the_reason_is_known_and_it_may_come_and_go(tmp_path: Path) -> None:
@@ -123,10 +113,9 @@ async def test_requests_of_others_are_not_watched(tmp_path: Path) -> None:
         assert served.watch.of_workload("another") == []
 
 
-@pytest.mark.skipif(not REAL_PROVREQ.is_file(), reason="no real definitions: set SCALER_SHARED_DATA")
+@needs_data(CRDS)
 async def test_the_real_definition_takes_what_is_written(tmp_path: Path) -> None:
-    definition = yaml.load(REAL_PROVREQ.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    async with serving(tmp_path, definition) as served:
+    async with serving(tmp_path, real_crd("provisioningrequests.autoscaling.x-k8s.io")) as served:
         await until(lambda: not served.watch.trouble)
         made = await served.make(gang(pod_set("a"), pod_set("b", gpus=4)))
         await until(lambda: [each.metadata.name for each in served.watch.items()] == [made.name])

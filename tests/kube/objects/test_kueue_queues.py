@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import pytest
 import yaml
-from recordings import FOLDER
+from recordings import CRDS, needs_data
 
 from scaler.kube import scheduling as core
 from scaler.kube.objects import kueue_queues as kube
@@ -15,8 +15,7 @@ from scaler.kube.objects.nodes import Affinity, Node, allocatable, labels, terms
 
 T = TypeVar("T")
 
-CRDS = FOLDER.parent / "crds"
-NO_CRDS = pytest.mark.skipif(not CRDS.is_dir(), reason="no CRDs of Kueue: set SCALER_SHARED_DATA")
+NO_CRDS = needs_data(CRDS)
 
 
 def read(kind: type[T], **fields: Any) -> T:
