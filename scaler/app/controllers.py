@@ -98,7 +98,6 @@ class LeaderControllers:
                 tasks.create_task(each.run(), name=each.name)
 
     def wake(self) -> None:
-        """There is a new evaluation."""
         for each in self._woken:
             each.wake()
 
@@ -138,7 +137,6 @@ class Leadership:
         self.controllers: LeaderControllers | None = None
         """None unless this process reconciles, and before `run`."""
         self.recorder: EventRecorder | None = None
-        """Of Events of the controllers."""
         self._lost_before = 0
         if not self.has_lease:
             metrics.show_no_leader()
@@ -160,7 +158,6 @@ class Leadership:
             self.controllers.wake()
 
     def is_reporting(self) -> bool:
-        """Whether this process shows the metrics of the cluster."""
         match self._settings.metrics.fleet:
             case FleetReporter.ALWAYS:
                 return True
@@ -169,7 +166,6 @@ class Leadership:
         return self._elector is not None and self._elector.is_leader
 
     def show_upkeep(self) -> None:
-        """Show the queue of the controllers, and the Events that were lost."""
         if self.controllers is not None:
             suspension = self.controllers.suspension
             keys = {("Waiting",): suspension.waiting, ("Failing",): suspension.failing}

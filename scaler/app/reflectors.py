@@ -115,7 +115,6 @@ class ReEvaluation:
         self.reflectors.workloads.subscribe(self._workload_changed)
 
     def target_changed(self, namespace: str, target: ScaleTargetRef) -> None:
-        """An object that ScaledObjects may scale has changed."""
         for scaled_object in self.reflectors.scaled_objects.by_index("target", (namespace, target)):
             self.touch(scaled_object.metadata.key)
 
@@ -137,6 +136,5 @@ class ReEvaluation:
 
 
 def _grant_changed(change: Change[ScalableWorkload]) -> bool:
-    """Whether the grant of a reclaim plan was added or removed."""
     old, new = (each.status.grant if each is not None else None for each in (change.old, change.new))
     return old != new

@@ -85,7 +85,6 @@ def _warn_without_tls(settings: Settings) -> None:
 
 
 def _is_local(address: str) -> bool:
-    """Whether only this machine can connect to it."""
     host = address.rpartition(":")[0].strip("[]")
     if address.startswith("unix:") or host == "localhost":
         return True

@@ -23,6 +23,8 @@ from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, E
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.wake_queries import WakeQueries, WakeQuery
+from scaler.idleness.gpu import Signal
+from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.transport import KubeTransport
@@ -111,7 +113,7 @@ class Wiring:
     ) -> FleetCollector:
         """Every replica watches, so that the next leader knows since when Workloads have waited; only one counts."""
         cluster, queues = self.cluster, QueueNames(quota=self.planner.view.look)
-        fleet = FleetMetrics(metrics, self._settings.metrics, is_reporting=is_reporting)
+        fleet = FleetMetrics(metrics, self._settings.metrics.limits(), is_reporting=is_reporting)
         suspensions = SuspensionWatch(cluster=cluster, queues=queues, metrics=fleet)
         pending = PendingWorkloads(cluster, queues, sink.reasons, admitted=fleet.admitted)
         self.reflectors.workloads.subscribe(suspensions.workload_heard)
@@ -171,7 +173,7 @@ class Wiring:
         )
 
     def _evaluator(self, changed: ChangedScaledObjects, sink: MetricsSink, published: Callable[[], None]) -> Evaluator:
-        settings, trust = self._settings, self._settings.trust.trust()
+        settings, trust = self._settings, self._settings.trust.into(Trust)
         wake_queries = [each.into(WakeQuery, namespaces=frozenset(each.namespaces)) for each in settings.wake]
         return Evaluator(
             config=settings.evaluation.into(
@@ -185,7 +187,7 @@ class Wiring:
             scales=self.scales,
             sampler=Sampler(
                 self.source.signals,
-                signals=[signal.signal() for signal in settings.signals],
+                signals=[signal.into(Signal) for signal in settings.signals],
                 rules=DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel),
                 trust=trust,
                 overlap=settings.evaluation.overlap,

@@ -36,8 +36,6 @@ _LAST_LOAD_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """An API client that is configured and ready to be used."""
-
     api: "ApiClient"
     server: str
     source: str

@@ -131,7 +131,8 @@ def _advice(request: ApiRequest, status: int, *, is_served: bool) -> str:
             else "the API server does not serve this path: is the CustomResourceDefinition installed?"
         )
     if status == 403:
-        return f"grant {_rule(request)} to the account that this program runs under"
+        rule = f"verb '{request.verb}' on '{request.resource}' in API group '{request.group}'"
+        return f"grant {rule} to the account that this program runs under"
     return _ADVICE.get(status, "")
 
 
@@ -141,7 +142,3 @@ _ADVICE = {
     410: "the resourceVersion is too old: list again",
     429: "the API server asks to slow down",
 }
-
-
-def _rule(request: ApiRequest) -> str:
-    return f"verb '{request.verb}' on '{request.resource}' in API group '{request.group}'"

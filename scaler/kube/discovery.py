@@ -44,8 +44,6 @@ class _Listing:
 
 
 class Discovery:
-    """Resolves kinds against one API server."""
-
     def __init__(
         self,
         transport: KubeTransport,
@@ -132,18 +130,15 @@ class Scale:
     """A label selector in its written form, `app=web,tier!=cache`; may be empty."""
 
 
-class _ScaleSpec(Struct, frozen=True):
+class _ScaleFields(Struct, frozen=True):
     replicas: int = 0
     """The API omits zero."""
-
-
-class _ScaleStatus(Struct, frozen=True):
     selector: str = ""
 
 
 class _Scale(Struct, frozen=True):
-    spec: _ScaleSpec = _ScaleSpec()
-    status: _ScaleStatus = _ScaleStatus()
+    spec: _ScaleFields = _ScaleFields()
+    status: _ScaleFields = _ScaleFields()
 
 
 async def read_scale(transport: KubeTransport, resource: Resource, namespace: str, name: str) -> Scale:

@@ -128,7 +128,6 @@ class EventRecorder:
             self._is_idle.clear()
 
     async def run(self) -> None:
-        """Sends what is queued until cancelled."""
         while True:
             await self._has_waiting.wait()
             await self._take_token()

@@ -58,8 +58,6 @@ Key = tuple[str, str]
 
 
 class KubeObject(Protocol):
-    """Anything with Kubernetes metadata."""
-
     @property
     def metadata(self) -> ObjectMeta: ...
 

@@ -35,8 +35,6 @@ _TRUTHS = {"": False, "true": True, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """What the pages show, read at every request."""
-
     unhealthy: Callable[[], Sequence[str]]
     """What is wrong with the process; empty while it is healthy."""
     unready: Callable[[], Sequence[str]]
@@ -64,7 +62,6 @@ class HttpTls:
 
 class HttpServer:
     def __init__(self, address: str, metrics: Metrics, views: Views, *, tls: HttpTls | None = None) -> None:
-        """`tls`: None turns TLS off."""
         self._address = address
         self._tls = tls
         self._host, self._port = _split(address)

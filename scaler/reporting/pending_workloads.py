@@ -26,8 +26,6 @@ from scaler.reporting.waiting_reasons import ReportedReasons
 
 
 class PendingFor(StrEnum):
-    """What a Workload waits for."""
-
     QUOTA = "Quota"
     CHECKS = "AdmissionCheck"
 

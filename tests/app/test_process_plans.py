@@ -1,13 +1,10 @@
 """The whole program where a gang waits: plans, grants, KEDA, Kueue and the ledger, in a hurried embedded world."""
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from app.sandbox_team import TEAM, team
 from running_scaler import metric
-from small_cluster import until
 
 from scaler.kube.objects.resources import SCALED_OBJECT
 
@@ -37,26 +34,6 @@ async def test_four_free_and_four_idle_serve_a_gang_of_eight(tmp_path: Path) -> 
         port = scaler.http_port
         assert await metric(port, "idle_gpu_scaler_reallocated_gpus_total", outcome="Admitted") == 4
         assert await metric(port, "idle_gpu_scaler_reallocated_gpus_total", outcome="Cancelled") == 0
-
-
-@pytest.mark.slow
-async def test_a_victim_that_works_half_way_ends_the_plan_at_no_cost(tmp_path: Path) -> None:
-    async with team(tmp_path, 8) as ours, ours.scaler() as scaler:
-        await ours.runs("a", "b", cooldowns={"b": 300})
-        await until(lambda: scaler.leadership.controllers is not None)
-        assert scaler.leadership.controllers is not None
-        scaler.leadership.controllers.reclaim.grant_cleanup.after = timedelta(seconds=1)
-        await ours.submits("gang", gpus=4, pods=2)
-        await ours.sees(lambda: ours.replicas("a") == [0] and ours.status("a")["phase"] == "HeldForPlan", "a at 0")
-        assert ours.replicas("b") == [1]
-
-        ours.works("b")
-        await ours.sees(lambda: ours.replicas("a", "b") == [1, 1] and ours.has_no_grants("a", "b"), "both as before")
-        assert ours.are_active("a", "b") == [True, True]
-        assert ours.status("a")["reallocation"]["stage"] == "Cancelled"
-        assert [ours.is_admitted(name) for name in ("a", "b", "gang")] == [True, True, False]
-        assert f"VictimBusy: {TEAM}/b" in await ours.hears("gang", "ReclaimCancelled")
-        assert not await ours.told("a", "EvictedDueToDeactivated")
 
 
 async def test_another_process_goes_on_with_the_plan(tmp_path: Path) -> None:

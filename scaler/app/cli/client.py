@@ -33,8 +33,6 @@ _REFUSALS = frozenset({400, 404, 409, 503})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerClient:
-    """Where to send queries, and how to print the answers."""
-
     server: str
     local: bool
     config: Path | None

@@ -3,21 +3,22 @@
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from scaler.app.cli.client import ScalerClient
+from scaler.app.cli.client import Json, ScalerClient
 from scaler.app.controllers import pod_namespace
 from scaler.app.metrics_source import open_metrics_source
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
+from scaler.idleness.gpu import Signal
+from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.transport import KubeTransport
@@ -30,8 +31,6 @@ from scaler.reporting.doctor.findings import Finding, Severity, Unread, counts
 from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
 from scaler.reporting.doctor.trigger_authentication import TriggerAuthenticationReader
 from scaler.reporting.metrics import Metrics
-
-Json = Mapping[str, Any]
 
 _STYLES = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}
 _NAMED = 3
@@ -79,9 +78,9 @@ async def _telemetry(settings: Settings) -> AsyncIterator[Telemetry | Unread]:
     try:
         yield Telemetry(
             source=source.signals,
-            signals=[signal.signal() for signal in settings.signals],
+            signals=[signal.into(Signal) for signal in settings.signals],
             rules=DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel),
-            trust=settings.trust.trust(),
+            trust=settings.trust.into(Trust),
         )
     finally:
         await source.close()
@@ -103,18 +102,15 @@ def _wanted(settings: Settings) -> DoctorSettings:
 
 def _lease_namespace(settings: Settings, subject: ReviewedUser) -> str:
     """Where the Lease is: as the settings say, or in the namespace of the account or Pod."""
-    match subject.user.split(":"):
-        case ["system", "serviceaccount", namespace, _]:
-            return settings.kubernetes.lease.namespace or namespace
     kubernetes = settings.kubernetes
-    return kubernetes.lease.namespace or pod_namespace(has_kubeconfig=kubernetes.kubeconfig is not None) or "default"
+    named = kubernetes.lease.namespace or subject.namespace
+    return named or pod_namespace(has_kubeconfig=kubernetes.kubeconfig is not None) or "default"
 
 
 # ------------------------------------------------------------------------------------------------------------ rendering
 
 
 def answer_of(findings: Sequence[Finding]) -> Json:
-    """The findings as JSON: every one of them, and how many there are of each severity."""
     names = ("severity", "topic", "check", "where", "what", "do")
     rows = [{name: getattr(each, name) for name in names} for each in findings]
     return {"findings": rows, "counts": {str(severity): count for severity, count in counts(findings).items()}}

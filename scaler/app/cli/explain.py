@@ -8,13 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scaler.app.cli.client import ScalerClient, parse_name
+from scaler.app.cli.client import Json, ScalerClient, parse_name
 from scaler.app.cli.layout import Row, labelled_rows
 from scaler.app.cli.pending import check_rows, gang_lines
 from scaler.errors import ScalerError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-
-Json = Mapping[str, Any]
 
 _STYLES = {"active": "green", "inactive": "yellow", "error": "magenta", "Busy": "green", "Idle": "yellow"}
 

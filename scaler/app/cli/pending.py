@@ -1,15 +1,12 @@
 """`idle-gpu-scaler pending`: every pending Workload, and why it is pending."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaler.app.cli.client import ScalerClient
+from scaler.app.cli.client import Json, ScalerClient
 from scaler.app.cli.layout import Row, count, labelled_rows, reason_text
-
-Json = Mapping[str, Any]
 
 
 def run_pending(client: ScalerClient, *, namespace: str, queue: str) -> int:
@@ -59,7 +56,6 @@ def gang_rows(gang: Json) -> Iterator[Row]:
 
 
 def reason_rows(gang: Json) -> Iterator[Row]:
-    """Why it is pending, the decisive reason first."""
     for place, each in enumerate(gang["reasons"]):
         yield "and" if place else "because", reason_text(each["reason"], each["message"])
 
@@ -172,7 +168,6 @@ def _expected(provisioning: Json) -> Iterator[str]:
 
 
 def _request(request: Json) -> RenderableType:
-    """The newest word on it, and its conditions below."""
     ending = ", being deleted" if request["isEnding"] else ""
     attempt = f", attempt {request['attempt']} for {count(request['pods'], 'pod')}{ending}"
     return Group(_head(request["name"], request, attempt), *(_condition(each) for each in request["conditions"]))

@@ -1,19 +1,16 @@
 """`idle-gpu-scaler plan`: the reclaim plan for a pending Workload, its cost and alternatives; or why there is none."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from scaler.app.cli.client import ScalerClient, parse_name
+from scaler.app.cli.client import Json, ScalerClient, parse_name
 from scaler.app.cli.layout import WAITS, Cells, Row, count, labelled_rows, number_text, reason_text, table_or_list
 from scaler.app.cli.pending import reason_rows, standing_rows, title
 from scaler.app.cli.queues import amount
 from scaler.errors import ConfigurationError
-
-Json = Mapping[str, Any]
 
 _ALL = "*"
 _NOTHING: Json = {"necessities": []}
@@ -91,7 +88,6 @@ def _table(
     prose: bool = False,
     more: int = 0,
 ) -> list[RenderableType]:
-    """The table, and how many rows it leaves out."""
     table = _indented(table_or_list(headings, rows, width - _IN, words=words, prose=prose))
     return [table, *([_indented(Text(f"and {more} more", style="dim"))] if more else []), ""]
 
@@ -225,7 +221,6 @@ def _refusal(refusal: Json) -> list[RenderableType]:
 
 
 def _non_candidates(answer: Json, width: int) -> list[RenderableType]:
-    """The candidates, and the workloads that use GPUs and are none."""
     parts: list[RenderableType] = []
     if answer["candidates"]:
         rows = [_candidate(each) for each in answer["candidates"]]

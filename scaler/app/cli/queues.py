@@ -1,16 +1,13 @@
 """`idle-gpu-scaler queues`: the quota of Cohorts and ClusterQueues, and its usage."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaler.app.cli.client import ScalerClient
+from scaler.app.cli.client import Json, ScalerClient
 from scaler.app.cli.layout import labelled_rows, table_or_list
 from scaler.kube.quantity import CPU, as_text
-
-Json = Mapping[str, Any]
 
 _HEADINGS = (
     *("QUEUE", "FLAVOR", "NOMINAL", "USED", "IDLE", "RECLAIMABLE", "AVAILABLE", "BORROWED", "PENDING", "LIMITS"),

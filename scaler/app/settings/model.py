@@ -16,8 +16,9 @@ from scaler.app.settings.reclaim import ReclaimSettings
 from scaler.errors import ConfigurationError
 from scaler.idleness import relabel
 from scaler.idleness.durations import format_duration
-from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
+from scaler.idleness.gpu import DEFAULT_SIGNALS, Unit
 from scaler.idleness.policy import EnforcementMode, GpuRule, Overrides, Policy, Reclaim, Trust, under_pressure_problem
+from scaler.reporting.usage.fleet_metrics import FleetLimits
 from scaler.reporting.usage.prices import Prices
 
 
@@ -179,9 +180,6 @@ class SignalSettings(Section):
     absent_on_mig: bool = False
     """Whether exporters do not publish it for MIG instances, so that no samples are expected there."""
 
-    def signal(self) -> Signal:
-        return self.into(Signal)
-
 
 class EvaluationSettings(Section):
     """When evaluations take place, and over which window."""
@@ -211,9 +209,6 @@ class TrustSettings(Section):
     """Longest gap between samples, in collection intervals; a longer one could hide work."""
     max_clock_skew: Duration = _TRUST.max_clock_skew
     """Maximum difference between the clocks of the source and of this program."""
-
-    def trust(self) -> Trust:
-        return self.into(Trust)
 
 
 class DefaultsSettings(Section):
@@ -306,8 +301,8 @@ class MetricsSettings(Section):
     currency: str = Field(default="USD", min_length=1)
     """Currency of the prices; a label only."""
 
-    def price_list(self) -> Prices:
-        return Prices(by_model=self.prices, currency=self.currency)
+    def limits(self) -> FleetLimits:
+        return self.into(FleetLimits, prices=Prices(by_model=self.prices, currency=self.currency))
 
 
 class LogSettings(Section):

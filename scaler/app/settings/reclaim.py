@@ -92,18 +92,12 @@ class LimitSettings(Section):
             raise ValueError("there is no limit; write count, share, or both")
         return self
 
-    def limit(self) -> Limit:
-        return self.into(Limit)
-
 
 class RateSettings(LimitSettings):
     """How many workloads within any period of this length."""
 
     period: Duration
     """Length of the period."""
-
-    def limits(self) -> Rate:
-        return Rate(limit=self.limit(), period=self.period)
 
 
 class ScopeSettings(Section):
@@ -156,8 +150,8 @@ class BudgetSettings(Section):
         return self.into(
             Budget,
             scope=self.scope.scope(),
-            at_once=self.at_once.limit() if self.at_once else None,
-            rate=self.rate.limits() if self.rate else None,
+            at_once=self.at_once.into(Limit) if self.at_once else None,
+            rate=Rate(limit=self.rate.into(Limit), period=self.rate.period) if self.rate else None,
             applies_during=tuple(each.hours() for each in self.applies_during),
             allowed_during=tuple(each.hours() for each in self.allowed_during),
         )

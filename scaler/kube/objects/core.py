@@ -102,7 +102,6 @@ class ObjectMeta(Struct, frozen=True):
 
     @property
     def controller_owner(self) -> OwnerReference | None:
-        """The one owner that manages the object."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 

@@ -53,7 +53,6 @@ def _lasting(spec: objects.PodSpec) -> list[objects.Container]:
 
 
 def gpu_pod(pod: objects.Pod, resources: GpuResources) -> core.GpuPod:
-    """The pod as far as GPUs are concerned."""
     holders = [container.name for container in _lasting(pod.spec) if resources.of_container(container)]
     return core.GpuPod(
         namespace=pod.metadata.namespace,

@@ -124,8 +124,6 @@ class PodSetUpdate(Struct, frozen=True):
 
 
 class AdmissionCheckState(Struct, frozen=True):
-    """One entry of `status.admissionChecks`."""
-
     name: str = ""
     state: str = ""
     message: str = ""

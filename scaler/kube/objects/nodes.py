@@ -113,11 +113,10 @@ def terms(affinity: Affinity | None) -> tuple[Term, ...]:
         if affinity and affinity.node_affinity
         else None
     )
-    return tuple(_term(each) for each in required.node_selector_terms) if required else ()
-
-
-def _term(term: NodeSelectorTerm) -> Term:
     return tuple(
-        NodeRequirement(key=each.key, operator=Operator(each.operator), values=each.values)
-        for each in (*term.match_expressions, *term.match_fields)
+        tuple(
+            NodeRequirement(key=each.key, operator=Operator(each.operator), values=each.values)
+            for each in (*term.match_expressions, *term.match_fields)
+        )
+        for term in (required.node_selector_terms if required else ())
     )

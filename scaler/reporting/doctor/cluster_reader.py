@@ -60,12 +60,18 @@ class ReviewedUser:
     user: str = ""
 
     @property
-    def groups(self) -> list[str]:
-        """What the API server adds for a ServiceAccount, and for every authenticated user."""
+    def namespace(self) -> str:
+        """Of a ServiceAccount; empty for other users."""
         match self.user.split(":"):
             case ["system", "serviceaccount", namespace, _]:
-                return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-        return ["system:authenticated"]
+                return namespace
+        return ""
+
+    @property
+    def groups(self) -> list[str]:
+        """What the API server adds for a ServiceAccount, and for every authenticated user."""
+        of_account = ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}"] if self.namespace else []
+        return [*of_account, "system:authenticated"]
 
     def review(self, attributes: ResourceAttributes) -> tuple[str, dict[str, Any]]:
         kind = "SubjectAccessReview" if self.user else "SelfSubjectAccessReview"
@@ -78,8 +84,6 @@ class ReviewedUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """The metrics source, and how its answers are understood."""
-
     source: SignalSource
     signals: Sequence[Signal]
     rules: RelabelRules
@@ -132,19 +136,14 @@ class ClusterReader:
 
     async def _served(self) -> Served | Unread:
         groups = sorted({wanted.group for wanted in REQUIRED_KINDS})
-        listings = await asyncio.gather(*(self._versions(group) for group in groups))
-        problem = next((each for each in listings if isinstance(each, Unread)), None)
-        return problem or {group: each for group, each in zip(groups, listings, strict=True) if isinstance(each, dict)}
+        return await _by_name(groups, self._versions)
 
-    async def _versions(self, group: str) -> dict[str, frozenset[str]] | Unread:
+    async def _versions(self, group: str) -> Mapping[str, frozenset[str]] | Unread:
         body = await self._get(f"/apis/{group}")
         if isinstance(body, Unread):
             return {} if body.is_absent else body
         versions = [each["version"] for each in msgspec.json.decode(body)["versions"]]
-        listings = await asyncio.gather(*(self._kinds(f"{group}/{version}") for version in versions))
-        problem = next((each for each in listings if isinstance(each, Unread)), None)
-        found = zip(versions, listings, strict=True)
-        return problem or {version: each for version, each in found if not isinstance(each, Unread)}
+        return await _by_name(versions, lambda version: self._kinds(f"{group}/{version}"))
 
     async def _kinds(self, api_version: str) -> frozenset[str] | Unread:
         body = await self._get(group_version_path(api_version))
@@ -257,14 +256,12 @@ class ClusterReader:
         if isinstance(nodes, Unread):
             return nodes
         ready = [node for node in nodes.items if node.is_ready]
+        offered = (each for node in ready for each in allocatable(node).items())
         return Gpus(
-            allocatable=sum(self._offered(node) for node in ready),
+            allocatable=sum(amount for name, amount in offered if self._gpus.matches(name)),
             shared_nodes=sorted(node.metadata.name for node in ready if _is_shared(node)),
             pods=pods,
         )
-
-    def _offered(self, node: Node) -> int:
-        return sum(amount for name, amount in allocatable(node).items() if self._gpus.matches(name))
 
     async def _gpu_pods(self) -> frozenset[PodKey]:
         """Pods that hold GPUs and run. Of most pods nothing is kept. Raises: KubeError."""
@@ -274,6 +271,13 @@ class ClusterReader:
                 if not isinstance(pod, Unread) and self._gpus.of_pod(pod.spec):
                     found.add(pod.metadata.key)
         return frozenset(found)
+
+
+async def _by_name(names: Sequence[str], ask: Callable[[str], Awaitable[T | Unread]]) -> Mapping[str, T] | Unread:
+    """The answer for each name, or the first one that there is none."""
+    answers = await asyncio.gather(*map(ask, names))
+    problem = next((each for each in answers if isinstance(each, Unread)), None)
+    return problem or {name: each for name, each in zip(names, answers, strict=True) if not isinstance(each, Unread)}
 
 
 def _joined(found: Mapping[str, ListResult[T]]) -> ListResult[T]:

@@ -52,8 +52,6 @@ TYPES_READ: Mapping[type, tuple[Resource, Topic]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorSettings:
-    """What of the settings depends on the cluster."""
-
     addresses: frozenset[str] = frozenset()
     """`scalerAddress` values that mean this scaler; empty: all external triggers do."""
     defaults: Overrides = Overrides()  # noqa: RUF009 - frozen
@@ -97,7 +95,6 @@ class DoctorInputs:
     metrics: SourceSeries | Unread = Unread("no metrics source is configured")  # noqa: RUF009 - frozen
     wanted: DoctorSettings = DoctorSettings()
     missing_namespaces: Sequence[str] = ()
-    """Namespaces that are to be watched and do not exist."""
 
     def of(self, kind: type[T]) -> Sequence[T]:
         """The objects; none where they could not be read, which is a finding of its own."""

@@ -39,7 +39,6 @@ class AuthenticatedTrigger:
     namespace: str
     name: str
     metadata: Mapping[str, str]
-    """Of its trigger."""
     parameters: Mapping[str, bytes] = field(default_factory=dict)
     """Of its authentication, as far as they are about TLS."""
     missing: tuple[str, ...] = ()

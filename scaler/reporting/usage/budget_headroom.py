@@ -17,8 +17,6 @@ from scaler.reclaim.budgets.scopes import ScopeUsage, SuspensionHistory
 
 
 class LimitHeadroom(NamedTuple):
-    """What one limit allows, and what it counts already."""
-
     most: int
     used: int
 
@@ -31,7 +29,6 @@ class LimitHeadroom(NamedTuple):
 class BudgetHeadroom:
     budget: str
     is_open: bool
-    """Whether it allows suspensions at this hour."""
     limits: Mapping[str, LimitHeadroom] = field(default_factory=dict)
     """`AtOnce` and `PerPeriod`; none while they do not apply."""
 

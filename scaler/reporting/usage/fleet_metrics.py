@@ -5,8 +5,9 @@ What tenants name goes through the limits of the settings before it becomes a la
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from scaler.decision.describe import answer_word, verdict_word
 from scaler.idleness.reasons import DecisionReason
@@ -34,22 +35,13 @@ class QuotaTransfer(NamedTuple):
     gpus: int
 
 
-class FleetLimits(Protocol):
-    """What of the cluster is shown: `metrics` of the settings."""
-
-    @property
-    def namespaces(self) -> int: ...
-
-    @property
-    def workloads(self) -> int: ...
-
-    @property
-    def nodes(self) -> int: ...
-
-    @property
-    def regret_within(self) -> timedelta: ...
-
-    def price_list(self) -> Prices: ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetLimits:
+    namespaces: int
+    workloads: int
+    nodes: int
+    regret_within: timedelta
+    prices: Prices
 
 
 class FleetMetrics:
@@ -59,7 +51,7 @@ class FleetMetrics:
         self._metrics = metrics
         self._is_reporting = is_reporting
         self._limits = limits
-        self._prices = limits.price_list()
+        self._prices = limits.prices
         self._namespaces = BoundedNames(limits.namespaces)
         metrics.regret_window_seconds.set(limits.regret_within.total_seconds())
 
@@ -130,8 +122,12 @@ class FleetMetrics:
         set_series(
             metrics.workload_active_above_ratio, _rows(shown, lambda each: each.decision.policy.active_above_ratio)
         )
-        set_series(metrics.workload_suspend_timestamp_seconds, _rows(shown, _suspend_at))
-        set_series(metrics.workload_answer, {(*each.title, *_answer(each)): 1 for each in shown})
+        dues = {tuple(each.title): due.timestamp() for each in shown if (due := each.decision.suspend_at) is not None}
+        set_series(metrics.workload_suspend_timestamp_seconds, dues)
+        decided = [(each.title, each.decision) for each in shown]
+        set_series(
+            metrics.workload_answer, {(*title, answer_word(one), one.answer.reason): 1 for title, one in decided}
+        )
         set_series(metrics.workload_paused, {tuple(each.title): 1 for each in shown if each.is_paused})
         states = {(*each.title, str(state)): n for each in shown for state, n in each.states.items()}
         set_series(metrics.workload_gpus, states)
@@ -225,15 +221,6 @@ def _rows(
     """One row for each workload of which it is known."""
     values = ((each.title, of(each)) for each in workloads)
     return {tuple(title): value for title, value in values if value is not None}
-
-
-def _answer(workload: TargetUsage) -> tuple[str, str]:
-    return answer_word(workload.decision), workload.decision.answer.reason
-
-
-def _suspend_at(workload: TargetUsage) -> float | None:
-    due = workload.decision.suspend_at
-    return None if due is None else due.timestamp()
 
 
 # -------------------------------------------------------------------------------------------------------- bounded names

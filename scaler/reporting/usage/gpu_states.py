@@ -34,8 +34,6 @@ from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVe
 
 
 class GpuState(StrEnum):
-    """What is known of a GPU that a pod holds."""
-
     BUSY = "Busy"
     IDLE = "Idle"
     HELD_IDLE = "HeldIdle"
@@ -56,8 +54,6 @@ _SILENT = frozenset({UnknownReason.NO_SAMPLES, UnknownReason.MISSING_GPUS})
 
 
 class GpuStatus(NamedTuple):
-    """The state of one GPU and why it is that."""
-
     state: GpuState
     reason: str = ""
     is_its_own: bool = True
@@ -150,8 +146,6 @@ def _silent(reason: UnknownReason, age: timedelta, startup: StartupLimits) -> Gp
 
 
 class NodeTrust(StrEnum):
-    """Whether the GPUs of a node that run pods can be judged."""
-
     TRUSTED = "Trusted"
     DISTRUSTED = "Distrusted"
     """Some cannot."""

@@ -48,16 +48,12 @@ _YIELD_EVERY = 64
 
 
 class GpuOwner(NamedTuple):
-    """Where GPUs are held, and of which model."""
-
     namespace: str
     cluster_queue: str
     model: str
 
 
 class TargetLabels(NamedTuple):
-    """A workload, as it is shown on its own."""
-
     namespace: str
     cluster_queue: str
     kind: str
@@ -95,8 +91,6 @@ class FleetUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PodEvidence:
-    """What is known of a pod by its ScaledObject."""
-
     pod: GpuPod
     when_idle: GpuStatus
     """What its idle GPUs are."""

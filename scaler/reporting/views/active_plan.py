@@ -1,14 +1,12 @@
 """An active plan and its progress, as JSON. Pure."""
 
 from datetime import datetime
-from typing import Any
 
 from scaler.decision.describe import timestamp
 from scaler.decision.target_state import Seeks
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus
 from scaler.reclaim.transitions import GangState, LedgerStage, PlanAction, PlanEndReason, next_transition
-
-Json = dict[str, Any]
+from scaler.reporting.views import Json
 
 _ORDER = (
     LedgerStage.RECLAIMABLE,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 from scaler.admission.check import CheckChange, CheckEntry, Yielded
 from scaler.admission.plan import CheckedWorkload
@@ -18,8 +17,7 @@ from scaler.decision.describe import timestamp
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.core import Condition
 from scaler.kube.objects.nodes import ProvisioningRequest
-
-Json = dict[str, Any]
+from scaler.reporting.views import Json
 
 SHOWN = 5
 """Gangs before one that are named."""

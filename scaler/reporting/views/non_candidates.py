@@ -1,7 +1,6 @@
 """Workloads that hold GPUs and are no candidates for reclaim, and why. Pure, from what is observed."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import Evaluation
@@ -15,8 +14,7 @@ from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
 from scaler.reclaim.candidates import gpus_of, is_idle, is_not_scaled
 from scaler.reclaim.search.values import NoPlanReason
-
-Json = dict[str, Any]
+from scaler.reporting.views import Json
 
 MOST = 20
 

@@ -6,7 +6,6 @@ Kueue's own words stand beside ours: where they differ, one of us has not seen t
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from scaler.decision.describe import timestamp
 from scaler.decision.target_state import Seeks
@@ -18,11 +17,10 @@ from scaler.kube.quantity import as_number
 from scaler.quota.cycle import Considered
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
+from scaler.reporting.views import Json
 from scaler.reporting.views.active_plan import active_plan_view
 from scaler.reporting.views.snapshot import ViewSnapshot
 from scaler.reporting.waiting_reasons import Diagnosis, FlavorShortage, diagnose, pending_since
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +145,6 @@ _SHOWN = 5
 def gang_view(
     snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload | None, diagnosis: Diagnosis
 ) -> Json:
-    """Its name, its requests, its place in the queue, and what Kueue says of it."""
     first = diagnosis.reasons[0]
     since, spec = pending_since(gang), diagnosis.queue.spec if diagnosis.queue is not None else None
     return {
@@ -234,7 +231,6 @@ def _checks(observed: KueueWorkload | None) -> list[Json]:
 
 
 def _reclaim(snapshot: ViewSnapshot, gang: QuotaWorkload, diagnosis: Diagnosis, answers: PlannerAnswers) -> Json:
-    """What a plan could do for it."""
     match answers.found.get(gang.uid):
         case ReclaimPlan() as found:
             victims = ", ".join(f"{each.name} ({each.gpus} GPUs)" for each in found.victims)

@@ -16,12 +16,11 @@ from scaler.kube.quantity import as_number
 from scaler.placement.fit import Placement
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.search.values import Alternative, Candidate, NoPlan, NoPlanReason, PlanWarning, ReclaimPlan
+from scaler.reporting.views import Json
 from scaler.reporting.views.active_plan import active_plan_view
 from scaler.reporting.views.pending import gang_view, whole
 from scaler.reporting.views.snapshot import ViewSnapshot
 from scaler.reporting.waiting_reasons import diagnose
-
-Json = dict[str, Any]
 
 _SHOWN = 50
 """Candidates that are listed."""
@@ -54,6 +53,7 @@ def plan_view(snapshot: ViewSnapshot, report: PlanReport) -> Json:
     diagnosis = diagnose(snapshot, gang, report.observed)
     standing = snapshot.plan_for(gang)
     refusal = answer if isinstance(answer, NoPlan) else report.refusal
+    cautions = [*(answer.cautions if isinstance(answer, ReclaimPlan) else ()), *report.cautions]
     by_name = {each.name: each for each in report.candidates}
     return {
         "at": timestamp(snapshot.at),
@@ -65,14 +65,10 @@ def plan_view(snapshot: ViewSnapshot, report: PlanReport) -> Json:
         "alternatives": [_alternative(each, by_name) for each in _least(answer.alternatives if answer else ())],
         "candidates": [_candidate(each, report.assumed) for each in report.candidates[:_SHOWN]],
         "moreCandidates": max(0, len(report.candidates) - _SHOWN),
-        "cautions": [{"reason": each.reason, "message": each.message} for each in _cautions(answer, report)],
+        "cautions": [{"reason": each.reason, "message": each.message} for each in cautions],
         "holders": list(report.holders),
         "moreHolders": report.more_holders,
     }
-
-
-def _cautions(answer: ReclaimPlan | NoPlan | None, report: PlanReport) -> list[PlanWarning]:
-    return [*(answer.cautions if isinstance(answer, ReclaimPlan) else ()), *report.cautions]
 
 
 # --------------------------------------------------------------------------------------------------------------- a plan

@@ -22,7 +22,6 @@ from scaler.kube.objects.core import is_true
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.placement.requests import listed
-from scaler.quota.cycle import Considered
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.planner import Planner, PlanningSnapshot, Unprotected
@@ -154,7 +153,9 @@ class QueryService:
     ) -> None:
         answer, request = await self._answer(planning, gang, planning.candidates)
         if request is not None and scope[1] not in answers.heads:
-            answers.heads[scope[1]] = await asyncio.to_thread(_next_cycle, request)
+            answers.heads[scope[1]] = await asyncio.to_thread(
+                lambda: request.planning_tree.simulation.fork().step().considered
+            )
         answers.found[gang.uid] = self._refusal(answer) or answer
         if isinstance(answers.found[gang.uid], ReclaimPlan):
             answers.first[scope] = gang.key
@@ -352,10 +353,6 @@ def _left_out(barred: Mapping[str, str]) -> list[PlanWarning]:
         PlanWarning(reason="LeftOut", message=f"no plan may take {listed(keys)}: {why}")
         for why, keys in by_reason.items()
     ]
-
-
-def _next_cycle(request: PlanRequest) -> Sequence[Considered]:
-    return request.planning_tree.simulation.fork().step().considered
 
 
 def _not_known(why: NotSynced) -> QueryError:

@@ -7,16 +7,15 @@ A Workload may often choose among flavors, so `pending` is by resource: what the
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from scaler.decision.describe import timestamp
 from scaler.kube.quantity import as_number
 from scaler.quota.model import FlavorResource, QuotaWorkload
 from scaler.quota.node import CohortNode, QueueNode
 from scaler.quota.tree import Tree
+from scaler.reporting.views import Json
 from scaler.reporting.views.snapshot import ViewSnapshot
 
-Json = dict[str, Any]
 Wanted = Callable[[str], bool]
 """Whether a resource is shown."""
 
@@ -86,7 +85,8 @@ class _View:
             "idle": _held(node, self._snapshot.idle),
             "reclaimable": _held(node, self._candidates),
         }
-        sums = _Sums(amounts, pending=_requested(waiting), waiting=len(waiting))
+        pending = sum((Counter(requests) for each in waiting for requests in each.requests), Counter[str]())
+        sums = _Sums(amounts, pending=pending, waiting=len(waiting))
         shown = {
             "kind": "ClusterQueue",
             "name": node.name,
@@ -145,10 +145,6 @@ def _held(node: QueueNode, keys: Iterable[str]) -> Counter[FlavorResource]:
     for key in node.workloads.keys() & set(keys):
         held.update(node.workloads[key].held.usage)
     return held
-
-
-def _requested(waiting: Iterable[QuotaWorkload]) -> Counter[str]:
-    return sum((Counter(requests) for workload in waiting for requests in workload.requests), Counter[str]())
 
 
 def _limit(resource: str, amount: int | None) -> int | float | None:

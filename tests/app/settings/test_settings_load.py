@@ -8,7 +8,7 @@ from builders import minutes
 from scaler.app.settings.load import ENV_PREFIX, load
 from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError
-from scaler.idleness.gpu import DEFAULT_SIGNALS
+from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal
 from scaler.idleness.policy import EnforcementMode, GpuRule, Overrides, Trust
 
 
@@ -212,8 +212,8 @@ def test_a_problem_never_repeats_what_was_written_where_a_secret_could_be(file: 
 
 
 def test_the_defaults_are_the_cores_own() -> None:
-    assert Settings().trust.trust() == Trust()
-    assert tuple(signal.signal() for signal in Settings().signals) == DEFAULT_SIGNALS
+    assert Settings().trust.into(Trust) == Trust()
+    assert tuple(signal.into(Signal) for signal in Settings().signals) == DEFAULT_SIGNALS
     assert Settings().defaults.overrides() == Overrides()
 
 
@@ -230,7 +230,7 @@ def test_settings_become_the_cores_values(file: Path) -> None:
         gpus=GpuRule(share=0.8),
         mode=EnforcementMode.OBSERVE,
     )
-    assert found.trust.trust() == Trust(
+    assert found.trust.into(Trust) == Trust(
         interval=timedelta(seconds=10),
         min_coverage_ratio=0.9,
         max_age_intervals=5,

@@ -57,7 +57,7 @@ class Collected:
         self.reasons = ReportedReasons()
         self.pending = PendingWorkloads(cluster, queues, self.reasons, clock=lambda: self.world.now)
         self.metrics = Metrics()
-        fleet = FleetMetrics(self.metrics, MetricsSettings(), is_reporting=lambda: self.is_reporting)
+        fleet = FleetMetrics(self.metrics, MetricsSettings().limits(), is_reporting=lambda: self.is_reporting)
         self.collector = FleetCollector(
             decisions=self.world.decision_cache,
             cluster=cluster,

@@ -29,7 +29,7 @@ class Shown:
     def __init__(self, **settings: Any) -> None:
         self.metrics = Metrics()
         self.is_reporting = True
-        setting = MetricsSettings.model_validate(settings)
+        setting = MetricsSettings.model_validate(settings).limits()
         self.fleet = FleetMetrics(self.metrics, setting, is_reporting=lambda: self.is_reporting)
 
     def usage(self, gpus: Mapping[tuple[GpuOwner, GpuStatus], int], elapsed: float = 0) -> None:
