@@ -7,6 +7,7 @@ from scaler.admission.workload import CONTROLLER
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
+    DEPLOYMENT,
     JOB,
     LOCAL_QUEUE,
     NAMESPACE,
@@ -86,17 +87,33 @@ def job(
 
 
 def scaling(name: str, in_namespace: str, scaler_address: str, trigger: Mapping[str, str], **spec: Any) -> list[Json]:
-    """The Job's ScalableWorkload, and a ScaledObject with this trigger metadata and further fields of its `spec`."""
-    target = {"apiVersion": SCALABLE_WORKLOAD.api_version, "kind": SCALABLE_WORKLOAD.kind, "name": name}
+    """The Job's ScalableWorkload, and a ScaledObject of it."""
     reference = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": name}
+    return [
+        manifest(SCALABLE_WORKLOAD, name, in_namespace, spec={"replicas": 1, "jobRef": reference}),
+        scaled_object(name, in_namespace, SCALABLE_WORKLOAD, scaler_address, trigger, **spec),
+    ]
+
+
+def scaled_object(
+    name: str, in_namespace: str, kind: Resource, scaler_address: str, trigger: Mapping[str, str], **spec: Any
+) -> Json:
+    """Of the object of that kind and the same name, with this trigger metadata and further fields of its `spec`."""
+    metadata = {"scalerAddress": scaler_address, **trigger}
     common = {
-        "scaleTargetRef": target,
+        "scaleTargetRef": {"apiVersion": kind.api_version, "kind": kind.kind, "name": name},
         "minReplicaCount": 0,
         "maxReplicaCount": 1,
         "cooldownPeriod": 1,
-        "triggers": [{"type": "external-push", "metadata": {"scalerAddress": scaler_address, **trigger}}],
+        "triggers": [{"type": "external-push", "metadata": metadata}],
     }
-    return [
-        manifest(SCALABLE_WORKLOAD, name, in_namespace, spec={"replicas": 1, "jobRef": reference}),
-        manifest(SCALED_OBJECT, name, in_namespace, spec=common | spec),
-    ]
+    return manifest(SCALED_OBJECT, name, in_namespace, spec=common | spec)
+
+
+def deployment(name: str, in_namespace: str, *, kind: Resource = DEPLOYMENT, replicas: int = 1, gpus: int = 1) -> Json:
+    """A Deployment or a StatefulSet without a queue."""
+    container = {"name": "main", "image": "python:3", "resources": {"limits": {GPU: gpus}}}
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return manifest(kind, name, in_namespace, spec=spec)

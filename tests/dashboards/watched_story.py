@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from prometheus_server import PrometheusServer, static_scrape
 from scaler_sandbox import demo
+from scaler_sandbox.job_manifests import deployment, scaled_object
 from scaler_sandbox.stories.facts import StoryEntry
 from scaler_sandbox.stories.gang_story import NAMESPACE
 from scaler_sandbox.stories.provisioning import ProvisioningStory
@@ -19,7 +20,7 @@ from small_cluster import until
 
 from dashboards.answers import Asker, Series
 from scaler.decision.workloads import WAKE_ANNOTATION
-from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.resources import DEPLOYMENT, JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
 
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x1", "container": "exporter"}
 SCALER = {"namespace": "idle-gpu-scaler", "pod": "idle-gpu-scaler-x1", "node": "control", "service": "idle-gpu-scaler"}
@@ -110,16 +111,9 @@ async def _play(stage: demo.RunningAct, url: str) -> float:
 
 def quiet_server(address: str) -> list[dict[str, Any]]:
     """A Deployment that is scaled by time alone, and kept for an hour."""
-    container = {"name": "main", "image": "server", "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    labels, metadata = {"app": "server"}, {"name": "server", "namespace": "default"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
     keep_until = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
-    policy = {"scalerAddress": address, "idleAfter": "2s", "warmUp": "0s", "keepUntil": keep_until}
-    trigger = {"type": "external", "metadata": policy}
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "server"}
-    scaling = {"scaleTargetRef": target, "minReplicaCount": 0, "maxReplicaCount": 1, "triggers": [trigger]}
-    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    trigger = {"idleAfter": "2s", "warmUp": "0s", "keepUntil": keep_until}
     return [
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec},
-        {"apiVersion": SCALED_OBJECT.api_version, "kind": "ScaledObject", "metadata": metadata, "spec": scaling},
+        deployment("server", "default"),
+        scaled_object("server", "default", DEPLOYMENT, address, trigger),
     ]

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from scaler_sandbox import demo
+from scaler_sandbox.job_manifests import deployment, scaled_object
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.packaged import NAMESPACE, SERVICE_ACCOUNT, account
 from scaler_sandbox.sandbox import Sandbox
@@ -16,7 +17,15 @@ from scaler_sandbox.timeline import JsonTimeline
 from small_cluster import until
 
 from scaler.decision.workloads import WAKE_ANNOTATION
-from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.kube.objects.resources import (
+    DEPLOYMENT,
+    JOB,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+    STATEFUL_SET,
+    WORKLOAD,
+    Resource,
+)
 
 Granted = tuple[str, str, str]
 """Verb, group, resource with its subresource."""
@@ -44,23 +53,12 @@ def granted() -> set[Granted]:
     }
 
 
-def scaled(kind: str, address: str) -> list[Json]:
+def scaled(kind: Resource, address: str) -> list[Json]:
     """A workload that KEDA scales without Kueue."""
-    name = f"notebook-{kind.lower()}"
-    container = {"name": "main", "image": "notebook", "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    labels = {"app": name}
-    spec = {
-        "replicas": 0,
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-    }
-    trigger = {"type": "external", "metadata": {"scalerAddress": address, "idleAfter": "1h", "warmUp": "0s"}}
-    target = {"apiVersion": "apps/v1", "kind": kind, "name": name}
-    metadata = {"name": name, "namespace": "default"}
-    scaling = {"scaleTargetRef": target, "minReplicaCount": 0, "maxReplicaCount": 1, "triggers": [trigger]}
+    name, trigger = f"notebook-{kind.kind.lower()}", {"idleAfter": "1h", "warmUp": "0s"}
     return [
-        {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec},
-        {"apiVersion": SCALED_OBJECT.api_version, "kind": "ScaledObject", "metadata": metadata, "spec": scaling},
+        deployment(name, "default", kind=kind, replicas=0),
+        scaled_object(name, "default", kind, address, trigger),
     ]
 
 
@@ -82,7 +80,7 @@ async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> N
         stage = await demo.start_act(stack, demo.ACTS["third"], "dcgm")
         done = stage.world.api.permissions.done
         user = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
-        for kind in ("Deployment", "StatefulSet"):
+        for kind in (DEPLOYMENT, STATEFUL_SET):
             await stage.world.apply(scaled(kind, stage.scaler_address))
         story = ProvisioningStory(
             world=stage.world, scaler_address=stage.scaler_address, tell=JsonTimeline().tell, began=time.monotonic()

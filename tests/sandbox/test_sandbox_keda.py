@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sandbox.scripted_scaler import ScriptedScaler, scripted_scaler
 from scaler_sandbox.conditions import reason_of
+from scaler_sandbox.job_manifests import deployment, scaled_object
 from scaler_sandbox.keda import KedaTiming
 from scaler_sandbox.keda.scaledobjects import read_scaled_object
 from scaler_sandbox.kinds import Json
@@ -24,36 +25,16 @@ POLLING = 0.1
 ANNOTATION = "autoscaling.keda.sh/"
 
 
-def deployment(name: str = "app", replicas: int = 1) -> Json:
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "app", "image": "app:1"}]}},
-        },
-    }
+def app(name: str = "app", replicas: int = 1) -> Json:
+    return deployment(name, "default", replicas=replicas, gpus=0)
 
 
-def scaled_object(address: str, name: str = "app", **spec: Any) -> Json:
-    kind = spec.pop("kind", "external")
-    metadata = {"scalerAddress": address, "idleAfter": "30m", "enableTLS": "false"} | spec.pop("metadata", {})
-    return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": {"name": name, "namespace": "default", "annotations": spec.pop("annotations", {})},
-        "spec": {
-            "scaleTargetRef": {"name": spec.pop("target", name)},
-            "minReplicaCount": 0,
-            "maxReplicaCount": 1,
-            "cooldownPeriod": 1,
-            "triggers": [{"type": kind, "metadata": metadata}],
-            **spec,
-        },
-    }
+def scaled(address: str, name: str = "app", *, kind: str = "external", **spec: Any) -> Json:
+    trigger = {"idleAfter": "30m", "enableTLS": "false"} | spec.pop("metadata", {})
+    body = scaled_object(name, "default", DEPLOYMENT, address, trigger, **spec)
+    for each in body["spec"]["triggers"] if "triggers" not in spec else ():
+        each["type"] = kind
+    return body
 
 
 @pytest.fixture
@@ -129,7 +110,7 @@ async def polled(scaler: ScriptedScaler, world: Sandbox, times: int = 2) -> None
 
 async def test_a_deployment_goes_from_1_to_0_and_back(world: Sandbox, scaler: ScriptedScaler) -> None:
     scaler.active = True
-    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=300)])
+    await world.apply([app(), scaled(scaler.address, cooldownPeriod=300)])
     await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerActive", "activity")
     scaler.active = False
     await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerCooldown", "cool-down")
@@ -152,7 +133,7 @@ async def test_a_poll_asks_for_the_spec_the_metrics_and_the_activity_in_this_ord
     scaler.active, loop = True, asyncio.get_running_loop()
     began = loop.time()
     metadata = {"Weird_Key-1": "a b=c,d", "empty": "", "queryFromEnv": "QUERY"}
-    await world.apply([deployment(), scaled_object(scaler.address, metadata=metadata)])
+    await world.apply([app(), scaled(scaler.address, metadata=metadata)])
     await polled(scaler, world, 6)
     # One GetMetricSpec of the reconciliation, then polls.
     assert scaler.rpcs()[:7] == ["GetMetricSpec", *["GetMetricSpec", "GetMetrics", "IsActive"] * 2]
@@ -166,7 +147,7 @@ async def test_a_poll_asks_for_the_spec_the_metrics_and_the_activity_in_this_ord
 async def test_an_error_is_asked_about_twice_and_freezes_the_replicas(world: Sandbox, scaler: ScriptedScaler) -> None:
     calls_of_a_poll = ["GetMetricSpec", "GetMetrics", "IsActive", "GetMetrics", "IsActive"]
     scaler.active = True
-    await world.apply([deployment(), scaled_object(scaler.address, cooldownPeriod=0)])
+    await world.apply([app(), scaled(scaler.address, cooldownPeriod=0)])
     await world.wait_for(lambda: reason_of(shown(world), "Active") == "ScalerActive")
     scaler.failing["IsActive"], scaler.active = "no data", False
     await world.wait_for(lambda: reason_of(shown(world), "Ready") == "TriggerError", "the error to show")
@@ -193,7 +174,7 @@ async def test_a_scaler_that_never_answers_stops_the_loop_until_the_spec_changes
     world: Sandbox, scaler: ScriptedScaler
 ) -> None:
     scaler.active = True
-    await world.apply([deployment(), scaled_object(scaler.address)])
+    await world.apply([app(), scaled(scaler.address)])
     await polled(scaler, world)
     scaler.asked.clear()
     scaler.hanging.add("GetMetrics")
@@ -211,9 +192,9 @@ async def test_a_pushed_true_scales_up_at_once_and_a_pushed_false_does_nothing(
     polling = KedaTiming(polling=timedelta(minutes=1))
     async with Sandbox(dataclasses.replace(world.config, keda=polling)) as world:
         # A scale write that meets a conflict waits for the next poll, a minute away: each side is done before the next.
-        await world.apply([deployment()])
+        await world.apply([app()])
         await world.wait_for(lambda: are_settled_at(world, 1), "its controller to be done at 1")
-        await world.apply([scaled_object(scaler.address, kind="external-push")])
+        await world.apply([scaled(scaler.address, kind="external-push")])
         await world.wait_for(lambda: are_settled_at(world, 0), "its controller to be done at 0")
         await world.wait_for(lambda: bool(scaler.pushes), "the stream")
         scaler.push(True)
@@ -226,7 +207,7 @@ async def test_a_pushed_true_scales_up_at_once_and_a_pushed_false_does_nothing(
 
 async def test_paused_stops_asking_and_goes_on_with_a_poll_at_once(world: Sandbox, scaler: ScriptedScaler) -> None:
     scaler.active = True
-    await world.apply([deployment(), scaled_object(scaler.address)])
+    await world.apply([app(), scaled(scaler.address)])
     await polled(scaler, world)
     await annotate(world, paused="true")
     await world.wait_for(lambda: reason_of(shown(world), "Paused") == "ScaledObjectPaused")
@@ -241,9 +222,9 @@ async def test_paused_stops_asking_and_goes_on_with_a_poll_at_once(world: Sandbo
 
 
 async def test_deleting_restores_the_original_replicas_only_where_asked(world: Sandbox, scaler: ScriptedScaler) -> None:
-    await world.apply([deployment("left"), deployment("back")])
-    await world.apply(scaled_object(scaler.address, "left"))
-    await world.apply(scaled_object(scaler.address, "back", advanced={"restoreToOriginalReplicaCount": True}))
+    await world.apply([app("left"), app("back")])
+    await world.apply(scaled(scaler.address, "left"))
+    await world.apply(scaled(scaler.address, "back", advanced={"restoreToOriginalReplicaCount": True}))
     await world.wait_for(lambda: replicas(world, "left") == replicas(world, "back") == 0)
     # KEDA restores with one write and gives up on a conflict, so its controller has to be done with the Deployment.
     await world.wait_for(lambda: are_settled_at(world, 0))
@@ -260,11 +241,11 @@ async def test_deleting_restores_the_original_replicas_only_where_asked(world: S
 async def test_a_missing_target_is_reported_and_picked_up_when_it_appears(
     world: Sandbox, scaler: ScriptedScaler
 ) -> None:
-    await world.apply(scaled_object(scaler.address))
+    await world.apply(scaled(scaler.address))
     await world.wait_for(lambda: reason_of(shown(world), "Ready") == "ScaledObjectCheckFailed")
     assert scaler.rpcs() == []
     scaler.active = True
-    await world.apply(deployment(replicas=0))
+    await world.apply(app(replicas=0))
     await world.wait_for(lambda: replicas(world) == 1, "the target to be found")
 
 
@@ -280,4 +261,4 @@ async def test_a_missing_target_is_reported_and_picked_up_when_it_appears(
 )
 def test_what_is_not_simulated_is_refused(spec: Json) -> None:
     with pytest.raises(ConfigurationError, match="not simulated"):
-        read_scaled_object(scaled_object("localhost:1", **spec))
+        read_scaled_object(scaled("localhost:1", **spec))
