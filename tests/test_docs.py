@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import settings_page
 import typer
 import yaml
 
 from deploy import helm_chart
+from docs import settings_page
 from scaler.app.cli.main import app
 from scaler.app.settings.model import Settings
 

@@ -5,8 +5,8 @@ import re
 import pytest
 import typer
 import yaml
-from generated_pages import FOLDERS, PAGES, ROOT, VERBS, MarkedPage
 
+from docs.generate import FOLDERS, PAGES, ROOT, VERBS, MarkedPage
 from scaler.app.cli.main import app
 
 SECTIONS = [(page, mark) for page in PAGES for mark in page.sections]
@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize(("page", "mark"), SECTIONS, ids=[f"{page.path.name} {mark}" for page, mark in SECTIONS])
 def test_pages_show_what_the_program_says_of_itself(page: MarkedPage, mark: str) -> None:
-    assert page.shown(mark) == page.sections[mark](), "run: uv run python tests/generated_pages.py"
+    assert page.shown(mark) == page.sections[mark](), "run: uv run python -m docs.generate"
 
 
 def test_the_map_has_every_folder_of_the_program() -> None:

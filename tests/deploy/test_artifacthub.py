@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import deploy.helm_chart as helm_chart
 import pytest
 import yaml
-from deploy.helm_chart import DEPLOY, ROOT
 from scaler_sandbox.manifests import objects_in
 
+import deploy.helm_chart as helm_chart
 import scaler
 import scaler.decision.trigger_metadata as trigger_metadata
+from deploy.helm_chart import DEPLOY, ROOT
 
 FOLDER = DEPLOY / "artifacthub"
 PACKAGES = sorted(FOLDER.rglob("artifacthub-pkg.yml"))

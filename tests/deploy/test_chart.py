@@ -6,12 +6,12 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import deploy.helm_chart as helm_chart
 import pytest
 import yaml
-from deploy.helm_chart import FOLDER, ROOT, objects, one, settings_of
 from helm_python import HelmError, lint
 
+import deploy.helm_chart as helm_chart
+from deploy.helm_chart import FOLDER, ROOT, objects, one, settings_of
 from scaler import __version__
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings

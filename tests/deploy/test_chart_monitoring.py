@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy.helm_chart import ROOT, objects, one
 from helm_python import HelmError
+
+from deploy.helm_chart import ROOT, objects, one
 
 RULES = ROOT / "dashboards" / "rules"
 

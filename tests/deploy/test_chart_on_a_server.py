@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from deploy.helm_chart import DEPLOY, objects, platform
 
 KINDS = {"ReclaimPolicy"}

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deploy.helm_chart import NAMESPACE, objects
 from running_scaler import fetch, runtime, settings_document
 from scaler_sandbox.job_manifests import cluster_queue, flavor, job, local_queue, namespace, scaling
 from scaler_sandbox.keda import KedaTiming
@@ -21,6 +20,7 @@ from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
 
+from deploy.helm_chart import NAMESPACE, objects
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import ClusterQueue

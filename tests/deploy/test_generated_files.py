@@ -2,16 +2,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import deploy.generated_files as generated_files
-import deploy.helm_chart as helm_chart
 import pytest
 import yaml
+
+import deploy.generate as generated_files
+import deploy.helm_chart as helm_chart
 from deploy.helm_chart import DEPLOY
 
 
 def test_what_is_made_of_something_else_is_up_to_date() -> None:
     stale = [path.relative_to(DEPLOY) for path, text in generated_files.contents() if not _holds(path, text)]
-    assert not stale, "run: uv run python tests/deploy/generated_files.py"
+    assert not stale, "run: uv run python -m deploy.generate"
 
 
 def _holds(path: Path, text: str) -> bool:

@@ -10,8 +10,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-from deploy.helm_chart import DEPLOY, ROOT
 
+from deploy.helm_chart import DEPLOY, ROOT
 from scaler import __version__
 
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")

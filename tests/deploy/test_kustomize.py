@@ -5,11 +5,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import deploy.helm_chart as helm_chart
 import pytest
 import yaml
-from deploy.helm_chart import DEPLOY
 from programs import needs
+
+import deploy.helm_chart as helm_chart
+from deploy.helm_chart import DEPLOY
 
 FOLDER = DEPLOY / "kustomize"
 HELMS = ("helm.sh/chart", "app.kubernetes.io/managed-by")

@@ -10,9 +10,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import yaml
-from deploy.helm_chart import DEPLOY, merged, objects, platform
 from recordings import CRDS
 from scaler_sandbox import crds as world_crds
+
+from deploy.helm_chart import DEPLOY, merged, objects, platform
 
 Json = dict[str, Any]
 

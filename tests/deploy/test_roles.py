@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from deploy.helm_chart import NAMESPACE, objects, one, settings_of
 
+from deploy.helm_chart import NAMESPACE, objects, one, settings_of
 from scaler.app.settings.model import Settings
 from scaler.kube.objects.resources import DEPLOYMENT, STATEFUL_SET
 from scaler.reporting.doctor.permissions import CONFINED, REQUIRED_RULES, RuleUser, attributes_of

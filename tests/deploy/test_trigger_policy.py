@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from cel import cel
-from deploy.helm_chart import one, settings_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploy.helm_chart import one, settings_of
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
 

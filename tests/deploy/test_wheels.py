@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from deploy.helm_chart import ROOT
 from deploy.test_image import OFFLINE
+
+from deploy.helm_chart import ROOT
 
 
 def run(*command: object, seconds: float = 100) -> str:

@@ -1,6 +1,6 @@
 """What docs/settings.md shows of the settings: every one, with what may be written, its default and its meaning.
 
-`uv run python tests/generated_pages.py` writes it anew. Meanings are the strings below the fields of `scaler/settings`.
+`uv run python -m docs.generate` writes it anew. Meanings are the strings below the fields of `scaler/app/settings`.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """What pages show of the program itself between two marks: folders, `--help`, permissions, metrics and settings.
 
-`uv run python tests/generated_pages.py` writes all of it anew.
+`uv run python -m docs.generate` writes all of it anew.
 """
 
 import ast
@@ -12,8 +12,8 @@ from typing import Any
 
 import typer
 from click.testing import CliRunner
-from settings_page import tables as settings
 
+from docs.settings_page import tables as settings
 from scaler.app.cli.main import app
 from scaler.reporting.doctor.permissions import REQUIRED_RULES, RequiredRule
 from scaler.reporting.metric_declarations import LABELS, MetricDeclaration

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from helm_python import Chart
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 FOLDER = DEPLOY / "helm" / "idle-gpu-scaler"
 RELEASE = NAMESPACE = "idle-gpu-scaler"

@@ -1,12 +1,11 @@
 """What of `deploy/` is made of something else: the chart's CRDs, rules, dashboards, permissions, schema
 and page, and kustomize's base.
 
-`uv run python tests/deploy/generated_files.py` writes it anew.
+`uv run python -m deploy.generate` writes it anew.
 """
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -14,12 +13,8 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from deploy.helm_chart import DEPLOY, FOLDER, ROOT, Json
-
 from deploy import helm_chart
+from deploy.helm_chart import DEPLOY, FOLDER, ROOT, Json
 from scaler.app.settings.model import Settings
 from scaler.reporting.doctor.permissions import CONFINED, REQUIRED_RULES, RequiredRule, RuleUser
 
@@ -53,7 +48,7 @@ def permissions() -> str:
     for need in REQUIRED_RULES:
         for verbs, role in _split(need):
             roles[role] += _entries(need, verbs)
-    head = "# Made of NEEDS in scaler/reporting/doctor/permissions.py: uv run python tests/deploy/generated_files.py\n"
+    head = "# Made of REQUIRED_RULES in scaler/reporting/doctor/permissions.py: uv run python -m deploy.generate\n"
     return head + yaml.dump(roles, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=120)
 
 
