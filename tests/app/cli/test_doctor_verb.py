@@ -8,13 +8,14 @@ import pytest
 from app.cli.command import command_beside
 from rich.console import Console
 from scaler_sandbox.conditions import has
+from scaler_sandbox.job_manifests import manifest
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.packaged import crds, packaged
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.app.cli.doctor import answer_of, render
-from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, SCALED_OBJECT, WORKLOAD
+from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, NAMESPACE, SCALED_OBJECT, SERVICE, WORKLOAD
 from scaler.reporting.doctor.cluster_reader import ReviewedUser
 from scaler.reporting.doctor.findings import Finding, Severity, Topic
 from scaler.reporting.doctor.permissions import ResourceAttributes
@@ -39,10 +40,8 @@ async def example_cluster(folder):
 
 
 def service():
-    metadata = {"name": "idle-gpu-scaler", "namespace": "idle-gpu-scaler"}
-    spec = {"clusterIP": "None", "ports": [{"port": 9090}]}
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": metadata["namespace"]}}
-    return [namespace, {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}]
+    name, spec = "idle-gpu-scaler", {"clusterIP": "None", "ports": [{"port": 9090}]}
+    return [manifest(NAMESPACE, name), manifest(SERVICE, name, name, spec=spec)]
 
 
 async def look_after_the_check(world):

@@ -9,11 +9,13 @@ from datetime import timedelta
 import pytest
 from app.cli.command import command_beside
 from app.sandbox_team import CHECK, HURRIED, TEAM, team
+from quota_builders import cluster_queue, workload
 from rich.console import Console
 from running_scaler import fetch
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.sandbox import Component
 from small_cluster import until
+from views_builders import QuotaCluster
 
 from scaler.app.cli.layout import labelled_rows
 from scaler.app.cli.pending import check_rows, gang_rows
@@ -187,23 +189,8 @@ def test_that_a_gang_gave_its_quota_back_is_told():
 
 
 @pytest.mark.parametrize(("outcome", "is_told"), [("NotNeeded", False), ("NotJudged", True), ("Waiting", False)])
-def test_what_a_plan_could_do_is_told_where_it_says_more_than_the_reason(outcome, is_told):
+async def test_what_a_plan_could_do_is_told_where_it_says_more_than_the_reason(outcome, is_told):
     """Who holds its quota needs none, and what a reason says is not said twice."""
-    gang = {
-        "reasons": [{"reason": "Waiting", "message": "for its check"}],
-        "reason": "Waiting",
-        "plan": None,
-        "reclaim": {"outcome": outcome, "message": "so it is"},
-        "admissionChecks": [],
-        "podSets": [],
-        "waits": "5m",
-        "since": "2026-12-01T12:00:00Z",
-        "priority": 0,
-        "clusterQueue": "cq",
-        "localQueue": "lq",
-        "queueingStrategy": "",
-        "position": 0,
-        "inLine": 0,
-        "kueue": None,
-    }
+    [gang] = (await QuotaCluster([cluster_queue(gpus=1)], [workload(gpus=2)]).queries.pending())["gangs"]
+    gang |= {"reason": "Waiting", "reclaim": {"outcome": outcome, "message": "so it is"}}
     assert ("reclaim" in {label for label, _ in gang_rows(gang)}) is is_told

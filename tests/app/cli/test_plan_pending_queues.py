@@ -10,8 +10,8 @@ from app.sandbox_team import TEAM, team
 from quota_builders import cluster_queue, cohort, holding, pod_set, quota, workload
 from reclaim_builders import nodes_with
 from rich.console import Console
-from running_scaler import fetch, gpus, runtime, settings_document
-from small_cluster import small_cluster, until
+from running_scaler import fetch
+from small_cluster import until
 from views_builders import QuotaCluster
 
 from scaler.app.cli import pending as pending_verb
@@ -82,8 +82,6 @@ async def hold_to_refusals(server):
     for arguments, problem in (
         (["plan", f"{TEAM}/none"], f"there is no Workload {TEAM}/none, nor one of a job of that name"),
         (["plan", f"{TEAM}/a"], "is admitted by ClusterQueue cq: there is nothing to plan"),
-        (["plan", f"{TEAM}/gang", "--what-if-idle", f"{TEAM}/none"], f"{TEAM}/none: no Workload or ScalableWorkload"),
-        (["pending", "--queue", "typo"], "there is no ClusterQueue typo, and no LocalQueue typo"),
         (["pending", "--namespace", "typo"], "there is no namespace typo"),
         (["explain", f"{TEAM}/none"], f"there is no Workload {TEAM}/none, nor one of a job of that name"),
     ):
@@ -112,20 +110,6 @@ async def hold_to_this_process_alone(ours, folder):
     [cq] = queues["trees"]
     assert (cq["name"], cq["flavors"][0]["used"], cq["pending"]) == ("cq", 6, {GPU: 4})
     assert (ours.world.all(SCALABLE_WORKLOAD), ours.world.all(WORKLOAD)) == before
-
-
-async def test_where_quota_cannot_be_seen_it_says_why(tmp_path):
-    async with small_cluster(tmp_path) as cluster, gpus() as (_, exporter):
-        document = settings_document(
-            cluster.kubeconfig, exporter.node_urls["node-a"], kubernetes={"namespaces": ["demo"]}
-        )
-        async with runtime(document) as running:
-            for verb in (["queues"], ["pending"], ["plan", "demo/gang"]):
-                told = await command_beside(*verb, "--server", f"http://127.0.0.1:{running.http_port}")
-                assert told.status == 2
-                assert "quota is not known: only namespace demo is watched" in told.err
-            status, *_ = await fetch(running.http_port, "/api/v1/pending")
-            assert status == 503
 
 
 # ----------------------------------------------------------------------------------------------------------- the asking

@@ -3,10 +3,12 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from scaler_sandbox.job_manifests import manifest
 from scaler_sandbox.manifests import Applier
 from small_cluster import SmallCluster
 
 from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.resources import SCALED_OBJECT
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser
 from scaler.reporting.doctor.facts import DoctorInputs, DoctorSettings
@@ -22,12 +24,8 @@ async def read(kube: KubeTransport) -> DoctorInputs:
 
 
 def scaled_object(name: str, kind: str, trigger: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": {"namespace": "default", "name": name},
-        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": kind, "name": name}, "triggers": [trigger]},
-    }
+    target = {"apiVersion": "apps/v1", "kind": kind, "name": name}
+    return manifest(SCALED_OBJECT, name, "default", spec={"scaleTargetRef": target, "triggers": [trigger]})
 
 
 async def test_nothing_is_asked_about_kinds_that_only_others_scale(cluster: SmallCluster) -> None:
