@@ -27,7 +27,7 @@ else happens during a cycle, so this rule has no case here.
 Source: Kueue, pkg/cache/queue/cluster_queue.go, inadmissible_workloads.go; KEP-168; lastAssignmentOutdated.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -99,29 +99,6 @@ class PendingQueue:
         other._sticky, other.generation = self._sticky, self.generation
         return other
 
-    def moved(self, spec: QuotaClusterQueue, workload_index: WorkloadIndex, staying: Container[str]) -> "PendingQueue":
-        """The same Workloads at the same places, under the numbers of another index; those not in `staying` are gone.
-
-        Both indexes number shapes alike. One that was excluded and is selected now is inadmissible until a retry.
-        """
-        numbers = {
-            number: workload_index.numbers[key]
-            for number in self
-            if (key := self._workload_index.waiting(number).key) in staying
-        }
-        other = PendingQueue(spec, workload_index)
-        other._line = sorted(numbers[each] for each in self._line if each in numbers)
-        other._inadmissible = [numbers[each] for each in self._inadmissible if each in numbers]
-        excluded = {numbers[each] for each in self._excluded if each in numbers}
-        other._excluded = excluded & workload_index.namespace_mismatches
-        other._inadmissible += sorted(excluded - workload_index.namespace_mismatches)
-        other._held = self._held.copy()
-        other._sticky = numbers.get(self._sticky) if self._sticky is not None else None
-        other._progress = {numbers[each]: found for each, found in self._progress.items() if each in numbers}
-        other._reasons = {numbers[each]: found for each, found in self._reasons.items() if each in numbers}
-        other.generation = self.generation
-        return other
-
     # ------------------------------------------------------------------------------------------------------- reading
 
     def __iter__(self) -> Iterator[int]:
@@ -137,10 +114,6 @@ class PendingQueue:
     def is_inadmissible(self, number: int) -> bool:
         """Whether no cycle will come to the Workload before the next retry, if it waits here at all."""
         return number not in self._line or self._is_held(number)
-
-    def held_because(self, number: int) -> PendingReason | None:
-        """Why one that is alike is inadmissible, for which this one is not considered; None where there is none."""
-        return self._held.get(self._workload_index.shape(number))
 
     def tried(self, number: int, cycle: int) -> Tried:
         """The flavors that need not be tried again in this cycle."""

@@ -29,13 +29,13 @@ needed.
 Source: Kueue, pkg/cache/queue (manager.go, cluster_queue.go, inadmissible_workloads.go), pkg/scheduler/scheduler.go.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scaler.quota.cycle import Scheduler, SchedulingCycle
 from scaler.quota.demands import PendingReason
-from scaler.quota.model import QuotaWorkload, Usage
+from scaler.quota.model import QuotaClusterQueue, QuotaWorkload, Usage
 from scaler.quota.node import CohortNode
 from scaler.quota.queues import PendingQueue
 from scaler.quota.simulation import QUIET_CYCLES
@@ -71,6 +71,39 @@ class _Memory:
     holding: dict[str, Usage] = field(default_factory=dict)
 
 
+class ContinuousQueue(PendingQueue):
+    """A line that outlives the index of its Workloads."""
+
+    def moved(
+        self, spec: QuotaClusterQueue, workload_index: WorkloadIndex, staying: Container[str]
+    ) -> "ContinuousQueue":
+        """The same Workloads at the same places, under the numbers of another index; those not in `staying` are gone.
+
+        Both indexes number shapes alike. One that was excluded and is selected now is inadmissible until a retry.
+        """
+        numbers = {
+            number: workload_index.numbers[key]
+            for number in self
+            if (key := self._workload_index.waiting(number).key) in staying
+        }
+        other = type(self)(spec, workload_index)
+        other._line = sorted(numbers[each] for each in self._line if each in numbers)
+        other._inadmissible = [numbers[each] for each in self._inadmissible if each in numbers]
+        excluded = {numbers[each] for each in self._excluded if each in numbers}
+        other._excluded = excluded & workload_index.namespace_mismatches
+        other._inadmissible += sorted(excluded - workload_index.namespace_mismatches)
+        other._held = self._held.copy()
+        other._sticky = numbers.get(self._sticky) if self._sticky is not None else None
+        other._progress = {numbers[each]: found for each, found in self._progress.items() if each in numbers}
+        other._reasons = {numbers[each]: found for each, found in self._reasons.items() if each in numbers}
+        other.generation = self.generation
+        return other
+
+    def held_because(self, number: int) -> PendingReason | None:
+        """Why one that is alike is inadmissible, for which this one is not considered; None where there is none."""
+        return self._held.get(self._workload_index.shape(number))
+
+
 class ContinuousScheduler:
     """The scheduler of all trees of the snapshot. `ignore_undeclared` is Kueue's `quotaCheckStrategy`."""
 
@@ -80,7 +113,7 @@ class ContinuousScheduler:
         self._ignore_undeclared = ignore_undeclared
         self._number = 0
         self._states: dict[_Root, _TreeState] = {}
-        self._lines: dict[str, PendingQueue] = {}
+        self._lines: dict[str, ContinuousQueue] = {}
         self._memories: dict[str, _Memory] = {}
         self._retries: dict[_Root, datetime] = {}
         self._shapes: dict[Hashable, int] = {}
@@ -160,7 +193,7 @@ class ContinuousScheduler:
             staying = {key for key, each in here.items() if key in known and _keeps_its_place(known[key], each)}
             line = self._lines.get(name)
             line = (
-                PendingQueue(queue.spec, workload_index)
+                ContinuousQueue(queue.spec, workload_index)
                 if line is None
                 else line.moved(queue.spec, workload_index, staying)
             )
