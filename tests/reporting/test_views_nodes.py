@@ -13,6 +13,7 @@ from views_builders import QuotaCluster
 
 from scaler.admission.plan import AdmissionPlan
 from scaler.admission.planner import AdmissionPlanner
+from scaler.admission.policy import CheckPolicy
 from scaler.app.cli.plan import render
 from scaler.errors import QueryError
 from scaler.placement.capacity import Capacity
@@ -33,6 +34,7 @@ class Lacking:
 
     capacity: Capacity
     gangs: dict[str, tuple[QuotaWorkload, int, int]] = field(default_factory=dict)
+    may_reuse: bool = True
     may_ask: bool = False
 
     def reservation_queue(self, now: datetime) -> ReservationQueue | NotSynced:
@@ -53,8 +55,9 @@ class Lacking:
         line = self.reservation_queue(NOW)
         assert isinstance(line, ReservationQueue)
         found = place_in_order(line)
+        policy = CheckPolicy(reuse=self.may_reuse)
         waiting = [
-            pending(each.key, uid=each.uid, reserved_at=each.at, placement=found[each.key])
+            pending(each.key, uid=each.uid, reserved_at=each.at, placement=found[each.key], policy=policy)
             for each in line.waiting
             if isinstance(found[each.key], Insufficient)
         ]
@@ -124,6 +127,13 @@ async def test_any_workload_may_be_assumed_to_be_idle_in_whatever_queue() -> Non
     assert [each["name"] for each in answer["plan"]["victims"]] == ["team/busy", "team/x", "team/y"]
     with pytest.raises(QueryError, match=r"holds GPUs$"):
         await plan(queries, idle=["team/nobody"])
+
+
+async def test_a_policy_without_reuse_is_the_reason_of_a_refusal() -> None:
+    _, queries = cluster_of((1, 8), may_reuse=False)
+    answer = await plan(queries)
+    assert answer["plan"] is None
+    assert "spec.reuse.enabled: false" in answer["refusal"]["message"]
 
 
 async def test_pending_tells_of_each_gang_what_a_plan_would_do() -> None:
