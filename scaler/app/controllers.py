@@ -26,7 +26,6 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.writer import PlanWriter
 from scaler.reporting.metric_declarations import set_series
-from scaler.reporting.metrics import Metrics
 from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
 from scaler.suspension.leader_api import LeaderApi
@@ -83,7 +82,7 @@ class LeaderControllers:
             recorder,
             wiring.planner.policy.boost,
             max_age=max_evaluation_age(settings),
-            observe=sink.boosted,
+            observe=sink.metrics.boosted_workloads.set,
         )
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
         """Those that act on evaluations."""
@@ -128,18 +127,15 @@ def _admission_checks(
 class Leadership:
     """A candidate for the Lease, and the controllers of its holder."""
 
-    def __init__(self, settings: Settings, wiring: Wiring, metrics: Metrics, sink: MetricsSink) -> None:
+    def __init__(self, settings: Settings, wiring: Wiring, sink: MetricsSink) -> None:
         self._settings = settings
         self._wiring = wiring
-        self._metrics = metrics
         self._sink = sink
         self._elector: LeaderElector | None = None
         self.controllers: LeaderControllers | None = None
         """None unless this process reconciles, and before `run`."""
-        self.recorder: EventRecorder | None = None
-        self._lost_before = 0
         if not self.has_lease:
-            metrics.show_no_leader()
+            sink.metrics.show_no_leader()
 
     @property
     def has_lease(self) -> bool:
@@ -169,11 +165,7 @@ class Leadership:
         if self.controllers is not None:
             suspension = self.controllers.suspension
             keys = {("Waiting",): suspension.waiting, ("Failing",): suspension.failing}
-            set_series(self._metrics.reconcile_queue_keys, keys)
-        if self.recorder is not None:
-            lost = self.recorder.dropped + self.recorder.failed
-            self._metrics.events_lost_total.inc(lost - self._lost_before)
-            self._lost_before = lost
+            set_series(self._sink.metrics.reconcile_queue_keys, keys)
 
     @property
     def _is_reconciling(self) -> bool:
@@ -204,13 +196,14 @@ class Leadership:
                 retry_period=lease.retry_period.total_seconds(),
             ),
         )
-        self._metrics.leader.set_function(lambda: float(elector.is_leader))
+        self._sink.metrics.leader.set_function(lambda: float(elector.is_leader))
         self._elector = elector
         return elector
 
     async def _reconcile(self) -> None:
         elector, wiring = self._candidate(), self._wiring
-        recorder = self.recorder = EventRecorder(wiring.transport, instance=elector.identity)
+        lost = self._sink.metrics.events_lost_total.inc
+        recorder = EventRecorder(wiring.transport, instance=elector.identity, lost=lost)
         api = LeaderApi(wiring.transport, is_leader=lambda: elector.is_leader)
         controllers = self.controllers = LeaderControllers(self._settings, wiring, api, recorder, self._sink)
         recording = asyncio.create_task(recorder.run(), name="events")

@@ -28,11 +28,11 @@ class MetricsSink:
     """One method per kind of report; each is handed to the part that reports."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self.reasons = ReportedReasons()
 
     def ticked(self, tick: EvaluationTick) -> None:
-        metrics, intake = self._metrics, tick.intake
+        metrics, intake = self.metrics, tick.intake
         metrics.tick_seconds.observe(tick.seconds)
         metrics.samples_total.inc(intake.samples)
         metrics.blank_samples_total.inc(intake.blanks)
@@ -45,7 +45,7 @@ class MetricsSink:
             self._show(tick.evaluation)
 
     def _show(self, evaluation: Evaluation) -> None:
-        metrics, entries = self._metrics, evaluation.entries.values()
+        metrics, entries = self.metrics, evaluation.entries.values()
         metrics.evaluation_timestamp_seconds.set(evaluation.at.timestamp())
         metrics.scaled_objects.set(len(entries))
         metrics.unusable_triggers.set(sum(len(entry.problems) for entry in entries))
@@ -54,15 +54,15 @@ class MetricsSink:
         set_series(metrics.decisions, kinds)
 
     def answered(self, rpc: RpcEnded) -> None:
-        self._metrics.rpc_seconds.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
-        self._metrics.last_rpc_timestamp_seconds.set_to_current_time()
+        self.metrics.rpc_seconds.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
+        self.metrics.last_rpc_timestamp_seconds.set_to_current_time()
 
     def called(self, call: ApiRequest) -> None:
         labels = {"verb": call.verb, "resource": call.resource, "status": str(call.status)}
-        self._metrics.kube_call_seconds.labels(**labels).observe(call.seconds)
+        self.metrics.kube_call_seconds.labels(**labels).observe(call.seconds)
 
     def planned(self, outlook: ReclaimReport) -> None:
-        metrics = self._metrics
+        metrics = self.metrics
         metrics.reclaimable_gpus.set(outlook.reclaimable_gpus)
         metrics.standing_plans.set(len(outlook.standing))
         metrics.planning_blind.set(bool(outlook.blind))
@@ -76,36 +76,33 @@ class MetricsSink:
     def checked(self, report: AdmissionReport) -> None:
         self.reasons.checked(report)
         set_series(
-            self._metrics.admission_check_pending_gangs,
+            self.metrics.admission_check_pending_gangs,
             {(str(reason),): count for reason, count in report.plan.reasons.items()},
         )
         for gang in report.released:
-            self._metrics.admission_check_seconds.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
-            self._metrics.admission_check_gpus_total.labels(origin="reused").inc(gang.reused_gpus)
-            self._metrics.admission_check_gpus_total.labels(origin="provisioned").inc(gang.provisioned_gpus)
+            self.metrics.admission_check_seconds.labels(reason=str(gang.because)).observe(gang.waited.total_seconds())
+            self.metrics.admission_check_gpus_total.labels(origin="reused").inc(gang.reused_gpus)
+            self.metrics.admission_check_gpus_total.labels(origin="provisioned").inc(gang.provisioned_gpus)
 
     def provisioned(self, happening: ProvisioningCount) -> None:
         labels = {"event": happening.what, "provisioning_class": happening.provisioning_class}
-        self._metrics.provisioning_requests_total.labels(**labels, reason=happening.reason).inc()
-        self._metrics.provisioning_failures_total.inc(happening.what in LOST)
-
-    def boosted(self, workloads: int) -> None:
-        self._metrics.boosted_workloads.set(workloads)
+        self.metrics.provisioning_requests_total.labels(**labels, reason=happening.reason).inc()
+        self.metrics.provisioning_failures_total.inc(happening.what in LOST)
 
     def reallocated(self, entry: LedgerEntry) -> None:
         """An entry of the ledger has come to its end."""
-        self._metrics.reallocated_gpus_total.labels(outcome=str(entry.stage)).inc(entry.gpus)
+        self.metrics.reallocated_gpus_total.labels(outcome=str(entry.stage)).inc(entry.gpus)
         if entry.took is not None:
-            self._metrics.reallocation_seconds.observe(entry.took.total_seconds())
+            self.metrics.reallocation_seconds.observe(entry.took.total_seconds())
         for stage, seconds in _stages(entry):
-            self._metrics.reallocation_stage_seconds.labels(stage).observe(seconds)
+            self.metrics.reallocation_stage_seconds.labels(stage).observe(seconds)
         if entry.wasted_gpu_seconds is not None:
-            self._metrics.wasted_gpu_seconds_total.inc(entry.wasted_gpu_seconds)
+            self.metrics.wasted_gpu_seconds_total.inc(entry.wasted_gpu_seconds)
 
     def reconciled(self, done: ReconcileResult) -> None:
         failed = "broken" if done.error else "ok"
         outcome = str(done.error.status) if isinstance(done.error, KubeError) else failed
-        self._metrics.reconcile_seconds.labels(outcome=outcome).observe(done.seconds)
+        self.metrics.reconcile_seconds.labels(outcome=outcome).observe(done.seconds)
 
 
 def _stages(entry: LedgerEntry) -> Iterator[tuple[str, float]]:

@@ -158,16 +158,14 @@ class Runtime:
     async def _build(self, *, needs_source: bool = True) -> None:
         self._wiring = wiring = await Wiring.open(
             self.settings,
-            self.metrics,
             self._sink,
             self._stack,
             published=self._evaluated.set,
             needs_source=needs_source,
         )
         self.queries = wiring.query_service()
-        self.leadership = Leadership(self.settings, wiring, self.metrics, self._sink)
+        self.leadership = Leadership(self.settings, wiring, self._sink)
         self._fleet = wiring.fleet_collector(
-            self.metrics,
             self._sink,
             is_reporting=self.leadership.is_reporting,
             observe=self.leadership.show_upkeep,

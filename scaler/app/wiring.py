@@ -83,7 +83,6 @@ class Wiring:
     async def open(
         cls,
         settings: Settings,
-        metrics: Metrics,
         sink: MetricsSink,
         stack: AsyncExitStack,
         *,
@@ -91,7 +90,7 @@ class Wiring:
         needs_source: bool = True,
     ) -> "Wiring":
         """Connected to the API; the stack closes the connections. Raises: ConfigurationError."""
-        source = open_metrics_source(settings, metrics, is_needed=needs_source)
+        source = open_metrics_source(settings, sink.metrics, is_needed=needs_source)
         stack.push_async_callback(source.close)
         kubernetes = settings.kubernetes
         seconds = kubernetes.timeout.total_seconds()
@@ -109,11 +108,11 @@ class Wiring:
         return QueryService(self.planner, admission=self.admission, nodes=nodes)
 
     def fleet_collector(
-        self, metrics: Metrics, sink: MetricsSink, *, is_reporting: Callable[[], bool], observe: Callable[[], None]
+        self, sink: MetricsSink, *, is_reporting: Callable[[], bool], observe: Callable[[], None]
     ) -> FleetCollector:
         """Every replica watches, so that the next leader knows since when Workloads have waited; only one counts."""
         cluster, queues = self.cluster, QueueNames(quota=self.planner.view.look)
-        fleet = FleetMetrics(metrics, self._settings.metrics.limits(), is_reporting=is_reporting)
+        fleet = FleetMetrics(sink.metrics, self._settings.metrics.limits(), is_reporting=is_reporting)
         suspensions = SuspensionWatch(cluster=cluster, queues=queues, metrics=fleet)
         pending = PendingWorkloads(cluster, queues, sink.reasons, admitted=fleet.admitted)
         self.reflectors.workloads.subscribe(suspensions.workload_heard)

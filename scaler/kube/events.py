@@ -11,6 +11,7 @@ Laws:
 import asyncio
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ class _Sent(NamedTuple):
 
 
 class EventRecorder:
-    """Sends Events while `run` runs."""
+    """Sends Events while `run` runs. `lost` gets the number of those that find the queue full, or the API refuses."""
 
     def __init__(
         self,
@@ -91,12 +92,14 @@ class EventRecorder:
         queue_limit: int = 1000,
         per_second: float = 5.0,
         burst: int = 50,
+        lost: Callable[[int], object] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._transport = transport
         self._clock = clock
         self._instance = instance or COMPONENT
         self._queue_limit = queue_limit
+        self._lost = lost
         self._waiting: OrderedDict[_Series, _Waiting] = OrderedDict()
         self._sent: OrderedDict[_Series, _Sent] = OrderedDict()
         self._has_waiting = asyncio.Event()
@@ -107,10 +110,6 @@ class EventRecorder:
         self._tokens = float(burst)
         self._refilled_at = self._clock.monotonic()
         self._is_failing = False
-        self.dropped = 0
-        """Events that found the queue full."""
-        self.failed = 0
-        """Events that the API did not take."""
 
     def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
         """Queues an Event. Returns at once, never raises."""
@@ -121,7 +120,7 @@ class EventRecorder:
         if waiting is not None:
             self._waiting[series] = waiting._replace(times=waiting.times + 1, last=now)
         elif len(self._waiting) >= self._queue_limit:
-            self.dropped += 1
+            self._lost(1)
         else:
             self._waiting[series] = _Waiting(1, now, now)
             self._has_waiting.set()
@@ -156,7 +155,7 @@ class EventRecorder:
                 await self._create(series, waiting)
             self._is_failing = False
         except KubeError as error:
-            self.failed += waiting.times
+            self._lost(waiting.times)
             if not self._is_failing:
                 _log.warning("KubeEventNotRecorded", reason=series.reason, error=str(error))
             self._is_failing = True

@@ -7,7 +7,6 @@ pod is one that has given its GPUs back. Code that draws conclusions from absenc
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -19,37 +18,6 @@ _log = structlog.get_logger(__name__)
 
 OBJECTS_PER_TURN = 256
 """Objects handled between two yields to the event loop: a few milliseconds, so that RPCs are answered meanwhile."""
-
-# -------------------------------------------------------------------------------------------------- how good it is
-
-
-@dataclass(frozen=True, slots=True)
-class Reflecting:
-    """The copy is complete and being kept up to date."""
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """The API server does not know the resource, as when its CRD is not installed: there are no such objects."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """The credentials or their RBAC rules do not allow to read the resource."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnected:
-    """The copy, if there is one, is not being kept up to date at the moment."""
-
-    message: str
-
-
-State = Reflecting | Absent | Denied | Disconnected
 
 # ----------------------------------------------------------------------------------------------------- the objects
 

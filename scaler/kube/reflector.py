@@ -27,11 +27,11 @@ from itertools import chain
 from typing import Generic
 
 from scaler.clock import SYSTEM_CLOCK, Clock
-from scaler.kube.object_cache import Absent, Change, Denied, Disconnected, Index, Key, Reflecting, State, T
+from scaler.kube.object_cache import Change, Index, Key, T
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import WatchTiming
-from scaler.kube.watched_list import WatchedList
+from scaler.kube.watched_list import Absent, Denied, Disconnected, Reflecting, State, WatchedList
 
 __all__ = ["Absent", "Denied", "Disconnected", "NotWatched", "Reflecting", "Reflector", "State"]
 

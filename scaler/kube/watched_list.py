@@ -25,30 +25,51 @@ import asyncio
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import structlog
 
 from scaler.clock import Clock
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER, ApiStatus, Params, read_status
-from scaler.kube.object_cache import (
-    OBJECTS_PER_TURN,
-    Absent,
-    Denied,
-    Disconnected,
-    Index,
-    ObjectCache,
-    Reflecting,
-    State,
-    T,
-    identity_of,
-)
+from scaler.kube.object_cache import OBJECTS_PER_TURN, Index, ObjectCache, T, identity_of
 from scaler.kube.objects.core import UNREADABLE, WatchEvent, decode
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import WatchTiming, after_watch
 
 _log = structlog.get_logger(__name__)
+
+# -------------------------------------------------------------------------------------------------- how good it is
+
+
+@dataclass(frozen=True, slots=True)
+class Reflecting:
+    """The copy is complete and being kept up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The API server does not know the resource, as when its CRD is not installed: there are no such objects."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The credentials or their RBAC rules do not allow to read the resource."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The copy, if there is one, is not being kept up to date at the moment."""
+
+    message: str
+
+
+State = Reflecting | Absent | Denied | Disconnected
 
 
 class WatchedList(ObjectCache[T]):

@@ -73,8 +73,3 @@ def test_what_keeps_plans_from_being_made_is_shown(metrics: Metrics) -> None:
     assert values(metrics, "planning_blind") == {(): 0}
     observers.planned(ReclaimReport(at=NOON, blind="quota is not seen"))
     assert values(metrics, "planning_blind") == {(): 1}
-
-
-def test_who_is_left_to_kueue_is_counted(metrics: Metrics) -> None:
-    MetricsSink(metrics).boosted(3)
-    assert values(metrics, "boosted_workloads") == {(): 3}

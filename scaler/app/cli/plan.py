@@ -223,7 +223,10 @@ def _refusal(refusal: Json) -> list[RenderableType]:
 def _non_candidates(answer: Json, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if answer["candidates"]:
-        rows = [_candidate(each) for each in answer["candidates"]]
+        rows: list[Cells] = [
+            [each["name"], str(each["gpus"]), each["clusterQueue"] or "-", number_text(each["cost"])]
+            for each in answer["candidates"]
+        ]
         headings = ("IDLE", "GPUS", "QUEUE", "COST")
         parts += _table(headings, rows, width, words=(0, 2), more=answer["moreCandidates"])
     if answer["holders"]:
@@ -231,11 +234,6 @@ def _non_candidates(answer: Json, width: int) -> list[RenderableType]:
         headings = ("NOT A CANDIDATE", "GPUS", "QUEUE", "")
         parts += _table(headings, rows, width, words=(0, 2, 3), prose=True, more=answer["moreHolders"])
     return parts
-
-
-def _candidate(candidate: Json) -> Cells:
-    cost = number_text(candidate["cost"])
-    return [candidate["name"], str(candidate["gpus"]), candidate["clusterQueue"] or "-", cost]
 
 
 def _non_candidate(holder: Json) -> Cells:

@@ -7,20 +7,8 @@ without it; Kueue is not needed where only Deployments and the like are scaled.
 from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
-from scaler.kube.objects.resources import (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    COHORT,
-    LOCAL_QUEUE,
-    PROVISIONING_REQUEST,
-    PROVISIONING_REQUEST_BETA,
-    RECLAIM_POLICY,
-    RESOURCE_FLAVOR,
-    SCALABLE_WORKLOAD,
-    SCALED_OBJECT,
-    WORKLOAD,
-    Resource,
-)
+from scaler.kube.objects import resources as kinds
+from scaler.kube.objects.resources import Resource
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 
 Served = Mapping[str, Mapping[str, Set[str]]]
@@ -52,20 +40,20 @@ _KUEUE = "install a Kueue that serves kueue.x-k8s.io/v1beta2, or go without: Dep
 _AUTOSCALER = (
     "install Cluster Autoscaler's definition, with an autoscaler that answers it, if nodes are to be asked for"
 )
-_PROVISIONING = (PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA)
+_PROVISIONING = (kinds.PROVISIONING_REQUEST, kinds.PROVISIONING_REQUEST_BETA)
 _NO_PLANS = "no plan can be made for gangs that wait"
 _NO_QUOTA_IN_COMMON = "ClusterQueues with a cohortName have no quota in common but by that name"
 _NO_CHECK = "nothing keeps a gang from starting on GPUs whose pods still end"
 REQUIRED_KINDS = (
-    RequiredKind((SCALED_OBJECT,), _FAIL, "no ScaledObject calls the scaler", "install KEDA 2.18 or newer"),
-    RequiredKind((SCALABLE_WORKLOAD,), _FAIL, "no Kueue Workload can be scaled", _OWN_CRDS),
-    RequiredKind((RECLAIM_POLICY,), _FAIL, "AdmissionChecks of ours cannot have parameters", _OWN_CRDS),
-    RequiredKind((WORKLOAD,), _WARN, "there is nothing that a ScalableWorkload could suspend", _KUEUE),
-    RequiredKind((CLUSTER_QUEUE,), _WARN, _NO_PLANS, _KUEUE),
-    RequiredKind((LOCAL_QUEUE,), _WARN, _NO_PLANS, _KUEUE),
-    RequiredKind((COHORT,), _WARN, _NO_QUOTA_IN_COMMON, _KUEUE),
-    RequiredKind((RESOURCE_FLAVOR,), _WARN, _NO_PLANS, _KUEUE),
-    RequiredKind((ADMISSION_CHECK,), _WARN, _NO_CHECK, _KUEUE),
+    RequiredKind((kinds.SCALED_OBJECT,), _FAIL, "no ScaledObject calls the scaler", "install KEDA 2.18 or newer"),
+    RequiredKind((kinds.SCALABLE_WORKLOAD,), _FAIL, "no Kueue Workload can be scaled", _OWN_CRDS),
+    RequiredKind((kinds.RECLAIM_POLICY,), _FAIL, "AdmissionChecks of ours cannot have parameters", _OWN_CRDS),
+    RequiredKind((kinds.WORKLOAD,), _WARN, "there is nothing that a ScalableWorkload could suspend", _KUEUE),
+    RequiredKind((kinds.CLUSTER_QUEUE,), _WARN, _NO_PLANS, _KUEUE),
+    RequiredKind((kinds.LOCAL_QUEUE,), _WARN, _NO_PLANS, _KUEUE),
+    RequiredKind((kinds.COHORT,), _WARN, _NO_QUOTA_IN_COMMON, _KUEUE),
+    RequiredKind((kinds.RESOURCE_FLAVOR,), _WARN, _NO_PLANS, _KUEUE),
+    RequiredKind((kinds.ADMISSION_CHECK,), _WARN, _NO_CHECK, _KUEUE),
     RequiredKind(_PROVISIONING, _OK, "nodes cannot be asked for", _AUTOSCALER),
 )
 
@@ -81,7 +69,7 @@ def kind_findings(version: str | Unread, served: Served | Unread) -> Iterator[Fi
 
 def _kind(wanted: RequiredKind, served: Served) -> Finding:
     about, group = Subject(Topic.KINDS, wanted.kind), wanted.group
-    versions = [version for version, kinds in served.get(group, {}).items() if wanted.kind in kinds]
+    versions = [version for version, found in served.get(group, {}).items() if wanted.kind in found]
     spoken = [each.version for each in wanted.resources if each.version in versions]
     if spoken:
         others = ", ".join(each for each in versions if each != spoken[0])

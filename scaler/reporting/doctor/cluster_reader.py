@@ -19,24 +19,13 @@ from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import RelabelRules
 from scaler.kube.discovery import Discovery
 from scaler.kube.object_cache import identity_of
+from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.core import UNREADABLE, Pod, decode
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.keda import Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.nodes import Node, allocatable
-from scaler.kube.objects.resources import (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    COHORT,
-    LOCAL_QUEUE,
-    NAMESPACE,
-    POD,
-    RECLAIM_POLICY,
-    RESOURCE_FLAVOR,
-    SCALABLE_WORKLOAD,
-    Resource,
-    group_version_path,
-)
+from scaler.kube.objects.resources import Resource, group_version_path
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.api_resources import REQUIRED_KINDS, Served
 from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing, ListResult
@@ -47,7 +36,16 @@ from scaler.samples.source import SignalSource
 
 _AT_ONCE = 8
 """Requests under way at the same time."""
-_SHARED = frozenset({ADMISSION_CHECK, RECLAIM_POLICY, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, RESOURCE_FLAVOR})
+_SHARED = frozenset(
+    {
+        kinds.ADMISSION_CHECK,
+        kinds.RECLAIM_POLICY,
+        kinds.CLUSTER_QUEUE,
+        kinds.COHORT,
+        kinds.LOCAL_QUEUE,
+        kinds.RESOURCE_FLAVOR,
+    }
+)
 """What only plans and checks need, which there are none of where only some namespaces are watched."""
 
 T = TypeVar("T")
@@ -153,7 +151,7 @@ class ClusterReader:
 
     async def _missing_namespaces(self) -> Sequence[str]:
         """Those of the watched ones that are known not to exist; without the permission it is not known."""
-        found = {each: await self._get(NAMESPACE.path(name=each)) for each in self._namespaces}
+        found = {each: await self._get(kinds.NAMESPACE.path(name=each)) for each in self._namespaces}
         return [each for each, namespace in found.items() if isinstance(namespace, Unread) and namespace.is_absent]
 
     async def _get(self, path: str) -> bytes | Unread:
@@ -169,9 +167,9 @@ class ClusterReader:
     # ---------------------------------------------------------------------------------------------------------- objects
 
     async def _listings(self) -> Mapping[type, ListResult[Any]]:
-        kinds = [kind for kind in TYPES_READ if kind is not Node]
+        types = [kind for kind in TYPES_READ if kind is not Node]
         found: dict[type, ListResult[Any]] = dict(
-            zip(kinds, await asyncio.gather(*(self._all(each) for each in kinds)), strict=True)
+            zip(types, await asyncio.gather(*(self._all(each) for each in types)), strict=True)
         )
         checks = found[AdmissionCheck]
         if isinstance(checks, Listing) and any(is_ours(each) for each in checks.items):
@@ -223,9 +221,9 @@ class ClusterReader:
     async def _targets(self, found: DoctorInputs) -> frozenset[Resource]:
         """The kinds that our triggers scale, but for our own, of which everything is asked anyway."""
         refs = (scaled_object.spec.scale_target_ref for scaled_object, _ in found.own_triggers())
-        kinds = sorted({(each.api_version, each.kind) for each in refs})
-        resolved = await asyncio.gather(*(self._or_why(partial(self._discovery.resolve_kind, *each)) for each in kinds))
-        return frozenset(each for each in resolved if isinstance(each, Resource)) - {SCALABLE_WORKLOAD}
+        names = sorted({(each.api_version, each.kind) for each in refs})
+        resolved = await asyncio.gather(*(self._or_why(partial(self._discovery.resolve_kind, *each)) for each in names))
+        return frozenset(each for each in resolved if isinstance(each, Resource)) - {kinds.SCALABLE_WORKLOAD}
 
     async def _review(self, attributes: ResourceAttributes, subject: ReviewedUser) -> bool | Unread:
         path, body = subject.review(attributes)
@@ -267,7 +265,7 @@ class ClusterReader:
         """Pods that hold GPUs and run. Of most pods nothing is kept. Raises: KubeError."""
         found, running = set[PodKey](), {"fieldSelector": "status.phase=Running"}
         for namespace in self._namespaces or ("",):
-            async for _, pod in self._decoded(POD.path(namespace), Pod, running):
+            async for _, pod in self._decoded(kinds.POD.path(namespace), Pod, running):
                 if not isinstance(pod, Unread) and self._gpus.of_pod(pod.spec):
                     found.add(pod.metadata.key)
         return frozenset(found)

@@ -8,25 +8,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from scaler.decision.evaluation import own_triggers
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.idleness.policy import Overrides, Policy, resolve
+from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service, Trigger
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
-from scaler.kube.objects.resources import (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    COHORT,
-    LOCAL_QUEUE,
-    NODE,
-    RECLAIM_POLICY,
-    RESOURCE_FLAVOR,
-    SCALABLE_WORKLOAD,
-    SCALED_OBJECT,
-    SERVICE,
-    WORKLOAD,
-    Resource,
-)
+from scaler.kube.objects.resources import Resource
 from scaler.reporting.doctor.api_resources import Served
 from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.reporting.doctor.permissions import Reviews
@@ -35,17 +23,17 @@ from scaler.reporting.doctor.signals import SourceSeries
 T = TypeVar("T")
 
 TYPES_READ: Mapping[type, tuple[Resource, Topic]] = {
-    AdmissionCheck: (ADMISSION_CHECK, Topic.CHECKS),
-    ReclaimPolicy: (RECLAIM_POLICY, Topic.CHECKS),
-    ClusterQueue: (CLUSTER_QUEUE, Topic.QUEUES),
-    Cohort: (COHORT, Topic.QUEUES),
-    LocalQueue: (LOCAL_QUEUE, Topic.QUEUES),
-    ResourceFlavor: (RESOURCE_FLAVOR, Topic.QUEUES),
-    Workload: (WORKLOAD, Topic.QUEUES),
-    ScaledObject: (SCALED_OBJECT, Topic.SCALED_OBJECTS),
-    ScalableWorkload: (SCALABLE_WORKLOAD, Topic.SCALED_OBJECTS),
-    Service: (SERVICE, Topic.SCALED_OBJECTS),
-    Node: (NODE, Topic.CHECKS),
+    AdmissionCheck: (kinds.ADMISSION_CHECK, Topic.CHECKS),
+    ReclaimPolicy: (kinds.RECLAIM_POLICY, Topic.CHECKS),
+    ClusterQueue: (kinds.CLUSTER_QUEUE, Topic.QUEUES),
+    Cohort: (kinds.COHORT, Topic.QUEUES),
+    LocalQueue: (kinds.LOCAL_QUEUE, Topic.QUEUES),
+    ResourceFlavor: (kinds.RESOURCE_FLAVOR, Topic.QUEUES),
+    Workload: (kinds.WORKLOAD, Topic.QUEUES),
+    ScaledObject: (kinds.SCALED_OBJECT, Topic.SCALED_OBJECTS),
+    ScalableWorkload: (kinds.SCALABLE_WORKLOAD, Topic.SCALED_OBJECTS),
+    Service: (kinds.SERVICE, Topic.SCALED_OBJECTS),
+    Node: (kinds.NODE, Topic.CHECKS),
 }
 """The objects that are listed, and under which topic it is said that they could not be."""
 

@@ -8,25 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from scaler.kube.objects.resources import (
-    ADMISSION_CHECK,
-    CLUSTER_QUEUE,
-    COHORT,
-    EVENT,
-    LEASE,
-    LOCAL_QUEUE,
-    NAMESPACE,
-    NODE,
-    POD,
-    POD_TEMPLATE,
-    PROVISIONING_REQUEST,
-    RECLAIM_POLICY,
-    RESOURCE_FLAVOR,
-    SCALABLE_WORKLOAD,
-    SCALED_OBJECT,
-    WORKLOAD,
-    Resource,
-)
+from scaler.kube.objects import resources as kinds
+from scaler.kube.objects.resources import Resource
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 
 
@@ -72,37 +55,45 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
     RequiredRule(
         part=RuleUser.SCALER,
         verbs=("list", "watch"),
-        on=_on(POD, SCALED_OBJECT, WORKLOAD, SCALABLE_WORKLOAD),
+        on=_on(kinds.POD, kinds.SCALED_OBJECT, kinds.WORKLOAD, kinds.SCALABLE_WORKLOAD),
         on_targets=True,
     ),
     RequiredRule(part=RuleUser.SCALER, verbs=("get",), on_targets=True, subresource_of_targets="scale"),
-    RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "patch"), on=_on(WORKLOAD, SCALABLE_WORKLOAD)),
+    RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "patch"), on=_on(kinds.WORKLOAD, kinds.SCALABLE_WORKLOAD)),
     RequiredRule(
         part=RuleUser.RECONCILER,
         verbs=("patch",),
-        on=(*_on(SCALABLE_WORKLOAD, subresource="status"), *_on(SCALED_OBJECT)),
+        on=(*_on(kinds.SCALABLE_WORKLOAD, subresource="status"), *_on(kinds.SCALED_OBJECT)),
     ),
     # Also processes that only answer KEDA: one of them shows what is counted about the cluster.
-    RequiredRule(part=RuleUser.SCALER, verbs=("get", "create", "update"), on=_on(LEASE), in_lease_namespace=True),
-    RequiredRule(part=RuleUser.RECONCILER, verbs=("create", "patch"), on=_on(EVENT)),
+    RequiredRule(part=RuleUser.SCALER, verbs=("get", "create", "update"), on=_on(kinds.LEASE), in_lease_namespace=True),
+    RequiredRule(part=RuleUser.RECONCILER, verbs=("create", "patch"), on=_on(kinds.EVENT)),
     RequiredRule(
         part=RuleUser.PLANS,
         verbs=("list", "watch"),
-        on=_on(NAMESPACE, NODE, CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, RESOURCE_FLAVOR, ADMISSION_CHECK),
+        on=_on(
+            kinds.NAMESPACE,
+            kinds.NODE,
+            kinds.CLUSTER_QUEUE,
+            kinds.COHORT,
+            kinds.LOCAL_QUEUE,
+            kinds.RESOURCE_FLAVOR,
+            kinds.ADMISSION_CHECK,
+        ),
     ),
-    RequiredRule(part=RuleUser.CHECKS, verbs=("list", "watch"), on=_on(RECLAIM_POLICY)),
+    RequiredRule(part=RuleUser.CHECKS, verbs=("list", "watch"), on=_on(kinds.RECLAIM_POLICY)),
     RequiredRule(
         part=RuleUser.CHECKS,
         verbs=("patch",),
-        on=_on(WORKLOAD, ADMISSION_CHECK, RECLAIM_POLICY, subresource="status"),
+        on=_on(kinds.WORKLOAD, kinds.ADMISSION_CHECK, kinds.RECLAIM_POLICY, subresource="status"),
     ),
-    RequiredRule(part=RuleUser.CHECKS, verbs=("get",), on=_on(ADMISSION_CHECK, RECLAIM_POLICY)),
+    RequiredRule(part=RuleUser.CHECKS, verbs=("get",), on=_on(kinds.ADMISSION_CHECK, kinds.RECLAIM_POLICY)),
     RequiredRule(
         part=RuleUser.PROVISIONING,
         verbs=("get", "list", "watch", "create", "delete"),
-        on=_on(PROVISIONING_REQUEST),
+        on=_on(kinds.PROVISIONING_REQUEST),
     ),
-    RequiredRule(part=RuleUser.PROVISIONING, verbs=("get", "create", "delete"), on=_on(POD_TEMPLATE)),
+    RequiredRule(part=RuleUser.PROVISIONING, verbs=("get", "create", "delete"), on=_on(kinds.POD_TEMPLATE)),
 )
 
 

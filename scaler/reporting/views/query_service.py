@@ -40,10 +40,10 @@ _IN_LINE = 8
 
 
 class QueryService:
-    """`admission` plans for Workloads with our AdmissionChecks, and `nodes` for those of them that lack nodes.
+    """`admission` plans for Workloads with our AdmissionChecks, and `nodes` for those of them that lack nodes."""
 
-    `patience_s` is how long `pending` may ask the planner about one gang after the other.
-    """
+    _patience_s = 1.0
+    """How long `pending` may ask the planner about one gang after the other."""
 
     def __init__(
         self,
@@ -51,14 +51,12 @@ class QueryService:
         *,
         admission: AdmissionPlanner | None = None,
         nodes: NodeShortage | None = None,
-        patience_s: float = 1.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._planner = planner
         self._admission = admission
         self._nodes = nodes or NodeShortage(planning=planner)
         self._quota = QuotaShortage(planning=planner)
-        self._patience_s = patience_s
         self._clock = clock
         self._turn = asyncio.Lock()
         self._queries = 0
