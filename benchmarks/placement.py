@@ -36,7 +36,7 @@ from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.fit import Placement, fits, place
 from scaler.placement.node_index import NodeDemand, NodeIndex, NodeInfo
 from scaler.placement.pod_slots import PodSlots
-from scaler.placement.shortage import Misfit, Unproven
+from scaler.placement.shortage import Misfit
 
 TARGET_S = 1.0
 """For all gangs together, at 2,000 nodes."""
@@ -159,7 +159,7 @@ def measure(kind: Kind, node_count: int, gang_count: int) -> Result:
     index, index_s = timed(lambda: NodeIndex(nodes))
     capacity, count_s = timed(lambda: capacity_of(index, occupants))
     times: list[float] = []
-    found: list[Placement | Misfit | Unproven] = []
+    found: list[Placement | Misfit] = []
     for gang in gangs:
         answer, seconds = timed(lambda gang=gang: place(gang, capacity))  # type: ignore[misc]
         found.append(answer)
@@ -208,10 +208,8 @@ def measure_victims(
     return by_capacity / len(sets), by_count / (len(sets) * 2 * len(sets[0]))
 
 
-def described(answer: Placement | Misfit | Unproven) -> str:
-    if isinstance(answer, Misfit):
-        return answer.why.value
-    return type(answer).__name__
+def described(answer: Placement | Misfit) -> str:
+    return answer.why.value if isinstance(answer, Misfit) else type(answer).__name__
 
 
 def timed(act: Callable[[], T]) -> tuple[T, float]:

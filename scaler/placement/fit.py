@@ -4,10 +4,12 @@ Laws:
 
 * All or nothing: either every pod of every PodSet has a node, or the answer is no Placement.
 * A Placement is a proof: it exceeds no node, and every pod is where its selectors, affinity and tolerations allow.
-* A Misfit is a proof, too. It says what is short, with the numbers, and whether empty nodes would not do (`never`).
-* Where several PodSets compete for the same nodes the search may run out of steps. That is `Unproven`: greedy packing
-  (big pods first, the fullest nodes first) has failed, and so has the search of `packing`. It is no yes.
-* Free capacity added never turns a fit into a misfit. The order of nodes, pods and PodSets changes nothing.
+* Of pods that are all alike a Misfit is a proof, too. It says what is short, with the numbers, and whether empty nodes
+  would not do (`never`).
+* Where PodSets that differ compete for the same nodes, those that are hardest to place go first, on the fullest nodes;
+  one that is left over goes first the next time. A gang that fits in none of these ways counts as one that does not:
+  kube-scheduler places pod by pod and would hardly find another.
+* The order of nodes, pods and PodSets changes nothing.
 
 Counted are the resources that nodes declare, among them `pods`, and marks of which a node takes one pod each (host
 ports, pods that keep away from their like). Not counted are volumes, spread constraints and any other affinity between
@@ -25,12 +27,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from scaler.placement.capacity import Capacity, PodPlacement
-from scaler.placement.node_index import NodeDemand, NodeIndex, NodeSet, PodShape, members, union
-from scaler.placement.packing import Bin, ItemKind, PackingLimitError, Steps, pack
-from scaler.placement.shortage import Misfit, Unproven, explain_alone, explain_together
-
-STEPS = 20_000
-"""Of search, for one gang: up to 0.1 s. Gangs of one PodSet need none, and those of several hardly ever any."""
+from scaler.placement.node_index import NodeDemand, NodeIndex, NodeSet, PodShape, union
+from scaler.placement.shortage import Misfit, explain_alone, explain_together
 
 _Share = tuple[int, int]
 """Position of a node, and how many pods it takes."""
@@ -43,16 +41,14 @@ class Placement:
     placements: tuple[PodPlacement, ...]
 
 
-def place(demands: Sequence[NodeDemand], capacity: Capacity, *, steps: int = STEPS) -> Placement | Misfit | Unproven:
+def place(demands: Sequence[NodeDemand], capacity: Capacity) -> Placement | Misfit:
     """A node for every pod, or why there is none."""
     groups = _grouped(demands, capacity.index)
-    found = _packing(groups, capacity, Steps(steps))
+    found = _packing(groups, capacity)
     if isinstance(found, _Packing):
         return Placement(placements=found.placements(capacity.index))
     demand, missing = found.group.most, min(found.missing, found.group.most.count)
-    if not found.is_proven:
-        return Unproven(pod_set=demand.pod_set, count=demand.count, missing=missing, steps=steps)
-    never = _never(demands, capacity, steps)
+    never = _never(demands, capacity)
     if found.is_alone:
         return explain_alone(
             demand, found.group.shape, capacity, wanted=found.group.count, missing=missing, never=never
@@ -61,15 +57,15 @@ def place(demands: Sequence[NodeDemand], capacity: Capacity, *, steps: int = STE
     return explain_together(demand, gang, capacity, missing=missing, never=never)
 
 
-def fits(demands: Sequence[NodeDemand], capacity: Capacity, *, steps: int = STEPS) -> bool:
-    """Whether it is proven that every pod has a node: `place` without the reasons."""
-    return isinstance(_packing(_grouped(demands, capacity.index), capacity, Steps(steps)), _Packing)
+def fits(demands: Sequence[NodeDemand], capacity: Capacity) -> bool:
+    """Whether every pod has a node: `place` without the reasons."""
+    return isinstance(_packing(_grouped(demands, capacity.index), capacity), _Packing)
 
 
 def place_as_many(demands: Sequence[NodeDemand], capacity: Capacity) -> tuple[PodPlacement, ...]:
     """Nodes for all pods, or for as many as fit one PodSet after the other."""
     index = capacity.index
-    found = _packing(_grouped(demands, index), capacity, Steps(STEPS))
+    found = _packing(_grouped(demands, index), capacity)
     if not isinstance(found, _Packing):
         alone = [_Group(index.shape(each.requests, each.nodes), (each,)) for each in demands if each.count > 0]
         found = _Packing([(group, taken) for group, taken, _ in _one_by_one(alone, capacity)])
@@ -89,11 +85,12 @@ def upper_bound(demand: NodeDemand, capacity: Capacity) -> int:
     return demand.count if bound is None else min(demand.count, bound)
 
 
-def _never(demands: Sequence[NodeDemand], capacity: Capacity, steps: int) -> bool:
+def _never(demands: Sequence[NodeDemand], capacity: Capacity) -> bool:
+    """Whether one of the PodSets does not fit on empty nodes."""
     empty = capacity.emptied()
     demands = [replace(each, nodes=replace(each.nodes, closed=frozenset())) for each in demands]
-    found = _packing(_grouped(demands, empty.index), empty, Steps(steps))
-    return isinstance(found, _Remainder) and found.is_proven
+    found = _packing(_grouped(demands, empty.index), empty)
+    return isinstance(found, _Remainder) and found.is_alone
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
@@ -150,7 +147,6 @@ class _Remainder:
     missing: int
     is_alone: bool = False
     """Whether they would have none even if the group were all there is."""
-    is_proven: bool = True
 
 
 def _grouped(demands: Iterable[NodeDemand], index: NodeIndex) -> list[_Group]:
@@ -176,7 +172,7 @@ def _ease(group: _Group, index: NodeIndex) -> tuple[object, ...]:
 # --------------------------------------------------------------------------------------------------------------- search
 
 
-def _packing(groups: Sequence[_Group], capacity: Capacity, steps: Steps) -> _Packing | _Remainder:
+def _packing(groups: Sequence[_Group], capacity: Capacity) -> _Packing | _Remainder:
     shares: list[tuple[_Group, Sequence[_Share]]] = []
     for group in groups:
         taken, missing = _filled(group, capacity)
@@ -185,8 +181,14 @@ def _packing(groups: Sequence[_Group], capacity: Capacity, steps: Steps) -> _Pac
         shares.append((group, taken))
     if len(groups) < 2:
         return _Packing(shares)
-    found = _greedy(groups, capacity)
-    return found if isinstance(found, _Packing) else _exact(groups, capacity, steps)
+    first = found = _greedy(groups, capacity)
+    for _ in groups:
+        if isinstance(found, _Packing):
+            return found
+        failed = found.group
+        groups = [failed, *(group for group in groups if group is not failed)]
+        found = _greedy(groups, capacity)
+    return found if isinstance(found, _Packing) else first
 
 
 def _filled(group: _Group, capacity: Capacity, closed: NodeSet = 0) -> tuple[list[_Share], int]:
@@ -223,67 +225,3 @@ def _one_by_one(groups: Iterable[_Group], capacity: Capacity) -> Iterator[tuple[
         capacity = capacity.filled(group.shape, taken)
         for mark in group.shape.apart:
             marked[mark] = marked.get(mark, 0) | union(1 << node for node, _ in taken)
-
-
-def _exact(groups: Sequence[_Group], capacity: Capacity, steps: Steps) -> _Packing | _Remainder:
-    """Every part of the gang that shares no node with the rest, by itself."""
-    open_to = {group.shape: union(1 << node for node, _ in capacity.slots(group.shape)) for group in groups}
-    shares: list[tuple[_Group, Sequence[_Share]]] = []
-    unproven: _Remainder | None = None
-    for part in _parts(groups, open_to):
-        found = _packed(part, open_to, capacity, steps)
-        if isinstance(found, _Packing):
-            shares += found.shares
-        elif found.is_proven:
-            return found
-        else:
-            unproven = unproven or found
-    return unproven or _Packing(shares)
-
-
-def _parts(groups: Iterable[_Group], open_to: dict[PodShape, NodeSet]) -> list[list[_Group]]:
-    """The groups, together where they compete for a node."""
-    parts: list[tuple[NodeSet, list[_Group]]] = []
-    for group in groups:
-        nodes, together = open_to[group.shape], [group]
-        for others, competing in [part for part in parts if part[0] & nodes]:
-            parts.remove((others, competing))
-            nodes, together = nodes | others, [*competing, *together]
-        parts.append((nodes, together))
-    return [part for _, part in parts]
-
-
-def _packed(
-    part: Sequence[_Group], open_to: dict[PodShape, NodeSet], capacity: Capacity, steps: Steps
-) -> _Packing | _Remainder:
-    greedy = _greedy(part, capacity)
-    if isinstance(greedy, _Packing):
-        return greedy
-    nodes = list(members(union(open_to[group.shape] for group in part)))
-    resources = sorted({resource for group in part for resource, _ in group.shape.needs})
-    marks = sorted({mark for group in part for mark in group.shape.apart})
-    kinds = [ItemKind(_amounts(group.shape, resources, marks), group.count) for group in part]
-    spaces = [
-        Bin(
-            (*(capacity.free[node][resource] for resource in resources), *(1 for _ in marks)),
-            tuple(bool(open_to[group.shape] >> node & 1) for group in part),
-        )
-        for node in nodes
-    ]
-    try:
-        packed = pack(kinds, spaces, steps)
-    except PackingLimitError:
-        return _Remainder(greedy.group, greedy.missing, is_proven=False)
-    if packed is None:
-        return greedy
-    return _Packing(
-        [
-            (group, [(nodes[space], taken[kind]) for space, taken in packed.items() if taken[kind]])
-            for kind, group in enumerate(part)
-        ]
-    )
-
-
-def _amounts(shape: PodShape, resources: Iterable[int], marks: Iterable[str]) -> tuple[int, ...]:
-    needs = dict(shape.needs)
-    return (*(needs.get(resource, 0) for resource in resources), *(int(mark in shape.apart) for mark in marks))

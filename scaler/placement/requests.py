@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from scaler.placement.capacity import Capacity, PodPlacement
 from scaler.placement.node_index import NodeDemand
-from scaler.placement.shortage import Misfit, Unproven
+from scaler.placement.shortage import Misfit
 
 _SHOWN = 3
 """Names in a message."""
@@ -110,7 +110,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insufficient:
-    because: Misfit | Unproven
+    because: Misfit
     missing: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     """By PodSet, the pods that do not fit when as many as possible do; counted where it matters."""
 

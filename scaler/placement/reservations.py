@@ -57,7 +57,7 @@ from scaler.placement.requests import (
     PlacementResult,
     ReservationQueue,
 )
-from scaler.placement.shortage import Misfit, Unproven
+from scaler.placement.shortage import Misfit
 from scaler.placement.worst_case import WorstCasePlacement, fits_in_any_order, leaves_room
 
 MAX_RELEASES = 100
@@ -297,7 +297,7 @@ class NodeReservations:
         self._keep_from(placements)
         self._kept.append(_Kept(request.key, placements, shapes))
 
-    def _insufficient(self, request: PlacementRequest, found: Misfit | Unproven) -> Insufficient:
+    def _insufficient(self, request: PlacementRequest, found: Misfit) -> Insufficient:
         if not (request.may_ask or request.awaits_nodes):
             return Insufficient(because=found)
         placements = place_as_many(request.demands, self._later)

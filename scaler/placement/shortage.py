@@ -85,29 +85,10 @@ class Misfit:
             Shortage.NOT_ON_ONE_NODE: f"each needs {needed} {of_it}, which is short on nodes that have the rest",
             Shortage.NOT_APART: f"each needs a node of its own with {needed} {of_it}, {on}",
             Shortage.NOT_TOGETHER: (
-                f"all PodSets together need {needed} {of_it} and {free} are free, but no packing fits them all at once"
+                f"all PodSets together need {needed} {of_it} and {free} are free, but they do not fit all at once"
             ),
         }
         return causes[self.why]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unproven:
-    """It is not known whether the gang fits: the search ended before all packings were tried."""
-
-    pod_set: str
-    count: int
-    missing: int
-    """Pods of it that greedy packing left over."""
-    steps: int
-    """After which the search ended."""
-
-    @property
-    def message(self) -> str:
-        return (
-            f"PodSet {self.pod_set}: {self.missing} of {self.count} pods are left over when big pods go first, "
-            f"and no better packing was found in {self.steps} steps"
-        )
 
 
 def _described(excluded: Exclusions) -> str:

@@ -12,7 +12,7 @@ from scaler.admission.check import Yielded
 from scaler.admission.planner import AdmissionPlanner
 from scaler.admission.policy import CheckPolicy, Unusable
 from scaler.placement.requests import Insufficient
-from scaler.placement.shortage import Unproven
+from scaler.placement.shortage import Misfit, Shortage
 from scaler.reporting.views.admission_checks import CheckViews
 
 Json = dict[str, Any]
@@ -136,7 +136,7 @@ def view(**fields: Any) -> Json:
 
 
 def test_gangs_that_wait_longer_for_nodes_come_before_and_the_first_five_are_named() -> None:
-    lacking = Insufficient(because=Unproven(pod_set="main", count=1, missing=1, steps=9))
+    lacking = Insufficient(because=Misfit(why=Shortage.NOT_TOGETHER, pod_set="main", count=1, missing=1))
     line = [pending(f"ns/gang-{n}", reserved_at=at(n), placement=lacking) for n in reversed(range(8))]
     views = CheckViews([*line, pending("ns/pods", reserved_at=at(-1))])
     keys = [f"ns/gang-{n}" for n in range(8)]
