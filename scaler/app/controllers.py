@@ -8,7 +8,7 @@ from reconciling, and writes nothing else.
 import asyncio
 import os
 import socket
-from typing import Protocol
+from typing import TypeAlias
 
 from scaler.admission.checks import AdmissionChecks
 from scaler.admission.controller import AdmissionCheckController
@@ -31,19 +31,7 @@ from scaler.suspension.controller import SuspensionController
 from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
 
-
-class Controller(Protocol):
-    """Reconciles one kind of object while this replica leads."""
-
-    @property
-    def name(self) -> str:
-        """For logs and tasks."""
-
-    async def run(self) -> None:
-        """Reconcile until cancelled."""
-
-    def wake(self) -> None:
-        """Reconcile soon."""
+Controller: TypeAlias = SuspensionController | ReclaimController | PriorityBoostController | AdmissionCheckController
 
 
 class LeaderControllers:

@@ -70,9 +70,7 @@ async def open_access(
 ) -> Access:
     """Access by, in this order: the given kubeconfig, $KUBECONFIG, the Pod's service account, ~/.kube/config.
 
-    A given context rules the service account out.
-
-    Raises: ConfigurationError where there is no configuration or it cannot be used.
+    A given context rules the service account out. Raises: ConfigurationError.
     """
     paths = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG", "")
     if paths:

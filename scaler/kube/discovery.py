@@ -1,10 +1,6 @@
 """Which resource is meant by an apiVersion and a kind? The API's own discovery, remembered.
 
-Objects name others by kind (`apps/v1`, `Deployment`); paths need the plural (`deployments`) and the scope. A kind that
-is not there is looked for again soon, because CRDs get installed; one that is there is cached for a while.
-
-Where a kind has a scale subresource, `read_scale` reads it: how many replicas an object shall have, and by which labels
-its pods are found.
+A kind that is not there is looked for again soon, because CRDs get installed; one that is there is cached for a while.
 """
 
 import asyncio
@@ -142,7 +138,7 @@ class _Scale(Struct, frozen=True):
 
 
 async def read_scale(transport: KubeTransport, resource: Resource, namespace: str, name: str) -> Scale:
-    """The scale of the object. Raises: KubeError; 404 where there is no such object or its kind has no scale."""
+    """The object's scale subresource. Raises: KubeError; 404 where there is no such object or its kind has no scale."""
     path = resource.path(namespace, name, "scale")
     try:
         scale = decode(_Scale, await transport.get(path))

@@ -10,10 +10,6 @@ Laws:
 * A namespace that was refused and never listed is not waited for. It does not exist, or has no Role for this account.
   Requests go on, so that it joins the others once it may be read. Where all are refused, all are waited for.
 
-    namespaces  a: listed   b: listed 90 s ago, silent since   c: 403, never listed
-    synced      yes, c is not waited for
-    age         90 s; within a: 0 s, b: 90 s, c: infinite
-
 Whatever is looked up by an index is looked up once for each namespace, and each takes a connection: this is for tens of
 namespaces. With hundreds, watch all namespaces.
 """

@@ -67,10 +67,7 @@ class KubeTransport:
         call_seconds: float = CALL_SECONDS,
         observe: Callable[[ApiRequest], None] | None = None,
     ) -> Self:
-        """A transport by the kubeconfig, or by what the environment offers (see `open_access`). Asks nothing yet.
-
-        Raises: ConfigurationError.
-        """
+        """A transport by `open_access`. Asks nothing yet. Raises: ConfigurationError."""
         return cls(await open_access(kubeconfig, context), call_seconds=call_seconds, observe=observe)
 
     @property

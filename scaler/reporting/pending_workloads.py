@@ -6,7 +6,6 @@ Laws:
 * One that lost its quota, or was suspended and is resumed, begins anew. By its creation, which Kueue's queues are
   ordered by, it would have waited while it was suspended.
 * Of what waited before this process began its own conditions tell since when.
-* Every replica follows the watch, so that the next leader knows since when each has waited.
 """
 
 from collections.abc import Callable

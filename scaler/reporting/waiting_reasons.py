@@ -113,7 +113,9 @@ def diagnose(
 ) -> Diagnosis:
     """`found` is what the planner says of it, where it was asked; `heads` what Kueue's next cycle does in its tree."""
     queue = snapshot.queue(snapshot.cluster_queue_of(gang))
-    why: dict[WaitingReason | NoPlanReason, str] = {WaitingReason.PLAN_UNDER_WAY: _plan(snapshot, gang)}
+    why: dict[WaitingReason | NoPlanReason, str] = {}
+    if plan := snapshot.plan_for(gang):
+        why[WaitingReason.PLAN_UNDER_WAY] = f"plan {plan.grant.plan} suspends {', '.join(plan.grant.victims)}"
     if gang.reservation is not None:
         why[WaitingReason.EVICTED if gang.evicted else WaitingReason.CHECKS] = _with_quota(snapshot, gang, observed)
         return Diagnosis(reasons=_holding(why), queue=queue)
@@ -139,11 +141,6 @@ def diagnose(
 def _holding(messages: Mapping[WaitingReason | NoPlanReason, str]) -> list[ReasonMessage]:
     """Those that hold: the others have no message."""
     return [ReasonMessage(reason, message) for reason, message in messages.items() if message]
-
-
-def _plan(snapshot: ViewSnapshot, gang: QuotaWorkload) -> str:
-    plan = snapshot.plan_for(gang)
-    return f"plan {plan.grant.plan} suspends {', '.join(plan.grant.victims)}" if plan is not None else ""
 
 
 # ------------------------------------------------------------------------------------------------ while it holds quota

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from scaler.kube.objects import kueue_queues as kube
+from scaler.kube.objects.core import SelectorRequirement
 from scaler.kube.scheduling import Selector, Taint
 from scaler.quota import model
 from scaler.quota.from_objects.queues import (
@@ -102,7 +103,7 @@ def test_no_selector_matches_no_namespace_and_an_empty_one_all() -> None:
     ],
 )
 def test_selectors_match_as_kubernetes_does(operator: str, values: list[str], matching: list[dict[str, str]]) -> None:
-    requirement = kube.LabelSelectorRequirement(key="team", operator=operator, values=tuple(values))
+    requirement = SelectorRequirement(key="team", operator=operator, values=tuple(values))
     selector = selector_of(kube.LabelSelector(match_expressions=(requirement,)))
     assert [labels for labels in ({"team": "red"}, {"team": "green"}, {}) if selector.matches(labels)] == matching
 

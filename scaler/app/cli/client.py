@@ -63,10 +63,9 @@ class ScalerClient:
         with_quota: bool = True,
         needs_verdicts: bool = False,
     ) -> Json:
-        """The answer of the server at that path, or of this process. Every answer of a scaler contains `key`.
+        """The answer of the server at that path, or of this process, which contains `key`. Raises: ScalerError.
 
         `with_quota`, `needs_verdicts`: whether this process needs Kueue's objects and a metrics source to answer.
-        Raises: ScalerError.
         """
         if not self.local:
             return await self._fetch(path, query, key)

@@ -22,7 +22,6 @@ from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.transport import KubeTransport
-from scaler.reclaim.planner import Unprotected
 from scaler.reporting import logs
 from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser, Telemetry
 from scaler.reporting.doctor.diagnosis import diagnose
@@ -87,14 +86,11 @@ async def _telemetry(settings: Settings) -> AsyncIterator[Telemetry | Unread]:
 
 
 def _wanted(settings: Settings) -> DoctorSettings:
-    policy = settings.reclaim.policy()
     return DoctorSettings(
         addresses=frozenset(settings.keda.scaler_addresses),
         defaults=settings.defaults.overrides(),
-        grant_for=policy.grant_for,
-        pressure=policy.pressure,
+        reclaim=settings.reclaim.policy(),
         max_window=settings.evaluation.max_window,
-        refuses_unprotected=policy.unprotected is Unprotected.REFUSE,
         reconciles="reconciler" in settings.components,
         namespaces=settings.kubernetes.namespaces,
     )

@@ -158,6 +158,12 @@ def condition_patch(obj: Json, kind: str, *, status: str, reason: str, message: 
     return {"metadata": guard(obj), "status": {"conditions": [*others, wanted]}}
 
 
+class SelectorRequirement(Struct, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
 class ConditionedStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
 

@@ -6,7 +6,7 @@ files) mean what they would mean to Kueue.
 
 from msgspec import field
 
-from scaler.kube.objects.core import ConditionedStatus, ObjectMeta, Quantity, Struct
+from scaler.kube.objects.core import ConditionedStatus, ObjectMeta, Quantity, SelectorRequirement, Struct
 from scaler.kube.scheduling import Taint, Toleration
 
 # ------------------------------------------------------------------------------------------------ what is in several
@@ -33,15 +33,9 @@ class FairSharing(Struct, frozen=True):
     weight: Quantity = 1
 
 
-class LabelSelectorRequirement(Struct, frozen=True):
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] = ()
-
-
 class LabelSelector(Struct, frozen=True):
     match_labels: dict[str, str] = field(default_factory=dict)
-    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+    match_expressions: tuple[SelectorRequirement, ...] = ()
 
 
 # ------------------------------------------------------------------------------------------------------ ClusterQueue

@@ -11,22 +11,16 @@ from typing import Any
 
 from msgspec import field
 
-from scaler.kube.objects.core import Condition, ObjectMeta, Quantity, Struct, is_true
+from scaler.kube.objects.core import Condition, ObjectMeta, Quantity, SelectorRequirement, Struct, is_true
 from scaler.kube.quantity import amount
 from scaler.kube.scheduling import NodeRequirement, Operator, Taint, Term
 
 NAME_FIELD = "metadata.name"
 
 
-class NodeSelectorRequirement(Struct, frozen=True):
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] = ()
-
-
 class NodeSelectorTerm(Struct, frozen=True):
-    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
-    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+    match_expressions: tuple[SelectorRequirement, ...] = ()
+    match_fields: tuple[SelectorRequirement, ...] = ()
 
 
 class NodeSelector(Struct, frozen=True):

@@ -34,9 +34,7 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of an object, of its subresource, or (without a name) of the collection.
-
-        Without a namespace, the collection is that of all namespaces.
+        """The path of an object, of its subresource, or (without a name) of the collection: everywhere, or in one.
 
         Raises: KubeError (400) for what cannot be a name.
         """

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from scaler.kube.objects import kueue_queues as kube
-from scaler.kube.objects.core import Quantity, condition, is_true
+from scaler.kube.objects.core import Quantity, SelectorRequirement, condition, is_true
 from scaler.kube.quantity import amount, exact
 from scaler.kube.scheduling import NodeRequirement, Operator, Selector
 from scaler.quota import model
@@ -92,7 +92,7 @@ def selector_of(selector: kube.LabelSelector) -> Selector:
     return Selector((*exactly, *(_requirement(each) for each in selector.match_expressions)))
 
 
-def _requirement(requirement: kube.LabelSelectorRequirement) -> NodeRequirement:
+def _requirement(requirement: SelectorRequirement) -> NodeRequirement:
     if requirement.operator not in _OPERATORS:
         raise ValueError(f"namespaceSelector: {requirement.operator!r} is not one of {', '.join(_OPERATORS)}")
     return NodeRequirement(

@@ -23,6 +23,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.model import MULTIKUEUE, PROVISIONING
+from scaler.reclaim.planner import Unprotected
 from scaler.reporting.doctor.admission_checks import flavors_of, policy_of
 from scaler.reporting.doctor.facts import DoctorInputs
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic
@@ -223,14 +224,13 @@ def _of_freed_quota(
     about: Subject, queue: ClusterQueue, checks: _Checks, scaled: _Scaled, facts: DoctorInputs
 ) -> Iterator[Finding]:
     if any(scaled) and queue.spec.queueing_strategy == "BestEffortFIFO":
-        refused, taken = (
-            "no plan is made for its gangs",
-            "it may be admitted into freed quota, and the gang keeps waiting",
-        )
+        refused = "no plan is made for its gangs"
+        taken = "it may be admitted into freed quota, and the gang keeps waiting"
+        is_refused = facts.wanted.reclaim.unprotected is Unprotected.REFUSE
         yield about.warn(
             "FreedQuotaNotReserved",
             "BestEffortFIFO lets a smaller workload overtake the gang for which idle workloads were suspended: "
-            f"{refused if facts.wanted.refuses_unprotected else taken}",
+            f"{refused if is_refused else taken}",
             "set spec.queueingStrategy to StrictFIFO",
         )
     is_guarded = any(is_ours(check) for check, _ in checks) or _may_have_more_checks(queue, facts)

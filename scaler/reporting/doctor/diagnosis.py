@@ -50,7 +50,7 @@ def _namespace_findings(facts: DoctorInputs) -> Iterator[Finding]:
 
 def components_in_use(facts: DoctorInputs) -> frozenset[RuleUser]:
     found = {RuleUser.SCALER, RuleUser.RECONCILER}
-    if facts.wanted.pressure:
+    if facts.wanted.reclaim.pressure:
         found.add(RuleUser.PLANS)
     if any(is_ours(check) for check in facts.of(AdmissionCheck)):
         found.add(RuleUser.CHECKS)

@@ -15,6 +15,7 @@ from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import Resource
+from scaler.reclaim.planner import ReclaimConfig
 from scaler.reporting.doctor.api_resources import Served
 from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.reporting.doctor.permissions import Reviews
@@ -43,11 +44,8 @@ class DoctorSettings:
     addresses: frozenset[str] = frozenset()
     """`scalerAddress` values that mean this scaler; empty: all external triggers do."""
     defaults: Overrides = Overrides()  # noqa: RUF009 - frozen
-    grant_for: timedelta = timedelta(minutes=10)
-    pressure: bool = True
+    reclaim: ReclaimConfig = ReclaimConfig()  # noqa: RUF009 - frozen
     max_window: timedelta = timedelta(hours=24)
-    refuses_unprotected: bool = False
-    """Whether plans are refused whose freed quota others may take."""
     reconciles: bool = True
     """Whether anything is to be written: with `components: [scaler]`, as in mode observe, nothing is."""
     namespaces: tuple[str, ...] = ()

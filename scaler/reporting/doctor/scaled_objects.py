@@ -117,10 +117,10 @@ def _of_pressure(about: Subject, scaled_object: ScaledObject, facts: DoctorInput
             "it is never suspended",
             "set reclaim to Always, or watch all namespaces",
         )
-    elif not facts.wanted.pressure:
+    elif not facts.wanted.reclaim.pressure:
         what = "reclaim is OnPressure, and reclaim.pressure of the settings is off: it is never suspended"
         yield about.warn("PressureOff", what, "set reclaim.pressure to true")
-    grant_for = facts.wanted.grant_for
+    grant_for = facts.wanted.reclaim.grant_for
     takes = timedelta(seconds=scaled_object.spec.polling_interval + scaled_object.spec.cooldown_period)
     if takes >= grant_for:
         yield about.warn(

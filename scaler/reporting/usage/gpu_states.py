@@ -121,7 +121,7 @@ def _state(gpu: GpuEvidence, when_idle: GpuStatus, age: timedelta, startup: Star
     match gpu.verdict:
         case Busy():
             return GpuStatus(GpuState.BUSY)
-        case Unknown(reason=reason) if is_silent(gpu):
+        case Unknown(reason=reason) if reason in _SILENT and not gpu.windows:
             return _silent(reason, age, startup)
         case Unknown(reason=reason) if reason in _NOTHING_YET and age < startup.ripe:
             return GpuStatus(GpuState.STARTING, DecisionReason.IDLE_NOT_LONG_ENOUGH)
@@ -131,11 +131,6 @@ def _state(gpu: GpuEvidence, when_idle: GpuStatus, age: timedelta, startup: Star
             return GpuStatus(GpuState.UNKNOWN, reason)
         case Idle():
             return when_idle
-
-
-def is_silent(gpu: GpuEvidence) -> bool:
-    """Whether nothing at all reports for it."""
-    return not gpu.windows and isinstance(gpu.verdict, Unknown) and gpu.verdict.reason in _SILENT
 
 
 def _silent(reason: UnknownReason, age: timedelta, startup: StartupLimits) -> GpuStatus:

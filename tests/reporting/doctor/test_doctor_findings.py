@@ -13,6 +13,7 @@ from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import DEPLOYMENT
+from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reporting.doctor.api_resources import REQUIRED_KINDS
 from scaler.reporting.doctor.diagnosis import diagnose
 from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing
@@ -187,7 +188,7 @@ DENIED = {
     "what plans need, and plans are made": (["watch nodes"], facts(), "fail Denied"),
     "what plans need, and none are made": (
         ["watch nodes"],
-        facts(wanted=DoctorSettings(pressure=False)),
+        facts(wanted=DoctorSettings(reclaim=ReclaimConfig(pressure=False))),
         "warn Denied",
     ),
     "what checks need, and there is none": ([STATUS], facts(), "warn Denied"),
@@ -483,8 +484,10 @@ def test_queues_in_which_freed_quota_is_not_safe_are_reported(objects, expected)
 
 
 def test_what_follows_from_unreserved_quota_depends_on_the_settings():
-    for refuses, words in ((False, "may be admitted into freed quota"), (True, "no plan is made for its gangs")):
-        inputs = facts(*NOTEBOOK, *gate(), BEST_EFFORT, wanted=DoctorSettings(refuses_unprotected=refuses))
+    says = {Unprotected.WARN: "may be admitted into freed quota", Unprotected.REFUSE: "no plan is made for its gangs"}
+    for unprotected, words in says.items():
+        wanted = DoctorSettings(reclaim=ReclaimConfig(unprotected=unprotected))
+        inputs = facts(*NOTEBOOK, *gate(), BEST_EFFORT, wanted=wanted)
         [found] = [each for each in diagnose(inputs, NOW) if each.check == "FreedQuotaNotReserved"]
         assert words in found.what
 
@@ -585,8 +588,9 @@ def test_scaled_objects_that_keda_treats_otherwise_than_meant_are_reported(spec,
 
 
 def test_settings_decide_where_metadata_is_silent():
-    pressed = DoctorSettings(defaults=Overrides(reclaim=Reclaim.ON_PRESSURE), grant_for=timedelta(minutes=5))
-    off = replace(pressed, grant_for=timedelta(hours=1), pressure=False)
+    hurried = ReclaimConfig(grant_for=timedelta(minutes=5))
+    pressed = DoctorSettings(defaults=Overrides(reclaim=Reclaim.ON_PRESSURE), reclaim=hurried)
+    off = replace(pressed, reclaim=ReclaimConfig(grant_for=timedelta(hours=1), pressure=False))
     confined = replace(off, namespaces=("team",))
     # 30 s + 300 s > 5 min
     for wanted, check in ((pressed, "SlowerThanGrants"), (off, "PressureOff"), (confined, "NoPlans")):
