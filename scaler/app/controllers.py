@@ -135,7 +135,7 @@ class Leadership:
         if self._is_reconciling:
             await self._reconcile()
         else:
-            await self._candidate().run(_until_cancelled)
+            await self._candidate().run(asyncio.Event().wait)
 
     def wake(self) -> None:
         if self.controllers is not None:
@@ -208,7 +208,3 @@ def pod_namespace(*, has_kubeconfig: bool) -> str:
         return namespace
     file = SERVICE_ACCOUNT / "namespace"
     return file.read_text(encoding="utf-8").strip() if file.is_file() and not has_kubeconfig else ""
-
-
-async def _until_cancelled() -> None:
-    await asyncio.Event().wait()

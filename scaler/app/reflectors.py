@@ -123,7 +123,8 @@ class ReEvaluation:
             self.touch(change.key)
 
     def _scalable_workload_changed(self, change: Change[ScalableWorkload]) -> None:
-        if spec_or_annotations_changed(change) or _grant_changed(change):
+        grant, former = (each.status.grant if each is not None else None for each in (change.new, change.old))
+        if spec_or_annotations_changed(change) or grant != former:
             self.target_changed(change.key[0], scalable_workload_ref(change.key[1]))
 
     def _workload_changed(self, change: Change[Workload]) -> None:
@@ -133,8 +134,3 @@ class ReEvaluation:
             return
         for scalable in self.cluster.scalers_of(workload):
             self.target_changed(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))
-
-
-def _grant_changed(change: Change[ScalableWorkload]) -> bool:
-    old, new = (each.status.grant if each is not None else None for each in (change.old, change.new))
-    return old != new

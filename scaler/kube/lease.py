@@ -99,7 +99,7 @@ class LeaderElector:
         """Identity of the holder as far as known; empty where there is none."""
         return str(self._spec.get("holderIdentity") or "")
 
-    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Runs `work` whenever this replica leads: starts it when leadership is won, cancels it when it is lost.
 
         Returns when `work` returns, raises what it raises; otherwise runs until cancelled. The Lease is released then.
@@ -122,7 +122,7 @@ class LeaderElector:
                 return
             await self._clock.sleep(self._timing.retry_period * random.uniform(1.0, 1.2))  # noqa: S311 (spreads load)
 
-    async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    async def _lead(self, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
         """Whether the work has come to its own end; False where leadership was lost before."""
         _log.info("KubeLeadershipGained", lease=self._name, identity=self.identity)
         working = asyncio.create_task(work(), name=f"leading-{self._name}")
@@ -273,6 +273,6 @@ def _micro_time(now: datetime) -> str:
     return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait({task})

@@ -77,16 +77,13 @@ class Indexer(Generic[T]):
         old = self._objects.pop(key, None)
         if old is not None:
             for name, function in self._index_functions.items():
-                self._unfile(self._indexes[name], function(old), key)
+                index = self._indexes[name]
+                for value in function(old):
+                    filed = index.get(value, {})
+                    filed.pop(key, None)
+                    if not filed:
+                        index.pop(value, None)
         return old
-
-    @staticmethod
-    def _unfile(index: dict[Hashable, dict[Key, T]], values: Iterable[Hashable], key: Key) -> None:
-        for value in values:
-            filed = index.get(value, {})
-            filed.pop(key, None)
-            if not filed:
-                index.pop(value, None)
 
 
 class Change(NamedTuple, Generic[T]):

@@ -216,7 +216,8 @@ class KubeTransport:
         self._report(request, response.status, started)
         if response.status >= 300:
             response.close()
-            wait = _retry_after(response)
+            asked = response.headers.get("Retry-After", "")
+            wait = float(asked) if asked.isdecimal() else 0.0  # it may be a date
             raise refusal(request, server=self.server, status=response.status, body=body, retry_after=wait)
         return response, body
 
@@ -276,9 +277,3 @@ def _failure(error: Exception) -> tuple[str, str]:
             return "Unreachable", f"cannot connect: {error}"
         case _:
             return "NotSent", f"cannot be sent: {type(error).__name__}"
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> float:
-    """Seconds that the server asks to wait; 0 where it does not ask or writes a date."""
-    seconds = response.headers.get("Retry-After", "")
-    return float(seconds) if seconds.isdecimal() else 0.0

@@ -20,7 +20,10 @@ _SHARED: tuple[structlog.typing.Processor, ...] = (
 
 def configure(*, level: str, style: Literal["json", "text"]) -> None:
     """Set up logging for the process; libraries that use the standard library's logging are shown from warnings up."""
-    renderers = _renderers(style)
+    # The other formatters of a console show the values of local variables.
+    renderers: list[Any] = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    if style == "json":
+        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[*_SHARED, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -34,10 +37,3 @@ def configure(*, level: str, style: Literal["json", "text"]) -> None:
         )
     )
     logging.basicConfig(level=logging.WARNING, handlers=[theirs], force=True)
-
-
-def _renderers(style: Literal["json", "text"]) -> list[Any]:
-    if style == "json":
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    # The other formatters of a console show the values of local variables.
-    return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]

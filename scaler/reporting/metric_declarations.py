@@ -50,7 +50,9 @@ class MetricDeclaration(Generic[_Metric]):
 
     def __set_name__(self, kind: type, name: str) -> None:
         self.name = f"{PREFIX}_{name}"
-        self.unit = self.unit or _unit_in(name)
+        counted = name.removesuffix("_total")
+        in_name = next((unit for end, unit in _UNITS.items() if counted.endswith(end)), counted.rpartition("_")[2])
+        self.unit = self.unit or in_name
 
     def make(self, registry: CollectorRegistry) -> _Metric:
         return self._kind(self.name, self.meaning, self.labels, registry=registry, **self._more)
@@ -103,11 +105,6 @@ _UNITS = {
     "gpu_seconds": "GPU-seconds",
     "gpus": "GPUs",
 }
-
-
-def _unit_in(name: str) -> str:
-    counted = name.removesuffix("_total")
-    return next((unit for end, unit in _UNITS.items() if counted.endswith(end)), counted.rpartition("_")[2])
 
 
 def set_series(gauge: Gauge, rows: Mapping[_Row, float]) -> None:

@@ -52,7 +52,9 @@ def render(answer: Json, width: int) -> RenderableType:
     parts += [*_necessities(answer, width), *_alternatives(answer, width)]
     if answer["refusal"] and not plan and answer["refusal"]["reason"] not in _IDLE_OR_NOT:
         parts += _non_candidates(answer, width)
-    parts += _warnings(answer["cautions"])
+    if answer["cautions"]:
+        warnings = [(each["reason"], Text(each["message"])) for each in answer["cautions"]]
+        parts += [_heading("Warnings"), *_rows(warnings)]
     return Group(*parts[: -1 if parts[-1] == "" else None])
 
 
@@ -239,8 +241,3 @@ def _non_candidates(answer: Json, width: int) -> list[RenderableType]:
 def _non_candidate(holder: Json) -> Cells:
     why = Text.assemble((holder["reason"], "bold"), f"  {holder['message']}")
     return [holder["name"] or holder["workload"], str(holder["gpus"]), holder["clusterQueue"], why]
-
-
-def _warnings(cautions: Sequence[Json]) -> list[RenderableType]:
-    rows = [(each["reason"], Text(each["message"])) for each in cautions]
-    return [_heading("Warnings"), *_rows(rows)] if rows else []

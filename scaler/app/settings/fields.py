@@ -33,19 +33,15 @@ def _lasting(duration: timedelta) -> timedelta:
 def _ratio(value: Any) -> Any:
     """`80 %` → 0.8. A bare number is refused: 1 could mean 1 % or all."""
     if isinstance(value, str) and value.strip().endswith("%"):
-        return _percentage(value)
+        try:
+            return float(value.strip().removesuffix("%")) / 100
+        except ValueError:
+            raise ValueError(f"{value!r} is not a percentage; write for example '80 %'") from None
     if isinstance(value, str | bool):
         raise ValueError(f"{value!r} is not a percentage; write for example '80 %'")
     if isinstance(value, int | float):
         raise ValueError(f"{value!r} has no unit; write it in percent, such as '{value} %'")
     return value
-
-
-def _percentage(text: str) -> float:
-    try:
-        return float(text.strip().removesuffix("%")) / 100
-    except ValueError:
-        raise ValueError(f"{text!r} is not a percentage; write for example '80 %'") from None
 
 
 Duration = Annotated[

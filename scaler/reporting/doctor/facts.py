@@ -106,7 +106,11 @@ def unread_findings(facts: DoctorInputs) -> Iterator[Finding]:
     for kind, found in facts.listings.items():
         resource, topic = TYPES_READ[kind]
         if isinstance(found, Listing):
-            yield from _partly_unread(found, resource.kind, topic)
+            for namespace, why in found.hidden:
+                yield Subject(topic, f"all of {resource.kind} in namespace {namespace}").fail("NotRead", why)
+            for name, why in found.unreadable:
+                do = "correct it: what cannot be read is left out of every decision"
+                yield Subject(topic, f"{resource.kind} {name}").warn("Unreadable", f"it cannot be read: {why}", do)
         elif found.is_absent:
             continue
         elif kind is Service:  # only this diagnosis reads them, and the chart's roles leave them out
@@ -114,11 +118,3 @@ def unread_findings(facts: DoctorInputs) -> Iterator[Finding]:
             yield Subject(topic).ok("NotRead", what)
         else:
             yield Subject(topic, f"all of {resource.kind}").fail("NotRead", found.reason)
-
-
-def _partly_unread(found: Listing[Any], kind: str, topic: Topic) -> Iterator[Finding]:
-    for namespace, why in found.hidden:
-        yield Subject(topic, f"all of {kind} in namespace {namespace}").fail("NotRead", why)
-    for name, why in found.unreadable:
-        do = "correct it: what cannot be read is left out of every decision"
-        yield Subject(topic, f"{kind} {name}").warn("Unreadable", f"it cannot be read: {why}", do)

@@ -91,7 +91,9 @@ class FleetCollector:
         metrics.show_suspended(suspended, [*self.suspensions.transfers()], elapsed)
         metrics.show_pending(self.pending.pending(), at)
         metrics.show_budgets(self._headrooms(at))
-        metrics.show_nodes(node_gpus, self._open_requests())
+        ours = (each for each in self.requests() if WORKLOAD_UID_LABEL in each.metadata.labels)
+        states = Counter((each.spec.provisioning_class_name, str(request_of(each).state)) for each in ours)
+        metrics.show_nodes(node_gpus, states)
         self.observe()
 
     def _elapsed(self, at: datetime) -> timedelta:
@@ -124,7 +126,3 @@ class FleetCollector:
             if offered:
                 found[normalized_model(next((named[each] for each in _MODEL_LABELS if named.get(each)), ""))] += offered
         return found
-
-    def _open_requests(self) -> Mapping[tuple[str, str], int]:
-        ours = (each for each in self.requests() if WORKLOAD_UID_LABEL in each.metadata.labels)
-        return Counter((each.spec.provisioning_class_name, str(request_of(each).state)) for each in ours)

@@ -123,11 +123,7 @@ class _Tally:
             self._count(GpuOwner(pod.namespace, queue, normalized_model(gpu.model) if gpu else ""), found, node)
             states[found.state] += 1
         if pod.running_since is not None and at - pod.running_since >= startup.ripe:
-            self._add_coverage(gpus)
-
-    def _add_coverage(self, gpus: Sequence[GpuEvidence]) -> None:
-        for gpu in gpus:
-            for signal, window in gpu.windows.items():
+            for signal, window in (each for gpu in gpus for each in gpu.windows.items()):
                 self._covered[signal] += min(window.covered, window.slots)
                 self._slots[signal] += window.slots
 

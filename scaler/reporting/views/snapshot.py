@@ -128,6 +128,8 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
     idle = _idle(planning.evaluation, cluster, quota) if planning is not None else frozenset()
     plans = active_plans(cluster, evaluation if planning is not None else None)
     await asyncio.sleep(0)
+    asking = (each for each in quota.workloads.values() if not each.admitted and gpus_of(each, cluster))
+    waiting = sorted(asking, key=place_in_line)
     return ViewSnapshot(
         at=now,
         trees=[tree.clone() for tree in quota.trees],
@@ -135,7 +137,7 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
         world=SchedulingContext.of(quota),
         gpus=cluster.gpus,
         pending={name: found for tree in quota.trees for name, found in quota.pending_in(tree).items()},
-        waiting=_waiting(quota, cluster),
+        waiting=[(each, cluster.workloads.get(each.namespace, each.name)) for each in waiting],
         planning=planning,
         idle=idle,
         unjudged=look.reason if isinstance(look, NotSynced) else "",
@@ -144,11 +146,6 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
         cluster_queues=frozenset(quota.cluster_queues),
         local_queues=frozenset(quota.local_queues),
     )
-
-
-def _waiting(quota: Snapshot, cluster: ClusterState) -> list[tuple[QuotaWorkload, KueueWorkload | None]]:
-    found = [each for each in quota.workloads.values() if not each.admitted and gpus_of(each, cluster)]
-    return [(each, cluster.workloads.get(each.namespace, each.name)) for each in sorted(found, key=place_in_line)]
 
 
 def _idle(evaluation: Evaluation, cluster: ClusterState, quota: Snapshot) -> frozenset[str]:

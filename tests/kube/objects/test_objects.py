@@ -20,18 +20,6 @@ POD = {
         "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "o", "controller": True}],
         "managedFields": [{"fieldsV1": {"f:x": {}}}],
     },
-    "spec": {
-        "nodeName": "n",
-        "containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "2"}}}],
-        "initContainers": [{"name": "s", "restartPolicy": "Always"}],
-    },
-    "status": {
-        "phase": "Running",
-        "containerStatuses": [
-            {"name": "c", "ready": True, "state": {"running": {"startedAt": "2026-11-20T18:00:05Z"}}},
-            {"name": "d", "ready": False, "state": {"waiting": {"reason": "ImagePullBackOff"}}},
-        ],
-    },
 }
 
 
