@@ -9,7 +9,8 @@ Laws:
 * No GPU is reserved twice. A gang gets nodes for all of its pods, or for none.
 * A gang that gets nodes fits wherever the scheduler puts its pods, and those of others that are not scheduled yet
   (`worst_case`), or is pinned. One that can never be sure of that takes the risk when no other pods are coming, and
-  unpinned: what is pinned to one place has no other when other pods have taken it.
+  unpinned: what is pinned to one place has no other when other pods have taken it. A gang that was released keeps
+  what it is sure of, now or once pods have terminated.
 * A gang that fits once the terminating pods have ended is not delayed by a later one. Later ones may use what it does
   not need (conservative backfilling).
 * Pods that are not scheduled yet are counted, where that is possible, on nodes that the first in line does not need:
@@ -135,8 +136,10 @@ class NodeReservations:
         """On every node the lesser of now and later: what may be reserved."""
         self._coming: dict[str, Counter[PodShape]] = {}
         """Pods of released gangs that are not scheduled yet, by gang."""
-        self._coming_pods = WorstCasePlacement(capacity)
-        """All of these pods."""
+        self._worst_cases = [
+            WorstCasePlacement(each) for each in ((capacity, self._ended) if self._ends else (capacity,))
+        ]
+        """All of these pods, now and once pods have terminated: one that lacks its node only for now keeps it, too."""
         self._kept: list[_Kept] = []
         self._left = most
         self._questions = _QUESTIONS
@@ -178,7 +181,8 @@ class NodeReservations:
     def _add_coming(self, key: str, pods: Counter[PodShape]) -> None:
         if pods:
             self._coming[key] = pods
-            self._coming_pods.add(pods)
+            for each in self._worst_cases:
+                each.add(pods)
 
     def _keep_from(self, placements: Sequence[PodPlacement]) -> None:
         """Take nodes from what will be free, and from what may be reserved as far as they are free already."""
@@ -246,7 +250,7 @@ class NodeReservations:
             return BlockedReason.PODS_COMING, coming
         if displaced := self._displaced(pods):
             return BlockedReason.RESERVED_FOR_EARLIER, displaced
-        if self._coming_pods.admits(pods):
+        if all(each.admits(pods) for each in self._worst_cases):
             return None, ()
         if fits_in_any_order(pods, self._free):
             return BlockedReason.PODS_COMING, coming

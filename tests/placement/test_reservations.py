@@ -86,6 +86,14 @@ def test_one_that_was_released_and_does_not_fit_any_more_keeps_what_its_pods_can
     }
 
 
+def test_what_was_released_and_lacks_its_node_only_until_pods_have_ended_keeps_it():
+    """Two pinned pods of 2 and 5 fit node a once one of 2 has ended; a third one fits b now, and might go to a."""
+    free = capacity_of([node("a", labels={HOST: "a"}), node("b", 4)], [occupant("a", 2, terminating=True)])
+    released = [claim(f"pinned-{gpus}", demand(1, gpus, nodes=on({HOST: "a"}))) for gpus in (2, 5)]
+    assert outcomes(placed(free, released, [claim("gang", demand(1, 2), after=1)])) == {"gang": "PodsComing"}
+    assert outcomes(placed(free, released, [claim("gang", demand(1, 1), after=1)])) == {"gang": "Fits"}
+
+
 @pytest.mark.parametrize(
     ("nodes", "waiting", "expected"),
     [
