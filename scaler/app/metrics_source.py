@@ -1,8 +1,7 @@
 """The metrics source that the settings name."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 import structlog
 
@@ -13,18 +12,16 @@ from scaler.reporting.metrics import Metrics
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.dcgm import ExpositionSource
 from scaler.samples.prometheus import PrometheusSource
-from scaler.samples.source import InstantQuerySource, ReadRecord, SignalReading, SignalSource
+from scaler.samples.source import ReadRecord, SignalReading, SignalSource
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSource:
-    """Where samples are read, and where wake queries are evaluated if that is possible."""
+class MetricsSource(SignalSource, Protocol):
+    """Where samples are read; Prometheus also evaluates wake queries."""
 
-    signals: SignalSource
-    demand: InstantQuerySource | None
-    close: Callable[[], Awaitable[None]]
+    async def close(self) -> None:
+        """Close its connections."""
 
 
 def open_metrics_source(settings: Settings, metrics: Metrics, *, is_needed: bool = True) -> MetricsSource:
@@ -55,7 +52,7 @@ class _Nothing:
         """Nothing to close."""
 
 
-NO_METRICS_SOURCE = MetricsSource(signals=_Nothing(), demand=None, close=_Nothing().close)
+NO_METRICS_SOURCE = _Nothing()
 
 
 def _prometheus(settings: PrometheusSettings, url: str, metrics: Metrics) -> MetricsSource:
@@ -76,8 +73,7 @@ def _prometheus(settings: PrometheusSettings, url: str, metrics: Metrics) -> Met
         username=basic.username if basic else None,
         password_file=basic.password_file if basic else None,
     )
-    source = PrometheusSource(config, observe=observe)
-    return MetricsSource(signals=source, demand=source, close=source.close)
+    return PrometheusSource(config, observe=observe)
 
 
 def _dcgm(settings: Settings, metrics: Metrics) -> MetricsSource:
@@ -85,5 +81,4 @@ def _dcgm(settings: Settings, metrics: Metrics) -> MetricsSource:
         labels = {"source": "dcgm", "query": "scrape", "outcome": str(scrape.outcome)}
         metrics.source_read_seconds.labels(**labels).observe(scrape.seconds)
 
-    source = ExpositionSource(settings.dcgm.endpoints, timeout=settings.dcgm.timeout, observe=observe)
-    return MetricsSource(signals=source, demand=None, close=source.close)
+    return ExpositionSource(settings.dcgm.endpoints, timeout=settings.dcgm.timeout, observe=observe)

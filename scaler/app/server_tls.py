@@ -3,7 +3,6 @@
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from typing import Any
 
 import structlog
@@ -12,7 +11,7 @@ from scaler.app.settings.model import Settings, TlsSettings
 from scaler.keda.server import ServerTls
 from scaler.reporting.http import HttpTls
 from scaler.reporting.metrics import Metrics
-from scaler.tls.certificates import AllowedClients
+from scaler.tls.certificates import AllowedClients, is_loopback
 from scaler.tls.material import CertificateFiles
 from scaler.tls.rotation import CertificateChange, Rotation
 
@@ -85,10 +84,4 @@ def _warn_without_tls(settings: Settings) -> None:
 
 
 def _is_local(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    if address.startswith("unix:") or host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return address.startswith("unix:") or is_loopback(address.rpartition(":")[0].strip("[]"))

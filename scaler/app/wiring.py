@@ -39,6 +39,7 @@ from scaler.reporting.usage.fleet_metrics import FleetMetrics
 from scaler.reporting.usage.gpu_usage import GpuUsageReader
 from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
+from scaler.samples.prometheus import PrometheusSource
 from scaler.suspension.priority_boost import Switch
 
 MISSED_TICKS = 3
@@ -173,6 +174,7 @@ class Wiring:
 
     def _evaluator(self, changed: ChangedScaledObjects, sink: MetricsSink, published: Callable[[], None]) -> Evaluator:
         settings, trust = self._settings, self._settings.trust.into(Trust)
+        demand = self.source if isinstance(self.source, PrometheusSource) else None
         wake_queries = [each.into(WakeQuery, namespaces=frozenset(each.namespaces)) for each in settings.wake]
         return Evaluator(
             config=settings.evaluation.into(
@@ -185,14 +187,14 @@ class Wiring:
             cluster=self.cluster,
             scales=self.scales,
             sampler=Sampler(
-                self.source.signals,
+                self.source,
                 signals=[signal.into(Signal) for signal in settings.signals],
                 rules=DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel),
                 trust=trust,
                 overlap=settings.evaluation.overlap,
             ),
             decision_cache=self.decision_cache,
-            demands=WakeQueries(queries=wake_queries, source=self.source.demand),
+            demands=WakeQueries(queries=wake_queries, source=demand),
             changed=changed,
             observe=sink.ticked,
             published=lambda _: published(),

@@ -133,7 +133,9 @@ def diagnose(
         why[NoPlanReason.NEVER_FITS] = _why_never(snapshot, gang, queue, lines)
     else:
         why[NoPlanReason.HEAD_OF_LINE_BLOCKED] = _why_blocked(queue, before)
-        why[WaitingReason.QUOTA] = "" if count.fits(tree) else _shortage(lines)
+        short = [_in_words(line) for line in lines if line.refusal or line.lacking]
+        short += _apart([(line, line.available) for line in lines])
+        why[WaitingReason.QUOTA] = "" if count.fits(tree) else "; ".join(short)
     reasons = _holding(why) or [_though_it_fits(gang, queue, found, position, heads)]
     return Diagnosis(reasons=reasons, lines=lines, position=position, before=before, queue=queue)
 
@@ -236,11 +238,6 @@ def _apart(amounts: Iterable[tuple[FlavorShortage, int]]) -> list[str]:
 
 
 _FROM_ONE = "together they have enough, but a PodSet takes each resource from one flavor"
-
-
-def _shortage(lines: Sequence[FlavorShortage]) -> str:
-    short = [_in_words(line) for line in lines if line.refusal or line.lacking]
-    return "; ".join([*short, *_apart([(line, line.available) for line in lines])])
 
 
 def _in_words(line: FlavorShortage) -> str:

@@ -58,6 +58,14 @@ def _fits(pattern: str, host: str) -> bool:
     return expected == given or (expected[0] == "*" and len(expected) > 1 and expected[1:] == given[1:])
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def certificates_in(pem: bytes) -> tuple[Certificate, ...]:
     """Every certificate in the text, in its order; what is between them, such as a key, is skipped.
 

@@ -11,10 +11,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_server import free_port
+from reporting.test_http_tls import views
 from running_scaler import fetch, gpus, keda, metric, run_gang, runtime, settings_document
 from small_cluster import NAME, until
 
-from scaler.reporting.http import HttpServer, Views
+from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
 
 
@@ -118,26 +119,15 @@ async def is_running(cluster) -> bool:
     return (await cluster.status()).get("phase") == "Running"
 
 
-# ---------------------------------------------------------------------------------------------------------- decisions
-
-
 # --------------------------------------------------------------------------------------------------------------- page
 
 
 @asynccontextmanager
 async def page(*decisions, missing=()):
     """A server with these decisions."""
-    server = HttpServer(
-        "127.0.0.1:0",
-        Metrics(),
-        Views(
-            unhealthy=lambda: ["the evaluation loop has not ended a tick for 99 s"] if missing else [],
-            unready=lambda: missing,
-            overview=lambda: decisions,
-            explain=lambda _namespace, _name: None,
-            queries=None,
-        ),
-    )
+    unhealthy = ["the evaluation loop has not ended a tick for 99 s"] if missing else []
+    shown = views(unhealthy=lambda: unhealthy, unready=lambda: missing, overview=lambda: decisions)
+    server = HttpServer("127.0.0.1:0", Metrics(), shown)
     port = await server.start()
     try:
         yield port
@@ -191,8 +181,7 @@ async def test_what_tenants_write_is_text_on_the_page():
     ("address", "reachable"), [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "[::1]"), (":{port}", "127.0.0.1")]
 )
 async def test_it_listens_where_it_is_told_to(address, reachable):
-    views = Views(unhealthy=list, unready=list, overview=list, explain=lambda _namespace, _name: None, queries=None)
-    server = HttpServer(address.format(port=free_port()), Metrics(), views)
+    server = HttpServer(address.format(port=free_port()), Metrics(), views())
     port = await server.start()
     async with aiohttp.ClientSession() as session, session.get(f"http://{reachable}:{port}/healthz") as answer:
         assert answer.status == 200

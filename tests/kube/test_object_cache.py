@@ -129,18 +129,11 @@ async def test_an_undecodable_object_keeps_its_last_readable_version_over_a_new_
     assert ("a", True, False) not in changes
 
 
-def test_a_readable_version_ends_the_doubt(copy):
+@pytest.mark.parametrize("is_readable", [True, False], ids=["a readable version", "a deletion"])
+def test_the_doubt_ends_with(copy, is_readable):
     copy.put(raw(broken("a", 1)))
-    copy.put(raw(pod("a", 2)))
-    assert names(copy.items()) == ["a"]
-    assert copy.undecodable == {}
-
-
-def test_a_deletion_ends_the_doubt(copy):
-    copy.put(raw(broken("a", 1)))
-    copy.remove(raw(broken("a", 2)))
-    assert copy.undecodable == {}
-    assert copy.items() == []
+    copy.put(raw(pod("a", 2))) if is_readable else copy.remove(raw(broken("a", 2)))
+    assert (names(copy.items()), copy.undecodable) == (["a"] if is_readable else [], {})
 
 
 async def test_a_new_list_without_the_object_ends_the_doubt(copy):

@@ -50,15 +50,18 @@ class Site:
             return got.status, await got.text()
 
 
+def views(**given: Any) -> Views:
+    """Of a process that has nothing to show."""
+    nothing: dict[str, Any] = {"unhealthy": list, "unready": list, "overview": list, "queries": None}
+    return Views(**nothing | {"explain": lambda _namespace, _name: None} | given)
+
+
 @asynccontextmanager
 async def site(folder: Path, *, mutual: bool = False, names: tuple[str, ...] = ()) -> AsyncIterator[Site]:
     authority, volume = trustme.CA(), SecretVolume(folder)
     volume.put_certificate(authority.issue_cert("localhost", "127.0.0.1"), authority if mutual else None)
     rotation = Rotation(volume.files(mutual=mutual), use="http")
-    views: Any = Views(
-        unhealthy=list, unready=list, overview=list, explain=lambda _namespace, _name: None, queries=None
-    )
-    server = HttpServer("127.0.0.1:0", Metrics(), views, tls=HttpTls(rotation, AllowedClients(names)))
+    server = HttpServer("127.0.0.1:0", Metrics(), views(), tls=HttpTls(rotation, AllowedClients(names)))
     port = await server.start()
     try:
         yield Site(volume, rotation, authority, port)

@@ -76,7 +76,7 @@ async def _telemetry(settings: Settings) -> AsyncIterator[Telemetry | Unread]:
     source = open_metrics_source(settings, Metrics())
     try:
         yield Telemetry(
-            source=source.signals,
+            source=source,
             signals=[signal.into(Signal) for signal in settings.signals],
             rules=DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel),
             trust=settings.trust.into(Trust),

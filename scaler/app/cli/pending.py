@@ -104,7 +104,10 @@ def check_rows(check: Json) -> Iterator[Row]:
         more = f" and {check['beforeOmitted']} more" if check["beforeOmitted"] else ""
         yield "before it", f"{', '.join(check['before'])}{more}"
     if check["yielded"]:
-        yield "gave back", _gave_back(check["yielded"])
+        yielded = check["yielded"]
+        times = f", {count(yielded['times'], 'time')} so far" if yielded["times"] > 1 else ""
+        when = f"{yielded['at']}{times}; not again before {yielded['notAgainBefore']}"
+        yield "gave back", f"its quota to {yielded['to']} at {when}"
     if check["provisioning"]:
         yield from _nodes(check["provisioning"])
 
@@ -129,11 +132,6 @@ def _said(check: Json) -> str:
     is_followed = bool(check["provisioning"] and check["provisioning"]["requests"])
     current, stored = check["finds"] or "", check["message"] or ""
     return (current or stored) if is_followed else (stored or current)
-
-
-def _gave_back(yielded: Json) -> str:
-    times = f", {count(yielded['times'], 'time')} so far" if yielded["times"] > 1 else ""
-    return f"its quota to {yielded['to']} at {yielded['at']}{times}; not again before {yielded['notAgainBefore']}"
 
 
 # --------------------------------------------------------------------------------------------------- asking for nodes

@@ -174,7 +174,7 @@ def _placement(answer: Json, plan: Json, width: int) -> list[RenderableType]:
 def _necessities(answer: Json, width: int) -> list[RenderableType]:
     """The plan without each of its victims, and other sets that cost less."""
     needed = [
-        [each["victim"], _reason_in_a_row(each["reason"], each["message"])]
+        [each["victim"], Text.assemble((f"{each['reason']}: ", WAITS), (each["message"], "dim"))]
         for each in (answer["plan"] or _NOTHING)["necessities"]
     ]
     short = [each for each in answer["alternatives"] if each["whyNot"]]
@@ -205,11 +205,7 @@ def _instead(alternative: Json) -> Text:
     victims = Text(", ".join(alternative["victims"]))
     if not alternative["whyNot"]:
         return victims
-    return Text.assemble(victims, "  ", _reason_in_a_row(alternative["whyNot"], alternative["message"]))
-
-
-def _reason_in_a_row(why: str, message: str) -> Text:
-    return Text.assemble((f"{why}: ", WAITS), (message, "dim"))
+    return Text.assemble(victims, (f"  {alternative['whyNot']}: ", WAITS), (alternative["message"], "dim"))
 
 
 def _refusal(refusal: Json) -> list[RenderableType]:

@@ -12,7 +12,7 @@ from scaler.keda.call_credentials import PARAMETERS, CallCredentials, split_addr
 from scaler.keda.probe import CallFault, CallProblem, CallResult, ScalerCall, probe
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger
-from scaler.tls.certificates import certificates_in, is_renewal_overdue
+from scaler.tls.certificates import certificates_in, is_loopback, is_renewal_overdue
 from scaler.tls.material import second
 
 CallKey = tuple[str, CallCredentials]
@@ -168,7 +168,7 @@ def _of_address(
     address: str, by_credentials: Mapping[CallCredentials, Sequence[AuthenticatedTrigger]]
 ) -> Iterator[Finding]:
     about = Subject(Topic.TLS, f"scalerAddress {address}")
-    if not all(each.encrypted for each in by_credentials) and not _is_local(_host(address)):
+    if not all(each.encrypted for each in by_credentials) and not is_loopback(_host(address)):
         what = "KEDA calls it without TLS: traffic is neither encrypted nor authenticated"
         yield about.warn("TLSOff", what, f"set grpc.tls of the settings, and enableTLS in the triggers; {_PAGE}")
     if len(by_credentials) > 1:
@@ -187,13 +187,6 @@ def _words(credentials: CallCredentials) -> str:
         return "without TLS"
     certificate = " and a certificate" if credentials.has_certificate else ""
     return f"with TLS{certificate}{'' if credentials.verifies else ', unverified'}"
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # ---------------------------------------------------------------------------------------------------------------- calls

@@ -46,19 +46,11 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file_and_that_over_t
     assert everything.kubernetes.max_view_age == minutes(4)
 
 
-def test_without_a_file_there_are_defaults() -> None:
-    assert load(None, environ={"PATH": "/bin"}, flags={}) == Settings()
-
-
-@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n"])
-def test_an_empty_file_is_the_defaults(file: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n", "prometheus:\n  # url: http://p:9090\nlog:\n"])
+def test_an_empty_file_and_a_section_whose_lines_are_all_comments_are_the_defaults(file: Path, text: str) -> None:
     assert loaded(text, file=file) == Settings()
-
-
-def test_a_section_whose_lines_are_all_comments_is_its_defaults(file: Path) -> None:
-    assert loaded("prometheus:\n  # url: http://prometheus:9090\nlog:\n", file=file) == Settings()
     environ = {"PROMETHEUS__URL": "http://prometheus:9090"}
-    assert loaded("prometheus:\n", file=file, environ=environ).prometheus.url == "http://prometheus:9090"
+    assert loaded(text, file=file, environ=environ).prometheus.url == "http://prometheus:9090"
 
 
 def test_lists_and_maps_are_written_as_json_in_the_environment(file: Path) -> None:
@@ -149,11 +141,8 @@ def test_durations_are_written_with_their_unit(file: Path, text: str, expected: 
     "text",
     [
         pytest.param("30", id="a bare number: minutes for its author, seconds for a machine"),
-        pytest.param("30.5", id="a bare fraction"),
         pytest.param("1:30", id="sixty-based to YAML, and so 90"),
         pytest.param("0s", id="nothing"),
-        pytest.param("-5m", id="less than nothing"),
-        pytest.param("PT30M", id="ISO 8601"),
         pytest.param("99999999999d", id="beyond all calendars"),
         pytest.param("true", id="a word that YAML takes for a truth"),
         pytest.param("[30m]", id="a list"),

@@ -22,7 +22,6 @@ from scaler.reporting.doctor.permissions import REQUIRED_RULES, RuleUser, attrib
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL
-DEFAULTS = DoctorSettings()
 SERVED = {each.group: {} for each in REQUIRED_KINDS}
 for each in REQUIRED_KINDS:
     SERVED[each.group].setdefault(each.resources[0].version, set()).add(each.kind)
