@@ -78,25 +78,6 @@ def test_values_stand_still_within_a_collection_interval(fleet: Fleet, clock: Cl
     assert values(fleet, "node-a")[GPU_UTIL] == 0
 
 
-def test_noise_repeats_with_the_seed_and_never_makes_a_quiet_device_busy() -> None:
-    def story() -> list[float]:
-        clock = Clock()
-        fleet = Fleet(FleetConfig(nodes={"n": 2}, collect_seconds=1.0), clock=clock)
-        uuids = [gpu.uuid for gpu in fleet.on("n")]
-        fleet.hold("n", {u: Holder(namespace="d", pod=f"p{i}", container="c") for i, u in enumerate(uuids)})
-        fleet.set_activity("d", "p0", 0.5, noise=0.1)
-        fleet.set_activity("d", "p1", 0.0, noise=0.1)
-        shown = []
-        for clock.now in range(20):
-            shown += [reading.values[GR_ENGINE_ACTIVE] for reading in fleet.readings("n")]
-        return shown
-
-    once = story()
-    assert once == story()
-    assert len(set(once[0::2])) > 10
-    assert set(once[1::2]) == {0.0}
-
-
 async def test_the_exposition_has_the_labels_of_dcgm_exporter(exporter: Exporter, fleet: Fleet) -> None:
     text = await scrape(exporter.node_urls["node-a"])
     samples = parsed(text)
@@ -115,15 +96,6 @@ async def test_the_exposition_has_the_labels_of_dcgm_exporter(exporter: Exporter
         "pod": "trainer-0",
     }
     assert (GPU_UTIL, "90") in {(name, value) for name, labels, value in samples if labels["gpu"] == "0"}
-
-
-async def test_the_common_path_has_all_nodes_except_those_that_are_out(exporter: Exporter, fleet: Fleet) -> None:
-    def hosts(text: str) -> set[str]:
-        return {labels["Hostname"] for _, labels, _ in parsed(text)}
-
-    assert hosts(await scrape(f"{exporter.url}/metrics")) == {"node-a", "node-b"}
-    fleet.faults.exporter_down("node-b")
-    assert hosts(await scrape(f"{exporter.url}/metrics")) == {"node-a"}
 
 
 async def test_a_blank_shows_the_drivers_sentinel(exporter: Exporter, fleet: Fleet) -> None:

@@ -73,22 +73,6 @@ async def cluster() -> Cluster:
     return cluster
 
 
-async def test_nodes_register_with_their_gpus_and_stay_alive(cluster: Cluster) -> None:
-    node = cluster.client.find(NODE, "", "node-a")
-    assert node is not None
-    assert node["status"]["capacity"]["nvidia.com/gpu"] == "2"
-    assert has(node, "Ready")
-    before = condition(node, "Ready")
-    await cluster.settle(10)
-    node = cluster.client.find(NODE, "", "node-a")
-    assert node is not None
-    after = condition(node, "Ready")
-    assert before is not None
-    assert after is not None
-    assert after["lastHeartbeatTime"] > before["lastHeartbeatTime"]
-    assert after["lastTransitionTime"] == before["lastTransitionTime"], "it was ready all the time"
-
-
 async def test_a_pod_is_bound_at_once_and_runs_after_the_start_delay(cluster: Cluster) -> None:
     await cluster.add("train", gpus=2)
     assert (cluster.node("train"), cluster.phase("train")) == ("node-a", "Pending")
@@ -193,18 +177,6 @@ async def test_pods_of_other_namespaces_are_left_to_others_and_their_gpus_count(
     assert cluster.node("mine") == "node-b"
 
 
-async def test_gpus_of_a_pod_are_dealt_out_to_its_containers(cluster: Cluster) -> None:
-    def container(name: str, gpus: int) -> Json:
-        return {"name": name, "resources": {"limits": {"nvidia.com/gpu": gpus}}}
-
-    metadata = {"name": "both", "namespace": "ns"}
-    spec = {"containers": [container("first", 1), container("idle", 0), container("second", 1)]}
-    cluster.client.add(POD, {"metadata": metadata, "spec": spec})
-    await cluster.settle()
-    holders = [cluster.fleet.holder(gpu.uuid) for gpu in cluster.fleet.on("node-a")]
-    assert [holder.container for holder in holders if holder] == ["first", "second"]
-
-
 # ----------------------------------------------------------------------------------------------------- nodes, machines
 
 
@@ -240,17 +212,6 @@ async def test_a_machine_takes_its_node_its_pods_and_its_metrics_with_it(cluster
     assert cluster.names == ["one"]
     assert {gpu.node for gpu in cluster.fleet.gpus} == {"node-a"}
     assert cluster.fleet.readings("node-b") == []
-
-
-async def test_pods_that_had_ended_stay_and_those_that_were_ending_are_over(cluster: Cluster) -> None:
-    await cluster.add("done", annotations={"demo.idlegpu.io/runtime": "1s"})
-    for seconds in (3, 1):
-        await cluster.settle(seconds)
-    await cluster.add("ending")
-    await cluster.delete("ending")
-    cluster.fleet.remove("node-a")
-    await cluster.settle()
-    assert cluster.names == ["done"]
 
 
 async def test_pods_that_no_kill_reaches_hold_their_gpus_as_long_as_the_pattern_says(cluster: Cluster) -> None:
