@@ -20,8 +20,7 @@ from structlog.testing import capture_logs
 from scaler.app.server_tls import ServerCertificates
 from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError
-from scaler.kube.objects.keda import SECRET, TRIGGER_AUTHENTICATION
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import SCALED_OBJECT, SECRET, TRIGGER_AUTHENTICATION
 from scaler.reporting.metrics import Metrics
 
 KEDA = "keda-operator.keda.svc"

@@ -9,20 +9,6 @@ from typing import Any
 from msgspec import field
 
 from scaler.kube.objects.core import ConditionedStatus, ObjectMeta, Struct
-from scaler.kube.objects.resources import Resource
-
-TRIGGER_AUTHENTICATION = Resource(
-    group="keda.sh", version="v1alpha1", plural="triggerauthentications", kind="TriggerAuthentication"
-)
-CLUSTER_TRIGGER_AUTHENTICATION = Resource(
-    group="keda.sh",
-    version="v1alpha1",
-    plural="clustertriggerauthentications",
-    kind="ClusterTriggerAuthentication",
-    namespaced=False,
-)
-SECRET = Resource(group="", version="v1", plural="secrets", kind="Secret")
-CONFIG_MAP = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap")
 
 
 class ScaleTargetRef(Struct, frozen=True):

@@ -85,6 +85,8 @@ NODE = _of("v1", "nodes", "Node", namespaced=False)
 NAMESPACE = _of("v1", "namespaces", "Namespace", namespaced=False)
 SERVICE = _of("v1", "services", "Service")
 EVENT = _of("v1", "events", "Event")
+SECRET = _of("v1", "secrets", "Secret")
+CONFIG_MAP = _of("v1", "configmaps", "ConfigMap")
 POD_TEMPLATE = _of("v1", "podtemplates", "PodTemplate")
 DEPLOYMENT = _of("apps/v1", "deployments", "Deployment")
 STATEFUL_SET = _of("apps/v1", "statefulsets", "StatefulSet")
@@ -94,6 +96,10 @@ CUSTOM_RESOURCE_DEFINITION = _of(
     "apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 SCALED_OBJECT = _of("keda.sh/v1alpha1", "scaledobjects", "ScaledObject")
+TRIGGER_AUTHENTICATION = _of("keda.sh/v1alpha1", "triggerauthentications", "TriggerAuthentication")
+CLUSTER_TRIGGER_AUTHENTICATION = _of(
+    "keda.sh/v1alpha1", "clustertriggerauthentications", "ClusterTriggerAuthentication", namespaced=False
+)
 SCALABLE_WORKLOAD = _of("idlegpu.io/v1alpha1", "scalableworkloads", "ScalableWorkload")
 RECLAIM_POLICY = _of("idlegpu.io/v1alpha1", "reclaimpolicies", "ReclaimPolicy", namespaced=False)
 WORKLOAD = _of("kueue.x-k8s.io/v1beta2", "workloads", "Workload")

@@ -11,19 +11,9 @@ from typing import Any, TypeVar
 
 from scaler.errors import KubeError
 from scaler.keda.call_credentials import PARAMETERS, CallCredentials, credentials_of
+from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.core import UNREADABLE, decode
-from scaler.kube.objects.keda import (
-    CLUSTER_TRIGGER_AUTHENTICATION,
-    CONFIG_MAP,
-    SECRET,
-    TRIGGER_AUTHENTICATION,
-    AuthenticationRef,
-    ConfigMap,
-    ScaledObject,
-    Secret,
-    Trigger,
-    TriggerAuthentication,
-)
+from scaler.kube.objects.keda import AuthenticationRef, ConfigMap, ScaledObject, Secret, Trigger, TriggerAuthentication
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.findings import Unread
@@ -90,8 +80,8 @@ class TriggerAuthenticationReader:
     async def _sources(self, ref: AuthenticationRef | None, namespace: str) -> "list[_Source] | Unread":
         if ref is None or not ref.name:
             return []
-        is_cluster_wide = ref.kind == CLUSTER_TRIGGER_AUTHENTICATION.kind
-        resource = CLUSTER_TRIGGER_AUTHENTICATION if is_cluster_wide else TRIGGER_AUTHENTICATION
+        is_cluster_wide = ref.kind == kinds.CLUSTER_TRIGGER_AUTHENTICATION.kind
+        resource = kinds.CLUSTER_TRIGGER_AUTHENTICATION if is_cluster_wide else kinds.TRIGGER_AUTHENTICATION
         found = await self._object(resource, "" if is_cluster_wide else namespace, ref.name, TriggerAuthentication)
         if isinstance(found, Unread):
             return Unread(f"{resource.kind} {ref.name}: {found.reason}", is_absent=found.is_absent)
@@ -99,14 +89,14 @@ class TriggerAuthenticationReader:
 
     async def _value(self, source: "_Source") -> bytes | Unread:
         """An entry that is empty is none, as KEDA reads it."""
-        if source.kind not in (SECRET.kind, CONFIG_MAP.kind):
+        if source.kind not in (kinds.SECRET.kind, kinds.CONFIG_MAP.kind):
             return Unread(f"{source.parameter} comes from {source.kind}, which only KEDA can read")
         for namespace in source.namespaces:
             found: Secret | ConfigMap | Unread
-            if source.kind == SECRET.kind:
-                found = await self._object(SECRET, namespace, source.name, Secret)
+            if source.kind == kinds.SECRET.kind:
+                found = await self._object(kinds.SECRET, namespace, source.name, Secret)
             else:
-                found = await self._object(CONFIG_MAP, namespace, source.name, ConfigMap)
+                found = await self._object(kinds.CONFIG_MAP, namespace, source.name, ConfigMap)
             if isinstance(found, Unread) and not found.is_absent:
                 return found
             value = "" if isinstance(found, Unread) else found.data.get(source.key, "")
@@ -140,7 +130,7 @@ class _Source:
         return f"key {self.key!r} of {self.kind} {self.name}"
 
 
-_KINDS = {"secretTargetRef": SECRET.kind, "configMapTargetRef": CONFIG_MAP.kind}
+_KINDS = {"secretTargetRef": kinds.SECRET.kind, "configMapTargetRef": kinds.CONFIG_MAP.kind}
 
 
 def _sources_in(spec: Mapping[str, Any], namespaces: tuple[str, ...]) -> Iterator[_Source]:

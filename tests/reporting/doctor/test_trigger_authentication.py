@@ -11,13 +11,8 @@ from scaler_sandbox.packaged import packaged
 
 from scaler.errors import KubeError
 from scaler.keda.call_credentials import CallCredentials, credentials_of
-from scaler.kube.objects.keda import (
-    CLUSTER_TRIGGER_AUTHENTICATION,
-    CONFIG_MAP,
-    SECRET,
-    TRIGGER_AUTHENTICATION,
-    ScaledObject,
-)
+from scaler.kube.objects import resources as kinds
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.tls_findings import tls_findings
 from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger, TriggerAuthenticationReader
@@ -25,7 +20,7 @@ from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger,
 Json = dict[str, Any]
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-RESOURCES = {each.kind: each for each in (CLUSTER_TRIGGER_AUTHENTICATION, CONFIG_MAP, SECRET, TRIGGER_AUTHENTICATION)}
+RESOURCES = {each.kind: each for each in vars(kinds).values() if isinstance(each, kinds.Resource)}
 PEM = {"ca.crt": b"authority", "tls.crt": b"certificate", "tls.key": b"key"}
 PARAMETERS = {"caCert": "ca.crt", "tlsClientCert": "tls.crt", "tlsClientKey": "tls.key"}
 REFERENCES = {"secretTargetRef": [{"parameter": each, "name": "pair", "key": key} for each, key in PARAMETERS.items()]}
