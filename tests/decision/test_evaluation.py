@@ -18,7 +18,6 @@ from loops_builders import (
     World,
     deployment,
     gang,
-    pod,
     scalable_workload,
     scaled_object,
     stamp,
@@ -242,13 +241,14 @@ async def test_a_garbled_keep_until_is_no_permission_to_suspend(on: str) -> None
 
 
 async def test_an_annotation_on_either_object_wakes_a_suspended_gang() -> None:
-    wish = {"idlegpu.io/wake": "true"}
-    world = cluster_of(sleeping("a", annotations=wish), sleeping("b"), sleeping("c"))
+    """Not one that is older than the suspension."""
+    wish, before = {"idlegpu.io/wake": "true"}, {"idlegpu.io/wake": stamp(NOON - minutes(61))}
+    world = cluster_of(sleeping("a", annotations=wish), sleeping("b"), sleeping("c"), sleeping("d", annotations=before))
     world.cluster.scalable_workloads.put(
         scalable_workload("b", workload="b-workload", replicas=0, annotations=wish, workloadUID="7e6b1a34")
     )
     await world.tick(NOON)
-    assert [word(world.answer(name)) for name in "abc"] == [WAKING, WAKING, SUSPENDED]
+    assert [word(world.answer(name)) for name in "abcd"] == [WAKING, WAKING, SUSPENDED, SUSPENDED]
 
 
 def sleeping(name: str, **more: Any) -> Inhabitant:
@@ -268,17 +268,6 @@ def sleeping(name: str, **more: Any) -> Inhabitant:
         )
 
     return settle
-
-
-async def test_a_wake_up_from_before_the_suspension_does_not_count() -> None:
-    def wished(ago: timedelta) -> dict[str, str]:
-        return {"idlegpu.io/wake": stamp(NOON - ago)}
-
-    world = cluster_of(
-        sleeping("old", annotations=wished(minutes(61))), sleeping("new", annotations=wished(minutes(59)))
-    )
-    await world.tick(NOON)
-    assert [word(world.answer(name)) for name in ("old", "new")] == [SUSPENDED, WAKING]
 
 
 QUEUED = WakeQuery(name="queued", promql="sum by (namespace, scaledobject) (queued_jobs)")
@@ -379,60 +368,6 @@ async def test_a_target_that_is_not_known_is_an_error_of_its_own_only() -> None:
     assert word(world.answer("train")) == f"Unknown {UnknownReason.TARGET_NOT_FOUND}"
     assert world.answer("train").message.startswith("ScalableWorkload demo/train does not exist")
     assert word(world.answer("other")) == IDLE
-
-
-async def test_a_target_without_gpus_is_held() -> None:
-    world = cluster_of(deployment("serve", gpus=0))
-    assert await decided(world, "serve") == f"Active {DecisionReason.STARTING}"
-    assert world.answer("serve").message == "not all of its GPU pods run yet: it has no pod that requests a GPU"
-
-
-async def test_a_workload_that_has_vanished_is_not_answered_for() -> None:
-    world = cluster_of(gang("train"))
-    world.cluster.workloads.drop("train-workload")
-    assert await decided(world, "train") == f"Active {DecisionReason.WAITING_FOR_WORKLOAD}"
-    world.cluster.scalable_workloads.put(scalable_workload("train", workload="train-workload", workloadUID="7e6b1a34"))
-    assert await decided(world, "train", at(30)) == f"Unknown {UnknownReason.WORKLOAD_MISSING}"
-
-
-# ---- the way of one target
-
-
-def until(instant: datetime) -> Callable[[float], float]:
-    return lambda at_s: BUSY if at_s < instant.timestamp() else 0.0
-
-
-async def test_a_deployment_goes_from_1_to_0_and_back() -> None:
-    world = cluster_of(deployment("serve", gpus=2), busy={"serve-pod": until(at(0))})
-    scales, pods = world.cluster.scales.scales, world.cluster.pods
-
-    async def says(seconds: float, expected: str) -> None:
-        assert await decided(world, "serve", at(seconds)) == expected
-
-    await says(0, f"Active {DecisionReason.GPUS_BUSY}")
-    await says(570, f"Active {DecisionReason.GPUS_BUSY}")
-    await says(600, IDLE)  # the last work was measured at −23 s, in the interval that left the window just now
-    scales["serve"] = Scale(replicas=0, selector="app=serve")
-    await says(630, SUSPENDED)
-    pods.drop("serve-pod")
-    await says(660, SUSPENDED)
-
-    world.cluster.scaled_objects.put(
-        scaled_object("serve", kind=DEPLOYMENT_KIND, triggers=[QUICK], annotations={"idlegpu.io/wake": "true"})
-    )
-    await says(690, WAKING)
-    scales["serve"] = Scale(replicas=1, selector="app=serve")
-    await says(720, f"Active {DecisionReason.STARTING}")
-    pods.put(pod("serve-pod", gpus=2, started=None, phase="Pending", labels={"app": "serve"}))
-    await says(750, f"Active {DecisionReason.STARTING}")
-    pods.put(pod("serve-pod", gpus=2, started=at(775), labels={"app": "serve"}))
-    await says(780, f"Active {DecisionReason.WARMING_UP}")
-    world.cluster.scaled_objects.put(scaled_object("serve", kind=DEPLOYMENT_KIND, triggers=[QUICK]))
-    await says(810, f"Active {DecisionReason.WARMING_UP}")
-    await says(835, f"Active {DecisionReason.WARMING_UP}")
-    await says(840, f"Active {DecisionReason.IDLE_NOT_LONG_ENOUGH}")
-    await says(1430, f"Active {DecisionReason.IDLE_NOT_LONG_ENOUGH}")
-    await says(1440, IDLE)  # the first tick after 775 + 1 min warm-up + 10 min idleAfter
 
 
 # ---- not yet, and not any more

@@ -95,12 +95,6 @@ def test_the_whole_story_of_the_notebook_and_the_gang(path: Path) -> None:
     assert story(path, "job-gang") == [*started, Phase.STARTING, Phase.FINISHED], "a pod that is done runs no more"
 
 
-@one("kueue-deactivate-reactivate-plain")
-def test_a_workload_is_suspended_and_comes_back(path: Path) -> None:
-    started = [Phase.WAITING_FOR_QUOTA, Phase.STARTING, Phase.RUNNING]
-    assert story(path, "job-a") == [*started, Phase.SUSPENDING, Phase.SUSPENDED, *started]
-
-
 @one("kueue-deactivate-slow-terminating-pods")
 def test_a_workload_is_not_suspended_before_its_slow_pods_are_gone(path: Path) -> None:
     """Kueue hands its quota on long before."""
@@ -112,16 +106,6 @@ def test_a_workload_is_not_suspended_before_its_slow_pods_are_gone(path: Path) -
         assert state_of(ObservedTarget(desired_replicas=0, workload=ours, pods=moment.pods)).phase is Phase.SUSPENDING
 
 
-@pytest.mark.parametrize("path", recorded("kueue-quick-toggle-*.json"))
-def test_a_workload_toggled_by_another_client_is_not_activated_while_kueue_counts_it(path: Path) -> None:
-    inactive = [moment for moment in moments(path) if not moment.workload.active]
-    for moment in inactive:
-        asked_back = ObservedTarget(
-            desired_replicas=1, workload=replace(moment.workload, suspended_by_us=True), pods=moment.pods
-        )
-        assert (next_step(asked_back, state_of(asked_back)) is SuspensionStep.ACTIVATE) is (not moment.is_reserved)
-
-
 @one("kueue-deactivate-plain-pod")
 def test_a_plain_pods_workload_is_refused_from_its_first_state_on(path: Path) -> None:
     assert story(path, "pod-solo") in ([Phase.REFUSED], [Phase.REFUSED, Phase.FINISHED])
@@ -131,30 +115,3 @@ def test_a_plain_pods_workload_is_refused_from_its_first_state_on(path: Path) ->
 def test_a_pod_group_is_suspended_though_its_failed_pods_are_kept_by_finalizers(path: Path) -> None:
     started = [Phase.WAITING_FOR_QUOTA, Phase.STARTING, Phase.RUNNING]
     assert story(path, "grp") == [*started, Phase.SUSPENDING, Phase.SUSPENDED]
-
-
-@one("kueue-deactivate-finished-workload")
-def test_a_finished_workload_is_never_touched_again(path: Path) -> None:
-    finished = [moment for moment in moments(path) if moment.has("Finished")]
-    assert finished
-    assert {next_step(each, state_of(each)) for moment in finished for each in situations(moment)} == {None}
-
-
-@one("kueue-podsets-changed-while-running")
-def test_a_workload_that_kueue_recreated_active_is_deactivated_again(path: Path) -> None:
-    uids = list(dict.fromkeys(moment.workload.uid for moment in moments(path)))
-    assert len(uids) > 1, "same name, new uid"
-    recreated = next(moment for moment in moments(path) if moment.workload.uid == uids[1])
-    again = ObservedTarget(desired_replicas=0, workload=recreated.workload, pods=recreated.pods, was_bound=True)
-    assert next_step(again, state_of(again)) is SuspensionStep.DEACTIVATE
-
-
-@one("kueue-ac-rejected-stuck")
-def test_what_kueue_itself_deactivated_is_reported_with_its_reason_and_not_fought(path: Path) -> None:
-    rejected = [moment for moment in moments(path) if not moment.workload.active]
-    assert rejected
-    for moment in rejected:
-        asked = ObservedTarget(desired_replicas=1, workload=moment.workload, pods=moment.pods, was_bound=True)
-        assert state_of(asked).phase is Phase.DEACTIVATED_BY_OTHER
-        assert next_step(asked, state_of(asked)) is None
-    assert "DeactivatedDueToAdmissionCheck" in {moment.workload.eviction_reason for moment in rejected}

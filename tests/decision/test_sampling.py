@@ -13,7 +13,7 @@ from scripted_metrics import GPU_UTIL, Metrics, ScriptedSource, during, gpu, of_
 
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.errors import SourceError
-from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal
+from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuSeries, Signal
 from scaler.idleness.history import History
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.relabel import DEFAULT_RULES, RelabelRules, parse_rules
@@ -250,19 +250,6 @@ async def test_an_older_part_that_cannot_be_read_is_tried_again_and_doubts_nothi
     assert device.window("gpu_util", end=at(60), length=minutes(90)).coverage_ratio == 1.0
 
 
-async def test_after_an_outage_of_hours_a_long_window_is_read_anew_in_parts() -> None:
-    bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
-    for tick in range(3):
-        await bench.refresh(at(30 * tick), span=minutes(120))
-    later = at(3 * 3600)
-    await bench.refresh(later, span=minutes(120))
-    assert bench.starts() == {later - HOUR}
-    for tick in range(1, 3):
-        await bench.refresh(later + tick * minutes(0.5), span=minutes(120))
-    found = windows(bench.sampler.history, later + minutes(1), minutes(120))
-    assert {window.coverage_ratio for window in found.values()} == {1.0}
-
-
 async def test_a_cluster_whose_gpus_come_later_has_its_long_window_too() -> None:
     bench = Bench(Metrics(series=[]))
     for tick in range(4):
@@ -367,52 +354,23 @@ async def test_blanks_are_counted_and_cover_nothing() -> None:
 # ---- identities
 
 
-@dataclass(frozen=True)
-class CountedSeries:
-    """Counts how often its labels are looked at."""
-
-    inner: RawSeries
-    looks: dict[bytes, int]
-
-    @property
-    def key(self) -> bytes:
-        return self.inner.key
-
-    def labels(self) -> dict[str, str]:
-        self.looks[self.key] = self.looks.get(self.key, 0) + 1
-        return self.inner.labels()
-
-    def samples(self) -> Sequence[tuple[float, float]]:
-        return self.inner.samples()
-
-
-@dataclass
-class Counting:
-    """A source whose series count."""
-
-    source: ScriptedSource
-    looks: dict[bytes, int] = field(default_factory=dict)
-
-    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
-        reading = await self.source.read(signal, start=start, end=end)
-        series: list[RawSeries] = [CountedSeries(each, self.looks) for each in reading.series]
-        return SignalReading(series, None)
-
-
-def counting(bench: Bench) -> tuple[Counting, Sampler]:
-    source = Counting(bench.source)
-    return source, Sampler(source, signals=DEFAULT_SIGNALS, rules=bench.rules, trust=TRUST, overlap=OVERLAP)
-
-
 async def test_a_series_is_relabelled_once_however_often_it_is_read_or_dropped() -> None:
     rules = parse_rules([{"source_labels": ["UUID"], "regex": "GPU-0", "action": "drop"}])
     bench = Bench(Metrics(series=[*gpu("GPU-0", pod="train"), *gpu("GPU-1", pod="serve")]), rules=rules)
-    source, sampler = counting(bench)
+
+    class Counting(Sampler):
+        looks = 0
+
+        def _identify(self, series: RawSeries) -> GpuSeries | None:
+            self.looks += 1
+            return super()._identify(series)
+
+    sampler = Counting(bench.source, signals=DEFAULT_SIGNALS, rules=rules, trust=TRUST, overlap=OVERLAP)
     for tick in range(3):
         intake = await bench.refresh(at(30 * tick), sampler=sampler)
         assert (intake.series, intake.unattributed) == (4, 2)
     assert [str(device.series.gpu) for device in sampler.history] == ["GPU-1"]
-    assert list(source.looks.values()) == [1] * 4
+    assert sampler.looks == 4
 
 
 async def test_pods_that_come_and_go_leave_nothing_behind() -> None:

@@ -3,7 +3,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from builders import GPUS, NOON, WorkloadJson, at, observed
+from builders import GPUS, NOON, WorkloadJson, at
 
 from scaler.decision.target_state import ObservedWorkload
 from scaler.decision.workloads import (
@@ -17,7 +17,6 @@ from scaler.decision.workloads import (
 )
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Overrides
-from scaler.suspension.transitions import workload_patch
 
 CAUSE = json.dumps({"at": "2026-12-01T12:00:00Z", "by": "ScalableWorkload/first-raycluster", "reason": "GPUsIdle"})
 MORE_NEEDED = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu, 2 more needed"
@@ -190,26 +189,6 @@ def test_pods_that_kueue_knows_to_be_done_are_not_expected() -> None:
     assert expected_gpu_pods(job.decoded(), GPUS) == 1
     over = WorkloadJson(pods=2).admitted().with_status(reclaimablePods=[{"name": "main", "count": 3}])
     assert expected_gpu_pods(over.decoded(), GPUS) == 0
-
-
-# ---------------------------------------------------------------------------------------------------------- ownership
-
-
-# ------------------------------------------------------------------------------------------------------------- patches
-
-
-def test_deactivating_says_so_in_the_same_patch_guarded_by_what_was_decided_upon() -> None:
-    assert workload_patch(observed(), cause=CAUSE) == {
-        "metadata": {"uid": "7e6b1a34", "resourceVersion": "4711", "annotations": {"idlegpu.io/suspended": CAUSE}},
-        "spec": {"active": False},
-    }
-
-
-def test_activating_takes_the_annotation_back_in_the_same_patch() -> None:
-    assert workload_patch(observed(), cause=None) == {
-        "metadata": {"uid": "7e6b1a34", "resourceVersion": "4711", "annotations": {"idlegpu.io/suspended": None}},
-        "spec": {"active": True},
-    }
 
 
 # ------------------------------------------------------------------------------------------------- annotations

@@ -116,16 +116,6 @@ async def test_a_stream_reports_changes_to_active_only() -> None:
         assert await stays_silent(stream)
 
 
-async def test_a_stream_without_a_usable_answer_waits_for_one() -> None:
-    decisions = MemoryDecisions({FIRST: STALE})
-    async with serving(decisions) as served:
-        stream = served.stub.StreamIsActive(ref())
-        read = asyncio.ensure_future(stream.read())
-        assert not (await asyncio.wait({read}, timeout=0.15))[0]
-        decisions.put(*FIRST, BUSY)
-        assert (await read).result is True
-
-
 @pytest.mark.parametrize(
     ("decisions", "metadata"),
     [(MemoryDecisions({FIRST: BUSY}), {"idleAfter": "soon"}), (BrokenDecisions(), {})],

@@ -213,21 +213,6 @@ async def test_a_client_of_another_name_is_refused_and_learns_nothing_of_workloa
         assert (await stub.GetMetricSpec(ref(), timeout=30)).metricSpecs
 
 
-async def test_an_authority_of_clients_can_be_taken_back(tmp_path: Path) -> None:
-    async with secured(tmp_path, mutual=True) as served:
-        former = served.authority.issue_cert(KEDA)
-        async with served.client(former) as standing:
-            assert (await standing.IsActive(ref(), timeout=30)).result is True
-            renewed = trustme.CA()
-            served.volume.put_certificate(served.authority.issue_cert(HOST), renewed)
-            served.follow()
-            async with served.client(former) as stub:
-                assert (await refusal(stub.IsActive(ref(), timeout=30)))[0] is grpc.StatusCode.UNAVAILABLE
-            async with served.client(renewed.issue_cert(KEDA)) as stub:
-                assert (await stub.IsActive(ref(), timeout=30)).result is True
-            assert (await standing.IsActive(ref(), timeout=30)).result is True, "what stands is not cut"
-
-
 async def test_health_is_served_to_every_client_that_has_a_certificate(tmp_path: Path) -> None:
     async with secured(tmp_path, mutual=True, names=(KEDA,)) as served:
         client = served.authority.issue_cert("kubelet")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 from http_stub import HttpStub, Reply
 from prometheus_server import PrometheusServer, require_prometheus, static_scrape
 
@@ -107,14 +106,6 @@ async def test_ranges_work_below_a_second(prometheus: PrometheusServer) -> None:
             assert by_gpu(await opened.read(UTIL, start=start, end=END)) == {"0": expected}
 
 
-async def test_a_range_without_samples_is_a_success_without_series(prometheus: PrometheusServer) -> None:
-    async with source(prometheus.url) as opened:
-        reading = await opened.read(UTIL, start=END - timedelta(days=2), end=END - timedelta(days=1))
-    assert reading.series == []
-    assert reading.server_time is not None
-    assert abs(datetime.now(UTC) - reading.server_time) < timedelta(seconds=60)
-
-
 async def test_demand_is_a_vector_at_its_time(prometheus: PrometheusServer) -> None:
     async with source(prometheus.url) as opened:
         demand = await opened.demand('sum by (gpu) (DCGM_FI_DEV_GPU_UTIL{cluster="x"}) > 90', at=END)
@@ -136,51 +127,7 @@ async def test_a_refused_query_is_reported_in_the_servers_words_and_not_repeated
     assert not refused.value.transient
 
 
-async def test_after_a_restart_of_the_server_reading_goes_on(tmp_path: Path) -> None:
-    require_prometheus()
-    server = PrometheusServer(tmp_path / "restarted")
-    server.backfill(HISTORY)
-    span = {"start": END - timedelta(minutes=30), "end": END}
-    with server:
-        async with source(server.url) as opened:
-            before = by_gpu(await opened.read(UTIL, **span))
-            server.stop()
-            with pytest.raises(ReadError, match="Connection refused"):
-                await opened.read(UTIL, **span)
-            server.start()
-            assert by_gpu(await opened.read(UTIL, **span)) == before
-
-
-PASSWORD = "open sesame"
-PASSWORD_HASH = "$2b$04$abcdefghijklmnopqrstuu/LVz6MZlItEy42I2juLihZ66HnQx/cy"
 """bcrypt of PASSWORD, of the least cost so that tests are fast."""
-
-
-async def test_tls_and_basic_authentication(tmp_path: Path) -> None:
-    require_prometheus()
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
-    certificate.private_key_pem.write_to_path(tmp_path / "server.key")
-    (tmp_path / "password").write_text(PASSWORD)
-    web_config = {
-        "tls_server_config": {"cert_file": str(tmp_path / "server.pem"), "key_file": str(tmp_path / "server.key")},
-        "basic_auth_users": {"reader": PASSWORD_HASH},
-    }
-    settings = {"username": "reader", "password_file": tmp_path / "password"}
-    with PrometheusServer(tmp_path / "secured", web_config=web_config) as server:
-        async with source(server.url, ca_file=tmp_path / "ca.pem", **settings) as opened:
-            assert await opened.demand("vector(1)", at=END) == [({}, 1.0)]
-            (tmp_path / "password").write_text("shut sesame")
-            with pytest.raises(ReadError, match="401") as denied:
-                await opened.demand("vector(1)", at=END)
-            assert "shut sesame" not in str(denied.value)
-            (tmp_path / "password").write_text(PASSWORD)
-            assert await opened.demand("vector(1)", at=END) == [({}, 1.0)]
-        async with source(server.url, **settings) as stranger:
-            with pytest.raises(ReadError, match="certificate verify failed"):
-                await stranger.demand("vector(1)", at=END)
 
 
 async def test_a_series_that_ends_leaves_no_sample_behind(tmp_path: Path) -> None:

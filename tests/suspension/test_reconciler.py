@@ -181,19 +181,6 @@ async def test_a_workload_that_changed_meanwhile_is_looked_at_again(running, lea
     assert not await running.is_active()
 
 
-async def test_it_is_asleep_only_when_quota_is_released_and_pods_are_gone(running, leader):
-    await running.scale(0)
-    phases = []
-    for what in (None, running.evict, running.release, running.end_pods):
-        if what:
-            await what()
-        await leader.reconciles()
-        phases.append((await running.status())["phase"])
-    assert phases == ["Suspending", "Suspending", "Suspending", "Suspended"]
-    assert await leader.recorder.drain(2)
-    assert (await running.reasons())[-1] == "PodsGone"
-
-
 # ---------------------------------------------------------------------------------------------------------- coming back
 
 
@@ -287,19 +274,6 @@ async def test_zero_replicas_of_what_was_inactive_already_are_noted_on_it(foreig
 # --------------------------------------------------------------------------------------------------- nothing to be done
 
 
-@pytest.mark.parametrize("replicas", [0, 1])
-async def test_what_has_finished_is_left_as_it_is(running, leader, replicas):
-    await running.finish()
-    await running.scale(replicas)
-    leader.patches.clear()
-    await leader.reconciles(2)
-    assert leader.workload_patches == []
-    status = await running.status()
-    assert (status["phase"], status.get("replicas", 0)) == ("Finished", 0)
-    assert await leader.recorder.drain(2)
-    assert (await running.reasons())[-1] == "Finished"
-
-
 async def test_a_workload_that_has_vanished_is_missed_once(running, leader):
     await running.delete(WORKLOAD, WORKLOAD_NAME)
     await leader.reconciles(3)
@@ -359,11 +333,6 @@ async def test_a_scalable_workload_that_is_being_deleted_does_nothing_more(runni
     assert leader.patches == []
 
 
-async def test_one_that_is_gone_is_no_error(leader):
-    await leader.reconciles(name="nobody")
-    assert leader.patches == []
-
-
 async def test_of_two_scalable_workloads_of_one_workload_only_the_older_acts(running, leader):
     """Two that disagree would start and stop the job for ever."""
     await running.wants(0, name="second-thought", workloadRef={"name": WORKLOAD_NAME})
@@ -379,14 +348,6 @@ async def test_of_two_scalable_workloads_of_one_workload_only_the_older_acts(run
 
 
 # --------------------------------------------------------------------------------------------------------------- status
-
-
-async def test_where_nothing_changed_nothing_is_asked_or_written(running, leader):
-    await leader.reconciles(0)
-    leader.calls.clear()
-    for _ in range(3):
-        await leader.reconciler.reconcile((NAMESPACE_NAME, NAME))
-    assert leader.calls == []
 
 
 async def test_a_leader_that_has_not_evaluated_yet_keeps_what_the_status_says(running, leader, cluster):
@@ -416,9 +377,6 @@ async def test_its_owner_is_warned_once_before_it_is_suspended(running, leader):
     assert "warnedAt" not in await running.status()
 
 
-# ------------------------------------------------------------------------------------------------ wake annotations
-
-
 async def wake_annotation(cluster: SmallCluster) -> str | None:
     annotations = (await cluster.scalable())["metadata"].get("annotations", {})
     return annotations.get(WAKE_ANNOTATION)
@@ -434,14 +392,3 @@ async def test_a_wake_annotation_is_removed_once_it_has_taken_effect(suspended, 
     assert await wake_annotation(suspended) is None
     removals = [body for body in leader.patches_of(SCALABLE_WORKLOAD, NAME) if WAKE_ANNOTATION in str(body)]
     assert len(removals) == 1
-
-
-async def test_a_wake_annotation_that_is_set_while_it_is_being_suspended_stays(running, leader):
-    """It is judged idle, KEDA has not acted yet, and its owner asks for it: the wish counts from when it sleeps."""
-    leader.decides(GPUS_IDLE)
-    await running.annotate(SCALABLE_WORKLOAD, NAME, WAKE_ANNOTATION, "true")
-    await leader.reconciles(2)
-    assert await wake_annotation(running) == "true"
-
-
-# ------------------------------------------------------------------------------------------------- which Workload it is

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from builders import ACTIVE, INACTIVE, NO_ANSWER, a_target, decision
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, until
-from suspension.replica import Replica, replica
+from suspension.replica import TARGET, Replica, replica
 from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Inactive
@@ -16,7 +16,7 @@ from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.keda import ScaleTargetRef
-from scaler.kube.objects.resources import SCALED_OBJECT, WORKLOAD
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
 
@@ -208,39 +208,41 @@ DOWN = decision(
 )
 
 
-async def wake_annotation(cluster: SmallCluster) -> str | None:
-    annotations = (await cluster.read(SCALED_OBJECT, NAME))["metadata"].get("annotations", {})
+async def wake_annotation(cluster: SmallCluster, on: Resource = SCALED_OBJECT) -> str | None:
+    annotations = (await cluster.read(on, NAME))["metadata"].get("annotations", {})
     return annotations.get(WAKE_ANNOTATION)
 
 
-async def annotated(running: SmallCluster, leader: Replica, value: str = "true") -> None:
+async def annotated(running: SmallCluster, leader: Replica, value: str = "true", on: Resource = SCALED_OBJECT) -> None:
     await running.is_scaled_by({})
-    await running.annotate(SCALED_OBJECT, NAME, WAKE_ANNOTATION, value)
+    await running.annotate(on, NAME, WAKE_ANNOTATION, value)
     await until(leader.is_current)
 
 
-@pytest.mark.parametrize("target", [None, DEPLOYMENT], ids=["ScalableWorkload", "Deployment"])
+@pytest.mark.parametrize("target", [TARGET, DEPLOYMENT], ids=lambda each: each.kind)
 async def test_a_wake_annotation_is_removed_once_when_its_target_is_scaled_to_1(running, leader, target):
     await annotated(running, leader)
-    more = {"target": target} if target else {}
-    leader.decides(DOWN, **more)
+    leader.decides(DOWN, target=target)
     await asyncio.sleep(0.1)
     assert await wake_annotation(running) == "true"
-    leader.decides(UP, **more)
+    leader.decides(UP, target=target)
     await until(lambda: has_no_wake_annotation(running))
     for _ in range(3):
-        leader.decides(UP, **more)
+        leader.decides(UP, target=target)
         await asyncio.sleep(0.05)
     assert await wake_annotation(running) is None
     assert len(leader.patches_of(SCALED_OBJECT, NAME)) == 1
 
 
-async def test_a_wake_annotation_that_is_set_while_it_is_being_suspended_stays(running, leader):
+@pytest.mark.parametrize("on", [SCALED_OBJECT, SCALABLE_WORKLOAD], ids=lambda each: each.kind)
+async def test_a_wake_annotation_that_is_set_while_it_is_being_suspended_stays(running, leader, on):
     """Replicas is still 1 then, and KEDA has been told 0."""
-    await annotated(running, leader)
+    leader.decides(decision(INACTIVE))
+    await until(lambda: shows(running, "GPUsIdle"))
+    await annotated(running, leader, on=on)
     leader.decides(decision(INACTIVE))
     await asyncio.sleep(0.1)
-    assert await wake_annotation(running) == "true"
+    assert await wake_annotation(running, on) == "true"
 
 
 async def test_a_wake_annotation_with_the_value_false_stays(running, leader):

@@ -1,7 +1,6 @@
 """Files that are replaced in every way, good and bad, and what is served after it."""
 
 import asyncio
-import itertools
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,8 +8,6 @@ from pathlib import Path
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from made_certificates import Made
 from secret_volume import TOMORROW, YESTERDAY, SecretVolume, chain_of
 from small_cluster import until
@@ -206,31 +203,3 @@ async def test_the_loop_looks_again_and_again(volume: SecretVolume) -> None:
         await clock.advance(0.1)
         await until(lambda served=name: rotation.material.chain[0].dns_names == (served,))  # a thread reads the files
     looking.cancel()
-
-
-CONTENTS = {
-    "crt": [chain_of(ONE), chain_of(OTHER), HALF, b""],
-    "key": [key_of(ONE), key_of(OTHER), key_of(OTHER)[:60], b""],
-}
-STATES = [*itertools.product(range(4), range(4))]
-
-
-@settings(max_examples=15)
-@given(states=st.lists(st.sampled_from(STATES), max_size=8))
-def test_what_is_served_is_always_the_last_whole_pair(
-    states: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("pair")
-    files = CertificateFiles(certificate=folder / "crt", key=folder / "key")
-    expected = 0
-    files.certificate.write_bytes(CONTENTS["crt"][0])
-    files.key.write_bytes(CONTENTS["key"][0])
-    rotation = Rotation(files, use="grpc")
-    for certificate, key in states:
-        files.certificate.write_bytes(CONTENTS["crt"][certificate])
-        files.key.write_bytes(CONTENTS["key"][key])
-        rotation.take(rotation.look())
-        if certificate == key and key < 2:
-            expected = key
-        served = rotation.material
-        assert (served.certificate_pem, served.key_pem) == (CONTENTS["crt"][expected], CONTENTS["key"][expected])
