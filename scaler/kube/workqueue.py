@@ -27,8 +27,6 @@ class QueueClosed(Exception):  # noqa: N818 (an end, not an error)
 
 
 class WorkQueue(Generic[K]):
-    """A queue for one event loop."""
-
     def __init__(
         self,
         *,

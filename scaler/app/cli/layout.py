@@ -78,7 +78,6 @@ def _table(headings: Sequence[str], rows: Sequence[Cells], words: Sequence[int])
 
 
 def _width_of(headings: Sequence[str], rows: Sequence[Cells], *, prose: bool) -> int:
-    """Of the table with nothing folded but the prose."""
     widths = [max(Text.assemble(cell).cell_len for cell in column) for column in zip(headings, *rows, strict=True)]
     if prose:
         widths[-1] = min(widths[-1], _SENTENCE)

@@ -37,7 +37,6 @@ def render(answer: Json, width: int) -> RenderableType:
 
 
 def _legend() -> RenderableType:
-    """What the headings do not say by themselves."""
     rows = [
         ("idle", "used by workloads with the verdict Idle"),
         ("reclaimable", "of these, what a reclaim plan may free for a pending Workload"),

@@ -24,7 +24,6 @@ class GpuResources:
         )
 
     def of_container(self, container: objects.Container) -> int:
-        """GPUs of one container; requests of extended resources equal their limits."""
         amounts = container.resources.requests | container.resources.limits
         return sum(_whole(amount) for name, amount in amounts.items() if self.matches(name))
 

@@ -38,9 +38,8 @@ class ScaledObjectSpec(Struct, frozen=True):
     scale_target_ref: ScaleTargetRef = ScaleTargetRef()
     triggers: tuple[Trigger, ...] = ()
     polling_interval: int = 30
-    """Seconds; this and the next three with KEDA's defaults."""
+    """Seconds, as the cooldown; these and the next two with KEDA's defaults."""
     cooldown_period: int = 300
-    """Seconds."""
     min_replica_count: int = 0
     max_replica_count: int = 100
     idle_replica_count: int | None = None
@@ -67,15 +66,11 @@ class ServiceSpec(Struct, frozen=True):
 
 
 class Service(Struct, frozen=True):
-    """What KEDA calls a scaler by."""
-
     metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()
 
 
 class TriggerAuthentication(Struct, frozen=True):
-    """Of either kind."""
-
     spec: dict[str, Any] = field(default_factory=dict)
     """By source (`secretTargetRef`, `azureKeyVault`, …): what it gives, each with the `parameter` that it is for."""
 

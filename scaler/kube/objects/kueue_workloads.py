@@ -31,8 +31,6 @@ class Volume(Struct, frozen=True):
 
 
 class TemplateSpec(PodSpec, frozen=True):
-    """Pods as far as quota depends on them: what they ask for, and on which nodes they may run."""
-
     containers: tuple[TemplateContainer, ...] = ()
     init_containers: tuple[TemplateContainer, ...] = ()
     node_selector: dict[str, str] = field(default_factory=dict)
@@ -50,8 +48,6 @@ class TemplateMeta(Struct, frozen=True):
 
 
 class PodTemplate(Struct, frozen=True):
-    """A PodSet's pods as far as their resources, and the nodes that they may share, are concerned."""
-
     metadata: TemplateMeta = TemplateMeta()
     spec: TemplateSpec = TemplateSpec()
 
@@ -114,8 +110,6 @@ class Admission(Struct, frozen=True):
 
 
 class PodSetUpdate(Struct, frozen=True):
-    """What an admission check gives to the pods of one PodSet."""
-
     name: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)

@@ -14,8 +14,6 @@ _SEGMENT = re.compile(r"[A-Za-z0-9:_-][A-Za-z0-9.:_-]{0,252}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One kind of object and where the API keeps it."""
-
     group: str
     """Empty for the core group."""
     version: str

@@ -20,9 +20,7 @@ class RequiredKind(NamedTuple):
 
     resources: tuple[Resource, ...]
     severity: Severity
-    """Of its absence."""
     without: str
-    """What does not work without it."""
     do: str
 
     @property

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from scaler.admission.policy import CheckPolicy
 from scaler.admission.workload import is_ours
+from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.workloads import group_of, owner_key
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Reclaim
@@ -27,7 +28,6 @@ from scaler.reclaim.planner import Unprotected
 from scaler.reporting.doctor.admission_checks import flavors_of, policy_of
 from scaler.reporting.doctor.facts import DoctorInputs
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic
-from scaler.reporting.doctor.scaled_objects import has_scalable_workload
 
 _Checks: TypeAlias = Sequence[tuple[AdmissionCheck, frozenset[str]]]
 """The checks that a queue names and that exist, each with the flavors for which it does."""
@@ -269,8 +269,9 @@ def _scaled_in(facts: DoctorInputs) -> Iterator[tuple[str, bool]]:
     scalable = {each.metadata.key: each for each in facts.of(ScalableWorkload)}
     workloads = _workloads_by_ref(facts.of(Workload))
     for scaled_object, trigger in facts.own_triggers():
-        target = scalable.get((scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name))
-        workload = workloads.get(_ref_of(target)) if target and has_scalable_workload(scaled_object) else None
+        ref = scaled_object.spec.scale_target_ref
+        target = scalable.get((scaled_object.metadata.namespace, ref.name)) if is_scalable_workload(ref) else None
+        workload = workloads.get(_ref_of(target)) if target else None
         queue = queues.get((workload.metadata.namespace, workload.spec.queue_name)) if workload else None
         if queue:
             try:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 
-from scaler.decision.workloads import group_of
+from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Reclaim
@@ -12,18 +12,11 @@ from scaler.keda.call_credentials import split_address
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service, Trigger
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reporting.doctor.facts import DoctorInputs, Listing
 from scaler.reporting.doctor.findings import Finding, Subject, Topic
 
 _IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d+)")
 """A Service's address as pods of the cluster write it."""
-
-
-def has_scalable_workload(scaled_object: ScaledObject) -> bool:
-    """Whether it scales a Kueue Workload through our own kind."""
-    target = scaled_object.spec.scale_target_ref
-    return (group_of(target.api_version), target.kind) == (SCALABLE_WORKLOAD.group, SCALABLE_WORKLOAD.kind)
 
 
 def scaled_object_findings(facts: DoctorInputs) -> Iterator[Finding]:
@@ -80,12 +73,12 @@ def _of_replicas(about: Subject, scaled_object: ScaledObject) -> Iterator[Findin
 
 
 def _of_target(about: Subject, scaled_object: ScaledObject, facts: DoctorInputs) -> Iterator[Finding]:
+    target, namespace = scaled_object.spec.scale_target_ref, scaled_object.metadata.namespace
     is_served = isinstance(facts.listings.get(ScalableWorkload, Listing()), Listing)
-    if not has_scalable_workload(scaled_object) or not (is_served and facts.has_all(ScalableWorkload)):
+    if not (is_scalable_workload(target) and is_served and facts.has_all(ScalableWorkload)):
         return
-    namespace, name = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name
-    if not any(each.metadata.key == (namespace, name) for each in facts.of(ScalableWorkload)):
-        what = f"it scales ScalableWorkload {name}, which does not exist"
+    if not any(each.metadata.key == (namespace, target.name) for each in facts.of(ScalableWorkload)):
+        what = f"it scales ScalableWorkload {target.name}, which does not exist"
         yield about.fail("TargetNotFound", what, "create it in the same namespace, or correct scaleTargetRef")
 
 
@@ -98,7 +91,7 @@ def _of_policy(about: Subject, scaled_object: ScaledObject, policy: Policy, fact
             f"{format_duration(max_window)}: KEDA gets errors",
             "ask for less, or raise evaluation.maxWindow",
         )
-    if policy.reclaim is not Reclaim.ALWAYS and not has_scalable_workload(scaled_object):
+    if policy.reclaim is not Reclaim.ALWAYS and not is_scalable_workload(scaled_object.spec.scale_target_ref):
         yield about.warn(
             "NotReclaimable",
             f"reclaim is {policy.reclaim}, and it scales a {scaled_object.spec.scale_target_ref.kind}, which "

@@ -93,7 +93,6 @@ class FleetUsage:
 class _PodEvidence:
     pod: GpuPod
     when_idle: GpuStatus
-    """What its idle GPUs are."""
     policy: Policy
     gpus: Sequence[GpuEvidence]
     """On which the decision rests; none where it rests on others."""

@@ -12,7 +12,6 @@ SECONDS_PER_HOUR = 3600
 
 
 def normalized_model(model: str) -> str:
-    """The model in the one spelling that labels have: without blanks."""
     return "-".join(model.split())
 
 

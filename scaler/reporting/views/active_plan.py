@@ -57,7 +57,6 @@ def _victim(victim: VictimStatus) -> Json:
 
 
 def next_step(plan: ActivePlan, now: datetime) -> str:
-    """What the plan waits for, in a sentence."""
     step = next_transition(plan.grant, plan.gang_state, plan.victims, now=now)
     match step.action:
         case PlanAction.WAIT:

@@ -28,8 +28,6 @@ _SHOWN = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """One gang's plan."""
-
     gang: QuotaWorkload
     observed: KueueWorkload | None
     answer: ReclaimPlan | NoPlan | None = None
