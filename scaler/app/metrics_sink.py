@@ -6,13 +6,11 @@ from collections.abc import Iterator
 import structlog
 
 from scaler.admission.controller import AdmissionReport
-from scaler.admission.provisioning.controller import ProvisioningCount
 from scaler.admission.provisioning.lifecycle import LOST
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.evaluation import EvaluationTick
 from scaler.errors import KubeError
-from scaler.keda.servicer import RpcEnded
 from scaler.kube.api_requests import ApiRequest
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.transitions import LedgerEntry
@@ -53,8 +51,8 @@ class MetricsSink:
         kinds = Counter((answer_word(each), verdict_word(each), str(each.answer.reason)) for each in decisions)
         set_series(metrics.decisions, kinds)
 
-    def answered(self, rpc: RpcEnded) -> None:
-        self.metrics.rpc_seconds.labels(method=rpc.method, code=rpc.code).observe(rpc.seconds)
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        self.metrics.rpc_seconds.labels(method=method, code=code).observe(seconds)
         self.metrics.last_rpc_timestamp_seconds.set_to_current_time()
 
     def called(self, call: ApiRequest) -> None:
@@ -84,10 +82,9 @@ class MetricsSink:
             self.metrics.admission_check_gpus_total.labels(origin="reused").inc(gang.reused_gpus)
             self.metrics.admission_check_gpus_total.labels(origin="provisioned").inc(gang.provisioned_gpus)
 
-    def provisioned(self, happening: ProvisioningCount) -> None:
-        labels = {"event": happening.what, "provisioning_class": happening.provisioning_class}
-        self.metrics.provisioning_requests_total.labels(**labels, reason=happening.reason).inc()
-        self.metrics.provisioning_failures_total.inc(happening.what in LOST)
+    def provisioned(self, event: str, provisioning_class: str, reason: str) -> None:
+        self.metrics.provisioning_requests_total.labels(event, provisioning_class, reason).inc()
+        self.metrics.provisioning_failures_total.inc(event in LOST)
 
     def reallocated(self, entry: LedgerEntry) -> None:
         """An entry of the ledger has come to its end."""

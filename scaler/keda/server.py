@@ -97,7 +97,7 @@ class ExternalScalerServer:
         config: ServerConfig,
         decisions: DecisionCache,
         *,
-        observe: Observe = lambda _: None,
+        observe: Observe = lambda *_: None,
         tls: ServerTls | None = None,
     ) -> None:
         """`tls`: None serves in the clear."""

@@ -29,7 +29,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from random import uniform
@@ -70,18 +69,9 @@ AuthContext = Mapping[str, Iterable[bytes]]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RpcEnded:
-    """One RPC that is over; what telemetry gets to know of it."""
-
-    method: str
-    code: str
-    """Name of the gRPC status: `OK`, `UNAVAILABLE`. `CANCELLED` is a client that went away."""
-    seconds: float
-    """From the start of the handler; of a stream, its whole life."""
-
-
-Observe = Callable[[RpcEnded], None]
+Observe = Callable[[str, str, float], None]
+"""Of an RPC that is over its method, the name of its gRPC status (`CANCELLED` is a client that went away), and how many
+seconds it took; of a stream, its whole life."""
 
 
 class _Refusal(NamedTuple):
@@ -165,7 +155,7 @@ class ExternalScalerServicer:
         self._clients = clients
 
     async def GetMetricSpec(self, _ref: Any, _context: Context) -> Any:  # noqa: N802
-        self._observe(RpcEnded(method="GetMetricSpec", code="OK", seconds=0.0))
+        self._observe("GetMetricSpec", "OK", 0.0)
         return _METRIC_SPEC
 
     async def GetMetrics(self, request: Any, context: Context) -> Any:  # noqa: N802
@@ -202,7 +192,7 @@ class ExternalScalerServicer:
         started = perf_counter()
         active = self._not_for(context) or self._is_active(ref)
         code = active.code if isinstance(active, _Refusal) else grpc.StatusCode.OK
-        self._observe(RpcEnded(method=method, code=code.name, seconds=perf_counter() - started))
+        self._observe(method, code.name, perf_counter() - started)
         if isinstance(active, _Refusal):
             await context.abort(active.code, _clipped(active.details))
         return response(active)
@@ -210,7 +200,7 @@ class ExternalScalerServicer:
     async def _refuse_unless_allowed(self, method: str, context: Context) -> None:
         """Raises what ends the RPC of a client that is not allowed."""
         if refusal := self._not_for(context):
-            self._observe(RpcEnded(method=method, code=refusal.code.name, seconds=0.0))
+            self._observe(method, refusal.code.name, 0.0)
             await context.abort(refusal.code, _clipped(refusal.details))
 
     def _not_for(self, context: Context) -> _Refusal | None:
@@ -263,7 +253,7 @@ class ExternalScalerServicer:
             code = "CANCELLED"
             raise
         finally:
-            self._observe(RpcEnded(method=method, code=code, seconds=perf_counter() - started))
+            self._observe(method, code, perf_counter() - started)
 
 
 def _projected(answer: Answer) -> bool | _Refusal:

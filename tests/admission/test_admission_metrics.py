@@ -27,7 +27,7 @@ class Observed:
         for report in reports:
             self._observers.checked(report)
         for each in happened:
-            self._observers.provisioned(each)
+            self._observers.provisioned(*each)
         text = self.metrics.exposition("")[0].decode()
         return sum(
             sample.value

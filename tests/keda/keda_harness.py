@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -12,7 +12,6 @@ from scaler.decision.decision_cache import DecisionCache
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.server import ExternalScalerServer, ServerConfig
-from scaler.keda.servicer import RpcEnded
 
 KEDA_METADATA = {
     "scalerAddress": "idle-gpu-scaler.gpu-system.svc.cluster.local:9090",
@@ -25,6 +24,12 @@ def ref(name: str = "first-raycluster", namespace: str = "demo", **metadata: str
     return pb.ScaledObjectRef(name=name, namespace=namespace, scalerMetadata=KEDA_METADATA | metadata)
 
 
+class ObservedRpc(NamedTuple):
+    method: str
+    code: str
+    seconds: float
+
+
 @dataclass
 class Served:
     """A running server and a client of it."""
@@ -33,14 +38,14 @@ class Served:
     port: int
     channel: grpc.aio.Channel
     stub: Any
-    observed: list[RpcEnded] = field(default_factory=list)
+    observed: list[ObservedRpc] = field(default_factory=list)
 
 
 @asynccontextmanager
 async def serving(decisions: DecisionCache, **config: Any) -> AsyncIterator[Served]:
-    observed: list[RpcEnded] = []
+    observed: list[ObservedRpc] = []
     settings = ServerConfig(**{"addresses": ("127.0.0.1:0",), **config})
-    server = ExternalScalerServer(settings, decisions, observe=observed.append)
+    server = ExternalScalerServer(settings, decisions, observe=lambda *rpc: observed.append(ObservedRpc(*rpc)))
     port = await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

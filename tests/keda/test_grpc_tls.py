@@ -14,7 +14,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from keda.keda_harness import ref, refusal
+from keda.keda_harness import ObservedRpc, ref, refusal
 from keda.memory_decisions import BUSY, IDLE, MemoryDecisions
 from made_certificates import Made, Pair
 from secret_volume import YESTERDAY, SecretVolume, chain_of
@@ -23,7 +23,7 @@ from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.server import ExternalScalerServer, ServerConfig, ServerTls
-from scaler.keda.servicer import RpcEnded, presented
+from scaler.keda.servicer import presented
 from scaler.tls.certificates import AllowedClients, IdentityNotAllowed
 from scaler.tls.rotation import Rotation
 
@@ -41,7 +41,7 @@ class Secured:
     server: ExternalScalerServer
     port: int
     authority: trustme.CA
-    observed: list[RpcEnded] = field(default_factory=list)
+    observed: list[ObservedRpc] = field(default_factory=list)
 
     def follow(self) -> None:
         """Look at the files once, as the loop does every some seconds."""
@@ -78,11 +78,11 @@ async def secured(
     authority, volume = trustme.CA(), SecretVolume(folder)
     volume.put_certificate(authority.issue_cert(HOST), authority if mutual else None)
     rotation = Rotation(volume.files(mutual=mutual), use="grpc")
-    observed: list[RpcEnded] = []
+    observed: list[ObservedRpc] = []
     server = ExternalScalerServer(
         ServerConfig(**{"addresses": ("127.0.0.1:0",), **config}),
         decisions or MemoryDecisions({FIRST: BUSY}),
-        observe=observed.append,
+        observe=lambda *rpc: observed.append(ObservedRpc(*rpc)),
         tls=ServerTls(rotation, AllowedClients(names)),
     )
     port = await server.start()

@@ -28,7 +28,7 @@ from scaler.admission.checks import AdmissionChecks
 from scaler.admission.controller import AdmissionCheckController, AdmissionReport
 from scaler.admission.evicted_reservations import RELEASE_DELAY
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
-from scaler.admission.provisioning.controller import ProvisioningController, ProvisioningCount
+from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
 from scaler.admission.workload import CONTROLLER
@@ -118,7 +118,7 @@ class SimCluster:
         self.api = api(self.client, [*_FOLLOWED, JOB, POD_TEMPLATE, PROVISIONING_REQUEST])
         self.recorded = SimEvents()
         self.reports: list[AdmissionReport] = []
-        self.counted: list[ProvisioningCount] = []
+        self.counted: list[tuple[str, str, str]] = []
         self.reclaim = ReclaimAnswers(is_planning=with_reclaim)
         self.add(NAMESPACE, "ns", labels={"kubernetes.io/metadata.name": "ns"})
         self.add(RESOURCE_FLAVOR, "flavor", spec={})
@@ -186,7 +186,9 @@ class SimCluster:
             api,
             self.planner,
             AdmissionChecks(api, copies[RECLAIM_POLICY], self.recorded),
-            ProvisioningController(api, self.request_copy, self._flavor, self.recorded, observe=self.counted.append),
+            ProvisioningController(
+                api, self.request_copy, self._flavor, self.recorded, observe=lambda *news: self.counted.append(news)
+            ),
             self.recorded,
             answers=self.reclaim,
             observe=self.reports.append,

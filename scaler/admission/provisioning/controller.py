@@ -100,20 +100,15 @@ _NEWS_OF_STARTED = frozenset({RequestState.CAPACITY_REVOKED})
 """For a gang that has started the other states do not matter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvisioningCount:
-    """A change that is counted in metrics."""
-
-    what: str
-    """Created, Removed, Provisioned, Failed, BookingExpired or CapacityRevoked."""
-    provisioning_class: str
-    reason: str = ""
+CountRequest = Callable[[str, str, str], None]
+"""Gets what is counted of a request: Created, Removed, Provisioned, Failed, BookingExpired or CapacityRevoked; its
+class, and the reason, where there is one."""
 
 
 class ProvisioningEvents:
     """Remembers what was recorded. `observe` is called with what is counted."""
 
-    def __init__(self, announcer: EventSink, observe: Callable[[ProvisioningCount], None]) -> None:
+    def __init__(self, announcer: EventSink, observe: CountRequest) -> None:
         self._announcer = announcer
         self._observe = observe
         self._recorded: set[tuple[str, str]] = set()
@@ -128,7 +123,7 @@ class ProvisioningEvents:
         message = f"requested nodes of class {of} for {order.pods} pod(s), attempt {attempt}: {order.name}"
         self.record(workload, "ProvisioningRequestCreated", message)
         log.info("ProvisioningRequest created", workload="/".join(workload.metadata.key), request=order.name)
-        self._observe(ProvisioningCount(what="Created", provisioning_class=of))
+        self._observe("Created", of, "")
 
     def observed(
         self, workload: Workload, requests: Collection[ObservedRequest], stage: ReservationStage, now: datetime
@@ -142,11 +137,7 @@ class ProvisioningEvents:
             message = f"ProvisioningRequest {each.name}, attempt {each.attempt}: {each.message or each.state}"
             self.record(workload, f"Nodes{each.state}", message, warning=each.state in LOST)
             if each.state is not RequestState.ACCEPTED:
-                self._observe(
-                    ProvisioningCount(
-                        what=each.state, provisioning_class=each.spec.provisioning_class, reason=each.reason
-                    )
-                )
+                self._observe(each.state, each.spec.provisioning_class, each.reason)
 
     def at_limit(self, workload: Workload, step: ProvisioningStep, now: datetime) -> None:
         """No more nodes are requested, if that is the step. Once for the last request."""
@@ -156,7 +147,7 @@ class ProvisioningEvents:
     def cleared(self, request: str, provisioning_class: str) -> None:
         """A request is deleted."""
         log.info("ProvisioningRequest removed", request=request)
-        self._observe(ProvisioningCount(what="Removed", provisioning_class=provisioning_class))
+        self._observe("Removed", provisioning_class, "")
 
     def _is_news(self, request: ObservedRequest, what: str, now: datetime) -> bool:
         """Whether this is the first time, and the state is recent."""
@@ -179,7 +170,7 @@ class ProvisioningController:
         flavors: Flavors,
         announcer: EventSink,
         *,
-        observe: Callable[[ProvisioningCount], None] = lambda _: None,
+        observe: CountRequest = lambda *_: None,
     ) -> None:
         self._api = api
         self._requests = requests
