@@ -15,8 +15,9 @@ from typing import NamedTuple, TypeAlias
 
 from scaler.admission.policy import CheckPolicy
 from scaler.admission.workload import is_ours
+from scaler.decision.cluster_state import scaled_by_key
 from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import group_of, owner_key
+from scaler.decision.workloads import owner_key
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Reclaim
 from scaler.kube.objects.core import condition
@@ -267,28 +268,16 @@ def _scaled_in(facts: DoctorInputs) -> Iterator[tuple[str, bool]]:
     """The ClusterQueue of every Workload that is scaled, and whether only a plan may take it."""
     queues = {each.metadata.key: each.spec.cluster_queue for each in facts.of(LocalQueue)}
     scalable = {each.metadata.key: each for each in facts.of(ScalableWorkload)}
-    workloads = _workloads_by_ref(facts.of(Workload))
+    workloads: dict[tuple[str, ...], Workload] = {
+        key: each for each in facts.of(Workload) for key in (owner_key(each), each.metadata.key) if key
+    }
     for scaled_object, trigger in facts.own_triggers():
         ref = scaled_object.spec.scale_target_ref
         target = scalable.get((scaled_object.metadata.namespace, ref.name)) if is_scalable_workload(ref) else None
-        workload = workloads.get(_ref_of(target)) if target else None
+        workload = workloads.get(scaled_by_key(target)) if target else None
         queue = queues.get((workload.metadata.namespace, workload.spec.queue_name)) if workload else None
         if queue:
             try:
                 yield queue, facts.wanted.policy_of(trigger).reclaim is Reclaim.ON_PRESSURE
             except MetadataError:
                 continue
-
-
-def _workloads_by_ref(workloads: Sequence[Workload]) -> Mapping[tuple[str, ...], Workload]:
-    found: dict[tuple[str, ...], Workload] = {key: each for each in workloads if (key := owner_key(each))}
-    return found | {each.metadata.key: each for each in workloads}
-
-
-def _ref_of(scalable: ScalableWorkload) -> tuple[str, ...]:
-    """What it refers to, as a key of `_workloads_by_ref`."""
-    namespace, spec = scalable.metadata.namespace, scalable.spec
-    if spec.workload_ref:
-        return namespace, spec.workload_ref.name
-    job = spec.job_ref
-    return (namespace, group_of(job.api_version), job.kind, job.name) if job else ()
