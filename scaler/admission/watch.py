@@ -110,7 +110,8 @@ class AdmissionWatch:
         after = self._holding.get("/".join(change.key))
         if after is not None and self._is_released(after):
             self._evicted_reservations.stays(after.metadata.uid)
-        if before is not None and self._is_released(before):
+        was_admitted = change.new is not None and is_true(change.new.status.conditions, "Admitted")
+        if before is not None and (self._is_released(before) or was_admitted):
             is_same = after is not None and after.metadata.uid == before.metadata.uid
             if not (after is not None and is_same and self._is_released(after)) and not _is_finished(change.new):
                 self._evicted_reservations.note(
@@ -143,14 +144,16 @@ class AdmissionWatch:
             self._changed()
 
     def remember(self, workload: Workload) -> None:
-        """What was just written: it counts until the watch shows it, or something newer."""
+        """What was just written or read: it counts until the watch shows it, or something newer."""
         key = "/".join(workload.metadata.key)
         known = self._copies.workloads.get(*workload.metadata.key)
         if known is None or version_of(known) >= version_of(workload):
             return
+        before = self._holding.get(key)
         self._written[key] = workload
         self._unfile(known)
         self._file(workload)
+        self._note_eviction(before, Change(known.metadata.key, known, workload))
 
     # ---------------------------------------------------------------------------------------------------------- gangs
 

@@ -290,6 +290,27 @@ async def test_a_gang_that_was_evicted_a_moment_ago_is_not_released():
     assert report.released == ()
 
 
+@pytest.mark.parametrize("was_seen_ready", [True, False])
+async def test_an_eviction_that_a_response_shows_before_the_watch_does_leaves_the_nodes_reserved(was_seen_ready: bool):
+    """Its job is not suspended yet, and creates its pods at any moment."""
+    cluster = SimCluster({"a": 8})
+    await cluster.passes(1)
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(0, ticks=False)
+    cluster.follow()
+    workload = cluster.workload("gang")["metadata"]["name"]
+    if was_seen_ready:
+        await cluster.admission.tick(cluster.client.now)
+    conditions = cluster.workload("gang")["status"]["conditions"]
+    added = [{"type": each, "status": "True", "reason": each, "message": ""} for each in ("Admitted", "Evicted")]
+    kept = [each for each in conditions if each["type"] != "Admitted"]
+    cluster.change(WORKLOAD, workload, {"status": {"conditions": [*kept, *added]}}, "status")
+    cluster.view.remember(decode(Workload, await cluster.api.get(WORKLOAD.path("ns", workload))))
+    assert [(each.key, each.demands[0].count) for each in cluster.view.released()] == [(f"ns/{workload}", 1)]
+    cluster.follow()
+    assert [each.key for each in cluster.view.released()] == [f"ns/{workload}"]
+
+
 async def test_a_conflict_is_answered_by_looking_again():
     cluster = SimCluster({"a": 8})
     await cluster.passes(1)
