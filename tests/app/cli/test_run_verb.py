@@ -3,15 +3,11 @@
 import asyncio
 import json
 import signal
-import socket
 import sys
 
-import pytest
 from app.cli.command import command
-from running_scaler import Process, gpus, is_ready, metric, runtime, settings_document
+from running_scaler import Process, gpus, is_ready, metric
 from small_cluster import small_cluster, until
-
-from scaler.errors import ConfigurationError
 
 
 def refused(*arguments: str) -> str:
@@ -36,26 +32,6 @@ def test_what_is_said_is_shown_as_it_is(tmp_path, monkeypatch):
 def test_without_a_source_it_says_how_to_name_one():
     said = refused()
     assert "no metrics source: set prometheus.url (--prometheus-url), or dcgm.endpoints (--dcgm-endpoint)" in said
-
-
-@pytest.mark.parametrize("part", ["http", "grpc"])
-async def test_an_address_in_use_is_refused(tmp_path, part):
-    async with small_cluster(tmp_path) as cluster:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            address = f"127.0.0.1:{taken.getsockname()[1]}"
-            document = settings_document(cluster.kubeconfig, "http://127.0.0.1:1", **{part: {"address": address}})
-            with pytest.raises(ConfigurationError, match=f"{address}.* cannot be bound"):
-                async with runtime(document):
-                    pass
-
-
-@pytest.mark.parametrize("address", ["8080", "127.0.0.1:65536"])
-async def test_an_address_that_is_none_is_refused(tmp_path, address):
-    async with small_cluster(tmp_path) as cluster:
-        document = settings_document(cluster.kubeconfig, "http://127.0.0.1:1", http={"address": address})
-        with pytest.raises(ConfigurationError, match="is not host:port"):
-            async with runtime(document):
-                pass
 
 
 async def is_leader(port: int) -> bool:
