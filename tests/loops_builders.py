@@ -43,7 +43,7 @@ from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.reflector import Reflecting, State
 from scaler.samples.source import InstantQuerySource, SignalSource
-from scaler.suspension.boost_annotations import boost_indexes
+from scaler.suspension.boost_controller import boost_indexes
 
 NAMESPACE = "demo"
 NEVER = math.inf

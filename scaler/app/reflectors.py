@@ -29,7 +29,7 @@ from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.node_watch import node_reflector
 from scaler.quota.watch import QuotaReflectors
-from scaler.suspension.boost_annotations import boost_indexes
+from scaler.suspension.boost_controller import boost_indexes
 
 
 class Reflectors:

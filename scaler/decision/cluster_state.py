@@ -181,8 +181,6 @@ _FORGET_EVERY = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The stores together."""
-
     scaled_objects: ObjectLister[ScaledObject]
     scalable_workloads: ObjectLister[ScalableWorkload]
     workloads: ObjectLister[Workload]

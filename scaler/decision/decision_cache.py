@@ -31,8 +31,6 @@ ListenerKey = tuple[str, str, Overrides]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedScaledObject:
-    """One ScaledObject as evaluated."""
-
     target: ScaleTargetRef
     triggers: Mapping[Overrides, Decision]
     """By the policy fields that the trigger's metadata sets: that is all the caller of an RPC tells of a trigger."""
@@ -46,8 +44,6 @@ class EvaluatedScaledObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Everything that one tick decided."""
-
     at: datetime
     """The instant that was looked at: a multiple of the evaluation interval."""
     entries: Mapping[Key, EvaluatedScaledObject]
@@ -133,11 +129,9 @@ class DecisionCache:
 
     @property
     def why_cold(self) -> str:
-        """Why there is no first evaluation yet, in words."""
         return f"the first evaluation is not complete: {self._cold_because}"
 
     def explain_cold_start(self, message: str) -> None:
-        """Say why there is no first evaluation yet."""
         self._cold_because = message
 
     def answer(self, namespace: str, name: str, trigger: Overrides) -> Answer:

@@ -30,7 +30,6 @@ def percent(ratio: float | None) -> str:
 
 
 def evidence(verdict: WorkloadVerdict | None) -> list[dict[str, Any]]:
-    """Per GPU, what the verdict rests on."""
     return [_gpu(gpu) for gpu in verdict.gpus] if verdict else []
 
 
@@ -146,13 +145,7 @@ def _iso(instant: datetime | None) -> str | None:
 
 def answer_word(decision: Decision) -> str:
     """`active`, `inactive` or `error`: what KEDA gets."""
-    match decision.answer:
-        case Active():
-            return "active"
-        case Inactive():
-            return "inactive"
-        case Unknown():
-            return "error"
+    return {Active: "active", Inactive: "inactive", Unknown: "error"}[type(decision.answer)]
 
 
 def verdict_word(decision: Decision) -> str:
@@ -161,7 +154,6 @@ def verdict_word(decision: Decision) -> str:
 
 
 def what_next(decision: Decision) -> str:
-    """What happens next and when, in a sentence."""
     match decision.answer:
         case Unknown():
             return "KEDA gets an error and leaves the replicas as they are, until this is known again."

@@ -11,7 +11,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import isfinite
@@ -56,8 +56,6 @@ def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> lis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleTarget:
-    """A scale target as observed, and its pods."""
-
     state: TargetState
     pods: Sequence[GpuPod] = ()
     annotations: tuple[tuple[str, Overrides], ...] = ()
@@ -82,8 +80,6 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationTick:
-    """What one tick did, for telemetry."""
-
     at: datetime
     seconds: float
     intake: RefreshResult
@@ -177,8 +173,7 @@ class Evaluator:
         if evaluation is None or not found:
             return
         await self.scales.refresh(self._with_own_triggers(found))
-        doubts = self._view_doubts(found)
-        entries = {each.metadata.key: self._decided(each, evaluation.at, doubts) for each in found}
+        entries = {each.metadata.key: self._decided(each, evaluation.at) for each in found}
         self.decision_cache.amend({key: entry for key, entry in entries.items() if entry is not None})
         self.published(self.decision_cache.evaluation or evaluation)
 
@@ -216,12 +211,8 @@ class Evaluator:
             return ""
         return intake.doubt.message if intake.doubt else "the window is being rebuilt from the metrics source"
 
-    def _view_doubts(self, scaled_objects: Iterable[ScaledObject]) -> dict[str, Unknown | None]:
-        """Why the copies are not to be believed, by namespace."""
-        namespaces = {each.metadata.namespace for each in scaled_objects}
-        return {namespace: self._view_doubt(namespace) for namespace in namespaces}
-
     def _view_doubt(self, namespace: str) -> Unknown | None:
+        """Why the copies of the namespace's objects are not to be believed."""
         age_s, limit = self.cluster.view_age_s(namespace), self.config.max_view_age
         if age_s <= limit.total_seconds():
             return None
@@ -242,26 +233,23 @@ class Evaluator:
         return min(longest, self.config.max_window)
 
     async def _evaluate(self, scaled_objects: Sequence[ScaledObject], at: datetime) -> Evaluation:
-        doubts = self._view_doubts(scaled_objects)
         entries: dict[Key, EvaluatedScaledObject] = {}
         for count, each in enumerate(scaled_objects):
-            entry = self._decided(each, at, doubts)
+            entry = self._decided(each, at)
             if entry is not None:
                 entries[each.metadata.key] = entry
             if count % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         return Evaluation.of(entries, at=at)
 
-    def _decided(
-        self, scaled_object: ScaledObject, at: datetime, view_doubts: Mapping[str, Unknown | None]
-    ) -> EvaluatedScaledObject | None:
+    def _decided(self, scaled_object: ScaledObject, at: datetime) -> EvaluatedScaledObject | None:
         """The ScaledObject's entry; None where no trigger names this scaler."""
         triggers = self._own_triggers(scaled_object)
         if not triggers:
             return None
         key = scaled_object.metadata.key
         try:
-            return self._entry(self._target(scaled_object, at, view_doubts[key[0]]), scaled_object, triggers, at)
+            return self._entry(self._target(scaled_object, at), scaled_object, triggers, at)
         except Exception as error:
             # Objects are written by tenants. What one of them provokes must not take the answers from all others.
             log.exception("a ScaledObject could not be decided", scaled_object="/".join(key))
@@ -269,9 +257,8 @@ class Evaluator:
             reference = scaled_object.spec.scale_target_ref
             return EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
 
-    def _target(self, scaled_object: ScaledObject, at: datetime, view_doubt: Unknown | None) -> ScaleTarget:
-        """What the ScaledObject scales, as observed at that instant."""
-        if view_doubt is not None:
+    def _target(self, scaled_object: ScaledObject, at: datetime) -> ScaleTarget:
+        if (view_doubt := self._view_doubt(scaled_object.metadata.namespace)) is not None:
             return unknown_target(view_doubt)
         where = f"ScaledObject {scaled_object.metadata.name}"
         find = self._scalable if is_scalable_workload(scaled_object.spec.scale_target_ref) else self._scaled
@@ -317,7 +304,6 @@ class Evaluator:
         return own or self.demands.of(metadata.key)
 
     def _with_own_triggers(self, scaled_objects: Iterable[ScaledObject]) -> list[ScaledObject]:
-        """The ScaledObjects with a trigger that names this scaler."""
         return [each for each in scaled_objects if self._own_triggers(each)]
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:

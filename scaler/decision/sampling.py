@@ -36,8 +36,6 @@ _DATE_RESOLUTION = timedelta(seconds=1)
 
 @dataclass(slots=True)
 class RefreshResult:
-    """What one refresh took in."""
-
     doubt: Unknown | None = None
     """Why the samples cannot be trusted to be complete up to now; None where they can."""
     series: int = 0
@@ -50,8 +48,6 @@ class RefreshResult:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one read asks for."""
-
     signal: Signal
     start: datetime
     end: datetime

@@ -57,7 +57,6 @@ def is_scalable_workload(target: ScaleTargetRef) -> bool:
 
 
 def scalable_workload_ref(name: str) -> ScaleTargetRef:
-    """A ScalableWorkload as a ScaledObject names it."""
     return ScaleTargetRef(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=name)
 
 

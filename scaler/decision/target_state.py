@@ -96,8 +96,6 @@ class ObservedWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTarget:
-    """Everything observed about one ScalableWorkload."""
-
     desired_replicas: int
     workload: ObservedWorkload | None
     pods: Sequence[GpuPod] = ()
@@ -142,7 +140,6 @@ class TargetState:
 
 
 def state_of(target: ObservedTarget) -> TargetState:
-    """The state of the ScalableWorkload."""
     phase, message = _phase(target)
     return TargetState(
         desired_replicas=target.desired_replicas,
@@ -252,7 +249,6 @@ def gpu_pods(pods: Sequence[GpuPod]) -> list[GpuPod]:
 
 
 def running_gpu_pods(pods: Sequence[GpuPod]) -> list[GpuPod]:
-    """The GPU pods all of whose containers run."""
     return [pod for pod in gpu_pods(pods) if pod.is_running]
 
 

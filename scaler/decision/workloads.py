@@ -62,8 +62,6 @@ def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWork
 
 
 class SuspendedAnnotation(msgspec.Struct, frozen=True, rename="camel"):
-    """Why and when we deactivated a Workload, as our annotation on it says."""
-
     at: datetime | None = None
     reason: str = ""
     idle_since: datetime | None = None

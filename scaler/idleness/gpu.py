@@ -61,8 +61,6 @@ def utilisation_ratio(value: float, unit: Unit) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class GpuId:
-    """A schedulable device: a whole GPU, or one MIG instance of it."""
-
     device: str
     """The GPU's UUID, or `node/index` where the exporter publishes none."""
     mig_instance: str = ""

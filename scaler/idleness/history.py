@@ -81,7 +81,6 @@ class History:
         return ring
 
     def devices_of(self, namespace: str, pod: str) -> Mapping[GpuId, DeviceHistory]:
-        """The GPUs that reported for the pod."""
         return self._by_pod.get((namespace, pod), {})
 
     def other_holders(self, gpu: GpuId, pod: PodKey, *, since_s: float) -> list[PodKey]:
@@ -90,7 +89,6 @@ class History:
         return sorted(other for other in others if self._by_pod[other][gpu].last_sample_s >= since_s)
 
     def forget_before(self, at: datetime) -> None:
-        """Drop the devices whose newest sample is older than `at`."""
         at_s = at.timestamp()
         for pod, devices in list(self._by_pod.items()):
             for gpu in [gpu for gpu, device in devices.items() if device.last_sample_s < at_s]:

@@ -36,8 +36,6 @@ TERMINAL = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPod:
-    """A pod as far as GPUs are concerned."""
-
     namespace: str
     name: str
     phase: PodPhase
@@ -105,7 +103,6 @@ def _pod_evidence(
 
 
 def expected(signals: Iterable[Signal], gpu: GpuId) -> list[Signal]:
-    """The signals that the device's exporter can publish."""
     return [signal for signal in signals if not (gpu.is_mig and signal.absent_on_mig)]
 
 

@@ -20,8 +20,6 @@ from scaler.idleness.durations import format_duration
 
 
 class EnforcementMode(StrEnum):
-    """Whether an idle verdict may suspend the workload or is only shown."""
-
     OBSERVE = "observe"
     ENFORCE = "enforce"
 
@@ -74,8 +72,6 @@ class GpuRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What counts as idle for one trigger of one ScaledObject."""
-
     idle_after: timedelta = timedelta(minutes=30)
     """Every required GPU must be quiet this long, warm-up not counted, before the answer is 0."""
     warm_up: timedelta = timedelta(minutes=10)

@@ -37,8 +37,6 @@ Template = tuple[str | tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelabelRule:
-    """One validated rule."""
-
     action: str
     source_labels: tuple[str, ...]
     separator: str
@@ -50,7 +48,6 @@ class RelabelRule:
     replacement: Template
 
     def source(self, labels: Mapping[str, str]) -> str:
-        """The values of the source labels, joined by the separator."""
         return self.separator.join([labels.get(name, "") for name in self.source_labels])
 
 

@@ -78,8 +78,6 @@ class GpuEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadVerdict:
-    """The verdict on a workload and the GPUs that it rests on."""
-
     verdict: Verdict
     gpus: tuple[GpuEvidence, ...] = ()
 

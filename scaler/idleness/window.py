@@ -32,8 +32,6 @@ _JITTER = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What one signal of one GPU showed over a span of collection intervals."""
-
     slots: int
     """Collection intervals that the window spans."""
     covered: int

@@ -42,8 +42,6 @@ _SECONDS = 5.0
 
 
 class CallProblem(StrEnum):
-    """Why a call does not get through."""
-
     NOT_REACHED = "NotReached"
     TLS_MISMATCH = "TLSMismatch"
     """One side speaks TLS and the other does not."""
@@ -56,8 +54,6 @@ class CallProblem(StrEnum):
 
 
 class CallFault(NamedTuple):
-    """One problem, and what was observed."""
-
     problem: CallProblem
     what: str
 
@@ -78,8 +74,6 @@ class ScalerCall:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What became of it."""
-
     faults: tuple[CallFault, ...] = ()
     certificate: Certificate | None = None
     """The server's, where it has shown one."""

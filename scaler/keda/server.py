@@ -42,8 +42,6 @@ _UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where and within which limits to serve."""
-
     addresses: tuple[str, ...] = ("[::]:9090",)
     """`host:port`, `[::]:port` for all interfaces of both families, or `unix:/path`. Port 0 is any free one."""
     max_connection_age: timedelta = timedelta(minutes=10)
@@ -57,8 +55,6 @@ class ServerConfig:
 
 
 class ServerTls:
-    """What a gRPC server needs to speak TLS."""
-
     def __init__(self, rotation: Rotation, clients: AllowedClients | None = None) -> None:
         self._rotation = rotation
         self.clients = clients if rotation.is_mutual else None
@@ -157,7 +153,6 @@ class ExternalScalerServer:
 
 
 def server_options(config: ServerConfig) -> list[tuple[str, int]]:
-    """The gRPC options for connections and limits."""
     return [
         ("grpc.max_connection_age_ms", round(config.max_connection_age.total_seconds() * 1000)),
         # No max_connection_age_grace_ms: its default is for ever, and every stream ends by itself.

@@ -43,13 +43,7 @@ from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
 from scaler.idleness.verdict import Unknown
 from scaler.keda._pb import externalscaler_pb2 as pb
-from scaler.tls.certificates import (
-    AllowedClients,
-    CertificateMissing,
-    ClientCertificate,
-    IdentityNotAllowed,
-    certificates_in,
-)
+from scaler.tls.certificates import AllowedClients, ClientCertificate, certificates_in
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,7 +112,6 @@ class StreamLifetimes:
             yield value
 
     async def wait(self, end: float) -> None:
-        """Return when the stream has to end."""
         try:
             async with self._interrupted_at(end):
                 await asyncio.get_running_loop().create_future()
@@ -204,16 +197,13 @@ class ExternalScalerServicer:
             await context.abort(refusal.code, _clipped(refusal.details))
 
     def _not_for(self, context: Context) -> _Refusal | None:
-        """Why this client is not answered; None where it is."""
         if self._clients is None:
             return None
-        match self._clients.refusal(presented(context.auth_context())):
-            case IdentityNotAllowed(reason=reason):
-                return _Refusal(grpc.StatusCode.PERMISSION_DENIED, reason)
-            case CertificateMissing(reason=reason):
-                return _Refusal(grpc.StatusCode.UNAUTHENTICATED, reason)
-            case None:
-                return None
+        refusal = self._clients.refusal(presented(context.auth_context()))
+        if refusal is None:
+            return None
+        code = grpc.StatusCode.UNAUTHENTICATED if refusal.is_unidentified else grpc.StatusCode.PERMISSION_DENIED
+        return _Refusal(code, refusal.reason)
 
     def _is_active(self, ref: Any) -> bool | _Refusal:
         try:

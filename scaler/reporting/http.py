@@ -23,7 +23,7 @@ from scaler import __version__
 from scaler.errors import ConfigurationError, QueryError
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.views.query_service import QueryService
-from scaler.tls.certificates import AllowedClients, CertificateMissing, ClientCertificate
+from scaler.tls.certificates import AllowedClients, ClientCertificate
 from scaler.tls.rotation import Rotation
 
 _HIGHEST_PORT = 65535
@@ -161,7 +161,7 @@ def _only_for(clients: AllowedClients) -> Any:
         identity = client_identity(request.get_extra_info("peercert"))
         refusal = clients.refusal(identity) if request.path not in _PROBES else None
         if refusal:
-            status = 401 if isinstance(refusal, CertificateMissing) else 403
+            status = 401 if refusal.is_unidentified else 403
             return web.json_response({"error": refusal.reason}, status=status)
         return await handler(request)
 

@@ -78,7 +78,6 @@ class PrometheusConfig:
 
     @property
     def fixed_parameters(self) -> dict[str, str]:
-        """What is sent with each query besides the query itself."""
         return {**self.parameters, **(THANOS_PARAMETERS if self.thanos else {})}
 
     def check_files(self) -> None:

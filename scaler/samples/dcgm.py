@@ -42,8 +42,6 @@ _FUTURE_TOLERANCE_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scrape:
-    """All pages of one tick."""
-
     metrics: frozenset[str]
     """The metrics that were looked for."""
     series: Sequence[ExpositionSeries]
@@ -54,8 +52,6 @@ _EVERY_ADDRESS = "dns+"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One configured endpoint."""
-
     url: str
     """Of the page to fetch."""
     every_address: bool = False
@@ -157,7 +153,6 @@ class ExpositionSource:
         return SignalReading(series, server_time=None)
 
     async def close(self) -> None:
-        """Cancel the requests under way and close the connections."""
         if self._tick:
             self._tick[1].cancel()
             await asyncio.gather(self._tick[1], return_exceptions=True)

@@ -194,7 +194,6 @@ def _refusal(envelope: _Envelope, *, http_status: int, thanos: bool = False) -> 
 
 
 def _clipped(text: bytes | bytearray) -> str:
-    """The beginning of the text on one line."""
     words = " ".join(bytes(text[: 4 * _TEXT_LIMIT]).decode(errors="replace").split())
     printable = "".join(char if char.isprintable() else "?" for char in words)
     return printable if len(printable) <= _TEXT_LIMIT else f"{printable[:_TEXT_LIMIT]}…"

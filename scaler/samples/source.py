@@ -48,8 +48,6 @@ class ReadError(SourceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecord:
-    """How one HTTP request went, for telemetry."""
-
     query: str
     """The signal's name, `demand` or `scrape`."""
     outcome: ReadOutcome
@@ -77,8 +75,6 @@ class RawSeries(Protocol):
 
 
 class SignalReading(NamedTuple):
-    """A complete, successful read of one signal."""
-
     series: Sequence[RawSeries]
     server_time: datetime | None
     """The source's own clock when it answered, where it says; to detect skew."""
@@ -102,7 +98,5 @@ class VectorSample(NamedTuple):
 
 
 class InstantQuerySource(Protocol):
-    """Answers the operator's wake queries."""
-
     async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
         """The instant vector of the query. Raises: SourceError."""

@@ -9,6 +9,9 @@ Laws:
 * Where Kueue does not read boosts none is written, and those that are there are removed: if the feature
   gate is switched on later, Kueue must not find boosts on workloads that have long been busy. Where that is unknown,
   nothing new is written.
+* The annotation that says this scaler owns the boost is written in the same patch, with its value. A boost of another
+  value, or without that annotation, is another client's.
+* Every patch names the uid and the resourceVersion that was decided upon: what another client writes meanwhile wins.
 * Nothing is announced that did not happen, and a problem that persists is one Event.
 
 What Kueue needs, apart from its feature gate: a ClusterQueue that may preempt lower priorities (`withinClusterQueue` or
@@ -16,10 +19,12 @@ What Kueue needs, apart from its feature gate: a ClusterQueue that may preempt l
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
+import msgspec
 import structlog
 
 from scaler.clock import every
@@ -34,10 +39,12 @@ from scaler.errors import KubeError
 from scaler.idleness.reasons import SuspensionEventReason
 from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.events import ObjectReference
+from scaler.kube.object_cache import Index
 from scaler.kube.objects import kueue_workloads as kube
+from scaler.kube.objects.core import UNREADABLE
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
-from scaler.suspension.boost_annotations import BOOSTED, boost_of, is_reconsidered, note, patch
+from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.boost_gate import FeatureGate, FeatureGateProbe, FeatureGateStatus
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.priority_boost import (
@@ -58,11 +65,14 @@ log = structlog.get_logger(__name__)
 
 _INTERVAL = timedelta(seconds=15)
 
+BOOST_OWNER_ANNOTATION = "idlegpu.io/priority-boost"
+"""On a Workload: that this scaler owns the boost, its value, and when and why it was written."""
+BOOSTED = True
+"""Key of the Workloads with a priority boost of this scaler."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoostCandidate:
-    """A Workload that is to be boosted or has a boost of this scaler."""
-
     workload: ObservedWorkload
     boost: Boost
     desire: DesiredBoost
@@ -170,7 +180,7 @@ class PriorityBoostController:
             desire=desire(workload, decisions, doubt=doubt, unknown_for=unknown_for),
             scalable=scalable,
             idle_since=max((each.idle_since for each in decisions if each.idle_since), default=None),
-            hint=_hint(found),
+            hint="" if is_reconsidered(found) else _NO_PRIORITY_CLASS,
         )
 
     def _unknown_for(self, uid: str, *, is_in_doubt: bool, now: datetime) -> timedelta:
@@ -289,11 +299,64 @@ _LEFT_BEHIND = DesiredBoost(
 )
 
 
-def _hint(workload: kube.Workload) -> str:
-    return "" if is_reconsidered(workload) else _NO_PRIORITY_CLASS
-
-
 _NO_PRIORITY_CLASS = (
     "; it has no WorkloadPriorityClass, so that Kueue looks at gangs that wait in a BestEffortFIFO queue already only "
     "when something else changes there"
 )
+
+
+# ---- the boost on a Workload, and the patches that write it. Source: Kueue, pkg/util/priority, KEP-7990
+
+
+class _Mark(msgspec.Struct):
+    value: int
+
+
+def boost_indexes() -> dict[str, Index[kube.Workload]]:
+    """Index of the Workload store: those with our note."""
+    return {"boost": lambda workload: (BOOSTED,) if BOOST_OWNER_ANNOTATION in workload.metadata.annotations else ()}
+
+
+def boost_of(workload: kube.Workload) -> Boost:
+    """The Workload's boost, and whose it is."""
+    annotations = workload.metadata.annotations
+    value, mark = annotations.get(BOOST_ANNOTATION, ""), annotations.get(BOOST_OWNER_ANNOTATION)
+    if mark is None:
+        return Boost(holder=BoostOwner.OTHER if value else BoostOwner.NONE, value=value)
+    if not value:
+        return Boost(holder=BoostOwner.TAKEN_OFF)
+    return Boost(holder=BoostOwner.US if value == _noted(mark) else BoostOwner.REPLACED, value=value)
+
+
+def _noted(mark: str) -> str:
+    """The value in this scaler's annotation; empty where it cannot be read."""
+    try:
+        return str(msgspec.json.decode(mark, type=_Mark).value)
+    except UNREADABLE:
+        return ""
+
+
+def note(*, value: int, **why: Any) -> str:
+    """The text of our note: JSON for people and for a later reader. What is empty is left out."""
+    return msgspec.json.encode({"value": value, **{name: each for name, each in why.items() if each}}).decode()
+
+
+def patch(step: BoostStep, workload: ObservedWorkload, *, value: int, cause: str) -> Mapping[str, Any]:
+    """The patch that takes the step; `cause` is our note."""
+    annotations: dict[BoostStep, dict[str, str | None]] = {
+        BoostStep.WRITE: {BOOST_ANNOTATION: str(value), BOOST_OWNER_ANNOTATION: cause},
+        BoostStep.REMOVE: {BOOST_ANNOTATION: None, BOOST_OWNER_ANNOTATION: None},
+        BoostStep.RELEASE_OWNERSHIP: {BOOST_OWNER_ANNOTATION: None},
+    }
+    guard = {"uid": workload.uid, "resourceVersion": workload.resource_version}
+    return {"metadata": {**guard, "annotations": annotations[step]}}
+
+
+def is_reconsidered(workload: kube.Workload) -> bool:
+    """Whether Kueue looks again at gangs that wait in a BestEffortFIFO queue when the Workload's boost changes.
+
+    Seen on a running Kueue: without a WorkloadPriorityClass they wait on, until something else changes in the cohort.
+    Source: Kueue, pkg/workload/workload.go (PriorityChanged).
+    """
+    reference = workload.spec.priority_class_ref
+    return reference is not None and reference.kind == "WorkloadPriorityClass"

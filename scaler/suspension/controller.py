@@ -56,8 +56,6 @@ class ReconcileRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileResult:
-    """One look at one subject, for telemetry."""
-
     subject: ReconcileRequest
     seconds: float
     error: Exception | None
@@ -99,12 +97,10 @@ class SuspensionController:
 
     @property
     def waiting(self) -> int:
-        """How many subjects wait to be looked at."""
         return len(self._queue)
 
     @property
     def failing(self) -> int:
-        """How many could not be looked after at the last look."""
         return self._queue.failing
 
     # ------------------------------------------------------------------------------------------------- where to look

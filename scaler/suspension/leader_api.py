@@ -49,12 +49,10 @@ class LeaderApi:
         return await self._transport.patch(path, body, dry_run=dry_run)
 
     async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """Raises: KubeError, as `patch` does."""
         self._check(f"create {path}")
         return await self._transport.create(path, body)
 
     async def delete(self, path: str, *, uid: str = "") -> bytes:
-        """Raises: KubeError, as `patch` does."""
         self._check(f"delete {path}")
         return await self._transport.delete(path, uid=uid)
 

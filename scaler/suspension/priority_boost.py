@@ -75,8 +75,6 @@ class PriorityBoost:
 
 
 class BoostIntent(StrEnum):
-    """What is wanted of a Workload's boost."""
-
     SET = "Set"
     LEAVE = "Leave"
     CLEAR = "Clear"
@@ -95,8 +93,6 @@ class BoostOwner(StrEnum):
 
 
 class BoostStep(StrEnum):
-    """What is done to the Workload."""
-
     WRITE = "Write"
     REMOVE = "Remove"
     RELEASE_OWNERSHIP = "ReleaseOwnership"
@@ -104,8 +100,6 @@ class BoostStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boost:
-    """The boost of a Workload as observed."""
-
     holder: BoostOwner = BoostOwner.NONE
     value: str = ""
     """As it is written; empty where there is none."""

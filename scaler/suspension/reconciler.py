@@ -66,8 +66,6 @@ _ANNOUNCED_PHASES: Mapping[Phase, tuple[str, bool]] = {
 
 
 class SuspensionReconciler:
-    """Reconciles one ScalableWorkload at a time."""
-
     def __init__(
         self,
         api: PatchApi,
@@ -134,7 +132,10 @@ class SuspensionReconciler:
         """Whether the step was taken; False where it turned out not to be wanted any more."""
         match step:
             case SuspensionStep.DEACTIVATE:
-                return await self._deactivate(scalable, workload, decision)
+                if not await self.is_wanted_at_zero(scalable):
+                    log.info("suspension called off: replicas is no longer 0", scalable_workload=scalable.metadata.key)
+                    return False
+                await self._deactivate(scalable, workload, decision)
             case SuspensionStep.ADOPT:
                 cause = self._cause(scalable, decision, SuspensionEventReason.SCALED_TO_ZERO, "it was inactive already")
                 await self._patch_workload(workload, cause)
@@ -161,7 +162,7 @@ class SuspensionReconciler:
                 fresh = await self._fresh(workload) if attempt else workload
                 if not fresh.active:
                     return
-                await self._deactivate_now(scalable, fresh, self._decision(scalable))
+                await self._deactivate(scalable, fresh, self._decision(scalable))
             except KubeError as error:
                 if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
                     raise
@@ -176,15 +177,6 @@ class SuspensionReconciler:
         return observe(found, self._cluster.gpus)
 
     async def _deactivate(
-        self, scalable: ScalableWorkload, workload: ObservedWorkload, decision: Decision | None
-    ) -> bool:
-        if not await self.is_wanted_at_zero(scalable):
-            log.info("suspension called off: replicas is no longer 0", scalable_workload=scalable.metadata.key)
-            return False
-        await self._deactivate_now(scalable, workload, decision)
-        return True
-
-    async def _deactivate_now(
         self, scalable: ScalableWorkload, workload: ObservedWorkload, decision: Decision | None
     ) -> None:
         reason, message = _why(scalable, decision)

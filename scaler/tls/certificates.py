@@ -26,8 +26,6 @@ _MALFORMED = (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What one certificate says of itself."""
-
     not_before: datetime
     not_after: datetime
     common_name: str = ""
@@ -157,13 +155,10 @@ class ClientCertificate:
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityNotAllowed:
+class ClientRefusal:
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateMissing:
-    reason: str
+    is_unidentified: bool = False
+    """Whether it has presented no certificate; else it is of another identity, or too late."""
 
 
 class AllowedClients:
@@ -176,19 +171,14 @@ class AllowedClients:
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = frozenset(map(str.lower, names))
 
-    def refusal(
-        self, presented: ClientCertificate | None, now: datetime | None = None
-    ) -> IdentityNotAllowed | CertificateMissing | None:
+    def refusal(self, presented: ClientCertificate | None, now: datetime | None = None) -> ClientRefusal | None:
         """Why the client is not answered; None where it is."""
         if presented is None:
-            return CertificateMissing(
-                "no client certificate was presented; present one of an authority in clientCaFile"
-            )
+            missing = "no client certificate was presented; present one of an authority in clientCaFile"
+            return ClientRefusal(missing, is_unidentified=True)
         if presented.not_after is not None and (now or datetime.now(UTC)) > presented.not_after:
-            return IdentityNotAllowed("the client certificate is over; renew it, and connect anew")
+            return ClientRefusal("the client certificate is over; renew it, and connect anew")
         if not self._names or not self._names.isdisjoint(map(str.lower, presented.names)):
             return None
         names = ", ".join(presented.names[:5]) or "no name at all"
-        return IdentityNotAllowed(
-            f"the client certificate is for {names}, which clientNames of the settings does not allow"
-        )
+        return ClientRefusal(f"the client certificate is for {names}, which clientNames of the settings does not allow")

@@ -31,8 +31,6 @@ class UnusableError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFiles:
-    """Where a server's certificate is."""
-
     certificate: Path
     """PEM: the server's certificate, then those between it and the authority."""
     key: Path

@@ -3,7 +3,7 @@ import pytest
 from builders import WorkloadJson, observed
 
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
-from scaler.suspension.boost_annotations import (
+from scaler.suspension.boost_controller import (
     BOOST_OWNER_ANNOTATION,
     boost_of,
     is_reconsidered,

@@ -20,8 +20,7 @@ from scaler.idleness.verdict import Verdict
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
-from scaler.suspension.boost_annotations import BOOST_OWNER_ANNOTATION
-from scaler.suspension.boost_controller import PriorityBoostController
+from scaler.suspension.boost_controller import BOOST_OWNER_ANNOTATION, PriorityBoostController
 from scaler.suspension.boost_gate import ASK_AGAIN, HOW_TO_SWITCH_ON, FeatureGate
 from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
 from scaler.suspension.priority_boost import PATIENCE, BoostStep, PriorityBoost, Switch

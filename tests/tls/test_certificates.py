@@ -15,9 +15,7 @@ from made_certificates import Made
 from scaler.tls.certificates import (
     AllowedClients,
     Certificate,
-    CertificateMissing,
     ClientCertificate,
-    IdentityNotAllowed,
     certificates_in,
     is_renewal_overdue,
     parse,
@@ -147,17 +145,17 @@ def test_a_renewal_is_overdue_in_the_last_sixth_or_week(life_days: int, left_hou
 SECOND = timedelta(seconds=1)
 KEDA = "keda-operator.keda.svc"
 
-SHOWN: dict[str, tuple[tuple[str, ...], ClientCertificate | None, type | None]] = {
-    # names that are allowed, what was shown, and what it is refused as
-    "nothing": ((), None, CertificateMissing),
+SHOWN: dict[str, tuple[tuple[str, ...], ClientCertificate | None, bool | None]] = {
+    # names that are allowed, what was shown, and whether a refusal is for want of any certificate
+    "nothing": ((), None, True),
     "any name where none is asked for": ((), ClientCertificate(names=["grafana"]), None),
     "no name where none is asked for": ((), ClientCertificate(names=[]), None),
-    "no name where one is asked for": ((KEDA,), ClientCertificate(names=[]), IdentityNotAllowed),
-    "another name": ((KEDA,), ClientCertificate(names=["grafana"]), IdentityNotAllowed),
+    "no name where one is asked for": ((KEDA,), ClientCertificate(names=[]), False),
+    "another name": ((KEDA,), ClientCertificate(names=["grafana"]), False),
     "a name of which the allowed one is a part": (
         (KEDA,),
         ClientCertificate(names=[f"{KEDA}.example"]),
-        IdentityNotAllowed,
+        False,
     ),
     "the name beside another": ((KEDA,), ClientCertificate(names=["grafana", KEDA]), None),
     "the name in capitals": ((KEDA,), ClientCertificate(names=[KEDA.upper()]), None),
@@ -166,15 +164,15 @@ SHOWN: dict[str, tuple[tuple[str, ...], ClientCertificate | None, type | None]] 
     "the name, a second too late": (
         (KEDA,),
         ClientCertificate(names=[KEDA], not_after=NOW - SECOND),
-        IdentityNotAllowed,
+        False,
     ),
-    "any name, a second too late": ((), ClientCertificate(names=[KEDA], not_after=NOW - SECOND), IdentityNotAllowed),
+    "any name, a second too late": ((), ClientCertificate(names=[KEDA], not_after=NOW - SECOND), False),
 }
 
 
 @pytest.mark.parametrize(("allowed", "shown", "refused_as"), SHOWN.values(), ids=SHOWN)
 def test_a_client_is_known_by_a_name_that_is_allowed_and_not_over(
-    allowed: tuple[str, ...], shown: ClientCertificate | None, refused_as: type | None
+    allowed: tuple[str, ...], shown: ClientCertificate | None, refused_as: bool | None
 ) -> None:
     refusal = AllowedClients(allowed).refusal(shown, NOW)
-    assert (type(refusal) if refusal else None) is refused_as
+    assert (refusal.is_unidentified if refusal else None) is refused_as
