@@ -29,28 +29,25 @@ class ServerCertificates:
     @classmethod
     def of(cls, settings: Settings, metrics: Metrics) -> "ServerCertificates":
         """Raises: UnusableError where files cannot be used."""
-        grpc = _rotation(settings.grpc.tls, "grpc", metrics) if "scaler" in settings.components else None
-        http = _rotation(settings.http.tls, "http", metrics)
+        grpc = _served(settings.grpc.tls, "grpc", metrics) if "scaler" in settings.components else None
+        http = _served(settings.http.tls, "http", metrics)
         _warn_without_tls(settings)
         return cls(
-            grpc=ServerTls(grpc, _clients(settings.grpc.tls)) if grpc else None,
-            http=HttpTls(http, _clients(settings.http.tls)) if http else None,
-            rotations=tuple(each for each in (grpc, http) if each),
+            grpc=ServerTls(*grpc) if grpc else None,
+            http=HttpTls(*http) if http else None,
+            rotations=tuple(each[0] for each in (grpc, http) if each),
         )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [each.run() for each in self.rotations]
 
 
-def _rotation(tls: TlsSettings | None, use: str, metrics: Metrics) -> Rotation | None:
+def _served(tls: TlsSettings | None, use: str, metrics: Metrics) -> tuple[Rotation, AllowedClients] | None:
     if tls is None:
         return None
     files = CertificateFiles(certificate=tls.cert_file, key=tls.key_file, client_authorities=tls.client_ca_file)
-    return Rotation(files, use=use, every=tls.check_every, observe=partial(_show, metrics))
-
-
-def _clients(tls: TlsSettings | None) -> AllowedClients:
-    return AllowedClients(tls.client_names if tls else ())
+    rotation = Rotation(files, use=use, every=tls.check_every, observe=partial(_show, metrics))
+    return rotation, AllowedClients(tls.client_names)
 
 
 def _show(metrics: Metrics, change: CertificateChange) -> None:

@@ -7,7 +7,6 @@ Laws:
 * Only reads are repeated, a bounded number of times, with full jitter. A write is sent once: after a timeout it
   may have been done or not, and only its caller can read and decide again.
 * A KubeError says what was asked, what the API said, and what to do. It never holds bodies, parameters or credentials.
-* Objects are not decoded here.
 """
 
 import asyncio
@@ -31,6 +30,7 @@ from scaler.kube.watch_backoff import Backoff
 CALL_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
 READ_ATTEMPTS = 3
+_BACKOFF = Backoff(base=0.2, cap=2.0)
 PAGE_SIZE = 500
 """Objects per page: some 3 MB of Workloads, decoded in a few milliseconds."""
 
@@ -49,12 +49,10 @@ class KubeTransport:
         access: Access,
         *,
         call_seconds: float = CALL_SECONDS,
-        backoff: Backoff = Backoff(base=0.2, cap=2.0),  # noqa: B008 (immutable)
         observe: Callable[[ApiRequest], None] | None = None,
     ) -> None:
         self._access = access
         self._call_seconds = call_seconds
-        self._backoff = backoff
         self._observe = observe
         self._refresher = asyncio.create_task(access.keep_fresh(), name="kube-credentials")
 
@@ -148,15 +146,7 @@ class KubeTransport:
         """The object as replaced. Raises: KubeError; 409 where the body's resourceVersion is not the current one."""
         return await self._call(ApiRequest(method="PUT", path=path, body=body), within)
 
-    async def patch(
-        self,
-        path: str,
-        body: Json,
-        *,
-        apply_as: str = "",
-        dry_run: bool = False,
-        within: float | None = None,
-    ) -> bytes:
+    async def patch(self, path: str, body: Json, *, apply_as: str = "", dry_run: bool = False) -> bytes:
         """The object as patched by a merge patch, or applied by this field manager; a subresource is part of the path.
 
         A resourceVersion in the body's metadata makes a merge patch fail with 409 where the object has changed. With
@@ -168,12 +158,12 @@ class KubeTransport:
         params |= {"dryRun": "All"} if dry_run else {}
         kind = "apply-patch+yaml" if apply_as else "merge-patch+json"
         request = ApiRequest(method="PATCH", path=path, params=params, body=body, content_type=f"application/{kind}")
-        return await self._call(request, within)
+        return await self._call(request, None)
 
-    async def delete(self, path: str, *, uid: str = "", within: float | None = None) -> bytes:
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
         """The object as deleted, or a Status. Raises: KubeError; 409 where the uid is not its own."""
         body = {"preconditions": {"uid": uid}} if uid else None
-        return await self._call(ApiRequest(method="DELETE", path=path, body=body), within)
+        return await self._call(ApiRequest(method="DELETE", path=path, body=body), None)
 
     # --------------------------------------------------------------------------------------------------- one request
 
@@ -183,7 +173,7 @@ class KubeTransport:
             try:
                 return (await self._answer(request, deadline))[1]
             except KubeError as error:
-                wait = max(error.retry_after, self._backoff.wait(attempt))
+                wait = max(error.retry_after, _BACKOFF.wait(attempt))
                 is_late = asyncio.get_running_loop().time() + wait >= deadline
                 if error.status not in TRANSIENT or attempt >= attempts or is_late:
                     raise

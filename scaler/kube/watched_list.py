@@ -5,7 +5,6 @@ Laws:
 * The copy says how good it is: `state` whether it is being kept up to date and if not why, `age` how long ago the
   API last responded, and `undecodable` what is there and cannot be read.
 * Whatever the API server does, requests stay rare (`watch_backoff.py`).
-* Other tasks run every few hundred objects.
 
 | what happened                                | state        | next                                          |
 |----------------------------------------------|--------------|-----------------------------------------------|

@@ -7,7 +7,6 @@ Laws:
 * A key that fails comes back later and later, each key by its own count. `forget` ends the count.
 * Of several delayed additions of one key the earliest counts; whatever was due then is seen by a level-triggered
   reconciler anyway.
-* After `close` nothing is handed out any more.
 """
 
 import asyncio

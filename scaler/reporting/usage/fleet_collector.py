@@ -1,8 +1,5 @@
 """Collects what is shown about the cluster after every evaluation: GPUs, suspensions, pending gangs, budgets.
 
-It reads from copies, a few objects at a time: KEDA gets its answers meanwhile. What is not known now (quota, nodes) is
-left out; everything else is shown.
-
 Laws:
 
 * Only one replica counts: one that is not to report shows nothing, and begins anew when it is its turn.
