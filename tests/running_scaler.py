@@ -128,10 +128,7 @@ class Process:
 
 async def run_gang(cluster: SmallCluster, trigger: Mapping[str, str] = TRIGGER) -> None:
     """A gang that runs, with a ScalableWorkload and a ScaledObject."""
-    await cluster.wants(1)
-    await cluster.submit()
-    await cluster.admit()
-    await cluster.run_pods()
+    await cluster.run_gang()
     await cluster.is_scaled_by(trigger)
 
 

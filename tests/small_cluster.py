@@ -191,6 +191,13 @@ class SmallCluster:
         for name in names or PODS:
             await self.create(POD, pod_json(name, uid, annotated=annotated, running=running))
 
+    async def run_gang(self) -> None:
+        """A gang that Kueue has admitted and whose pods run."""
+        await self.wants(1)
+        await self.submit()
+        await self.admit()
+        await self.run_pods()
+
     async def end_pods(self, *names: str) -> None:
         for name in names or PODS:
             await self.delete(POD, name)

@@ -4,15 +4,15 @@ The exporter's page is that of `scripted_metrics` at the virtual time of the scr
 working ten minutes before noon; the fault begins one minute before noon, when the window is all but quiet.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import pytest
 from builders import NOON, minutes
+from decision.test_telemetry_faults import WORK_ENDS, Answers, answers, instants, is_suspending, until_work_ends
 from http_stub import HttpStub, Received, Reply, Wire
-from loops_builders import World, deployment
+from loops_builders import TICK, World, deployment
 from scripted_metrics import (
     GPU_UTIL,
     GR_ENGINE_ACTIVE,
@@ -27,20 +27,14 @@ from scripted_metrics import (
     vanish,
 )
 
-from scaler.decision.decision import Answer, Inactive
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.samples.dcgm import ExpositionSource
 
-WORK_ENDS, BEGIN, END = NOON - minutes(10), NOON - minutes(1), NOON + minutes(2)
-STEP = timedelta(seconds=30)
+BEGIN, END = NOON - minutes(1), NOON + minutes(2)
 LONGEST_MEMORY = minutes(12)
 """After that a wrong sample has left the window."""
 HEADERS = {"Content-Type": "text/plain; version=0.0.4"}
-
-
-def until_work_ends(at_s: float) -> float:
-    return 0.9 if at_s < WORK_ENDS.timestamp() else 0.0
 
 
 def hangs(wire: Wire) -> None:
@@ -62,7 +56,7 @@ class Dcgm:
     distortions: Sequence[Distortion] = ()
     fault: Callable[[bytes], Reply] | None = None
     frozen_at: datetime | None = None
-    now: datetime = NOON
+    world: World = field(init=False)
     metrics: Metrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,41 +67,26 @@ class Dcgm:
         self.metrics = Metrics(series=series, distortions=list(self.distortions))
 
     def page(self) -> bytes:
-        at_s = (self.frozen_at or self.now).timestamp()
+        at_s = (self.frozen_at or self.world.now).timestamp()
         shown = self.metrics.range({GPU_UTIL, GR_ENGINE_ACTIVE}, after_s=at_s - 30, until_s=at_s, now_s=at_s)
         newest = (Point(labels["__name__"], labels, *samples[-1]) for labels, samples in shown)
         return "".join(map(line, newest)).encode()
 
     def answer(self, _: Received) -> Reply:
         page = self.page()
-        return self.fault(page) if self.fault and BEGIN <= self.now < END else Reply(page, headers=HEADERS)
+        return self.fault(page) if self.fault and BEGIN <= self.world.now < END else Reply(page, headers=HEADERS)
 
 
-@asynccontextmanager
-async def scraped(exporter: Dcgm) -> AsyncIterator[World]:
+async def answers_of(exporter: Dcgm, begin: datetime, end: datetime) -> Answers:
     with HttpStub(exporter.answer) as stub:
         source = ExpositionSource(
-            [stub.url], timeout=timedelta(milliseconds=500), clock=lambda: exporter.now.timestamp()
+            [stub.url], timeout=timedelta(milliseconds=500), clock=lambda: exporter.world.now.timestamp()
         )
+        exporter.world = World([deployment("serve"), deployment("busy")], lambda _: source)
         try:
-            yield World([deployment("serve"), deployment("busy")], lambda _: source)
+            return await answers(exporter.world, instants(begin, end))
         finally:
             await source.close()
-
-
-async def answers(exporter: Dcgm, begin: datetime, end: datetime) -> dict[datetime, dict[str, Answer]]:
-    got = {}
-    async with scraped(exporter) as world:
-        exporter.now = begin
-        while exporter.now < end:
-            await world.tick(exporter.now)
-            got[exporter.now] = world.answers()
-            exporter.now += STEP
-    return got
-
-
-def is_suspending(answer: Answer) -> bool:
-    return isinstance(answer, Inactive) and answer.reason is DecisionReason.GPUS_IDLE
 
 
 def cut(page: bytes, length: int) -> Reply:
@@ -146,8 +125,8 @@ FAULTS: dict[str, tuple[Dcgm, UnknownReason]] = {
 
 @pytest.mark.parametrize(("exporter", "reason"), FAULTS.values(), ids=FAULTS.keys())
 async def test_a_fault_of_the_exporter_is_not_idleness(exporter: Dcgm, reason: UnknownReason) -> None:
-    got = await answers(exporter, WORK_ENDS - minutes(5), END + LONGEST_MEMORY)
-    at_the_end = got[END - STEP]["serve"]
+    got = await answers_of(exporter, WORK_ENDS - minutes(5), END + LONGEST_MEMORY)
+    at_the_end = got[END - TICK]["serve"]
     assert isinstance(at_the_end, Unknown)
     assert at_the_end.reason is reason
     assert not any(is_suspending(each["serve"]) for now, each in got.items() if BEGIN + minutes(2) <= now < END)
@@ -156,12 +135,12 @@ async def test_a_fault_of_the_exporter_is_not_idleness(exporter: Dcgm, reason: U
 
 
 async def test_without_a_fault_the_idle_workload_is_suspended() -> None:
-    got = await answers(Dcgm(), WORK_ENDS - minutes(5), END)
-    assert is_suspending(got[END - STEP]["serve"])
+    got = await answers_of(Dcgm(), WORK_ENDS - minutes(5), END)
+    assert is_suspending(got[END - TICK]["serve"])
     assert not is_suspending(got[WORK_ENDS + minutes(5)]["serve"])
 
 
 async def test_a_page_frozen_while_it_showed_work_suspends_nothing() -> None:
     """One frozen while quiet cannot be distinguished from an idle GPU, as `samples.dcgm` states."""
-    got = await answers(Dcgm(frozen_at=WORK_ENDS - minutes(1)), WORK_ENDS - minutes(5), END)
+    got = await answers_of(Dcgm(frozen_at=WORK_ENDS - minutes(1)), WORK_ENDS - minutes(5), END)
     assert not any(is_suspending(answer) for each in got.values() for answer in each.values())

@@ -94,27 +94,6 @@ def test_ticks_fall_on_multiples_of_the_interval(interval_s: int, now: datetime,
     assert expected in (None, found)
 
 
-async def test_replicas_whose_clocks_differ_within_an_interval_decide_the_same() -> None:
-    """Two processes with their own history, one of which looks 29 s later than the other."""
-
-    def work(at_s: float) -> float:
-        return BUSY if at_s < at(-400).timestamp() else 0.0
-
-    def replica() -> World:
-        return cluster_of(gang("train"), deployment("serve", gpus=2), busy={"train-pod": work, "serve-pod": work})
-
-    early, late = replica(), replica()
-    evaluations = 0
-    for seconds in range(-120, 330, 30):
-        one, other = await early.tick(at(seconds)), await late.tick(at(seconds + 29))
-        assert one == other
-        assert one is not None
-        assert one.at == at(seconds)
-        evaluations += 1
-    assert evaluations == 15
-    assert word(early.answer("train")) == IDLE
-
-
 # ---- settings: whose, and from where
 
 

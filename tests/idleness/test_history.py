@@ -3,11 +3,8 @@ from math import nan
 
 import pytest
 from builders import GPU_UTIL, GR_ENGINE, INTERVAL, NOON, at, every, history, minutes, record, series
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scaler.idleness.gpu import GpuId
-from scaler.idleness.history import History
 from scaler.idleness.window import NO_WINDOW
 
 BLANK = 9223372036854775794.0
@@ -117,32 +114,3 @@ def test_what_fell_silent_is_forgotten_whole() -> None:
 )
 def test_a_ring_holds_the_span_and_two_intervals(span: timedelta, slots: int) -> None:
     assert history(span=span).slots == slots
-
-
-SPAN = minutes(5)
-taken = st.lists(st.tuples(st.floats(0, 1200), st.sampled_from([0.0, 0.0, 0.3, 1.0])), min_size=1, max_size=60)
-
-
-@given(taken=taken, end_s=st.floats(1170, 1230), length_s=st.floats(30, 300), data=st.data())
-def test_scalers_that_read_the_same_samples_in_other_batches_see_the_same_windows(
-    taken: list[tuple[float, float]], end_s: float, length_s: float, data: st.DataObject
-) -> None:
-    """One read tick by tick, each read reaching back behind the one before; the other started just now, by backfill."""
-    samples = sorted((seconds(offset_s), ratio) for offset_s, ratio in taken)
-    watching, started = (History(signals=[GR_ENGINE], interval=INTERVAL, span=SPAN) for _ in range(2))
-    begin = 0
-    while begin < len(samples):
-        upto = data.draw(st.integers(begin + 1, len(samples)))
-        watching.record(GR_ENGINE, series(), samples[max(0, begin - 3) : upto])
-        begin = upto
-    oldest_s = seconds(end_s) - (SPAN + 2 * INTERVAL).total_seconds()
-    started.record(GR_ENGINE, series(), [sample for sample in samples if sample[0] > oldest_s])
-    windows = [
-        made.devices_of("demo", "worker-0")[GPU].window(
-            "gr_engine_active", end=at(end_s), length=timedelta(seconds=length_s)
-        )
-        for made in (watching, started)
-    ]
-    assert windows[0].covered == windows[1].covered
-    if samples[-1][0] > oldest_s:
-        assert windows[0] == windows[1]

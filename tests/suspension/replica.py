@@ -75,6 +75,14 @@ class Replica:
     def workload_patches(self) -> list[Any]:
         return self.patches_of(WORKLOAD, WORKLOAD_NAME)
 
+    async def events(self, kind: str = "ScalableWorkload") -> list[str]:
+        """`reason: message` of the Events on objects of that kind, oldest first."""
+        assert await self.recorder.drain(5)
+        return [f"{reason}: {message}" for about, reason, message in await self.kube.events() if about == kind]
+
+    async def reasons(self, kind: str = "ScalableWorkload") -> list[str]:
+        return [event.partition(":")[0] for event in await self.events(kind)]
+
     async def is_current(self) -> bool:
         """Whether the copies hold what the API holds."""
         copies = self.reflectors

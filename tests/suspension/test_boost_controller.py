@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import BUSY, IDLE, NOON, a_target, at, minutes, policy, unknown, verdict
+from builders import BUSY, IDLE, NOON, WorkloadJson, a_target, at, minutes, observed, policy, unknown, verdict
 from small_cluster import NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
 from suspension.replica import Replica, replica
 
@@ -20,10 +20,17 @@ from scaler.idleness.verdict import Verdict
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
-from scaler.suspension.boost_controller import BOOST_OWNER_ANNOTATION, PriorityBoostController
+from scaler.suspension.boost_controller import (
+    BOOST_OWNER_ANNOTATION,
+    PriorityBoostController,
+    boost_of,
+    is_reconsidered,
+    note,
+    patch,
+)
 from scaler.suspension.boost_gate import ASK_AGAIN, HOW_TO_SWITCH_ON, FeatureGate
-from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
-from scaler.suspension.priority_boost import PATIENCE, BoostStep, PriorityBoost, Switch
+from scaler.suspension.leader_api import LeaderApi
+from scaler.suspension.priority_boost import PATIENCE, Boost, BoostOwner, BoostStep, PriorityBoost, Switch
 
 LEFT = policy(reclaim=Reclaim.PRIORITY_BOOST)
 VERDICTS_HOLD = minutes(10)
@@ -69,12 +76,6 @@ class BoostedGang:
         one, setting = self.one, PriorityBoost(**given)
         return PriorityBoostController(self.api, one.copies, one.decision_cache, one.recorder, setting, max_age=max_age)
 
-    async def begin(self) -> None:
-        await self.cluster.wants(1)
-        await self.cluster.submit()
-        await self.cluster.admit()
-        await self.cluster.run_pods()
-
     async def tick(self, *decisions: Decision, seconds: float = 0.0, **where: Any) -> tuple[BoostStep, ...]:
         """The steps of one tick, so many seconds after noon, where these are the decisions."""
         self.one.decides(*decisions, **where)
@@ -93,20 +94,12 @@ class BoostedGang:
         found: dict[str, str] = (await self.cluster.observed_workload())["metadata"].get("annotations") or {}
         return found
 
-    async def events(self, kind: str = "ScalableWorkload") -> list[str]:
-        assert await self.one.recorder.drain(5)
-        return [f"{reason}: {message}" for about, reason, message in await self.cluster.events() if about == kind]
-
-    async def reasons(self, kind: str = "ScalableWorkload") -> list[str]:
-        return [event.partition(":")[0] for event in await self.events(kind)]
-
 
 @pytest.fixture
 async def gang(tmp_path):
     async with small_cluster(tmp_path) as cluster, replica(cluster) as one:
-        started = BoostedGang(cluster, one)
-        await started.begin()
-        yield started
+        await cluster.run_gang()
+        yield BoostedGang(cluster, one)
 
 
 # ----------------------------------------------------------------------------------------------------- while it is idle
@@ -123,11 +116,11 @@ async def test_idle_is_boosted_once_and_both_objects_get_the_event(gang):
         "message": quiet,
         "idleSince": "2026-12-01T10:10:00Z",
     }
-    [told] = await gang.events()
+    [told] = await gang.one.events()
     assert told.startswith(f"PriorityBoosted: priority boost -1000: {quiet}; it has no WorkloadPriorityClass, so that")
-    assert await gang.events("Workload") == [told]
+    assert await gang.one.events("Workload") == [told]
     assert await gang.tick(IS_IDLE, seconds=15) == ()
-    assert await gang.reasons() == ["PriorityBoosted"]
+    assert await gang.one.reasons() == ["PriorityBoosted"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +134,7 @@ async def test_the_boost_is_taken_back_when(gang, decisions, why):
     await gang.tick(IS_IDLE)
     assert await gang.tick(*decisions, seconds=15) == (BoostStep.REMOVE,)
     assert (await gang.boost(), await gang.note()) == (None, None)
-    assert (await gang.events("Workload"))[-1].startswith(
+    assert (await gang.one.events("Workload"))[-1].startswith(
         f"PriorityBoostRemoved: its priority boost is removed because {why}"
     )
 
@@ -169,18 +162,6 @@ async def test_old_verdicts_count_as_unknown(gang):
     assert await gang.boost() is None
 
 
-async def test_a_preempted_workload_keeps_its_boost_until_it_is_requested(gang):
-    """Else it would take its quota back from the gang that it was preempted for, being older."""
-    await gang.tick(IS_IDLE)
-    await gang.cluster.evict("Preempted")
-    assert await gang.tick(decided(phase=Phase.STARTING), seconds=15) == ()
-    await gang.cluster.release()
-    assert await gang.tick(decided(phase=Phase.WAITING_FOR_QUOTA), seconds=30) == ()
-    assert await gang.boost() == "-1000"
-    kept = policy(reclaim=Reclaim.PRIORITY_BOOST, keep_until=at(3600))
-    assert await gang.tick(decided(by=kept, phase=Phase.WAITING_FOR_QUOTA), seconds=45) == (BoostStep.REMOVE,)
-
-
 # --------------------------------------------------------------------------------------------- what others have written
 
 
@@ -190,16 +171,7 @@ async def test_a_boost_of_another_client_stays_and_is_one_event(gang):
         assert await gang.tick(now, seconds=seconds) == ()
     assert await gang.boost() == "-50"
     told = f"idle, but another client has given Workload {WORKLOAD_NAME} the priority boost -50; it is not changed"
-    assert await gang.events() == [f"BoostedByOther: {told}"]
-
-
-async def test_a_boost_that_another_client_has_replaced_is_not_ours_any_more(gang):
-    await gang.tick(IS_IDLE)
-    await gang.cluster.annotate(WORKLOAD, WORKLOAD_NAME, BOOST_ANNOTATION, "50")
-    assert await gang.tick(IS_IDLE, seconds=15) == (BoostStep.RELEASE_OWNERSHIP,)
-    assert (await gang.boost(), await gang.note()) == ("50", None)
-    assert await gang.tick(IS_BUSY, seconds=30) == ()
-    assert await gang.boost() == "50"
+    assert await gang.one.events() == [f"BoostedByOther: {told}"]
 
 
 async def test_of_two_scalable_workloads_only_the_older_speaks_for_the_workload(gang):
@@ -218,7 +190,7 @@ async def test_without_the_feature_gate_nothing_is_written_but_one_event(gang):
     assert await gang.tick(IS_IDLE) == ()
     assert await gang.tick(IS_IDLE, seconds=15) == ()
     assert (await gang.boost(), await gang.note()) == (None, None)
-    [told] = await gang.events()
+    [told] = await gang.one.events()
     assert told.startswith("PriorityBoostOff: idle, but not boosted: Kueue does not read priority boosts; ")
     assert HOW_TO_SWITCH_ON in told
     assert gang.api.asked == 1
@@ -238,13 +210,13 @@ async def test_a_gate_that_is_switched_off_takes_the_boosts_back(gang):
     await gang.tick(IS_IDLE)
     gang.api.gate_is_on = False
     assert await gang.tick(IS_IDLE, seconds=ASK_AGAIN[FeatureGate.ON].total_seconds()) == (BoostStep.REMOVE,)
-    assert await gang.reasons() == ["PriorityBoosted", "PriorityBoostOff", "PriorityBoostRemoved"]
+    assert await gang.one.reasons() == ["PriorityBoosted", "PriorityBoostOff", "PriorityBoostRemoved"]
 
 
 async def test_a_refusal_that_is_not_about_the_number_is_no_sign_of_the_gate(gang):
     gang.api.refuses_all = True
     assert await gang.tick(IS_IDLE) == ()
-    [told] = await gang.events()
+    [told] = await gang.one.events()
     assert told.startswith("PriorityBoostUnknown: idle, but not boosted: whether Kueue reads priority boosts")
     gang.api.refuses_all = False
     assert await gang.tick(IS_IDLE, seconds=ASK_AGAIN[FeatureGate.UNKNOWN].total_seconds()) == (BoostStep.WRITE,)
@@ -261,7 +233,7 @@ async def test_a_workload_that_is_gone_meanwhile_says_nothing_about_the_gate(gan
     await until(gang.one.is_current)
     with gang.cluster.refusing("PATCH", WORKLOAD_NAME, status=404):
         assert await gang.boosting.tick(NOON) == ()
-    assert await gang.events() == [
+    assert await gang.one.events() == [
         "PriorityBoostUnknown: idle, but not boosted: no Workload is idle, so it was not checked"
     ]
 
@@ -276,7 +248,7 @@ async def test_the_settings_override_the_probe(gang, gate_is_on):
     assert await gang.tick(decided(phase=Phase.WAITING_FOR_QUOTA), seconds=15) == (BoostStep.REMOVE,)
     assert await gang.tick(IS_IDLE, seconds=30) == ()
     assert gang.api.asked == 0
-    assert (await gang.events())[-1] == (
+    assert (await gang.one.events())[-1] == (
         "PriorityBoostOff: idle, but not boosted: reclaim.priorityBoost.enabled is off in the settings"
     )
 
@@ -298,16 +270,8 @@ async def test_a_conflict_is_looked_at_again(gang):
     gang.boosting = gang.boosts(enabled=Switch.ON)
     with gang.cluster.refusing("PATCH", WORKLOAD_NAME, status=409):
         assert await gang.tick(IS_IDLE) == ()
-    assert await gang.events() == []
+    assert await gang.one.events() == []
     assert await gang.tick(IS_IDLE, seconds=15) == (BoostStep.WRITE,)
-
-
-async def test_without_leadership_nothing_is_written(gang):
-    gang.api.leads = False
-    with pytest.raises(KubeError) as refusal:
-        await gang.tick(IS_IDLE)
-    assert refusal.value.reason == NOT_LEADING
-    assert await gang.boost() is None
 
 
 # -------------------------------------------------------------------------------------------- what cannot be boosted
@@ -317,5 +281,78 @@ async def test_a_target_without_a_workload_is_one_event_on_its_scaled_object(gan
     await gang.cluster.is_scaled_by({"reclaim": "PriorityBoost"})
     for seconds in (0, 15):
         assert await gang.tick(IS_IDLE, target=DEPLOYMENT, seconds=seconds) == ()
-    [told] = await gang.events("ScaledObject")
+    [told] = await gang.one.events("ScaledObject")
     assert told.startswith(f"CannotBeBoosted: 'reclaim: PriorityBoost' does nothing for Deployment/{NAME}: ")
+
+
+# ---------------------------------------------------------------------------------------- the boost on a Workload
+
+NOTE = note(value=-1000, at="2026-12-01T12:00:00Z", by="ScalableWorkload/first", message="idle")
+
+
+def boost(*, value: str | None = None, mark: str | None = None) -> Boost:
+    annotations = {BOOST_ANNOTATION: value, BOOST_OWNER_ANNOTATION: mark}
+    return boost_of(
+        WorkloadJson().with_annotations({key: text for key, text in annotations.items() if text is not None}).decoded()
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "mark", "holder"),
+    [
+        pytest.param(None, None, BoostOwner.NONE, id="there is none"),
+        pytest.param("", None, BoostOwner.NONE, id="it is empty"),
+        pytest.param("-1000", NOTE, BoostOwner.US, id="the note names its value"),
+        pytest.param("-1000", None, BoostOwner.OTHER, id="there is no note"),
+        pytest.param("50", NOTE, BoostOwner.REPLACED, id="the note names another value"),
+        pytest.param("-1000", "yes", BoostOwner.REPLACED, id="the note was garbled"),
+        pytest.param("-1000", '{"value": "-1000"}', BoostOwner.REPLACED, id="the note's value is no number"),
+        pytest.param(None, NOTE, BoostOwner.TAKEN_OFF, id="only the note is left"),
+    ],
+)
+def test_whose_boost_it_is_when(value: str | None, mark: str | None, holder: BoostOwner) -> None:
+    assert boost(value=value, mark=mark) == Boost(holder=holder, value=value or "")
+
+
+def test_the_note_says_what_is_known_and_nothing_else() -> None:
+    assert msgspec.json.decode(note(value=-5, at="2026-12-01T12:00:00Z", by="", idleSince=None)) == {
+        "value": -5,
+        "at": "2026-12-01T12:00:00Z",
+    }
+
+
+@pytest.mark.parametrize(
+    ("step", "annotations"),
+    [
+        pytest.param(BoostStep.WRITE, {BOOST_ANNOTATION: "-1000", BOOST_OWNER_ANNOTATION: NOTE}, id="boost and note"),
+        pytest.param(BoostStep.REMOVE, {BOOST_ANNOTATION: None, BOOST_OWNER_ANNOTATION: None}, id="neither"),
+        pytest.param(BoostStep.RELEASE_OWNERSHIP, {BOOST_OWNER_ANNOTATION: None}, id="the note alone"),
+    ],
+)
+def test_a_step_writes_at_once_and_only_what_was_decided_upon(
+    step: BoostStep, annotations: dict[str, str | None]
+) -> None:
+    body = patch(step, observed(), value=-1000, cause=NOTE)
+    assert body == {"metadata": {"uid": "7e6b1a34", "resourceVersion": "4711", "annotations": annotations}}
+
+
+def test_a_written_boost_is_read_as_ours() -> None:
+    written = patch(BoostStep.WRITE, observed(), value=-7, cause=note(value=-7))["metadata"]["annotations"]
+    assert boost_of(WorkloadJson().with_annotations(written).decoded()) == Boost(holder=BoostOwner.US, value="-7")
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        (None, False),
+        ({"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "normal"}, True),
+        ({"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "normal"}, False),
+    ],
+)
+def test_kueue_reconsiders_who_waits_only_for_a_class_of_its_own(
+    reference: dict[str, str] | None, expected: bool
+) -> None:
+    workload = WorkloadJson()
+    if reference:
+        workload.json["spec"]["priorityClassRef"] = reference
+    assert is_reconsidered(workload.decoded()) is expected

@@ -26,10 +26,7 @@ DEPLOYMENT = ScaleTargetRef(api_version="apps/v1", kind="Deployment", name=NAME)
 @pytest.fixture
 async def running(cluster: SmallCluster, leader: Replica):
     """A gang that runs, and a leader that is at work and has nothing left to do."""
-    await cluster.wants(1)
-    await cluster.submit()
-    await cluster.admit()
-    await cluster.run_pods()
+    await cluster.run_gang()
     async with leader.leads():
         await until(lambda: cluster.has_phase("Running"))
         yield cluster
@@ -141,10 +138,7 @@ async def paced(cluster: SmallCluster) -> AsyncIterator[tuple[VirtualClock, Repl
 
     clock = VirtualClock()
     async with replica(cluster, clock) as leader:
-        await cluster.wants(1)
-        await cluster.submit()
-        await cluster.admit()
-        await cluster.run_pods()
+        await cluster.run_gang()
         async with leader.leads():
             await until(runs)
             leader.rounds.clear()
