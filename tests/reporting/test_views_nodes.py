@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 from admission.checked_workloads import pending
+from app.cli.command import printed
 from quota_builders import GPU, NOW, cluster_queue, holding, workload
 from reclaim_builders import nodes_with
-from rich.console import Console
 from views_builders import QuotaCluster
 
 from scaler.admission.plan import AdmissionPlan
@@ -82,13 +82,6 @@ async def plan(queries: QueryService, name: str = "gang-0", **asked: Any) -> Jso
     return dict(await queries.plan("team", name, **asked))
 
 
-def shown(answer: Json) -> str:
-    console = Console(width=120, markup=False)
-    with console.capture() as printed:
-        console.print(render(answer, 120))
-    return printed.get()
-
-
 async def test_a_plan_for_nodes_shows_its_victims_and_where_the_pods_go() -> None:
     _, queries = cluster_of((1, 8))
     answer = await plan(queries)
@@ -97,7 +90,7 @@ async def test_a_plan_for_nodes_shows_its_victims_and_where_the_pods_go() -> Non
     assert [each["name"] for each in found["victims"]] == ["team/x", "team/y"]
     assert found["placement"] == [{"workload": "team/gang-0", "podSet": "main", "node": "n1", "pods": 1}]
     assert [each["victim"] for each in found["necessities"]] == ["team/x", "team/y"]
-    text = shown(answer)
+    text = printed(render(answer, 120))
     assert "nodes: quota is reserved, and AdmissionCheck gate is Pending" in text
     assert "FREE NOW" not in text
     assert "n1" in text
@@ -108,7 +101,7 @@ async def test_where_nodes_are_provisioned_it_says_what_is_asked_for_beside_it()
     answer = await plan(queries)
     assert answer["plan"]["missing"] == {"main": 1}
     assert "NodesMissing" in [each["reason"] for each in answer["cautions"]]
-    assert "nodes for unplaced pods: 1 of main" in shown(answer)
+    assert "nodes for unplaced pods: 1 of main" in printed(render(answer, 120))
 
 
 async def test_without_enough_idle_workloads_the_holders_of_the_rest_are_shown() -> None:
@@ -117,7 +110,7 @@ async def test_without_enough_idle_workloads_the_holders_of_the_rest_are_shown()
     assert (answer["plan"], answer["refusal"]["reason"]) == (None, "NotEnoughIdle")
     assert "spec.provisioning" in answer["refusal"]["help"]
     assert [each["workload"] for each in answer["holders"]] == ["team/busy"]
-    assert "1 of 2 pods does not fit" in shown(answer)
+    assert "1 of 2 pods does not fit" in printed(render(answer, 120))
 
 
 async def test_any_workload_may_be_assumed_to_be_idle_in_whatever_queue() -> None:
@@ -170,4 +163,4 @@ async def test_while_a_plan_for_nodes_stands_the_others_come_after_it_and_quota_
     assert gangs["gang-0"]["reclaim"]["outcome"] == "UnderWay"
     assert gangs["gang-1"]["reclaim"]["outcome"] == "AfterAnother"
     assert gangs["next"]["reclaim"]["outcome"] == "FitsAlready"
-    assert "frees" in shown(await plan(queries))
+    assert "frees" in printed(render(await plan(queries), 120))

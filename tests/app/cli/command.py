@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import structlog
+from rich.console import Console, RenderableType
 
 from scaler.app.cli.main import main
 
@@ -43,6 +44,14 @@ def command(*arguments: str) -> Done:
         except SystemExit as ended:
             status = ended.code
     return Done(status=int(status or 0), out=out.getvalue(), err=err.getvalue())
+
+
+def printed(renderable: RenderableType, width: int = 120) -> str:
+    """On a terminal that is so wide."""
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
 
 
 async def command_beside(*arguments: str) -> Done:

@@ -5,8 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from app.cli.command import command_beside
-from rich.console import Console
+from app.cli.command import command_beside, printed
 from scaler_sandbox.conditions import has
 from scaler_sandbox.job_manifests import manifest
 from scaler_sandbox.kubeapi import KubeApi
@@ -174,10 +173,3 @@ def test_what_differs_in_nothing_but_the_object_is_told_once(number):
     assert shown.count("→ remove it") == 1
     assert shown.count("team/") == min(number, 3)
     assert (f"and {number - 3} more" in " ".join(shown.split())) == (number > 3)
-
-
-def printed(renderable):
-    console = Console(width=120, markup=False)
-    with console.capture() as captured:
-        console.print(renderable)
-    return captured.get()

@@ -7,10 +7,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from app.cli.command import command_beside
+from app.cli.command import command_beside, printed
 from app.sandbox_team import CHECK, HURRIED, TEAM, team
 from quota_builders import cluster_queue, workload
-from rich.console import Console
 from running_scaler import fetch
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.sandbox import Component
@@ -142,11 +141,8 @@ def gate(**provisioning):
     }
 
 
-def shown(gate, width=120):
-    console = Console(width=width, markup=False, emoji=False, highlight=False)
-    with console.capture() as captured:
-        console.print(labelled_rows([*check_rows(gate)]))
-    return captured.get()
+def shown(gate):
+    return printed(labelled_rows([*check_rows(gate)]))
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,6 @@ def test_the_version_is_the_one_of_the_distribution():
     assert __version__ == version("idle-gpu-scaler")
 
 
-def test_without_a_verb_it_says_what_there_is():
-    shown = command()
-    for verb in ("demo", "run", "explain", "version"):
-        assert f"  {verb}" in shown.out + shown.err
-
-
 def test_demo_without_the_sandbox_says_how_to_install_it():
     alone = (
         "import importlib.metadata as m; m.entry_points = lambda **_: []; from scaler.app.cli.main import main; main()"

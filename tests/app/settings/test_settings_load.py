@@ -130,14 +130,6 @@ def test_a_variable_below_something_that_is_no_section_is_refused(file: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("15s", timedelta(seconds=15)), ("1h30m", minutes(90)), ("250ms", timedelta(milliseconds=250))],
-)
-def test_durations_are_written_with_their_unit(file: Path, text: str, expected: timedelta) -> None:
-    assert loaded(f"evaluation: {{interval: {text}}}", file=file).evaluation.interval == expected
-
-
-@pytest.mark.parametrize(
     "text",
     [
         pytest.param("30", id="a bare number: minutes for its author, seconds for a machine"),
@@ -231,10 +223,3 @@ def test_settings_become_the_cores_values(file: Path) -> None:
 def test_settings_that_were_printed_can_be_loaded_again(file: Path) -> None:
     made = loaded("defaults: {idleAfter: 20m, activeAbove: 0.5 %}\nprometheus: {url: 'http://p:9090'}", file=file)
     assert loaded(made.model_dump_json(by_alias=True), file=file) == made
-
-
-def test_a_certificate_and_its_key_are_enough_for_tls(file: Path) -> None:
-    tls = loaded("grpc: {tls: {certFile: /tls/tls.crt, keyFile: /tls/tls.key}}", file=file).grpc.tls
-    assert tls
-    assert (tls.cert_file, tls.key_file) == (Path("/tls/tls.crt"), Path("/tls/tls.key"))
-    assert (tls.client_ca_file, tls.client_names, tls.check_every) == (None, (), timedelta(seconds=10))
