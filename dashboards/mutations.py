@@ -5,7 +5,7 @@
 
 Each number that something is compared with, and each `for`, is moved by a fifth down and a quarter up (whole numbers by
 at least 1), in a copy of the rules. Then a test of that file of rules must fail; a mutant that survives is a threshold
-that nobody tests. The tests of one alert are in a file of its name and are tried first, then all others of the same
+that no test covers. The tests of one alert are in a file of its name and are tried first, then all others of the same
 rules. It needs `promtool` (Debian package prometheus).
 """
 
@@ -108,7 +108,7 @@ def main(names: list[str]) -> int:
         noticed = list(pool.map(is_noticed, mutants))
     survivors = [mutant for mutant, is_so in zip(mutants, noticed, strict=True) if not is_so]
     for mutant in survivors:
-        print(f"{mutant.file.name}: {mutant.name}: nobody notices that {mutant.moved}")
+        print(f"{mutant.file.name}: {mutant.name}: no test fails although {mutant.moved}")
     print(f"{sum(noticed)} of {len(mutants)} moved thresholds are noticed ({sum(noticed) / max(1, len(mutants)):.0%})")
     return 1 if survivors or not mutants else 0
 

@@ -53,7 +53,7 @@ CLUSTER = 'cluster=~"$cluster"'
 SCOPE = f'{CLUSTER},workload_namespace=~"$namespace",cluster_queue=~"$queue"'
 TAG = "idle-gpu-scaler"
 
-# Told apart by everybody, on white and on black (Okabe and Ito).
+# Distinct with every colour vision, on white and on black (Okabe and Ito).
 GREEN, ORANGE, PURPLE, BLUE, SKY, RED, GREY = (
     "#009E73", "#E69F00", "#CC79A7", "#0072B2", "#56B4E9", "#D55E00", "#8C8C8C",
 )  # fmt: skip

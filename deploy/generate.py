@@ -60,7 +60,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _split(need: RequiredRule) -> Iterator[tuple[list[str], str]]:
-    """Which of its verbs go to which role: copies are read by everybody, the rest by the leader, who writes."""
+    """Which of its verbs go to which role: all replicas read copies, the leader reads the rest and writes."""
     if need.in_lease_namespace:
         yield list(need.verbs), "lease"
         return

@@ -112,7 +112,7 @@ def _is_list(field: FieldInfo) -> bool:
 
 
 _RATIO = get_args(Ratio)[1]
-"""By which a share is told from another number: what reads its percent sign."""
+"""What distinguishes a share from another number: what reads its percent sign."""
 _BY_TYPE = {timedelta: "duration", time: "time of day", Path: "path", str: "text", Any: "anything"}
 
 

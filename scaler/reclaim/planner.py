@@ -59,7 +59,7 @@ class ReclaimConfig:
     not scale to 0. Its own defaults need 30 s + 5 min."""
     limits: SearchLimits = DEFAULT_LIMITS
     consider_nodes: bool = True
-    """Whether the gang's pods must fit the nodes as they are. Off where somebody else adds nodes as they are needed: of
+    """Whether the gang's pods must fit the nodes as they are. Off where an autoscaler adds nodes as they are needed: of
     AdmissionChecks of ours that ask for nodes plans know."""
     weights: CostWeights = CostWeights()  # noqa: RUF009 - frozen
     unprotected: Unprotected = Unprotected.WARN
@@ -223,7 +223,7 @@ class Planner:
             return None
         return replace(self._as_if_idle(workload), name=name)
 
-    def everybody(self, state: PlanningSnapshot, gang: QuotaWorkload) -> Sequence[Candidate]:
+    def all_candidates(self, state: PlanningSnapshot, gang: QuotaWorkload) -> Sequence[Candidate]:
         """Every Workload that holds GPUs which the gang could get, as if all of them were idle: for what-if questions.
 
         Those of its tree while it waits for quota; of the whole cluster, itself excepted, once it has that.

@@ -263,7 +263,7 @@ class QueryService:
         if idle is None:
             return planning.candidates, ()
         known = {each.workload for each in planning.candidates}
-        holders = [self._named(each) for each in self._planner.everybody(planning, gang)]
+        holders = [self._named(each) for each in self._planner.all_candidates(planning, gang)]
         unknown = (each.workload for each in holders if each.workload not in known)
         cluster, quota = self._planner.cluster, planning.snapshot
         barred = {key: why for key in unknown if (why := why_ineligible(key, quota, cluster))}
