@@ -178,7 +178,6 @@ def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:
 def _time(text: str) -> datetime | None:
     """The instant in UTC, or None for what is no instant: neither time nor zone are guessed."""
     try:
-        instant = datetime.fromisoformat(text)
-        return instant.astimezone(UTC) if instant.tzinfo else None
+        return _in_utc(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         return None

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -21,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _PEM = b"-----BEGIN CERTIFICATE-----"
 _FOR_SERVERS = frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
+_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 _MALFORMED = (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 
@@ -89,7 +91,8 @@ def parse(der: bytes) -> Certificate:
     """Raises: ValueError for what is not a certificate."""
     try:
         found = x509.load_der_x509_certificate(der)
-        names, usage = _alternative_names(found.extensions), _extended_key_usage(found.extensions)
+        names = _extension(found, x509.SubjectAlternativeName) or x509.SubjectAlternativeName([])
+        usage = _extension(found, x509.ExtendedKeyUsage)
         common_names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         others = (x509.UniformResourceIdentifier, x509.RFC822Name)
         return Certificate(
@@ -110,16 +113,9 @@ def parse(der: bytes) -> Certificate:
         raise _UNREADABLE from None
 
 
-def _alternative_names(extensions: x509.Extensions) -> x509.SubjectAlternativeName:
+def _extension(found: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
     try:
-        return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return x509.SubjectAlternativeName([])
-
-
-def _extended_key_usage(extensions: x509.Extensions) -> x509.ExtendedKeyUsage | None:
-    try:
-        return extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        return found.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
 
