@@ -17,7 +17,6 @@ from scaler.reclaim.transitions import LedgerEntry
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.waiting_reasons import ReportedReasons
-from scaler.suspension.controller import ReconcileResult
 
 log = structlog.get_logger(__name__)
 
@@ -96,10 +95,10 @@ class MetricsSink:
         if entry.wasted_gpu_seconds is not None:
             self.metrics.wasted_gpu_seconds_total.inc(entry.wasted_gpu_seconds)
 
-    def reconciled(self, done: ReconcileResult) -> None:
-        failed = "broken" if done.error else "ok"
-        outcome = str(done.error.status) if isinstance(done.error, KubeError) else failed
-        self.metrics.reconcile_seconds.labels(outcome=outcome).observe(done.seconds)
+    def reconciled(self, seconds: float, error: Exception | None) -> None:
+        failed = "broken" if error else "ok"
+        outcome = str(error.status) if isinstance(error, KubeError) else failed
+        self.metrics.reconcile_seconds.labels(outcome=outcome).observe(seconds)
 
 
 def _stages(entry: LedgerEntry) -> Iterator[tuple[str, float]]:

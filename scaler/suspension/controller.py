@@ -54,13 +54,6 @@ class ReconcileRequest(NamedTuple):
     key: Key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcileResult:
-    subject: ReconcileRequest
-    seconds: float
-    error: Exception | None
-
-
 @dataclass(kw_only=True)
 class SuspensionController:
     """The leader's loop over the reflectors that every replica runs."""
@@ -72,7 +65,8 @@ class SuspensionController:
     workloads: Reflector[Workload]
     pods: Reflector[Pod]
     decision_cache: DecisionCache
-    observe: Callable[[ReconcileResult], None] = lambda _: None
+    observe: Callable[[float, Exception | None], None] = lambda _seconds, _error: None
+    """Called for every look at one subject with how long it took and what failed."""
     look_again: timedelta = timedelta(seconds=5)
     """How soon something in motion is looked at again, whether or not anything was heard of it."""
     clock: Clock = SYSTEM_CLOCK
@@ -205,7 +199,7 @@ class SuspensionController:
             failure = error
             self._queue.retry(subject)
             log.exception("reconciliation broke", **about)
-        self.observe(ReconcileResult(subject=subject, seconds=self.clock.monotonic() - started, error=failure))
+        self.observe(self.clock.monotonic() - started, failure)
 
     async def _look(self, subject: ReconcileRequest) -> None:
         if subject.resource == SCALED_OBJECT:

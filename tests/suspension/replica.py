@@ -18,7 +18,7 @@ from scaler.kube.events import EventRecorder
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
 from scaler.kube.transport import KubeTransport
-from scaler.suspension.controller import ReconcileResult, SuspensionController
+from scaler.suspension.controller import SuspensionController
 from scaler.suspension.reconciler import SuspensionReconciler
 
 TARGET = ScaleTargetRef(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=NAME)
@@ -48,7 +48,7 @@ class Replica:
         self.decision_cache = DecisionCache(max_age=minutes(10))
         self.recorder = EventRecorder(transport)
         self.reconciler = SuspensionReconciler(transport, self.copies, self.decision_cache, self.recorder)
-        self.rounds: list[ReconcileResult] = []
+        self.rounds: list[Exception | None] = []
         self.leading = SuspensionController(
             reconciler=self.reconciler,
             scaled_objects=self.reflectors.scaled_objects,
@@ -56,7 +56,7 @@ class Replica:
             workloads=self.reflectors.workloads,
             pods=self.reflectors.pods,
             decision_cache=self.decision_cache,
-            observe=self.rounds.append,
+            observe=lambda _, error: self.rounds.append(error),
             clock=clock,
         )
 
