@@ -63,7 +63,7 @@ class Release:
 
 @dataclass(slots=True)
 class Helm:
-    """What `helm` has been told so far."""
+    """The arguments of `helm` so far."""
 
     beside: Json = field(default_factory=dict)
     """Values of every release beside those that the page sets: times that make an hour a second."""
@@ -82,10 +82,10 @@ class Helm:
         assert [ROOT / each for each in chart] == [helm_chart.FOLDER], f"the chart is not in {chart}"
         if verb == "install":
             assert key not in self.releases, f"cannot re-use the name {name}"
-            assert "--create-namespace" in options.given, "nobody else makes the namespace"
+            assert "--create-namespace" in options.given, "nothing else makes the namespace"
             before = self.beside
         else:
-            assert verb == "upgrade", f"nobody has told this test what helm {verb} does"
+            assert verb == "upgrade", f"this test does not know what helm {verb} does"
             before = self.releases[key].values if "--reset-then-reuse-values" in options.given else self.beside
         values = helm_chart.merged(before, *map(helm_chart.set_by, options.given.get("--set", ())))
         self.releases[key] = Release(name=name, namespace=key[0], values=values)
@@ -106,7 +106,7 @@ class _Options:
             if word in self._with_a_value:
                 self.given.setdefault(word, []).append(next(left))
             elif word.startswith("-"):
-                assert word in self._without, f"nobody has told this test what helm's {word} does"
+                assert word in self._without, f"this test does not know what helm's {word} does"
                 self.given[word] = []
             else:
                 self.alone.append(word)

@@ -1,4 +1,4 @@
-"""A real HTTP server for tests that answers what it is told to, correctly or not.
+"""A real HTTP server for tests with scripted responses, correct or not.
 
     with HttpStub(lambda request: Reply(b"up 1\n")) as stub:
         stub.url         # http://127.0.0.1:41234

@@ -46,7 +46,7 @@ class Names:
         self.endpoints: dict[str, list[int]] = {}
         """Ports of the loopback interface by `host:port`."""
         self.unknown: list[str] = []
-        """What was asked for and is nobody's name."""
+        """What was asked for and is no one's name."""
         self._turn = count()
         self.url = ""
 
@@ -205,7 +205,7 @@ class InstalledScaler:
         self._environment = {**outside, **self._addresses(), "KUBECONFIG": str(kubeconfig)}
 
     def _addresses(self) -> dict[str, str]:
-        """What goes before the settings file, as nobody here resolves names or has an address of its own."""
+        """What goes before the settings file, as nothing here resolves names or has an address of its own."""
         settings = yaml.safe_load((self._mounts["/etc/idle-gpu-scaler"] / "settings.yaml").read_text())
         free = {f"IDLE_GPU_SCALER__{server}__ADDRESS": "127.0.0.1:0" for server in ("GRPC", "HTTP")}
         real = self._prometheus.get(settings["prometheus"]["url"])

@@ -103,7 +103,7 @@ class Terminal:
             case ["kubectl", *rest]:
                 return await self._kubectl("default", rest)
             case _:
-                raise AssertionError(f"nobody has told this test what this does: {' '.join(words)}")
+                raise AssertionError(f"this test does not know what this does: {' '.join(words)}")
         return ""
 
     async def _run(self, words: Sequence[str]) -> str:
@@ -135,7 +135,7 @@ class Terminal:
             case ["delete", "namespace", name]:
                 await self.world.delete(NAMESPACE, "", name)
             case _:
-                raise AssertionError(f"nobody has told this test what this does: kubectl {' '.join(words)}")
+                raise AssertionError(f"this test does not know what this does: kubectl {' '.join(words)}")
         return ""
 
     async def _install(self, release: Release) -> None:

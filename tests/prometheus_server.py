@@ -55,7 +55,7 @@ _PORTS = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody has now, and that nobody gets who asks for any port."""
+    """A TCP port of the loopback interface that is free, and outside the range from which ports are assigned."""
     for port in random.SystemRandom().sample(_PORTS, 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -89,7 +89,7 @@ class PrometheusServer:
         return f"{scheme}://127.0.0.1:{self._port}{self._prefix}"
 
     def start(self) -> Self:
-        """Return once it listens, after a stop on the same port again; on another one where somebody else took it."""
+        """Return once it listens, after a stop on the same port again; on another one where it is taken."""
         for _ in range(_PORT_ATTEMPTS):
             self._launch()
             if self._listens():

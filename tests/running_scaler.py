@@ -1,7 +1,7 @@
 """The whole program for tests: as a Runtime in this process or as a process of its own, with GPUs to judge.
 
 Everything is hurried: a collection every 200 ms, idle after a second. The Lease is not: who stops in order releases it
-at once, and nobody shall lose it because the machine is busy. Tests that kill its holder make it short.
+at once, and no leader shall lose it because the machine is busy. Tests that kill its holder make it short.
 """
 
 import asyncio

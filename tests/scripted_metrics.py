@@ -144,7 +144,7 @@ Labelled = tuple[dict[str, str], list[tuple[float, float]]]
 
 
 class UnknownQueryError(Exception):
-    """Neither a range selector nor a demand query that somebody scripted."""
+    """Neither a range selector nor a demand query that a test scripted."""
 
 
 @dataclass(kw_only=True)

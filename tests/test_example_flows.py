@@ -76,7 +76,7 @@ class Played:
             raise AssertionError(f"never said {words!r}, but {self.said}") from None
 
     async def stand(self, namespace, names, phases):
-        """Waits until they are told to stand like that, in any order: the status is written after what it tells of."""
+        """Waits until their statuses are these, in any order: a status is written after what it shows."""
 
         def told():
             return sorted(self.phase(namespace, name) for name in names)

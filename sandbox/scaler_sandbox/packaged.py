@@ -25,7 +25,7 @@ def crds() -> list[dict[str, Any]]:
 
 
 NAMESPACE = "idle-gpu-scaler"
-"""Where it is installed, unless somebody chooses another one."""
+"""Where it is installed by default."""
 SERVICE_ACCOUNT = "idle-gpu-scaler"
 
 

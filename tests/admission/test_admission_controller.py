@@ -255,7 +255,7 @@ async def test_with_two_checks_of_ours_a_gang_has_its_places_once():
 
 
 async def test_what_was_written_counts_before_the_copy_shows_it():
-    """The copy of Workloads hangs: it shows one as waiting that was let go. Nobody else gets its GPUs."""
+    """The copy of Workloads hangs: it shows one as waiting that was released. No other gang gets its GPUs."""
     cluster = SimCluster({"a": 8})
     cluster.submit("one", gpus=8)
     cluster.submit("two", gpus=8)

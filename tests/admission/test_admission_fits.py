@@ -8,7 +8,7 @@ from scaler.kube.objects.resources import CLUSTER_QUEUE, LOCAL_QUEUE, NODE, POD,
 
 
 async def _cluster(nodes: dict[str, int]) -> SimCluster:
-    """With a second queue `free`, in which nobody is held."""
+    """With a second queue `free`, which has no check."""
     cluster = SimCluster(nodes)
     cluster.add(CLUSTER_QUEUE, "cq2", spec=cluster.queue_spec(1000, ()))
     cluster.add(LOCAL_QUEUE, "free", namespace="ns", spec={"clusterQueue": "cq2"})
@@ -41,7 +41,7 @@ async def test_memory_that_a_released_job_without_gpus_needs_is_not_reserved_for
 
 
 async def _odd_is_released() -> SimCluster:
-    """Its pod is on no node yet, and its flavor is gone: nobody can read what it needs."""
+    """Its pod is on no node yet, and its flavor is gone: its needs cannot be read."""
     cluster = await _cluster({"a": 8, "b": 8})
     cluster.add(RESOURCE_FLAVOR, "other", spec={})
     spec = cluster.queue_spec(1000, ())
@@ -55,7 +55,7 @@ async def _odd_is_released() -> SimCluster:
 
 
 async def test_no_gang_is_released_beside_one_whose_demands_cannot_be_read() -> None:
-    """It was let go, and its pods may come: what they will take is not known, and not nothing."""
+    """It was released, and its pods may come: what they will take is not known, and not nothing."""
     cluster = await _odd_is_released()
     cluster.submit("gang", gpus=8)
     await _before_the_scheduler(cluster)

@@ -107,7 +107,7 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
         replace(FITS, came_at=at(-59), provisioning=ProvisioningStep(kind=StepKind.CREATE, message="ETA")),
         "Pending/NodesComing",
     ),
-    "it has places, some on nodes that nobody has booked for a minute": (
+    "it has places, some on nodes that have not been booked for a minute": (
         GANG,
         replace(FITS, came_at=at(-60), provisioning=ProvisioningStep(kind=StepKind.CREATE, message="ETA")),
         "Ready/Fits",

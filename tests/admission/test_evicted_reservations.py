@@ -46,7 +46,7 @@ class Place:
         return sum(demand.count for request in requests for demand in request.demands)
 
     def unread(self, seconds: float) -> bool:
-        """Whether after so many seconds more nobody knows what its pods will take."""
+        """Whether after so many seconds more it is not known what its pods will take."""
         self.now += timedelta(seconds=seconds)
         return self.leaving.unread(self.now, lambda _: self.current) != ""
 
@@ -56,7 +56,7 @@ def _admitted() -> WorkloadJson:
 
 
 def _evicted() -> WorkloadJson:
-    """Kueue has told it to go, and holds its quota until its job has stopped."""
+    """Kueue has evicted it, and holds its quota until its job has stopped."""
     return _admitted().condition("Evicted", True, "Deactivated").deactivated()
 
 

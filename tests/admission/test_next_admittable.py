@@ -1,4 +1,4 @@
-"""To whom a gang at its limit gives its quota: to somebody who can use it, and otherwise to nobody."""
+"""For which gang one at its limit releases its quota: for one that can use it, or for none."""
 
 from dataclasses import dataclass, field
 from typing import Any

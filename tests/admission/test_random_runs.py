@@ -58,7 +58,7 @@ def test_runs_are_of_every_kind() -> None:
 
 
 async def test_a_pod_that_is_not_scheduled_keeps_its_place_while_its_gang_is_evicted() -> None:
-    """Kueue has written that the gang is evicted, and its job has not been told yet: a scheduler may be faster."""
+    """Kueue has written that the gang is evicted, and its job is not suspended yet: a scheduler may be faster."""
     cluster = SimCluster({"a": 8})
     cluster.submit("one", gpus=8)
     await _made_its_pod(cluster, "one")
@@ -77,7 +77,7 @@ async def test_a_pod_that_is_not_scheduled_keeps_its_place_while_its_gang_is_evi
 
 
 async def test_a_pod_that_its_job_has_left_behind_keeps_its_place_through_a_restart() -> None:
-    """The Workload is gone from the queue; its pod still waits for a node, and nobody has deleted it."""
+    """The Workload is gone from the queue; its pod still waits for a node, and is not deleted."""
     cluster = SimCluster({"a": 8})
     cluster.submit("one", gpus=8)
     await _made_its_pod(cluster, "one")
@@ -174,7 +174,7 @@ async def test_a_gang_whose_pods_all_end_leaves_no_places_taken_but_theirs() -> 
 
 
 async def _made_its_pod(cluster: SimCluster, name: str) -> None:
-    """Until the job has been let go, and its pod is there and on no node."""
+    """Until the job is admitted, and its pod is there and on no node."""
     for _ in range(10):
         await cluster.client.settle(*cluster.controllers)
         cluster.follow()

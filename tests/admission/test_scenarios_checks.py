@@ -116,7 +116,7 @@ async def test_a_gang_that_comes_back_on_another_flavor_leaves_nothing_behind() 
     cluster.change(WORKLOAD, name, {"spec": {"active": True}})
     await cluster.passes(2)
     assert cluster.entry("gang") == {}
-    assert cluster.is_admitted("gang"), "nobody holds it on that flavor"
+    assert cluster.is_admitted("gang"), "no check is for that flavor"
     assert (cluster.requests(), cluster.templates()) == ([], [])
 
 
@@ -147,7 +147,7 @@ async def beside_kueue(nodes: dict[str, int], **policy: Any) -> ProvisioningClus
 
 
 async def test_beside_kueues_own_check_ours_waits_for_pods_only_and_requests_no_nodes() -> None:
-    """Kueue's request is made while ours is Pending (K7b), and its answer alone lets nobody go."""
+    """Kueue's request is made while ours is Pending (K7b), and its answer alone admits no gang."""
     cluster = await beside_kueue({"a": 8, "b": 8})
     cluster.termination["victim"] = 10.0
     cluster.submit("victim", pods=2, gpus=8)

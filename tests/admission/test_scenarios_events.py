@@ -1,6 +1,6 @@
-"""What people are told: every turn that a gang takes at the gate is an Event on its Workload, once.
+"""Every change of an AdmissionCheck's state is an Event on its Workload, once.
 
-The Events of whole stories, in order. Between turns nothing is told, however long a gang waits and however often the
+The Events of whole stories, in order. Between changes there are none, however long a gang waits and however often the
 numbers in its message change, and a process that comes after one that died does not tell everything again.
 """
 

@@ -40,11 +40,11 @@ STARTED: dict[str, tuple[Callable[[ProvisioningCluster, str], None], list[str]]]
         lambda cluster, name: cluster.answer(name, "BookingExpired", "Capacity reservation time is expired"),
         ["1: BookingExpired"],
     ),
-    "somebody deletes its request": (
+    "its request is deleted": (
         lambda cluster, name: cluster.client.remove(PROVISIONING_REQUEST, "ns", name),
         [],
     ),
-    "its policy asks nobody any more": (
+    "its policy requests no nodes any more": (
         lambda cluster, name: cluster.change_policy({"provisioning": None}),
         ["1: Provisioned"],
     ),
@@ -134,10 +134,10 @@ async def test_nodes_that_come_before_their_request_is_provisioned_wait_for_it()
 
 OPEN: dict[str, tuple[str, bool]] = {
     # what is said of the request, and whether it may still book nodes
-    "nobody has answered it yet": ("", True),
+    "it has no answer yet": ("", True),
     "it is accepted": ("Accepted", True),
     "it has failed": ("Failed", False),
-    "it is being deleted, and somebody's finalizer keeps it": ("deleted", False),
+    "it is being deleted, and a finalizer keeps it": ("deleted", False),
 }
 
 
@@ -236,7 +236,7 @@ async def test_a_gang_of_queued_provisioning_hears_the_eta_and_starts_on_its_own
 
 
 async def test_after_an_eviction_nothing_of_the_earlier_request_reaches_the_pods() -> None:
-    """The gang was let go with a request's name on its pods, is evicted, and fits without one when it comes back."""
+    """The gang was released with a request's name on its pods, is evicted, and fits without one when it comes back."""
     cluster, _ = await started()
     workload = cluster.workload("gang")["metadata"]["name"]
     cluster.change(WORKLOAD, workload, {"spec": {"active": False}})

@@ -1,8 +1,8 @@
 """Our process dies after each of its writes in turn, and everything ends as if it had not.
 
-Every story is told once without a death. It is told again for every write of it: right after that write (it is in the
-API, and nobody has told of it) the process dies, and one that knows nothing goes on. The end is the same: who runs on
-which nodes, what entries say, which requests and templates there are, and how often nodes were asked for.
+Every story is played once without a death, and again for every write of it: right after that write (it is in the
+API, and no response was received) the process dies, and one that knows nothing goes on. The end is the same: what runs
+on which nodes, what entries say, which requests and templates there are, and how often nodes were asked for.
 """
 
 import re

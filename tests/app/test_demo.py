@@ -34,7 +34,7 @@ def check_second_act(lines: list[dict[str, Any]]) -> None:
     assert places == sorted(places), story
     # A plan may be made before Kueue has written that it waits.
     assert "Waiting big-gang" in story
-    # Both victims are asked to be at 0 before the first is deactivated, and nobody else is asked at all.
+    # Both victims are asked to be at 0 before the first is deactivated, and no other workload is asked at all.
     asked = [step for step in story if step.startswith("ScaledToZero notebook")]
     assert sorted(asked) == ["ScaledToZero notebook-b1", "ScaledToZero notebook-b2"]
     first_deactivated = min(place for place, step in enumerate(story) if step.startswith("Deactivated notebook"))
@@ -49,7 +49,7 @@ def check_third_act(lines: list[dict[str, Any]]) -> None:
     wanted = ["Planned", "Reserved", "Held", "Admitted", "Running", "Trains"]
     places = [story.index(f"{event} huge-gang") for event in wanted]
     assert places == sorted(places), story
-    # The gang is let go when the last pod of both notebooks has ended and the node is there that it asked for, once.
+    # The gang is released when the last pod of both notebooks has ended and the node is there that it asked for, once.
     before = [place for place, step in enumerate(story) if step.startswith(("PodsGone jupyter", "NodeAdded"))]
     assert len(before) == 3
     assert max(before) < story.index("Admitted huge-gang")

@@ -56,9 +56,9 @@ async def test_a_sum_over_replicas_is_right_before_and_after_the_leader_changes(
 @pytest.mark.parametrize(
     ("components", "fleet", "shows"),
     [
-        pytest.param(["scaler"], None, True, id="who has nobody to share it with shows what the leader would"),
-        pytest.param(["scaler"], "Leader", False, id="unless somebody else does"),
-        pytest.param(["scaler"], "Always", True, id="or it is told to"),
+        pytest.param(["scaler"], None, True, id="a single replica shows what the leader would"),
+        pytest.param(["scaler"], "Leader", False, id="unless another one does"),
+        pytest.param(["scaler"], "Always", True, id="or where it is set"),
     ],
 )
 async def test_a_process_that_cannot_lead_shows_it_too(cluster, fleet_and_document, components, fleet, shows):
@@ -74,7 +74,7 @@ async def test_a_process_that_cannot_lead_shows_it_too(cluster, fleet_and_docume
 
 
 async def test_who_reconciles_nothing_keeps_nobody_from_leading(cluster, fleet_and_document):
-    """They have a Lease of their own: otherwise nobody would carry out what KEDA scales."""
+    """They have a Lease of their own: otherwise no replica would reconcile what KEDA scales."""
     _, document = fleet_and_document
     await run_gang(cluster)
     async with runtime({**document, "components": ["scaler"]}) as first:

@@ -12,7 +12,9 @@ from scaler.kube.objects.resources import SCALED_OBJECT
 async def test_four_free_and_four_idle_serve_a_gang_of_eight(tmp_path: Path) -> None:
     async with team(tmp_path, 8) as ours, ours.scaler() as scaler:
         await ours.runs("a", "b")
-        await ours.sees(lambda: ours.status("a").get("reason") == "IdleNotNeeded", "an idle workload that nobody needs")
+        await ours.sees(
+            lambda: ours.status("a").get("reason") == "IdleNotNeeded", "an idle workload whose GPUs no gang needs"
+        )
         await asyncio.sleep(0.5)
         assert ours.replicas("a", "b") == [1, 1]
         assert ours.has_no_grants("a", "b")

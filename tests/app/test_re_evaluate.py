@@ -66,7 +66,7 @@ GRANT = {
     "expiresAt": "2026-12-01T12:05:00Z",
 }
 ASKED = {
-    "somebody scales it by hand": lambda cluster: cluster.scale(0),
+    "a user scales it by hand": lambda cluster: cluster.scale(0),
     "its ScaledObject is annotated": patched(SCALED_OBJECT, NAME, {"metadata": {"annotations": {"a": "b"}}}),
     "its ScaledObject's trigger is another one": patched(SCALED_OBJECT, NAME, {"spec": {"cooldownPeriod": 7}}),
     "a plan has come that may take it": patched(SCALABLE_WORKLOAD, NAME, {"status": {"grant": GRANT}}, "status"),

@@ -35,7 +35,7 @@ class Access:
     """Without the user's own certificate, which would come before a token."""
 
     def with_token(self, token: str) -> "Access":
-        """The same API as somebody else."""
+        """The same API as another client."""
         headers = {"Authorization": f"Bearer {token}"}
         return Access(self.server, headers, self.tls_without_certificate, self.tls_without_certificate)
 

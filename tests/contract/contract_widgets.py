@@ -18,7 +18,7 @@ def fields(**properties: Json) -> Json:
 
 
 def keyed(key: str, **properties: Json) -> Json:
-    """The schema of a list whose items are told apart by one field."""
+    """The schema of a list whose items one field identifies."""
     item = {**fields(**{key: STRING, **properties}), "required": [key]}
     return {"type": "array", "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
@@ -131,7 +131,7 @@ async def until_served(client: Client, crd: Json) -> None:
 
 
 def gated_pod(name: str, **metadata: Any) -> Json:
-    """A pod that no scheduler touches, so that nobody but the test does."""
+    """A pod that no scheduler touches: only the test does."""
     spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGates": [{"name": "ex.com/hold"}]}
     return {"metadata": {"name": name, **metadata}, "spec": spec}
 

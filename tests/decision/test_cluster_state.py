@@ -99,7 +99,7 @@ LABELS = {
 
 @pytest.mark.parametrize(("kind", "label"), LABELS.items())
 def test_without_either_pods_are_those_that_the_jobs_label_names(memory: MemoryCluster, kind: str, label: str) -> None:
-    """A JobSet's pods are owned by its Jobs, a RayCluster's submitter by nobody."""
+    """A JobSet's pods are owned by its Jobs, a RayCluster's submitter by no object."""
     memory.pods.put(pod("one", owner="uid-child", labels={label: "train"}), pod("other", labels={label: "train-2"}))
     memory.pods.put(pod("elsewhere", labels={label: "train"}, namespace="another"))
     workload = WorkloadJson("wl").owned_by("any/v1", kind, "train").decoded()

@@ -123,7 +123,7 @@ def strict(clock: Clock) -> DecisionCache:
 
 
 def test_an_answer_of_0_expires_before_the_others(strict: DecisionCache, clock: Clock) -> None:
-    """Work, or a wish, may have come since; nobody loses anything by an error."""
+    """Work, or a wish, may have come since; no workload is suspended by an error."""
     suspended = Inactive(reason=DecisionReason.SUSPENDED, message="suspended")
     for answer, after_s, expected in (
         (INACTIVE, 20, INACTIVE),
@@ -215,15 +215,15 @@ def stream(decisions: DecisionCache, trigger: Overrides = ANY) -> Stream:
 @pytest.mark.parametrize(
     ("published", "expected"),
     [
-        pytest.param([INACTIVE, ACTIVE], [INACTIVE, ACTIVE], id="a change to active is told"),
+        pytest.param([INACTIVE, ACTIVE], [INACTIVE, ACTIVE], id="a change to active is sent"),
         pytest.param([ACTIVE, INACTIVE], [ACTIVE], id="a change to inactive is not: KEDA learns it by polling"),
-        pytest.param([ACTIVE, ACTIVE, ACTIVE], [ACTIVE], id="no change, nothing told"),
-        pytest.param([ACTIVE, INACTIVE, ACTIVE], [ACTIVE, ACTIVE], id="each change to active is told"),
+        pytest.param([ACTIVE, ACTIVE, ACTIVE], [ACTIVE], id="no change, nothing sent"),
+        pytest.param([ACTIVE, INACTIVE, ACTIVE], [ACTIVE, ACTIVE], id="each change to active is sent"),
         pytest.param([ACTIVE, NO_ANSWER, ACTIVE], [ACTIVE], id="no answer in between repeats nothing"),
         pytest.param([INACTIVE, NO_ANSWER, ACTIVE], [INACTIVE, ACTIVE], id="no answer in between hides no change"),
         pytest.param([ACTIVE, NO_ANSWER, INACTIVE, ACTIVE], [ACTIVE, ACTIVE], id="nor one from inactive"),
-        pytest.param([NO_ANSWER, NO_ANSWER], [], id="nothing usable, nothing told"),
-        pytest.param([NO_ANSWER, INACTIVE], [INACTIVE], id="the first usable answer is told"),
+        pytest.param([NO_ANSWER, NO_ANSWER], [], id="nothing usable, nothing sent"),
+        pytest.param([NO_ANSWER, INACTIVE], [INACTIVE], id="the first usable answer is sent"),
     ],
 )
 async def test_a_stream_tells_the_first_usable_answer_and_then_only_changes_to_active(

@@ -61,6 +61,6 @@ async def test_a_minute_of_ticks_asks_once_per_query_and_tick(count: int) -> Non
 
 
 def _by_metric(queries: Sequence[str]) -> Counter[str]:
-    """Selectors are told apart by the metric that they begin with or name first."""
+    """Selectors differ by the metric that they begin with or name first."""
     known = (GR_ENGINE_ACTIVE, GPU_UTIL)
     return Counter(next((name for name in known if name in query), query) for query in queries)

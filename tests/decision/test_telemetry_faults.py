@@ -138,7 +138,7 @@ def is_suspending(answer: Answer) -> bool:
 
 @dataclass(kw_only=True)
 class Trouble:
-    """What goes wrong: in the data, or between us and somebody else while it lasts."""
+    """What goes wrong: in the data, or between us and a server while it lasts."""
 
     data: Sequence[Distortion] = ()
     begin: Callable[[Scene], None] = lambda _: None

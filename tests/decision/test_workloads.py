@@ -56,7 +56,7 @@ def flags(workload: WorkloadJson) -> dict[str, bool]:
             .condition("Evicted", True, "Deactivated")
             .deactivated(),
             [],
-            id="deactivated by somebody else",
+            id="deactivated by another client",
         ),
         pytest.param(WorkloadJson().condition("Finished", False), ["active"], id="a condition that is False"),
     ],

@@ -1,4 +1,4 @@
-"""What Artifact Hub is told (kind "KEDA scalers") is what is here: the version, the parameters, and its own rules."""
+"""What Artifact Hub shows (kind "KEDA scalers") is what is here: the version, the parameters, and its own rules."""
 
 import re
 import tomllib

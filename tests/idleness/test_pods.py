@@ -206,7 +206,7 @@ def test_a_pod_holds_gpus_until_it_ended_belongs_until_it_ends_and_runs_while_it
 
 
 def test_a_pod_recreated_under_its_name_on_another_gpu_is_doubted_while_both_report_in_the_window() -> None:
-    """A StatefulSet's pod: the device before it is still in the window and nobody knows whose samples those are."""
+    """A StatefulSet's pod: the device before it is still in the window, and it is not known whose samples those are."""
     made = history()
     quiet(made, "GPU-0", end=-600)
     quiet(made, "GPU-1", start=-570)

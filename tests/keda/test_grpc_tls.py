@@ -209,7 +209,7 @@ async def test_a_client_of_another_name_is_refused_and_learns_nothing_of_workloa
         assert {record.code for record in served.observed} == {"PERMISSION_DENIED"}
         assert len(served.observed) == 4
         assert decisions.listeners == 0
-        # It is the same for everybody, and KEDA shows nobody the text with which it fails.
+        # It is the same for all clients, and KEDA does not show the text with which it fails.
         assert (await stub.GetMetricSpec(ref(), timeout=30)).metricSpecs
 
 

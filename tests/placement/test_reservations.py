@@ -79,7 +79,7 @@ def test_what_was_released_keeps_its_places_until_its_pods_are_on_nodes():
 
 
 def test_one_that_was_released_and_does_not_fit_any_more_keeps_what_its_pods_can_take():
-    """One of its two nodes is gone: its one pod still goes to the other, and nobody else is released onto that."""
+    """One of its two nodes is gone: its one pod still goes to the other, and no other gang is released onto that."""
     free = capacity_of([node("a")], [])
     assert outcomes(placed(free, [claim("before", demand(2, 8))], [claim("gang", demand(1, 8))])) == {
         "gang": "Insufficient"
@@ -170,7 +170,7 @@ def test_pods_that_keep_apart_lack_a_node_each_of_whatever_pod_set_they_are():
 
 
 def test_what_is_missing_is_counted_by_pod_set_and_what_is_there_is_kept_for_it():
-    """16 GPUs wanted, 8 free: 1 of 2 pods is missing. While its node comes, the 8 are nobody else's."""
+    """16 GPUs wanted, 8 free: 1 of 2 pods is missing. While its node comes, no other gang gets the 8."""
     free = capacity_of([node("a")], [])
     small = claim("small", demand(1, 8), after=1)
     asks = claim("gang", demand(2, 8), may_ask=True)
@@ -216,7 +216,7 @@ def test_a_risk_is_taken_untied():
 
 
 def test_pods_that_are_on_their_way_may_go_anywhere():
-    """One of 4 was released and may take a or b. Only on the other there is room for 8 then, and nobody knows which."""
+    """One of 4 was released and may take a or b. Only on the other are 8 free then, and it is not known which."""
     free = capacity_of([node("a"), node("b", 8)], [occupant("b", 4)])
     before = claim("before", demand(1, 4))
     verdicts = placed(free, [before], [claim("gang", demand(1, 8), after=1)])

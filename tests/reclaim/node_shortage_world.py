@@ -6,7 +6,7 @@
     await world.passes(minutes=5)
     world.is_admitted("gang"), world.is_suspended("a")
 
-Quota is plenty unless a test says otherwise. Nodes are asked for by nobody; `coming` says for whom some are.
+Quota is plenty unless a test says otherwise. No nodes are requested; `coming` says for which gangs some are.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class Gate:
         return ReservationQueue(capacity=self.world.node_capacity(), held=tuple(held), waiting=tuple(waiting))
 
     def looks(self) -> None:
-        """Who fits is let go, and the report says who does not."""
+        """Gangs that fit are released, and the report says which do not."""
         line = self.reservation_queue(self.world.now)
         if isinstance(line, NotSynced):
             self.latest = AdmissionPlan(at=self.world.now, unknown=line.reason)
@@ -118,7 +118,7 @@ class NodesWorld(PressureWorld):
         self.coming: set[str] = set()
         """For whom nodes are on their way."""
         self.spared: set[str] = set()
-        """For whom nobody may be suspended."""
+        """For which gangs no workload may be suspended."""
         self.reserved_at: dict[str, datetime] = {}
         self.gate = Gate(self)
         super().__init__(quota, **policy)

@@ -185,7 +185,7 @@ class PressureWorld:
     # ------------------------------------------------------------------------------------------- the program's parts
 
     def restarts(self) -> None:
-        """Another process, which remembers nothing and has judged nobody yet."""
+        """Another process, which remembers nothing and has evaluated nothing yet."""
         self.decision_cache = DecisionCache(max_age=3 * TICK, clock=lambda: self.now.timestamp())
         self.evaluator = evaluator_of(self.cluster, self.source, self.decision_cache, lambda: self.now)
         self.another_leads()
@@ -264,7 +264,7 @@ class PressureWorld:
         self._starts_pods(name, LONG_AGO)
 
     def has_quota(self, gpus: int | str, queue: str = "cq") -> None:
-        """Its administrator gives the ClusterQueue so much, or writes what nobody can read."""
+        """Its administrator gives the ClusterQueue so much, or writes what cannot be read."""
         if isinstance(gpus, int):
             self.quotas[queue] = gpus
         flavor = {"name": "gpus", "resources": [{"name": GPU, "nominalQuota": gpus}]}
@@ -286,7 +286,7 @@ class PressureWorld:
     def waits(
         self, name: str, *, gpus: int = 8, queue: str = "cq", created: datetime | None = None, host_port: int = 0
     ) -> None:
-        """A Workload of one pod that nobody has admitted yet; with a port, which a node has for one pod only."""
+        """A Workload of one pod that is not admitted yet; with a port, which a node has for one pod only."""
         amounts = {GPU: str(gpus)}
         container = {"name": "main", "image": "train:1", "resources": {"requests": amounts, "limits": amounts}}
         container |= {"ports": [{"containerPort": host_port, "hostPort": host_port}]} if host_port else {}
@@ -401,7 +401,7 @@ class PressureWorld:
         await self.taken_up()
 
     def answers(self, *names: str) -> dict[str, list[Answer]]:
-        """What KEDA is told about each trigger."""
+        """What KEDA gets for each trigger."""
         return {
             each.metadata.name: [
                 self.decision_cache.answer(NAMESPACE, each.metadata.name, parse_metadata(trigger.metadata))
@@ -563,7 +563,7 @@ class PressureWorld:
         return bool(self.read(WORKLOAD, name)["spec"]["active"])
 
     def is_untouched(self, name: str) -> bool:
-        """It runs, nobody has asked it to go, and no plan has it."""
+        """It runs, is not asked to be suspended, and is in no plan."""
         return self.is_active(name) and self.replicas(name) == 1 and not self.has_grant(name)
 
     def is_suspended(self, name: str) -> bool:

@@ -93,7 +93,7 @@ async def settled(world: PressureWorld) -> None:
 
 
 async def is_cancelled(world: PressureWorld) -> None:
-    """Nothing was lost: both run as they did, as far as they are still there, and the gang was told."""
+    """Nothing was lost: both run as they did, as far as they are still there, and the gang has its Event."""
     await world.ticks(2)
     assert world.deactivated == []
     await settled(world)

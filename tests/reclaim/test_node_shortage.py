@@ -16,7 +16,7 @@ from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
 
 
 def cluster(**options: Any) -> NodesWorld:
-    """n1 is held by two idle halves, n2 by somebody who works. A gang of two pods of 4 fits neither; n3 takes one."""
+    """n1 is held by two idle halves, n2 by one that works. A gang of two pods of 4 fits neither; n3 takes one."""
     world = NodesWorld({"n1": 4, "n2": 4, "n3": 4}, **options)
     world.runs("a", gpus=2, on="n1")
     world.runs("b", gpus=2, on="n1")

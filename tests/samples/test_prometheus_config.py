@@ -40,7 +40,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a password without a user": ({"password_file": Path("p")}, "belong together"),
     "a user with a colon": ({"username": "a:b", "password_file": Path("p")}, "cannot carry a ':'"),
     "a key without a certificate": ({"key_file": Path("k")}, "key_file is set without cert_file"),
-    "authorities that nobody checks": ({"insecure_skip_verify": True, "ca_file": Path("c")}, "checks nothing"),
+    "authorities that are not checked": ({"insecure_skip_verify": True, "ca_file": Path("c")}, "checks nothing"),
 }
 
 

@@ -1,7 +1,7 @@
 """A recorded experiment with a real Kueue, done again with the embedded one: same objects, same actions, virtual time.
 
 Names and uids are those of the recording, so that messages can be compared to the letter. Pods run as soon as they are
-made and end when they are told to; how long that takes is not Kueue's.
+made and end when the recording says; how long that takes is not Kueue's.
 """
 
 import json

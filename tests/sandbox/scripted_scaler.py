@@ -77,7 +77,7 @@ class ScriptedScaler(pb_grpc.ExternalScalerServicer):  # type: ignore[misc]
         finally:
             self.pushes.remove(queue)
         if value is not grpc.StatusCode.OK:
-            await context.abort(value, "the stream was told to end")
+            await context.abort(value, "the test ends the stream")
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""ProvisioningRequests are answered as a scenario says: all pods get room, at once or by new nodes, or nobody does."""
+"""ProvisioningRequests are answered as a scenario says: all pods get nodes, at once or by new ones, or none does."""
 
 from dataclasses import replace
 from datetime import timedelta

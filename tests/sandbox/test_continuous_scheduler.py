@@ -116,7 +116,7 @@ def test_a_preempted_workload_holds_its_quota_until_it_has_ended_and_its_preempt
     cluster.put(holding("victim", gpus=4), workload("urgent", gpus=4, priority=10))
     first, second = cluster.run()
     assert names(each.workload for each in first.preempted) == {"victim"}
-    assert (second.preempted, second.considered[0].victims) == ((), 1)  # still the same one, and not told again
+    assert (second.preempted, second.considered[0].victims) == ((), 1)  # still the same one, and not reported again
     cluster.put(workload("late", gpus=1))
     cluster.run(5)
     assert cluster.admitted == set()

@@ -1,4 +1,4 @@
-"""The simulated GPUs show what real ones behind a dcgm-exporter show, and lie only when told to."""
+"""The simulated GPUs show what real ones behind a dcgm-exporter show, and other values only as faults."""
 
 import re
 from collections.abc import AsyncIterator

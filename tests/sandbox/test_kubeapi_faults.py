@@ -1,4 +1,4 @@
-"""The embedded Kubernetes API misbehaves as it is told to, stops that when it is healed, and outlives a stop."""
+"""The faults of the embedded Kubernetes API: each while it is set, none afterwards, and what outlives a stop."""
 
 import asyncio
 from collections.abc import AsyncIterator

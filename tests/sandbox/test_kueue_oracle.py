@@ -1,7 +1,7 @@
 """The embedded Kueue decides what a real one decided: recorded scheduling scenarios, played over its API.
 
 The scenarios (`oracle/` of the shared data) were run with evictions that are complete before the next cycle and retries
-without delay. So jobs here let go at once, the batch period is none, and a second passes between two looks.
+without delay. So jobs here stop at once, the batch period is none, and a second passes between two looks.
 """
 
 import gzip
@@ -43,7 +43,7 @@ Decisions = tuple[set[tuple[str, str]], set[tuple[str, str]]]
 
 
 class InstantJobs(Controller):
-    """Jobs that stop the moment they are told to: whoever is evicted lets go of its quota."""
+    """Jobs that stop the moment they are suspended: an eviction releases the quota at once."""
 
     name: ClassVar[str] = "instant-jobs"
     watched: ClassVar[tuple[Resource, ...]] = (WORKLOAD,)

@@ -75,7 +75,7 @@ class Laws:
         if found and not self._env.is_shaky:
             worst = max(found, key=lambda each: each.is_half)
             half = "others of its gang are on nodes" if worst.is_half else "nor is another one of its gang on any"
-            raise LawBrokenError(f"pod {worst.pod} finds no node although {worst.job} was let go; {half}")
+            raise LawBrokenError(f"pod {worst.pod} finds no node although {worst.job} was released; {half}")
 
     def _after_look(self) -> None:
         if self._env.is_shaky or not self._cluster.reports:
@@ -97,7 +97,7 @@ class Laws:
             raise LawBrokenError(f"places are promised twice: not all pods of {names} have some in {self._free()}")
 
     def _of_bookings(self, opened: set[str]) -> None:
-        """Who is let go without a booking while its request is open finds places beside the nodes that came since.
+        """A gang released without a booking while its request is open fits beside the nodes that came since.
 
         Unless these have been there for a minute.
         """
@@ -122,7 +122,7 @@ class Laws:
         return created > since and self._cluster.client.now - created < timedelta(minutes=1)
 
     def _of_turns(self, opened: set[str], waiting: Mapping[str, CheckReason]) -> None:
-        """Of the first in line. Once it is seen to fit as soon as pods have ended, nobody may change that.
+        """Of the first in line. Once it is seen to fit as soon as pods have ended, no other may change that.
 
         One that fits only if every pod goes to one certain node waits for more room, and keeps nothing.
         """
@@ -150,7 +150,7 @@ class Laws:
         return bool(recent.keys() - promised.keys())
 
     def _is_anybody_coming(self, opened: set[str]) -> bool:
-        """Whether pods may be on their way of others than those who were let go just now.
+        """Whether pods may be on their way of others than those that were released just now.
 
         One that has succeeded may be followed by another one: only its job knows.
         """
@@ -248,7 +248,7 @@ def created_at(body: Json) -> datetime:
 
 
 def is_promised(workload: Json) -> bool:
-    """Whether it was let go and has not been told to go: its pods may come as soon as all other checks are Ready."""
+    """Whether it was released and is not evicted: its pods may come as soon as all other checks are Ready."""
     if has(workload, "Finished") or has(workload, "Evicted") or not workload["spec"].get("active", True):
         return False
     states = {each["name"]: each["state"] for each in workload["status"].get("admissionChecks") or ()}
@@ -276,7 +276,7 @@ def _pod_set(pod: Json) -> str:
 
 
 def _selected(workload: Json, pod_set: str) -> frozenset[tuple[str, str]]:
-    """The node labels that checks have told its pods to select."""
+    """The node labels that checks make its pods select."""
     updates = [
         update.get("nodeSelector") or {}
         for entry in workload["status"].get("admissionChecks") or ()

@@ -240,7 +240,7 @@ class SimCluster:
         )
 
     def add_check(self, name: str, controller: str) -> None:
-        """An AdmissionCheck that somebody else looks after."""
+        """An AdmissionCheck of another controller."""
         ready = {"type": "Active", "status": "True", "reason": "Active", "message": ""}
         body = {"spec": {"controllerName": controller}, "status": {"conditions": [ready]}}
         self.client.add(ADMISSION_CHECK, {"metadata": {"name": name}, **body})

@@ -1,4 +1,4 @@
-"""The gangs of one run: who they are, what becomes of them by themselves, and what somebody does to them."""
+"""The gangs of one run: what they are, what becomes of them, and what users do to them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from scaler.placement.worst_case import fits_in_any_order
 
 @dataclass(slots=True, kw_only=True)
 class Tenant:
-    """A job that somebody has submitted."""
+    """A job that a user has submitted."""
 
     name: str
     kind: str
@@ -45,7 +45,7 @@ class Tenant:
     has_run: bool = False
     is_gone: bool = False
     back_at: int | None = None
-    """When somebody activates it again."""
+    """When a user activates it again."""
     is_taken: bool = False
     """Whether a plan has taken it before."""
 
@@ -66,7 +66,7 @@ class Tenants:
         self._said: dict[str, str] = {}
         self.all: list[Tenant] = []
         self.news = 0
-        """The second in which something has last happened to somebody."""
+        """The second in which something has last happened to a gang."""
 
     def submit(self) -> None:
         dice, number = self._dice, len(self.all)
@@ -84,7 +84,7 @@ class Tenants:
         )
         if not self._env.is_shaky and not self._is_sure(pods, memory):
             return
-        self._tell(f"somebody submits {tenant}{'' if tenant.fits else ', which fits nowhere'}")
+        self._tell(f"a user submits {tenant}{'' if tenant.fits else ', which fits nowhere'}")
         self.all.append(tenant)
         self._cluster.termination[name] = dice.choice((1.0, 1.0, 3.0, 7.0))
         labels = {"kueue.x-k8s.io/priority-class": dice.choice(("low", "high"))} if self._env.preempts else {}
@@ -116,7 +116,7 @@ class Tenants:
         return [each for each in self.all if not each.is_gone and self.workload(each) is not None]
 
     def is_starting(self, tenant: Tenant) -> bool:
-        """Whether it was let go, and its pods are not all on nodes."""
+        """Whether it was released, and its pods are not all on nodes."""
         workload = self.workload(tenant) or {"spec": {"active": False}}
         return is_released(workload) and not self._runs_whole(tenant, workload)
 
@@ -145,7 +145,7 @@ class Tenants:
     def deactivate(self, tenant: Tenant) -> None:
         workload = self.workload(tenant)
         if workload is not None and tenant.back_at is None:
-            self._tell(f"somebody deactivates {tenant.name}")
+            self._tell(f"a user deactivates {tenant.name}")
             tenant.back_at = self._cluster.second + self._dice.randrange(1, 8)
             self._cluster.change(WORKLOAD, workload["metadata"]["name"], {"spec": {"active": False}})
 
@@ -160,7 +160,7 @@ class Tenants:
         self._cluster.deactivate(tenant.name, for_gang=gang.name, is_granted=self._dice.random() < 0.7)
 
     def delete(self, tenant: Tenant) -> None:
-        self._tell(f"somebody deletes {tenant.name}")
+        self._tell(f"a user deletes {tenant.name}")
         tenant.is_gone = True
         self._cluster.client.remove(JOB if tenant.kind == "job" else RAY_CLUSTER, "ns", tenant.name)
         if self._cluster.client.find(SCALABLE_WORKLOAD, "ns", tenant.name):
@@ -254,7 +254,7 @@ class SecondCheck:
         self._due: dict[tuple[str, str], datetime] = {}
         """When it answers, by uid and time of the reservation."""
         self.is_patient = False
-        """Whether it sends nobody away any more."""
+        """Whether it rejects no gang any more."""
         cluster.add_check(NAME, "example.com/other")
         cluster.add_part("another check", self.turn, WORKLOAD)
 

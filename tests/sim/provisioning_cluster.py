@@ -6,7 +6,7 @@ embedded cluster's kubelets and autoscaler.
     await cluster.passes(10)
     cluster.requests("gang"), cluster.is_running("gang")
 
-A process that is told that it no longer leads dies, and the next one starts at once.
+A process that loses the Lease dies, and the next one starts at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ class ProvisioningCluster(SimCluster):
                 self.restart()
 
     def schedule(self) -> None:
-        """Kubelets do that. How long pods take to end is told them here, and what is nobody's any more goes."""
+        """Kubelets do that. How long pods take to end is set here, and what has no owner any more is deleted."""
         ends = {f"ns/{job}-*": timedelta(seconds=seconds) for job, seconds in self.termination.items()}
         self._stuck.clear()
         self._stuck.update({**ends, "*": timedelta(seconds=1)})

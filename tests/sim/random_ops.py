@@ -61,7 +61,7 @@ class Environment:
     """GPUs by node, of those that are there from the beginning."""
     quota: int
     is_shaky: bool
-    """Whether machines and pods are lost, and gangs are let in that nobody can be sure of."""
+    """Whether machines and pods are lost, and gangs are released whose nodes are not certain."""
     hurries: bool
     """Whether all act in any order, and lag; otherwise all is quiet after every second."""
     pins: bool
@@ -69,7 +69,7 @@ class Environment:
     labels: bool
     """Whether nodes that are added are for one request."""
     second_check: bool
-    """Whether somebody else's AdmissionCheck is on the same queue."""
+    """Whether an AdmissionCheck of another controller is on the same queue."""
     policy: Json
     queue: Json
     fault_rates: FaultRates
@@ -164,7 +164,7 @@ class RandomOpsCluster(SimCluster):
         self.parts: list[Part] = []
         self.fault_rates = FaultRates()
         self.stranded: list[Stranded] = []
-        """What the scheduler found since somebody last looked."""
+        """What the scheduler found since it was last read."""
         self.deaths = 0
         self.afterwards = _AFTERWARDS[hurries]
         self.record: Callable[[str], None] = lambda _: None
@@ -230,7 +230,7 @@ class RandomOpsCluster(SimCluster):
     # ---------------------------------------------------------------------------------------------------------- time
 
     async def seconds(self, count: int, *, quiet: bool = False) -> None:
-        """So many go by. `quiet`: after each of them nobody has anything left to do."""
+        """So many go by. `quiet`: after each of them no part has anything left to do."""
         for _ in range(count):
             self.client.now += SECOND
             self.second += 1
@@ -329,7 +329,7 @@ class RandomOpsCluster(SimCluster):
         self.record(f"pod {name} ({gpus_of(pod)} GPUs) goes to {node}")
 
     def _strand(self, pod: Json) -> None:
-        """It matters for a job that is to run. One that was told to stop, or is gone, is about to lose the pod."""
+        """It matters for a job that is to run. One that is suspended, or is gone, is about to lose the pod."""
         owner = pod["metadata"]["ownerReferences"][0]
         workload = self.workload_of(owner["uid"])
         if workload is None or not is_released(workload) or self._is_stopping(owner):
@@ -407,6 +407,6 @@ def is_on_a_node(pod: Json) -> bool:
 
 
 def is_released(workload: Json) -> bool:
-    """Whether it was admitted, and nobody has told it to go."""
+    """Whether it is admitted, active and not evicted."""
     is_active = workload["spec"].get("active", True)
     return is_active and has(workload, "Admitted") and not has(workload, "Evicted") and not has(workload, "Finished")

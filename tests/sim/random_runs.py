@@ -4,14 +4,14 @@ What must hold all the time stands in `admission_laws.py`. At the end of a run m
 
 * Every gang that can fit has run whole. It can fit if it fits the nodes that are there from the beginning, all of them
   empty, and the quota. All gangs end in the end, so that each of them gets its turn. One that cannot fit, and has taken
-  quota that others need, is deleted by somebody once nothing moves any more.
+  quota that others need, is deleted by a user once nothing moves any more.
 * Our AdmissionCheck is Active, and no request of a gang that is gone is left.
 
 Two kinds of runs. In a strict one every gang is sure of its places on empty nodes wherever the scheduler puts its pods,
 and no machine is lost: there all laws hold without exception. In a shaky one machines are lost or cordoned, pods fail
 and come again, capacity is revoked, and gangs are let in that only fit if the scheduler puts every pod where it must.
-Nobody can promise these their places, and whoever is let go beside them may lose his to theirs: there it is not looked
-at whether pods find nodes, and one that is stuck with half of its pods is deleted by somebody in the end.
+Their nodes are never certain, and a gang released beside them may lose its nodes to them: there it is not looked
+at whether pods find nodes, and one that is stuck with half of its pods is deleted by a user in the end.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from scaler.kube.objects.resources import NODE, POD, PROVISIONING_REQUEST, RECLA
 _MOST = 8
 """Jobs of one run."""
 _PATIENCE = 25
-"""Seconds without anything new at the end, after which somebody who waits is said to starve."""
+"""Seconds without anything new at the end, after which a gang that waits is said to starve."""
 _LATEST = 60 + (_MOST + 1) * (_PATIENCE + 1)
 """Seconds after which a run is over: each job that fits nowhere may hold the quota until it is deleted, one after the
 other."""
@@ -70,7 +70,7 @@ class Outcome:
 
 
 class _AtOnce(ThreadPoolExecutor):
-    """Does what it is given there and then: a run of virtual time has nobody to wait for, and threads cost more."""
+    """Does what it is given there and then: a run of virtual time waits for nothing, and threads cost more."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -168,7 +168,7 @@ class Run:
             self._tell("our process starts anew")
             cluster.restart()
         if dice.random() < 0.03 and not cluster.blind:
-            self._tell("nobody sees the nodes for a while")
+            self._tell("nodes are not watched for a while")
             cluster.blind, self._blind_until = "a test wants it", cluster.second + dice.randrange(1, 5)
         if dice.random() < 0.02:
             name = f"node-{len(cluster.client.all(NODE))}x"
@@ -191,7 +191,7 @@ class Run:
         if self.cluster.client.find(RECLAIM_POLICY, "", "policy") is None:
             self._restore_policy()
         elif self.dice.random() < 0.5:
-            self._tell("somebody deletes the ReclaimPolicy")
+            self._tell("a user deletes the ReclaimPolicy")
             self.cluster.client.remove(RECLAIM_POLICY, "", "policy")
         else:
             self._pins = not self._pins
@@ -240,7 +240,7 @@ class Run:
                 self.tenants.reactivate(tenant)
 
     async def _wind_up(self) -> None:
-        """All that can end does. Raises: LawBrokenError where somebody starves."""
+        """All that can end does. Raises: LawBrokenError where a gang starves."""
         self.tenants.news = self.cluster.second
         while left := [tenant for tenant in self.tenants.all if not tenant.is_gone]:
             await self._second(quiet=True)
@@ -250,7 +250,7 @@ class Run:
                 self._give_up(left)
 
     def _give_up(self, left: Sequence[Tenant]) -> None:
-        """Nothing moves any more. Where quota is scarce, one that can never start may hold it: somebody deletes it."""
+        """Nothing moves any more. Where quota is scarce, one that can never start may hold it: a user deletes it."""
         if self.env.provisions and not self._has_waited:
             self._tell("eleven minutes go by")
             self._has_waited, self.tenants.news = True, self.cluster.second

@@ -81,7 +81,7 @@ def wanted(
         pytest.param([IS_IDLE, OTHERWISE], {}, BoostIntent.CLEAR, id="one trigger has another policy"),
         pytest.param([IS_IDLE], {"active": False}, BoostIntent.CLEAR, id="deactivated"),
         pytest.param([IS_BUSY], {"finished": True}, BoostIntent.LEAVE, id="finished"),
-        pytest.param([WAITS], PREEMPTED, BoostIntent.LEAVE, id="preempted, and nobody asks for it"),
+        pytest.param([WAITS], PREEMPTED, BoostIntent.LEAVE, id="preempted, and no gang asks for it"),
         pytest.param([decided(phase=Phase.STARTING)], BEING_EVICTED, BoostIntent.LEAVE, id="being preempted, pods end"),
         pytest.param([IS_BUSY], BEING_EVICTED, BoostIntent.LEAVE, id="being preempted, work seen a moment ago"),
         pytest.param([WAITS], {"quota_reserved": False, "admitted": False}, BoostIntent.LEAVE, id="never admitted"),
@@ -160,7 +160,7 @@ TAKEN_OFF = Boost(holder=BoostOwner.TAKEN_OFF)
 @pytest.mark.parametrize(
     ("now", "when_set", "when_left", "when_cleared"),
     [
-        pytest.param(NONE, BoostStep.WRITE, None, None, id="nobody's"),
+        pytest.param(NONE, BoostStep.WRITE, None, None, id="no client's"),
         pytest.param(OURS, None, None, BoostStep.REMOVE, id="ours"),
         pytest.param(
             Boost(holder=BoostOwner.US, value="-5"),
@@ -169,13 +169,13 @@ TAKEN_OFF = Boost(holder=BoostOwner.TAKEN_OFF)
             BoostStep.REMOVE,
             id="ours, by other settings",
         ),
-        pytest.param(THEIRS, None, None, None, id="somebody else's"),
+        pytest.param(THEIRS, None, None, None, id="another client's"),
         pytest.param(
             REPLACED,
             BoostStep.RELEASE_OWNERSHIP,
             BoostStep.RELEASE_OWNERSHIP,
             BoostStep.RELEASE_OWNERSHIP,
-            id="somebody else's in the place of ours",
+            id="another client's in the place of ours",
         ),
         pytest.param(TAKEN_OFF, None, None, BoostStep.RELEASE_OWNERSHIP, id="ours, taken off by hand"),
     ],

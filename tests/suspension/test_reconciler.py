@@ -221,12 +221,12 @@ async def test_a_workload_that_kueue_made_anew_is_put_to_sleep_again(suspended, 
     assert any("again (Kueue had recreated it as active)" in message for *_, message in await suspended.events())
 
 
-# ------------------------------------------------------------------------------------ what somebody else deactivated
+# ------------------------------------------------------------------------------------ what another client deactivated
 
 
 @pytest.fixture
 async def foreign(running: SmallCluster, leader: Replica) -> SmallCluster:
-    """A gang that somebody else has deactivated."""
+    """A gang that another client has deactivated."""
     await running.change(WORKLOAD, WORKLOAD_NAME, {"spec": {"active": False}})
     await running.evict()
     await running.end_pods()

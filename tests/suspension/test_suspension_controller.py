@@ -229,7 +229,7 @@ async def test_a_wake_annotation_is_removed_once_when_its_target_is_scaled_to_1(
 
 @pytest.mark.parametrize("on", [SCALED_OBJECT, SCALABLE_WORKLOAD], ids=lambda each: each.kind)
 async def test_a_wake_annotation_that_is_set_while_it_is_being_suspended_stays(running, leader, on):
-    """Replicas is still 1 then, and KEDA has been told 0."""
+    """Replicas is still 1 then, and KEDA has the answer 0."""
     leader.decides(decision(INACTIVE))
     await until(lambda: shows(running, "GPUsIdle"))
     await annotated(running, leader, on=on)

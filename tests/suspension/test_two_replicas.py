@@ -31,7 +31,7 @@ async def document(cluster):
 
 
 async def holder(cluster: SmallCluster) -> str:
-    """Who holds the Lease; empty where nobody does."""
+    """Who holds the Lease; empty where no replica does."""
     try:
         lease = json.loads(await cluster.kube.get(LEASE.path("default", "idle-gpu-scaler")))
     except KubeError:

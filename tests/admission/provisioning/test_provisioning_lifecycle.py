@@ -81,7 +81,7 @@ TABLE: dict[str, Row] = {
     "one was made with other parameters": row(
         REMOVED, request(state=RequestState.PROVISIONED, spec=replace(ASK, parameters={"a": "1"}))
     ),
-    "nobody can read which attempt it was": row(REMOVED, request(attempt=0)),
+    "which attempt it was cannot be read": row(REMOVED, request(attempt=0)),
     "none": row("NOTHING WAIT CREATE"),
     "new": row(WAITS, request()),
     "accepted": row(WAITS, request(state=RequestState.ACCEPTED)),

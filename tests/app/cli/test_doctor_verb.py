@@ -25,7 +25,7 @@ SETTINGS = "trust: {collectionInterval: 200ms, maxAgeIntervals: 20}\n"
 
 @asynccontextmanager
 async def example_cluster(folder):
-    """The cohort of the example, with its five notebooks, and nobody who looks after the check."""
+    """The cohort of the example, with its five notebooks, and no controller for the check."""
     parts = frozenset({Component.KUEUE, Component.JOBS, Component.KUBELETS})
     config = replace(SandboxConfig.fast({"n1": 8, "n2": 8}, collect=COLLECT), parts=parts)
     async with Sandbox(config) as world:

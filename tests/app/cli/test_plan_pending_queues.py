@@ -153,7 +153,7 @@ def busy_town():
 
 
 async def views():
-    """What each verb is told, and how it renders that."""
+    """What each verb is given, and how it renders that."""
     town = busy_town()
     gang = next(each.name for each, _ in (await town.view_snapshot()).waiting)
     return [

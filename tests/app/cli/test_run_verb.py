@@ -20,7 +20,7 @@ def refused(*arguments: str) -> str:
 
 
 def test_what_is_said_is_shown_as_it_is(tmp_path, monkeypatch):
-    """Square brackets are how terminals are told about colours, and how regular expressions are written."""
+    """Square brackets are how terminals are given colours, and how regular expressions are written."""
     monkeypatch.setenv("IDLE_GPU_SCALER__KUBERNETES__TIMEOUT", "[bold]")
     said = refused("--components", "[/red]", "--log-format", "[bold]", "--log-level", "[bold]")
     for name in ("components.0", "log.format", "log.level", "kubernetes.timeout"):

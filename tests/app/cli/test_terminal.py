@@ -1,4 +1,4 @@
-"""Nothing that somebody wrote into an object makes the reader's terminal do anything."""
+"""Nothing that is written into an object controls the reader's terminal."""
 
 import pytest
 from app.cli.command import command

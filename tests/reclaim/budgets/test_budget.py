@@ -31,7 +31,7 @@ OTHER = member("other", "team-b")
 
 
 def gone(*members: BudgetedWorkload, minutes_ago: float | None = 30, over: bool = False) -> tuple[Suspension, ...]:
-    """Suspended that long before noon; None: nobody knows when."""
+    """Suspended that long before noon; None: it is not known when."""
     at = None if minutes_ago is None else NOON - minutes(minutes_ago)
     return tuple(Suspension(member=each, at=at, is_over=over) for each in members)
 
@@ -74,7 +74,7 @@ def granted(budget: Budget, spent: SuspensionHistory, *victims: BudgetedWorkload
     [
         pytest.param(Limit(count=3), 0, 3, id="a count needs no population"),
         pytest.param(Limit(share_ratio=0.25), 10, 2, id="25 % of 10 = 2.5, rounded down"),
-        pytest.param(Limit(share_ratio=0.1), 9, 0, id="10 % of 9 is nobody"),
+        pytest.param(Limit(share_ratio=0.1), 9, 0, id="10 % of 9 is none"),
         pytest.param(Limit(share_ratio=0.29), 100, 29, id="29, though floating point makes 28.999999999999996"),
         pytest.param(Limit(share_ratio=1.0), 7, 7, id="all"),
         pytest.param(Limit(count=3, share_ratio=0.5), 4, 2, id="of both the smaller: the share"),
@@ -239,7 +239,7 @@ def test_what_might_be_covered_counts_and_what_might_be_there_does_not() -> None
     assert not granted(at_once(1, scope=each), spending(*lost), A), "it may be any queue's"
     assert granted(at_once(1, scope=queue), spending(*gone(member("deployment", cluster_queue=""))), A)
     unsure = spending(population={BudgetLocation("team-a", "gpus"): 2, BudgetLocation("team-a"): 8})
-    assert not granted(at_once(share=0.25, scope=queue), unsure, A), "25 % of the 2 that are sure is nobody"
+    assert not granted(at_once(share=0.25, scope=queue), unsure, A), "25 % of the 2 that are sure is none"
 
 
 def test_a_suspension_of_nobody_knows_when_is_recent_for_good() -> None:

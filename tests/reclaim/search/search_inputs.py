@@ -310,7 +310,7 @@ class Judge:
         self._unavoidable = self._preempted(self._run(frozenset())[1])
 
     def accepts(self, keys: frozenset[str]) -> bool:
-        """Whether the gang gets in and stays, on nodes that have room, and nobody else suffers for it."""
+        """Whether the gang gets in and stays, on nodes with free capacity, at no other gang's cost."""
         simulation, cycles, is_over = self._run(keys)
         gang = self.request.gang.key
         if not is_over or simulation.holder(gang) is None or gang in self._preempted(cycles):

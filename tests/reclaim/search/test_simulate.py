@@ -1,4 +1,4 @@
-"""When a set of victims is accepted: the gang gets in, stays, fits the nodes, and nobody else pays for it."""
+"""When a set of victims is accepted: the gang is admitted, stays, fits the nodes, and no other gang is delayed."""
 
 from dataclasses import replace
 from typing import Any

@@ -240,7 +240,7 @@ async def test_whatever_is_wrong_is_found_and_explained(name: str, tmp_path: Pat
 async def test_without_any_authority_the_certificate_is_not_trusted(
     bundle: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is gRPC that cannot begin then, and the server that has refused nobody."""
+    """It is gRPC that cannot begin then; the server has refused no client."""
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "bundle.pem"))
     if bundle is not None:
         (tmp_path / "bundle.pem").write_bytes(bundle)
