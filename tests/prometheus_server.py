@@ -51,7 +51,7 @@ def static_scrape(job: str, *targets: str, interval: str = "200ms", **more: Any)
 
 
 _PORTS = range(20_000, 32_000)
-"""Below those that systems hand out to whoever asks for any: one of those may be somebody else's a moment later."""
+"""Below those that systems hand out to whoever asks for any: one of those may be taken a moment later."""
 
 
 def free_port() -> int:

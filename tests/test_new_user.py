@@ -48,7 +48,7 @@ NOTEBOOK = "my-team", "my-notebook"
 
 
 def notebook() -> list[Json]:
-    """What the user had before: a RayCluster of two GPUs that nobody uses, from the examples."""
+    """What the user had before: a RayCluster of two GPUs that no one uses, from the examples."""
     files = ("queue/queue.yaml", "raycluster/rayclusters.yaml")
     text = "\n---\n".join((packaged("examples") / path).read_text(encoding="utf-8") for path in files)
     mine = text.replace("namespace: demo", "namespace: my-team").replace("name: demo", "name: my-team")

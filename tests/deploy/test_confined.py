@@ -1,5 +1,5 @@
-"""The program under the chart's Roles for two namespaces, with a third one that comes later and a fourth one that is
-nobody's business: quiet GPUs are suspended where it may look, and it asks for nothing elsewhere.
+"""The program under the chart's Roles for two namespaces, with a third one that comes later and a fourth one that it
+does not watch: quiet GPUs are suspended where it may look, and it asks for nothing elsewhere.
 """
 
 import re

@@ -58,7 +58,7 @@ def test_one_that_joins_takes_no_slot_from_those_that_were_certain():
 
 
 def test_those_who_took_a_risk_hold_nobody_up_either_whoever_was_asked_before():
-    """The pods of 4 and of 1 are let go although one may take the other's node; in another zone there is plenty."""
+    """The pods of 4 and of 1 are released although one may take the other's node; in another zone there is plenty."""
     free = capacity_of(
         [node("a", 4, labels={"zone": "a"}), node("b", 1, labels={"zone": "a"}), node("c", labels={"zone": "c"})], []
     )

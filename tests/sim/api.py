@@ -1,5 +1,5 @@
 """The API of a SimCluster as the product reaches it: by paths, with preconditions, over the same objects; with copies
-that are as fresh as they are told, and with calls that fail where a test or a die says so.
+that lag as a test says, and with calls that fail where a test or a die says so.
 """
 
 import json

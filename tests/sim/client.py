@@ -178,7 +178,7 @@ class SimClient:
         self._changed(resource)
 
     def run_pods(self) -> None:
-        """Every pod that is to run does, and every one that was told to stop is gone."""
+        """Every pod that is to run does, and every one that was suspended is gone."""
         for pod in self.all(POD):
             namespace, name = _key(pod)
             if pod["metadata"].get("deletionTimestamp"):

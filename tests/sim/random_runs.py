@@ -9,7 +9,7 @@ What must hold all the time stands in `admission_laws.py`. At the end of a run m
 
 Two kinds of runs. In a strict one every gang is sure of its places on empty nodes wherever the scheduler puts its pods,
 and no machine is lost: there all laws hold without exception. In a shaky one machines are lost or cordoned, pods fail
-and come again, capacity is revoked, and gangs are let in that only fit if the scheduler puts every pod where it must.
+and come again, capacity is revoked, and gangs are released that only fit if the scheduler puts every pod where it must.
 Their nodes are never certain, and a gang released beside them may lose its nodes to them: there it is not looked
 at whether pods find nodes, and one that is stuck with half of its pods is deleted by a user in the end.
 """
