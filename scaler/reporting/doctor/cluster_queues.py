@@ -83,8 +83,8 @@ class CheckKind(StrEnum):
     """What a check does, as far as it matters to another one beside it."""
 
     PODS = "ours, waiting for pods only"
-    ROOM = "ours, waiting for room"
-    NODES = "ours, asking for nodes"
+    FIT = "ours, waiting until the pods fit"
+    NODES = "ours, requesting nodes"
     KUEUE = "Kueue's provisioning"
     MULTIKUEUE = "MultiKueue"
 
@@ -99,9 +99,9 @@ class _Says(NamedTuple):
 _TWO_ASK = _Says(
     Severity.FAIL,
     "TwoAskForNodes",
-    "both ask for nodes for the same gang: twice as many are made, and a request of one that fails takes the quota "
-    "from the other",
-    "let one of them ask: remove spec.provisioning from the ReclaimPolicy, or the other check from the ClusterQueue",
+    "both request nodes for the same gang: twice as many are created, and a request that fails releases the quota "
+    "that the other needs",
+    "let one of them request nodes: remove spec.provisioning from the ReclaimPolicy, or the other check from the ClusterQueue",
 )
 _DISPATCHED = _Says(
     Severity.OK,
@@ -112,32 +112,32 @@ _TOGETHER: Mapping[frozenset[CheckKind], _Says] = {
     frozenset({CheckKind.PODS, CheckKind.KUEUE}): _Says(
         Severity.OK,
         "PreGate",
-        "Kueue asks for nodes as soon as quota is reserved, while ours waits for victims' pods to end; the gang starts "
+        "Kueue requests nodes as soon as quota is reserved, while ours waits for victims' pods to end; the gang starts "
         "when both are Ready",
     ),
-    frozenset({CheckKind.ROOM, CheckKind.KUEUE}): _Says(
+    frozenset({CheckKind.FIT, CheckKind.KUEUE}): _Says(
         Severity.WARN,
         "NodesBeforeReuse",
-        "Kueue asks for nodes as soon as quota is reserved, so that idle GPUs that ours would hand over are too late; "
-        "and a request that fails evicts the gang that ours holds",
-        "let ours ask for nodes (spec.provisioning of its ReclaimPolicy) in place of Kueue's check, or let it wait for "
+        "Kueue requests nodes as soon as quota is reserved, so that idle GPUs that a plan would free are too late; "
+        "and a request that fails evicts the gang that waits for ours",
+        "let ours request nodes (spec.provisioning of its ReclaimPolicy) in place of Kueue's check, or let it wait for "
         "pods only (requireFit: false, reuse.enabled: false)",
     ),
     frozenset({CheckKind.NODES, CheckKind.KUEUE}): _TWO_ASK,
     frozenset({CheckKind.NODES}): _TWO_ASK,
     frozenset({CheckKind.PODS, CheckKind.MULTIKUEUE}): _DISPATCHED,
-    frozenset({CheckKind.ROOM, CheckKind.MULTIKUEUE}): _DISPATCHED,
+    frozenset({CheckKind.FIT, CheckKind.MULTIKUEUE}): _DISPATCHED,
     frozenset({CheckKind.NODES, CheckKind.MULTIKUEUE}): _DISPATCHED,
     frozenset({CheckKind.KUEUE, CheckKind.MULTIKUEUE}): _Says(
         Severity.FAIL,
         "MultiKueueWithProvisioning",
-        "Kueue takes a ClusterQueue with both out of service",
+        "a ClusterQueue with both is not Active",
         "put Kueue's provisioning check into the ClusterQueues of the worker clusters",
     ),
     frozenset({CheckKind.MULTIKUEUE}): _Says(
         Severity.FAIL,
         "MultiKueueTwice",
-        "Kueue takes a ClusterQueue with two of them out of service",
+        "a ClusterQueue with two of them is not Active",
         "keep one, with all clusters in its MultiKueueConfig",
     ),
 }
@@ -193,7 +193,7 @@ def _kind_of(check: AdmissionCheck, facts: DoctorInputs) -> CheckKind | None:
         return known
     if policy.provisioning:
         return CheckKind.NODES
-    return CheckKind.ROOM if policy.require_fit else CheckKind.PODS
+    return CheckKind.FIT if policy.require_fit else CheckKind.PODS
 
 
 # --------------------------------------------------------------------------------------------- what is freed, and where
