@@ -101,7 +101,7 @@ _TWO_ASK = _Says(
     "TwoAskForNodes",
     "both request nodes for the same gang: twice as many are created, and a request that fails releases the quota "
     "that the other needs",
-    "let one of them request nodes: remove spec.provisioning from the ReclaimPolicy, or the other check from the ClusterQueue",
+    "remove spec.provisioning from the ReclaimPolicy of one, or the other check from the ClusterQueue",
 )
 _DISPATCHED = _Says(
     Severity.OK,
