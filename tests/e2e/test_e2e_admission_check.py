@@ -62,10 +62,10 @@ async def test_a_gang_waits_for_idle_workloads_that_are_suspended_for_it_and_sta
 ) -> None:
     """16 GPUs, all allocated: 8 of them to two Jobs that are idle, whose pods end late; 8 to a busy one."""
     async with start_flow(nodes={"a": 8, "b": 8}, gpus=16) as flow:
+        await flow.submit_job("train", pods=1, gpus=8)
+        await flow.wait_until_running("train")  # first: a scheduler may put the others on two nodes
         for name in ("jupyter-1", "jupyter-2"):
             await flow.submit_job(name, pods=1, gpus=4, ends_in="6s")
-        await flow.submit_job("train", pods=1, gpus=8)
-        for name in ("jupyter-1", "jupyter-2", "train"):
             await flow.wait_until_running(name)
         busy = [pod["metadata"]["uid"] for pod in flow.pods("train")]
         flow.sandbox.fleet.set_activity(flow.namespace, "train-*", 0.9)
