@@ -112,10 +112,14 @@ class Laws:
                     raise LawBrokenError(f"{_key(workload)} uses {new} before its request has booked them")
 
     def _open_requests(self, workload: Json) -> list[Json]:
-        uid = workload["metadata"]["uid"]
-        found = self._cluster.client.all(PROVISIONING_REQUEST)
-        mine = [each for each in found if each["metadata"]["labels"]["idlegpu.io/workload-uid"] == uid]
-        return [each for each in mine if request_stage_of(each) in (RequestStage.NEW, RequestStage.ACCEPTED)]
+        """Those of its present reservation: one of an earlier one is to be deleted, and books nothing for it."""
+        mine = workload["metadata"]["uid"], (condition(workload, "QuotaReserved") or {}).get("lastTransitionTime")
+        return [
+            each
+            for each in self._cluster.client.all(PROVISIONING_REQUEST)
+            if mine == (_label(each, "workload-uid"), each["metadata"]["annotations"]["idlegpu.io/reserved-at"])
+            and request_stage_of(each) in (RequestStage.NEW, RequestStage.ACCEPTED)
+        ]
 
     def _is_new(self, node: Json, since: datetime) -> bool:
         created = created_at(node)
@@ -259,6 +263,10 @@ def _is_held_back(workload: Json) -> bool:
     """Whether it has quota, and our check has not let it go."""
     is_over = has(workload, "Finished") or has(workload, "Evicted") or not workload["spec"].get("active", True)
     return has(workload, "QuotaReserved") and not is_over and not is_promised(workload)
+
+
+def _label(body: Json, name: str) -> str:
+    return str(body["metadata"]["labels"][f"idlegpu.io/{name}"])
 
 
 def _key(workload: Json) -> str:
