@@ -132,7 +132,8 @@ class AdmissionPlanner:
     def inputs(self, now: datetime) -> AdmissionInputs:
         """All that the plan depends on, as it is at this moment."""
         donors = self._terminating.donors(now)
-        found = tuple(self._checked(*each, donors, now) for each in self.watch.reserved())
+        unclaimed = self._terminating.of_unknown_preemptor(now)
+        found = tuple(self._checked(*each, donors, unclaimed, now) for each in self.watch.reserved())
         return AdmissionInputs(
             at=now,
             capacity=self._known_capacity(),
@@ -167,7 +168,12 @@ class AdmissionPlanner:
         return NotSynced(reason) if reason and isinstance(capacity, Capacity) else capacity
 
     def _checked(
-        self, workload: Workload, check: AdmissionCheck, donors: Mapping[str, Sequence[Donor]], now: datetime
+        self,
+        workload: Workload,
+        check: AdmissionCheck,
+        donors: Mapping[str, Sequence[Donor]],
+        unclaimed: Sequence[TerminatingPods],
+        now: datetime,
     ) -> CheckedWorkload:
         policy, reserved = policy_of(check, self._policies), reserved_workload_of(workload, check.metadata.name)
         found = CheckedWorkload(
@@ -179,26 +185,32 @@ class AdmissionPlanner:
             runs_elsewhere=self.watch.runs_elsewhere(workload),
         )
         found = self.with_requests(found, now)
-        return self._with_needs(found, donors.get(reserved.key, ()), now) if reserved.waits else found
+        return self._with_needs(found, donors.get(reserved.key, ()), unclaimed, now) if reserved.waits else found
 
-    def _with_needs(self, each: CheckedWorkload, donors: Sequence[Donor], now: datetime) -> CheckedWorkload:
+    def _with_needs(
+        self, each: CheckedWorkload, donors: Sequence[Donor], unclaimed: Sequence[TerminatingPods], now: datetime
+    ) -> CheckedWorkload:
         """With what one that waits needs, and what happens for it."""
         waits_for_pods = isinstance(each.policy, CheckPolicy) and each.policy.wait_for_pods_gone
         answers = self.leader.answers
         return replace(
             each,
             demands=self.watch.needs(each.workload),
-            terminating=self._pods_left(each.reserved, donors, now) if waits_for_pods else (),
+            terminating=self._pods_left(each.reserved, donors, unclaimed, now) if waits_for_pods else (),
             reclaim=_plan_message(donors),
             is_reclaim_pending=answers is not None and answers.is_pending(each.uid, now),
         )
 
     def _pods_left(
-        self, reserved: ReservedWorkload, donors: Sequence[Donor], now: datetime
+        self,
+        reserved: ReservedWorkload,
+        donors: Sequence[Donor],
+        unclaimed: Sequence[TerminatingPods],
+        now: datetime,
     ) -> tuple[TerminatingPods, ...]:
         """Pods of Workloads that released quota for it: suspended by a reclaim plan, or preempted by Kueue."""
         left = [each.left for each in donors if each.left is not None]
-        left += self._terminating.terminating_preempted_for(reserved.uid, now)
+        left += [*self._terminating.terminating_preempted_for(reserved.uid, now), *unclaimed]
         return tuple({each.owner: each for each in left}.values())
 
     def with_requests(self, each: CheckedWorkload, now: datetime) -> CheckedWorkload:

@@ -168,14 +168,14 @@ class TerminatingPodIndex:
         return self._cluster.pods.by_index("workload", (namespace, workload.name)) if workload is not None else ()
 
     def terminating_preempted_for(self, uid: str, now: datetime) -> list[TerminatingPods]:
-        """Pods left of Workloads that Kueue has preempted for that one."""
+        """Pods left of Workloads that Kueue is known to have preempted for that one."""
         there = [self._cluster.workloads.get(*key) for key in sorted(self._preempted.get(uid, ()))]
         gone = [each for each in self._vanished.values() if preemptor_of(each) == uid]
         left = [self.left_of(each, now) for each in there if each is not None]
         left += [_left("/".join(each.metadata.key), self._left_behind(each), _evicted_at(each), now) for each in gone]
-        return [each for each in left if each is not None] + self._of_unknown_preemptor(now)
+        return [each for each in left if each is not None]
 
-    def _of_unknown_preemptor(self, now: datetime) -> list[TerminatingPods]:
+    def of_unknown_preemptor(self, now: datetime) -> list[TerminatingPods]:
         """Pods of deleted Workloads that may have been preempted before this process observed for which gang."""
         known = {pod.metadata.key for each in self._vanished.values() for pod in self._left_behind(each)}
         pods = [self._terminating[key] for key in sorted(self._first_seen_terminating - known)]
