@@ -78,6 +78,11 @@ class WorstCasePlacement:
             self._is_certain(shape, new) for shape in self._coming if shape not in new and self._is_certain_now(shape)
         )
 
+    def spares(self, pods: PodCounts) -> bool:
+        """Whether all that are certain of their slots stay so when these come, too."""
+        new = self._numbered(pods)
+        return all(self._is_certain(shape, new) for shape in self._coming if self._is_certain_now(shape))
+
     def add(self, pods: PodCounts) -> None:
         """These come, too, certain of their slots or not."""
         new = self._numbered(pods)
