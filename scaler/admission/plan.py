@@ -305,7 +305,8 @@ def _placed(workloads: Sequence[CheckedWorkload], inputs: AdmissionInputs) -> tu
 
 def plan_step(each: CheckedWorkload, inputs: AdmissionInputs) -> CheckedWorkload:
     """With what is to be done about its requests."""
-    return replace(each, step=_step(each, inputs))
+    step = _step(each, inputs)
+    return each if step is each.step else replace(each, step=step)
 
 
 def _step(each: CheckedWorkload, inputs: AdmissionInputs) -> ProvisioningStep:

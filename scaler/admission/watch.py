@@ -283,8 +283,8 @@ class AdmissionWatch:
         """Workloads whose pods may be created at any moment and are not all on nodes; evicted ones too."""
         for key, workload in self._holding.items():
             demands = self._unplaced_demands(workload, self.bound(workload)) if self._is_released(workload) else ()
-            gang = reserved_workload_of(workload, "")
-            if gang.reserved_at is not None and demands:
+            gang = reserved_workload_of(workload, "") if demands else None
+            if gang is not None and gang.reserved_at is not None:
                 yield PlacementRequest(key=key, uid=gang.uid, demands=demands, at=gang.reserved_at)
         yield from self._evicted_reservations.requests(self._clock(), self.workload)
 
