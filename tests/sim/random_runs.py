@@ -43,8 +43,9 @@ from scaler.kube.objects.resources import NODE, POD, PROVISIONING_REQUEST, RECLA
 
 _MOST = 8
 """Jobs of one run."""
-_PATIENCE = 25
-"""Seconds without anything new at the end, after which a gang that waits is said to starve."""
+_PATIENCE = 65
+"""Seconds without anything new at the end, after which a gang that waits is said to starve: others wait for a minute
+until new nodes are booked."""
 _LATEST = 60 + (_MOST + 1) * (_PATIENCE + 1)
 """Seconds after which a run is over: each job that fits nowhere may hold the quota until it is deleted, one after the
 other."""
