@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class Unit(StrEnum):
     """The unit in which an exporter reports a signal. It is declared, never inferred from a metric's name."""
@@ -57,6 +60,11 @@ def utilisation_ratio(value: float, unit: Unit) -> float | None:
     """
     is_measurement = 0 <= value <= _HIGHEST_MEASUREMENT  # never true of NaN
     return value / _UNIT_SCALE[unit] if is_measurement else None
+
+
+def utilisation_ratios(values: NDArray[np.float64], unit: Unit) -> NDArray[np.float64]:
+    """The same of many samples, with NaN for those that are no measurements."""
+    return np.where((values >= 0) & (values <= _HIGHEST_MEASUREMENT), values / _UNIT_SCALE[unit], np.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -10,46 +10,57 @@ Laws of this file:
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratio
-from scaler.idleness.window import NO_WINDOW, Ring, Window
+import numpy as np
+
+from scaler.idleness.columns import SampleColumns
+from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
+from scaler.idleness.window import NO_WINDOW, Window
 
 PodKey = tuple[str, str]
 """(namespace, pod name)"""
 
 
 class DeviceHistory:
-    """One GPU as one pod held it: a ring per signal that ever reported."""
+    """One GPU as one pod held it: a row of the columns of every signal."""
 
-    __slots__ = ("last_sample_s", "rings", "series")
+    __slots__ = ("_columns", "reported", "row", "series")
 
-    def __init__(self, series: GpuSeries) -> None:
+    def __init__(self, series: GpuSeries, row: int, columns: Mapping[str, SampleColumns]) -> None:
         self.series = series
-        self.rings: dict[str, Ring] = {}
-        self.last_sample_s = float("-inf")
-        """Unix time of the newest sample of any signal."""
+        self.row = row
+        self.reported: set[str] = set()
+        """Signals that ever reported, blanks included."""
+        self._columns = columns
+
+    @property
+    def last_sample_s(self) -> float:
+        """Unix time of the newest sample of any signal, -inf where there is none."""
+        return max(each.last_samples.item(self.row) for each in self._columns.values())
 
     def window(self, signal: str, *, end: datetime, length: timedelta) -> Window:
-        ring = self.rings.get(signal)
-        return ring.window(end, length) if ring else NO_WINDOW
+        return self._columns[signal].window(self.row, end, length) if signal in self.reported else NO_WINDOW
 
     def last_active_at(self, above_ratio: float) -> datetime | None:
-        found = [at for ring in self.rings.values() if (at := ring.last_active_at(above_ratio))]
+        found = [at for each in self._columns.values() if (at := each.last_active_at(self.row, above_ratio))]
         return max(found, default=None)
 
 
 class History:
-    """Rings for every GPU of every pod, over `span`."""
+    """A row for every GPU of every pod, over `span`."""
 
     def __init__(self, *, signals: Sequence[Signal], interval: timedelta, span: timedelta) -> None:
         self.signals = tuple(signals)
         self.interval = interval
         self.span = span
+        self._columns = {each.name: SampleColumns(slots=self.slots, interval=interval) for each in signals}
         self._by_pod: dict[PodKey, dict[GpuId, DeviceHistory]] = {}
         self._holders: dict[GpuId, set[PodKey]] = {}
+        self._rows: dict[int, DeviceHistory] = {}
+        self._free_rows: list[int] = []
 
     @property
     def slots(self) -> int:
-        """Slots per ring: the span in intervals, one for the interval in progress and one for rounding down."""
+        """Slots per row: the span in intervals, one for the interval in progress and one for rounding down."""
         return -int(-self.span // self.interval) + 2
 
     def record(self, signal: Signal, series: GpuSeries, samples: Iterable[tuple[float, float]]) -> int:
@@ -57,28 +68,34 @@ class History:
 
         Units: (Unix seconds, value in the signal's own unit).
         """
-        taken, unit = list(samples), signal.unit
-        measured = [(at_s, ratio) for at_s, value in taken if (ratio := utilisation_ratio(value, unit)) is not None]
-        device = self._device(series)
-        ring = self._ring(device, signal)
-        ring.extend(measured)
-        device.last_sample_s = max(device.last_sample_s, ring.last_sample_s)
-        return len(taken) - len(measured)
+        taken, device = list(samples), self.device(signal, series)
+        return self.extend(signal, [device.row] * len(taken), [at for at, _ in taken], [value for _, value in taken])
 
-    def _device(self, series: GpuSeries) -> DeviceHistory:
+    def extend(self, signal: Signal, rows: Sequence[int], at_s: Sequence[float], values: Sequence[float]) -> int:
+        """Add samples of many devices; returns how many were no measurements.
+
+        Shapes: three sequences of one length, an element a sample. Units as in `record`.
+        """
+        ratios = utilisation_ratios(np.array(values, np.float64), signal.unit)
+        measured = ~np.isnan(ratios)
+        self._columns[signal.name].extend(
+            np.array(rows, np.intp)[measured], np.array(at_s, np.float64)[measured], ratios[measured]
+        )
+        return len(values) - int(measured.sum())
+
+    def device(self, signal: Signal, series: GpuSeries) -> DeviceHistory:
+        """The device of the series, for which the signal reports; a new one where there was none."""
         pod = (series.namespace, series.pod)
         devices = self._by_pod.setdefault(pod, {})
         device = devices.get(series.gpu)
         if device is None:
-            device = devices[series.gpu] = DeviceHistory(series)
+            row = self._free_rows.pop() if self._free_rows else len(self._rows)
+            device = devices[series.gpu] = self._rows[row] = DeviceHistory(series, row, self._columns)
             self._holders.setdefault(series.gpu, set()).add(pod)
+            for each in self._columns.values():
+                each.resize(len(self._rows) + len(self._free_rows))
+        device.reported.add(signal.name)
         return device
-
-    def _ring(self, device: DeviceHistory, signal: Signal) -> Ring:
-        ring = device.rings.get(signal.name)
-        if ring is None:
-            ring = device.rings[signal.name] = Ring(slots=self.slots, interval=self.interval)
-        return ring
 
     def devices_of(self, namespace: str, pod: str) -> Mapping[GpuId, DeviceHistory]:
         return self._by_pod.get((namespace, pod), {})
@@ -89,19 +106,24 @@ class History:
         return sorted(other for other in others if self._by_pod[other][gpu].last_sample_s >= since_s)
 
     def forget_before(self, at: datetime) -> None:
-        at_s = at.timestamp()
-        for pod, devices in list(self._by_pod.items()):
-            for gpu in [gpu for gpu, device in devices.items() if device.last_sample_s < at_s]:
-                del devices[gpu]
-                self._holders[gpu].discard(pod)
-                if not self._holders[gpu]:
-                    del self._holders[gpu]
-            if not devices:
+        """Free the rows of devices whose newest sample is older."""
+        newest = np.maximum.reduce([each.last_samples for each in self._columns.values()])
+        rows = [row for row in np.flatnonzero(newest < at.timestamp()).tolist() if row in self._rows]
+        for device in [self._rows.pop(row) for row in rows]:
+            pod, gpu = (device.series.namespace, device.series.pod), device.series.gpu
+            del self._by_pod[pod][gpu]
+            self._holders[gpu].discard(pod)
+            if not self._holders[gpu]:
+                del self._holders[gpu]
+            if not self._by_pod[pod]:
                 del self._by_pod[pod]
+        self._free_rows += rows
+        for each in self._columns.values() if rows else ():
+            each.clear(np.array(rows, np.intp))
 
     def __len__(self) -> int:
         """How many (pod, GPU) pairs are held."""
-        return sum(len(devices) for devices in self._by_pod.values())
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[DeviceHistory]:
         for devices in self._by_pod.values():

@@ -22,11 +22,11 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 
-_EMPTY = -1.0
-_EARLIEST_SLOT = -(2**62)
-_STEPS = 256
+EMPTY = -1.0
+EARLIEST_SLOT = -(2**62)
+STEPS = 256
 """Resolution at which a sample's place within its slot is remembered."""
-_JITTER = 0.25
+JITTER = 0.25
 """Share of an interval by which samples may come late before an interval counts as missed."""
 
 
@@ -63,16 +63,27 @@ class Ring:
 
     def __init__(self, *, slots: int, interval: timedelta) -> None:
         self._interval_s = interval.total_seconds()
-        self._values = array("f", [_EMPTY]) * slots
+        self._values = array("f", [EMPTY]) * slots
         self._earliest = bytearray(slots)
         self._latest = bytearray(slots)
-        self._head = _EARLIEST_SLOT
+        self._head = EARLIEST_SLOT
         self.last_sample_s = float("-inf")
         """Unix time of the newest sample, -inf where there is none."""
 
+    @classmethod
+    def holding(
+        cls, values: bytes, earliest: bytes, latest: bytes, *, head: int, last_sample_s: float, interval: timedelta
+    ) -> "Ring":
+        """A ring with these slots, whose newest one is `head`. `values` are 32-bit floats."""
+        ring = cls(slots=0, interval=interval)
+        ring._values.frombytes(values)
+        ring._earliest, ring._latest = bytearray(earliest), bytearray(latest)
+        ring._head, ring.last_sample_s = head, last_sample_s
+        return ring
+
     @property
     def last_sample_at(self) -> datetime | None:
-        return None if self._head == _EARLIEST_SLOT else datetime.fromtimestamp(self.last_sample_s, UTC)
+        return None if self._head == EARLIEST_SLOT else datetime.fromtimestamp(self.last_sample_s, UTC)
 
     def extend(self, samples: Iterable[tuple[float, float]]) -> None:
         """Record samples. The order of arrival does not matter; a sample older than the ring is dropped.
@@ -89,9 +100,9 @@ class Ring:
                 self._advance_to(slot)
             elif slot <= self._head - size:
                 continue
-            index, place = slot % size, int((position - slot) * _STEPS)
+            index, place = slot % size, int((position - slot) * STEPS)
             known = self._values[index]
-            if known == _EMPTY:
+            if known == EMPTY:
                 self._earliest[index] = self._latest[index] = place
             elif place < self._earliest[index]:
                 self._earliest[index] = place
@@ -104,10 +115,10 @@ class Ring:
     def _advance_to(self, slot: int) -> None:
         size = len(self._values)
         if slot - self._head >= size:
-            self._values = array("f", [_EMPTY]) * size
+            self._values = array("f", [EMPTY]) * size
         else:
             for passed in range(self._head + 1, slot + 1):
-                self._values[passed % size] = _EMPTY
+                self._values[passed % size] = EMPTY
         self._head = slot
 
     def window(self, end: datetime, length: timedelta) -> Window:
@@ -119,16 +130,16 @@ class Ring:
         end_s = end.timestamp()
         first = int((end_s - length.total_seconds()) // self._interval_s)
         last = int(end_s // self._interval_s)
-        if self._value(last) == _EMPTY:
+        if self._value(last) == EMPTY:
             last = max(first, last - 1)
         values = self._between(first, last)
-        missed, longest = self._missed(values, first, end_s / self._interval_s) if _EMPTY in values else (0, 0)
+        missed, longest = self._missed(values, first, end_s / self._interval_s) if EMPTY in values else (0, 0)
         peak = max(values)
         return Window(
             slots=len(values),
             covered=len(values) - missed,
             longest_gap=longest,
-            peak_ratio=None if peak == _EMPTY else peak,
+            peak_ratio=None if peak == EMPTY else peak,
             last_sample_at=self.last_sample_at,
         )
 
@@ -142,27 +153,27 @@ class Ring:
 
     def _value(self, slot: int) -> float:
         size = len(self._values)
-        return self._values[slot % size] if self._head - size < slot <= self._head else _EMPTY
+        return self._values[slot % size] if self._head - size < slot <= self._head else EMPTY
 
     def _between(self, first: int, last: int) -> "array[float]":
         """The values of slots first..last, oldest first; slots that the ring does not hold are empty."""
         size = len(self._values)
         held_first, held_last = max(first, self._head - size + 1), min(last, self._head)
         if held_last < held_first:
-            return array("f", [_EMPTY]) * (last - first + 1)
+            return array("f", [EMPTY]) * (last - first + 1)
         start, count = held_first % size, held_last - held_first + 1
         held = self._values[start : start + count]
         held.extend(self._values[: count - len(held)])
         if count == last - first + 1:
             return held
-        return array("f", [_EMPTY]) * (held_first - first) + held + array("f", [_EMPTY]) * (last - held_last)
+        return array("f", [EMPTY]) * (held_first - first) + held + array("f", [EMPTY]) * (last - held_last)
 
     def _missed(self, values: "array[float]", first: int, end: float) -> tuple[int, int]:
         """Collections missed in the window of these slots: all of them, and the most in a row.
 
         Units: `end` in intervals since the epoch, like slots but not whole.
         """
-        sampled = [first + offset for offset, value in enumerate(values) if value != _EMPTY]
+        sampled = [first + offset for offset, value in enumerate(values) if value != EMPTY]
         if not sampled:
             return len(values), len(values)
         last = first + len(values) - 1
@@ -175,24 +186,24 @@ class Ring:
         if after == before + 1:
             return 0
         size = len(self._values)
-        places = (self._earliest[after % size] - self._latest[before % size]) / _STEPS
+        places = (self._earliest[after % size] - self._latest[before % size]) / STEPS
         return _whole_collections(after - before + places)
 
     def _missed_before(self, sampled: int, first: int) -> int:
         """Collections missed between the window's first slot and the first that holds a sample."""
-        if self._value(first - 1) == _EMPTY:
+        if self._value(first - 1) == EMPTY:
             return sampled - first
         return min(sampled - first, self._missed_between(first - 1, sampled))
 
     def _missed_after(self, sampled: int, last: int, end: float) -> int:
         """Collections missed between the last slot that holds a sample and the window's last slot."""
-        waited = end - sampled - self._latest[sampled % len(self._values)] / _STEPS
+        waited = end - sampled - self._latest[sampled % len(self._values)] / STEPS
         return min(last - sampled, _whole_collections(waited))
 
 
 def _whole_collections(apart: float) -> int:
     """How many collections fit between two samples that lie this many intervals apart."""
-    return max(0, int(apart - 1 + _JITTER))
+    return max(0, int(apart - 1 + JITTER))
 
 
 @lru_cache(maxsize=1024)

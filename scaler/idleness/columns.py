@@ -1,0 +1,263 @@
+"""What one signal of all GPUs showed over a span of time: the rings of `window`, a row for each, computed together.
+
+The laws are those of `window.Ring` and `window.Window`, to the bit; that file says them, and is what this one is
+tested against. A slot is in the same column of every row, and a row holds the newest slots up to its own head, so that
+a GPU whose exporter is late loses nothing because of others.
+
+| array       | type    | of each slot of each row                                   |
+|-------------|---------|------------------------------------------------------------|
+| `_peaks`    | float32 | the highest sample as a ratio; -1 without one              |
+| `_earliest` | uint8   | where in the slot its first sample lies, in 1/256          |
+| `_latest`   | uint8   | where its last one lies                                    |
+
+Six bytes a slot: 100,000 GPUs × 62 slots are 37 MB a signal.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaler.idleness.window import EARLIEST_SLOT, EMPTY, JITTER, STEPS, Ring, Window, as_stored
+
+Rows = NDArray[np.intp]
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_FEWEST_ROWS = 64
+_NO_SAMPLE_YET = 255
+_ROWS_FOR_ONE = 20
+"""Rows whose windows are computed together in the time that one takes alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowColumns:
+    """One window of every row: arrays of the fields of `Window`, one element a row."""
+
+    slots: Counts
+    covered: Counts
+    longest_gap: Counts
+    peaks: NDArray[np.float32]
+    """-1 where there is no sample."""
+    last_samples: Floats
+    """Unix seconds of the newest sample that the row holds, -inf without one."""
+
+    def row(self, row: int) -> Window:
+        peak, last = self.peaks.item(row), self.last_samples.item(row)
+        return Window(
+            slots=self.slots.item(row),
+            covered=self.covered.item(row),
+            longest_gap=self.longest_gap.item(row),
+            peak_ratio=None if peak == EMPTY else peak,
+            last_sample_at=None if last == -np.inf else datetime.fromtimestamp(last, UTC),
+        )
+
+
+class SampleColumns:
+    """Rings of the newest `slots` collection intervals of one signal."""
+
+    def __init__(self, *, slots: int, interval: timedelta) -> None:
+        self._interval_s = interval.total_seconds()
+        self._size = slots
+        self._peaks = np.full((0, slots), EMPTY, np.float32)
+        self._earliest = np.full((0, slots), _NO_SAMPLE_YET, np.uint8)
+        self._latest = np.zeros((0, slots), np.uint8)
+        self._heads = np.zeros(0, np.int64)
+        """The newest slot of each row."""
+        self.last_samples: Floats = np.zeros(0)
+        """Unix seconds of the newest sample of each row, -inf without one."""
+        self._asked: Counter[object] = Counter()
+        """How often rows were asked for one by one since samples came."""
+        self._windows: dict[tuple[datetime, timedelta], WindowColumns] = {}
+        self._last_active: dict[float, Floats] = {}
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def resize(self, rows: int) -> None:
+        """Make place for so many rows; new ones are empty."""
+        if rows <= len(self):
+            return
+        self._forget_answers()
+        more = max(rows, _FEWEST_ROWS, 5 * len(self) // 4) - len(self)
+        self._peaks = np.vstack([self._peaks, np.full((more, self._size), EMPTY, np.float32)])
+        self._earliest = np.vstack([self._earliest, np.full((more, self._size), _NO_SAMPLE_YET, np.uint8)])
+        self._latest = np.vstack([self._latest, np.zeros((more, self._size), np.uint8)])
+        self._heads = np.append(self._heads, np.full(more, EARLIEST_SLOT))
+        self.last_samples = np.append(self.last_samples, np.full(more, -np.inf))
+
+    def clear(self, rows: Rows) -> None:
+        """Forget what these rows hold, so that others can have them."""
+        self._forget_answers()
+        self._empty(rows)
+        self._heads[rows] = EARLIEST_SLOT
+        self.last_samples[rows] = -np.inf
+
+    # -------------------------------------------------------------------------------------------------------- samples
+
+    def extend(self, rows: Rows, at_s: Floats, ratios: Floats) -> None:
+        """Record samples, in any order; those older than their row's ring are dropped.
+
+        Shapes: three arrays of one length, an element a sample. Units: Unix seconds, ratio 0..1.
+        """
+        self._forget_answers()
+        positions = at_s / self._interval_s
+        slots = np.floor(positions).astype(np.int64)
+        self._advance(rows, slots)
+        is_held = slots > self._heads[rows] - self._size
+        if not is_held.all():
+            rows, at_s, ratios = rows[is_held], at_s[is_held], ratios[is_held]
+            positions, slots = positions[is_held], slots[is_held]
+        places = ((positions - slots) * STEPS).astype(np.uint8)
+        cells = rows * self._size + slots % self._size
+        np.maximum.at(self._peaks.reshape(-1), cells, ratios.astype(np.float32))
+        np.minimum.at(self._earliest.reshape(-1), cells, places)
+        np.maximum.at(self._latest.reshape(-1), cells, places)
+        np.maximum.at(self.last_samples, rows, at_s)
+
+    def _advance(self, rows: Rows, slots: Counts) -> None:
+        """Move the heads of these rows up to these slots, and empty the slots that they pass."""
+        touched, places = np.unique(rows, return_inverse=True)
+        before = self._heads[touched]
+        heads = before.copy()
+        np.maximum.at(heads, places, slots)
+        passed = heads - before
+        self._empty(touched[passed >= self._size])
+        moved = np.flatnonzero((passed > 0) & (passed < self._size))
+        for step in range(1, int(passed[moved].max(initial=0)) + 1):
+            moved = moved[passed[moved] >= step]
+            columns = (before[moved] + step) % self._size
+            self._peaks[touched[moved], columns] = EMPTY
+            self._earliest[touched[moved], columns] = _NO_SAMPLE_YET
+            self._latest[touched[moved], columns] = 0
+        self._heads[touched] = heads
+
+    def _empty(self, rows: Rows) -> None:
+        self._peaks[rows] = EMPTY
+        self._earliest[rows] = _NO_SAMPLE_YET
+        self._latest[rows] = 0
+
+    # -------------------------------------------------------------------------------------------------------- one row
+
+    def window(self, row: int, end: datetime, length: timedelta) -> Window:
+        """The window of one row."""
+        found = self._windows.get((end, length))
+        if found is None:
+            if not self._is_worth_all((end, length)):
+                return self._ring(row).window(end, length)
+            found = self._windows[end, length] = self.windows(end, length)
+        return found.row(row)
+
+    def last_active_at(self, row: int, above_ratio: float) -> datetime | None:
+        """The end of the row's newest interval whose peak reached the floor; None where it holds none."""
+        found = self._last_active.get(above_ratio)
+        if found is None:
+            if not self._is_worth_all(above_ratio):
+                return self._ring(row).last_active_at(above_ratio)
+            found = self._last_active[above_ratio] = self.last_active(above_ratio)
+        at_s = found.item(row)
+        return None if at_s == -np.inf else datetime.fromtimestamp(at_s, UTC)
+
+    def _is_worth_all(self, question: object) -> bool:
+        """Whether so many rows were asked for that all of them would have cost no more."""
+        self._asked[question] += 1
+        return self._asked[question] * _ROWS_FOR_ONE > len(self)
+
+    def _forget_answers(self) -> None:
+        self._asked.clear()
+        self._windows.clear()
+        self._last_active.clear()
+
+    def _ring(self, row: int) -> Ring:
+        return Ring.holding(
+            self._peaks[row].tobytes(),
+            self._earliest[row].tobytes(),
+            self._latest[row].tobytes(),
+            head=self._heads.item(row),
+            last_sample_s=self.last_samples.item(row),
+            interval=timedelta(seconds=self._interval_s),
+        )
+
+    # -------------------------------------------------------------------------------------------------------- all rows
+
+    def windows(self, end: datetime, length: timedelta) -> WindowColumns:
+        """The window of every row that reaches from `end - length`, rounded down to a slot, to `end`."""
+        end_s = end.timestamp()
+        first = int((end_s - length.total_seconds()) // self._interval_s)
+        newest = int(end_s // self._interval_s)
+        peaks = self._between(first, newest)
+        last = np.where(peaks[:, -1] != EMPTY, newest, max(first, newest - 1))
+        slots = last - first + 1
+        missed, longest = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
+        has_holes = np.flatnonzero((peaks != EMPTY).sum(axis=1) < slots)
+        if len(has_holes):
+            missed[has_holes], longest[has_holes] = self._missed(
+                has_holes, peaks[has_holes], first, last[has_holes], end_s / self._interval_s
+            )
+        return WindowColumns(
+            slots=slots,
+            covered=slots - missed,
+            longest_gap=longest,
+            peaks=peaks.max(axis=1),
+            last_samples=self.last_samples.copy(),
+        )
+
+    def last_active(self, above_ratio: float) -> Floats:
+        """The end of each row's newest interval whose peak reached the floor, in Unix seconds; -inf without one."""
+        is_active = self._peaks >= as_stored(above_ratio)
+        behind = (self._heads[:, None] - np.arange(self._size)) % self._size
+        newest = np.where(is_active, behind, self._size).min(axis=1)
+        return np.where(newest < self._size, (self._heads - newest + 1) * self._interval_s, -np.inf)
+
+    def _between(self, first: int, last: int) -> NDArray[np.float32]:
+        """The peaks of slots first..last of every row, oldest first; slots that a row does not hold are empty."""
+        slots = np.arange(first, last + 1)
+        found = self._peaks[:, slots % self._size]
+        odd = np.flatnonzero((self._heads < last) | (self._heads - self._size >= first))
+        heads = self._heads[odd, None]
+        found[odd] = np.where((slots > heads - self._size) & (slots <= heads), found[odd], np.float32(EMPTY))
+        return found
+
+    def _missed(
+        self, rows: Rows, peaks: NDArray[np.float32], first: int, last: Counts, end: float
+    ) -> tuple[Counts, Counts]:
+        """Collections missed in the windows of these rows: all of them, and the most in a row.
+
+        Units: `end` in intervals since the epoch, like slots but not whole.
+        """
+        count = peaks.shape[1]
+        slots = np.arange(count)
+        columns = (first + slots) % self._size
+        earliest = self._earliest[rows][:, columns].astype(np.float64)
+        latest = self._latest[rows][:, columns].astype(np.float64)
+        has_sample = peaks != EMPTY
+        newest = np.maximum.accumulate(np.where(has_sample, slots, -1), axis=1)
+        before = np.hstack([np.full((len(rows), 1), -1), newest[:, :-1]])
+        places = (earliest - np.take_along_axis(latest, np.maximum(before, 0), axis=1)) / STEPS
+        holes = np.where(
+            has_sample & (before >= 0) & (slots - before > 1), _whole_collections(slots - before + places), 0
+        )
+        sampled_first, sampled_last = has_sample.argmax(axis=1), newest[:, -1]
+        holes_before = self._missed_before(rows, first, sampled_first, earliest[np.arange(len(rows)), sampled_first])
+        waited = end - (first + sampled_last) - latest[np.arange(len(rows)), sampled_last] / STEPS
+        holes_after = np.minimum(last - first - sampled_last, _whole_collections(waited))
+        missed = holes.sum(axis=1) + holes_before + holes_after
+        longest = np.maximum(np.maximum(holes.max(axis=1), holes_before), holes_after)
+        is_blank = sampled_last < 0
+        return np.where(is_blank, last - first + 1, missed), np.where(is_blank, last - first + 1, longest)
+
+    def _missed_before(self, rows: Rows, first: int, sampled: Counts, earliest: Floats) -> Counts:
+        """Collections missed between the windows' first slot and the first that holds a sample, `sampled` after it."""
+        column, heads = (first - 1) % self._size, self._heads[rows]
+        is_held = (first - 1 > heads - self._size) & (first - 1 <= heads)
+        has_sample = is_held & (self._peaks[rows, column] != EMPTY)
+        places = (earliest - self._latest[rows, column]) / STEPS
+        between = np.where(sampled == 0, 0, _whole_collections(sampled + 1 + places))
+        return np.where(has_sample, np.minimum(sampled, between), sampled)
+
+
+def _whole_collections(apart: Floats) -> Counts:
+    """How many collections fit between two samples that lie this many intervals apart."""
+    return np.maximum(0, apart - 1 + JITTER).astype(np.int64)
