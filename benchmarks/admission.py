@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.placement import GPU, KINDS, Kind, nodes_of, occupants_of
-from benchmarks.tick import machine
+from benchmarks.scale import machine
 from scaler.admission.checks import AdmissionChecks
 from scaler.admission.controller import AdmissionCheckController
 from scaler.admission.planner import AdmissionPlanner

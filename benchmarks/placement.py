@@ -30,7 +30,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.tick import machine
+from benchmarks.scale import machine
 from scaler.kube.scheduling import NodeSelection, Taint, Toleration
 from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.fit import Placement, fits, place

@@ -1,10 +1,11 @@
-"""How long does a tick take, how long does it hold up everybody else, and what memory does the process take?
+"""How long does a tick take, how long does it block the event loop, and what memory does the process take?
 
-    uv run python benchmarks/tick.py [--ticks 20] [--scaled-objects 5000]
+    uv run python -m benchmarks.scale [--gpus 10000] [--targets 5000] [--ticks 20] [--json]
 
-5,000 ScaledObjects, half of them over Kueue Workloads and half over Deployments, each with two pods of one GPU: 10,000
-GPUs with two signals, collected every 30 s, judged over 30 min. A tick falls on every 15 s, in virtual time: it is run
-as soon as the one before has ended. Each source has a process of its own, so that its memory is its own.
+ScaledObjects, half of them over Kueue Workloads and half over Deployments, which share the GPUs evenly, one to a pod:
+two signals, collected every 30 s, judged over 30 min. A tick falls on every 15 s, in virtual time: it is run as soon as
+the one before has ended. Each source has a process of its own, so that its memory is its own. `--json` prints one
+object, of HTTP: `tick_cpu_seconds` (median), `stall_worst_ms`, `first_tick_seconds`, `resident_mb`, `gpus`, `targets`.
 
 * in-process: the source makes the samples itself, as the evaluation takes them. What is measured is ours alone.
 * HTTP: the same samples from an HTTP server in another process, through `PrometheusSource`: JSON included.
@@ -74,7 +75,6 @@ TARGET_TICK_S = 1.0
 TARGET_RESIDENT_MB = 300.0
 
 NAMESPACES = 100
-PODS_PER_TARGET = 2
 COLLECTED_EVERY_S = 30
 INTERVAL = timedelta(seconds=15)
 FIRST_TICK = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
@@ -85,16 +85,35 @@ GPUS = GpuResources(patterns=("nvidia.com/gpu", "nvidia.com/mig-*"))
 # The data: what every GPU showed at every half minute
 
 
+class Fleet(NamedTuple):
+    """How many GPUs there are, and how many ScaledObjects share them."""
+
+    gpus: int
+    targets: int
+
+    @property
+    def pods_per_target(self) -> int:
+        """Of one GPU each. GPUs that are left over belong to pods that nothing scales."""
+        return max(1, self.gpus // self.targets)
+
+    def gpu(self, number: int) -> "Gpu":
+        return Gpu(number, self.pods_per_target)
+
+    def all(self) -> list["Gpu"]:
+        return [self.gpu(number) for number in range(self.gpus)]
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU and the pod that holds it. Every second one works, a little differently at each instant."""
+    """One GPU and the pod that holds it. Those of every second target work, a little differently at each instant."""
 
     number: int
+    pods_per_target: int
 
     @property
     def pod(self) -> tuple[str, str]:
         """(namespace, name)"""
-        target, ordinal = divmod(self.number, PODS_PER_TARGET)
+        target, ordinal = divmod(self.number, self.pods_per_target)
         return namespace_of(target), f"{name_of(target)}-{ordinal}"
 
     def labels(self, metric: str) -> dict[str, str]:
@@ -128,7 +147,7 @@ class Gpu:
 
     @property
     def works(self) -> bool:
-        return self.number // PODS_PER_TARGET % 2 == 0
+        return self.number // self.pods_per_target % 2 == 0
 
     def value(self, at_s: float, unit: Unit) -> float:
         busy = 0.5 + at_s // COLLECTED_EVERY_S % 997 / 2000 if self.works else 0.0
@@ -183,8 +202,8 @@ class Lazily(Sequence[RawSeries]):
 class InProcessSource:
     """Implements ports.SignalSource."""
 
-    def __init__(self, gpus: int) -> None:
-        self._gpus = [Gpu(n) for n in range(gpus)]
+    def __init__(self, fleet: Fleet) -> None:
+        self._gpus = fleet.all()
         self._keys = {
             signal.name: [msgspec.json.encode(gpu.labels(signal.metrics[0])) for gpu in self._gpus]
             for signal in DEFAULT_SIGNALS
@@ -199,12 +218,11 @@ class InProcessSource:
 # The same over HTTP
 
 
-async def serve(gpus: int) -> None:
+async def serve(fleet: Fleet) -> None:
     """Answer range selectors on a port that is printed first, until standard input ends."""
     served = {signal.metrics[0]: signal for signal in DEFAULT_SIGNALS}
-    prefixes = {
-        metric: [b'{"metric":' + msgspec.json.encode(Gpu(n).labels(metric)) for n in range(gpus)] for metric in served
-    }
+    gpus = fleet.all()
+    prefixes = {metric: [b'{"metric":' + msgspec.json.encode(gpu.labels(metric)) for gpu in gpus] for metric in served}
 
     async def query(request: web.Request) -> web.Response:
         form = parse_qs(await request.text())
@@ -212,14 +230,10 @@ async def serve(gpus: int) -> None:
         metric = next(name for name in served if name in promql)
         span_s = int(promql.partition("[")[2].removesuffix("s]"))
         columns = {
-            (phase, works): _values(phase, works, served[metric], until_s - span_s, until_s)
-            for phase in range(COLLECTED_EVERY_S)
-            for works in (True, False)
+            (gpu.phase_s, gpu.works): _values(gpu, served[metric], until_s - span_s, until_s)
+            for gpu in {(each.phase_s, each.works): each for each in gpus}.values()
         }
-        series = [
-            prefix + columns[gpu.phase_s, gpu.works]
-            for prefix, gpu in zip(prefixes[metric], map(Gpu, range(gpus)), strict=True)
-        ]
+        series = [prefix + columns[gpu.phase_s, gpu.works] for prefix, gpu in zip(prefixes[metric], gpus, strict=True)]
         body = b'{"status":"success","data":{"resultType":"matrix","result":[' + b",".join(series) + b"]}}"
         # The sampler compares clocks, and time is virtual here.
         return web.Response(body=body, content_type="application/json", headers={"Date": ""})
@@ -234,17 +248,14 @@ async def serve(gpus: int) -> None:
     await runner.cleanup()
 
 
-def _values(phase_s: int, works: bool, signal: Signal, after_s: float, until_s: float) -> bytes:
-    gpu = next(
-        each for each in map(Gpu, range(8 * COLLECTED_EVERY_S)) if (each.phase_s, each.works) == (phase_s, works)
-    )
+def _values(gpu: Gpu, signal: Signal, after_s: float, until_s: float) -> bytes:
     samples = [[at_s, f"{gpu.value(at_s, signal.unit):g}"] for at_s in gpu.times(after_s, until_s)]
     return b',"values":' + msgspec.json.encode(samples) + b"}"
 
 
 @asynccontextmanager
-async def http_source(gpus: int) -> AsyncIterator[SignalSource]:
-    command = [sys.executable, __file__, "--serve", str(gpus)]
+async def http_source(fleet: Fleet) -> AsyncIterator[SignalSource]:
+    command = [*_command(fleet), "--serve"]
     with subprocess.Popen(  # noqa: ASYNC220
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
@@ -260,8 +271,8 @@ async def http_source(gpus: int) -> AsyncIterator[SignalSource]:
 
 
 @asynccontextmanager
-async def in_process_source(gpus: int) -> AsyncIterator[SignalSource]:
-    yield InProcessSource(gpus)
+async def in_process_source(fleet: Fleet) -> AsyncIterator[SignalSource]:
+    yield InProcessSource(fleet)
 
 
 SOURCES = {"in-process": in_process_source, "HTTP": http_source}
@@ -295,10 +306,11 @@ class FilledStore(Generic[T]):
 
 
 class StandingScales(ScaleSubresources):
-    """Every Deployment is at two replicas, and nothing changes."""
+    """Every Deployment has all of its pods, and nothing changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int) -> None:
         """Needs no API."""
+        self._replicas = replicas
 
     async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Nothing is new."""
@@ -309,20 +321,22 @@ class StandingScales(ScaleSubresources):
     def of(self, namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
         if not namespace:
             return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=str(target))
-        return Scale(replicas=PODS_PER_TARGET, selector=f"app={target.name}")
+        return Scale(replicas=self._replicas, selector=f"app={target.name}")
 
 
-def cluster_of(scaled_objects: int) -> ClusterState:
-    targets = range(scaled_objects)
+def cluster_of(fleet: Fleet) -> ClusterState:
+    targets = range(fleet.targets)
     gangs = [target for target in targets if is_gang(target)]
     return ClusterState(
         scaled_objects=FilledStore(_decoded(ScaledObject, map(scaled_object, targets)), {}),
         scalable_workloads=FilledStore(
             _decoded(ScalableWorkload, map(scalable_workload, gangs)), scalable_workload_indexes()
         ),
-        workloads=FilledStore(_decoded(Workload, map(workload, gangs)), workload_indexes()),
+        workloads=FilledStore(
+            _decoded(Workload, (workload(target, fleet.pods_per_target) for target in gangs)), workload_indexes()
+        ),
         pods=FilledStore(
-            _decoded(Pod, (pod(target, ordinal) for target in targets for ordinal in range(PODS_PER_TARGET))),
+            _decoded(Pod, (pod(target, ordinal) for target in targets for ordinal in range(fleet.pods_per_target))),
             pod_indexes(GPUS),
         ),
         gpus=GPUS,
@@ -362,10 +376,10 @@ def scalable_workload(target: int) -> dict[str, Any]:
     return {"metadata": metadata(name_of(target), target), "spec": {"replicas": 1, "jobRef": job(target)}}
 
 
-def workload(target: int) -> dict[str, Any]:
+def workload(target: int, pods: int) -> dict[str, Any]:
     owner = {**job(target), "uid": f"uid-{target}", "controller": True}
     conditions = [{"type": kind, "status": "True", "reason": kind} for kind in ("QuotaReserved", "Admitted")]
-    pod_set = {"name": "workers", "count": PODS_PER_TARGET, "template": {"spec": {"containers": [container()]}}}
+    pod_set = {"name": "workers", "count": pods, "template": {"spec": {"containers": [container()]}}}
     return {
         "metadata": metadata(workload_name(target), target, ownerReferences=[owner]),
         "spec": {"active": True, "queueName": "user-queue", "podSets": [pod_set]},
@@ -444,13 +458,13 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-async def measure(source_name: str, scaled_objects: int, ticks: int) -> Result:
+async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
     imported_mb = resident_mb()
-    cluster = cluster_of(scaled_objects)
+    cluster = cluster_of(fleet)
     gc.collect()
     with_cluster_mb = resident_mb()
-    async with SOURCES[source_name](scaled_objects * PODS_PER_TARGET) as source:
-        evaluator = evaluator_of(cluster, source)
+    async with SOURCES[source_name](fleet) as source:
+        evaluator = evaluator_of(cluster, source, fleet)
         backfill = await timed_tick(evaluator, FIRST_TICK)
         tune_garbage_collector()  # as the program does it after its first evaluation
         steady = [await timed_tick(evaluator, FIRST_TICK + count * INTERVAL) for count in range(1, ticks + 1)]
@@ -473,13 +487,13 @@ async def measure(source_name: str, scaled_objects: int, ticks: int) -> Result:
         )
 
 
-def evaluator_of(cluster: ClusterState, source: SignalSource) -> Evaluator:
+def evaluator_of(cluster: ClusterState, source: SignalSource, fleet: Fleet) -> Evaluator:
     trust = Trust()
     sampler = Sampler(source, signals=DEFAULT_SIGNALS, rules=DEFAULT_RULES, trust=trust, overlap=timedelta(minutes=2))
     return Evaluator(
         config=EvaluationConfig(interval=INTERVAL, trust=trust),
         cluster=cluster,
-        scales=StandingScales(),
+        scales=StandingScales(fleet.pods_per_target),
         sampler=sampler,
         decision_cache=DecisionCache(max_age=timedelta(hours=1)),
     )
@@ -515,9 +529,8 @@ def headroom(value: float) -> str:
     return f"[{'green' if value >= 1 else 'red'}]{value:.1f}× headroom[/]"
 
 
-def report(results: dict[str, Result], scaled_objects: int) -> Table:
-    gpus = scaled_objects * PODS_PER_TARGET
-    table = Table(title=f"A tick at {scaled_objects:,} ScaledObjects and {gpus:,} GPUs", title_justify="left")
+def report(results: dict[str, Result], fleet: Fleet) -> Table:
+    table = Table(title=f"A tick at {fleet.targets:,} ScaledObjects and {fleet.gpus:,} GPUs", title_justify="left")
     table.add_column("")
     table.add_column("target", justify="right")
     for name in results:
@@ -555,34 +568,53 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}"
 
 
-def measured_apart(source: str, arguments: argparse.Namespace) -> Result:
+def as_json(result: Result, fleet: Fleet) -> str:
+    return json.dumps(
+        {
+            "tick_cpu_seconds": round(statistics.median(result.ticks_cpu_s), 3),
+            "stall_worst_ms": round(1000 * max(result.stalls_s), 1),
+            "first_tick_seconds": round(result.backfill_s, 2),
+            "resident_mb": round(result.resident_mb),
+            **fleet._asdict(),
+        }
+    )
+
+
+def _command(fleet: Fleet) -> list[str]:
+    return [sys.executable, __file__, "--gpus", str(fleet.gpus), "--targets", str(fleet.targets)]
+
+
+def measured_apart(source: str, fleet: Fleet, ticks: int) -> Result:
     """The result of a process of its own."""
-    command = [sys.executable, __file__, "--measure", source]
-    command += ["--ticks", str(arguments.ticks), "--scaled-objects", str(arguments.scaled_objects)]
+    command = [*_command(fleet), "--measure", source, "--ticks", str(ticks)]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return Result(**json.loads(printed))
+    result = Result(**json.loads(printed))
+    assert result.gpus == fleet.gpus
+    assert result.idle == fleet.targets // 2
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, default=10_000)
+    parser.add_argument("--targets", type=int, default=5_000, help="ScaledObjects")
     parser.add_argument("--ticks", type=int, default=20, help="how many ticks after the first one")
-    parser.add_argument("--scaled-objects", type=int, default=5_000)
+    parser.add_argument("--json", action="store_true", help="one JSON object, of HTTP")
     parser.add_argument("--measure", choices=list(SOURCES), help=argparse.SUPPRESS)
-    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    fleet = Fleet(arguments.gpus, arguments.targets)
     if arguments.serve:
-        asyncio.run(serve(arguments.serve))
-        return
-    if arguments.measure:
-        result = asyncio.run(measure(arguments.measure, arguments.scaled_objects, arguments.ticks))
-        print(json.dumps(asdict(result)))
-        return
-    results = {source: measured_apart(source, arguments) for source in SOURCES}
-    assert all(result.gpus == arguments.scaled_objects * PODS_PER_TARGET for result in results.values())
-    assert all(result.idle == arguments.scaled_objects // 2 for result in results.values())
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(report(results, arguments.scaled_objects))
-    console.print(machine(), highlight=False)
+        asyncio.run(serve(fleet))
+    elif arguments.measure:
+        print(json.dumps(asdict(asyncio.run(measure(arguments.measure, fleet, arguments.ticks)))))
+    elif arguments.json:
+        print(as_json(measured_apart("HTTP", fleet, arguments.ticks), fleet))
+    else:
+        results = {source: measured_apart(source, fleet, arguments.ticks) for source in SOURCES}
+        console = Console(width=None if sys.stdout.isatty() else 120)
+        console.print(report(results, fleet))
+        console.print(machine(), highlight=False)
 
 
 if __name__ == "__main__":
