@@ -14,12 +14,14 @@ Six bytes a slot: 100,000 GPUs × 62 slots are 37 MB a signal.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaler.idleness.policy import Trust
 from scaler.idleness.window import EARLIEST_SLOT, EMPTY, JITTER, STEPS, Ring, Window, as_stored
 
 Rows = NDArray[np.intp]
@@ -28,6 +30,8 @@ Counts = NDArray[np.int64]
 
 _FEWEST_ROWS = 64
 _NO_SAMPLE_YET = 255
+_CLOSE_S = 0.001
+"""Instants as floats and as datetimes differ by less."""
 _ROWS_FOR_ONE = 20
 """Rows whose windows are computed together in the time that one takes alone."""
 
@@ -43,6 +47,29 @@ class WindowColumns:
     """-1 where there is no sample."""
     last_samples: Floats
     """Unix seconds of the newest sample that the row holds, -inf without one."""
+    _answers: dict[Hashable, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
+
+    def is_active(self, row: int, above_ratio: float) -> bool:
+        """Whether the row's peak reaches the floor."""
+        found = self._answers.get(above_ratio)
+        if found is None:
+            found = self._answers[above_ratio] = self.peaks >= as_stored(above_ratio)
+        return bool(found[row])
+
+    def is_trusted(self, row: int, trust: Trust, end: datetime) -> bool:
+        """Whether nothing speaks against a quiet peak. No where it is so close that only a `Window` can say."""
+        found = self._answers.get((trust, end))
+        if found is None:
+            found = self._answers[trust, end] = self._trusted(trust, end)
+        return bool(found[row])
+
+    def _trusted(self, trust: Trust, end: datetime) -> NDArray[np.bool_]:
+        return (
+            (self.covered > 0)
+            & (end.timestamp() - self.last_samples < trust.max_age.total_seconds() - _CLOSE_S)
+            & (self.longest_gap <= trust.max_gap_intervals)
+            & (self.covered / self.slots >= trust.min_coverage_ratio)
+        )
 
     def row(self, row: int) -> Window:
         peak, last = self.peaks.item(row), self.last_samples.item(row)
@@ -52,6 +79,39 @@ class WindowColumns:
             longest_gap=self.longest_gap.item(row),
             peak_ratio=None if peak == EMPTY else peak,
             last_sample_at=None if last == -np.inf else datetime.fromtimestamp(last, UTC),
+        )
+
+
+class DeviceWindows(Mapping[str, Window]):
+    """Windows of one GPU by signal, each made when it is read."""
+
+    __slots__ = ("_found", "_row")
+
+    def __init__(self, row: int, found: Mapping[str, Window | WindowColumns]) -> None:
+        self._row = row
+        self._found = found
+
+    def __getitem__(self, signal: str) -> Window:
+        found = self._found[signal]
+        return found if isinstance(found, Window) else found.row(self._row)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def is_all(self, *, active: bool, above_ratio: float, trust: Trust, end: datetime) -> bool:
+        """Whether all signals are active, or all are quiet and trusted, as far as that is known without a look at one.
+
+        No where any is not computed with those of other GPUs: then `gpu_verdict` has to look.
+        """
+        row = self._row
+        return bool(self._found) and all(
+            isinstance(each, WindowColumns)
+            and each.is_active(row, above_ratio) is active
+            and (active or each.is_trusted(row, trust, end))
+            for each in self._found.values()
         )
 
 
@@ -141,14 +201,14 @@ class SampleColumns:
 
     # -------------------------------------------------------------------------------------------------------- one row
 
-    def window(self, row: int, end: datetime, length: timedelta) -> Window:
-        """The window of one row."""
+    def window(self, row: int, end: datetime, length: timedelta) -> Window | WindowColumns:
+        """The window of one row; or those of all, which cost no more than the ones that were asked for by then."""
         found = self._windows.get((end, length))
         if found is None:
             if not self._is_worth_all((end, length)):
                 return self._ring(row).window(end, length)
             found = self._windows[end, length] = self.windows(end, length)
-        return found.row(row)
+        return found
 
     def last_active_at(self, row: int, above_ratio: float) -> datetime | None:
         """The end of the row's newest interval whose peak reached the floor; None where it holds none."""

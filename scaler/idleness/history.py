@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from scaler.idleness.columns import SampleColumns
+from scaler.idleness.columns import DeviceWindows, SampleColumns
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
-from scaler.idleness.window import NO_WINDOW, Window
+from scaler.idleness.window import NO_WINDOW
 
 PodKey = tuple[str, str]
 """(namespace, pod name)"""
@@ -37,8 +37,14 @@ class DeviceHistory:
         """Unix time of the newest sample of any signal, -inf where there is none."""
         return max(each.last_samples.item(self.row) for each in self._columns.values())
 
-    def window(self, signal: str, *, end: datetime, length: timedelta) -> Window:
-        return self._columns[signal].window(self.row, end, length) if signal in self.reported else NO_WINDOW
+    def windows(self, signals: Iterable[Signal], *, end: datetime, length: timedelta) -> DeviceWindows:
+        """Of these signals, by name."""
+        row, reported, columns = self.row, self.reported, self._columns
+        found = {
+            each.name: columns[each.name].window(row, end, length) if each.name in reported else NO_WINDOW
+            for each in signals
+        }
+        return DeviceWindows(row, found)
 
     def last_active_at(self, above_ratio: float) -> datetime | None:
         found = [at for each in self._columns.values() if (at := each.last_active_at(self.row, above_ratio))]

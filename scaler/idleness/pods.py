@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from scaler.idleness.columns import DeviceWindows
 from scaler.idleness.gpu import GpuId, Signal
 from scaler.idleness.history import DeviceHistory, History
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import (
+    Busy,
     GpuEvidence,
+    Idle,
     Unknown,
     Verdict,
     WorkloadVerdict,
@@ -87,8 +90,8 @@ def _pod_evidence(
     }
     surplus = _surplus(pod, devices)
     for gpu, device in devices.items():
-        windows = {s.name: device.window(s.name, end=end, length=length) for s in expected(history.signals, gpu)}
-        verdict = gpu_verdict(windows, policy=policy, trust=trust, end=end)
+        windows = device.windows(expected(history.signals, gpu), end=end, length=length)
+        verdict = _verdict(windows, policy=policy, trust=trust, end=end)
         yield GpuEvidence(
             gpu=gpu,
             pod=pod.name,
@@ -100,6 +103,15 @@ def _pod_evidence(
         )
     for missing in range(len(devices), pod.gpus):
         yield _missing(pod, missing, len(devices))
+
+
+def _verdict(windows: DeviceWindows, *, policy: Policy, trust: Trust, end: datetime) -> Verdict:
+    """What `gpu_verdict` says, without a look at single windows where all signals agree."""
+    if windows.is_all(active=False, above_ratio=policy.active_above_ratio, trust=trust, end=end):
+        return Idle()
+    if windows.is_all(active=True, above_ratio=policy.active_above_ratio, trust=trust, end=end):
+        return Busy()
+    return gpu_verdict(windows, policy=policy, trust=trust, end=end)
 
 
 def expected(signals: Iterable[Signal], gpu: GpuId) -> list[Signal]:

@@ -69,9 +69,9 @@ def busy_in(begin: datetime, end: datetime) -> Callable[[float], float]:
 def windows(history: History, end: datetime, length: timedelta = SPAN) -> dict[tuple[str, str, str], Window]:
     """Everything that a verdict could rest on: by pod, device and signal."""
     return {
-        (device.series.pod, str(device.series.gpu), signal.name): device.window(signal.name, end=end, length=length)
+        (device.series.pod, str(device.series.gpu), name): window
         for device in history
-        for signal in history.signals
+        for name, window in device.windows(history.signals, end=end, length=length).items()
     }
 
 
@@ -244,10 +244,12 @@ async def test_an_older_part_that_cannot_be_read_is_tried_again_and_doubts_nothi
     plain, bench.sampler._source = bench.source, OldIsGone(metrics=bench.metrics, clock=bench.clock)
     assert (await bench.refresh(at(30), span=minutes(90))).doubt is None
     (device,) = bench.sampler.history
-    assert device.window("gpu_util", end=at(30), length=minutes(90)).longest_gap == 59
+    assert device.windows(bench.sampler.history.signals, end=at(30), length=minutes(90))["gpu_util"].longest_gap == 59
     bench.sampler._source = plain
     assert (await bench.refresh(at(60), span=minutes(90))).doubt is None
-    assert device.window("gpu_util", end=at(60), length=minutes(90)).coverage_ratio == 1.0
+    assert (
+        device.windows(bench.sampler.history.signals, end=at(60), length=minutes(90))["gpu_util"].coverage_ratio == 1.0
+    )
 
 
 async def test_a_cluster_whose_gpus_come_later_has_its_long_window_too() -> None:
@@ -258,7 +260,9 @@ async def test_a_cluster_whose_gpus_come_later_has_its_long_window_too() -> None
     bench.metrics.series = gpu("GPU-0", pod="train")
     await bench.refresh(at(120), span=minutes(120))
     (device,) = bench.sampler.history
-    assert device.window("gpu_util", end=at(120), length=minutes(60)).coverage_ratio == 1.0
+    assert (
+        device.windows(bench.sampler.history.signals, end=at(120), length=minutes(60))["gpu_util"].coverage_ratio == 1.0
+    )
 
 
 # ---- what is made of it

@@ -20,7 +20,7 @@ def test_a_gpu_that_changed_hands_has_a_history_per_pod() -> None:
     record(made, series(pod="yesterdays"), every(30, start=-600, end=-300, ratio=1.0))
     record(made, series(pod="todays"), every(30, start=-270, end=0))
     device = made.devices_of("demo", "todays")[GPU]
-    assert device.window("gpu_util", end=NOON, length=minutes(4)).peak_ratio == 0.0
+    assert device.windows(made.signals, end=NOON, length=minutes(4))["gpu_util"].peak_ratio == 0.0
     assert device.last_active_at(0.01) is None, "one pod's work is never another's"
 
 
@@ -28,8 +28,8 @@ def test_each_signal_has_its_own_window_and_one_that_never_reported_has_none() -
     made = history()
     record(made, series(), every(30, start=-120, end=0), signals=[GPU_UTIL])
     device = made.devices_of("demo", "worker-0")[GPU]
-    assert device.window("gpu_util", end=NOON, length=minutes(2)).covered == 5
-    assert device.window("gr_engine_active", end=NOON, length=minutes(2)) == NO_WINDOW
+    assert device.windows(made.signals, end=NOON, length=minutes(2))["gpu_util"].covered == 5
+    assert device.windows(made.signals, end=NOON, length=minutes(2))["gr_engine_active"] == NO_WINDOW
 
 
 def test_blanks_are_counted_and_leave_their_interval_empty() -> None:
@@ -42,9 +42,9 @@ def test_blanks_are_counted_and_leave_their_interval_empty() -> None:
         (seconds(120), 0.0),
     ]
     assert made.record(GR_ENGINE, series(), given_samples) == 3
-    shown = made.devices_of("demo", "worker-0")[GPU].window(
-        "gr_engine_active", end=at(149), length=timedelta(seconds=149)
-    )
+    shown = made.devices_of("demo", "worker-0")[GPU].windows(made.signals, end=at(149), length=timedelta(seconds=149))[
+        "gr_engine_active"
+    ]
     assert (shown.covered, shown.slots, shown.longest_gap) == (2, 5, 3)
 
 
@@ -59,7 +59,9 @@ def test_what_two_exporters_say_of_one_gpu_is_merged_by_the_highest() -> None:
     made = history()
     record(made, series(), every(30, start=-120, end=0, ratio=0.0))
     record(made, series(), every(30, start=-115, end=0, ratio=0.2))
-    shown = made.devices_of("demo", "worker-0")[GPU].window("gr_engine_active", end=NOON, length=minutes(2))
+    shown = made.devices_of("demo", "worker-0")[GPU].windows(made.signals, end=NOON, length=minutes(2))[
+        "gr_engine_active"
+    ]
     assert shown.peak_ratio == pytest.approx(0.2)
     assert (shown.covered, shown.slots) == (5, 5), "and is no more coverage"
 
