@@ -268,7 +268,8 @@ class Evaluator:
         except MetadataError as error:
             return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
         demand = self.demands.of(scaled_object.metadata.key)
-        return replace(found, state=replace(found.state, demand=demand), annotations=(keep, *found.annotations))
+        state = replace(found.state, demand=demand) if demand else found.state
+        return ScaleTarget(state=state, pods=found.pods, annotations=(keep, *found.annotations))
 
     def _scalable(self, scaled_object: ScaledObject, at: datetime) -> ScaleTarget:
         namespace, name = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from functools import lru_cache
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -30,6 +31,7 @@ def _suggestion(text: str) -> str:
     return f"write '{number}{letter}'"
 
 
+@lru_cache(maxsize=1024)
 def format_duration(duration: timedelta) -> str:
     """The duration in the largest units that express it, at most two of them: `1h30m`, `45s`, `1d2h`, `250ms`."""
     milliseconds = round(duration.total_seconds() * 1000)

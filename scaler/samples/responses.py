@@ -4,6 +4,7 @@ Laws of this file:
 
 * An answer with warnings is partial and is not an answer: what is missing would look like idleness. `infos` say
   nothing about completeness and are ignored.
+* A result of many series is decoded in parts, so that no decoding holds the interpreter for long.
 * A series keeps its samples as the bytes they came in until they are read, and its labels only as the key that tells
   it from others. 10,000 series of 60 samples are then one body of text and 10,000 slices of it.
 * The samples of a range selector are in (start, end], whichever generation of Prometheus answered.
@@ -11,6 +12,7 @@ Laws of this file:
   a series without samples.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +24,10 @@ from scaler.samples.source import ReadError, ReadOutcome, VectorSample
 
 _TEXT_LIMIT = 500
 """Characters of a server's own words that an error carries: enough for Prometheus' longest, too few for a page."""
+_PART_BYTES = 2**20
+"""A result is decoded in parts of this size: each holds the interpreter for some milliseconds."""
+_BEGIN = b'{"metric":'
+_JSON = json.JSONDecoder()
 _TIMESTAMP_RESOLUTION_S = 0.001
 _SERVER_FAULTS = frozenset({"timeout", "canceled", "internal", "unavailable"})
 """`errorType`s that may be gone a moment later."""
@@ -64,7 +70,8 @@ class QueryResult:
     """A complete, successful answer whose result is still text."""
 
     result_type: str
-    result: Raw
+    result: Sequence[Raw | bytes]
+    """JSON arrays, whose elements one after the other are the result."""
     size_bytes: int
     server_time: datetime | None = None
 
@@ -95,12 +102,17 @@ class MatrixSeries:
             ) from None
 
 
-def read_answer(body: bytes | bytearray, *, server_time: datetime | None = None) -> QueryResult:
-    """The answer in the body of a response with status 200.
+def read_answer(
+    body: bytes | bytearray, *, server_time: datetime | None = None, part_bytes: int = _PART_BYTES
+) -> QueryResult:
+    """The answer in the body of a response with status 200. Longer results come in parts of about `part_bytes`.
 
     Raises: ReadError.
     """
-    envelope = _envelope(body)
+    envelope_text, parts = _split(body, part_bytes)
+    envelope = _envelope(envelope_text)
+    if envelope is None and parts:
+        envelope, parts = _envelope(body), []
     if envelope is None:
         raise ReadError(
             ReadOutcome.PROTOCOL, f"the answer is not Prometheus' JSON but {_clipped(body)}; check the URL and its path"
@@ -114,7 +126,31 @@ def read_answer(body: bytes | bytearray, *, server_time: datetime | None = None)
         data = _DATA.decode(envelope.data)
     except msgspec.MsgspecError as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the answer holds no result: {error}") from None
-    return QueryResult(result_type=data.result_type, result=data.result, size_bytes=len(body), server_time=server_time)
+    return QueryResult(
+        result_type=data.result_type, result=parts or (data.result,), size_bytes=len(body), server_time=server_time
+    )
+
+
+def _split(body: bytes | bytearray, part_bytes: int) -> tuple[bytes | bytearray, list[bytes]]:
+    """The body without its series, and these in parts; the whole body and no parts where it is short, or looks odd.
+
+    What begins a series is found by its quotes: within a string they would be escaped.
+    """
+    start, last = body.find(_BEGIN), body.rfind(_BEGIN)
+    if len(body) <= part_bytes or start < 0:
+        return body, []
+    try:
+        text = body[last:].decode()
+        _, length = _JSON.raw_decode(text)
+    except ValueError:
+        return body, []
+    begin, end, parts = start, last + len(text[:length].encode()), list[bytes]()
+    while begin < end:
+        comma = body.find(b"," + _BEGIN, begin + part_bytes, end)
+        stop = comma if comma >= 0 else end
+        parts.append(b"[%b]" % body[begin:stop])
+        begin = stop + 1
+    return body[:start] + body[end:], parts
 
 
 def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = False) -> ReadError:
@@ -133,7 +169,7 @@ def matrix(answer: QueryResult, *, after_s: float) -> list[MatrixSeries]:
     """
     _expect(answer, "matrix")
     try:
-        found = _MATRIX.decode(answer.result)
+        found = [series for part in answer.result for series in _MATRIX.decode(part)]
     except msgspec.MsgspecError as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the matrix cannot be read: {error}") from None
     for series in found:
@@ -152,7 +188,7 @@ def vector(answer: QueryResult) -> list[VectorSample]:
     """The elements of an instant vector. Raises: ReadError where the result is another type."""
     _expect(answer, "vector")
     try:
-        return [_demand(element) for element in _VECTOR.decode(answer.result)]
+        return [_demand(element) for part in answer.result for element in _VECTOR.decode(part)]
     except (msgspec.MsgspecError, ValueError) as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the vector cannot be read: {error}") from None
 

@@ -41,6 +41,50 @@ def test_the_left_edge_is_exact_to_the_millisecond(start_ms: int, offset_ms: int
     assert bool(series.samples()) is (at_ms > start_ms)
 
 
+names = st.one_of(st.text(max_size=8), st.sampled_from(['{"metric":', ',{"metric":{', '"},{"metric":', "\\", "é"]))
+matrices = st.lists(
+    st.fixed_dictionaries(
+        {
+            "metric": st.dictionaries(names, names, max_size=3),
+            "values": st.lists(st.tuples(st.integers(1, 99), st.sampled_from(["0", "1.5", "NaN"])), max_size=4),
+        }
+    ),
+    max_size=8,
+)
+
+
+def compact(result: Any, *, ascii_only: bool = False, **envelope: Any) -> bytes:
+    """As servers write it: without blanks."""
+    document = {"status": "success", "data": {"resultType": "matrix", "result": result}, **envelope}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=ascii_only).encode(errors="replace")
+
+
+@given(matrices, st.integers(1, 400), st.booleans(), st.sampled_from([{}, {"infos": ['{"metric":{"a":"b"}}']}]))
+def test_a_result_in_parts_is_the_result(
+    result: list[Any], part_bytes: int, ascii_only: bool, more: dict[str, Any]
+) -> None:
+    text = compact(result, ascii_only=ascii_only, **more)
+    whole, parts = read_answer(text), read_answer(text, part_bytes=part_bytes)
+    assert len(whole.result) == 1
+    assert parts.size_bytes == whole.size_bytes == len(text)
+    assert [(each.key, repr(each.samples())) for each in matrix(parts, after_s=0)] == [
+        (each.key, repr(each.samples())) for each in matrix(whole, after_s=0)
+    ]
+
+
+SERIES = [{"metric": {"gpu": str(number)}, "values": [[1, "0"]]} for number in range(9)]
+
+
+def test_an_answer_in_parts_is_refused_like_any_other() -> None:
+    text = compact(SERIES, warnings=["a store is down"])
+    with pytest.raises(ReadError, match="a store is down"):
+        read_answer(text, part_bytes=40)
+    for broken in (text[:-1], text[:200], text.replace(b'"gpu":"4"', b'"gpu":}'), text.replace(b"[[1,", b"[[", 1)):
+        with pytest.raises(ReadError):
+            _ = [each.samples() for each in matrix(read_answer(broken, part_bytes=40), after_s=0)]
+    assert len(read_answer(compact(SERIES), part_bytes=40).result) > 3
+
+
 def test_equal_keys_mean_equal_labels() -> None:
     answer = read_answer(body([{"metric": LABELS, "values": []}, {"metric": LABELS, "values": [[1, "2"]]}]))
     first, second = matrix(answer, after_s=0)
