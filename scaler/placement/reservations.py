@@ -250,7 +250,7 @@ class NodeReservations:
             return BlockedReason.PODS_COMING, coming
         if displaced := self._displaced(pods):
             return BlockedReason.RESERVED_FOR_EARLIER, displaced
-        if self._worst_cases[0].admits(pods) and all(each.spares(pods) for each in self._worst_cases[1:]):
+        if self._worst_cases[0].admits(pods) and all(each.keeps_certain(pods) for each in self._worst_cases[1:]):
             return None, ()
         if fits_in_any_order(pods, self._free):
             return BlockedReason.PODS_COMING, coming

@@ -74,11 +74,9 @@ class WorstCasePlacement:
     def admits(self, pods: PodCounts) -> bool:
         """Whether these would be certain of their slots, and those before them that are certain stay so."""
         new = self._numbered(pods)
-        return all(self._is_certain(shape, new) for shape in new) and all(
-            self._is_certain(shape, new) for shape in self._coming if shape not in new and self._is_certain_now(shape)
-        )
+        return all(self._is_certain(shape, new) for shape in new) and self.keeps_certain(pods)
 
-    def spares(self, pods: PodCounts) -> bool:
+    def keeps_certain(self, pods: PodCounts) -> bool:
         """Whether all that are certain of their slots stay so when these come, too."""
         new = self._numbered(pods)
         return all(self._is_certain(shape, new) for shape in self._coming if self._is_certain_now(shape))

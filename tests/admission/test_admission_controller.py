@@ -274,14 +274,19 @@ async def test_what_was_written_counts_before_the_copy_shows_it():
     assert sorted([cluster.is_running("one"), cluster.is_running("two")]) == [False, True]
 
 
-async def test_a_gang_that_was_evicted_a_moment_ago_is_not_released():
-    """The copy does not show it yet; the API does."""
+async def gang_with_quota() -> tuple[SimCluster, str]:
+    """The name of its Workload, which the copy shows with quota and not yet checked."""
     cluster = SimCluster({"a": 8})
     await cluster.passes(1)
     cluster.submit("gang", gpus=8)
     await cluster.passes(0, ticks=False)
     cluster.follow()
-    workload = cluster.workload("gang")["metadata"]["name"]
+    return cluster, cluster.workload("gang")["metadata"]["name"]
+
+
+async def test_a_gang_that_was_evicted_a_moment_ago_is_not_released():
+    """The copy does not show it yet; the API does."""
+    cluster, workload = await gang_with_quota()
     conditions = cluster.workload("gang")["status"]["conditions"]
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": ""}
     cluster.change(WORKLOAD, workload, {"status": {"conditions": [*conditions, evicted]}}, "status")
@@ -293,12 +298,7 @@ async def test_a_gang_that_was_evicted_a_moment_ago_is_not_released():
 @pytest.mark.parametrize("was_seen_ready", [True, False])
 async def test_an_eviction_that_a_response_shows_before_the_watch_does_leaves_the_nodes_reserved(was_seen_ready: bool):
     """Its job is not suspended yet, and creates its pods at any moment."""
-    cluster = SimCluster({"a": 8})
-    await cluster.passes(1)
-    cluster.submit("gang", gpus=8)
-    await cluster.passes(0, ticks=False)
-    cluster.follow()
-    workload = cluster.workload("gang")["metadata"]["name"]
+    cluster, workload = await gang_with_quota()
     if was_seen_ready:
         await cluster.admission.tick(cluster.client.now)
     conditions = cluster.workload("gang")["status"]["conditions"]
