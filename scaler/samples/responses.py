@@ -148,7 +148,7 @@ def _split(body: bytes | bytearray, part_bytes: int) -> tuple[bytes | bytearray,
     while begin < end:
         comma = body.find(b"," + _BEGIN, begin + part_bytes, end)
         stop = comma if comma >= 0 else end
-        parts.append(b"[%b]" % body[begin:stop])
+        parts.append(b"[" + body[begin:stop] + b"]")
         begin = stop + 1
     return body[:start] + body[end:], parts
 
