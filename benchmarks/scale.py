@@ -301,6 +301,9 @@ class FilledStore(Generic[T]):
     def by_index(self, name: str, key: Any) -> Sequence[T]:
         return self._store.by_index(name, key)
 
+    def revision(self, namespace: str) -> int:
+        return self._store.revisions[namespace]
+
     def within(self, _namespace: str) -> Self:
         return self
 

@@ -176,6 +176,9 @@ class MemoryStore(Generic[T]):
     def by_index(self, name: str, key: Any) -> list[T]:
         return self._objects.by_index(name, key)
 
+    def revision(self, namespace: str) -> int:
+        return self._objects.revisions[namespace]
+
     def within(self, namespace: str) -> WatchHealth:
         """As the rest, unless a test has said otherwise."""
         return self.hidden.get(namespace, self)

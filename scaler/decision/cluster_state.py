@@ -65,6 +65,9 @@ class ObjectLister(WatchHealth, Protocol[T_co]):
 
     def by_index(self, name: str, key: object) -> Sequence[T_co]: ...
 
+    def revision(self, namespace: str) -> int:
+        """How many changes to objects of the namespace there were."""
+
     def within(self, namespace: str) -> WatchHealth:
         """How well those of one namespace are followed. One may be hidden while others are seen."""
 

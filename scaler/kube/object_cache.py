@@ -6,6 +6,7 @@ pod is one that has given its GPUs back. Code that draws conclusions from absenc
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -42,6 +43,8 @@ class Indexer(Generic[T]):
         self._index_functions = indexes
         self._objects: dict[Key, T] = {}
         self._indexes: dict[str, dict[Hashable, dict[Key, T]]] = {name: {} for name in indexes}
+        self.revisions: Counter[str] = Counter()
+        """How many changes there were, by namespace."""
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -66,6 +69,7 @@ class Indexer(Generic[T]):
         """What the object has replaced."""
         key = obj.metadata.key
         old = self.drop(key)
+        self.revisions[key[0]] += 1
         self._objects[key] = obj
         for name, function in self._index_functions.items():
             for value in function(obj):
@@ -76,6 +80,7 @@ class Indexer(Generic[T]):
         """What was removed."""
         old = self._objects.pop(key, None)
         if old is not None:
+            self.revisions[key[0]] += 1
             for name, function in self._index_functions.items():
                 index = self._indexes[name]
                 for value in function(old):
@@ -142,6 +147,10 @@ class ObjectCache(Generic[T]):
     def by_index(self, name: str, key: Hashable) -> list[T]:
         return self._store.by_index(name, key)
 
+    def revision(self, namespace: str) -> int:
+        """How many changes to objects of the namespace there were: where it is as before, they are as before."""
+        return self._store.revisions[namespace]
+
     @property
     def undecodable(self) -> Mapping[Key, str]:
         return self._undecodable
@@ -162,13 +171,13 @@ class ObjectCache(Generic[T]):
                 self._file(raw, fresh, undecodable)
                 await _give_way(count)
             version = page.metadata.resource_version
-        before, self._store, self._undecodable = self._store, fresh, undecodable
-        await self._notify_of_differences(before, fresh)
+        self._undecodable = undecodable
+        await self._swap(fresh)
         return version
 
     async def clear(self) -> None:
-        before, self._store, self._undecodable = self._store, Indexer(self._indexes), {}
-        await self._notify_of_differences(before, self._store)
+        self._undecodable = {}
+        await self._swap(Indexer(self._indexes))
 
     def put(self, raw: msgspec.Raw) -> str:
         """The version of the object that was filed."""
@@ -213,12 +222,13 @@ class ObjectCache(Generic[T]):
 
     # -------------------------------------------------------------------------------------------------- subscribers
 
-    async def _notify_of_differences(self, before: Indexer[T], after: Indexer[T]) -> None:
-        if not self._subscribers:
-            return
+    async def _swap(self, after: Indexer[T]) -> None:
+        before, self._store = self._store, after
+        after.revisions = before.revisions
         for count, key in enumerate({**dict.fromkeys(after.keys()), **dict.fromkeys(before.keys())}, start=1):
             old, new = before.get(key), after.get(key)
             if _differ(old, new):
+                after.revisions[key[0]] += 1
                 self._notify(Change(key, old, new))
             await _give_way(count)
 

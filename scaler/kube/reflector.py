@@ -91,6 +91,11 @@ class Reflector(Generic[T]):
         """The objects that the index `name` files under the key, in no particular order."""
         return _joined(each.by_index(name, key) for each in self._lists.values())
 
+    def revision(self, namespace: str) -> int:
+        """How many changes to objects of the namespace there were: where it is as before, they are as before."""
+        found = self._list_of(namespace)
+        return 0 if found is None else found.revision(namespace)
+
     @property
     def undecodable(self) -> Mapping[Key, str]:
         """Objects that exist in a version that cannot be read, and why. A key may be empty where even that is not."""

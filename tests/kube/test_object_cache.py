@@ -97,6 +97,29 @@ async def test_subscribers_hear_of_differences_only(copy, changes):
     assert sorted(changes) == [("changed", True, True), ("gone", True, False), ("new", False, True)]
 
 
+async def test_the_revision_of_a_namespace_grows_with_every_change_there_and_with_no_other(copy):
+    def revisions():
+        return [copy.revision(namespace) for namespace in ("ns", "other")]
+
+    steps = [
+        (lambda: copy.replace(pages(pod("a", 1), elsewhere)), (True, True)),
+        (lambda: copy.replace(pages(pod("a", 1), elsewhere)), (False, False)),
+        (lambda: copy.replace(pages(pod("a", 2), elsewhere)), (True, False)),
+        (lambda: copy.replace(pages(pod("a", 2))), (False, True)),
+        (copy.clear, (True, False)),
+    ]
+    elsewhere = {**pod("b", 1), "metadata": {**pod("b", 1)["metadata"], "namespace": "other"}}
+    for step, grows in steps:
+        before = revisions()
+        await step()
+        assert tuple(now > old for now, old in zip(revisions(), before, strict=True)) == grows
+    before = revisions()
+    copy.put(raw(pod("a", 3)))
+    assert revisions() == [before[0] + 1, before[1]]
+    copy.remove(raw(pod("a", 4)))
+    assert revisions() == [before[0] + 2, before[1]]
+
+
 def test_an_event_that_is_sent_twice_is_reported_once(copy, changes):
     copy.put(raw(pod("a", 1)))
     copy.put(raw(pod("a", 1)))
