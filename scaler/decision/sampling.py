@@ -12,23 +12,22 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+
+import numpy as np
 
 from scaler.errors import SourceError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import GpuSeries, Signal, identify
-from scaler.idleness.history import History
+from scaler.idleness.history import DeviceHistory, History
 from scaler.idleness.policy import Trust
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.relabel import RelabelRules, relabel
 from scaler.idleness.verdict import Unknown
-from scaler.samples.source import RawSeries, SignalReading, SignalSource
+from scaler.samples.source import SeriesBatch, SignalReading, SignalSource
 
-_AT_ONCE = 512
-"""Series taken in before other tasks get the event loop again: about a millisecond."""
 _LONGEST_READ = timedelta(hours=1)
 """About 50 MiB of answer for 10,000 GPUs that are collected every 30 s."""
 _DATE_RESOLUTION = timedelta(seconds=1)
@@ -87,7 +86,9 @@ class Sampler:
         """By signal."""
         self._oldest = datetime.max.replace(tzinfo=UTC)
         """The begin of the slot in which the span begins, at the latest."""
-        self._identities: dict[str, dict[bytes, GpuSeries | None]] = {}
+        self._devices: dict[str, dict[int, DeviceHistory | None]] = {}
+        """By signal, of the series that were read last: whose they are, None for those of no pod or no GPU. By the
+        hash of the key: keys are long, there may be 100,000, and Python's hash has 64 bits that nobody can choose."""
         self.history = History(signals=signals, interval=trust.interval, span=trust.interval)
 
     @property
@@ -112,6 +113,7 @@ class Sampler:
                 signals=self.history.signals, interval=self._trust.interval, span=max(span, self.history.span)
             )
             self._reaches.clear()
+            self._devices.clear()
         self._oldest = end - self.history.span - 2 * self._trust.interval
         intake = RefreshResult()
         parts = [part for signal in self.history.signals for part in self._parts(signal, end)]
@@ -172,34 +174,42 @@ class Sampler:
     async def _take_in(self, part: _Part, reading: SignalReading, intake: RefreshResult) -> datetime | None:
         """The time of the newest sample, None where no pod has any. Raises: SourceError."""
         name = part.signal.name
-        known, seen = self._identities.get(name, {}), dict[bytes, GpuSeries | None]()
+        known, seen = self._devices.get(name, {}), dict[int, DeviceHistory | None]()
         newest_s = 0.0
-        left = iter(reading.series)
-        while batch := list(islice(left, _AT_ONCE)):
-            rows, times, values = list[int](), list[float](), list[float]()
-            for series in batch:
-                key = series.key
-                identity = seen[key] = known[key] if key in known else self._identify(series)
-                if identity is None:
-                    intake.unattributed += 1
-                    continue
-                samples, row = series.samples(), self.history.device(part.signal, identity).row
-                rows += [row] * len(samples)
-                times += [at_s for at_s, _ in samples]
-                values += [value for _, value in samples]
-                if samples:
-                    newest_s = max(newest_s, samples[-1][0])
-            intake.blanks += self.history.extend(part.signal, rows, times, values)
+        for batch in reading.batches():
+            keys, devices = self._devices_of(batch, part.signal, known)
+            seen.update(zip(keys, devices, strict=True))
+            rows = np.array([-1 if each is None else each.row for each in devices], np.intp)
+            intake.unattributed += int((rows < 0).sum())
+            rows = np.repeat(rows, batch.counts)
+            is_ours = rows >= 0
+            rows, at_s, values = rows[is_ours], batch.at_s[is_ours], batch.values[is_ours]
+            newest_s = max(newest_s, at_s.max(initial=0.0))
+            intake.blanks += self.history.extend(part.signal, rows, at_s, values)
             intake.samples += len(rows)
             await asyncio.sleep(0)
         intake.series += len(reading.series)
         if part.is_newest:
-            self._identities[name] = seen
+            self._devices[name] = seen
         return datetime.fromtimestamp(newest_s, UTC) if newest_s else None
 
-    def _identify(self, series: RawSeries) -> GpuSeries | None:
-        labels = relabel(series.labels(), self._rules)
-        return None if labels is None else identify(labels)
+    def _devices_of(
+        self, batch: SeriesBatch, signal: Signal, known: Mapping[int, DeviceHistory | None]
+    ) -> tuple[list[int], list[DeviceHistory | None]]:
+        """The hashes of the keys, and whose the series are. Raises: SourceError where labels cannot be read."""
+        keys = [*map(hash, batch.keys)]
+        devices = [*map(known.get, keys)]
+        for n, device in enumerate(devices):
+            if device is None and keys[n] not in known:
+                identity = self._identify(batch.labels_of(n))
+                devices[n] = None if identity is None else self.history.device(signal, identity)
+            elif device is not None and device.is_forgotten:
+                devices[n] = self.history.device(signal, device.series)
+        return keys, devices
+
+    def _identify(self, labels: Mapping[str, str]) -> GpuSeries | None:
+        relabelled = relabel(labels, self._rules)
+        return None if relabelled is None else identify(relabelled)
 
 
 def _unavailable(signal: Signal, error: SourceError) -> Unknown:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaler.idleness.policy import Trust
-from scaler.idleness.window import EARLIEST_SLOT, EMPTY, JITTER, STEPS, Ring, Window, as_stored
+from scaler.idleness.window import EARLIEST_SLOT, EMPTY, JITTER, NO_WINDOW, STEPS, Ring, Window, as_stored
 
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float64]
@@ -128,6 +128,8 @@ class SampleColumns:
         """The newest slot of each row."""
         self.last_samples: Floats = np.zeros(0)
         """Unix seconds of the newest sample of each row, -inf without one."""
+        self.has_reported = np.zeros(0, np.bool_)
+        """Whether the signal ever reported for the row, blanks included."""
         self._asked: Counter[object] = Counter()
         """How often rows were asked for one by one since samples came."""
         self._windows: dict[tuple[datetime, timedelta], WindowColumns] = {}
@@ -147,6 +149,7 @@ class SampleColumns:
         self._latest = np.vstack([self._latest, np.zeros((more, self._size), np.uint8)])
         self._heads = np.append(self._heads, np.full(more, EARLIEST_SLOT))
         self.last_samples = np.append(self.last_samples, np.full(more, -np.inf))
+        self.has_reported = np.append(self.has_reported, np.zeros(more, np.bool_))
 
     def clear(self, rows: Rows) -> None:
         """Forget what these rows hold, so that others can have them."""
@@ -154,6 +157,7 @@ class SampleColumns:
         self._empty(rows)
         self._heads[rows] = EARLIEST_SLOT
         self.last_samples[rows] = -np.inf
+        self.has_reported[rows] = False
 
     # -------------------------------------------------------------------------------------------------------- samples
 
@@ -203,6 +207,8 @@ class SampleColumns:
 
     def window(self, row: int, end: datetime, length: timedelta) -> Window | WindowColumns:
         """The window of one row; or those of all, which cost no more than the ones that were asked for by then."""
+        if not self.has_reported[row]:
+            return NO_WINDOW
         found = self._windows.get((end, length))
         if found is None:
             if not self._is_worth_all((end, length)):

@@ -12,9 +12,8 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from scaler.idleness.columns import DeviceWindows, SampleColumns
+from scaler.idleness.columns import DeviceWindows, Floats, Rows, SampleColumns
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
-from scaler.idleness.window import NO_WINDOW
 
 PodKey = tuple[str, str]
 """(namespace, pod name)"""
@@ -23,14 +22,17 @@ PodKey = tuple[str, str]
 class DeviceHistory:
     """One GPU as one pod held it: a row of the columns of every signal."""
 
-    __slots__ = ("_columns", "reported", "row", "series")
+    __slots__ = ("_columns", "row", "series")
 
     def __init__(self, series: GpuSeries, row: int, columns: Mapping[str, SampleColumns]) -> None:
         self.series = series
         self.row = row
-        self.reported: set[str] = set()
-        """Signals that ever reported, blanks included."""
+        """-1 once it is forgotten."""
         self._columns = columns
+
+    @property
+    def is_forgotten(self) -> bool:
+        return self.row < 0
 
     @property
     def last_sample_s(self) -> float:
@@ -39,12 +41,8 @@ class DeviceHistory:
 
     def windows(self, signals: Iterable[Signal], *, end: datetime, length: timedelta) -> DeviceWindows:
         """Of these signals, by name."""
-        row, reported, columns = self.row, self.reported, self._columns
-        found = {
-            each.name: columns[each.name].window(row, end, length) if each.name in reported else NO_WINDOW
-            for each in signals
-        }
-        return DeviceWindows(row, found)
+        found = {each.name: self._columns[each.name].window(self.row, end, length) for each in signals}
+        return DeviceWindows(self.row, found)
 
     def last_active_at(self, above_ratio: float) -> datetime | None:
         found = [at for each in self._columns.values() if (at := each.last_active_at(self.row, above_ratio))]
@@ -74,19 +72,17 @@ class History:
 
         Units: (Unix seconds, value in the signal's own unit).
         """
-        taken, device = list(samples), self.device(signal, series)
-        return self.extend(signal, [device.row] * len(taken), [at for at, _ in taken], [value for _, value in taken])
+        taken, device = np.array([*samples], np.float64).reshape(-1, 2), self.device(signal, series)
+        return self.extend(signal, np.full(len(taken), device.row), taken[:, 0], taken[:, 1])
 
-    def extend(self, signal: Signal, rows: Sequence[int], at_s: Sequence[float], values: Sequence[float]) -> int:
+    def extend(self, signal: Signal, rows: Rows, at_s: Floats, values: Floats) -> int:
         """Add samples of many devices; returns how many were no measurements.
 
-        Shapes: three sequences of one length, an element a sample. Units as in `record`.
+        Shapes: three arrays of one length, an element a sample. Units as in `record`.
         """
-        ratios = utilisation_ratios(np.array(values, np.float64), signal.unit)
+        ratios = utilisation_ratios(values, signal.unit)
         measured = ~np.isnan(ratios)
-        self._columns[signal.name].extend(
-            np.array(rows, np.intp)[measured], np.array(at_s, np.float64)[measured], ratios[measured]
-        )
+        self._columns[signal.name].extend(rows[measured], at_s[measured], ratios[measured])
         return len(values) - int(measured.sum())
 
     def device(self, signal: Signal, series: GpuSeries) -> DeviceHistory:
@@ -100,7 +96,7 @@ class History:
             self._holders.setdefault(series.gpu, set()).add(pod)
             for each in self._columns.values():
                 each.resize(len(self._rows) + len(self._free_rows))
-        device.reported.add(signal.name)
+        self._columns[signal.name].has_reported[device.row] = True
         return device
 
     def devices_of(self, namespace: str, pod: str) -> Mapping[GpuId, DeviceHistory]:
@@ -113,9 +109,12 @@ class History:
 
     def forget_before(self, at: datetime) -> None:
         """Free the rows of devices whose newest sample is older."""
-        newest = np.maximum.reduce([each.last_samples for each in self._columns.values()])
-        rows = [row for row in np.flatnonzero(newest < at.timestamp()).tolist() if row in self._rows]
+        columns = list(self._columns.values())
+        newest = np.maximum.reduce([each.last_samples for each in columns])
+        is_held = np.logical_or.reduce([each.has_reported for each in columns])
+        rows = np.flatnonzero(is_held & (newest < at.timestamp())).tolist()
         for device in [self._rows.pop(row) for row in rows]:
+            device.row = -1
             pod, gpu = (device.series.namespace, device.series.pod), device.series.gpu
             del self._by_pod[pod][gpu]
             self._holders[gpu].discard(pod)

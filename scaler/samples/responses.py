@@ -5,8 +5,8 @@ Laws of this file:
 * An answer with warnings is partial and is not an answer: what is missing would look like idleness. `infos` say
   nothing about completeness and are ignored.
 * A result of many series is decoded in parts, so that no decoding holds the interpreter for long.
-* A series keeps its samples as the bytes they came in until they are read, and its labels only as the key that tells
-  it from others. 10,000 series of 60 samples are then one body of text and 10,000 slices of it.
+* Samples become columns without an object for each. Labels are read when a series is met for the first time; until
+  then they are the key that tells it from others.
 * The samples of a range selector are in (start, end], whichever generation of Prometheus answered.
 * A native histogram is no measure of utilisation: a signal that names one is an error with the metric's name, not
   a series without samples.
@@ -16,11 +16,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct
+from numpy.typing import NDArray
 
-from scaler.samples.source import ReadError, ReadOutcome, VectorSample
+from scaler.samples.source import ReadError, ReadOutcome, SeriesBatch, SeriesColumns, VectorSample
 
 _TEXT_LIMIT = 500
 """Characters of a server's own words that an error carries: enough for Prometheus' longest, too few for a page."""
@@ -74,32 +77,6 @@ class QueryResult:
     """JSON arrays, whose elements one after the other are the result."""
     size_bytes: int
     server_time: datetime | None = None
-
-
-class MatrixSeries:
-    """One series of a range selector. Implements RawSeries."""
-
-    __slots__ = ("_after_s", "_values", "key")
-
-    def __init__(self, metric: Raw, values: Raw, after_s: float) -> None:
-        self.key = bytes(metric)
-        """The label set as the server wrote it. A copy: a key that is remembered must not keep the whole body."""
-        self._values = values
-        self._after_s = after_s
-
-    def labels(self) -> dict[str, str]:
-        try:
-            return _LABELS.decode(self.key)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ReadError(ReadOutcome.PROTOCOL, f"the labels {_clipped(self.key)} cannot be read: {error}") from None
-
-    def samples(self) -> Sequence[tuple[float, float]]:
-        try:
-            return [(at, float(value)) for at, value in _SAMPLES.decode(self._values) if at > self._after_s]
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ReadError(
-                ReadOutcome.PROTOCOL, f"the samples of {_clipped(self.key)} cannot be read: {error}"
-            ) from None
 
 
 def read_answer(
@@ -162,14 +139,20 @@ def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = Fa
     return _refusal(envelope, http_status=http_status, thanos=thanos)
 
 
-def matrix(answer: QueryResult, *, after_s: float) -> list[MatrixSeries]:
+def matrix(answer: QueryResult, *, after_s: float) -> SeriesColumns:
     """The series of a range selector, with their samples later than `after_s` (Unix seconds).
 
     Raises: ReadError where the result is no matrix of plain samples.
     """
     _expect(answer, "matrix")
+    # Half of the finest step decides at the left edge, so that no rounding of floats does.
+    after_s += _TIMESTAMP_RESOLUTION_S / 2
+    return SeriesColumns([_batch(part, after_s) for part in answer.result])
+
+
+def _batch(part: Raw | bytes, after_s: float) -> SeriesBatch:
     try:
-        found = [series for part in answer.result for series in _MATRIX.decode(part)]
+        found = _MATRIX.decode(part)
     except msgspec.MsgspecError as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the matrix cannot be read: {error}") from None
     for series in found:
@@ -179,9 +162,61 @@ def matrix(answer: QueryResult, *, after_s: float) -> list[MatrixSeries]:
                 f"{_clipped(bytes(series.metric))} is a native histogram, which is no measure of utilisation; "
                 "take its metric out of the signal",
             )
-    # Half of the finest step decides at the left edge, so that no rounding of floats does.
-    after_s += _TIMESTAMP_RESOLUTION_S / 2
-    return [MatrixSeries(series.metric, series.values, after_s) for series in found]
+    # Copies: what is remembered of a series must not keep the whole body.
+    keys = [bytes(series.metric) for series in found]
+    counts, at_s, values = _columns([bytes(series.values) for series in found]) or _strictly(found)
+    is_later = at_s > after_s
+    if not is_later.all():
+        owners = np.repeat(np.arange(len(keys)), counts)[is_later]
+        counts = np.bincount(owners, minlength=len(keys)).tolist()
+        at_s, values = at_s[is_later], values[is_later]
+    return SeriesBatch(keys, counts, at_s, values, lambda position: _labels(keys[position]))
+
+
+_Columns = tuple[list[int], NDArray[np.float64], NDArray[np.float64]]
+"""How many samples each series has, the times of all samples, and their values."""
+_OF_NUMBERS = b"0123456789+-.eENaInf"
+_NO_SAMPLES = b"[]"
+
+
+def _columns(texts: Sequence[bytes]) -> _Columns | None:
+    """The samples of all of these series at once; None where anything but numbers looks different from Prometheus'."""
+    counts = [0 if each == _NO_SAMPLES else each.count(b"],[") + 1 for each in texts]
+    text = b",".join([each for each in texts if each != _NO_SAMPLES])
+    if text.translate(None, _OF_NUMBERS) != b",".join([_shape(count) for count in counts if count]):
+        return None
+    try:
+        numbers = np.array([*map(float, text.translate(None, b'[]"').split(b","))] if text else [], np.float64)
+    except ValueError:
+        return None
+    return (counts, numbers[::2], numbers[1::2]) if len(numbers) == 2 * sum(counts) else None
+
+
+@lru_cache(maxsize=1024)
+def _shape(count: int) -> bytes:
+    """So many samples without their digits."""
+    return b"[%b]" % b",".join([b'[,""]'] * count)
+
+
+def _strictly(found: Sequence[_Series]) -> _Columns:
+    samples = [_samples(each) for each in found]
+    flat = np.array([pair for each in samples for pair in each], np.float64).reshape(-1, 2)
+    return [*map(len, samples)], flat[:, 0], flat[:, 1]
+
+
+def _samples(series: _Series) -> Sequence[tuple[float, float]]:
+    try:
+        return [(at, float(value)) for at, value in _SAMPLES.decode(series.values)]
+    except (msgspec.MsgspecError, ValueError) as error:
+        key = bytes(series.metric)
+        raise ReadError(ReadOutcome.PROTOCOL, f"the samples of {_clipped(key)} cannot be read: {error}") from None
+
+
+def _labels(key: bytes) -> dict[str, str]:
+    try:
+        return _LABELS.decode(key)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ReadError(ReadOutcome.PROTOCOL, f"the labels {_clipped(key)} cannot be read: {error}") from None
 
 
 def vector(answer: QueryResult) -> list[VectorSample]:

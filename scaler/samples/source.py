@@ -1,10 +1,14 @@
 """Where samples come from: the protocols that Prometheus and dcgm-exporter implement, and how a read may fail."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal
@@ -74,10 +78,89 @@ class RawSeries(Protocol):
         """(Unix seconds, value in the signal's own unit), each sample with the time it was really taken."""
 
 
+class SeriesBatch(NamedTuple):
+    """Series in columns: keys and counts have an element a series, times and values one a sample, series by series."""
+
+    keys: Sequence[bytes]
+    counts: Sequence[int]
+    """How many samples each has."""
+    at_s: NDArray[np.float64]
+    """Unix seconds."""
+    values: NDArray[np.float64]
+    """In the signal's own unit."""
+    labels_of: Callable[[int], dict[str, str]]
+    """The labels of the series at that position."""
+
+
+class SeriesColumns(Sequence[RawSeries]):
+    """Series that are in columns already; a single one is made when it is looked at."""
+
+    def __init__(self, batches: Sequence[SeriesBatch]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return sum(len(each.keys) for each in self.batches)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[RawSeries]:
+        for batch in self.batches:
+            samples = list(zip(batch.at_s.tolist(), batch.values.tolist(), strict=True))
+            end = 0
+            for position, (key, count) in enumerate(zip(batch.keys, batch.counts, strict=True)):
+                start, end = end, end + count
+                yield _ReadSeries(key, batch.labels_of, position, samples[start:end])
+
+
+class _ReadSeries:
+    """Implements RawSeries."""
+
+    def __init__(
+        self,
+        key: bytes,
+        labels_of: Callable[[int], dict[str, str]],
+        position: int,
+        samples: Sequence[tuple[float, float]],
+    ) -> None:
+        self.key = key
+        self._labels_of, self._position, self._samples = labels_of, position, samples
+
+    def labels(self) -> dict[str, str]:
+        return self._labels_of(self._position)
+
+    def samples(self) -> Sequence[tuple[float, float]]:
+        return self._samples
+
+
+_SERIES_PER_BATCH = 512
+"""About a millisecond's work."""
+
+
 class SignalReading(NamedTuple):
     series: Sequence[RawSeries]
     server_time: datetime | None
     """The source's own clock when it answered, where it says; to detect skew."""
+
+    def batches(self) -> Iterator[SeriesBatch]:
+        """The same in columns, some hundred series at a time. Raises: SourceError for samples that cannot be read."""
+        if isinstance(self.series, SeriesColumns):
+            yield from self.series.batches
+            return
+        for start in range(0, len(self.series), _SERIES_PER_BATCH):
+            yield _in_columns(self.series[start : start + _SERIES_PER_BATCH])
+
+
+def _in_columns(series: Sequence[RawSeries]) -> SeriesBatch:
+    samples = [each.samples() for each in series]
+    flat = np.array([*chain.from_iterable(samples)], np.float64).reshape(-1, 2)
+    return SeriesBatch(
+        keys=[each.key for each in series],
+        counts=[*map(len, samples)],
+        at_s=flat[:, 0],
+        values=flat[:, 1],
+        labels_of=lambda position: series[position].labels(),
+    )
 
 
 class SignalSource(Protocol):

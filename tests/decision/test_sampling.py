@@ -2,7 +2,7 @@
 
 import gc
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -365,9 +365,9 @@ async def test_a_series_is_relabelled_once_however_often_it_is_read_or_dropped()
     class Counting(Sampler):
         looks = 0
 
-        def _identify(self, series: RawSeries) -> GpuSeries | None:
+        def _identify(self, labels: Mapping[str, str]) -> GpuSeries | None:
             self.looks += 1
-            return super()._identify(series)
+            return super()._identify(labels)
 
     sampler = Counting(bench.source, signals=DEFAULT_SIGNALS, rules=rules, trust=TRUST, overlap=OVERLAP)
     for tick in range(3):

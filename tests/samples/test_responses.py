@@ -72,6 +72,27 @@ def test_a_result_in_parts_is_the_result(
     ]
 
 
+texts = st.one_of(
+    st.sampled_from(["0", "1.5", "NaN", "+Inf", "-Inf", "1e-07", "", "1_0", " 1", "x", "1,2", "]", '"', "1-2"]),
+    st.floats(allow_nan=False).map(repr),
+)
+pairs = st.one_of(st.tuples(st.floats(1, 2e9), texts), st.just((1,)), st.just(("1", "2")), st.just((1, 2)))
+
+
+@given(st.lists(st.one_of(st.lists(pairs, max_size=3), st.sampled_from(["", {}, None])), max_size=4))
+def test_samples_are_read_together_as_they_are_one_by_one(values: list[Any]) -> None:
+    """With blanks between them, as no server writes it, they are read one by one."""
+    series = [{"metric": {"gpu": str(number)}, "values": each} for number, each in enumerate(values)]
+    try:
+        expected = [(each.labels(), repr(each.samples())) for each in matrix(read_answer(body(series)), after_s=1)]
+    except ReadError:
+        with pytest.raises(ReadError):
+            matrix(read_answer(compact(series)), after_s=1)
+    else:
+        found = matrix(read_answer(compact(series)), after_s=1)
+        assert [(each.labels(), repr(each.samples())) for each in found] == expected
+
+
 SERIES = [{"metric": {"gpu": str(number)}, "values": [[1, "0"]]} for number in range(9)]
 
 
@@ -81,7 +102,7 @@ def test_an_answer_in_parts_is_refused_like_any_other() -> None:
         read_answer(text, part_bytes=40)
     for broken in (text[:-1], text[:200], text.replace(b'"gpu":"4"', b'"gpu":}'), text.replace(b"[[1,", b"[[", 1)):
         with pytest.raises(ReadError):
-            _ = [each.samples() for each in matrix(read_answer(broken, part_bytes=40), after_s=0)]
+            matrix(read_answer(broken, part_bytes=40), after_s=0)
     assert len(read_answer(compact(SERIES), part_bytes=40).result) > 3
 
 
@@ -93,11 +114,11 @@ def test_equal_keys_mean_equal_labels() -> None:
 
 
 def test_an_empty_result_is_a_success_without_series() -> None:
-    assert matrix(read_answer(body([])), after_s=0) == []
+    assert len(matrix(read_answer(body([])), after_s=0)) == 0
 
 
 def test_infos_are_ignored() -> None:
-    assert matrix(read_answer(body([], infos=["metric might not be a counter"])), after_s=0) == []
+    assert len(matrix(read_answer(body([], infos=["metric might not be a counter"])), after_s=0)) == 0
 
 
 def test_a_vector_is_demand() -> None:
@@ -151,9 +172,8 @@ def test_what_is_no_complete_answer_is_an_error(text: bytes, outcome: ReadOutcom
     [([[1, "two"]], "could not convert"), ([[1]], "samples of"), ([["1", "2"]], "samples of"), ("x", "samples of")],
 )
 def test_samples_that_are_none_are_an_error(values: Any, words: str) -> None:
-    (series,) = matrix(read_answer(body([{"metric": LABELS, "values": values}])), after_s=0)
     with pytest.raises(ReadError, match=words):
-        series.samples()
+        matrix(read_answer(body([{"metric": LABELS, "values": values}])), after_s=0)
 
 
 def test_labels_that_are_none_are_an_error() -> None:
