@@ -321,6 +321,9 @@ class StandingScales(ScaleSubresources):
     def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Nothing is remembered."""
 
+    def revision(self, namespace: str) -> int:  # noqa: ARG002
+        return 0
+
     def of(self, namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
         if not namespace:
             return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=str(target))
@@ -474,7 +477,7 @@ async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
         gc.collect()
         evaluation = evaluator.decision_cache.evaluation
         assert evaluation is not None
-        decisions = [decision for found in evaluation.by_target.values() for decision in found]
+        decisions = [decision for found in evaluation.entries.values() for decision in found.triggers.values()]
         return Result(
             backfill_s=backfill.seconds,
             backfill_stall_s=backfill.stall_s,

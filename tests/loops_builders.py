@@ -6,7 +6,7 @@ world.answers()      # {"train": Inactive(…), "serve": Inactive(…)}, as KEDA
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol
@@ -196,6 +196,9 @@ class MemoryScales(ScaleSubresources):
 
     def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Nothing was read."""
+
+    def revision(self, namespace: str) -> Hashable:
+        return tuple(sorted(self.scales.items(), key=lambda each: each[0]))
 
     def of(self, namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
         missing = Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=f"{target} does not exist")

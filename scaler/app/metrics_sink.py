@@ -7,7 +7,7 @@ import structlog
 
 from scaler.admission.controller import AdmissionReport
 from scaler.admission.provisioning.lifecycle import LOST
-from scaler.decision.decision_cache import Evaluation
+from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.evaluation import EvaluationTick
 from scaler.errors import KubeError
@@ -27,6 +27,9 @@ class MetricsSink:
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self.reasons = ReportedReasons()
+        self._counted: dict[Key, EvaluatedScaledObject] = {}
+        self._problems = 0
+        self._decisions: Counter[tuple[str, str, str]] = Counter()
 
     def ticked(self, tick: EvaluationTick) -> None:
         metrics, intake = self.metrics, tick.intake
@@ -42,13 +45,24 @@ class MetricsSink:
             self._show(tick.evaluation)
 
     def _show(self, evaluation: Evaluation) -> None:
-        metrics, entries = self.metrics, evaluation.entries.values()
+        metrics, entries = self.metrics, evaluation.entries
+        for key, entry in entries.items():
+            if (before := self._counted.get(key)) is not entry:
+                self._count(before, -1)
+                self._count(entry, 1)
+                self._counted[key] = entry
+        for key in self._counted.keys() - entries.keys() if len(self._counted) > len(entries) else ():
+            self._count(self._counted.pop(key), -1)
         metrics.evaluation_timestamp_seconds.set(evaluation.at.timestamp())
         metrics.scaled_objects.set(len(entries))
-        metrics.unusable_triggers.set(sum(len(entry.problems) for entry in entries))
-        decisions = (decision for found in evaluation.by_target.values() for decision in found)
-        kinds = Counter((answer_word(each), verdict_word(each), str(each.answer.reason)) for each in decisions)
-        set_series(metrics.decisions, kinds)
+        metrics.unusable_triggers.set(self._problems)
+        set_series(metrics.decisions, +self._decisions)
+
+    def _count(self, entry: EvaluatedScaledObject | None, number: int) -> None:
+        if entry is not None:
+            self._problems += number * len(entry.problems)
+            for each in entry.triggers.values():
+                self._decisions[answer_word(each), verdict_word(each), str(each.answer.reason)] += number
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         self.metrics.rpc_seconds.labels(method=method, code=code).observe(seconds)

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from scaler.decision import target_state
 from scaler.decision.target_state import ObservedTarget
-from scaler.decision.workloads import grant_of, group_of, observe, owner_key, wake_request
+from scaler.decision.workloads import WAKE_ANNOTATION, grant_of, group_of, observe, owner_key, wake_request
 from scaler.idleness import pods as core
 from scaler.kube.object_cache import Index, KubeObject
 from scaler.kube.objects.core import Pod
@@ -137,7 +137,11 @@ def job_key(workload: Workload) -> tuple[str, str, str] | None:
 
 
 def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
-    return {"target": lambda scaled: [(scaled.metadata.namespace, scaled.spec.scale_target_ref)]}
+    """By what it scales, and those with an annotation that may ask for a wake-up."""
+    return {
+        "target": lambda scaled: [(scaled.metadata.namespace, scaled.spec.scale_target_ref)],
+        "wake": lambda scaled: [WAKE_ANNOTATION] if WAKE_ANNOTATION in scaled.metadata.annotations else [],
+    }
 
 
 def scalable_workload_indexes() -> dict[str, Index[ScalableWorkload]]:

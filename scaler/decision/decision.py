@@ -68,6 +68,7 @@ class Decision:
     idle_since: datetime | None
     """Since when the GPUs are quiet, as far as known; None while work is seen or nothing runs."""
     decided_at: datetime
+    """It holds from then on, until something changes that it rests on."""
 
     @property
     def suspend_at(self) -> datetime | None:
@@ -78,12 +79,43 @@ class Decision:
         return max(due, self.policy.keep_until) if self.policy.keep_until else due
 
     @property
+    def noticeable_at(self) -> datetime | None:
+        """From when on quiet is shown in a status, if it lasts so long; None where there is none."""
+        return None if self.idle_since is None else self.idle_since + self.policy.window / _NOTICEABLE
+
+    @property
+    def warning_at(self) -> datetime | None:
+        """When its owner is warned that the answer turns 0: a third of `idleAfter` before, 5 minutes at most."""
+        if self.suspend_at is None or self.verdict is None or isinstance(self.verdict.verdict, Unknown):
+            return None
+        return self.suspend_at - min(_LONGEST_WARNING, self.policy.window / 3)
+
+    @property
+    def holds_until(self) -> datetime | None:
+        """The next instant at which it, or what is shown of it, may differ although nothing but the time does.
+
+        None where there is none; `decided_at` where its words tell a time, or may do so.
+        """
+        is_in_words = self.verdict is not None and self.answer is self.verdict.verdict
+        if is_in_words or self.answer.reason in _TELLS_TIME:
+            return self.decided_at
+        target, policy = self.target, self.policy
+        warm_at = target.running_since + policy.warm_up if target.running_since is not None else None
+        instants = policy.keep_until, warm_at, self.noticeable_at, self.warning_at
+        return min((each for each in instants if each is not None and each > self.decided_at), default=None)
+
+    @property
     def _may_shrink(self) -> bool:
         """Whether quiet time alone makes the answer 0."""
         is_due = self.policy.reclaim is Reclaim.ALWAYS or bool(self.target.grant)
         return is_due and self.policy.mode is EnforcementMode.ENFORCE and not self.target.demand
 
 
+_TELLS_TIME = frozenset({DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
+_LONGEST_WARNING = timedelta(minutes=5)
+_NOTICEABLE = 10
+"""Quiet is shown when it has lasted for this part of `idleAfter`: three minutes of thirty. Work comes in bursts, and a
+status that followed every pause between two samples would be written at every tick, for every busy workload."""
 _QUIET_SO_FAR = frozenset(
     {DecisionReason.IDLE_NOT_LONG_ENOUGH, DecisionReason.WARMING_UP, DecisionReason.KEPT, DecisionReason.GPUS_BUSY}
 )

@@ -10,8 +10,8 @@ Laws:
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from scaler.decision.decision import Active, Answer, Decision, Inactive
@@ -25,8 +25,8 @@ from scaler.kube.objects.keda import ScaleTargetRef
 Key = tuple[str, str]
 """(namespace, name) of a ScaledObject."""
 
-ListenerKey = tuple[str, str, Overrides]
-"""A trigger of a ScaledObject that an open stream listens to."""
+TargetKey = tuple[str, ScaleTargetRef]
+"""(namespace, target)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +48,38 @@ class Evaluation:
     """The instant that was looked at: a multiple of the evaluation interval."""
     entries: Mapping[Key, EvaluatedScaledObject]
 
-    by_target: Mapping[tuple[str, ScaleTargetRef], tuple[Decision, ...]]
-    """The decisions of all triggers by (namespace, target)."""
+    keys_by_target: Mapping[TargetKey, tuple[Key, ...]]
+    """The ScaledObjects of each target."""
 
     @classmethod
     def of(cls, entries: Mapping[Key, EvaluatedScaledObject], *, at: datetime) -> "Evaluation":
-        found: dict[tuple[str, ScaleTargetRef], tuple[Decision, ...]] = {}
-        for (namespace, _), entry in entries.items():
-            key = namespace, entry.target
-            found[key] = (*found.get(key, ()), *entry.triggers.values())
-        return cls(at=at, entries=entries, by_target=found)
+        found: dict[TargetKey, tuple[Key, ...]] = {}
+        for key, entry in entries.items():
+            target = key[0], entry.target
+            found[target] = (*found.get(target, ()), key)
+        return cls(at=at, entries=entries, keys_by_target=found)
 
     def decisions_on(self, namespace: str, target: ScaleTargetRef) -> tuple[Decision, ...]:
-        return self.by_target.get((namespace, target), ())
+        """Those of all triggers of all ScaledObjects of the target."""
+        keys = self.keys_by_target.get((namespace, target), ())
+        return tuple(decision for key in keys for decision in self.entries[key].triggers.values())
+
+    def renewed(
+        self, entries: Mapping[Key, EvaluatedScaledObject], *, only: Collection[Key] | None = None, at: datetime
+    ) -> "Evaluation":
+        """With these entries; of all others those stay that are among `only`."""
+        kept, before = {**self.entries, **entries}, self.entries
+        if only is not None and len(kept) > len(only):
+            kept = {key: entry for key, entry in kept.items() if key in only}
+        is_same = all(key in before and before[key].target == entry.target for key, entry in entries.items())
+        return replace(self, entries=kept, at=at) if is_same and len(kept) == len(before) else self.of(kept, at=at)
 
 
 @dataclass(slots=True, eq=False)
 class _Listener:
+    """One open stream."""
+
+    trigger: Overrides
     answers: asyncio.Queue[Answer | None] = field(default_factory=asyncio.Queue)
     was_active: bool | None = None
 
@@ -92,7 +107,10 @@ class DecisionCache:
         self._evaluation: Evaluation | None = None
         self._published_s = float("-inf")
         self._cold_because = "the window is being rebuilt from the metrics source"
-        self._listeners: dict[ListenerKey, set[_Listener]] = {}
+        self._listeners: dict[Key, set[_Listener]] = {}
+        self._unanswered: dict[_Listener, Key] = {}
+        """Listeners that had no usable answer yet."""
+        self._changes: list[set[Key]] = []
         self._closed = False
 
     @property
@@ -111,21 +129,48 @@ class DecisionCache:
 
     def publish(self, evaluation: Evaluation) -> None:
         """Replace the evaluation, and tell the listeners whose answer changed to active."""
+        before = self._evaluation.entries if self._evaluation is not None else {}
         self._evaluation, self._published_s = evaluation, self._clock()
-        self._notify(self._listeners)
+        self._tell({*before, *evaluation.entries})
+
+    def renew(self, entries: Mapping[Key, EvaluatedScaledObject], *, only: Collection[Key], at: datetime) -> Evaluation:
+        """Publish an evaluation with these entries; of all others those stay that are among `only`."""
+        before = self._evaluation or Evaluation.of({}, at=at)
+        self._evaluation, self._published_s = before.renewed(entries, only=only, at=at), self._clock()
+        self._tell({*entries, *(before.entries.keys() - self._evaluation.entries.keys())})
+        return self._evaluation
 
     def amend(self, entries: Mapping[Key, EvaluatedScaledObject]) -> None:
         """Replace single entries of the standing evaluation. It does not get younger by that."""
         if self._evaluation is not None:
-            self._evaluation = Evaluation.of({**self._evaluation.entries, **entries}, at=self._evaluation.at)
-            self._notify(key for key in list(self._listeners) if key[:2] in entries)
+            self._evaluation = self._evaluation.renewed(entries, at=self._evaluation.at)
+            self._tell(entries)
 
-    def _notify(self, keys: Iterable[ListenerKey]) -> None:
-        """Tell the listeners whose answer changed to active."""
-        for key in keys:
-            answer = self.answer(*key)
+    def changes(self) -> set[Key]:
+        """A set to which the key of every entry is added that changes from now on. Its reader empties it."""
+        self._changes.append(found := set[Key]())
+        return found
+
+    def _tell(self, keys: Collection[Key]) -> None:
+        """Tell the listeners whose answer changed to active, or that have none yet."""
+        for each in self._changes:
+            each.update(keys)
+        for key in [key for key in keys if key in self._listeners]:
             for listener in self._listeners[key]:
-                _notify(listener, answer)
+                self._notify(key, listener)
+        for listener, key in list(self._unanswered.items()):
+            self._notify(key, listener)
+
+    def _notify(self, key: Key, listener: _Listener) -> None:
+        """Queue the first usable answer, then every change to active. An unusable answer changes nothing."""
+        answer = self.answer(*key, listener.trigger)
+        if isinstance(answer, Unknown):
+            return
+        is_first, is_active = listener.was_active is None, isinstance(answer, Active)
+        if is_first or (is_active and not listener.was_active):
+            listener.answers.put_nowait(answer)
+        listener.was_active = is_active
+        self._unanswered.pop(listener, None)
 
     @property
     def why_cold(self) -> str:
@@ -169,21 +214,22 @@ class DecisionCache:
         return ""
 
     async def activations(self, namespace: str, name: str, trigger: Overrides) -> AsyncIterator[Answer]:
-        listener = _Listener()
-        key = (namespace, name, trigger)
+        listener, key = _Listener(trigger), (namespace, name)
         self._listeners.setdefault(key, set()).add(listener)
+        self._unanswered[listener] = key
         try:
             if self._closed:
                 return
-            _notify(listener, self.answer(namespace, name, trigger))
+            self._notify(key, listener)
             while (answer := await listener.answers.get()) is not None:
                 yield answer
         finally:
             self._drop(key, listener)
 
-    def _drop(self, key: ListenerKey, listener: _Listener) -> None:
+    def _drop(self, key: Key, listener: _Listener) -> None:
         listeners = self._listeners.get(key, set())
         listeners.discard(listener)
+        self._unanswered.pop(listener, None)
         if not listeners:
             self._listeners.pop(key, None)
 
@@ -193,13 +239,3 @@ class DecisionCache:
         for listeners in self._listeners.values():
             for listener in listeners:
                 listener.answers.put_nowait(None)
-
-
-def _notify(listener: _Listener, answer: Answer) -> None:
-    """Queue the first usable answer, then every change to active. An unusable answer changes nothing."""
-    if isinstance(answer, Unknown):
-        return
-    is_first, is_active = listener.was_active is None, isinstance(answer, Active)
-    if is_first or (is_active and not listener.was_active):
-        listener.answers.put_nowait(answer)
-    listener.was_active = is_active

@@ -83,14 +83,9 @@ def decision_status(decision: Decision | None) -> dict[str, Any]:
     }
 
 
-_LONGEST_WARNING = timedelta(minutes=5)
-
-
 def is_warning_due(decision: Decision) -> bool:
-    """Whether the suspension is so near that its owner is warned: a third of `idleAfter` before, 5 minutes at most."""
-    if decision.suspend_at is None or decision.verdict is None or isinstance(decision.verdict.verdict, Unknown):
-        return False
-    return decision.suspend_at - decision.decided_at <= min(_LONGEST_WARNING, decision.policy.window / 3)
+    """Whether the suspension is so near that its owner is warned."""
+    return decision.warning_at is not None and decision.decided_at >= decision.warning_at
 
 
 # ----------------------------------------------------------------------------------------------------------- explain

@@ -6,32 +6,35 @@ Laws:
   see the same data decide the same.
 * Nothing is published before the window was rebuilt from the source once.
 * What cannot be known becomes a decision without an answer, with its reason; one bad ScaledObject harms no other.
+* Only what may have changed is decided again; all other decisions stand. What they rest on is in `inputs`.
 * Between ticks a ScaledObject whose objects changed is decided again at once, from the samples of the last tick:
   after a client sets replicas to 1, the next poll of KEDA's must not get the answer from before.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import isfinite
+from typing import Any
 
 import structlog
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, decide, needs_verdict
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.inputs import DecisionInputs, GpuRows, OwnTriggers
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
 from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
 from scaler.decision.trigger_metadata import foreign_keys, parse_metadata, resolve_policy
 from scaler.decision.wake_queries import WakeQueries
-from scaler.decision.workloads import keep_overrides, wake_request
+from scaler.decision.workloads import grant_of, keep_overrides, wake_request
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, resolve
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust, judged_length
+from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, distrust, judged_length
 from scaler.kube.objects.keda import ScaledObject, Trigger
 
 log = structlog.get_logger(__name__)
@@ -60,6 +63,8 @@ class ScaleTarget:
     pods: Sequence[GpuPod] = ()
     annotations: tuple[tuple[str, Overrides], ...] = ()
     """The policy fields that annotations set, by the object that carries them, in the order of precedence."""
+    until: datetime | None = None
+    """When its state changes by itself, as far as that is known."""
 
 
 def unknown_target(doubt: Unknown) -> ScaleTarget:
@@ -132,8 +137,15 @@ class Evaluator:
     """Monotonic time at which the last tick ended, well or not: the loop's heartbeat."""
     _doubt: Unknown | None = field(default=None, init=False)
     """What the last tick's samples are not trusted for."""
+    _inputs: DecisionInputs = field(init=False)
+    _since: datetime = field(default=datetime.max.replace(tzinfo=UTC), init=False)
+    """From when on samples were read without a break at the last tick."""
+    _breaks: int = field(default=0, init=False)
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """A change that comes during a tick is taken up after it, or the tick would publish what was before."""
+
+    def __post_init__(self) -> None:
+        self._inputs = DecisionInputs(self._own)
 
     async def run(self) -> None:
         """Tick for ever. An internal error is logged; the answers in the DecisionCache then expire."""
@@ -168,12 +180,14 @@ class Evaluator:
 
     async def redecide(self, keys: Iterable[Key]) -> None:
         """Decide these again as of the last tick, from the objects as they are now."""
-        evaluation = self.decision_cache.evaluation
+        evaluation, inputs = self.decision_cache.evaluation, self._inputs
         found = [each for key in keys if (each := self.cluster.scaled_objects.get(*key))]
         if evaluation is None or not found:
             return
-        await self.scales.refresh(self._with_own_triggers(found))
+        await self.scales.refresh([each for each in found if self._own_triggers(each)])
         entries = {each.metadata.key: self._decided(each, evaluation.at) for each in found}
+        # Samples may be about to be taken in.
+        inputs.outdated |= entries.keys() & inputs.own.keys()
         self.decision_cache.amend({key: entry for key, entry in entries.items() if entry is not None})
         self.published(self.decision_cache.evaluation or evaluation)
 
@@ -182,22 +196,22 @@ class Evaluator:
     async def tick(self, now: datetime) -> Evaluation | None:
         """Read, decide, publish. Returns what was published."""
         started = asyncio.get_running_loop().time()
-        at = aligned(now, self.config.interval)
-        scaled_objects = sorted(self.cluster.scaled_objects.items(), key=lambda each: each.metadata.key)
-        intake = await self.sampler.refresh(end=at, span=self._span(scaled_objects))
+        at, inputs = aligned(now, self.config.interval), self._inputs
+        is_other = inputs.follow(self.cluster.scaled_objects.items())
+        intake = await self.sampler.refresh(end=at, span=self._span())
         self._doubt = intake.doubt
         await self.demands.ask(at)
-        own = self._with_own_triggers(scaled_objects)
+        own = [each.scaled_object for each in inputs.own.values()]
         await self.scales.refresh(own)
-        self.scales.forget_others(own)
+        if is_other:
+            self.scales.forget_others(own)
         evaluation = None
         missing = self._why_not_yet(intake)
         if missing:
             self.decision_cache.explain_cold_start(missing)
         else:
             async with self._deciding:
-                evaluation = await self._evaluate(scaled_objects, at)
-                self.decision_cache.publish(evaluation)
+                evaluation = await self._evaluate(at)
             self.published(evaluation)
         seconds = asyncio.get_running_loop().time() - started
         self.observe(EvaluationTick(at=at, seconds=seconds, intake=intake, evaluation=evaluation))
@@ -222,25 +236,47 @@ class Evaluator:
         message = f"the Kubernetes API has not been heard of for {int(age_s)} s; pods may have changed unseen"
         return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
 
-    def _span(self, scaled_objects: Sequence[ScaledObject]) -> timedelta:
+    def _span(self) -> timedelta:
         """The longest window that any trigger asks for, so that all are judged from one history."""
-        longest = resolve(("settings", self.config.defaults)).idle_after
-        for trigger in (trigger for each in scaled_objects for trigger in self._own_triggers(each)):
-            try:
-                longest = max(longest, parse_metadata(trigger.metadata).idle_after or timedelta(0))
-            except MetadataError:
-                continue  # reported where the trigger is evaluated
-        return min(longest, self.config.max_window)
+        default = resolve(("settings", self.config.defaults)).idle_after
+        longest = max((each.longest for each in self._inputs.own.values()), default=default)
+        return min(max(longest, default), self.config.max_window)
 
-    async def _evaluate(self, scaled_objects: Sequence[ScaledObject], at: datetime) -> Evaluation:
-        entries: dict[Key, EvaluatedScaledObject] = {}
-        for count, each in enumerate(scaled_objects):
-            entry = self._decided(each, at)
+    def _own(self, scaled_object: ScaledObject) -> OwnTriggers | None:
+        triggers = self._own_triggers(scaled_object)
+        return OwnTriggers(scaled_object, triggers, max(map(_window_of, triggers))) if triggers else None
+
+    async def _evaluate(self, at: datetime) -> Evaluation:
+        """Decide again what has to be, and publish."""
+        inputs, entries = self._inputs, dict[Key, EvaluatedScaledObject]()
+        self._compare(at)
+        for count, key in enumerate(outdated := sorted(inputs.outdated)):
+            entry = self._decided(inputs.own[key].scaled_object, at) if key in inputs.own else None
             if entry is not None:
-                entries[each.metadata.key] = entry
+                entries[key] = entry
             if count % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
-        return Evaluation.of(entries, at=at)
+        evaluation = self.decision_cache.renew(entries, only=inputs.own.keys(), at=at)
+        inputs.published(outdated, self.sampler.history, trust=self.config.trust, end=at)
+        return evaluation
+
+    def _compare(self, at: datetime) -> None:
+        """What do decisions rest on that is not as it was?"""
+        inputs, history = self._inputs, self.sampler.history
+        if self.sampler.since > self._since:
+            self._breaks += 1
+        self._since = self.sampler.since
+        inputs.compare_common((self._doubt, history, self._breaks))
+        inputs.compare_namespaces(self._revision)
+        inputs.compare_demand(self.demands.demanded)
+        inputs.compare_gpus(history, trust=self.config.trust, end=at)
+        inputs.compare_clock(at)
+
+    def _revision(self, namespace: str) -> tuple[Hashable, ...]:
+        cluster = self.cluster
+        stores = cluster.scalable_workloads, cluster.workloads, cluster.pods, self.scales
+        doubts = self._view_doubt(namespace), self.demands.doubt_in(namespace)
+        return *(each.revision(namespace) for each in stores), *doubts
 
     def _decided(self, scaled_object: ScaledObject, at: datetime) -> EvaluatedScaledObject | None:
         """The ScaledObject's entry; None where no trigger names this scaler."""
@@ -249,13 +285,32 @@ class Evaluator:
             return None
         key = scaled_object.metadata.key
         try:
-            return self._entry(self._target(scaled_object, at), scaled_object, triggers, at)
+            target = self._target(scaled_object, at)
+            entry = self._entry(target, scaled_object, triggers, at)
+            self._rests_on(key, target, entry)
+            return entry
         except Exception as error:
             # Objects are written by tenants. What one of them provokes must not take the answers from all others.
             log.exception("a ScaledObject could not be decided", scaled_object="/".join(key))
             problem = f"internal error while it was decided ({error!r}); please report it with the scaler's log"
+            self._inputs.rests_on(key, gpus=(), until=at)
             reference = scaled_object.spec.scale_target_ref
             return EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
+
+    def _rests_on(self, key: Key, target: ScaleTarget, entry: EvaluatedScaledObject) -> None:
+        decisions = entry.triggers.values()
+        instants = [target.until, *(each.holds_until for each in decisions)]
+        until = min((each for each in instants if each is not None), default=None)
+        judged = [each.policy for each in decisions if each.verdict is not None]
+        history = self.sampler.history
+        rows = tuple(
+            device.row
+            for pod in (target.pods if judged else ())
+            for device in history.devices_of(pod.namespace, pod.name).values()
+        )
+        lengths = (judged_length(policy=policy, trust=self.config.trust) for policy in judged)
+        gpus = [GpuRows(each.active_above_ratio, length, rows) for each, length in zip(judged, lengths, strict=True)]
+        self._inputs.rests_on(key, gpus=gpus, until=until)
 
     def _target(self, scaled_object: ScaledObject, at: datetime) -> ScaleTarget:
         if (view_doubt := self._view_doubt(scaled_object.metadata.namespace)) is not None:
@@ -269,7 +324,7 @@ class Evaluator:
             return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
         demand = self.demands.of(scaled_object.metadata.key)
         state = replace(found.state, demand=demand) if demand else found.state
-        return ScaleTarget(state=state, pods=found.pods, annotations=(keep, *found.annotations))
+        return replace(found, state=state, annotations=(keep, *found.annotations))
 
     def _scalable(self, scaled_object: ScaledObject, at: datetime) -> ScaleTarget:
         namespace, name = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name
@@ -281,7 +336,9 @@ class Evaluator:
         target = self.cluster.situation(scalable, wake=wake, at=at)
         where = f"ScalableWorkload {name}"
         keep = where, keep_overrides(scalable.metadata.annotations, where=where)
-        return ScaleTarget(state=state_of(target), pods=target.pods, annotations=(keep,))
+        grant = grant_of(scalable) if target.grant else None
+        until = None if grant is None else grant.expires_at
+        return ScaleTarget(state=state_of(target), pods=target.pods, annotations=(keep,), until=until)
 
     def _scaled(self, scaled_object: ScaledObject, _at: datetime) -> ScaleTarget:
         """Anything that is no ScalableWorkload: only its scale and its pods are known."""
@@ -303,9 +360,6 @@ class Evaluator:
         where = f"ScaledObject {metadata.name}"
         own = wake_request(metadata.annotations, where=where, suspended_at=suspended_at)
         return own or self.demands.of(metadata.key)
-
-    def _with_own_triggers(self, scaled_objects: Iterable[ScaledObject]) -> list[ScaledObject]:
-        return [each for each in scaled_objects if self._own_triggers(each)]
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)
@@ -340,8 +394,18 @@ class Evaluator:
         )
 
     def _decide(self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None) -> Decision:
-        verdict = self._verdict(target.pods, policy, at, doubt) if needs_verdict(target.state) else None
-        return decide(target.state, verdict, policy=policy, now=at)
+        if not needs_verdict(target.state):
+            return decide(target.state, None, policy=policy, now=at)
+        verdict = self._verdict(target.pods, policy, at, doubt)
+        decision = decide(target.state, verdict, policy=policy, now=at)
+        gpus = _EvidenceNow(self, target.pods, policy)
+        return replace(decision, verdict=WorkloadVerdict(verdict=verdict.verdict, gpus=gpus))
+
+    def evidence(self, pods: Sequence[GpuPod], policy: Policy) -> Sequence[GpuEvidence]:
+        """What the GPUs of these pods show as of the last evaluation."""
+        evaluation = self.decision_cache.evaluation
+        at = aligned(self.clock(), self.config.interval) if evaluation is None else evaluation.at
+        return judge(pods, self.sampler.history, policy=policy, trust=self.config.trust, end=at).gpus
 
     def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
@@ -359,3 +423,32 @@ class Evaluator:
             return None
         back_to = f"{since:%H:%M:%S} UTC; the window begins at {begin:%H:%M:%S}"
         return Unknown(reason=UnknownReason.COLD_START, message=f"samples were read back to {back_to}")
+
+
+def _window_of(trigger: Trigger) -> timedelta:
+    """The window that it asks for; 0 where that cannot be read, which is reported where it is evaluated."""
+    try:
+        return parse_metadata(trigger.metadata).idle_after or timedelta(0)
+    except MetadataError:
+        return timedelta(0)
+
+
+class _EvidenceNow(Sequence[GpuEvidence]):
+    """The GPUs that a decision rests on, which stands while they go on reporting: they are looked up when asked for."""
+
+    __slots__ = ("_evaluator", "_pods", "_policy")
+
+    def __init__(self, evaluator: Evaluator, pods: Sequence[GpuPod], policy: Policy) -> None:
+        self._evaluator, self._pods, self._policy = evaluator, pods, policy
+
+    def _now(self) -> Sequence[GpuEvidence]:
+        return self._evaluator.evidence(self._pods, self._policy)
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._now()[index]
+
+    def __iter__(self) -> Iterator[GpuEvidence]:
+        return iter(self._now())

@@ -5,7 +5,8 @@ the API nothing, whatever the number of ScaledObjects.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -84,6 +85,8 @@ class ScaleSubresources:
         self._unresolved: dict[Kind, str] = {}
         self._following: dict[Kind, asyncio.Lock] = {}
         self._reads: dict[TargetKey, _Read] = {}
+        self._revisions: Counter[str] = Counter()
+        """How many changes there were, by namespace."""
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -96,7 +99,7 @@ class ScaleSubresources:
         What cannot be read in time is not known, and tried again at the next refresh.
         """
         by_kind: dict[Kind, list[TargetKey]] = {}
-        for key in sorted(_targets(scaled_objects), key=self._has_failed):
+        for key in sorted(filter(self._is_to_be_read, _targets(scaled_objects)), key=self._has_failed):
             by_kind.setdefault((key[1].api_version, key[1].kind), []).append(key)
         turns = asyncio.Semaphore(_READS_AT_ONCE)
         with suppress(TimeoutError):
@@ -107,6 +110,18 @@ class ScaleSubresources:
         """A kind whose API hangs delays only its own targets."""
         await self._follow(kind)
         await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
+
+    def _is_to_be_read(self, key: TargetKey) -> bool:
+        """Whether its kind is not followed yet, or it was not read as it is now."""
+        namespace, target = key
+        reflector = self._reflectors.get((target.api_version, target.kind))
+        return reflector is None or self._is_news(key, reflector.get(namespace, target.name))
+
+    def _is_news(self, key: TargetKey, seen: PartialObjectMetadata | None) -> bool:
+        last = self._reads.get(key)
+        if seen is None or last is None:
+            return seen is not None
+        return last.resource_version != seen.metadata.resource_version or isinstance(last.scale, Unknown)
 
     def _has_failed(self, key: TargetKey) -> bool:
         """Whether it could not be read the last time; such targets come last."""
@@ -131,6 +146,12 @@ class ScaleSubresources:
         if read is None or (isinstance(read.scale, Scale) and read.asked != _asked(seen)):
             return _stale(f"the scale of {target} has not been read since it changed")
         return read.scale
+
+    def revision(self, namespace: str) -> Hashable:
+        """Where it is as before, all scales of the namespace are as before."""
+        kinds = {**self._reflectors, **dict.fromkeys(self._unresolved)}
+        doubts = tuple(self._doubt(kind, reflector, namespace) for kind, reflector in kinds.items())
+        return self._revisions[namespace], doubts
 
     def _doubt(self, kind: Kind, reflector: Reflector[PartialObjectMetadata] | None, namespace: str) -> Unknown | None:
         """Why nothing is known about any such object there; None where something is, or nothing was tried."""
@@ -178,6 +199,7 @@ class ScaleSubresources:
     def _tell(self, kind: Kind, change: Change[PartialObjectMetadata]) -> None:
         if spec_or_annotations_changed(change):
             namespace, name = change.key
+            self._revisions[namespace] += 1
             self._changed(namespace, ScaleTargetRef(api_version=kind[0], kind=kind[1], name=name))
 
     async def _read(self, namespace: str, target: ScaleTargetRef, turns: asyncio.Semaphore) -> None:
@@ -185,15 +207,18 @@ class ScaleSubresources:
         seen = reflector.get(namespace, target.name) if reflector else None
         if reflector is None or seen is None:
             return
-        version, last = seen.metadata.resource_version, self._reads.get((namespace, target))
-        if last is not None and last.resource_version == version and isinstance(last.scale, Scale):
+        version, key = seen.metadata.resource_version, (namespace, target)
+        if not self._is_news(key, seen):
             return
         async with turns:
             scale = await self._scale(reflector, namespace, target)
         now = reflector.get(namespace, target.name)
         if now is not None and _asked(now) != _asked(seen):
             return  # it has changed meanwhile: a later read replaces this late answer
-        self._reads[namespace, target] = _Read(resource_version=version, asked=_asked(seen), scale=scale)
+        read = _Read(resource_version=version, asked=_asked(seen), scale=scale)
+        if key not in self._reads or (self._reads[key].asked, self._reads[key].scale) != (read.asked, read.scale):
+            self._revisions[namespace] += 1
+        self._reads[key] = read
 
     async def _scale(
         self, reflector: Reflector[PartialObjectMetadata], namespace: str, target: ScaleTargetRef

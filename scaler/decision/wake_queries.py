@@ -42,13 +42,14 @@ class WakeQueries:
 
     queries: Sequence[WakeQuery] = ()
     source: InstantQuerySource | None = None
-    _demanded: Mapping[Key, str] = field(default_factory=dict, init=False)
+    demanded: Mapping[Key, str] = field(default_factory=dict, init=False)
+    """Which query asks for a ScaledObject, in words."""
     _unheard: Sequence[tuple[WakeQuery, Unknown]] = field(default=(), init=False)
     """The queries that failed, and why."""
 
     def of(self, key: Key) -> str:
         """Which query asks for the ScaledObject, in words; empty where none does."""
-        return self._demanded.get(key, "")
+        return self.demanded.get(key, "")
 
     def doubt_in(self, namespace: str) -> Unknown | None:
         """Why the demand there is unknown; None where it is known."""
@@ -66,7 +67,7 @@ class WakeQueries:
                 key = element.labels.get(query.namespace_label, ""), element.labels.get(query.name_label, "")
                 if element.value > 0 and query.covers(key[0]):
                     requested.setdefault(key, f"demand query {query.name!r}")
-        self._demanded, self._unheard = requested, unheard
+        self.demanded, self._unheard = requested, unheard
 
     async def _elements(self, query: WakeQuery, at: datetime) -> Sequence[VectorSample] | Unknown:
         if self.source is None:

@@ -30,15 +30,14 @@ Counts = NDArray[np.int64]
 
 _FEWEST_ROWS = 64
 _NO_SAMPLE_YET = 255
-_CLOSE_S = 0.001
-"""Instants as floats and as datetimes differ by less."""
+_MICROSECOND = timedelta(microseconds=1)
 _ROWS_FOR_ONE = 20
 """Rows whose windows are computed together in the time that one takes alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowColumns:
-    """One window of every row: arrays of the fields of `Window`, one element a row."""
+    """One window of several rows: arrays of the fields of `Window`, one element a row."""
 
     slots: Counts
     covered: Counts
@@ -57,19 +56,23 @@ class WindowColumns:
         return bool(found[row])
 
     def is_trusted(self, row: int, trust: Trust, end: datetime) -> bool:
-        """Whether nothing speaks against a quiet peak. No where it is so close that only a `Window` can say."""
+        """Whether nothing speaks against a quiet peak."""
         found = self._answers.get((trust, end))
         if found is None:
-            found = self._answers[trust, end] = self._trusted(trust, end)
+            _, found = self.shown(0.0, trust, end)
+            self._answers[trust, end] = found
         return bool(found[row])
 
-    def _trusted(self, trust: Trust, end: datetime) -> NDArray[np.bool_]:
-        return (
+    def shown(self, above_ratio: float, trust: Trust, end: datetime) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which rows are active, and of which a quiet peak is to be trusted."""
+        age_us = as_microseconds(end.timestamp()) - as_microseconds(self.last_samples)
+        is_trusted = (
             (self.covered > 0)
-            & (end.timestamp() - self.last_samples < trust.max_age.total_seconds() - _CLOSE_S)
+            & (age_us <= trust.max_age // _MICROSECOND)
             & (self.longest_gap <= trust.max_gap_intervals)
-            & (self.covered / self.slots >= trust.min_coverage_ratio)
+            & (self.covered / np.maximum(self.slots, 1) >= trust.min_coverage_ratio)
         )
+        return self.peaks >= as_stored(above_ratio), is_trusted
 
     def row(self, row: int) -> Window:
         peak, last = self.peaks.item(row), self.last_samples.item(row)
@@ -80,6 +83,12 @@ class WindowColumns:
             peak_ratio=None if peak == EMPTY else peak,
             last_sample_at=None if last == -np.inf else datetime.fromtimestamp(last, UTC),
         )
+
+
+def as_microseconds(at_s: Floats | float) -> Floats:
+    """Unix seconds in whole microseconds, rounded as `datetime.fromtimestamp` does."""
+    fraction, whole = np.modf(at_s)
+    return np.asarray(whole * 1e6 + np.rint(fraction * 1e6))
 
 
 class DeviceWindows(Mapping[str, Window]):
@@ -248,41 +257,47 @@ class SampleColumns:
 
     # -------------------------------------------------------------------------------------------------------- all rows
 
-    def windows(self, end: datetime, length: timedelta) -> WindowColumns:
-        """The window of every row that reaches from `end - length`, rounded down to a slot, to `end`."""
+    def windows(self, end: datetime, length: timedelta, rows: Rows | slice = slice(None)) -> WindowColumns:
+        """The window of these rows that reaches from `end - length`, rounded down to a slot, to `end`."""
         end_s = end.timestamp()
         first = int((end_s - length.total_seconds()) // self._interval_s)
         newest = int(end_s // self._interval_s)
-        peaks = self._between(first, newest)
+        peaks = self._between(rows, first, newest)
         last = np.where(peaks[:, -1] != EMPTY, newest, max(first, newest - 1))
         slots = last - first + 1
-        missed, longest = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
+        missed, longest = np.zeros(len(peaks), np.int64), np.zeros(len(peaks), np.int64)
         has_holes = np.flatnonzero((peaks != EMPTY).sum(axis=1) < slots)
         if len(has_holes):
             missed[has_holes], longest[has_holes] = self._missed(
-                has_holes, peaks[has_holes], first, last[has_holes], end_s / self._interval_s
+                np.arange(len(self))[rows][has_holes],
+                peaks[has_holes],
+                first,
+                last[has_holes],
+                end_s / self._interval_s,
             )
         return WindowColumns(
             slots=slots,
             covered=slots - missed,
             longest_gap=longest,
             peaks=peaks.max(axis=1),
-            last_samples=self.last_samples.copy(),
+            last_samples=self.last_samples[rows].copy(),
         )
 
-    def last_active(self, above_ratio: float) -> Floats:
+    def last_active(self, above_ratio: float, rows: Rows | slice = slice(None)) -> Floats:
         """The end of each row's newest interval whose peak reached the floor, in Unix seconds; -inf without one."""
-        is_active = self._peaks >= as_stored(above_ratio)
-        behind = (self._heads[:, None] - np.arange(self._size)) % self._size
+        heads = self._heads[rows]
+        is_active = self._peaks[rows] >= as_stored(above_ratio)
+        behind = (heads[:, None] - np.arange(self._size)) % self._size
         newest = np.where(is_active, behind, self._size).min(axis=1)
-        return np.where(newest < self._size, (self._heads - newest + 1) * self._interval_s, -np.inf)
+        return np.where(newest < self._size, (heads - newest + 1) * self._interval_s, -np.inf)
 
-    def _between(self, first: int, last: int) -> NDArray[np.float32]:
-        """The peaks of slots first..last of every row, oldest first; slots that a row does not hold are empty."""
+    def _between(self, rows: Rows | slice, first: int, last: int) -> NDArray[np.float32]:
+        """The peaks of slots first..last of these rows, oldest first; slots that a row does not hold are empty."""
         slots = np.arange(first, last + 1)
-        found = self._peaks[:, slots % self._size]
-        odd = np.flatnonzero((self._heads < last) | (self._heads - self._size >= first))
-        heads = self._heads[odd, None]
+        found = self._peaks[rows][:, slots % self._size]
+        heads = self._heads[rows]
+        odd = np.flatnonzero((heads < last) | (heads - self._size >= first))
+        heads = heads[odd, None]
         found[odd] = np.where((slots > heads - self._size) & (slots <= heads), found[odd], np.float32(EMPTY))
         return found
 

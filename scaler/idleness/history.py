@@ -11,12 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scaler.idleness.columns import DeviceWindows, Floats, Rows, SampleColumns
+from scaler.idleness.columns import DeviceWindows, Floats, Rows, SampleColumns, as_microseconds
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
+from scaler.idleness.policy import Trust
 
 PodKey = tuple[str, str]
 """(namespace, pod name)"""
+
+_IDLE, _BUSY, _UNKNOWN, _OLD = range(4)
+"""The verdict on a GPU; `_OLD` where it has not reported for so long that it does not count."""
 
 
 class DeviceHistory:
@@ -61,6 +66,11 @@ class History:
         self._holders: dict[GpuId, set[PodKey]] = {}
         self._rows: dict[int, DeviceHistory] = {}
         self._free_rows: list[int] = []
+        self._is_mig = np.zeros(0, np.bool_)
+        """By row."""
+        self._shared: set[GpuId] = set()
+        """GPUs that several pods are known to have, or to have had."""
+        self._moved: set[str] = set()
 
     @property
     def slots(self) -> int:
@@ -94,8 +104,14 @@ class History:
             row = self._free_rows.pop() if self._free_rows else len(self._rows)
             device = devices[series.gpu] = self._rows[row] = DeviceHistory(series, row, self._columns)
             self._holders.setdefault(series.gpu, set()).add(pod)
+            if len(self._holders[series.gpu]) > 1:
+                self._shared.add(series.gpu)
+            self._moved.add(series.namespace)
             for each in self._columns.values():
                 each.resize(len(self._rows) + len(self._free_rows))
+            if row >= len(self._is_mig):
+                self._is_mig = np.append(self._is_mig, np.zeros(max(64, row // 4), np.bool_))
+            self._is_mig[row] = series.gpu.is_mig
         self._columns[signal.name].has_reported[device.row] = True
         return device
 
@@ -106,6 +122,52 @@ class History:
         """Other pods for which the same device reported at or after `since_s` (Unix seconds)."""
         others = self._holders.get(gpu, set()) - {pod} if len(self._holders.get(gpu, ())) > 1 else ()
         return sorted(other for other in others if self._by_pod[other][gpu].last_sample_s >= since_s)
+
+    def take_moved(self) -> set[str]:
+        """Namespaces whose pods got or lost a GPU since this was asked for the last time."""
+        moved, self._moved = self._moved, set()
+        return moved
+
+    def shown(
+        self, rows: Rows, *, above_ratio: float, length: timedelta, trust: Trust, end: datetime
+    ) -> NDArray[np.float64]:
+        """What of these rows a decision depends on, as long as no verdict on one of them is put into words.
+
+        Shape: (rows, 2). The verdict on the GPU as a number; the Unix time in microseconds since when it is quiet, -inf
+        where that is as far as is known and inf where it is not quiet, or will be only after `end`.
+        """
+        is_active, is_quiet, is_doubted = (np.zeros(len(rows), np.bool_) for _ in range(3))
+        newest = np.full(len(rows), -np.inf)
+        oldest, last_active = -newest, newest.copy()
+        for signal in self.signals:
+            columns = self._columns[signal.name]
+            windows = columns.windows(end, length, rows)
+            is_expected = ~(self._is_mig[rows] & signal.absent_on_mig)
+            active, trusted = windows.shown(above_ratio, trust, end)
+            is_active |= active & is_expected
+            is_quiet |= ~active & trusted & is_expected
+            is_doubted |= ~active & ~trusted & is_expected
+            newest = np.maximum(newest, windows.last_samples)
+            oldest = np.where(is_expected, np.minimum(oldest, windows.last_samples), oldest)
+            last_active = np.maximum(last_active, columns.last_active(above_ratio, rows))
+        is_idle, is_busy = is_quiet & ~is_active & ~is_doubted, is_active & ~is_quiet
+        verdicts = np.where(is_idle, _IDLE, np.where(is_busy, _BUSY, _UNKNOWN))
+        verdicts[self._is_shared(rows, since_s=(end - trust.max_age).timestamp())] = _UNKNOWN
+        verdicts[newest < (end - length - trust.interval).timestamp()] = _OLD
+        since = as_microseconds(last_active)
+        is_quiet_since = (last_active == -np.inf) | (
+            (as_microseconds(oldest) >= since) & (since < as_microseconds(end.timestamp()))
+        )
+        return np.column_stack([verdicts, np.where(is_quiet_since, since, np.inf)])
+
+    def _is_shared(self, rows: Rows, *, since_s: float) -> NDArray[np.bool_]:
+        shared = [
+            self._by_pod[pod][gpu].row
+            for gpu in self._shared
+            for pod in self._holders[gpu]
+            if self.other_holders(gpu, pod, since_s=since_s)
+        ]
+        return np.isin(rows, shared)
 
     def forget_before(self, at: datetime) -> None:
         """Free the rows of devices whose newest sample is older."""
@@ -118,6 +180,9 @@ class History:
             pod, gpu = (device.series.namespace, device.series.pod), device.series.gpu
             del self._by_pod[pod][gpu]
             self._holders[gpu].discard(pod)
+            self._moved.add(pod[0])
+            if len(self._holders[gpu]) < 2:
+                self._shared.discard(gpu)
             if not self._holders[gpu]:
                 del self._holders[gpu]
             if not self._by_pod[pod]:

@@ -79,7 +79,7 @@ class GpuEvidence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadVerdict:
     verdict: Verdict
-    gpus: tuple[GpuEvidence, ...] = ()
+    gpus: Sequence[GpuEvidence] = ()
 
 
 def gpu_verdict(windows: Mapping[str, Window], *, policy: Policy, trust: Trust, end: datetime) -> Verdict:

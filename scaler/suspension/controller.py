@@ -8,28 +8,26 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from operator import is_
 from typing import ClassVar, NamedTuple
 
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
-from scaler.decision.decision import Decision
-from scaler.decision.decision_cache import DecisionCache, Evaluation, Key
+from scaler.decision.decision_cache import DecisionCache, Evaluation, Key, TargetKey
 from scaler.decision.describe import prevailing
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.target_state import Phase
-from scaler.decision.workloads import owner_key
+from scaler.decision.workloads import WAKE_ANNOTATION, owner_key
 from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reflector import Reflector
@@ -71,14 +69,22 @@ class SuspensionController:
     """How soon something in motion is looked at again, whether or not anything was heard of it."""
     clock: Clock = SYSTEM_CLOCK
     _queue: WorkQueue[ReconcileRequest] = field(default_factory=WorkQueue[ReconcileRequest], init=False)
-    _decided: Mapping[tuple[str, ScaleTargetRef], tuple[Decision, ...]] = field(default_factory=dict, init=False)
-    """What the evaluation before has decided."""
+    _changes: set[Key] = field(init=False)
+    """ScaledObjects of which another decision was published than the last one that was looked at."""
+    _targets: dict[Key, TargetKey] = field(default_factory=dict, init=False)
+    """The ScalableWorkloads of ScaledObjects."""
+    _digests: dict[TargetKey, Hashable] = field(default_factory=dict, init=False)
+    """What of the decisions on ScalableWorkloads is worth a write."""
     _is_leading: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._changes = self.decision_cache.changes()
 
     async def run(self) -> None:
         """Lead until cancelled. What was in work is cancelled too; every write is guarded by what it was based on."""
         self._queue, self._is_leading = WorkQueue[ReconcileRequest](clock=self.clock), True
-        self._decided = {}
+        self._targets, self._digests = {}, {}
+        self._changes.update(self.decision_cache.evaluation.entries if self.decision_cache.evaluation else ())
         with ExitStack() as following:
             following.callback(self._queue.close)
             following.callback(setattr, self, "_is_leading", False)
@@ -139,25 +145,28 @@ class SuspensionController:
             return
         for key in self._changed_by(evaluation):
             self._look_at(key)
-        for scaled_object in self.scaled_objects.items():
+        for scaled_object in self.scaled_objects.by_index("wake", WAKE_ANNOTATION):
             if has_wake_annotation(scaled_object.metadata):
                 self._enqueue_wake(scaled_object)
 
     def _changed_by(self, evaluation: Evaluation) -> Iterable[Key]:
-        """The ScalableWorkloads of whose decision something is worth a write that was not there before.
-
-        Between ticks single decisions are replaced, and all others are the very same objects.
-        """
-        before, self._decided = self._decided, evaluation.by_target
-        for (namespace, target), decisions in evaluation.by_target.items():
-            known = before.get((namespace, target), ())
-            if not is_scalable_workload(target) or (len(known) == len(decisions) and all(map(is_, known, decisions))):
-                continue
-            if status_digest(prevailing(known)) != status_digest(prevailing(decisions)):
+        """The ScalableWorkloads of whose decision something is worth a write that was not there before."""
+        keys, digests = self._changes.copy(), self._digests
+        self._changes.clear()
+        found = (self._targets.pop(key, None) for key in keys)
+        targets = {each for each in found if each is not None}
+        for key in keys & evaluation.entries.keys():
+            if is_scalable_workload(target := evaluation.entries[key].target):
+                self._targets[key] = key[0], target
+                targets.add((key[0], target))
+        for namespace, target in targets:
+            digest = status_digest(prevailing(evaluation.decisions_on(namespace, target)))
+            if digests.get((namespace, target)) != digest:
                 yield namespace, target.name
-        for namespace, target in before.keys() - evaluation.by_target.keys():
-            if is_scalable_workload(target):
-                yield namespace, target.name
+            if digest is None:
+                digests.pop((namespace, target), None)
+            else:
+                digests[namespace, target] = digest
 
     def _enqueue_wake(self, scaled_object: ScaledObject) -> None:
         """Nothing may have changed but the evaluation, so what is backing off goes on doing so."""

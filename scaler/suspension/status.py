@@ -21,11 +21,6 @@ _WORTH_A_WRITE = (
 """Fields whose change is written at once. Message and evidence change with every tick and travel along."""
 
 
-_NOTICEABLE = 10
-"""Quiet is shown when it has lasted for this part of `idleAfter`: three minutes of thirty. Work comes in bursts, and a
-status that followed every pause between two samples would be written at every tick, for every busy workload."""
-
-
 def selector_without_pods(scalable: ScalableWorkload) -> str:
     """A label selector that is not empty and matches no pod.
 
@@ -68,10 +63,9 @@ def _decided(decision: Decision | None) -> dict[str, Any]:
 
 def _quiet_times(decision: Decision | None) -> tuple[datetime | None, datetime | None]:
     """Since when its GPUs are quiet and until when they may be; both None before that is noticeable."""
-    if decision is None or decision.idle_since is None:
+    if decision is None or decision.noticeable_at is None or decision.decided_at < decision.noticeable_at:
         return None, None
-    is_noticeable = decision.decided_at - decision.idle_since >= decision.policy.window / _NOTICEABLE
-    return (decision.idle_since, decision.suspend_at) if is_noticeable else (None, None)
+    return decision.idle_since, decision.suspend_at
 
 
 def status_digest(decision: Decision | None) -> Hashable:

@@ -151,7 +151,8 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
 def _idle(evaluation: Evaluation, cluster: ClusterState, quota: Snapshot) -> frozenset[str]:
     """Keys of the Workloads that hold quota and whose every verdict is Idle."""
     found = set()
-    for (namespace, target), decisions in evaluation.by_target.items():
+    for namespace, target in evaluation.keys_by_target:
+        decisions = evaluation.decisions_on(namespace, target)
         if target.kind != SCALABLE_WORKLOAD.kind or not (decisions and all(map(_is_quiet, decisions))):
             continue
         scalable = cluster.scalable_workloads.get(namespace, target.name)
