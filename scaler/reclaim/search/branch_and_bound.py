@@ -26,9 +26,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from math import gcd
 
-from scaler.reclaim.search.problem import Incumbent, Item, Problem, SearchLimitError, SearchLimits, SearchResult
+from scaler.reclaim.search.problem import Cover, Incumbent, Item, Problem, SearchLimitError, SearchLimits, SearchResult
 
 _INFINITE = float("inf")
+_COVERS = 4
+"""Of so many combinations of flavors the cover is asked about."""
 _UNITS = 512
 _MOST = 4
 """Times as many items as a set may have are taken before greedy gives up: most can be left out again."""
@@ -38,18 +40,29 @@ Amount = int | float
 
 
 def cheapest(
-    items: Iterable[Item], missing: tuple[int, ...], problem: Problem, *, limits: SearchLimits
+    items: Iterable[Item],
+    missing: tuple[int, ...],
+    problem: Problem,
+    *,
+    limits: SearchLimits,
+    covers: Sequence[Cover] = (),
 ) -> SearchResult:
-    """The cheapest accepted set. `missing` is what has to be gained at least, amount by amount."""
+    """The cheapest accepted set. `missing` is what has to be gained at least, amount by amount.
+
+    `covers` are asked about first, as far as they may be enough: nothing costs less than the first of them.
+    """
     ranked = sorted(items, key=lambda each: _rank(each, missing))
-    incumbent = Incumbent(problem=problem, limits=limits)
+    incumbent = Incumbent(problem=problem, limits=limits, floor=covers[0].cost if covers else 0)
     is_exact = True
     try:
-        _take_in_order(ranked, missing, incumbent)
-        _Branches(ranked, missing, incumbent).search()
+        for cover in covers[:_COVERS]:
+            _take_cover([item for item in ranked if item.key in cover.keys], incumbent)
+        if not incumbent.is_proven:
+            _take_in_order(ranked, missing, incumbent)
+            _Branches(ranked, missing, incumbent).search()
     except SearchLimitError:
         is_exact = False
-    is_exact = is_exact and not incumbent.is_cut
+    is_exact = incumbent.is_proven or (is_exact and not incumbent.is_cut)
     if incumbent.best is not None and not is_exact:
         _make_necessary([item for item in ranked if item.key in incumbent.best], incumbent)
     return SearchResult(
@@ -64,6 +77,25 @@ def _rank(item: Item, missing: tuple[int, ...]) -> tuple[float, int, str]:
     """Cheapest per share of what is missing first. More than is missing of anything is of no use."""
     share = sum(min(gain, amount) / amount for gain, amount in zip(item.gains, missing, strict=True) if amount > 0)
     return (item.cost / share if share > 0 else _INFINITE), item.cost, item.key
+
+
+def _take_cover(cover: Sequence[Item], incumbent: Incumbent) -> None:
+    """Let the incumbent know the set, if it is enough and nothing as cheap is known. Raises: SearchLimitError."""
+    cost = sum(item.cost for item in cover)
+    if len(cover) > incumbent.limits.members or (incumbent.best is not None and incumbent.best_cost <= cost):
+        return
+    chosen: list[Item] = []
+    try:
+        for item in cover:
+            incumbent.problem.choose(item)
+            chosen.append(item)
+            if not incumbent.problem.permits():
+                return
+        if incumbent.problem.fits() and incumbent.ask(chosen):
+            incumbent.keep(chosen)
+    finally:
+        for item in chosen:
+            incumbent.problem.unchoose(item)
 
 
 def _make_necessary(best: list[Item], incumbent: Incumbent) -> None:
@@ -143,6 +175,8 @@ class _Branches:
 
     def _costs_too_much(self, start: int, cost: int, missing: tuple[int, ...]) -> bool:
         """Whether covering what is missing with items from `start` on is impossible, or costs as much as the best."""
+        if self._incumbent.is_proven:
+            return True
         has_best = self._incumbent.best is not None
         left = self._incumbent.best_cost - cost if has_best else _INFINITE
         if left <= 0:

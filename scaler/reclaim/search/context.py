@@ -13,7 +13,7 @@ from scaler.quota.model import QuotaWorkload, Reservation, Usage
 from scaler.quota.tree import Tree
 from scaler.reclaim.budgets.budget import BudgetExhausted
 from scaler.reclaim.search.branch_and_bound import cheapest
-from scaler.reclaim.search.problem import BudgetAnswers, Item, Problem, SearchLimits, SearchResult
+from scaler.reclaim.search.problem import BudgetAnswers, Cover, Item, Problem, SearchLimits, SearchResult
 from scaler.reclaim.search.requirements import (
     CohortRequirement,
     QuotaRequirement,
@@ -21,8 +21,17 @@ from scaler.reclaim.search.requirements import (
     certainly_before,
     cohort_requirement,
 )
-from scaler.reclaim.search.shortfalls import MissingAmount, choices_of, items_of, quota_needs, slot_needs
+from scaler.reclaim.search.shortfalls import (
+    MissingAmount,
+    MissingSlots,
+    choices_of,
+    items_of,
+    missing_slots,
+    quota_needs,
+    slot_needs,
+)
 from scaler.reclaim.search.simulate import AdmissionSimulator, free_capacity
+from scaler.reclaim.search.slot_costs import SlotCosts, covers
 from scaler.reclaim.search.values import Candidate, PlanRequest, by_name
 
 _FEW = 16
@@ -169,9 +178,17 @@ class SearchContext:
     def needs(self) -> list[MissingAmount]:
         in_cohort = quota_needs(self.in_cohort, self.forecast.most_available, self.held)
         own = [each for each in self.quota_needs if not any(each.is_within(other) for other in in_cohort)]
-        if self.nodes is None:
-            return own + in_cohort
-        return own + in_cohort + slot_needs(self.choices_with_earlier, self.nodes, self.by_key)
+        return own + in_cohort + slot_needs(self.missing_slots)
+
+    @cached_property
+    def missing_slots(self) -> list[list[MissingSlots]]:
+        """By combination of flavors."""
+        return missing_slots(self.choices_with_earlier, self.nodes, self.by_key) if self.nodes is not None else []
+
+    @cached_property
+    def slot_costs(self) -> list[list[SlotCosts]]:
+        costs = {key: each.cost.total for key, each in self.by_key.items()}
+        return [[SlotCosts(each, costs) for each in shapes] for shapes in self.missing_slots]
 
     @cached_property
     def held(self) -> Mapping[str, Reservation]:
@@ -232,15 +249,17 @@ class SearchContext:
         for each in left_out:
             self.problem.exclude(each)
         try:
-            return self._cheapest([each for each in self.items if each.key != without], limits or self.request.limits)
+            items = [each for each in self.items if each.key != without]
+            return self._cheapest(items, limits or self.request.limits, covers(self.slot_costs, without))
         finally:
             for each in left_out:
                 self.problem.readmit(each)
 
-    def _cheapest(self, items: Sequence[Item], limits: SearchLimits) -> SearchResult:
+    def _cheapest(self, items: Sequence[Item], limits: SearchLimits, covers: Sequence[Cover]) -> SearchResult:
         if not self.problem.could_fit():
             return SearchResult(keys=None, cost=0, is_exact=True)
-        found = cheapest(items, tuple(need.amount for need in self.needs), self.problem, limits=limits)
+        missing = tuple(need.amount for need in self.needs)
+        found = cheapest(items, missing, self.problem, limits=limits, covers=covers)
         is_certain = self.is_equivalence_certain and self.simulator.are_foreseen
         return found if is_certain else replace(found, is_exact=False)
 

@@ -34,7 +34,8 @@ from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budge
 from scaler.reclaim.search.branch_and_bound import cheapest
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, BudgetAnswers, Problem, SearchLimits, SearchResult
 from scaler.reclaim.search.quota_problem import plan_id
-from scaler.reclaim.search.shortfalls import items_of, slot_needs
+from scaler.reclaim.search.shortfalls import items_of, missing_slots, slot_needs
+from scaler.reclaim.search.slot_costs import SlotCosts, covers
 from scaler.reclaim.search.values import (
     NOT_FOUND,
     Candidate,
@@ -165,14 +166,18 @@ class NodeProblem:
 
     def cheapest(self, goal: "_Goal", *, is_bounded: bool = True) -> SearchResult:
         """The cheapest set that is enough; where it is not bounded, whatever budgets say."""
-        needs = slot_needs([goal.demands], self.capacity, self.candidates)
+        missing = missing_slots([goal.demands], self.capacity, self.candidates)
+        needs = slot_needs(missing)
         classes = {key: (self.capacity.gain(key), each.member.place) for key, each in self.candidates.items()}
         items = items_of(self.candidates.values(), needs, classes)
         chosen, hopeful = PodSlots(goal.demands, self.capacity), PodSlots(goal.demands, self.capacity)
         problem = Problem(chosen, hopeful, self.candidates, goal, self.budgets if is_bounded else None)
         if not problem.could_fit():
             return SearchResult(keys=None, cost=0, is_exact=True)
-        return cheapest(items, tuple(need.amount for need in needs), problem, limits=self.request.limits)
+        costs = {key: each.cost.total for key, each in self.candidates.items()}
+        found = covers([[SlotCosts(each, costs) for each in shapes] for shapes in missing])
+        amounts = tuple(need.amount for need in needs)
+        return cheapest(items, amounts, problem, limits=self.request.limits, covers=found)
 
     # ---------------------------------------------------------------------------------------------------- the outcome
 

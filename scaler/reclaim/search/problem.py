@@ -30,6 +30,14 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cover:
+    """Items that may be enough, and what every set costs at least that is enough in the same way."""
+
+    cost: int
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
     steps: int = 20_000
     questions: int = 200
@@ -176,6 +184,8 @@ class Problem:
 class Incumbent:
     problem: Problem
     limits: SearchLimits
+    floor: int = 0
+    """No set that is enough costs less."""
     best: frozenset[str] | None = None
     best_cost: int = 0
     steps: int = 0
@@ -183,6 +193,11 @@ class Incumbent:
     """Whether a set was not looked at because it has too many members."""
     known: dict[frozenset[str], bool] = field(default_factory=dict)
     _refused_in_a_row: int = 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing can be cheaper than the best, as no set is."""
+        return self.best is not None and self.best_cost <= self.floor
 
     def step(self) -> None:
         """Raises: SearchLimitError."""

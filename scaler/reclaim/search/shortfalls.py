@@ -22,7 +22,7 @@ from itertools import product
 from math import prod
 
 from scaler.placement.capacity import Capacity
-from scaler.placement.node_index import NodeDemand, PodShape, demand_of, members
+from scaler.placement.node_index import NodeDemand, PodShape, demand_of, members, pod_counts
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import QuotaWorkload, Reservation
 from scaler.quota.node import QueueNode
@@ -33,8 +33,8 @@ from scaler.reclaim.search.values import Candidate
 
 _COMBINATIONS = 16
 """Ways to combine flavors beyond which nodes are looked at in simulations only."""
-_ROOM = 5040
-"""Units of a room: divisible by every number up to 10."""
+SLOT = 5040
+"""Parts of a slot: divisible by every number up to 10."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,66 +78,91 @@ def items_of(
     ]
 
 
-def slot_needs(
+def missing_slots(
     choices: Sequence[Sequence[NodeDemand]], capacity: Capacity, candidates: Collection[str]
-) -> list[MissingAmount]:
-    """The slots that are missing; `choices` are the gang's pods with every combination of flavors.
+) -> list[list["MissingSlots"]]:
+    """The slots that are missing with every combination of flavors; none at all where one of them lacks none."""
+    emptier = capacity.without(candidates) if choices else capacity
+    lacking = [_lacking(demands, capacity, emptier, candidates) for demands in choices]
+    return lacking if all(lacking) else []
+
+
+def slot_needs(choices: Sequence[Sequence["MissingSlots"]]) -> list[MissingAmount]:
+    """The slots that are missing, as amounts; `choices` has them by combination of flavors.
 
     Of several combinations any will do, so of each only the PodSet that lacks most counts, as a share of what it lacks.
     """
-    lacking = [_lacking(demands, capacity, candidates) for demands in choices]
-    if not lacking or not all(lacking):
-        return []
-    if len(lacking) == 1:
-        return lacking[0]
+    lacking = [[each.need for each in missing] for missing in choices]
+    if len(lacking) <= 1:
+        return [need for needs in lacking for need in needs]
     worst = [max(needs, key=lambda need: need.amount) for needs in lacking]
     shares: dict[str, int] = {}
     for need in worst:
         for key, most in need.gains.items():
-            shares[key] = max(shares.get(key, 0), -(-most * _ROOM // need.amount))
-    return [MissingAmount(amount=_ROOM, gains=shares)]
+            shares[key] = max(shares.get(key, 0), -(-most * SLOT // need.amount))
+    return [MissingAmount(amount=SLOT, gains=shares)]
 
 
-def _lacking(demands: Sequence[NodeDemand], capacity: Capacity, candidates: Collection[str]) -> list[MissingAmount]:
-    wanted: dict[PodShape, int] = {}
-    for demand in demands:
-        shape = capacity.index.shape(demand.requests, demand.nodes)
-        wanted[shape] = wanted.get(shape, 0) + demand.count
-    emptier = capacity.without(candidates)
+def _lacking(
+    demands: Sequence[NodeDemand], capacity: Capacity, emptier: Capacity, candidates: Collection[str]
+) -> list["MissingSlots"]:
+    """By shape of pod and device; `emptier` is without all the candidates."""
     found = []
-    for shape, count in wanted.items():
+    for shape, count in pod_counts(demands, capacity.index).items():
         for resource, amount in shape.needs:
             if resource in capacity.index.devices:
-                slots = _Slots(shape, resource, amount, capacity, emptier)
-                if slots.there < count:
-                    gains = {key: most for key in candidates if (most := slots.gain(key)) > 0}
-                    found.append(MissingAmount(amount=(count - slots.there) * _ROOM, gains=gains))
+                slots = MissingSlots(shape, resource, amount, count)
+                slots.find(capacity, emptier)
+                if slots.count > 0:
+                    slots.file(candidates, capacity)
+                    found.append(slots)
     return found
 
 
-class _Slots:
-    """The slots for pods of one shape as far as one device decides about them, and which candidates could add more."""
+class MissingSlots:
+    """The slots for pods of one shape that are missing as far as one device decides, and where there could be more."""
 
-    def __init__(self, shape: PodShape, resource: int, amount: int, capacity: Capacity, emptier: Capacity) -> None:
-        """`emptier` is without all the candidates."""
-        self._resource = resource
-        self._capacity = capacity
-        self.there = 0
-        self._parts: dict[int, tuple[int, int]] = {}
-        """By node, where there could be more slots: the devices that one more takes, and how many more at most."""
-        for node in members(shape.eligible):
-            # A node that has lost devices which are in use has less than none free.
-            free, most = max(0, capacity.free[node][resource]), shape.slots_in(emptier.free[node])
-            slots = min(most, free // amount)
-            self.there += slots
+    def __init__(self, shape: PodShape, resource: int, amount: int, count: int) -> None:
+        self._shape, self._resource = shape, resource
+        self.amount = amount
+        """Devices that a pod takes."""
+        self.count = count
+        """Slots that are missing."""
+        self.parts: dict[int, tuple[int, int]] = {}
+        """By node, where there could be more slots: the devices that the first one takes, and how many at most."""
+        self.held: dict[str, list[tuple[int, int]]] = {}
+        """By key of the Workload the devices that candidates hold on these nodes, node by node."""
+
+    def find(self, capacity: Capacity, emptier: Capacity) -> None:
+        for node in members(self._shape.eligible):
+            free, most = capacity.free[node][self._resource], self._shape.slots_in(emptier.free[node])
+            slots = min(most, max(0, free) // self.amount)
+            self.count -= slots
             if most > slots:
-                self._parts[node] = (amount - (free - slots * amount), most - slots)
+                self.parts[node] = ((slots + 1) * self.amount - free, most - slots)
+
+    def file(self, candidates: Iterable[str], capacity: Capacity) -> None:
+        for key in candidates:
+            held = [
+                (node, amounts[self._resource])
+                for node, amounts in capacity.held_by_workload(key).items()
+                if node in self.parts and amounts.get(self._resource)
+            ]
+            if held:
+                self.held[key] = held
+
+    @property
+    def need(self) -> MissingAmount:
+        return MissingAmount(amount=self.count * SLOT, gains={key: self.gain(key) for key in self.held})
 
     def gain(self, key: str) -> int:
+        """The most that it can add, in parts of a slot.
+
+        A node that has lost devices which are in use needs more for its first slot than for others: these count.
+        """
         return sum(
-            min(-(-held[self._resource] * _ROOM // self._parts[node][0]), self._parts[node][1] * _ROOM)
-            for node, held in self._capacity.held_by_workload(key).items()
-            if node in self._parts and self._resource in held
+            min(-(-devices * SLOT // min(self.parts[node][0], self.amount)), self.parts[node][1] * SLOT)
+            for node, devices in self.held.get(key, ())
         )
 
 

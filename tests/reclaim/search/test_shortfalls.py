@@ -17,7 +17,7 @@ from scaler.quota.model import QueueingStrategy, QuotaWorkload
 from scaler.reclaim.budgets.budget import no_budgets
 from scaler.reclaim.search.context import SearchContext
 from scaler.reclaim.search.requirements import QuotaRequirement, certainly_before, gain
-from scaler.reclaim.search.shortfalls import MissingAmount, quota_needs, slot_needs
+from scaler.reclaim.search.shortfalls import MissingAmount, missing_slots, quota_needs, slot_needs
 from scaler.reclaim.search.values import PlanRequest
 
 ROOM = 5040
@@ -28,7 +28,7 @@ def rooms(
 ) -> list[tuple[int, dict[str, int]]]:
     """The needs of the gang's only PodSet: the rooms that are missing, and what the idle ones add, in 5040ths."""
     demands = [demand_of(each) for each in pods.pod_sets]
-    found = slot_needs([demands], nodes_with(nodes, placements), [each.key for each in idle])
+    found = slot_needs(missing_slots([demands], nodes_with(nodes, placements), [each.key for each in idle]))
     return [(need.amount, {key.removeprefix("team/"): most for key, most in need.gains.items()}) for need in found]
 
 
@@ -75,7 +75,7 @@ def test_a_set_with_which_the_gang_fits_covers_every_need(request: PlanRequest, 
     if field.nodes is not None:
         emptier = field.nodes.without(chosen)
         if any(fits(demands, emptier) for demands in field.choices):
-            covered(slot_needs(field.choices, field.nodes, field.by_key), chosen)
+            covered(slot_needs(missing_slots(field.choices, field.nodes, field.by_key)), chosen)
 
 
 def covered(needs: list[MissingAmount], chosen: frozenset[str]) -> None:
