@@ -11,8 +11,8 @@ Laws:
 * Of equivalent items, which differ in nothing but their cost, the cheaper goes first; sets that prefer the dearer are
   skipped.
 * Bounded by counts of steps and of costly questions, never by a clock, so that the same input has the same output.
-  When a bound is met, the best set found so far stands and is not called exact. Greedy sets are tried before anything
-  is searched, so there mostly is one.
+  When a bound is met, the best set found so far stands and is not called exact. Covers (`covers.py`) and greedy sets
+  are tried before anything is searched, so there mostly is one.
 
 Worked example: 4 more GPUs are needed; items a (2 GPUs, cost 3), b (2, 3), c (8, 10). By cost per GPU that is of use
 a and b come first (1.5, c 2.5); greedy takes a and b for 6. Covering 4 GPUs costs 6 at least, so nothing is cheaper.
@@ -26,11 +26,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from math import gcd
 
-from scaler.reclaim.search.problem import Cover, Incumbent, Item, Problem, SearchLimitError, SearchLimits, SearchResult
+from scaler.reclaim.search.problem import Incumbent, Item, SearchLimitError, SearchResult
 
 _INFINITE = float("inf")
-_COVERS = 4
-"""Of so many combinations of flavors the cover is asked about."""
 _UNITS = 512
 _MOST = 4
 """Times as many items as a set may have are taken before greedy gives up: most can be left out again."""
@@ -39,38 +37,47 @@ Amount = int | float
 """A cost; infinite where a need cannot be covered."""
 
 
-def cheapest(
-    items: Iterable[Item],
-    missing: tuple[int, ...],
-    problem: Problem,
-    *,
-    limits: SearchLimits,
-    covers: Sequence[Cover] = (),
-) -> SearchResult:
+def cheapest(items: Iterable[Item], missing: tuple[int, ...], incumbent: Incumbent) -> SearchResult:
     """The cheapest accepted set. `missing` is what has to be gained at least, amount by amount.
 
-    `covers` are asked about first, as far as they may be enough: nothing costs less than the first of them.
+    The incumbent may know a set already.
     """
     ranked = sorted(items, key=lambda each: _rank(each, missing))
-    incumbent = Incumbent(problem=problem, limits=limits, floor=covers[0].cost if covers else 0)
     is_exact = True
     try:
-        for cover in covers[:_COVERS]:
-            _take_cover([item for item in ranked if item.key in cover.keys], incumbent)
-        if not incumbent.is_proven:
-            _take_in_order(ranked, missing, incumbent)
-            _Branches(ranked, missing, incumbent).search()
+        _take_in_order(ranked, missing, incumbent)
+        _Branches(ranked, missing, incumbent).search()
     except SearchLimitError:
         is_exact = False
     is_exact = incumbent.is_proven or (is_exact and not incumbent.is_cut)
     if incumbent.best is not None and not is_exact:
         _make_necessary([item for item in ranked if item.key in incumbent.best], incumbent)
-    return SearchResult(
-        keys=incumbent.best,
-        cost=incumbent.best_cost,
-        is_exact=is_exact,
-        steps=incumbent.steps,
-    )
+    return incumbent.result(is_exact=is_exact)
+
+
+def ask_about(sets: Iterable[Sequence[Item]], incumbent: Incumbent) -> None:
+    """Let the incumbent know those of the sets that are enough, as long as nothing cheaper is known."""
+    try:
+        for chosen in sets:
+            if not incumbent.is_proven and len(chosen) <= incumbent.limits.members:
+                _ask_about(chosen, incumbent)
+    except SearchLimitError:
+        return
+
+
+def _ask_about(chosen: Sequence[Item], incumbent: Incumbent) -> None:
+    problem, taken = incumbent.problem, list[Item]()
+    try:
+        for item in chosen:
+            problem.choose(item)
+            taken.append(item)
+            if not problem.permits():
+                return
+        if problem.fits() and incumbent.ask(taken):
+            incumbent.keep(taken)
+    finally:
+        for item in taken:
+            problem.unchoose(item)
 
 
 def _rank(item: Item, missing: tuple[int, ...]) -> tuple[float, int, str]:

@@ -12,8 +12,9 @@ from scaler.quota.forecast import Forecast
 from scaler.quota.model import QuotaWorkload, Reservation, Usage
 from scaler.quota.tree import Tree
 from scaler.reclaim.budgets.budget import BudgetExhausted
-from scaler.reclaim.search.branch_and_bound import cheapest
-from scaler.reclaim.search.problem import BudgetAnswers, Cover, Item, Problem, SearchLimits, SearchResult
+from scaler.reclaim.search.branch_and_bound import ask_about, cheapest
+from scaler.reclaim.search.covers import SlotCosts, covers_of
+from scaler.reclaim.search.problem import BudgetAnswers, Incumbent, Item, Problem, SearchLimits, SearchResult
 from scaler.reclaim.search.requirements import (
     CohortRequirement,
     QuotaRequirement,
@@ -31,11 +32,12 @@ from scaler.reclaim.search.shortfalls import (
     slot_needs,
 )
 from scaler.reclaim.search.simulate import AdmissionSimulator, free_capacity
-from scaler.reclaim.search.slot_costs import SlotCosts, covers
 from scaler.reclaim.search.values import Candidate, PlanRequest, by_name
 
 _FEW = 16
 """Candidates that are all tried for themselves where Kueue preempts, so that age makes a difference."""
+_COVERS = 4
+"""Covers that are asked about before anything is searched: mostly there is one for every combination of flavors."""
 _BY_SUMS = SearchLimits(steps=2_000, questions=2_000, members=64)
 
 
@@ -176,9 +178,15 @@ class SearchContext:
 
     @cached_property
     def needs(self) -> list[MissingAmount]:
+        """What is missing of quota and, as far as it can be counted candidate by candidate, of slots."""
+        return self.amounts_missing + slot_needs(self.missing_slots)
+
+    @cached_property
+    def amounts_missing(self) -> list[MissingAmount]:
+        """Of quota, of the gang's queue and of its cohort."""
         in_cohort = quota_needs(self.in_cohort, self.forecast.most_available, self.held)
         own = [each for each in self.quota_needs if not any(each.is_within(other) for other in in_cohort)]
-        return own + in_cohort + slot_needs(self.missing_slots)
+        return own + in_cohort
 
     @cached_property
     def missing_slots(self) -> list[list[MissingSlots]]:
@@ -186,9 +194,12 @@ class SearchContext:
         return missing_slots(self.choices_with_earlier, self.nodes, self.by_key) if self.nodes is not None else []
 
     @cached_property
+    def costs(self) -> Mapping[str, int]:
+        return {key: each.cost.total for key, each in self.by_key.items()}
+
+    @cached_property
     def slot_costs(self) -> list[list[SlotCosts]]:
-        costs = {key: each.cost.total for key, each in self.by_key.items()}
-        return [[SlotCosts(each, costs) for each in shapes] for shapes in self.missing_slots]
+        return [[SlotCosts(each, self.costs) for each in shapes] for shapes in self.missing_slots]
 
     @cached_property
     def held(self) -> Mapping[str, Reservation]:
@@ -237,38 +248,48 @@ class SearchContext:
     @cached_property
     def problem(self) -> Problem:
         """Of all searches of this context. Each leaves it as it was."""
-        return Problem(self.state(), self.state(), self.by_key, self.simulator)
+        return Problem(self.state, self.by_key, self.simulator)
 
     def cheapest(
         self, *, is_bounded: bool = True, without: str = "", limits: SearchLimits | None = None
     ) -> SearchResult:
         """The cheapest set of candidates that does, or does without one of them; where it is not bounded, whatever
         budgets say."""
-        left_out = [each for each in self.items if each.key == without]
         self.problem.budgets = self.budgets if is_bounded else None
+        covers = covers_of(self.amounts_missing, self.slot_costs, self.costs, without)
+        incumbent = Incumbent(problem=self.problem, limits=limits or self.request.limits, floor=covers.floor)
+        ask_about([self._set_of(cover.keys) for cover in covers.found[:_COVERS]], incumbent)
+        found = incumbent.result(is_exact=True) if incumbent.is_proven else self._searched(incumbent, without)
+        is_certain = self.is_equivalence_certain and self.simulator.are_foreseen
+        return found if is_certain else replace(found, is_exact=False)
+
+    def _set_of(self, keys: Iterable[str]) -> list[Item]:
+        """For questions about this very set, where gains and equivalents do not matter."""
+        return [Item(key=key, cost=self.costs[key], gains=(), equivalence=key) for key in sorted(keys)]
+
+    def _searched(self, incumbent: Incumbent, without: str) -> SearchResult:
+        left_out = [each for each in self.items if each.key == without]
         for each in left_out:
             self.problem.exclude(each)
         try:
+            if not self.problem.could_fit():
+                return SearchResult(keys=None, cost=0, is_exact=True)
             items = [each for each in self.items if each.key != without]
-            return self._cheapest(items, limits or self.request.limits, covers(self.slot_costs, without))
+            return cheapest(items, tuple(need.amount for need in self.needs), incumbent)
         finally:
             for each in left_out:
                 self.problem.readmit(each)
 
-    def _cheapest(self, items: Sequence[Item], limits: SearchLimits, covers: Sequence[Cover]) -> SearchResult:
-        if not self.problem.could_fit():
-            return SearchResult(keys=None, cost=0, is_exact=True)
-        missing = tuple(need.amount for need in self.needs)
-        found = cheapest(items, missing, self.problem, limits=limits, covers=covers)
-        is_certain = self.is_equivalence_certain and self.simulator.are_foreseen
-        return found if is_certain else replace(found, is_exact=False)
-
     def cheapest_by_sums(self) -> frozenset[str] | None:
         """The cheapest set by the quota of the gang's own queue, whatever nodes, budgets and other queues say."""
-        chosen, hopeful = (SearchState(self.forecast.most_available, self.held, (self.wanted,)) for _ in range(2))
-        problem = Problem(chosen, hopeful, self.by_key)
+        problem = Problem(lambda: SearchState(self.forecast.most_available, self.held, (self.wanted,)), self.by_key)
+        covers = covers_of(self.quota_needs, (), self.costs)
+        incumbent = Incumbent(problem=problem, limits=_BY_SUMS, floor=covers.floor)
+        ask_about([self._set_of(cover.keys) for cover in covers.found], incumbent)
+        if incumbent.is_proven:
+            return incumbent.best
         items = items_of(self.by_key.values(), self.quota_needs, self.equivalence)
-        return cheapest(items, tuple(need.amount for need in self.quota_needs), problem, limits=_BY_SUMS).keys
+        return cheapest(items, tuple(need.amount for need in self.quota_needs), incumbent).keys
 
     def victims(self, keys: Collection[str]) -> tuple[Candidate, ...]:
         return by_name(self.by_key[key] for key in keys)

@@ -31,11 +31,11 @@ from scaler.placement.reservations import WhatIf, is_placed
 from scaler.placement.shortage import Misfit, Shortage
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
-from scaler.reclaim.search.branch_and_bound import cheapest
-from scaler.reclaim.search.problem import DEFAULT_LIMITS, BudgetAnswers, Problem, SearchLimits, SearchResult
+from scaler.reclaim.search.branch_and_bound import ask_about, cheapest
+from scaler.reclaim.search.covers import SlotCosts, covers_of
+from scaler.reclaim.search.problem import DEFAULT_LIMITS, BudgetAnswers, Incumbent, Problem, SearchLimits, SearchResult
 from scaler.reclaim.search.quota_problem import plan_id
 from scaler.reclaim.search.shortfalls import items_of, missing_slots, slot_needs
-from scaler.reclaim.search.slot_costs import SlotCosts, covers
 from scaler.reclaim.search.values import (
     NOT_FOUND,
     Candidate,
@@ -170,14 +170,17 @@ class NodeProblem:
         needs = slot_needs(missing)
         classes = {key: (self.capacity.gain(key), each.member.place) for key, each in self.candidates.items()}
         items = items_of(self.candidates.values(), needs, classes)
-        chosen, hopeful = PodSlots(goal.demands, self.capacity), PodSlots(goal.demands, self.capacity)
-        problem = Problem(chosen, hopeful, self.candidates, goal, self.budgets if is_bounded else None)
+        budgets = self.budgets if is_bounded else None
+        problem = Problem(lambda: PodSlots(goal.demands, self.capacity), self.candidates, goal, budgets)
         if not problem.could_fit():
             return SearchResult(keys=None, cost=0, is_exact=True)
         costs = {key: each.cost.total for key, each in self.candidates.items()}
-        found = covers([[SlotCosts(each, costs) for each in shapes] for shapes in missing])
-        amounts = tuple(need.amount for need in needs)
-        return cheapest(items, amounts, problem, limits=self.request.limits, covers=found)
+        covers = covers_of((), [[SlotCosts(each, costs) for each in shapes] for shapes in missing], costs)
+        incumbent = Incumbent(problem=problem, limits=self.request.limits, floor=covers.floor)
+        ask_about([[item for item in items if item.key in cover.keys] for cover in covers.found], incumbent)
+        if incumbent.is_proven:
+            return incumbent.result(is_exact=True)
+        return cheapest(items, tuple(need.amount for need in needs), incumbent)
 
     # ---------------------------------------------------------------------------------------------------- the outcome
 

@@ -1,8 +1,9 @@
 """What a search chooses from, which sets are enough, and the best set so far."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from scaler.reclaim.budgets.budget import BudgetCheck
@@ -27,14 +28,6 @@ class Item:
     """Most that it can add to what is missing, amount by amount."""
     equivalence: Hashable
     """Equal for items that can replace each other in every set."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cover:
-    """Items that may be enough, and what every set costs at least that is enough in the same way."""
-
-    cost: int
-    keys: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +126,25 @@ class Problem:
 
     def __init__(
         self,
-        chosen: FreeCapacity,
-        hopeful: FreeCapacity,
-        candidates: Iterable[str],
+        free: Callable[[], FreeCapacity],
+        candidates: Collection[str],
         acceptance: Acceptance | None = None,
         budgets: BudgetAnswers | None = None,
     ) -> None:
-        self._chosen, self._hopeful = chosen, hopeful
+        """`free` makes what there is with all candidates in place."""
+        self._free = free
+        self._candidates = candidates
+        self._chosen = free()
         self._acceptance = acceptance
         self.budgets = budgets
         self._keys: list[str] = []
-        for key in candidates:
+
+    @cached_property
+    def _hopeful(self) -> FreeCapacity:
+        hopeful = self._free()
+        for key in self._candidates:
             hopeful.remove_workload(key)
+        return hopeful
 
     def choose(self, item: Item) -> None:
         self._keys.append(item.key)
@@ -229,3 +229,6 @@ class Incumbent:
             self.is_cut = True
         elif self.best is None or cost < self.best_cost:
             self.best, self.best_cost = frozenset(item.key for item in chosen), cost
+
+    def result(self, *, is_exact: bool) -> SearchResult:
+        return SearchResult(keys=self.best, cost=self.best_cost, is_exact=is_exact, steps=self.steps)

@@ -11,7 +11,7 @@ from reclaim_builders import forbids
 
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.search.branch_and_bound import LowerBound, cheapest
-from scaler.reclaim.search.problem import BudgetAnswers, Item, Problem, SearchLimits, SearchResult
+from scaler.reclaim.search.problem import BudgetAnswers, Incumbent, Item, Problem, SearchLimits, SearchResult
 
 
 class FreeGpus:
@@ -58,8 +58,7 @@ class Sums:
         keys = [option.key for option in self.options]
         members = {key: BudgetedWorkload(namespace="team", name=key) for key in keys}
         budgets = BudgetAnswers(members, lambda chosen: forbids("too many" if len(chosen) > self.most else ""))
-        chosen, hopeful = (FreeGpus(self.options, self.need) for _ in range(2))
-        return Problem(chosen, hopeful, keys, self, budgets)
+        return Problem(lambda: FreeGpus(self.options, self.need), keys, self, budgets)
 
 
 def option(key: str, gpus: int, cost: int) -> Item:
@@ -67,7 +66,8 @@ def option(key: str, gpus: int, cost: int) -> Item:
 
 
 def search(world: Sums, **limits: int) -> SearchResult:
-    return cheapest(world.options, (world.need,), world.problem, limits=SearchLimits(**limits))
+    incumbent = Incumbent(problem=world.problem, limits=SearchLimits(**limits))
+    return cheapest(world.options, (world.need,), incumbent)
 
 
 def exhaustive(world: Sums) -> int | None:
