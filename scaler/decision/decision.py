@@ -90,17 +90,17 @@ class Decision:
             return None
         return self.suspend_at - min(_LONGEST_WARNING, self.policy.window / 3)
 
-    @property
-    def holds_until(self) -> datetime | None:
+    def holds_until(self, doubt: Unknown | None = None) -> datetime | None:
         """The next instant at which it, or what is shown of it, may differ although nothing but the time does.
 
-        None where there is none; `decided_at` where its words tell a time, or may do so.
+        None where there is none; `decided_at` where its words tell a time, or may do so. Those of `doubt` do not.
         """
-        is_in_words = self.verdict is not None and self.answer is self.verdict.verdict
-        if is_in_words or self.answer.reason in _TELLS_TIME:
+        verdict = None if self.verdict is None else self.verdict.verdict
+        running_since, policy = self.target.running_since, self.policy
+        warm_at = running_since + policy.warm_up if running_since is not None else None
+        is_told = self.answer.reason in _TELLS_TIME or (isinstance(verdict, Unknown) and verdict is not doubt)
+        if is_told or warm_at == self.decided_at:  # a moment later it is quiet since then
             return self.decided_at
-        target, policy = self.target, self.policy
-        warm_at = target.running_since + policy.warm_up if target.running_since is not None else None
         instants = policy.keep_until, warm_at, self.noticeable_at, self.warning_at
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)
 

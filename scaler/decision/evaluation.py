@@ -297,9 +297,13 @@ class Evaluator:
             reference = scaled_object.spec.scale_target_ref
             return EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
 
+    def _doubt_in(self, namespace: str) -> Unknown | None:
+        """Why samples, or demand, are not known there."""
+        return self._doubt or self.demands.doubt_in(namespace)
+
     def _rests_on(self, key: Key, target: ScaleTarget, entry: EvaluatedScaledObject) -> None:
-        decisions = entry.triggers.values()
-        instants = [target.until, *(each.holds_until for each in decisions)]
+        decisions, doubt = entry.triggers.values(), self._doubt_in(key[0])
+        instants = [target.until, *(each.holds_until(doubt) for each in decisions)]
         until = min((each for each in instants if each is not None), default=None)
         judged = [each.policy for each in decisions if each.verdict is not None]
         history = self.sampler.history
@@ -369,7 +373,7 @@ class Evaluator:
     ) -> EvaluatedScaledObject:
         found: dict[Overrides, Decision] = {}
         problems: list[str] = []
-        doubt = self._doubt or self.demands.doubt_in(scaled_object.metadata.namespace)
+        doubt = self._doubt_in(scaled_object.metadata.namespace)
         for trigger in triggers:
             try:
                 overrides = parse_metadata(trigger.metadata)

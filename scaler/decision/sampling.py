@@ -180,6 +180,7 @@ class Sampler:
             keys, devices = self._devices_of(batch, part.signal, known)
             seen.update(zip(keys, devices, strict=True))
             rows = np.array([-1 if each is None else each.row for each in devices], np.intp)
+            intake.series += len(batch.keys)
             intake.unattributed += int((rows < 0).sum())
             rows = np.repeat(rows, batch.counts)
             is_ours = rows >= 0
@@ -188,7 +189,6 @@ class Sampler:
             intake.blanks += self.history.extend(part.signal, rows, at_s, values)
             intake.samples += len(rows)
             await asyncio.sleep(0)
-        intake.series += len(reading.series)
         if part.is_newest:
             self._devices[name] = seen
         return datetime.fromtimestamp(newest_s, UTC) if newest_s else None

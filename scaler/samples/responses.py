@@ -4,7 +4,8 @@ Laws of this file:
 
 * An answer with warnings is partial and is not an answer: what is missing would look like idleness. `infos` say
   nothing about completeness and are ignored.
-* A result of many series is decoded in parts, so that no decoding holds the interpreter for long.
+* A result of many series is decoded in parts, each when it is its turn: none holds the interpreter for long, and no
+  more than the body and one part of it is in memory.
 * Samples become columns without an object for each. Labels are read when a series is met for the first time; until
   then they are the key that tells it from others.
 * The samples of a range selector are in (start, end], whichever generation of Prometheus answered.
@@ -13,10 +14,11 @@ Laws of this file:
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -27,9 +29,10 @@ from scaler.samples.source import ReadError, ReadOutcome, SeriesBatch, SeriesCol
 
 _TEXT_LIMIT = 500
 """Characters of a server's own words that an error carries: enough for Prometheus' longest, too few for a page."""
-_PART_BYTES = 2**20
-"""A result is decoded in parts of this size: each holds the interpreter for some milliseconds."""
+_PART_BYTES = 2**19
+"""A result is decoded in parts of this size: each holds the interpreter for a few milliseconds."""
 _BEGIN = b'{"metric":'
+_HISTOGRAMS = b'"histograms":'
 _JSON = json.JSONDecoder()
 _TIMESTAMP_RESOLUTION_S = 0.001
 _SERVER_FAULTS = frozenset({"timeout", "canceled", "internal", "unavailable"})
@@ -73,9 +76,11 @@ class QueryResult:
     """A complete, successful answer whose result is still text."""
 
     result_type: str
-    result: Sequence[Raw | bytes]
+    result: Callable[[], Iterator[Raw | bytes]]
     """JSON arrays, whose elements one after the other are the result."""
     size_bytes: int
+    has_histograms: bool = False
+    """Whether it looks like that; they are told at once, and not when it is their turn."""
     server_time: datetime | None = None
 
 
@@ -86,10 +91,10 @@ def read_answer(
 
     Raises: ReadError.
     """
-    envelope_text, parts = _split(body, part_bytes)
+    envelope_text, ends = _split(body, part_bytes)
     envelope = _envelope(envelope_text)
-    if envelope is None and parts:
-        envelope, parts = _envelope(body), []
+    if envelope is None and ends:
+        envelope, ends = _envelope(body), []
     if envelope is None:
         raise ReadError(
             ReadOutcome.PROTOCOL, f"the answer is not Prometheus' JSON but {_clipped(body)}; check the URL and its path"
@@ -103,15 +108,22 @@ def read_answer(
         data = _DATA.decode(envelope.data)
     except msgspec.MsgspecError as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the answer holds no result: {error}") from None
+    whole = data.result
+    parts = (lambda: _parts(body, ends)) if ends else (lambda: iter((whole,)))
     return QueryResult(
-        result_type=data.result_type, result=parts or (data.result,), size_bytes=len(body), server_time=server_time
+        result_type=data.result_type,
+        result=parts,
+        size_bytes=len(body),
+        has_histograms=_HISTOGRAMS in body,
+        server_time=server_time,
     )
 
 
-def _split(body: bytes | bytearray, part_bytes: int) -> tuple[bytes | bytearray, list[bytes]]:
-    """The body without its series, and these in parts; the whole body and no parts where it is short, or looks odd.
+def _split(body: bytes | bytearray, part_bytes: int) -> tuple[bytes | bytearray, list[int]]:
+    """The body without its series, and where parts of these begin, and the last one ends.
 
-    What begins a series is found by its quotes: within a string they would be escaped.
+    The whole body and no parts where it is short, or looks odd. What begins a series is found by its quotes: within a
+    string they would be escaped.
     """
     start, last = body.find(_BEGIN), body.rfind(_BEGIN)
     if len(body) <= part_bytes or start < 0:
@@ -121,13 +133,15 @@ def _split(body: bytes | bytearray, part_bytes: int) -> tuple[bytes | bytearray,
         _, length = _JSON.raw_decode(text)
     except ValueError:
         return body, []
-    begin, end, parts = start, last + len(text[:length].encode()), list[bytes]()
-    while begin < end:
-        comma = body.find(b"," + _BEGIN, begin + part_bytes, end)
-        stop = comma if comma >= 0 else end
-        parts.append(b"[" + body[begin:stop] + b"]")
-        begin = stop + 1
-    return body[:start] + body[end:], parts
+    end, ends = last + len(text[:length].encode()), [start]
+    while (comma := body.find(b"," + _BEGIN, ends[-1] + part_bytes, end)) >= 0:
+        ends.append(comma + 1)
+    return body[:start] + body[end:], [*ends, end + 1]
+
+
+def _parts(body: bytes | bytearray, ends: Sequence[int]) -> Iterator[bytes]:
+    for begin, end in pairwise(ends):
+        yield b"[" + body[begin : end - 1] + b"]"
 
 
 def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = False) -> ReadError:
@@ -142,12 +156,15 @@ def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = Fa
 def matrix(answer: QueryResult, *, after_s: float) -> SeriesColumns:
     """The series of a range selector, with their samples later than `after_s` (Unix seconds).
 
-    Raises: ReadError where the result is no matrix of plain samples.
+    Raises: ReadError where the result is no matrix of plain samples; where a part cannot be read, when it is its turn.
     """
     _expect(answer, "matrix")
     # Half of the finest step decides at the left edge, so that no rounding of floats does.
     after_s += _TIMESTAMP_RESOLUTION_S / 2
-    return SeriesColumns([_batch(part, after_s) for part in answer.result])
+    if answer.has_histograms:
+        for part in answer.result():
+            _batch(part, after_s)
+    return SeriesColumns(lambda: (_batch(part, after_s) for part in answer.result()))
 
 
 def _batch(part: Raw | bytes, after_s: float) -> SeriesBatch:
@@ -223,7 +240,7 @@ def vector(answer: QueryResult) -> list[VectorSample]:
     """The elements of an instant vector. Raises: ReadError where the result is another type."""
     _expect(answer, "vector")
     try:
-        return [_demand(element) for part in answer.result for element in _VECTOR.decode(part)]
+        return [_demand(element) for part in answer.result() for element in _VECTOR.decode(part)]
     except (msgspec.MsgspecError, ValueError) as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the vector cannot be read: {error}") from None
 

@@ -1,11 +1,11 @@
 """Where samples come from: the protocols that Prometheus and dcgm-exporter implement, and how a read may fail."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from itertools import chain, islice
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,20 +92,14 @@ class SeriesBatch(NamedTuple):
     """The labels of the series at that position."""
 
 
-class SeriesColumns(Sequence[RawSeries]):
-    """Series that are in columns already; a single one is made when it is looked at."""
+class SeriesColumns(Iterable[RawSeries]):
+    """Series that a source gives in columns. Each batch is read when it is its turn; a single series when asked for."""
 
-    def __init__(self, batches: Sequence[SeriesBatch]) -> None:
+    def __init__(self, batches: Callable[[], Iterator[SeriesBatch]]) -> None:
         self.batches = batches
 
-    def __len__(self) -> int:
-        return sum(len(each.keys) for each in self.batches)
-
-    def __getitem__(self, index: Any) -> Any:
-        return list(self)[index]
-
     def __iter__(self) -> Iterator[RawSeries]:
-        for batch in self.batches:
+        for batch in self.batches():
             samples = list(zip(batch.at_s.tolist(), batch.values.tolist(), strict=True))
             end = 0
             for position, (key, count) in enumerate(zip(batch.keys, batch.counts, strict=True)):
@@ -138,17 +132,18 @@ _SERIES_PER_BATCH = 512
 
 
 class SignalReading(NamedTuple):
-    series: Sequence[RawSeries]
+    series: Iterable[RawSeries]
     server_time: datetime | None
     """The source's own clock when it answered, where it says; to detect skew."""
 
     def batches(self) -> Iterator[SeriesBatch]:
         """The same in columns, some hundred series at a time. Raises: SourceError for samples that cannot be read."""
         if isinstance(self.series, SeriesColumns):
-            yield from self.series.batches
+            yield from self.series.batches()
             return
-        for start in range(0, len(self.series), _SERIES_PER_BATCH):
-            yield _in_columns(self.series[start : start + _SERIES_PER_BATCH])
+        left = iter(self.series)
+        while some := [*islice(left, _SERIES_PER_BATCH)]:
+            yield _in_columns(some)
 
 
 def _in_columns(series: Sequence[RawSeries]) -> SeriesBatch:

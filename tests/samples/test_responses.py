@@ -65,7 +65,7 @@ def test_a_result_in_parts_is_the_result(
 ) -> None:
     text = compact(result, ascii_only=ascii_only, **more)
     whole, parts = read_answer(text), read_answer(text, part_bytes=part_bytes)
-    assert len(whole.result) == 1
+    assert len([*whole.result()]) == 1
     assert parts.size_bytes == whole.size_bytes == len(text)
     assert [(each.key, repr(each.samples())) for each in matrix(parts, after_s=0)] == [
         (each.key, repr(each.samples())) for each in matrix(whole, after_s=0)
@@ -87,7 +87,7 @@ def test_samples_are_read_together_as_they_are_one_by_one(values: list[Any]) -> 
         expected = [(each.labels(), repr(each.samples())) for each in matrix(read_answer(body(series)), after_s=1)]
     except ReadError:
         with pytest.raises(ReadError):
-            matrix(read_answer(compact(series)), after_s=1)
+            _ = [*matrix(read_answer(compact(series)), after_s=1)]
     else:
         found = matrix(read_answer(compact(series)), after_s=1)
         assert [(each.labels(), repr(each.samples())) for each in found] == expected
@@ -102,8 +102,8 @@ def test_an_answer_in_parts_is_refused_like_any_other() -> None:
         read_answer(text, part_bytes=40)
     for broken in (text[:-1], text[:200], text.replace(b'"gpu":"4"', b'"gpu":}'), text.replace(b"[[1,", b"[[", 1)):
         with pytest.raises(ReadError):
-            matrix(read_answer(broken, part_bytes=40), after_s=0)
-    assert len(read_answer(compact(SERIES), part_bytes=40).result) > 3
+            _ = [*matrix(read_answer(broken, part_bytes=40), after_s=0)]
+    assert len([*read_answer(compact(SERIES), part_bytes=40).result()]) > 3
 
 
 def test_equal_keys_mean_equal_labels() -> None:
@@ -114,11 +114,11 @@ def test_equal_keys_mean_equal_labels() -> None:
 
 
 def test_an_empty_result_is_a_success_without_series() -> None:
-    assert len(matrix(read_answer(body([])), after_s=0)) == 0
+    assert [*matrix(read_answer(body([])), after_s=0)] == []
 
 
 def test_infos_are_ignored() -> None:
-    assert len(matrix(read_answer(body([], infos=["metric might not be a counter"])), after_s=0)) == 0
+    assert [*matrix(read_answer(body([], infos=["metric might not be a counter"])), after_s=0)] == []
 
 
 def test_a_vector_is_demand() -> None:
@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[bytes, ReadOutcome, str]] = {
 @pytest.mark.parametrize(("text", "outcome", "words"), WRONG.values(), ids=WRONG.keys())
 def test_what_is_no_complete_answer_is_an_error(text: bytes, outcome: ReadOutcome, words: str) -> None:
     with pytest.raises(ReadError) as failed:
-        matrix(read_answer(text), after_s=0)
+        _ = [*matrix(read_answer(text), after_s=0)]
     assert failed.value.outcome is outcome
     assert words in str(failed.value).replace('": "', '":"')
 
@@ -173,7 +173,7 @@ def test_what_is_no_complete_answer_is_an_error(text: bytes, outcome: ReadOutcom
 )
 def test_samples_that_are_none_are_an_error(values: Any, words: str) -> None:
     with pytest.raises(ReadError, match=words):
-        matrix(read_answer(body([{"metric": LABELS, "values": values}])), after_s=0)
+        _ = [*matrix(read_answer(body([{"metric": LABELS, "values": values}])), after_s=0)]
 
 
 def test_labels_that_are_none_are_an_error() -> None:
