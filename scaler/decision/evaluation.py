@@ -197,7 +197,7 @@ class Evaluator:
         """Read, decide, publish. Returns what was published."""
         started = asyncio.get_running_loop().time()
         at, inputs = aligned(now, self.config.interval), self._inputs
-        is_other = inputs.follow(self.cluster.scaled_objects.items())
+        is_other = await inputs.follow(self.cluster.scaled_objects.items())
         intake = await self.sampler.refresh(end=at, span=self._span())
         self._doubt = intake.doubt
         await self.demands.ask(at)
@@ -249,27 +249,28 @@ class Evaluator:
     async def _evaluate(self, at: datetime) -> Evaluation:
         """Decide again what has to be, and publish."""
         inputs, entries = self._inputs, dict[Key, EvaluatedScaledObject]()
-        self._compare(at)
+        await self._compare(at)
         for count, key in enumerate(outdated := sorted(inputs.outdated)):
-            entry = self._decided(inputs.own[key].scaled_object, at) if key in inputs.own else None
+            scaled_object = self.cluster.scaled_objects.get(*key)
+            entry = self._decided(scaled_object, at) if scaled_object is not None and key in inputs.own else None
             if entry is not None:
                 entries[key] = entry
             if count % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         evaluation = self.decision_cache.renew(entries, only=inputs.own.keys(), at=at)
-        inputs.published(outdated, self.sampler.history, trust=self.config.trust, end=at)
+        await inputs.published(outdated, self.sampler.history, trust=self.config.trust, end=at)
         return evaluation
 
-    def _compare(self, at: datetime) -> None:
+    async def _compare(self, at: datetime) -> None:
         """What do decisions rest on that is not as it was?"""
         inputs, history = self._inputs, self.sampler.history
         if self.sampler.since > self._since:
             self._breaks += 1
         self._since = self.sampler.since
         inputs.compare_common((self._doubt, history, self._breaks))
-        inputs.compare_namespaces(self._revision)
+        await inputs.compare_namespaces(self._revision)
         inputs.compare_demand(self.demands.demanded)
-        inputs.compare_gpus(history, trust=self.config.trust, end=at)
+        await inputs.compare_gpus(history, trust=self.config.trust, end=at)
         inputs.compare_clock(at)
 
     def _revision(self, namespace: str) -> tuple[Hashable, ...]:

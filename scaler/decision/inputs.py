@@ -16,6 +16,7 @@ Laws:
 * What has to be decided again stays so until it was published: a tick that fails loses nothing.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,12 @@ from scaler.kube.objects.keda import ScaledObject, Trigger
 
 _WORTH_COMPARING = 4
 """ScaledObjects: to compare what the GPUs of so many show takes as long as to decide about them."""
+
+
+_AT_ONCE = 1_024
+"""Objects looked at before other tasks get the event loop again: about a millisecond."""
+_ROWS_AT_ONCE = 8_192
+"""GPUs looked at before other tasks get the event loop again: some ten milliseconds."""
 
 
 class OwnTriggers(NamedTuple):
@@ -55,6 +62,9 @@ class GpuRows(NamedTuple):
 
 _By = tuple[float, timedelta]
 """The ratio from which on a GPU is active, and the length of the window."""
+
+_Look = Callable[[NDArray[np.intp]], NDArray[np.float64]]
+"""What rows show, as `History.shown` tells it."""
 
 
 @dataclass
@@ -79,20 +89,27 @@ class _Judged:
         if self.rows.pop(key, None) is not None:
             self._all = None
 
-    def changed(self, look: Callable[[NDArray[np.intp]], NDArray[np.float64]]) -> set[Key]:
+    async def changed(self, look: _Look) -> set[Key]:
         """Whose GPUs show something else than the last time."""
         rows, keys, owners = self._columns()
-        shown = look(rows)
-        is_other = (self.shown[rows] != shown).any(axis=1)
-        self.shown[rows] = shown
+        is_other = np.zeros(len(rows), np.bool_)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            shown = look(rows[some])
+            is_other[some] = (self.shown[rows[some]] != shown).any(axis=1)
+            self.shown[rows[some]] = shown
+            await asyncio.sleep(0)
         return {keys[owner] for owner in np.unique(owners[is_other]).tolist()}
 
-    def look_at_new(self, look: Callable[[NDArray[np.intp]], NDArray[np.float64]]) -> None:
+    async def look_at_new(self, look: _Look) -> None:
         """What new rows show is what the decisions were made from that rest on them."""
         if self._all is None:
             rows, _, _ = self._columns()
-            if len(new := rows[np.isnan(self.shown[rows, 0])]):
-                self.shown[new] = look(new)
+            new = rows[np.isnan(self.shown[rows, 0])]
+            for start in range(0, len(new), _ROWS_AT_ONCE):
+                some = new[start : start + _ROWS_AT_ONCE]
+                self.shown[some] = look(some)
+                await asyncio.sleep(0)
 
     def _columns(self) -> tuple[NDArray[np.intp], Sequence[Key], NDArray[np.intp]]:
         """All rows, the ScaledObjects, and to which of them each row belongs."""
@@ -135,10 +152,12 @@ class DecisionInputs:
 
     # ------------------------------------------------------------------------------------------------- ScaledObjects
 
-    def follow(self, scaled_objects: Sequence[ScaledObject]) -> bool:
+    async def follow(self, scaled_objects: Sequence[ScaledObject]) -> bool:
         """Look at all ScaledObjects there are. Returns whether any is new, gone or another than before."""
         is_other, known = False, self._known
-        for each in scaled_objects:
+        for count, each in enumerate(scaled_objects):
+            if count % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
             before = known.get(each.metadata.key)
             if before is not each:
                 is_other |= self._take(each, before)
@@ -196,12 +215,12 @@ class DecisionInputs:
             self._holds_until[key] = until
             heappush(self._due, (until, key))
 
-    def published(self, keys: Iterable[Key], history: History, *, trust: Trust, end: datetime) -> None:
+    async def published(self, keys: Iterable[Key], history: History, *, trust: Trust, end: datetime) -> None:
         """These are decided, from what the history holds."""
         self.outdated.difference_update(keys)
         for by, judged in self._judged.items():
             if len(judged.rows) >= self._fewest:
-                judged.look_at_new(_look(history, by, trust, end))
+                await judged.look_at_new(_look(history, by, trust, end))
 
     def compare_common(self, common: Hashable) -> None:
         """What every decision rests on."""
@@ -209,9 +228,11 @@ class DecisionInputs:
             self._common = common
             self.outdated.update(self._own)
 
-    def compare_namespaces(self, revision: Callable[[str], Hashable]) -> None:
+    async def compare_namespaces(self, revision: Callable[[str], Hashable]) -> None:
         """`revision` tells what decisions about ScaledObjects of a namespace rest on, the ScaledObjects apart."""
-        for namespace, keys in self._namespaces.items():
+        for count, (namespace, keys) in enumerate([*self._namespaces.items()]):
+            if count % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
             now = revision(namespace)
             if self._revisions.get(namespace) != now:
                 self._revisions[namespace] = now
@@ -222,12 +243,12 @@ class DecisionInputs:
         self._demanded = demanded
         self.outdated |= others & self._own.keys()
 
-    def compare_gpus(self, history: History, *, trust: Trust, end: datetime) -> None:
+    async def compare_gpus(self, history: History, *, trust: Trust, end: datetime) -> None:
         for namespace in history.take_moved():
             self.outdated |= self._namespaces.get(namespace, set())
         for by, judged in self._judged.items():
             is_worth = len(judged.rows) >= self._fewest
-            self.outdated |= judged.changed(_look(history, by, trust, end)) if is_worth else judged.rows.keys()
+            self.outdated |= await judged.changed(_look(history, by, trust, end)) if is_worth else judged.rows.keys()
 
     def compare_clock(self, now: datetime) -> None:
         while self._due and self._due[0][0] <= now:

@@ -5,10 +5,11 @@ Laws:
 * A read that failed, or a part of which cannot be read, leaves a doubt about all that it should have brought.
 * A read reaches back to the newest sample that the ones before have brought, so an outage leaves no hole that the
   source could fill: neither one in which it did not answer, nor one in which it answered with nothing.
-* No read is longer than an hour, because its answer must fit the source's limits whatever window a tenant asks for.
-  The first one brings the last hour. Of a longer window each tick reads one older hour more until it is whole; until
-  then its verdict is Unknown for want of samples, and those of shorter windows do not wait for it.
-* How many reads a tick makes depends on the number of signals, never on the number of workloads.
+* No read is longer than an hour, nor than some two million samples take, because its answer must fit the source's
+  limits whatever window a tenant asks for. The first tick reads back one hour, a part at a time. Of a longer window
+  each tick reads one older part more until it is whole; until then its verdict is Unknown for want of samples, and
+  those of shorter windows do not wait for it.
+* How many reads a tick makes depends on the number of signals, never on the number of workloads; but for the first.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import structlog
 
 from scaler.errors import SourceError
 from scaler.idleness.durations import format_duration
@@ -28,8 +30,13 @@ from scaler.idleness.relabel import RelabelRules, relabel
 from scaler.idleness.verdict import Unknown
 from scaler.samples.source import SeriesBatch, SignalReading, SignalSource
 
+log = structlog.get_logger(__name__)
+
 _LONGEST_READ = timedelta(hours=1)
-"""About 50 MiB of answer for 10,000 GPUs that are collected every 30 s."""
+_FIRST_READ = timedelta(minutes=5)
+"""Of a signal that may have any number of series."""
+_MOST_SAMPLES = 2_000_000
+"""In one read: some 50 MB beside the labels, and a twentieth of what Prometheus refuses by default."""
 _DATE_RESOLUTION = timedelta(seconds=1)
 """A server's clock is known from a header that counts whole seconds."""
 
@@ -84,6 +91,8 @@ class Sampler:
         self._clock = clock
         self._reaches: dict[str, _Reach] = {}
         """By signal."""
+        self._whole: set[str] = set()
+        """Signals of which the last hour was read."""
         self._oldest = datetime.max.replace(tzinfo=UTC)
         """The begin of the slot in which the span begins, at the latest."""
         self._devices: dict[str, dict[int, DeviceHistory | None]] = {}
@@ -93,14 +102,15 @@ class Sampler:
 
     @property
     def is_backfilled(self) -> bool:
-        """Whether every signal was read. Where a window is longer than one read, it says so by what it lacks."""
-        return len(self._reaches) == len(self.history.signals)
+        """Whether the last hour of every signal was read. Where a window is longer, it says so by what it lacks."""
+        return len(self._whole) == len(self.history.signals)
 
     @property
     def since(self) -> datetime:
         """From when on every signal was read without a break. What was before may have been work."""
         never = datetime.max.replace(tzinfo=UTC)
-        return max((reach.since for reach in self._reaches.values()), default=never) if self.is_backfilled else never
+        is_read = len(self._reaches) == len(self.history.signals)
+        return max((reach.since for reach in self._reaches.values()), default=never) if is_read else never
 
     async def refresh(self, *, end: datetime, span: timedelta) -> RefreshResult:
         """Read what is new up to `end`, and hold at least `span` of it, or come nearer to that by an hour.
@@ -113,28 +123,55 @@ class Sampler:
                 signals=self.history.signals, interval=self._trust.interval, span=max(span, self.history.span)
             )
             self._reaches.clear()
+            self._whole.clear()
             self._devices.clear()
         self._oldest = end - self.history.span - 2 * self._trust.interval
-        intake = RefreshResult()
-        parts = [part for signal in self.history.signals for part in self._parts(signal, end)]
-        readings = await asyncio.gather(*(self._read(part) for part in parts))
+        horizon, intake = max(self._oldest, end - _LONGEST_READ), RefreshResult()
+        parts = [part for signal in self.history.signals for part in self._parts(signal, end, horizon)]
+        is_read = await self._take_in_all(parts, intake)
+        while is_read and (parts := [*self._missing(horizon)]):
+            is_read = await self._take_in_all(parts, intake)
+            log.info("SamplesReadBack", since=f"{max(part.start for part in parts):%H:%M:%S}", samples=intake.samples)
+        self._whole |= {name for name, reach in self._reaches.items() if reach.since <= horizon}
+        self.history.forget_before(self._oldest)
+        return intake
+
+    async def _take_in_all(self, parts: Sequence[_Part], intake: RefreshResult) -> bool:
+        """Whether all that is older could be read."""
+        readings, is_read = await asyncio.gather(*(self._read(part) for part in parts)), True
         for part, reading in zip(parts, readings, strict=True):
             doubt = reading if isinstance(reading, Unknown) else await self._use(part, reading, intake)
             if part.is_newest:
                 intake.doubt = intake.doubt or doubt
-        self.history.forget_before(self._oldest)
-        return intake
+            is_read &= part.is_newest or doubt is None
+        return is_read
 
-    def _parts(self, signal: Signal, end: datetime) -> Iterator[_Part]:
+    def _parts(self, signal: Signal, end: datetime, horizon: datetime) -> Iterator[_Part]:
         """What is to be read of a signal: what is new, and where the window is not whole yet, an older part of it."""
-        reach, start = self._reaches.get(signal.name), max(self._oldest, end - _LONGEST_READ)
+        reach, start = self._reaches.get(signal.name), max(horizon, end - self._longest(signal))
         if reach is None:
             yield _Part(signal, start, end, is_newest=True)
             return
         # Samples that were scraped directly may be younger than the instant that is judged.
         yield _Part(signal, max(start, min(reach.newest, end) - self._overlap), end, is_newest=True)
-        if reach.since > self._oldest:
-            yield _Part(signal, max(self._oldest, reach.since - _LONGEST_READ), reach.since, is_newest=False)
+        if horizon >= reach.since > self._oldest:
+            yield self._older(signal, reach.since, self._oldest)
+
+    def _missing(self, horizon: datetime) -> Iterator[_Part]:
+        """Of each signal the newest part that is missing of what must be there at once."""
+        for signal in self.history.signals:
+            if (reach := self._reaches.get(signal.name)) is not None and reach.since > horizon:
+                yield self._older(signal, reach.since, horizon)
+
+    def _older(self, signal: Signal, end: datetime, begin: datetime) -> _Part:
+        return _Part(signal, max(begin, end - self._longest(signal)), end, is_newest=False)
+
+    def _longest(self, signal: Signal) -> timedelta:
+        """How much of the signal may be read at once, by how many series it has."""
+        if signal.name not in self._devices:
+            return _FIRST_READ
+        intervals = _MOST_SAMPLES // max(1, len(self._devices[signal.name]))
+        return min(_LONGEST_READ, max(_FIRST_READ, intervals * self._trust.interval))
 
     async def _read(self, part: _Part) -> SignalReading | Unknown:
         try:
@@ -164,11 +201,13 @@ class Sampler:
         reach = self._reaches.get(part.signal.name, _Reach(part.start, part.start, part.start))
         if part.is_newest:
             # GPUs without a pod do not require their whole window to be read at every tick; no GPU at all does.
-            newest = newest or (part.end if reading.series else reach.newest)
+            newest = newest or (part.end if self._devices[part.signal.name] else reach.newest)
             since = reach.since if part.start <= reach.until else part.start
             self._reaches[part.signal.name] = _Reach(since, part.end, newest)
         elif reach.since == part.end:
-            self._reaches[part.signal.name] = replace(reach, since=part.start)
+            # Where no sample was ever brought, the next read reaches back as far as this one.
+            newest = (newest or part.start) if reach.newest == reach.since else reach.newest
+            self._reaches[part.signal.name] = replace(reach, since=part.start, newest=newest)
         return None
 
     async def _take_in(self, part: _Part, reading: SignalReading, intake: RefreshResult) -> datetime | None:
@@ -180,8 +219,9 @@ class Sampler:
             keys, devices = self._devices_of(batch, part.signal, known)
             seen.update(zip(keys, devices, strict=True))
             rows = np.array([-1 if each is None else each.row for each in devices], np.intp)
-            intake.series += len(batch.keys)
-            intake.unattributed += int((rows < 0).sum())
+            if part.is_newest:
+                intake.series += len(batch.keys)
+                intake.unattributed += int((rows < 0).sum())
             rows = np.repeat(rows, batch.counts)
             is_ours = rows >= 0
             rows, at_s, values = rows[is_ours], batch.at_s[is_ours], batch.values[is_ours]

@@ -27,6 +27,10 @@ EDGE = 2 * TRUST.interval
 DOWN = SourceError("connection refused", transient=True)
 
 
+FIRST = minutes(5)
+"""As much is read of a signal that may have any number of series."""
+
+
 @dataclass
 class Clock:
     now: datetime = NOON
@@ -88,7 +92,7 @@ async def test_the_first_read_is_the_whole_window_and_the_next_only_what_is_new_
     bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
     assert not bench.sampler.is_backfilled
     first = await bench.refresh(NOON)
-    assert bench.starts() == {NOON - SPAN - EDGE}
+    assert bench.starts() == {NOON - SPAN - EDGE, NOON - FIRST}
     assert bench.sampler.is_backfilled
     assert (first.doubt, first.series, first.samples) == (None, 2, 2 * 22)
 
@@ -180,7 +184,7 @@ async def test_a_longer_window_is_read_as_a_whole_and_a_shorter_one_not_at_all()
     await bench.refresh(NOON)
     assert peak(bench.sampler, NOON) == 0.0
     await bench.refresh(at(30), span=minutes(30))
-    assert bench.starts() == {at(30) - minutes(30) - EDGE}
+    assert bench.starts() == {at(30) - minutes(30) - EDGE, at(30) - FIRST}
     assert peak(bench.sampler, at(30), minutes(30)) == pytest.approx(0.9)
     await bench.refresh(at(60), span=SPAN)
     assert bench.starts() == {at(7) - OVERLAP}
@@ -195,7 +199,7 @@ async def test_a_longer_window_that_cannot_be_read_is_a_doubt_and_no_shorter_one
     assert not bench.sampler.is_backfilled
     bench.source.failing = {}
     assert (await bench.refresh(at(60), span=minutes(30))).doubt is None
-    assert bench.starts() == {at(60) - minutes(30) - EDGE, at(7) - OVERLAP}
+    assert bench.starts() == {at(60) - minutes(30) - EDGE, at(60) - FIRST, at(7) - OVERLAP}
     assert {w.coverage_ratio for w in windows(bench.sampler.history, at(60), minutes(30)).values()} == {1.0}
 
 
@@ -204,7 +208,7 @@ async def test_a_clock_that_is_set_back_begins_anew() -> None:
     await bench.refresh(at(3600))
     intake = await bench.refresh(NOON)
     assert intake.doubt is None
-    assert bench.starts() == {NOON - SPAN - EDGE}
+    assert bench.starts() == {NOON - SPAN - EDGE, NOON - FIRST}
     assert {window.coverage_ratio for window in windows(bench.sampler.history, NOON).values()} == {1.0}
 
 
@@ -221,7 +225,7 @@ async def test_no_read_is_longer_than_an_hour_whatever_the_window() -> None:
         asked.append([(start, end) for name, start, end in bench.source.asked if name == "gpu_util"])
     begin = at(60) - minutes(150) - EDGE  # of the window, at the third tick
     assert asked == [
-        [(NOON - HOUR, NOON)],
+        [(NOON - FIRST, NOON), (NOON - HOUR, NOON - FIRST)],
         [(at(-23) - OVERLAP, at(30)), (NOON - 2 * HOUR, NOON - HOUR)],
         [(at(7) - OVERLAP, at(60)), (begin, NOON - 2 * HOUR)],
         [(at(37) - OVERLAP, at(90))],
@@ -229,6 +233,34 @@ async def test_no_read_is_longer_than_an_hour_whatever_the_window() -> None:
     ]
     assert {w.coverage_ratio for w in windows(bench.sampler.history, at(120), minutes(150)).values()} == {1.0}
     assert peak(bench.sampler, at(120), minutes(150)) == pytest.approx(0.9)
+
+
+async def test_no_read_brings_more_samples_than_a_source_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four series 10 minutes at a time; after an outage, too."""
+    monkeypatch.setattr("scaler.decision.sampling._MOST_SAMPLES", 80)
+    bench = Bench(Metrics(series=[each for n in range(4) for each in gpu(f"GPU-{n}", pod="train")]))
+    for end in (NOON, at(30), at(2400)):
+        intake = await bench.refresh(end, span=minutes(30))
+        reads = [(end - start, until - start) for name, start, until in bench.source.asked if name == "gpu_util"]
+        assert (
+            reads
+            == {
+                NOON: [
+                    (FIRST, FIRST),
+                    (FIRST + minutes(10), minutes(10)),
+                    (FIRST + minutes(20), minutes(10)),
+                    (minutes(30) + EDGE, minutes(5) + EDGE),
+                ],
+                at(30): [(OVERLAP + timedelta(seconds=53), OVERLAP + timedelta(seconds=53))],
+                at(2400): [
+                    *((minutes(10 * n), minutes(10)) for n in (1, 2, 3)),
+                    (minutes(30) + EDGE, EDGE),
+                ],
+            }[end]
+        )
+        assert (intake.doubt, bench.sampler.is_backfilled) == (None, True)
+        found = windows(bench.sampler.history, end, minutes(30))
+        assert {window.coverage_ratio for window in found.values()} == {1.0}
 
 
 async def test_an_older_part_that_cannot_be_read_is_tried_again_and_doubts_nothing_newer() -> None:
