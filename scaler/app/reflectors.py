@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaler.admission.provisioning.watch import RequestWatch
+from scaler.app.kept_objects import kept_pods, kept_workload
 from scaler.decision.cluster_state import (
     ClusterState,
     pod_indexes,
@@ -17,7 +18,7 @@ from scaler.decision.cluster_state import (
 from scaler.decision.decision_cache import Key
 from scaler.decision.scale_subresources import scalable_workload_ref, spec_or_annotations_changed
 from scaler.kube.discovery import Discovery
-from scaler.kube.object_cache import Change, Index, T
+from scaler.kube.object_cache import Change, Index, Keep, T, whole
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
@@ -36,13 +37,15 @@ class Reflectors:
     """Of what is evaluated, in the namespaces that are watched."""
 
     def __init__(self, transport: KubeTransport, gpus: GpuResources, namespaces: Collection[str]) -> None:
-        def reflect(resource: Resource, kind: type[T], indexes: Mapping[str, Index[T]]) -> Reflector[T]:
-            return Reflector(transport, resource, kind, namespaces=namespaces, indexes=indexes)
+        def reflect(
+            resource: Resource, kind: type[T], indexes: Mapping[str, Index[T]], keep: Keep[T] = whole
+        ) -> Reflector[T]:
+            return Reflector(transport, resource, kind, namespaces=namespaces, indexes=indexes, keep=keep)
 
         self.scaled_objects = reflect(SCALED_OBJECT, ScaledObject, scaled_object_indexes())
         self.scalable_workloads = reflect(SCALABLE_WORKLOAD, ScalableWorkload, scalable_workload_indexes())
-        self.workloads = reflect(WORKLOAD, Workload, workload_indexes() | boost_indexes())
-        self.pods = reflect(POD, Pod, pod_indexes(gpus))
+        self.workloads = reflect(WORKLOAD, Workload, workload_indexes() | boost_indexes(), kept_workload)
+        self.pods = reflect(POD, Pod, pod_indexes(gpus), kept_pods(gpus, with_nodes=not namespaces))
 
     def cluster(self, gpus: GpuResources) -> ClusterState:
         return ClusterState(

@@ -7,8 +7,8 @@ pod is one that has given its GPUs back. Code that draws conclusions from absenc
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Mapping
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -17,7 +17,7 @@ from scaler.kube.objects.core import UNREADABLE, ListPage, ObjectMeta, decode
 
 _log = structlog.get_logger(__name__)
 
-OBJECTS_PER_TURN = 256
+OBJECTS_PER_TURN = 64
 """Objects handled between two yields to the event loop: a few milliseconds, so that RPCs are answered meanwhile."""
 
 # ----------------------------------------------------------------------------------------------------- the objects
@@ -37,12 +37,18 @@ Index = Callable[[T], Iterable[Hashable]]
 
 
 class Indexer(Generic[T]):
-    """The objects and their indexes, always in step with each other."""
+    """The objects and their indexes, always in step with each other.
+
+    Most keys of an index have an object or two: these few are kept in a tuple, which is handed out as it is, and only
+    many in a dict, which finds each of them at once.
+    """
 
     def __init__(self, indexes: Mapping[str, Index[T]]) -> None:
         self._index_functions = indexes
         self._objects: dict[Key, T] = {}
-        self._indexes: dict[str, dict[Hashable, dict[Key, T]]] = {name: {} for name in indexes}
+        self._items: tuple[T, ...] | None = None
+        """As last asked for; None after a change."""
+        self._indexes: dict[str, dict[Hashable, tuple[T, ...] | dict[Key, T]]] = {name: {} for name in indexes}
         self.revisions: Counter[str] = Counter()
         """How many changes there were, by namespace."""
 
@@ -55,15 +61,18 @@ class Indexer(Generic[T]):
     def get(self, key: Key) -> T | None:
         return self._objects.get(key)
 
-    def items(self) -> list[T]:
-        """All objects; a copy, so that it stays what it is while the store changes."""
-        return list(self._objects.values())
+    def items(self) -> tuple[T, ...]:
+        """All objects; it stays what it is while the store changes."""
+        if self._items is None:
+            self._items = tuple(self._objects.values())
+        return self._items
 
     def keys(self) -> list[Key]:
         return list(self._objects)
 
-    def by_index(self, name: str, key: Hashable) -> list[T]:
-        return list(self._indexes[name].get(key, {}).values())
+    def by_index(self, name: str, key: Hashable) -> tuple[T, ...]:
+        found = self._indexes[name].get(key, ())
+        return found if isinstance(found, tuple) else tuple(found.values())
 
     def put(self, obj: T) -> T | None:
         """What the object has replaced."""
@@ -71,9 +80,10 @@ class Indexer(Generic[T]):
         old = self.drop(key)
         self.revisions[key[0]] += 1
         self._objects[key] = obj
+        self._items = None
         for name, function in self._index_functions.items():
             for value in function(obj):
-                self._indexes[name].setdefault(value, {})[key] = obj
+                _file(self._indexes[name], value, key, obj)
         return old
 
     def drop(self, key: Key) -> T | None:
@@ -81,14 +91,46 @@ class Indexer(Generic[T]):
         old = self._objects.pop(key, None)
         if old is not None:
             self.revisions[key[0]] += 1
+            self._items = None
             for name, function in self._index_functions.items():
-                index = self._indexes[name]
                 for value in function(old):
-                    filed = index.get(value, {})
-                    filed.pop(key, None)
-                    if not filed:
-                        index.pop(value, None)
+                    _unfile(self._indexes[name], value, key, old)
         return old
+
+    def emptied(self) -> Iterator[object]:
+        """Takes everything out of the indexes and the store, one by one: to free all at once takes long."""
+        self._items = None
+        stores: list[dict[Any, Any]] = [*self._indexes.values(), self._objects]
+        for each in stores:
+            while each:
+                yield each.popitem()
+
+
+_FEW = 8
+"""Objects of one key of an index that are kept in a tuple, at most."""
+
+
+def _file(index: dict[Hashable, tuple[T, ...] | dict[Key, T]], value: Hashable, key: Key, obj: T) -> None:
+    filed = index.get(value, ())
+    if isinstance(filed, dict):
+        filed[key] = obj
+    elif len(filed) < _FEW:
+        index[value] = (*(each for each in filed if each is not obj), obj)
+    else:
+        index[value] = {each.metadata.key: each for each in filed} | {key: obj}
+
+
+def _unfile(index: dict[Hashable, tuple[T, ...] | dict[Key, T]], value: Hashable, key: Key, old: T) -> None:
+    filed = index.get(value, ())
+    if isinstance(filed, dict):
+        filed.pop(key, None)
+        rest: tuple[T, ...] | dict[Key, T] = filed
+    else:
+        rest = tuple(each for each in filed if each is not old)
+    if not rest:
+        index.pop(value, None)
+    elif isinstance(rest, tuple):
+        index[value] = rest
 
 
 class Change(NamedTuple, Generic[T]):
@@ -104,6 +146,7 @@ class Identity(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     name: str = ""
     namespace: str = ""
+    uid: str = ""
     resource_version: str = ""
 
     @property
@@ -123,12 +166,21 @@ def identity_of(raw: msgspec.Raw) -> Identity:
         return Identity()
 
 
+Keep = Callable[[T], T | None]
+"""The object as it is to be kept; None for one that nobody needs."""
+
+
+def whole(obj: T) -> T | None:
+    return obj
+
+
 class ObjectCache(Generic[T]):
     """What is known of the objects of one kind. Read it; only its reflector writes."""
 
-    def __init__(self, kind: type[T], indexes: Mapping[str, Index[T]]) -> None:
+    def __init__(self, kind: type[T], indexes: Mapping[str, Index[T]], keep: Keep[T] = whole) -> None:
         self._kind = kind
         self._indexes = indexes
+        self._keep = keep
         self._store: Indexer[T] = Indexer(indexes)
         self._undecodable: dict[Key, str] = {}
         self._subscribers: list[Callable[[Change[T]], None]] = []
@@ -141,10 +193,10 @@ class ObjectCache(Generic[T]):
     def get(self, namespace: str, name: str) -> T | None:
         return self._store.get((namespace, name))
 
-    def items(self) -> list[T]:
+    def items(self) -> tuple[T, ...]:
         return self._store.items()
 
-    def by_index(self, name: str, key: Hashable) -> list[T]:
+    def by_index(self, name: str, key: Hashable) -> tuple[T, ...]:
         return self._store.by_index(name, key)
 
     def revision(self, namespace: str) -> int:
@@ -163,84 +215,140 @@ class ObjectCache(Generic[T]):
 
     async def replace(self, pages: AsyncIterable[ListPage]) -> str:
         """The version of the list whose pages have become the copy, in one step: no reader ever sees half of them."""
-        fresh: Indexer[T] = Indexer(self._indexes)
+        listed: dict[Key, T] = {}
         undecodable: dict[Key, str] = {}
         version = ""
         async for page in pages:
             for count, raw in enumerate(page.items or (), start=1):
-                self._file(raw, fresh, undecodable)
+                self._take_in(raw, listed, undecodable)
                 await _give_way(count)
             version = page.metadata.resource_version
-        self._undecodable = undecodable
-        await self._swap(fresh)
+        await self._become(listed, undecodable)
         return version
 
     async def clear(self) -> None:
-        self._undecodable = {}
-        await self._swap(Indexer(self._indexes))
+        await self._become({}, {})
 
     def put(self, raw: msgspec.Raw) -> str:
         """The version of the object that was filed."""
-        metadata, old = self._file(raw, self._store, self._undecodable)
-        new = self._store.get(metadata.key)
-        if _differ(old, new):
-            self._notify(Change(metadata.key, old, new))
-        return metadata.resource_version
+        try:
+            obj = decode(self._kind, raw)
+        except UNREADABLE as error:
+            return self._doubt(raw, error, self._undecodable).resource_version
+        key = obj.metadata.key
+        self._undecodable.pop(key, None)
+        old = self._store.get(key)
+        if not _is_same(old, obj.metadata):
+            self._make(Change(key, old, self._keep(obj)))
+        return obj.metadata.resource_version
 
     def remove(self, raw: msgspec.Raw) -> str:
         """The version at which the object was removed."""
         metadata = identity_of(raw)
         self._undecodable.pop(metadata.key, None)
-        old = self._store.drop(metadata.key)
-        if old is not None:
-            self._notify(Change(metadata.key, old, None))
+        self._make(Change(metadata.key, self._store.get(metadata.key), None))
         return metadata.resource_version
 
-    def _file(
-        self, raw: msgspec.Raw, store: Indexer[T], undecodable: dict[Key, str]
-    ) -> tuple[ObjectMeta | Identity, T | None]:
-        """Which object was filed, and what it has replaced in the store."""
-        try:
-            obj = decode(self._kind, raw)
-        except UNREADABLE as error:
-            return self._file_undecodable(identity_of(raw), error, store, undecodable)
-        undecodable.pop(obj.metadata.key, None)
-        return obj.metadata, store.put(obj)
+    def _make(self, change: Change[T]) -> None:
+        self._apply(change)
+        if change.old is not change.new:
+            self._notify(change)
 
-    def _file_undecodable(
-        self, named: Identity, error: Exception, store: Indexer[T], undecodable: dict[Key, str]
-    ) -> tuple[Identity, T | None]:
+    def _apply(self, change: Change[T]) -> None:
+        if change.new is None:
+            self._store.drop(change.key)
+        else:
+            self._store.put(change.new)
+
+    def _take_in(self, raw: msgspec.Raw, listed: dict[Key, T], undecodable: dict[Key, str]) -> None:
+        """Notes an object of a list: the very same as before where that has not changed since."""
+        named = identity_of(raw) if self._store else Identity()
         known = self._store.get(named.key)
-        if known is not None and named.key not in store:
-            store.put(known)
+        if known is not None and _is_same(known, named):
+            listed[named.key] = known
+            return
+        try:
+            obj = self._keep(decode(self._kind, raw))
+        except UNREADABLE as error:
+            self._keep_known(self._doubt(raw, error, undecodable).key, listed)
+            return
+        if obj is not None:
+            listed[obj.metadata.key] = obj
+
+    def _keep_known(self, key: Key, listed: dict[Key, T]) -> None:
+        known = self._store.get(key)
+        if known is not None:
+            listed.setdefault(key, known)
+
+    def _doubt(self, raw: msgspec.Raw, error: Exception, undecodable: dict[Key, str]) -> Identity:
+        """Notes an object that cannot be decoded."""
+        named = identity_of(raw)
         if named.key not in self._undecodable:
             _log.warning(
                 "KubeObjectUndecodable", kind=self._kind.__name__, object="/".join(named.key), error=str(error)
             )
         undecodable[named.key] = str(error)
-        return named, known
+        return named
+
+    # -------------------------------------------------------------------------------------------------- differences
+
+    async def _become(self, listed: dict[Key, T], undecodable: dict[Key, str]) -> None:
+        """Go over to these objects at once, and notify of what has changed.
+
+        A few changes are made where they are. For many the indexes are made anew beside those that are read meanwhile.
+        """
+        changes = await self._changes(listed)
+        if len(changes) <= OBJECTS_PER_TURN:
+            self._undecodable = undecodable
+            for change in changes:
+                self._apply(change)
+        else:
+            await self._exchange(await self._indexed(listed), undecodable, {change.key[0] for change in changes})
+        listed.clear()
+        changes.reverse()
+        while changes:
+            self._notify(changes.pop())
+            await _give_way(len(changes))
+
+    async def _changes(self, listed: Mapping[Key, T]) -> list[Change[T]]:
+        changes = []
+        for count, (key, new) in enumerate(listed.items(), start=1):
+            if (old := self._store.get(key)) is not new:
+                changes.append(Change(key, old, new))
+            await _give_way(count)
+        for count, key in enumerate(self._store.keys(), start=1):
+            if key not in listed:
+                changes.append(Change(key, self._store.get(key), None))
+            await _give_way(count)
+        return changes
+
+    async def _indexed(self, listed: Mapping[Key, T]) -> Indexer[T]:
+        fresh: Indexer[T] = Indexer(self._indexes)
+        for count, obj in enumerate(listed.values(), start=1):
+            fresh.put(obj)
+            await _give_way(count)
+        return fresh
+
+    async def _exchange(self, fresh: Indexer[T], undecodable: dict[Key, str], namespaces: Iterable[str]) -> None:
+        before, self._store, self._undecodable = self._store, fresh, undecodable
+        fresh.revisions = before.revisions
+        fresh.revisions.update(namespaces)
+        for count, _ in enumerate(before.emptied(), start=1):
+            await _give_way(count)
 
     # -------------------------------------------------------------------------------------------------- subscribers
-
-    async def _swap(self, after: Indexer[T]) -> None:
-        before, self._store = self._store, after
-        after.revisions = before.revisions
-        for count, key in enumerate({**dict.fromkeys(after.keys()), **dict.fromkeys(before.keys())}, start=1):
-            old, new = before.get(key), after.get(key)
-            if _differ(old, new):
-                after.revisions[key[0]] += 1
-                self._notify(Change(key, old, new))
-            await _give_way(count)
 
     def _notify(self, change: Change[T]) -> None:
         for subscriber in tuple(self._subscribers):
             subscriber(change)
 
 
-def _differ(old: T | None, new: T | None) -> bool:
-    if old is None or new is None:
-        return old is not new
-    return old.metadata.resource_version != new.metadata.resource_version
+def _is_same(known: KubeObject | None, named: Identity | ObjectMeta) -> bool:
+    """Whether it is the same version of the same object."""
+    if known is None:
+        return False
+    before = known.metadata
+    return (before.uid, before.resource_version) == (named.uid, named.resource_version)
 
 
 async def _give_way(count: int) -> None:

@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Generic
 
 from scaler.clock import SYSTEM_CLOCK, Clock
-from scaler.kube.object_cache import Change, Index, Key, T
+from scaler.kube.object_cache import Change, Index, Keep, Key, T, whole
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import WatchTiming
@@ -57,12 +57,15 @@ class Reflector(Generic[T]):
         namespaces: Collection[str] = (),
         label_selector: str = "",
         indexes: Mapping[str, Index[T]] | None = None,
+        keep: Keep[T] = whole,
         timing: WatchTiming = WatchTiming(),  # noqa: B008 (immutable)
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.resource = resource
         self._is_confined = bool(namespaces) and resource.namespaced
-        made = partial(WatchedList[T], transport, resource, kind, label_selector=label_selector, timing=timing)
+        made = partial(
+            WatchedList[T], transport, resource, kind, label_selector=label_selector, keep=keep, timing=timing
+        )
         self._lists = {
             namespace: made(namespace=namespace, indexes=indexes or {}, clock=clock)
             for namespace in (namespaces if self._is_confined else ("",))
@@ -83,11 +86,11 @@ class Reflector(Generic[T]):
         found = self._list_of(namespace)
         return None if found is None else found.get(namespace, name)
 
-    def items(self) -> list[T]:
+    def items(self) -> tuple[T, ...]:
         """All objects, in no particular order."""
         return _joined(each.items() for each in self._lists.values())
 
-    def by_index(self, name: str, key: Hashable) -> list[T]:
+    def by_index(self, name: str, key: Hashable) -> tuple[T, ...]:
         """The objects that the index `name` files under the key, in no particular order."""
         return _joined(each.by_index(name, key) for each in self._lists.values())
 
@@ -159,7 +162,7 @@ class Reflector(Generic[T]):
         return self._lists.get(namespace if self._is_confined else "")
 
 
-def _joined(lists: Iterable[list[T]]) -> list[T]:
-    """All of them in one list; the very same one where there is only one, since these may be long."""
+def _joined(lists: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
+    """All of them in one; the very same one where there is only one, since these may be long."""
     first, *others = lists
-    return [*first, *chain.from_iterable(others)] if others else first
+    return (*first, *chain.from_iterable(others)) if others else first

@@ -32,7 +32,11 @@ CONNECT_SECONDS = 5.0
 READ_ATTEMPTS = 3
 _BACKOFF = Backoff(base=0.2, cap=2.0)
 PAGE_SIZE = 500
-"""Objects per page: some 3 MB of Workloads, decoded in a few milliseconds."""
+"""Objects per page, at most."""
+FIRST_PAGE_SIZE = 100
+"""Of the first page: how large the objects are is not known yet."""
+PAGE_BYTES = 2_000_000
+"""What a page should not exceed by much: while it is decoded, a few milliseconds, nothing else runs."""
 
 Json = Mapping[str, object]
 
@@ -98,21 +102,22 @@ class KubeTransport:
     ) -> AsyncIterator[ListPage]:
         """The pages of a list, each with its own deadline, as one consistent snapshot.
 
-        No resourceVersion is asked for: with `resourceVersion=0` API servers ignore the limit and send all at once.
+        At most `limit` objects a page, and as many of the size of those before as make PAGE_BYTES. No resourceVersion
+        is asked for: with `resourceVersion=0` API servers ignore the limit and send all at once.
 
         Raises: KubeError; with status 410 where the snapshot has expired meanwhile and the list has to start again.
         """
-        token = ""
+        token, size = "", min(limit, FIRST_PAGE_SIZE)
         while True:
-            asked = {**(params or {}), "limit": limit} | ({"continue": token} if token else {})
+            asked = {**(params or {}), "limit": size} | ({"continue": token} if token else {})
             request = ApiRequest(method="GET", path=path, params=asked)
             body = await self._call(request, None, READ_ATTEMPTS)
             try:
                 page = decode(ListPage, body)
             except UNREADABLE as error:
                 raise no_answer(request, server=self.server, reason="NotAList", what=f"not a list: {error}") from error
+            token, size = page.metadata.continue_, min(limit, _as_many(len(page.items or ()), len(body)))
             yield page
-            token = page.metadata.continue_
             if not token:
                 return
 
@@ -252,6 +257,11 @@ class KubeTransport:
     def _report(self, request: ApiRequest, status: int, started: float) -> None:
         if self._observe:
             self._observe(replace(request, status=status, seconds=time.monotonic() - started))
+
+
+def _as_many(objects: int, size: int) -> int:
+    """Objects in PAGE_BYTES, where so many had that size in bytes."""
+    return max(1, objects * PAGE_BYTES // max(1, size))
 
 
 def _failure(error: Exception) -> tuple[str, str]:

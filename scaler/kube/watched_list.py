@@ -31,7 +31,7 @@ import structlog
 from scaler.clock import Clock
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER, ApiStatus, Params, read_status
-from scaler.kube.object_cache import OBJECTS_PER_TURN, Index, ObjectCache, T, identity_of
+from scaler.kube.object_cache import OBJECTS_PER_TURN, Index, Keep, ObjectCache, T, identity_of
 from scaler.kube.objects.core import UNREADABLE, WatchEvent, decode
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
@@ -83,10 +83,11 @@ class WatchedList(ObjectCache[T]):
         namespace: str,
         label_selector: str,
         indexes: Mapping[str, Index[T]],
+        keep: Keep[T],
         timing: WatchTiming,
         clock: Clock,
     ) -> None:
-        super().__init__(kind, indexes)
+        super().__init__(kind, indexes, keep)
         self._resource = resource
         self._transport = transport
         self._clock = clock

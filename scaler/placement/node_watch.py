@@ -15,7 +15,7 @@ Subscribe before the reflectors run. 20,000 pods are filed in some hundred milli
 turn in between.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -107,10 +107,10 @@ class NodeWatch:
             if workload is not None:
                 self._file(pod for pod in self._pods_of_job(workload) if not _annotated(pod.metadata))
 
-    def _pods_of_job(self, workload: Workload) -> list[Pod]:
+    def _pods_of_job(self, workload: Workload) -> Sequence[Pod]:
         owner, job = workload.metadata.controller_owner, job_key(workload)
-        owned = self._pods.by_index("owner", owner.uid) if owner else []
-        return owned + (self._pods.by_index("job", job) if job else [])
+        owned = self._pods.by_index("owner", owner.uid) if owner else ()
+        return owned + (self._pods.by_index("job", job) if job else ())
 
     def _file(self, pods: Iterable[Pod]) -> None:
         for pod in pods:

@@ -168,3 +168,126 @@ async def test_a_new_list_without_the_object_ends_the_doubt(copy):
 async def test_an_object_without_even_a_name_is_in_doubt_as_well(copy):
     await copy.replace(pages({"metadata": 5}))
     assert list(copy.undecodable) == [("", "")]
+
+
+# ------------------------------------------------------------------------------------ the copy against a plain dict
+
+
+def by_letter(obj):
+    """One key for many objects, and one for each."""
+    return (obj.metadata.name[0], obj.metadata.name)
+
+
+NAMES = st.sampled_from([f"{letter}{number}" for letter in "abc" for number in range(12)])
+VERSIONS, UNREADABLE = st.integers(1, 3), 4
+EVENTS = st.one_of(
+    st.tuples(st.just("put"), NAMES, VERSIONS),
+    st.tuples(st.just("remove"), NAMES, VERSIONS),
+    st.tuples(st.just("break"), NAMES, st.just(UNREADABLE)),
+    st.tuples(st.just("list"), st.dictionaries(NAMES, VERSIONS), st.sets(NAMES)),
+    st.tuples(st.just("clear")),
+)
+
+
+def kept(obj):
+    """None of those of version 3."""
+    return None if obj.metadata.resource_version == "3" else obj
+
+
+class PlainCopy:
+    """What the objects and the doubts are, by version, as simply as it can be said."""
+
+    def __init__(self):
+        self.known, self.doubts = {}, set()
+
+    def apply(self, kind, *what):
+        getattr(self, kind)(*what)
+
+    def put(self, name, version):
+        self.doubts.discard(name)
+        self.known = {key: each for key, each in self.known.items() if key != name}
+        if version != 3:
+            self.known[name] = version
+
+    def remove(self, name, _version):
+        self.doubts.discard(name)
+        self.known.pop(name, None)
+
+    def break_(self, name, _version):
+        self.doubts.add(name)
+
+    def list(self, versions, broken):
+        stay = {name: self.known[name] for name in broken & versions.keys() if name in self.known}
+        self.doubts = {name for name in broken if name in versions}
+        self.known = {name: each for name, each in versions.items() if each != 3 and name not in broken} | stay
+
+    def clear(self):
+        self.known, self.doubts = {}, set()
+
+
+async def apply(copy, kind, *what):
+    match kind:
+        case "put":
+            copy.put(raw(pod(*what)))
+        case "remove":
+            copy.remove(raw(pod(*what)))
+        case "break":
+            copy.put(raw(broken(*what)))
+        case "list":
+            versions, unreadable = what
+            await copy.replace(
+                pages(*(broken(n, UNREADABLE) if n in unreadable else pod(n, v) for n, v in versions.items()))
+            )
+        case "clear":
+            await copy.clear()
+
+
+@given(st.lists(EVENTS, max_size=12))
+async def test_after_any_history_the_copy_is_what_a_plain_dict_is(events):
+    copy, plain, shown = ObjectCache(Pod, {"letter": by_letter}, kept), PlainCopy(), {}
+
+    def follow(change):
+        assert shown.get(change.key) is change.old
+        assert change.old is not change.new
+        shown[change.key] = change.new
+
+    copy.subscribe(follow)
+    for kind, *what in events:
+        before = {obj.metadata.name: obj for obj in copy.items()}
+        await apply(copy, kind, *what)
+        plain.apply("break_" if kind == "break" else kind, *what)
+        now = {obj.metadata.name: obj for obj in copy.items()}
+        assert {name: int(obj.metadata.resource_version) for name, obj in now.items()} == plain.known
+        assert {name for _, name in copy.undecodable} == plain.doubts
+        assert {key[1]: obj for key, obj in shown.items() if obj is not None} == now
+        for name, obj in now.items():
+            assert copy.by_index("letter", name) == (obj,)
+            if name in before and before[name].metadata.resource_version == obj.metadata.resource_version:
+                assert obj is before[name], "the very same while nothing has changed"
+        for letter in "abc":
+            filed = sorted(obj.metadata.name for obj in copy.by_index("letter", letter))
+            assert filed == sorted(name for name in now if name.startswith(letter))
+
+
+async def test_a_long_list_is_exchanged_at_once_and_what_has_not_changed_stays_the_very_same():
+    """Beyond a few changes the indexes are made anew beside those that are read."""
+    copy = ObjectCache(Pod, {"letter": by_letter})
+    await copy.replace(pages(*(pod(f"a{n}", 1) for n in range(300))))
+    before = {obj.metadata.name: obj for obj in copy.items()}
+    copy.subscribe(lambda _: seen.append(len(copy.by_index("letter", "a"))))
+    seen = []
+    await copy.replace(pages(*(pod(f"a{n}", 1 + n % 2) for n in range(100, 500))))
+    assert set(seen) == {400}, "no subscriber sees half of the list"
+    assert len(seen) == 100 + 100 + 200, "those that are gone, have changed, and are new"
+    same = [obj for obj in copy.items() if obj is before.get(obj.metadata.name)]
+    assert len(same) == 100
+
+
+def test_what_is_handed_out_stays_what_it_is_while_the_store_changes():
+    store = Indexer({"letter": by_letter})
+    named = [PartialObjectMetadata(metadata=ObjectMeta(name=f"a{n}")) for n in range(20)]
+    for count, obj in enumerate(named):
+        handed = store.items(), store.by_index("letter", "a")
+        store.put(obj)
+        assert [len(each) for each in handed] == [count, count]
+        assert [len(each) for each in (store.items(), store.by_index("letter", "a"))] == [count + 1, count + 1]

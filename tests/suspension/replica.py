@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from builders import GPUS, NOON, minutes
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, until
 
+from scaler.app.kept_objects import kept_pods
 from scaler.app.reflectors import Reflectors
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.decision import Decision
@@ -15,6 +17,7 @@ from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject,
 from scaler.idleness.policy import Overrides
 from scaler.kube.api_requests import ApiRequest
 from scaler.kube.events import EventRecorder
+from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
 from scaler.kube.transport import KubeTransport
@@ -22,6 +25,7 @@ from scaler.suspension.controller import SuspensionController
 from scaler.suspension.reconciler import SuspensionReconciler
 
 TARGET = ScaleTargetRef(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=NAME)
+_KEPT = kept_pods(GPUS, with_nodes=True)
 
 
 class RecordingTransport(KubeTransport):
@@ -84,12 +88,13 @@ class Replica:
         return [event.partition(":")[0] for event in await self.events(kind)]
 
     async def is_current(self) -> bool:
-        """Whether the copies hold what the API holds."""
+        """Whether the copies hold what the API holds, and of pods what is kept of them."""
         copies = self.reflectors
         for copy in (copies.scalable_workloads, copies.workloads, copies.pods, copies.scaled_objects):
             there = {
                 each["metadata"]["name"]: each["metadata"]["resourceVersion"]
                 for each in await self.kube.all(copy.resource)
+                if copy is not copies.pods or _KEPT(decode(Pod, msgspec.json.encode(each)))
             }
             if there != {each.metadata.name: each.metadata.resource_version for each in copy.items()}:
                 return False

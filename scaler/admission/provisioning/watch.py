@@ -5,7 +5,7 @@ definition may be installed, or replaced by one of another version, while this r
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -75,12 +75,12 @@ class RequestWatch:
         if self._reflector is not None:
             await self._reflector.wait_synced()
 
-    def of_workload(self, uid: str) -> list[ProvisioningRequest]:
+    def of_workload(self, uid: str) -> Sequence[ProvisioningRequest]:
         """Our requests for the Workload, in no particular order."""
-        return [] if self._reflector is None else self._reflector.by_index("workload", uid)
+        return () if self._reflector is None else self._reflector.by_index("workload", uid)
 
-    def items(self) -> list[ProvisioningRequest]:
-        return [] if self._reflector is None else self._reflector.items()
+    def items(self) -> Sequence[ProvisioningRequest]:
+        return () if self._reflector is None else self._reflector.items()
 
     def subscribe(self, callback: Callable[[Change[ProvisioningRequest]], None]) -> Callable[[], None]:
         """The function that ends the subscription. Callbacks must not raise or block."""

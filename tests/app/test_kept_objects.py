@@ -1,0 +1,158 @@
+"""Objects as they are kept answer what is asked of them as the whole ones do."""
+
+import msgspec
+import pytest
+from builders import GPUS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.app.kept_objects import kept_pods, kept_workload
+from scaler.decision.cluster_state import WORKLOAD_ANNOTATION, job_key, pod_indexes
+from scaler.decision.workloads import observe, owner_key
+from scaler.kube.objects.core import Pod, decode
+from scaler.kube.objects.gpu_pods import gpu_pod
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.placement.node_watch import holds_no_node, requests_of
+from scaler.quota.from_objects.pod_nodes import marked_pod_sets
+from scaler.quota.from_objects.workloads import quota_workload_of
+
+STARTED = "2026-12-01T09:00:00Z"
+OWNERS = st.sampled_from(
+    [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "r"},
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j"},
+        {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "n"},
+    ]
+)
+LABELS = st.dictionaries(
+    st.sampled_from(["app", "batch.kubernetes.io/job-name", "ray.io/cluster", "kueue.x-k8s.io/podset"]),
+    st.sampled_from(["x", "y"]),
+)
+STATES = st.sampled_from([{"running": {"startedAt": STARTED}}, {"terminated": {"exitCode": 0}}, {}])
+
+
+def container(name, gpus, sidecar=False):
+    requests = {"cpu": "1", "memory": "1Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    return {"name": name, "resources": {"requests": requests}} | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+PODS = st.builds(
+    lambda labels, owners, workload, gpus, node, phase, states, gone: decode(
+        Pod,
+        msgspec.json.encode(
+            {
+                "metadata": {
+                    "name": "a",
+                    "namespace": "ns",
+                    "uid": "u",
+                    "resourceVersion": "1",
+                    "labels": labels,
+                    "annotations": {"other": "1"} | ({WORKLOAD_ANNOTATION: workload} if workload else {}),
+                    "ownerReferences": [{**each, "controller": True} for each in owners],
+                    **({"deletionTimestamp": STARTED} if gone else {}),
+                },
+                "spec": {
+                    "nodeName": node,
+                    "containers": [container("main", gpus)],
+                    "initContainers": [container("side", gpus, sidecar=True)],
+                },
+                "status": {
+                    "phase": phase,
+                    "containerStatuses": [{"name": "main", "state": states[0]}],
+                    "initContainerStatuses": [{"name": "side", "state": states[1]}],
+                },
+            }
+        ),
+    ),
+    labels=LABELS,
+    owners=st.lists(OWNERS, max_size=2),
+    workload=st.sampled_from(["", "gang"]),
+    gpus=st.integers(0, 2),
+    node=st.sampled_from(["", "node-a"]),
+    phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
+    states=st.tuples(STATES, STATES),
+    gone=st.booleans(),
+)
+
+
+def keys(pod, index):
+    """Under which the index files the pod, of owners those that may have a Workload."""
+    found = set(pod_indexes(GPUS)[index](pod))
+    return found - {"r", "n"} if index == "owner" else found
+
+
+@given(PODS, st.booleans())
+def test_a_pod_that_is_kept_says_what_the_whole_one_says(pod, with_nodes):
+    kept = kept_pods(GPUS, with_nodes=with_nodes)(pod)
+    found = {index: keys(pod, index) for index in pod_indexes(GPUS)}
+    if kept is None:
+        assert not any(found.values()), "no index would have found it"
+        assert not with_nodes or holds_no_node(pod), "it holds nothing of a node"
+        return
+    assert {index: keys(kept, index) for index in found} == found
+    assert gpu_pod(kept, GPUS) == gpu_pod(pod, GPUS)
+    assert (holds_no_node(kept), requests_of(kept.spec)) == (holds_no_node(pod), requests_of(pod.spec))
+    assert kept.metadata.key == pod.metadata.key
+    assert (kept.metadata.uid, kept.metadata.resource_version) == ("u", "1")
+    assert kept.metadata.annotations.get(WORKLOAD_ANNOTATION) == pod.metadata.annotations.get(WORKLOAD_ANNOTATION)
+    if gpu_pod(pod, GPUS).holds_gpus:
+        assert kept.metadata.labels == pod.metadata.labels
+
+
+def workload(*, affinity):
+    selector = {"labelSelector": {"matchLabels": {"app": "train"}}, "topologyKey": "kubernetes.io/hostname"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}}
+    spec = {"containers": [container("main", 8)]} | ({"affinity": apart} if affinity else {})
+    template = {"metadata": {"labels": {"app": "train", "job-name": "train"}}, "spec": spec}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": True}
+    flavors = {"name": "main", "count": 2, "flavors": {"cpu": "a100"}, "resourceUsage": {"cpu": "2"}}
+    conditions = [
+        {"type": each, "status": "True", "lastTransitionTime": STARTED} for each in ("QuotaReserved", "Admitted")
+    ]
+    last_applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    return decode(
+        Workload,
+        msgspec.json.encode(
+            {
+                "metadata": {
+                    "name": "gang",
+                    "namespace": "ns",
+                    "uid": "w",
+                    "resourceVersion": "7",
+                    "generation": 3,
+                    "creationTimestamp": STARTED,
+                    "labels": {"kueue.x-k8s.io/job-uid": "j"},
+                    "annotations": {"idlegpu.io/suspended": "{}", **last_applied},
+                    "ownerReferences": [owner],
+                },
+                "spec": {"queueName": "user-queue", "podSets": [{"name": "main", "count": 2, "template": template}]},
+                "status": {
+                    "conditions": conditions,
+                    "admission": {"clusterQueue": "all", "podSetAssignments": [flavors]},
+                },
+            }
+        ),
+    )
+
+
+@pytest.mark.parametrize("affinity", [True, False])
+def test_a_workload_that_is_kept_says_what_the_whole_one_says(affinity):
+    whole = workload(affinity=affinity)
+    kept = kept_workload(whole)
+    for says in (
+        owner_key,
+        job_key,
+        marked_pod_sets,
+        lambda each: observe(each, GPUS),
+        lambda each: vars(quota_workload_of(each)),
+        lambda each: each.status,
+        lambda each: each.metadata.generation,
+    ):
+        assert says(kept) == says(whole)
+    assert set(kept.metadata.annotations) == {"idlegpu.io/suspended"}
+
+
+def test_equal_parts_of_many_objects_are_one():
+    one, other = (kept_workload(workload(affinity=False)) for _ in range(2))
+    assert one.spec.pod_sets[0] is other.spec.pod_sets[0]
+    assert one.status.admission is other.status.admission
