@@ -40,7 +40,6 @@ from rich.console import Console
 from rich.table import Table
 
 from scaler.app.process import (
-    keep_from_garbage_collector,
     tune_garbage_collector,
 )  # and with it all that a process of ours has in memory in any case
 from scaler.decision.cluster_state import (
@@ -466,7 +465,6 @@ def resident_mb() -> float:
 
 
 async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
-    tune_garbage_collector()
     imported_mb = resident_mb()
     cluster = cluster_of(fleet)
     gc.collect()
@@ -474,7 +472,7 @@ async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
     async with SOURCES[source_name](fleet) as source:
         evaluator = evaluator_of(cluster, source, fleet)
         backfill = await timed_tick(evaluator, FIRST_TICK)
-        keep_from_garbage_collector()  # as the program does it after its first evaluation
+        tune_garbage_collector()  # as the program does it after its first evaluation
         steady = [await timed_tick(evaluator, FIRST_TICK + count * INTERVAL) for count in range(1, ticks + 1)]
         gc.collect()
         evaluation = evaluator.decision_cache.evaluation

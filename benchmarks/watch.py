@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scale import GPUS, machine, resident_mb
-from scaler.app.process import keep_from_garbage_collector, tune_garbage_collector
+from scaler.app.process import tune_garbage_collector
 from scaler.app.reflectors import ClusterReflectors, Reflectors
 from scaler.kube.api_requests import ApiRequest
 from scaler.kube.objects.resources import NODE, POD, WORKLOAD
@@ -532,7 +532,7 @@ class Follower:
         gc.collect()
         result.bytes_each = round(1e6 * (resident_mb() - before) / count)
         self._copy.subscribe(self._hear)
-        keep_from_garbage_collector()  # as the program does it after its first evaluation
+        gc.freeze()  # as the program does it after its first evaluation
         result.steps["relist"] = await self._measured_relist()
         await self._post("change")
         result.steps["relist_changed"] = await self._measured_relist()

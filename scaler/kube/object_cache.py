@@ -7,7 +7,8 @@ pod is one that has given its GPUs back. Code that draws conclusions from absenc
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -32,6 +33,7 @@ class KubeObject(Protocol):
 
 
 T = TypeVar("T", bound=KubeObject)
+X = TypeVar("X")
 Index = Callable[[T], Iterable[Hashable]]
 """The keys under which an object is to be found; none for an object that the index does not concern."""
 
@@ -98,12 +100,10 @@ class Indexer(Generic[T]):
         return old
 
     def emptied(self) -> Iterator[object]:
-        """Takes everything out of the indexes and the store, one by one: to free all at once takes long."""
+        """Takes everything out of the store and its indexes, one by one."""
         self._items = None
         stores: list[dict[Any, Any]] = [*self._indexes.values(), self._objects]
-        for each in stores:
-            while each:
-                yield each.popitem()
+        return chain.from_iterable(map(_emptied, stores))
 
 
 _FEW = 8
@@ -219,9 +219,8 @@ class ObjectCache(Generic[T]):
         undecodable: dict[Key, str] = {}
         version = ""
         async for page in pages:
-            for count, raw in enumerate(page.items or (), start=1):
+            async for raw in _in_turns(page.items or ()):
                 self._take_in(raw, listed, undecodable)
-                await _give_way(count)
             version = page.metadata.resource_version
         await self._become(listed, undecodable)
         return version
@@ -297,44 +296,40 @@ class ObjectCache(Generic[T]):
 
         A few changes are made where they are. For many the indexes are made anew beside those that are read meanwhile.
         """
-        changes = await self._changes(listed)
+        changes = [each async for each in self._changes(listed)]
         if len(changes) <= OBJECTS_PER_TURN:
             self._undecodable = undecodable
             for change in changes:
                 self._apply(change)
         else:
-            await self._exchange(await self._indexed(listed), undecodable, {change.key[0] for change in changes})
-        listed.clear()
+            namespaces = {each.key[0] async for each in _in_turns(changes)}
+            await self._exchange(await self._indexed(listed), undecodable, namespaces)
+        async for _ in _in_turns(_emptied(listed)):
+            pass
         changes.reverse()
-        while changes:
+        async for _ in _in_turns(range(len(changes))):
             self._notify(changes.pop())
-            await _give_way(len(changes))
 
-    async def _changes(self, listed: Mapping[Key, T]) -> list[Change[T]]:
-        changes = []
-        for count, (key, new) in enumerate(listed.items(), start=1):
+    async def _changes(self, listed: Mapping[Key, T]) -> AsyncIterator[Change[T]]:
+        async for key, new in _in_turns(listed.items()):
             if (old := self._store.get(key)) is not new:
-                changes.append(Change(key, old, new))
-            await _give_way(count)
-        for count, key in enumerate(self._store.keys(), start=1):
+                yield Change(key, old, new)
+        async for key in _in_turns(self._store.keys()):
             if key not in listed:
-                changes.append(Change(key, self._store.get(key), None))
-            await _give_way(count)
-        return changes
+                yield Change(key, self._store.get(key), None)
 
     async def _indexed(self, listed: Mapping[Key, T]) -> Indexer[T]:
         fresh: Indexer[T] = Indexer(self._indexes)
-        for count, obj in enumerate(listed.values(), start=1):
+        async for obj in _in_turns(listed.values()):
             fresh.put(obj)
-            await _give_way(count)
         return fresh
 
     async def _exchange(self, fresh: Indexer[T], undecodable: dict[Key, str], namespaces: Iterable[str]) -> None:
         before, self._store, self._undecodable = self._store, fresh, undecodable
         fresh.revisions = before.revisions
         fresh.revisions.update(namespaces)
-        for count, _ in enumerate(before.emptied(), start=1):
-            await _give_way(count)
+        async for _ in _in_turns(before.emptied()):
+            pass
 
     # -------------------------------------------------------------------------------------------------- subscribers
 
@@ -351,6 +346,15 @@ def _is_same(known: KubeObject | None, named: Identity | ObjectMeta) -> bool:
     return (before.uid, before.resource_version) == (named.uid, named.resource_version)
 
 
-async def _give_way(count: int) -> None:
-    if count % OBJECTS_PER_TURN == 0:
-        await asyncio.sleep(0)
+async def _in_turns(items: Iterable[X]) -> AsyncIterator[X]:
+    """The items; other tasks get the event loop now and then."""
+    for count, each in enumerate(items, start=1):
+        yield each
+        if count % OBJECTS_PER_TURN == 0:
+            await asyncio.sleep(0)
+
+
+def _emptied(things: dict[X, Any]) -> Iterator[object]:
+    """What is taken out of it, one by one, until there is nothing left: to free all at once takes long."""
+    while things:
+        yield things.popitem()
