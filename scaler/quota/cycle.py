@@ -28,7 +28,7 @@ from scaler.quota.preemption.candidates import PreemptionTarget
 from scaler.quota.preemption.fair_sharing import Share, dominant_resource_share
 from scaler.quota.queues import CycleOutcome, FlavorProgress, PendingQueue
 from scaler.quota.tree import Tree
-from scaler.quota.workload_index import WorkloadIndex, place
+from scaler.quota.workload_index import WorkloadIndex
 
 
 class Considered(NamedTuple):
@@ -148,7 +148,7 @@ class Scheduler:
         if tried or not never_preempts(queue.spec):
             return nominations.assign(queue, workload, demand, tried)
         usage = tuple(map(queue.usage.get, queue.quotas))
-        alike = index.shape(number), index.queue_kinds[queue.name], usage, queue.parent
+        alike = index.shapes[number], index.queue_kinds[queue.name], usage, queue.parent
         found = nominations.assigned.get(alike)
         if found is None:
             found = nominations.assigned[alike] = nominations.assign(queue, workload, demand)
@@ -160,7 +160,7 @@ class Scheduler:
             while (head := order.pop()) is not None:
                 yield head
         else:
-            yield from sorted(heads, key=lambda head: (head.assignment.borrows, *place(head.workload)))
+            yield from sorted(heads, key=lambda head: (head.assignment.borrows, head.workload.place))
 
     def _put_back(self, head: NominatedHead, cycle: int) -> bool:
         """Put the head where it belongs now. False where others of its queue may be next."""

@@ -11,7 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 from scaler.kube.quantity import Requests
 from scaler.kube.scheduling import ANYWHERE, NodeSelection, Selector, Taint, Toleration
@@ -228,6 +229,27 @@ def usage_of(assignments: tuple[QuotaPodSetAssignment, ...]) -> dict[FlavorResou
     return dict(usage)
 
 
+class WorkloadShape:
+    """What makes two Workloads the same for the scheduler. Equal ones are mostly one object, which costs less to
+    compare; it is made once for a Workload and hashed once."""
+
+    __slots__ = ("__weakref__", "_hash", "_value")
+    _known: ClassVar[WeakValueDictionary[Hashable, "WorkloadShape"]] = WeakValueDictionary()
+
+    def __init__(self, value: Hashable) -> None:
+        self._value, self._hash = value, hash(value)
+
+    @classmethod
+    def of(cls, value: Hashable) -> "WorkloadShape":
+        return cls._known.setdefault(value, cls(value))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, WorkloadShape) and self._value == other._value)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuotaWorkload:
     """A Workload that waits for quota or holds some. Compared by identity; a changed one is another value."""
@@ -276,3 +298,25 @@ class QuotaWorkload:
     def requests(self) -> tuple[Requests, ...]:
         """What every PodSet asks for, all its pods together."""
         return tuple(MappingProxyType({r: a * each.count for r, a in each.requests.items()}) for each in self.pod_sets)
+
+    @cached_property
+    def place(self) -> tuple[int, datetime, str]:
+        """Its place in the ClusterQueue where it waits: by priority, then age, then uid. The lowest is first."""
+        return -self.priority, self.queued_at, self.uid
+
+    @cached_property
+    def shape(self) -> WorkloadShape:
+        """Equal exactly where Kueue's scheduling hash would be: priority and, of every PodSet, what it asks for.
+
+        The namespace is no part of it. Source: Kueue, pkg/workload/workload.go (computeSchedulingHash).
+        """
+        pod_sets = tuple(map(_shape_of_pods, self.pod_sets))
+        return WorkloadShape.of((self.priority, bool(self.opaque_because), self.extra_shape, pod_sets))
+
+
+def _shape_of_pods(pods: QuotaPodSet) -> Hashable:
+    return pods.name, pods.count, pods.min_count, tuple(sorted(pods.requests.items())), _shape_of_nodes(pods.nodes)
+
+
+def _shape_of_nodes(nodes: NodeSelection) -> Hashable:
+    return tuple(sorted(nodes.labels.items())), nodes.terms, nodes.tolerations

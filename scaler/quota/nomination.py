@@ -170,7 +170,7 @@ class Nominations:
     # ----------------------------------------------------------------------------------------------------- processing
 
     def process(self, head: NominatedHead) -> None:
-        if any(target.workload.key in self._victims for target in head.targets):
+        if self._victims and any(target.workload.key in self._victims for target in head.targets):
             self._assign_without_victims(head)
         match head.assignment.mode:
             case AssignmentMode.NO_FIT:
@@ -191,6 +191,8 @@ class Nominations:
         self.done.append(head)
 
     def _fits(self, head: NominatedHead) -> bool:
+        if not (self._victims or head.targets):
+            return head.queue.fits(head.usage)
         gone = self._victims | {target.workload.key: target.workload for target in head.targets}
         for workload in gone.values():
             self._holder(workload).remove(workload.held.usage)

@@ -27,7 +27,7 @@ else happens during a cycle, so this rule has no case here.
 Source: Kueue, pkg/cache/queue/cluster_queue.go, inadmissible_workloads.go; KEP-168; lastAssignmentOutdated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -106,6 +106,10 @@ class PendingQueue:
         yield from self._inadmissible
         yield from self._excluded
 
+    def first(self) -> int | None:
+        """The first one whose namespace the queue selects, as long as none was taken."""
+        return next((each for each in self._line if each not in self._workload_index.namespace_mismatches), None)
+
     @property
     def has_head(self) -> bool:
         self._drop_held()
@@ -126,19 +130,19 @@ class PendingQueue:
         """Why the Workload waits, as far as that was found: for itself, or for one that is alike."""
         own = self._reasons.get(number)
         if own is None or own is PendingReason.PENDING_EVALUATION:
-            return self._held.get(self._workload_index.shape(number), own)
+            return self._held.get(self._workload_index.shapes[number], own)
         return own
 
     # ------------------------------------------------------------------------------------------------------ changing
 
     def push(self, number: int) -> None:
         self._reasons[number] = PendingReason.PENDING_EVALUATION
-        if number in self._workload_index.namespace_mismatches and self._workload_index.shape(number) in self._held:
+        if number in self._workload_index.namespace_mismatches and self._workload_index.shapes[number] in self._held:
             self._excluded.add(number)
         else:
             heappush(self._line, number)
 
-    def fill(self, numbers: list[int]) -> None:
+    def fill(self, numbers: Iterable[int]) -> None:
         self._line = sorted(numbers)
 
     def pop(self) -> int | None:
@@ -170,7 +174,7 @@ class PendingQueue:
             return True
         self._inadmissible.append(number)
         if outcome in _HOLD_FOR_ALL_ALIKE:
-            self._hold(self._workload_index.shape(number), obstacle)
+            self._hold(self._workload_index.shapes[number], obstacle)
         return False
 
     def retry(self) -> None:
@@ -211,13 +215,15 @@ class PendingQueue:
             self._excluded.add(number)
 
     def _is_held(self, number: int) -> bool:
-        return self._workload_index.shape(number) in self._held
+        return self._workload_index.shapes[number] in self._held
 
     def _drop_held(self) -> None:
-        """Clear the head of the line of those that are only there under the mark."""
-        if self._held:
-            while self._line and self._is_held(self._line[0]):
-                self._inadmissible.append(heappop(self._line))
+        """Clear the line of those that are only there under the mark, once one of them is its head."""
+        if self._held and self._line and self._is_held(self._line[0]):
+            shapes, held, line = self._workload_index.shapes, self._held, self._line
+            self._inadmissible += [each for each in line if shapes[each] in held]
+            self._line = [each for each in line if shapes[each] not in held]
+            heapify(self._line)
 
     def _take(self, number: int) -> None:
         self._line.remove(number)

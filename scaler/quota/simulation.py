@@ -108,8 +108,8 @@ class Simulation:
         self._at = now
         self._number = 0
         self._lines = {name: PendingQueue(node.spec, self._workload_index) for name, node in tree.queues.items()}
-        for name, workloads in waiting.items():
-            self._lines[name].fill([self._workload_index.numbers[each.key] for each in workloads if each.may_queue])
+        for name in waiting:
+            self._lines[name].fill(self._workload_index.queued(name))
         self._ending = [each for node in self.tree.queues.values() for each in node.workloads.values() if each.evicted]
         self._retry_asked = False
         self._scheduler = self._new_scheduler()
@@ -142,19 +142,24 @@ class Simulation:
         """Whether the Workload has waited or held quota here from the start."""
         return key in self._workload_index.numbers
 
-    def reason(self, key: str) -> PendingReason | None:
+    def reason(self, workload: QuotaWorkload) -> PendingReason | None:
         """Why the Workload waits, as far as any cycle has found that out."""
-        number = self._workload_index.numbers[key]
+        number = self._workload_index.number(workload)
         line = self._lines.get(self._workload_index.cluster_queue_names[number])
         return line.reason(number) if line is not None else None
 
-    def is_inadmissible(self, key: str) -> bool:
+    def is_inadmissible(self, workload: QuotaWorkload) -> bool:
         """Whether no cycle will consider the waiting Workload before quota is released."""
-        number = self._workload_index.numbers[key]
+        number = self._workload_index.number(workload)
         line = self._lines.get(self._workload_index.cluster_queue_names[number])
-        return self.holder(key) is None and (line is None or line.is_inadmissible(number))
+        return self.holder(workload.key) is None and (line is None or line.is_inadmissible(number))
 
     # ------------------------------------------------------------------------------------------------- before it runs
+
+    def heads(self) -> dict[str, QuotaWorkload]:
+        """By ClusterQueue, the Workload that is the first in line of those that the queue may admit."""
+        first = {name: line.first() for name, line in self._lines.items()}
+        return {name: self._workload_index.waiting(each) for name, each in first.items() if each is not None}
 
     def deactivate(self, keys: Iterable[str]) -> None:
         """Take the Workloads out, as Kueue does at once when `spec.active` becomes false: from their queue or quota.
@@ -162,10 +167,11 @@ class Simulation:
         Raises: ValueError for a key that is not in this tree.
         """
         for key in keys:
-            number = self._workload_index.numbers.get(key)
+            workload = self.holder(key)
+            index = self._workload_index
+            number = index.number(workload) if workload is not None else index.numbers.get(key)
             if number is None:
                 raise ValueError(f"Workload {key} is not in the tree of {self.tree.root.name}")
-            workload = self.holder(key)
             if workload is not None:
                 self._release(self.tree.queues[workload.held.cluster_queue], workload)
             line = self._lines.get(self._workload_index.cluster_queue_names[number])
@@ -245,7 +251,7 @@ class Simulation:
     def _release(self, queue: QueueNode, workload: QuotaWorkload) -> int:
         queue.release(workload)
         self._changed(queue.name)
-        number = self._workload_index.numbers[workload.key]
+        number = self._workload_index.number(workload)
         self._retry_asked = self._retry_asked or self._workload_index.cluster_queue_names[number] in self._lines
         return number
 

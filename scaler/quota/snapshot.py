@@ -14,9 +14,11 @@ Laws:
 Source: Kueue, pkg/cache/scheduler (cache.go, clusterqueue.go), pkg/cache/queue/manager.go.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from scaler.quota.model import (
@@ -36,6 +38,7 @@ LocalQueueKey = tuple[str, str]
 """(namespace, name)."""
 SnapshotObject = Flavor | QuotaAdmissionCheck | QuotaCohort | QuotaClusterQueue | QuotaLocalQueue | QuotaWorkload
 
+_PLACE = attrgetter("place")
 _COMPARED = tuple(each.name for each in fields(QuotaWorkload))
 
 
@@ -56,7 +59,10 @@ class Snapshot:
         """All that wait or hold quota, by `namespace/name`."""
         self._given: dict[str, QuotaWorkload] = {}
         self._waiting: dict[LocalQueueKey, dict[str, QuotaWorkload]] = {}
-        self._pending: dict[str, dict[str, QuotaWorkload]] = {}
+        self._pending: dict[str, list[QuotaWorkload]] = {}
+        """By ClusterQueue, in its order."""
+        self._lines: dict[str, tuple[QuotaWorkload, ...]] = {}
+        """The same as it was given out, for as long as nothing changes in the queue."""
         self._holding: dict[str, dict[str, QuotaWorkload]] = {}
         self._doubts: dict[tuple[type, str], str] = {}
         self._cohort_trees = CohortTrees(lambda queue: self._holding.get(queue, {}).values())
@@ -93,11 +99,15 @@ class Snapshot:
         return self._cohort_trees.trees
 
     def pending_in(self, tree: Tree) -> Mapping[str, Sequence[QuotaWorkload]]:
-        """The Workloads that wait, by ClusterQueue, in no particular order.
+        """The Workloads that wait, by ClusterQueue, in its order.
 
         Those of a LocalQueue that is stopped or does not exist are not among them: the scheduler does not know them.
         """
-        return {name: tuple(waiting.values()) for name in tree.queues if (waiting := self._pending.get(name))}
+        lines, pending = self._lines, self._pending
+        for name in tree.queues:
+            if name in pending and name not in lines:
+                lines[name] = tuple(pending[name])
+        return {name: lines[name] for name in tree.queues if name in lines}
 
     def doubts(self, tree: Tree) -> Sequence[str]:
         """What of the tree could not be read and why; nothing may be planned on a tree of which there is any."""
@@ -161,7 +171,7 @@ class Snapshot:
         for queue in [each for each in self.cluster_queues.values() if name in each.flavors]:
             self._settle_queue(queue.name)
         if (old.topology if old else "") != (flavor.topology if flavor else ""):
-            self._refile(self.workloads)
+            self._refile(self.workloads.values())
 
     def _set_check(self, name: str, check: QuotaAdmissionCheck | None) -> None:
         _set(self._checks, name, check)
@@ -185,7 +195,7 @@ class Snapshot:
         else:
             reason = inactive_because(queue, self.flavors, self._checks)
             self._cohort_trees.put_queue(replace(queue, inactive_because=reason) if reason else queue)
-        self._refile(self._pending.get(name, {}))
+        self._refile(self._pending.get(name, ()))
 
     # ------------------------------------------------------------------------------------------------------ Workloads
 
@@ -204,16 +214,17 @@ class Snapshot:
             self._unfile(known)
             self._given.pop(key, None)
 
-    def _refile(self, workloads: Mapping[str, QuotaWorkload]) -> None:
+    def _refile(self, workloads: Iterable[QuotaWorkload]) -> None:
         """See the Workloads as their flavors and queues make them now. Costs nothing where no flavor has a Topology."""
         if not self._given and not any(flavor.topology for flavor in self.flavors.values()):
             return
-        for workload in tuple(workloads.values()):
+        for workload in tuple(workloads):
             self._unfile(workload)
             self._file(self._given.pop(workload.key, workload))
 
     def _file(self, given: QuotaWorkload) -> None:
         workload = self._seen(given)
+        _ = workload.shape  # found once here, and not for all of them by whoever plans
         self.workloads[workload.key] = workload
         if workload.reservation is not None:
             queue = workload.reservation.cluster_queue
@@ -224,7 +235,8 @@ class Snapshot:
             self._waiting.setdefault((workload.namespace, workload.queue), {})[workload.key] = workload
             queue = self._queues_at(workload)
             if queue:
-                self._pending.setdefault(queue, {})[workload.key] = workload
+                self._lines.pop(queue, None)
+                insort(self._pending.setdefault(queue, []), workload, key=_PLACE)
         self._cohort_trees.bump(queue)
 
     def _unfile(self, workload: QuotaWorkload) -> None:
@@ -238,7 +250,8 @@ class Snapshot:
             _take(self._waiting, (workload.namespace, workload.queue), workload.key)
             queue = self._queues_at(workload)
             if queue:
-                _take(self._pending, queue, workload.key)
+                self._lines.pop(queue, None)
+                _leave(self._pending, queue, workload)
         self._cohort_trees.bump(queue)
 
     def _queues_at(self, workload: QuotaWorkload) -> str:
@@ -273,6 +286,14 @@ def _take(filed: dict[Any, dict[str, QuotaWorkload]], place: Any, key: str) -> N
     del there[key]
     if not there:
         del filed[place]
+
+
+def _leave(lines: dict[str, list[QuotaWorkload]], queue: str, workload: QuotaWorkload) -> None:
+    line = lines[queue]
+    at = bisect_left(line, workload.place, key=_PLACE)
+    del line[next(place for place in range(at, len(line)) if line[place] is workload)]
+    if not line:
+        del lines[queue]
 
 
 # -------------------------------------------------------------------------------------------------- derived state

@@ -42,21 +42,24 @@ def admitted(run: Simulation, *, deactivated: str = "") -> dict[str, int]:
 # ---------------------------------------------------- verified by hand against Kueue\'s scheduler
 
 
+SECOND, HEAD, NEXT = workload("second", gpus=2), workload("head", gpus=4), workload("next", gpus=2)
+
+
 def full() -> Simulation:
-    return simulation([cluster_queue(gpus=2)], [holding("first", gpus=2), workload("second", gpus=2)])
+    return simulation([cluster_queue(gpus=2)], [holding("first", gpus=2), SECOND])
 
 
 def test_02_nothing_happens_by_itself() -> None:
     run = full()
     assert admitted(run) == {"first": -1}
-    assert run.reason("team/second") is PendingReason.WAITING_FOR_QUOTA
+    assert run.reason(SECOND) is PendingReason.WAITING_FOR_QUOTA
 
 
 def test_05_a_strict_queue_is_blocked_by_its_head() -> None:
     queue = cluster_queue(strategy=QueueingStrategy.STRICT_FIFO)
-    run = simulation([queue], [holding(gpus=2), workload("head", gpus=4), workload("next", gpus=2)])
+    run = simulation([queue], [holding(gpus=2), HEAD, NEXT])
     assert admitted(run) == {"runs": -1}
-    assert run.reason("team/next") is None, "never looked at"
+    assert run.reason(NEXT) is None, "never looked at"
 
 
 # --------------------------------------------------------------------------------------------------- between cycles

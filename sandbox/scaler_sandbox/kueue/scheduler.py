@@ -29,13 +29,13 @@ needed.
 Source: Kueue, pkg/cache/queue (manager.go, cluster_queue.go, inadmissible_workloads.go), pkg/scheduler/scheduler.go.
 """
 
-from collections.abc import Collection, Container, Hashable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scaler.quota.cycle import Scheduler, SchedulingCycle
 from scaler.quota.demands import PendingReason
-from scaler.quota.model import QuotaClusterQueue, QuotaWorkload, Usage
+from scaler.quota.model import QuotaClusterQueue, QuotaWorkload, Usage, WorkloadShape
 from scaler.quota.node import CohortNode
 from scaler.quota.queues import PendingQueue
 from scaler.quota.simulation import QUIET_CYCLES
@@ -101,7 +101,7 @@ class ContinuousQueue(PendingQueue):
 
     def held_because(self, number: int) -> PendingReason | None:
         """Why one that is alike is inadmissible, for which this one is not considered; None where there is none."""
-        return self._held.get(self._workload_index.shape(number))
+        return self._held.get(self._workload_index.shapes[number])
 
 
 class ContinuousScheduler:
@@ -116,7 +116,7 @@ class ContinuousScheduler:
         self._lines: dict[str, ContinuousQueue] = {}
         self._memories: dict[str, _Memory] = {}
         self._retries: dict[_Root, datetime] = {}
-        self._shapes: dict[Hashable, int] = {}
+        self._shapes: dict[WorkloadShape, int] = {}
         self._namespaces: Mapping[str, Mapping[str, str]] = {}
 
     # ------------------------------------------------------------------------------------------------------- reading

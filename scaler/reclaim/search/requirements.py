@@ -38,7 +38,7 @@ from functools import cached_property
 from scaler.kube.quantity import as_text
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import FlavorResource, QueueingStrategy, QuotaPodSet, QuotaWorkload, Reservation, Usage
-from scaler.quota.node import QueueNode
+from scaler.quota.node import CohortNode, QueueNode
 from scaler.quota.tree import Tree
 
 _Amounts = tuple[tuple[FlavorResource, int], ...]
@@ -165,11 +165,24 @@ def gain(requirement: Requirement, held: Reservation, tree: Tree, resource: str)
 
     Quota that lending limits keep in another queue is not seen by the gang's, however much of it is freed.
     """
-    return sum(
-        min([amount, *_passed_on(held, tree, key, requirement.queue)])
-        for key, amount in held.usage.items()
-        if key.resource == resource and key in requirement.keys
-    )
+    return gains(requirement, {"": held}, tree, resource).get("", 0)
+
+
+def gains(requirement: Requirement, held: Mapping[str, Reservation], tree: Tree, resource: str) -> dict[str, int]:
+    """The same of many reservations, by key; only of those that add anything."""
+    seen = frozenset(tree.queues[requirement.queue].ancestors())
+    keys = [key for key in requirement.keys if key.resource == resource]
+    found = {}
+    for name, each in held.items():
+        amounts = [(key, each.usage[key]) for key in keys if key in each.usage]
+        holder = tree.queues[each.cluster_queue]
+        total = sum(
+            amount if holder.name == requirement.queue else _passed_on(holder, key, amount, seen)
+            for key, amount in amounts
+        )
+        if total > 0:
+            found[name] = total
+    return found
 
 
 def _combines(places: Sequence[tuple[_Amounts, ...]], left: dict[FlavorResource, int]) -> bool:
@@ -212,18 +225,15 @@ def _is_like(one: QuotaWorkload, other: QuotaWorkload) -> bool:
     )
 
 
-def _passed_on(held: Reservation, tree: Tree, key: FlavorResource, queue: str) -> list[int]:
-    """How much of the holder's usage counts above it, node by node, up to where the gang's queue begins to see it."""
-    holder = tree.queues[held.cluster_queue]
-    if holder.name == queue:
-        return []
-    seen = set(map(id, tree.queues[queue].ancestors()))
-    amounts = [holder.stored_above(key)]
+def _passed_on(holder: QueueNode, key: FlavorResource, amount: int, seen: Collection[CohortNode]) -> int:
+    """How much of the amount counts above the holder's queue, node by node, up to the first of the nodes that are seen
+    from the gang's."""
+    amount = min(amount, holder.stored_above(key))
     for node in holder.ancestors():
-        if id(node) in seen:
+        if node in seen:
             break
-        amounts.append(node.stored_above(key))
-    return amounts
+        amount = min(amount, node.stored_above(key))
+    return amount
 
 
 def cohort_requirement(

@@ -28,7 +28,7 @@ from scaler.quota.model import QuotaWorkload, Reservation
 from scaler.quota.node import QueueNode
 from scaler.quota.tree import Tree
 from scaler.reclaim.search.problem import Item
-from scaler.reclaim.search.requirements import Requirement, fewest, gain
+from scaler.reclaim.search.requirements import Requirement, fewest, gains
 from scaler.reclaim.search.values import Candidate
 
 _COMBINATIONS = 16
@@ -53,12 +53,7 @@ class MissingAmount:
 def quota_needs(requirement: Requirement, tree: Tree, held: Mapping[str, Reservation]) -> list[MissingAmount]:
     """What is missing of every resource. `held` is what the candidates hold in the tree."""
     return [
-        MissingAmount(
-            amount=lack,
-            gains={
-                key: amount for key, each in held.items() if (amount := gain(requirement, each, tree, resource)) > 0
-            },
-        )
+        MissingAmount(amount=lack, gains=gains(requirement, held, tree, resource))
         for resource, lack in requirement.missing(tree).items()
     ]
 

@@ -105,7 +105,7 @@ class AdmissionSimulator:
                 return True
             if any(each.key == self._gang for each in cycle.admitted):
                 return not self._forecast.may_preempt
-            return not unavoidable and not simulation.asks_for_retry and simulation.is_inadmissible(self._gang)
+            return not unavoidable and not simulation.asks_for_retry and simulation.is_inadmissible(self._request.gang)
 
         return is_decided
 
@@ -147,7 +147,7 @@ class AdmissionSimulator:
                 f"ClusterQueue {self._queue} is StrictFIFO and Workload {ahead} is queued before the gang, "
                 "which would not be admitted either"
             )
-        reason = simulation.reason(self._gang)
+        reason = simulation.reason(self._request.gang)
         waits = f"Kueue would leave the gang waiting ({reason})" if reason else "Kueue would not come to the gang"
         takers = [key for key in came if key not in self._forecast.admitted]
         if takers:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from operator import attrgetter
 
 from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import Capacity
@@ -108,8 +109,7 @@ class PlanningTree:
     @cached_property
     def heads(self) -> Mapping[str, QuotaWorkload]:
         """By ClusterQueue, which Workload is first in line there."""
-        lines = {name: self._queued(name) for name in self.pending if name in self.tree.queues}
-        return {name: min(line, key=_place) for name, line in lines.items() if line}
+        return self.simulation.heads()
 
     def _queued(self, queue: str) -> list[QuotaWorkload]:
         """Which Workloads the ClusterQueue may admit, in no order."""
@@ -119,21 +119,16 @@ class PlanningTree:
 
     def is_before(self, one: QuotaWorkload, other: QuotaWorkload) -> bool:
         """Whether queues and cycles take the one first, if both borrow alike."""
-        return _place(one) < _place(other)
+        return one.place < other.place
 
     def before(self, gang: QuotaWorkload) -> list[QuotaWorkload]:
         """Which Workloads are queued before the gang in its ClusterQueue, the first one first."""
-        place = _place(gang)
-        ahead = (each for each in self._queued(self.world.cluster_queue_of(gang)) if _place(each) < place)
-        return sorted(ahead, key=_place)
-
-
-def _place(workload: QuotaWorkload) -> tuple[object, ...]:
-    return -workload.priority, workload.queued_at, workload.uid
+        ahead = (each for each in self._queued(self.world.cluster_queue_of(gang)) if self.is_before(each, gang))
+        return sorted(ahead, key=attrgetter("place"))
 
 
 def in_order(workloads: Iterable[QuotaWorkload]) -> tuple[str, ...]:
-    return tuple(each.key for each in sorted(workloads, key=_place))
+    return tuple(each.key for each in sorted(workloads, key=attrgetter("place")))
 
 
 @dataclass(frozen=True, kw_only=True)
