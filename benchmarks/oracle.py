@@ -127,7 +127,7 @@ def replay(scenario: Json, *, deactivate: bool = True, late: bool = False) -> Re
         pending=pending,
         cycles=cycles,
         converged=converged,
-        reasons={key: reason_of(key, trees, evicted) for key in pending},
+        reasons={key: reason_of(snapshot.workloads[key], trees, evicted) for key in pending},
         quota_before=before,
         quota_after=quota_of(trees),
     )
@@ -153,9 +153,9 @@ def why_drained(workload: QuotaWorkload, snapshot: Snapshot) -> str:
     return "ClusterQueueStopped" if queue is not None and queue.stop_policy in stops else ""
 
 
-def reason_of(key: str, trees: Sequence[Simulation], evicted: Collection[str]) -> str:
-    known = next((reason for tree in trees if key in tree and (reason := tree.reason(key))), None)
-    return known or ("PendingEvaluation" if key in evicted else "")
+def reason_of(workload: QuotaWorkload, trees: Sequence[Simulation], evicted: Collection[str]) -> str:
+    known = next((reason for tree in trees if workload.key in tree and (reason := tree.reason(workload))), None)
+    return known or ("PendingEvaluation" if workload.key in evicted else "")
 
 
 def run_in_step(
