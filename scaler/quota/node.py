@@ -209,12 +209,11 @@ class CohortNode(TreeNode):
         self.queues: list[QueueNode] = []
 
     def settle(self) -> None:
+        """Add up what is below. Its ClusterQueues are settled already."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self.usage = {}
         for cohort in self.cohorts:
             cohort.settle()
-        for queue in self.queues:
-            queue.settle()
         for child in (*self.cohorts, *self.queues):
             self._accumulate(child)
         # A queue that does not schedule is no leaf: the scheduler's snapshot has it in the sums only.
@@ -223,10 +222,14 @@ class CohortNode(TreeNode):
         self._settle()
 
     def _accumulate(self, child: TreeNode) -> None:
+        local, subtree, usage = child._local, self.subtree, self.usage
         for key, quota in child.subtree.items():
-            self.subtree[key] = min(UNLIMITED, self.subtree.get(key, 0) + quota - child._local.get(key, 0))
+            total = subtree.get(key, 0) + quota - (local.get(key, 0) if local else 0)
+            subtree[key] = total if total < UNLIMITED else UNLIMITED
         for key, used in child.usage.items():
-            self.usage[key] = self.usage.get(key, 0) + max(0, used - child._local.get(key, 0))
+            stored = used - local.get(key, 0) if local else used
+            if stored > 0:
+                usage[key] = usage.get(key, 0) + stored
 
     def detached(self) -> "CohortNode":
         """A copy with quota and usage, in no tree."""
@@ -275,6 +278,23 @@ class QueueNode(TreeNode):
             for key, amount in workload.held.usage.items():
                 self.usage[key] = self.usage.get(key, 0) + amount
         self._settle()
+
+    def specify(self, spec: QuotaClusterQueue) -> bool:
+        """Take another specification of the same name. Whether sums above may be others by that."""
+        if spec is self.spec:
+            return False
+        before, self.spec = self.spec, spec
+        self.fair_weight = spec.fair_weight
+        if before.quotas != spec.quotas:
+            self.quotas = spec.quotas
+            self.settle()
+            return True
+        return before.schedules != spec.schedules
+
+    def detach(self) -> None:
+        """Take it out of its tree, for another one. What was found out about that is forgotten."""
+        self.parent = None
+        self._potential, self._lendable = {}, {}
 
     def nominal(self, key: FlavorResource) -> int:
         quota = self.quotas.get(key)

@@ -64,6 +64,8 @@ class Snapshot:
         self._lines: dict[str, tuple[QuotaWorkload, ...]] = {}
         """The same as it was given out, for as long as nothing changes in the queue."""
         self._holding: dict[str, dict[str, QuotaWorkload]] = {}
+        self._placing: dict[str, str] = {}
+        """By ClusterQueue whose flavors all have a Topology, the first of them."""
         self._doubts: dict[tuple[type, str], str] = {}
         self._cohort_trees = CohortTrees(lambda queue: self._holding.get(queue, {}).values())
         self.tree_of, self.version = self._cohort_trees.tree_of, self._cohort_trees.version
@@ -168,10 +170,10 @@ class Snapshot:
     def _set_flavor(self, name: str, flavor: Flavor | None) -> None:
         old = self.flavors.get(name)
         _set(self.flavors, name, flavor)
-        for queue in [each for each in self.cluster_queues.values() if name in each.flavors]:
+        for queue in [each for each in self.cluster_queues.values() if _offers(each, name)]:
             self._settle_queue(queue.name)
         if (old.topology if old else "") != (flavor.topology if flavor else ""):
-            self._refile(self.workloads.values())
+            self._refile([each for each in self.reserved if name in _flavors_of(each)])
 
     def _set_check(self, name: str, check: QuotaAdmissionCheck | None) -> None:
         _set(self._checks, name, check)
@@ -180,12 +182,24 @@ class Snapshot:
 
     def _set_local_queue(self, key: LocalQueueKey, queue: QuotaLocalQueue | None) -> None:
         """Let the queue's Workloads wait where it leads now."""
-        waiting = list(self._waiting.get(key, {}).values())
-        for workload in waiting:
-            self._unfile(workload)
+        before = self._leads_to(key)
         _set(self.local_queues, key, queue)
-        for workload in waiting:
-            self._file(self._given.pop(workload.key, workload))
+        after = self._leads_to(key)
+        waiting = self._waiting.get(key)
+        self._cohort_trees.bump(before)
+        self._cohort_trees.bump(after)
+        if not waiting or before == after:
+            return
+        if before:
+            self._put_line(before, [each for each in self._pending[before] if each.key not in waiting])
+        if after:
+            self._put_line(after, sorted([*self._pending.get(after, ()), *waiting.values()], key=_PLACE))
+        if self._placing.get(before) != self._placing.get(after):
+            self._refile(waiting.values())
+
+    def _put_line(self, queue: str, line: list[QuotaWorkload]) -> None:
+        self._lines.pop(queue, None)
+        _set(self._pending, queue, line or None)
 
     def _settle_queue(self, name: str) -> None:
         """Judge the queue and what waits in it anew, after anything they depend on has changed."""
@@ -195,7 +209,10 @@ class Snapshot:
         else:
             reason = inactive_because(queue, self.flavors, self._checks)
             self._cohort_trees.put_queue(replace(queue, inactive_because=reason) if reason else queue)
-        self._refile(self._pending.get(name, ()))
+        placed = _placing_flavor(queue, self.flavors)
+        if placed != self._placing.get(name, ""):
+            _set(self._placing, name, placed or None)
+            self._refile(self._pending.get(name, ()))
 
     # ------------------------------------------------------------------------------------------------------ Workloads
 
@@ -215,9 +232,7 @@ class Snapshot:
             self._given.pop(key, None)
 
     def _refile(self, workloads: Iterable[QuotaWorkload]) -> None:
-        """See the Workloads as their flavors and queues make them now. Costs nothing where no flavor has a Topology."""
-        if not self._given and not any(flavor.topology for flavor in self.flavors.values()):
-            return
+        """See the Workloads as their flavors and queues make them now."""
         for workload in tuple(workloads):
             self._unfile(workload)
             self._file(self._given.pop(workload.key, workload))
@@ -256,7 +271,11 @@ class Snapshot:
 
     def _queues_at(self, workload: QuotaWorkload) -> str:
         """The ClusterQueue in which a Workload without reservation queues; empty where none takes it."""
-        local = self.local_queues.get((workload.namespace, workload.queue))
+        return self._leads_to((workload.namespace, workload.queue))
+
+    def _leads_to(self, key: LocalQueueKey) -> str:
+        """The ClusterQueue of a LocalQueue that is not stopped; empty for any other."""
+        local = self.local_queues.get(key)
         return local.cluster_queue if local and local.stop_policy is StopPolicy.NONE else ""
 
     def _seen(self, given: QuotaWorkload) -> QuotaWorkload:
@@ -330,10 +349,24 @@ def topology_flavor(workload: QuotaWorkload, queue: QuotaClusterQueue | None, fl
     that ask for one.
     """
     if workload.reservation is not None:
-        used = (name for each in workload.reservation.assignments for name in each.flavors.values())
-        return next((name for name in used if _has_topology(name, flavors)), "")
-    offered = sorted(queue.flavors) if queue else []
-    return offered[0] if offered and all(_has_topology(name, flavors) for name in offered) else ""
+        return next((name for name in _flavors_of(workload) if _has_topology(name, flavors)), "")
+    return _placing_flavor(queue, flavors)
+
+
+def _placing_flavor(queue: QuotaClusterQueue | None, flavors: Mapping[str, Flavor]) -> str:
+    """One of the flavors that the queue offers, if all of them have a Topology; else empty."""
+    if queue is None or not all(_has_topology(name, flavors) for group in queue.groups for name in group.flavors):
+        return ""
+    return min(queue.flavors, default="")
+
+
+def _offers(queue: QuotaClusterQueue, flavor: str) -> bool:
+    return any(flavor in group.flavors for group in queue.groups)
+
+
+def _flavors_of(workload: QuotaWorkload) -> list[str]:
+    """Those that a Workload with a reservation has."""
+    return [name for each in workload.held.assignments for name in each.flavors.values()]
 
 
 def _has_topology(name: str, flavors: Mapping[str, Flavor]) -> bool:

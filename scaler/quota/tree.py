@@ -6,6 +6,8 @@ Different trees share no quota, so each can be simulated alone. `clone` gives a 
 
 * Trees are built when they are asked for: a thousand objects that arrive one after the other cost one building.
 * A change of an object touches only the trees that it was in and is in now; all others stay the very same value.
+* ClusterQueues with their Workloads are kept and put into the trees that are built, so that building one costs the sums
+  of its ClusterQueues, and not those of their Workloads.
 * Members of a cycle of cohorts are in no tree, until a change breaks the cycle.
 * `version` of a tree never comes back: results of a tree may be kept for as long as it stays the same.
 
@@ -69,27 +71,44 @@ def build_trees(
     A cohort that is only named exists without quota of its own. Members of a cycle of cohorts are left out: Kueue does
     not schedule them. A reservation in a ClusterQueue that does not exist is not counted.
     """
-    nodes = {cohort.name: CohortNode(cohort) for cohort in cohorts}
-    leaves = {queue.name: QueueNode(queue) for queue in queues}
+    holders: dict[str, list[QuotaWorkload]] = {}
     for workload in reserved:
-        if workload.reservation and (leaf := leaves.get(workload.reservation.cluster_queue)):
-            leaf.workloads[workload.key] = workload
-    named = {leaf.spec.cohort for leaf in leaves.values()} | {node.spec.parent for node in nodes.values()}
+        if workload.reservation:
+            holders.setdefault(workload.reservation.cluster_queue, []).append(workload)
+    return _linked([_leaf(queue, holders.get(queue.name, ())) for queue in queues], cohorts)
+
+
+def _leaf(queue: QuotaClusterQueue, holders: Iterable[QuotaWorkload]) -> QueueNode:
+    leaf = QueueNode(queue)
+    leaf.workloads = {workload.key: workload for workload in holders}
+    leaf.settle()
+    return leaf
+
+
+def _linked(leaves: Sequence[QueueNode], cohorts: Iterable[QuotaCohort]) -> list[Tree]:
+    """The trees of these ClusterQueues, which are settled and in no tree. Those below a cycle stay in none."""
+    nodes = {cohort.name: CohortNode(cohort) for cohort in cohorts}
+    named = {leaf.spec.cohort for leaf in leaves} | {node.spec.parent for node in nodes.values()}
     nodes |= {name: CohortNode(QuotaCohort(name=name)) for name in sorted(named - nodes.keys() - {""})}
     for node in nodes.values():
         if node.spec.parent:
             _adopt(nodes[node.spec.parent], node)
-    for leaf in leaves.values():
+    for leaf in leaves:
         if leaf.spec.cohort:
             _adopt(nodes[leaf.spec.cohort], leaf)
-    roots: list[Root] = [*nodes.values(), *leaves.values()]
-    return [_tree(root) for root in roots if root.parent is None]
+    roots: list[Root] = [*nodes.values(), *leaves]
+    trees = [_tree(root) for root in roots if root.parent is None]
+    linked = {id(queue) for tree in trees for queue in tree.queues.values()}
+    for leaf in leaves:
+        if id(leaf) not in linked:
+            leaf.detach()
+    return trees
 
 
 def _tree(root: Root) -> Tree:
-    root.settle()
     if isinstance(root, QueueNode):
         return Tree(root, {}, {root.name: root})
+    root.settle()
     cohorts = {node.name: node for node in _cohorts(root)}
     return Tree(root, cohorts, {queue.name: queue for node in cohorts.values() for queue in node.queues})
 
@@ -106,6 +125,8 @@ class CohortTrees:
     def __init__(self, holders: Callable[[str], Iterable[QuotaWorkload]]) -> None:
         self._holders = holders
         self._queues: dict[str, QuotaClusterQueue] = {}
+        self._leaves: dict[str, QueueNode] = {}
+        """Those that were in a tree already, with all their holders at any time."""
         self._cohorts: dict[str, QuotaCohort] = {}
         self._queues_in: dict[str, set[str]] = {}
         self._cohorts_in: dict[str, set[str]] = {}
@@ -135,15 +156,29 @@ class CohortTrees:
     # ------------------------------------------------------------------------------------------------------ changing
 
     def put_queue(self, queue: QuotaClusterQueue) -> None:
+        old, leaf = self._queues.get(queue.name), self._leaves.get(queue.name)
+        if old is None or old.cohort != queue.cohort:
+            self._put_elsewhere(queue)
+        else:
+            self._queues[queue.name] = queue
+            if leaf is not None and leaf.specify(queue):
+                self._touch_queue(queue)
+        self.bump(queue.name)
+
+    def _put_elsewhere(self, queue: QuotaClusterQueue) -> None:
+        leaf = self._leaves.get(queue.name)
         self.drop_queue(queue.name)
         self._queues[queue.name] = queue
-        self._touched_queues.add(queue.name)
         if queue.cohort:
             self._queues_in.setdefault(queue.cohort, set()).add(queue.name)
-            self._touch_cohort(queue.cohort)
+        self._touch_queue(queue)
+        if leaf is not None:
+            leaf.specify(queue)
+            self._leaves[queue.name] = leaf
 
     def drop_queue(self, name: str) -> None:
         old = self._queues.pop(name, None)
+        self._leaves.pop(name, None)
         if old is None:
             return
         self._forget(self._of_queue.get(name))
@@ -169,9 +204,8 @@ class CohortTrees:
             self._touch_cohort(old.parent)
 
     def leaf(self, queue: str) -> QueueNode | None:
-        """The ClusterQueue in its tree as far as that is built: what is not will count all holders when it is."""
-        tree = self._of_queue.get(queue)
-        return tree.queues[queue] if tree is not None else None
+        """The ClusterQueue, if it was in a tree already: one that was not will count all holders when it is."""
+        return self._leaves.get(queue)
 
     def bump(self, queue: str) -> None:
         tree = self._of_queue.get(queue)
@@ -183,6 +217,12 @@ class CohortTrees:
     def _next_version(self) -> int:
         self._last_version += 1
         return self._last_version
+
+    def _touch_queue(self, queue: QuotaClusterQueue) -> None:
+        self._touched_queues.add(queue.name)
+        self._forget(self._of_queue.get(queue.name))
+        if queue.cohort:
+            self._touch_cohort(queue.cohort)
 
     def _touch_cohort(self, name: str) -> None:
         self._touched_cohorts.add(name)
@@ -204,14 +244,18 @@ class CohortTrees:
         names = self._touched_queues.union(*(self._queues_in.get(cohort, ()) for cohort in cohorts))
         self._touched_cohorts, self._touched_queues = set(), set()
         queues = sorted(names)
-        for tree in build_trees(
-            [self._queues[name] for name in queues],
-            [self._cohorts[name] for name in sorted(cohorts & self._cohorts.keys())],
-            [workload for name in queues for workload in self._holders(name)],
-        ):
+        cohorts_there = [self._cohorts[name] for name in sorted(cohorts & self._cohorts.keys())]
+        for tree in _linked([self._unlinked(name) for name in queues], cohorts_there):
             self._versions[tree] = self._next_version()
             self._of_queue |= dict.fromkeys(tree.queues, tree)
             self._of_cohort |= dict.fromkeys(tree.cohorts, tree)
+
+    def _unlinked(self, name: str) -> QueueNode:
+        leaf = self._leaves.get(name)
+        if leaf is None:
+            leaf = self._leaves[name] = _leaf(self._queues[name], self._holders(name))
+        leaf.detach()
+        return leaf
 
     def _connected(self, cohorts: set[str]) -> set[str]:
         """The cohorts and all that are above or below them, by whatever way."""

@@ -10,6 +10,7 @@ Laws:
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from heapq import heappop, heappush
 from typing import Any
 
 from scaler.kube.objects import kueue_queues as kube
@@ -49,6 +50,8 @@ class SnapshotUpdater:
         self._boosts = boosts
         self._excluded = excluded
         self._sleeping: dict[str, Workload] = {}
+        self._wake_ups: list[tuple[datetime, str]] = []
+        """A heap: when which of them is to be filed again, if that still holds."""
 
     def put(self, obj: QuotaObject, *, now: datetime | None = None) -> None:
         """File the object as it is now. `now` is compared with the end of backoffs; without it all are over."""
@@ -85,12 +88,15 @@ class SnapshotUpdater:
         requeue_at = requeue_at_of(workload)
         if now is not None and requeue_at is not None and requeue_at > now:
             self._sleeping[key] = workload
+            heappush(self._wake_ups, (requeue_at, key))
         self.snapshot.put(found)
 
     def wake(self, now: datetime) -> None:
         """File the Workloads again whose backoff is over by now."""
-        for workload in tuple(self._sleeping.values()):
-            if (requeue_at := requeue_at_of(workload)) is None or requeue_at <= now:
+        while self._wake_ups and self._wake_ups[0][0] <= now:
+            _, key = heappop(self._wake_ups)
+            workload = self._sleeping.get(key)
+            if workload is not None and ((requeue_at := requeue_at_of(workload)) is None or requeue_at <= now):
                 self._put_workload(workload, now)
 
     def drop(self, obj: QuotaObject) -> None:
