@@ -471,8 +471,9 @@ async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
     with_cluster_mb = resident_mb()
     async with SOURCES[source_name](fleet) as source:
         evaluator = evaluator_of(cluster, source, fleet)
+        tune_garbage_collector()
         backfill = await timed_tick(evaluator, FIRST_TICK)
-        tune_garbage_collector()  # as the program does it after its first evaluation
+        gc.freeze()  # as the program does it after its first evaluation
         steady = [await timed_tick(evaluator, FIRST_TICK + count * INTERVAL) for count in range(1, ticks + 1)]
         gc.collect()
         evaluation = evaluator.decision_cache.evaluation
@@ -594,7 +595,7 @@ def measured_apart(source: str, fleet: Fleet, ticks: int) -> Result:
     """The result of a process of its own."""
     command = [*_command(fleet), "--measure", source, "--ticks", str(ticks)]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    result = Result(**json.loads(printed))
+    result = Result(**json.loads(printed.splitlines()[-1]))  # after what was logged
     assert result.gpus == fleet.gpus
     assert result.idle == fleet.targets // 2
     return result

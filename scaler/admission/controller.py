@@ -157,6 +157,7 @@ class AdmissionCheckController:
         if self._watch.unlisted and self._patient_until is not None and now < self._patient_until:
             return self._report(AdmissionPlan(at=now, unknown=f"not listed yet: {self._watch.unlisted}"))
         self.planner.leader.doubt = await self._writer.clear_doubts()
+        await self._watch.forget_gone()
         plan = await self.planner.plan(now)
         if self._answers is not None:
             self._answers.lacking({each.uid for each in plan.workloads if each.lacks_nodes}, now)

@@ -222,9 +222,13 @@ class AdmissionWatch:
         entries = (self._copies.checks.get("", entry.name) for entry in workload.status.admission_checks)
         return any(check is not None and check.spec.controller_name == MULTIKUEUE for check in entries)
 
+    async def forget_gone(self) -> None:
+        """Drop what was made of Workloads that are not there any more."""
+        await self._needs.forget_gone(self._copies.workloads)
+
     def needs(self, workload: Workload) -> PodDemands | str:
         """What all its pods need, or why that is not known."""
-        found = self._needs.of(workload, self._made_needs, self._copies.workloads)
+        found = self._needs.of(workload, self._made_needs)
         if isinstance(found, str) or not found.is_exclusive:
             return found
         demands = tuple(excluding(each, self._closed_to(workload, each)) for each in found.demands)

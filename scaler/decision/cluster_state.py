@@ -3,6 +3,7 @@
 Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
 """
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -165,25 +166,33 @@ class PerObjectCache(Generic[Object, View]):
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, str], tuple[Object, View]] = {}
+        self._needed = 0
+        """Of how many objects it was when that was looked at."""
 
     def __len__(self) -> int:
         return len(self._made)
 
-    def of(self, obj: Object, make: Callable[[Object], View], store: ObjectLister[Object]) -> View:
-        """What `make` gives for the object, which is of that store."""
+    def of(self, obj: Object, make: Callable[[Object], View]) -> View:
+        """What `make` gives for the object."""
         known = self._made.get(obj.metadata.key)
         if known is None or known[0] is not obj:
-            if len(self._made) % _FORGET_EVERY == _FORGET_EVERY - 1:
-                self._forget_gone(store)
             known = self._made[obj.metadata.key] = (obj, make(obj))
         return known[1]
 
-    def _forget_gone(self, store: ObjectLister[Object]) -> None:
-        self._made = {key: made for key, made in self._made.items() if store.get(*key) is made[0]}
+    async def forget_gone(self, store: ObjectLister[Object]) -> None:
+        """Drop what was made of objects that are not there any more, once that may be half of it."""
+        if len(self._made) < 2 * self._needed + _AT_ONCE:
+            return
+        for count, (key, (obj, _)) in enumerate(list(self._made.items())):
+            if store.get(*key) is not obj:
+                self._made.pop(key, None)
+            if count % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        self._needed = len(self._made)
 
 
-_FORGET_EVERY = 1024
-"""Objects that may be remembered beyond their time, at most."""
+_AT_ONCE = 1024
+"""Objects looked at before other tasks get the event loop again: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +250,15 @@ class ClusterState:
         return is_open, created.timestamp() if created else 0.0, workload.metadata.name
 
     def _observe(self, workload: Workload) -> target_state.ObservedWorkload:
-        return self._observed.of(workload, lambda each: observe(each, self.gpus), self.workloads)
+        return self._observed.of(workload, lambda each: observe(each, self.gpus))
 
     def _gpu_pod(self, pod: Pod) -> core.GpuPod:
-        return self._gpu_pods.of(pod, lambda each: gpu_pod(each, self.gpus), self.pods)
+        return self._gpu_pods.of(pod, lambda each: gpu_pod(each, self.gpus))
+
+    async def forget_gone(self) -> None:
+        """Drop what was made of objects that are not there any more."""
+        await self._gpu_pods.forget_gone(self.pods)
+        await self._observed.forget_gone(self.workloads)
 
     def gpu_pods(self) -> Iterator[core.GpuPod]:
         """Every pod that holds GPUs of a node, in whatever namespace."""

@@ -205,6 +205,7 @@ class Evaluator:
         await self.scales.refresh(own)
         if is_other:
             self.scales.forget_others(own)
+        await self.cluster.forget_gone()
         evaluation = None
         missing = self._why_not_yet(intake)
         if missing:

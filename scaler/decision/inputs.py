@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaler.decision.decision_cache import Key
+from scaler.idleness.columns import BLOCK
 from scaler.idleness.history import History
 from scaler.idleness.policy import Trust
 from scaler.kube.objects.keda import ScaledObject, Trigger
@@ -39,8 +40,6 @@ _WORTH_COMPARING = 4
 
 _AT_ONCE = 1_024
 """Objects looked at before other tasks get the event loop again: about a millisecond."""
-_ROWS_AT_ONCE = 8_192
-"""GPUs looked at before other tasks get the event loop again: some ten milliseconds."""
 
 
 class OwnTriggers(NamedTuple):
@@ -93,8 +92,8 @@ class _Judged:
         """Whose GPUs show something else than the last time."""
         rows, keys, owners = self._columns()
         is_other = np.zeros(len(rows), np.bool_)
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            some = slice(start, start + _ROWS_AT_ONCE)
+        for start in range(0, len(rows), BLOCK):
+            some = slice(start, start + BLOCK)
             shown = look(rows[some])
             is_other[some] = (self.shown[rows[some]] != shown).any(axis=1)
             self.shown[rows[some]] = shown
@@ -106,8 +105,8 @@ class _Judged:
         if self._all is None:
             rows, _, _ = self._columns()
             new = rows[np.isnan(self.shown[rows, 0])]
-            for start in range(0, len(new), _ROWS_AT_ONCE):
-                some = new[start : start + _ROWS_AT_ONCE]
+            for start in range(0, len(new), BLOCK):
+                some = new[start : start + BLOCK]
                 self.shown[some] = look(some)
                 await asyncio.sleep(0)
 

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ Counts = NDArray[np.int64]
 _FEWEST_ROWS = 64
 _NO_SAMPLE_YET = 255
 _MICROSECOND = timedelta(microseconds=1)
+BLOCK = 4_096
+"""Rows that are looked at together: some milliseconds."""
 _ROWS_FOR_ONE = 20
 """Rows whose windows are computed together in the time that one takes alone."""
 
@@ -97,7 +100,7 @@ class DeviceWindows(Mapping[str, Window]):
     __slots__ = ("_found", "_row")
 
     def __init__(self, row: int, found: Mapping[str, Window | WindowColumns]) -> None:
-        self._row = row
+        self._row = row % BLOCK
         self._found = found
 
     def __getitem__(self, signal: str) -> Window:
@@ -141,8 +144,9 @@ class SampleColumns:
         """Whether the signal ever reported for the row, blanks included."""
         self._asked: Counter[object] = Counter()
         """How often rows were asked for one by one since samples came."""
-        self._windows: dict[tuple[datetime, timedelta], WindowColumns] = {}
-        self._last_active: dict[float, Floats] = {}
+        self._windows: dict[tuple[datetime, timedelta, int], WindowColumns] = {}
+        self._last_active: dict[tuple[float, int], Floats] = {}
+        """Both by block."""
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -152,13 +156,16 @@ class SampleColumns:
         if rows <= len(self):
             return
         self._forget_answers()
-        more = max(rows, _FEWEST_ROWS, 5 * len(self) // 4) - len(self)
-        self._peaks = np.vstack([self._peaks, np.full((more, self._size), EMPTY, np.float32)])
-        self._earliest = np.vstack([self._earliest, np.full((more, self._size), _NO_SAMPLE_YET, np.uint8)])
-        self._latest = np.vstack([self._latest, np.zeros((more, self._size), np.uint8)])
-        self._heads = np.append(self._heads, np.full(more, EARLIEST_SLOT))
-        self.last_samples = np.append(self.last_samples, np.full(more, -np.inf))
-        self.has_reported = np.append(self.has_reported, np.zeros(more, np.bool_))
+        before, count = len(self), max(rows, _FEWEST_ROWS, 5 * len(self) // 4)
+        # Where they can grow, nothing is copied.
+        rings: tuple[NDArray[Any], ...] = self._peaks, self._earliest, self._latest
+        for ring in rings:
+            ring.resize((count, self._size), refcheck=False)
+        of_rows: tuple[NDArray[Any], ...] = self._heads, self.last_samples, self.has_reported
+        for each in of_rows:
+            each.resize(count, refcheck=False)
+        self._empty(slice(before, None))
+        self._heads[before:], self.last_samples[before:] = EARLIEST_SLOT, -np.inf
 
     def clear(self, rows: Rows) -> None:
         """Forget what these rows hold, so that others can have them."""
@@ -207,7 +214,7 @@ class SampleColumns:
             self._latest[touched[moved], columns] = 0
         self._heads[touched] = heads
 
-    def _empty(self, rows: Rows) -> None:
+    def _empty(self, rows: Rows | slice) -> None:
         self._peaks[rows] = EMPTY
         self._earliest[rows] = _NO_SAMPLE_YET
         self._latest[rows] = 0
@@ -215,30 +222,39 @@ class SampleColumns:
     # -------------------------------------------------------------------------------------------------------- one row
 
     def window(self, row: int, end: datetime, length: timedelta) -> Window | WindowColumns:
-        """The window of one row; or those of all, which cost no more than the ones that were asked for by then."""
+        """The window of one row; or those of its block, which cost no more than the ones that were asked for by then.
+
+        In the latter it is the element `row % BLOCK`.
+        """
         if not self.has_reported[row]:
             return NO_WINDOW
-        found = self._windows.get((end, length))
+        question = end, length, row // BLOCK
+        found = self._windows.get(question)
         if found is None:
-            if not self._is_worth_all((end, length)):
+            if not self._is_worth_all(question):
                 return self._ring(row).window(end, length)
-            found = self._windows[end, length] = self.windows(end, length)
+            found = self._windows[question] = self.windows(end, length, self._block(row))
         return found
 
     def last_active_at(self, row: int, above_ratio: float) -> datetime | None:
         """The end of the row's newest interval whose peak reached the floor; None where it holds none."""
-        found = self._last_active.get(above_ratio)
+        question = above_ratio, row // BLOCK
+        found = self._last_active.get(question)
         if found is None:
-            if not self._is_worth_all(above_ratio):
+            if not self._is_worth_all(question):
                 return self._ring(row).last_active_at(above_ratio)
-            found = self._last_active[above_ratio] = self.last_active(above_ratio)
-        at_s = found.item(row)
+            found = self._last_active[question] = self.last_active(above_ratio, self._block(row))
+        at_s = found.item(row % BLOCK)
         return None if at_s == -np.inf else datetime.fromtimestamp(at_s, UTC)
 
+    def _block(self, row: int) -> slice:
+        begin = row // BLOCK * BLOCK
+        return slice(begin, begin + BLOCK)
+
     def _is_worth_all(self, question: object) -> bool:
-        """Whether so many rows were asked for that all of them would have cost no more."""
+        """Whether so many rows of a block were asked for that all of them would have cost no more."""
         self._asked[question] += 1
-        return self._asked[question] * _ROWS_FOR_ONE > len(self)
+        return self._asked[question] * _ROWS_FOR_ONE > min(BLOCK, len(self))
 
     def _forget_answers(self) -> None:
         self._asked.clear()
@@ -285,21 +301,32 @@ class SampleColumns:
 
     def last_active(self, above_ratio: float, rows: Rows | slice = slice(None)) -> Floats:
         """The end of each row's newest interval whose peak reached the floor, in Unix seconds; -inf without one."""
-        heads = self._heads[rows]
-        is_active = self._peaks[rows] >= as_stored(above_ratio)
-        behind = (heads[:, None] - np.arange(self._size)) % self._size
-        newest = np.where(is_active, behind, self._size).min(axis=1)
-        return np.where(newest < self._size, (heads - newest + 1) * self._interval_s, -np.inf)
+        heads, peaks = self._heads[rows], self._peaks[rows]
+        ends = np.full(len(heads), -np.inf)
+        for head in np.unique(heads):
+            some = np.flatnonzero(heads == head)
+            is_active = self._in_order(peaks[some], head - self._size + 1, head) >= as_stored(above_ratio)
+            newest = is_active[:, ::-1].argmax(axis=1)
+            was_active = is_active[np.arange(len(some)), self._size - 1 - newest]
+            ends[some[was_active]] = (head - newest[was_active] + 1) * self._interval_s
+        return ends
 
     def _between(self, rows: Rows | slice, first: int, last: int) -> NDArray[np.float32]:
         """The peaks of slots first..last of these rows, oldest first; slots that a row does not hold are empty."""
-        slots = np.arange(first, last + 1)
-        found = self._peaks[rows][:, slots % self._size]
+        found = self._in_order(self._peaks[rows], first, last)
         heads = self._heads[rows]
         odd = np.flatnonzero((heads < last) | (heads - self._size >= first))
-        heads = heads[odd, None]
-        found[odd] = np.where((slots > heads - self._size) & (slots <= heads), found[odd], np.float32(EMPTY))
+        if len(odd):
+            slots, heads = np.arange(first, last + 1), heads[odd, None]
+            found[odd] = np.where((slots > heads - self._size) & (slots <= heads), found[odd], np.float32(EMPTY))
         return found
+
+    def _in_order(self, peaks: NDArray[np.float32], first: int, last: int) -> NDArray[np.float32]:
+        """A copy of the columns of slots first..last, oldest first."""
+        begin, end = first % self._size, last % self._size + 1
+        if last - first >= self._size:
+            return peaks[:, np.arange(first, last + 1) % self._size]
+        return peaks[:, begin:end].copy() if begin < end else np.concatenate([peaks[:, begin:], peaks[:, :end]], axis=1)
 
     def _missed(
         self, rows: Rows, peaks: NDArray[np.float32], first: int, last: Counts, end: float

@@ -6,6 +6,7 @@ Exporters of several generations spell labels, units and blanks differently; pas
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from sys import intern
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,8 +112,9 @@ def identify(labels: Mapping[str, str]) -> GpuSeries | None:
         return None
     return GpuSeries(
         gpu=GpuId(device=device, mig_instance=_first(labels, "GPU_I_ID", "gpu_i_id")),
-        namespace=namespace,
+        # Many GPUs share these.
+        namespace=intern(namespace),
         pod=pod,
-        node=node,
-        model=_first(labels, "modelName", "modelname", "model_name"),
+        node=intern(node),
+        model=intern(_first(labels, "modelName", "modelname", "model_name")),
     )

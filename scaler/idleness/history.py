@@ -9,6 +9,7 @@ Laws of this file:
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from scaler.idleness.policy import Trust
 
 PodKey = tuple[str, str]
 """(namespace, pod name)"""
+
+_T = TypeVar("_T")
 
 _IDLE, _BUSY, _UNKNOWN, _OLD = range(4)
 """The verdict on a GPU; `_OLD` where it has not reported for so long that it does not count."""
@@ -38,6 +41,10 @@ class DeviceHistory:
     @property
     def is_forgotten(self) -> bool:
         return self.row < 0
+
+    @property
+    def pod(self) -> PodKey:
+        return self.series.namespace, self.series.pod
 
     @property
     def last_sample_s(self) -> float:
@@ -62,9 +69,9 @@ class History:
         self.interval = interval
         self.span = span
         self._columns = {each.name: SampleColumns(slots=self.slots, interval=interval) for each in signals}
-        self._by_pod: dict[PodKey, dict[GpuId, DeviceHistory]] = {}
-        self._holders: dict[GpuId, set[PodKey]] = {}
-        self._rows: dict[int, DeviceHistory] = {}
+        self._by_pod: dict[PodKey, tuple[DeviceHistory, ...]] = {}
+        self._by_gpu: dict[GpuId, tuple[DeviceHistory, ...]] = {}
+        self._rows: list[DeviceHistory | None] = []
         self._free_rows: list[int] = []
         self._is_mig = np.zeros(0, np.bool_)
         """By row."""
@@ -97,31 +104,38 @@ class History:
 
     def device(self, signal: Signal, series: GpuSeries) -> DeviceHistory:
         """The device of the series, for which the signal reports; a new one where there was none."""
-        pod = (series.namespace, series.pod)
-        devices = self._by_pod.setdefault(pod, {})
-        device = devices.get(series.gpu)
+        pod, gpu = (series.namespace, series.pod), series.gpu
+        device = next((each for each in self._by_pod.get(pod, ()) if each.series.gpu == gpu), None)
         if device is None:
-            row = self._free_rows.pop() if self._free_rows else len(self._rows)
-            device = devices[series.gpu] = self._rows[row] = DeviceHistory(series, row, self._columns)
-            self._holders.setdefault(series.gpu, set()).add(pod)
-            if len(self._holders[series.gpu]) > 1:
-                self._shared.add(series.gpu)
+            device = DeviceHistory(series, self._row(), self._columns)
+            self._rows[device.row], self._is_mig[device.row] = device, gpu.is_mig
+            self._by_pod[pod] = (*self._by_pod.get(pod, ()), device)
+            self._by_gpu[gpu] = (*self._by_gpu.get(gpu, ()), device)
+            if len(self._by_gpu[gpu]) > 1:
+                self._shared.add(gpu)
             self._moved.add(series.namespace)
-            for each in self._columns.values():
-                each.resize(len(self._rows) + len(self._free_rows))
-            if row >= len(self._is_mig):
-                self._is_mig = np.append(self._is_mig, np.zeros(max(64, row // 4), np.bool_))
-            self._is_mig[row] = series.gpu.is_mig
         self._columns[signal.name].has_reported[device.row] = True
         return device
 
+    def _row(self) -> int:
+        """One that is free."""
+        if self._free_rows:
+            return self._free_rows.pop()
+        self._rows.append(None)
+        for each in self._columns.values():
+            each.resize(len(self._rows))
+        if len(self._rows) > len(self._is_mig):
+            self._is_mig = np.append(self._is_mig, np.zeros(max(64, len(self._rows) // 4), np.bool_))
+        return len(self._rows) - 1
+
     def devices_of(self, namespace: str, pod: str) -> Mapping[GpuId, DeviceHistory]:
-        return self._by_pod.get((namespace, pod), {})
+        return {each.series.gpu: each for each in self._by_pod.get((namespace, pod), ())}
 
     def other_holders(self, gpu: GpuId, pod: PodKey, *, since_s: float) -> list[PodKey]:
         """Other pods for which the same device reported at or after `since_s` (Unix seconds)."""
-        others = self._holders.get(gpu, set()) - {pod} if len(self._holders.get(gpu, ())) > 1 else ()
-        return sorted(other for other in others if self._by_pod[other][gpu].last_sample_s >= since_s)
+        holders = self._by_gpu.get(gpu, ())
+        others = [each for each in holders if each.pod != pod] if len(holders) > 1 else ()
+        return sorted(each.pod for each in others if each.last_sample_s >= since_s)
 
     def take_moved(self) -> set[str]:
         """Namespaces whose pods got or lost a GPU since this was asked for the last time."""
@@ -162,10 +176,10 @@ class History:
 
     def _is_shared(self, rows: Rows, *, since_s: float) -> NDArray[np.bool_]:
         shared = [
-            self._by_pod[pod][gpu].row
+            each.row
             for gpu in self._shared
-            for pod in self._holders[gpu]
-            if self.other_holders(gpu, pod, since_s=since_s)
+            for each in self._by_gpu[gpu]
+            if self.other_holders(gpu, each.pod, since_s=since_s)
         ]
         return np.isin(rows, shared)
 
@@ -175,26 +189,33 @@ class History:
         newest = np.maximum.reduce([each.last_samples for each in columns])
         is_held = np.logical_or.reduce([each.has_reported for each in columns])
         rows = np.flatnonzero(is_held & (newest < at.timestamp())).tolist()
-        for device in [self._rows.pop(row) for row in rows]:
-            device.row = -1
-            pod, gpu = (device.series.namespace, device.series.pod), device.series.gpu
-            del self._by_pod[pod][gpu]
-            self._holders[gpu].discard(pod)
-            self._moved.add(pod[0])
-            if len(self._holders[gpu]) < 2:
-                self._shared.discard(gpu)
-            if not self._holders[gpu]:
-                del self._holders[gpu]
-            if not self._by_pod[pod]:
-                del self._by_pod[pod]
+        for device in [device for row in rows if (device := self._rows[row]) is not None]:
+            self._rows[device.row] = None
+            self._forget(device)
         self._free_rows += rows
-        for each in self._columns.values() if rows else ():
+        for each in columns if rows else ():
             each.clear(np.array(rows, np.intp))
+
+    def _forget(self, device: DeviceHistory) -> None:
+        pod, gpu = device.pod, device.series.gpu
+        _remove(self._by_pod, pod, device)
+        _remove(self._by_gpu, gpu, device)
+        if len(self._by_gpu.get(gpu, ())) < 2:
+            self._shared.discard(gpu)
+        self._moved.add(pod[0])
+        device.row = -1
 
     def __len__(self) -> int:
         """How many (pod, GPU) pairs are held."""
-        return len(self._rows)
+        return len(self._rows) - len(self._free_rows)
 
     def __iter__(self) -> Iterator[DeviceHistory]:
-        for devices in self._by_pod.values():
-            yield from devices.values()
+        return (each for each in self._rows if each is not None)
+
+
+def _remove(found: dict[_T, tuple[DeviceHistory, ...]], key: _T, device: DeviceHistory) -> None:
+    left = tuple(each for each in found[key] if each is not device)
+    if left:
+        found[key] = left
+    else:
+        del found[key]

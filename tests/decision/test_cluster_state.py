@@ -134,15 +134,16 @@ def test_a_pod_is_looked_at_again_only_when_it_has_changed(memory: MemoryCluster
     assert (before.is_running, after.is_running) == (False, True)
 
 
-def test_what_is_remembered_of_pods_that_are_gone_is_bounded(memory: MemoryCluster) -> None:
+async def test_what_is_remembered_of_pods_that_are_gone_is_bounded(memory: MemoryCluster) -> None:
     remembered: PerObjectCache[Pod, str] = PerObjectCache()
     memory.pods.put(pod("lasting"))
     for n in range(5000):
         memory.pods.put(pod(f"pod-{n}"))
         for each in memory.pods.items():
-            assert remembered.of(each, lambda it: it.metadata.name, memory.pods) == each.metadata.name
+            assert remembered.of(each, lambda it: it.metadata.name) == each.metadata.name
         memory.pods.drop(f"pod-{n}")
-    assert len(remembered) <= 1024
+        await remembered.forget_gone(memory.pods)
+    assert 1 < len(remembered) <= 1024 + 2
 
 
 # ---- the Workload of a ScalableWorkload

@@ -18,10 +18,7 @@ class GpuResources:
     patterns: tuple[str, ...]
 
     def matches(self, resource: str) -> bool:
-        return any(
-            resource.startswith(pattern[:-1]) if pattern.endswith("*") else resource == pattern
-            for pattern in self.patterns
-        )
+        return _matches(resource, self.patterns)
 
     def of_container(self, container: objects.Container) -> int:
         amounts = container.resources.requests | container.resources.limits
@@ -30,6 +27,11 @@ class GpuResources:
     def of_pod(self, spec: objects.PodSpec) -> int:
         """GPUs that the pod holds while it runs: containers and sidecars, not the init containers that have ended."""
         return sum(self.of_container(container) for container in _lasting(spec))
+
+
+@lru_cache(maxsize=1024)
+def _matches(resource: str, patterns: tuple[str, ...]) -> bool:
+    return any(resource.startswith(each[:-1]) if each.endswith("*") else resource == each for each in patterns)
 
 
 @lru_cache(maxsize=256)
