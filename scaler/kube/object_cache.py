@@ -18,7 +18,7 @@ from scaler.kube.objects.core import UNREADABLE, ListPage, ObjectMeta, decode
 
 _log = structlog.get_logger(__name__)
 
-OBJECTS_PER_TURN = 64
+OBJECTS_PER_TURN = 32
 """Objects handled between two yields to the event loop: a few milliseconds, so that RPCs are answered meanwhile."""
 
 # ----------------------------------------------------------------------------------------------------- the objects

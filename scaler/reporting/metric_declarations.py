@@ -4,13 +4,15 @@ A declaration makes the metric and remembers how it was made, so that the page o
 made from the very same lines.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeVar, cast
-from weakref import WeakKeyDictionary
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, cast, overload
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import Metric, Sample
 
 PREFIX = "idle_gpu_scaler"
 
@@ -28,6 +30,46 @@ class ReportedBy(StrEnum):
 
 _Labels = tuple[str, ...]
 _Row = TypeVar("_Row", bound=_Labels)
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSamples(Sequence[Sample]):
+    """The samples of a gauge. Those of `rows` are made only for whoever looks at them one by one."""
+
+    name: str
+    labels: _Labels
+    rows: Mapping[_Labels, float]
+    others: list[Sample]
+    """Of series that were set one by one."""
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.others)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for values, value in self.rows.items():
+            yield Sample(self.name, dict(zip(self.labels, map(str, values), strict=True)), value)
+        yield from self.others
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
+        return list(self)[index]
+
+
+class Gauge(prometheus_client.Gauge):
+    """A gauge whose series may be set all at once."""
+
+    rows: Mapping[_Labels, float] = MappingProxyType({})
+
+    def collect(self) -> Iterable[Metric]:
+        for family in super().collect():
+            samples = GaugeSamples(family.name, self._labelnames, self.rows, family.samples)
+            family.samples = samples  # type: ignore[assignment]  # they are only iterated
+            yield family
+
+
 _Metric = TypeVar("_Metric", bound=Gauge | Counter | Histogram)
 
 
@@ -110,18 +152,10 @@ _UNITS = {
 def set_series(gauge: Gauge, rows: Mapping[_Row, float]) -> None:
     """Replace everything that the gauge shows. Rows are keyed by the values of its labels, in their order.
 
-    A series that stays is kept: to make thousands anew every few seconds would hold up the answers to KEDA.
+    The rows are shown as they are now. To make an object of each series would hold up the answers to KEDA: a cluster
+    with 5,000 workloads has 50,000 of them, new ones every few seconds.
     """
-    before = _SHOWN.get(gauge, frozenset())
-    for labels in before - rows.keys():
-        gauge.remove(*labels)
-    for labels, value in rows.items():
-        gauge.labels(*labels).set(value)
-    _SHOWN[gauge] = frozenset(rows)
-
-
-_SHOWN: WeakKeyDictionary[Gauge, frozenset[tuple[str, ...]]] = WeakKeyDictionary()
-"""The series of each gauge, by the values of their labels."""
+    gauge.rows = dict[_Labels, float](rows.items())
 
 
 # -------------------------------------------------------------------------------------------------------------- labels

@@ -14,10 +14,13 @@ Laws:
 `docs/metrics.md` is made from this page; a test compares them.
 """
 
+from collections.abc import Iterator
+
 from prometheus_client import disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from scaler.reclaim.transitions import LedgerStage
+from scaler.reporting.exposition import parts_of
 from scaler.reporting.metric_declarations import MetricSection, MetricSet, ReportedBy
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -282,7 +285,7 @@ class Metrics(MetricSet):
         """Where there is no Lease there is no leader to be missed."""
         self.registry.unregister(self.leader)
 
-    def exposition(self, accept: str) -> tuple[bytes, str]:
-        """The metrics in the format that the scraper accepts, and its content type."""
+    def exposition(self, accept: str) -> tuple[Iterator[bytes], str]:
+        """The metrics as they are now, in parts, in the format that the scraper accepts; and its content type."""
         encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        return parts_of(self.registry, encode), content_type

@@ -28,7 +28,7 @@ class Observed:
             self._observers.checked(report)
         for each in happened:
             self._observers.provisioned(*each)
-        text = self.metrics.exposition("")[0].decode()
+        text = b"".join(self.metrics.exposition("")[0]).decode()
         return sum(
             sample.value
             for family in text_string_to_metric_families(text)

@@ -46,7 +46,7 @@ def test_what_every_replica_shows_alike_is_no_counter() -> None:
 
 @needs("promtool")
 def test_promtool_finds_nothing_to_complain_about() -> None:
-    text, _ = Metrics().exposition("")
+    text = b"".join(Metrics().exposition("")[0])
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
