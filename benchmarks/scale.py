@@ -24,14 +24,14 @@ import resource
 import statistics
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any, Generic, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs
 
 import msgspec
@@ -41,6 +41,7 @@ from rich.table import Table
 
 from scaler.app.process import (
     tune_garbage_collector,
+    tune_memory_allocator,
 )  # and with it all that a process of ours has in memory in any case
 from scaler.decision.cluster_state import (
     WORKLOAD_ANNOTATION,
@@ -60,8 +61,8 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
-from scaler.kube.object_cache import Index, Indexer, T
-from scaler.kube.objects.core import Pod, decode
+from scaler.kube.object_cache import Index, ObjectCache, T
+from scaler.kube.objects.core import Pod
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
@@ -281,28 +282,16 @@ SOURCES = {"in-process": in_process_source, "HTTP": http_source}
 # The cluster
 
 
-class FilledStore(Generic[T]):
+class FilledStore(ObjectCache[T]):
     """Objects of one kind as a reflector shows them."""
 
     age = 0.0
     state: State = Reflecting()
 
-    def __init__(self, objects: Iterable[T], indexes: dict[str, Index[T]]) -> None:
-        self._store: Indexer[T] = Indexer(indexes)
-        for each in objects:
-            self._store.put(each)
-
-    def get(self, namespace: str, name: str) -> T | None:
-        return self._store.get((namespace, name))
-
-    def items(self) -> Sequence[T]:
-        return self._store.items()
-
-    def by_index(self, name: str, key: Any) -> Sequence[T]:
-        return self._store.by_index(name, key)
-
-    def revision(self, namespace: str) -> int:
-        return self._store.revisions[namespace]
+    def __init__(self, kind: type[T], documents: Iterable[dict[str, Any]], indexes: dict[str, Index[T]]) -> None:
+        super().__init__(kind, indexes)
+        for each in documents:
+            self.put(msgspec.Raw(msgspec.json.encode(each)))
 
     def within(self, _namespace: str) -> Self:
         return self
@@ -333,24 +322,15 @@ class StandingScales(ScaleSubresources):
 def cluster_of(fleet: Fleet) -> ClusterState:
     targets = range(fleet.targets)
     gangs = [target for target in targets if is_gang(target)]
+    pods = (pod(target, ordinal) for target in targets for ordinal in range(fleet.pods_per_target))
+    workloads = (workload(target, fleet.pods_per_target) for target in gangs)
     return ClusterState(
-        scaled_objects=FilledStore(_decoded(ScaledObject, map(scaled_object, targets)), {}),
-        scalable_workloads=FilledStore(
-            _decoded(ScalableWorkload, map(scalable_workload, gangs)), scalable_workload_indexes()
-        ),
-        workloads=FilledStore(
-            _decoded(Workload, (workload(target, fleet.pods_per_target) for target in gangs)), workload_indexes()
-        ),
-        pods=FilledStore(
-            _decoded(Pod, (pod(target, ordinal) for target in targets for ordinal in range(fleet.pods_per_target))),
-            pod_indexes(GPUS),
-        ),
+        scaled_objects=FilledStore(ScaledObject, map(scaled_object, targets), {}),
+        scalable_workloads=FilledStore(ScalableWorkload, map(scalable_workload, gangs), scalable_workload_indexes()),
+        workloads=FilledStore(Workload, workloads, workload_indexes()),
+        pods=FilledStore(Pod, pods, pod_indexes(GPUS)),
         gpus=GPUS,
     )
-
-
-def _decoded(kind: type[T], documents: Iterable[dict[str, Any]]) -> Iterator[T]:
-    return (decode(kind, msgspec.json.encode(document)) for document in documents)
 
 
 def is_gang(target: int) -> bool:
@@ -472,6 +452,7 @@ async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
     async with SOURCES[source_name](fleet) as source:
         evaluator = evaluator_of(cluster, source, fleet)
         tune_garbage_collector()
+        tune_memory_allocator()
         backfill = await timed_tick(evaluator, FIRST_TICK)
         gc.freeze()  # as the program does it after its first evaluation
         steady = [await timed_tick(evaluator, FIRST_TICK + count * INTERVAL) for count in range(1, ticks + 1)]
