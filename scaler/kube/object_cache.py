@@ -342,8 +342,8 @@ def _is_same(known: KubeObject | None, named: Identity | ObjectMeta) -> bool:
     """Whether it is the same version of the same object."""
     if known is None:
         return False
-    before = known.metadata
-    return (before.uid, before.resource_version) == (named.uid, named.resource_version)
+    before, version = known.metadata, named.resource_version
+    return bool(version) and (before.uid, before.resource_version) == (named.uid, version)
 
 
 async def _in_turns(items: Iterable[X]) -> AsyncIterator[X]:

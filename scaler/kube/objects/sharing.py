@@ -40,8 +40,11 @@ def _texts(items: tuple[tuple[str, str], ...]) -> dict[str, str]:
 
 
 def shared(struct: S) -> S:
-    """One that is equal, down to its last field."""
-    found: S = _unpacked(type(struct), _pack(struct))
+    """One that is equal, down to its last field; the very same where it holds what cannot be compared this way."""
+    try:
+        found: S = _unpacked(type(struct), _pack(struct))
+    except (OverflowError, RecursionError, msgspec.MsgspecError):
+        return struct  # custom resources may hold numbers of any length, nested to any depth
     return found
 
 
