@@ -39,6 +39,7 @@ from aiohttp import web
 from rich.console import Console
 from rich.table import Table
 
+from scaler.app.kept_objects import kept_pods, kept_workload
 from scaler.app.process import (
     tune_garbage_collector,
     tune_memory_allocator,
@@ -61,7 +62,7 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
-from scaler.kube.object_cache import Index, ObjectCache, T
+from scaler.kube.object_cache import Index, Keep, ObjectCache, T, whole
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -288,8 +289,10 @@ class FilledStore(ObjectCache[T]):
     age = 0.0
     state: State = Reflecting()
 
-    def __init__(self, kind: type[T], documents: Iterable[dict[str, Any]], indexes: dict[str, Index[T]]) -> None:
-        super().__init__(kind, indexes)
+    def __init__(
+        self, kind: type[T], documents: Iterable[dict[str, Any]], indexes: dict[str, Index[T]], keep: Keep[T] = whole
+    ) -> None:
+        super().__init__(kind, indexes, keep)
         for each in documents:
             self.put(msgspec.Raw(msgspec.json.encode(each)))
 
@@ -327,8 +330,8 @@ def cluster_of(fleet: Fleet) -> ClusterState:
     return ClusterState(
         scaled_objects=FilledStore(ScaledObject, map(scaled_object, targets), {}),
         scalable_workloads=FilledStore(ScalableWorkload, map(scalable_workload, gangs), scalable_workload_indexes()),
-        workloads=FilledStore(Workload, workloads, workload_indexes()),
-        pods=FilledStore(Pod, pods, pod_indexes(GPUS)),
+        workloads=FilledStore(Workload, workloads, workload_indexes(), kept_workload),
+        pods=FilledStore(Pod, pods, pod_indexes(GPUS), kept_pods(GPUS, with_nodes=True)),
         gpus=GPUS,
     )
 
